@@ -1,0 +1,2 @@
+//! The `rockmill` command.
+fn main() {}

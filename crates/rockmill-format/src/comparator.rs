@@ -1,0 +1,231 @@
+//! Orders of user keys and of internal keys.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::key::{self, MAX_SEQUENCE, TAG_LEN, VALUE_TYPE_FOR_SEEK};
+
+/// A total order of user keys (RocksDB's `Comparator`). The name is stored in the MANIFEST and in each table.
+pub trait Comparator: Send + Sync {
+    /// The stored name, for example `leveldb.BytewiseComparator`.
+    fn name(&self) -> &str;
+    /// Orders two user keys.
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;
+    /// May change `start` to a shorter key in `[start, limit)`. Leaving it as it is is always right.
+    fn find_shortest_separator(&self, start: &mut Vec<u8>, limit: &[u8]);
+    /// May change `key` to a shorter key that is not less than it.
+    fn find_short_successor(&self, key: &mut Vec<u8>);
+}
+
+/// Name of the default order.
+pub const BYTEWISE_NAME: &str = "leveldb.BytewiseComparator";
+/// Name of the reversed default order.
+pub const REVERSE_BYTEWISE_NAME: &str = "rocksdb.ReverseBytewiseComparator";
+
+/// Lexicographic order of unsigned bytes, RocksDB's default.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BytewiseComparator;
+
+impl Comparator for BytewiseComparator {
+    fn name(&self) -> &str {
+        BYTEWISE_NAME
+    }
+
+    #[inline]
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        a.cmp(b)
+    }
+
+    fn find_shortest_separator(&self, start: &mut Vec<u8>, limit: &[u8]) {
+        let common = start.iter().zip(limit).take_while(|(a, b)| a == b).count();
+        if common >= start.len() || common >= limit.len() {
+            return; // one is a prefix of the other
+        }
+        let (s, l) = (start[common], limit[common]);
+        if s >= l {
+            return; // start is not before limit: leave it
+        }
+        if common + 1 < limit.len() || s + 1 < l {
+            start[common] += 1;
+            start.truncate(common + 1);
+        } else {
+            // limit is start's prefix plus one: step over it and raise the first later byte that can be raised.
+            let mut i = common + 1;
+            while i < start.len() {
+                if start[i] < 0xff {
+                    start[i] += 1;
+                    start.truncate(i + 1);
+                    break;
+                }
+                i += 1;
+            }
+        }
+    }
+
+    fn find_short_successor(&self, key: &mut Vec<u8>) {
+        if let Some(i) = key.iter().position(|&b| b != 0xff) {
+            key[i] += 1;
+            key.truncate(i + 1);
+        }
+    }
+}
+
+/// Reversed lexicographic order (RocksDB's `ReverseBytewiseComparator`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReverseBytewiseComparator;
+
+impl Comparator for ReverseBytewiseComparator {
+    fn name(&self) -> &str {
+        REVERSE_BYTEWISE_NAME
+    }
+
+    #[inline]
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        b.cmp(a)
+    }
+
+    fn find_shortest_separator(&self, start: &mut Vec<u8>, limit: &[u8]) {
+        let common = start.iter().zip(limit).take_while(|(a, b)| a == b).count();
+        if common >= start.len() || common >= limit.len() {
+            return;
+        }
+        // In this order a prefix sorts after its extensions, so cutting `start` behind the first difference gives a
+        // key in [start, limit).
+        if start[common] > limit[common] && common + 1 < start.len() {
+            start.truncate(common + 1);
+        }
+    }
+
+    fn find_short_successor(&self, _key: &mut Vec<u8>) {}
+}
+
+/// Orders internal keys: user key ascending by the user's comparator, then tag descending.
+///
+/// The two built-in orders are compared without a virtual call.
+#[derive(Clone)]
+pub struct InternalKeyComparator {
+    kind: Kind,
+    user: Arc<dyn Comparator>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bytewise,
+    ReverseBytewise,
+    User,
+}
+
+impl fmt::Debug for InternalKeyComparator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InternalKeyComparator({})", self.user.name())
+    }
+}
+
+impl Default for InternalKeyComparator {
+    fn default() -> Self {
+        Self::new(Arc::new(BytewiseComparator))
+    }
+}
+
+impl InternalKeyComparator {
+    /// Internal order over `user`.
+    pub fn new(user: Arc<dyn Comparator>) -> Self {
+        let kind = match user.name() {
+            BYTEWISE_NAME => Kind::Bytewise,
+            REVERSE_BYTEWISE_NAME => Kind::ReverseBytewise,
+            _ => Kind::User,
+        };
+        Self { kind, user }
+    }
+
+    /// The user's order.
+    pub fn user_comparator(&self) -> &Arc<dyn Comparator> {
+        &self.user
+    }
+
+    /// True when user keys order as unsigned bytes, so that key prefixes can be compared as integers.
+    pub fn is_bytewise(&self) -> bool {
+        self.kind == Kind::Bytewise
+    }
+
+    /// Orders two user keys.
+    #[inline]
+    pub fn compare_user(&self, a: &[u8], b: &[u8]) -> Ordering {
+        match self.kind {
+            Kind::Bytewise => a.cmp(b),
+            Kind::ReverseBytewise => b.cmp(a),
+            Kind::User => self.user.compare(a, b),
+        }
+    }
+
+    /// Orders two encoded internal keys.
+    #[inline]
+    pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        self.compare_user(key::user_key(a), key::user_key(b)).then_with(|| key::tag(b).cmp(&key::tag(a)))
+    }
+
+    /// May shorten `start` to a key in `[start, limit)`, both encoded.
+    pub fn find_shortest_separator(&self, start: &mut Vec<u8>, limit: &[u8]) {
+        let mut user = key::user_key(start).to_vec();
+        self.user.find_shortest_separator(&mut user, key::user_key(limit));
+        self.replace_if_shorter(start, user);
+    }
+
+    /// May shorten `ikey` to a key that is not less than it.
+    pub fn find_short_successor(&self, ikey: &mut Vec<u8>) {
+        let mut user = key::user_key(ikey).to_vec();
+        self.user.find_short_successor(&mut user);
+        self.replace_if_shorter(ikey, user);
+    }
+
+    /// A shortened user key takes the earliest tag, so that it sorts before every stored version of itself.
+    fn replace_if_shorter(&self, ikey: &mut Vec<u8>, user: Vec<u8>) {
+        let old = ikey.len() - TAG_LEN;
+        if user.len() <= old && self.compare_user(&ikey[..old], &user) == Ordering::Less {
+            ikey.clear();
+            key::append_internal_key(ikey, &user, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{InternalKey, ValueType};
+
+    #[test]
+    fn newest_version_sorts_first() {
+        let c = InternalKeyComparator::default();
+        let k = |u: &str, s| InternalKey::new(u.as_bytes(), s, ValueType::Value);
+        assert_eq!(c.compare(k("a", 5).as_bytes(), k("a", 4).as_bytes()), Ordering::Less);
+        assert_eq!(c.compare(k("a", 5).as_bytes(), k("b", 9).as_bytes()), Ordering::Less);
+        assert_eq!(c.compare(k("aa", 5).as_bytes(), k("a", 1).as_bytes()), Ordering::Greater);
+    }
+
+    #[test]
+    fn separators_stay_between_their_keys() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let orders: [Arc<dyn Comparator>; 2] = [Arc::new(BytewiseComparator), Arc::new(ReverseBytewiseComparator)];
+        for user in orders {
+            for _ in 0..20_000 {
+                let mut make =
+                    || -> Vec<u8> { (0..rng.usize(0..6)).map(|_| *rng.choice(&[0u8, 1, 2, 254, 255]).unwrap()).collect() };
+                let (mut a, mut b) = (make(), make());
+                if user.compare(&a, &b) == Ordering::Greater {
+                    std::mem::swap(&mut a, &mut b);
+                }
+                if a == b {
+                    continue;
+                }
+                let mut s = a.clone();
+                user.find_shortest_separator(&mut s, &b);
+                assert_ne!(user.compare(&s, &a), Ordering::Less, "{a:?} {b:?} {s:?}");
+                assert_eq!(user.compare(&s, &b), Ordering::Less, "{a:?} {b:?} {s:?}");
+                let mut s = a.clone();
+                user.find_short_successor(&mut s);
+                assert_ne!(user.compare(&s, &a), Ordering::Less);
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! RocksDB's on-disk formats as pure functions: bytes in, bytes out.
+//!
+//! No I/O, no clocks, no `unsafe`. Every decoder takes untrusted bytes and answers with a value or a
+//! [`FormatError`] that names what is wrong and at which offset; none panics, and none allocates more than a
+//! small multiple of its input. `docs/format.md` describes each byte.
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod block;
+pub mod checksum;
+pub mod coding;
+pub mod comparator;
+pub mod compression;
+pub mod edit;
+pub mod error;
+pub mod filename;
+pub mod filter;
+pub mod footer;
+pub mod key;
+pub mod log;
+pub mod properties;
+
+pub use comparator::{Comparator, InternalKeyComparator};
+pub use error::{FormatError, Result};
+pub use key::{InternalKey, MAX_SEQUENCE, ParsedInternalKey, SequenceNumber, ValueType};

@@ -1,0 +1,1 @@
+//! Sector-aligned buffers for direct I/O.

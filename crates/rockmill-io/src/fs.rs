@@ -1,0 +1,126 @@
+//! The traits.
+
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteOptions {
+    /// Bypass the page cache (O_DIRECT). Falls back to buffered where the file system refuses it.
+    pub direct: bool,
+    /// Bytes gathered before a write goes to the kernel; 0 takes the default of 1 MiB.
+    pub buffer_size: usize,
+    /// Ask the kernel to start writing back every so many bytes (`bytes_per_sync`); 0 off. Buffered files only.
+    pub bytes_per_sync: u64,
+    /// Space to reserve ahead in steps of this many bytes (`fallocate`, size kept); 0 off.
+    pub preallocate: u64,
+}
+
+/// A file system. Paths are as the caller gives them; errors carry the path in their message.
+pub trait FileSystem: Send + Sync + Debug {
+    /// Opens an existing file for reads at any offset. `direct` bypasses the page cache where possible.
+    fn open_random(&self, path: &Path, direct: bool) -> io::Result<Arc<dyn RandomAccessFile>>;
+    /// Opens an existing file for one read from front to back.
+    fn open_sequential(&self, path: &Path) -> io::Result<Box<dyn SequentialFile>>;
+    /// Creates a file, or empties an existing one, for appending.
+    fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>>;
+    /// Renames `old` to `new` and opens it for overwriting from the start without truncating it (recycled WALs).
+    fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>>;
+    /// Names in a directory, without `.` and `..`, in no order.
+    fn list_dir(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// True when something is there.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// Length in bytes.
+    fn file_size(&self, path: &Path) -> io::Result<u64>;
+    /// Replaces `to` by `from`, atomically.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Deletes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Deletes an empty directory.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Creates a directory; fine if it is there. Parents are created where `parents` is set.
+    fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()>;
+    /// Second name for a file.
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Shortens or extends an existing file.
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
+    /// Makes creations, renames and deletions in a directory durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Takes the exclusive lock file, for as long as the result lives. `WouldBlock` when another holder (this
+    /// process included) has it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;
+    /// Free bytes for an ordinary user where `path` is.
+    fn free_space(&self, path: &Path) -> io::Result<u64>;
+
+    /// A whole small file.
+    fn read_to_vec(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut f = self.open_sequential(path)?;
+        let mut out = Vec::new();
+        let mut buf = vec![0; 64 * 1024];
+        loop {
+            let n = f.read(&mut buf)?;
+            if n == 0 {
+                return Ok(out);
+            }
+            out.extend_from_slice(&buf[..n]);
+        }
+    }
+
+    /// Writes a whole small file and syncs it (not its directory).
+    fn write_all(&self, path: &Path, data: &[u8]) -> io::Result<()> {
+        let mut f = self.create(path, WriteOptions::default())?;
+        f.append(data)?;
+        f.sync()?;
+        f.close()
+    }
+}
+
+/// Held lock; dropping it releases.
+pub trait FileLock: Send + Sync + Debug {}
+
+/// Reads at any offset, from any thread.
+pub trait RandomAccessFile: Send + Sync + Debug {
+    /// Fills `buf` from `offset`; short only at the end of the file. Any alignment is allowed; a direct file bounces
+    /// through an aligned buffer where it must.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// Length in bytes when it was opened.
+    fn size(&self) -> u64;
+    /// Tells the kernel that this range will be read soon. May do nothing.
+    fn prefetch(&self, offset: u64, len: u64);
+    /// True when reads bypass the page cache.
+    fn is_direct(&self) -> bool;
+    /// The descriptor, for engines that submit their own reads; `None` for files that have none.
+    fn raw_fd(&self) -> Option<i32> {
+        None
+    }
+}
+
+/// Reads from front to back.
+pub trait SequentialFile: Send + Debug {
+    /// Reads up to `buf.len()` bytes; 0 at the end.
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
+    /// Passes over `n` bytes.
+    fn skip(&mut self, n: u64) -> io::Result<()>;
+}
+
+/// Appends. Data is in the kernel's hands (and survives this process) after `flush`, on the disk after `sync`.
+///
+/// After any failed call the file refuses further use: a failed sync must never be retried as if it had worked.
+pub trait WritableFile: Send + Debug {
+    /// Appends to the buffer, writing it out when full.
+    fn append(&mut self, data: &[u8]) -> io::Result<()>;
+    /// Hands everything appended to the kernel (for a direct file: writes it, padding the last sector for now).
+    fn flush(&mut self) -> io::Result<()>;
+    /// Flushes and makes contents and length durable (fdatasync).
+    fn sync(&mut self) -> io::Result<()>;
+    /// Flushes, cuts preallocated or recycled space behind the end, and closes. Not durable without `sync` before.
+    fn close(&mut self) -> io::Result<()>;
+    /// Bytes appended so far.
+    fn len(&self) -> u64;
+    /// True before the first append.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

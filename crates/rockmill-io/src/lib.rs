@@ -1,0 +1,15 @@
+//! Files, directories, time and locks behind traits.
+//!
+//! Everything the store does to the outside goes through a [`FileSystem`] and a [`Clock`], so that tests can replace
+//! both by a memory twin that records, fails, tears and forgets. All `unsafe` of file I/O is in this crate.
+
+pub mod aligned;
+pub mod clock;
+pub mod fs;
+pub mod mem;
+pub mod posix;
+
+pub use clock::{Clock, SystemClock};
+pub use fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+pub use mem::MemFileSystem;
+pub use posix::PosixFileSystem;

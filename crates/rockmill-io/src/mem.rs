@@ -1,0 +1,5 @@
+//! A file system in memory.
+
+/// A file system in memory, for tests.
+#[derive(Debug, Default)]
+pub struct MemFileSystem {}
