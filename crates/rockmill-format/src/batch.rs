@@ -14,11 +14,29 @@ pub const HEADER_LEN: usize = 12;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum BatchRecord<'a> {
-    Put { cf: u32, key: &'a [u8], value: &'a [u8] },
-    Delete { cf: u32, key: &'a [u8] },
-    SingleDelete { cf: u32, key: &'a [u8] },
-    Merge { cf: u32, key: &'a [u8], value: &'a [u8] },
-    DeleteRange { cf: u32, begin: &'a [u8], end: &'a [u8] },
+    Put {
+        cf: u32,
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    Delete {
+        cf: u32,
+        key: &'a [u8],
+    },
+    SingleDelete {
+        cf: u32,
+        key: &'a [u8],
+    },
+    Merge {
+        cf: u32,
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    DeleteRange {
+        cf: u32,
+        begin: &'a [u8],
+        end: &'a [u8],
+    },
     /// Not applied; kept for replication.
     LogData(&'a [u8]),
     /// Two-phase commit marker; the batch is refused where transactions would be needed.

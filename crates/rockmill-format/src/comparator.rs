@@ -209,8 +209,9 @@ mod tests {
         let orders: [Arc<dyn Comparator>; 2] = [Arc::new(BytewiseComparator), Arc::new(ReverseBytewiseComparator)];
         for user in orders {
             for _ in 0..20_000 {
-                let mut make =
-                    || -> Vec<u8> { (0..rng.usize(0..6)).map(|_| *rng.choice(&[0u8, 1, 2, 254, 255]).unwrap()).collect() };
+                let mut make = || -> Vec<u8> {
+                    (0..rng.usize(0..6)).map(|_| *rng.choice(&[0u8, 1, 2, 254, 255]).unwrap()).collect()
+                };
                 let (mut a, mut b) = (make(), make());
                 if user.compare(&a, &b) == Ordering::Greater {
                     std::mem::swap(&mut a, &mut b);

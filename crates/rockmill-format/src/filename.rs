@@ -113,7 +113,9 @@ mod tests {
         }
         assert_eq!(parse("OPTIONS-000007.dbtmp"), Some(FileType::Temp(7)));
         assert_eq!(parse("LOG.old.1700000000"), Some(FileType::InfoLog));
-        for alien in ["", "x", ".log", "12x.log", "MANIFEST-", "MANIFEST-x", "000001.txt", "99999999999999999999999.sst"] {
+        for alien in
+            ["", "x", ".log", "12x.log", "MANIFEST-", "MANIFEST-x", "000001.txt", "99999999999999999999999.sst"]
+        {
             assert_eq!(parse(alien), None, "{alien}");
         }
     }
