@@ -1,1 +1,17 @@
-//! Rockmill
+//! Rockmill: an embedded, ordered, persistent key-value store in RocksDB's formats.
+
+pub mod compaction;
+pub mod error;
+pub mod get;
+pub mod iter;
+pub mod memtable;
+pub mod options;
+pub mod range_del;
+pub mod table;
+pub mod version;
+
+pub use error::{Error, ErrorKind, Result};
+pub use options::{
+    BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
+    CompressionType, DataBlockIndexType, DbOptions, FlushOptions, Options, RecoveryMode, WriteOptions,
+};

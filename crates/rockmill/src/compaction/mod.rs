@@ -1,0 +1,158 @@
+//! Compaction: choose (strategy), plan, run (merge engine), resolve, build, commit. See `docs/compaction.md`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rockmill_format::compression::CompressionType;
+use rockmill_format::key::SequenceNumber;
+use rockmill_format::{InternalKeyComparator, edit::FileEntry};
+use rockmill_io::{Clock, FileSystem};
+
+use crate::error::Result;
+use crate::options::{CfOptions, DbOptions};
+use crate::table::TableReader;
+use crate::version::{FileMeta, Version};
+
+/// How compactions read and merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MergeEngine {
+    /// The best one that the machine allows.
+    #[default]
+    Auto,
+    /// Positioned reads, merge in user space: always there, the oracle of all others.
+    Pread,
+}
+
+impl MergeEngine {
+    /// The engine's name on the command line and in statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Pread => "pread",
+        }
+    }
+}
+
+impl fmt::Display for MergeEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a compaction runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum CompactionReason {
+    LevelL0FilesNum,
+    LevelMaxLevelSize,
+    ManualCompaction,
+    FilesMarkedForCompaction,
+    BottommostFiles,
+}
+
+/// One compaction, chosen: plain data.
+#[derive(Debug, Clone)]
+pub struct Compaction {
+    /// Why.
+    pub reason: CompactionReason,
+    /// Input files: (level, files), upper level first; L0 files newest first, others by key.
+    pub inputs: Vec<(usize, Vec<Arc<FileMeta>>)>,
+    /// Where the output goes.
+    pub output_level: usize,
+    /// Files of the level below the output that overlap, to end outputs early.
+    pub grandparents: Vec<Arc<FileMeta>>,
+    /// The version it was chosen from (for the tombstone check below the output level).
+    pub version: Arc<Version>,
+    /// No older data of the key range exists below the output level.
+    pub bottommost: bool,
+    /// The single input may just move down.
+    pub trivial_move: bool,
+    /// Bytes at which an output file ends.
+    pub output_file_size_max: u64,
+    /// Bytes of grandparent overlap at which an output file ends.
+    pub grandparent_overlap_max: u64,
+    /// Of output blocks.
+    pub compression: CompressionType,
+    /// Threads to split it over.
+    pub subcompactions_max: usize,
+    /// Score of the start level when chosen.
+    pub score: f64,
+}
+
+impl Compaction {
+    /// Bytes of all inputs.
+    pub fn input_bytes(&self) -> u64 {
+        self.inputs.iter().flat_map(|(_, f)| f).map(|f| f.size()).sum()
+    }
+}
+
+/// Opens tables for a job or a read; the store's table cache.
+pub trait TableSource: Send + Sync {
+    /// The reader of a file, opened if it is not yet.
+    fn table(&self, file: &FileMeta) -> Result<Arc<TableReader>>;
+    /// A reader for compaction input: own handle where direct I/O or readahead asks for it.
+    fn table_for_compaction(&self, file: &FileMeta) -> Result<Arc<TableReader>>;
+}
+
+/// What a job needs from the store.
+#[derive(Clone)]
+pub struct JobContext {
+    /// Files.
+    pub fs: Arc<dyn FileSystem>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Database directory.
+    pub dir: PathBuf,
+    /// Database options.
+    pub db: DbOptions,
+    /// The column family's options.
+    pub cf: CfOptions,
+    /// Column family's id.
+    pub cf_id: u32,
+    /// Column family's name.
+    pub cf_name: String,
+    /// Order of keys.
+    pub cmp: InternalKeyComparator,
+    /// Tables.
+    pub tables: Arc<dyn TableSource>,
+    /// Gives the next unused file number.
+    pub new_file_number: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Live snapshots, ascending.
+    pub snapshots: Vec<SequenceNumber>,
+    /// Database id, session id and host id for table properties.
+    pub db_id: String,
+    /// See `db_id`.
+    pub db_session_id: String,
+    /// Set when the store closes: the job ends with `ShutdownInProgress`.
+    pub shutdown: Arc<AtomicBool>,
+}
+
+/// Counters of a job.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct JobStats {
+    /// Bytes of input tables.
+    pub input_bytes: u64,
+    /// Bytes of output tables.
+    pub output_bytes: u64,
+    /// Entries read.
+    pub input_records: u64,
+    /// Entries that survived.
+    pub output_records: u64,
+    /// Wall time, in microseconds.
+    pub wall_micros: u64,
+    /// CPU time of all its threads, in microseconds.
+    pub cpu_micros: u64,
+    /// Subcompactions it was split over.
+    pub subcompactions: u64,
+}
+
+/// What a job made: files written, synced and closed, not yet live.
+#[derive(Debug, Default)]
+pub struct JobOutput {
+    /// New files in key order.
+    pub files: Vec<FileEntry>,
+    /// Counters.
+    pub stats: JobStats,
+}

@@ -1,0 +1,145 @@
+//! What a point lookup has found so far, as it goes from the newest place to the oldest.
+
+use std::sync::Arc;
+
+use rockmill_format::key::{ParsedInternalKey, SequenceNumber, ValueType};
+
+use crate::error::{Error, Result};
+use crate::table::CachedBlock;
+
+/// A value found by a lookup: pinned in its block, or copied.
+#[derive(Debug, Clone)]
+pub enum PinnedValue {
+    /// Bytes of a cached block, kept alive by it.
+    Block(Arc<CachedBlock>, std::ops::Range<usize>),
+    /// Own bytes.
+    Owned(Vec<u8>),
+}
+
+impl PinnedValue {
+    /// The bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Block(b, r) => &b.data()[r.start..r.end],
+            Self::Owned(v) => v,
+        }
+    }
+
+    /// The bytes as an owned vector.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self {
+            Self::Owned(v) => v,
+            pinned => pinned.as_slice().to_vec(),
+        }
+    }
+}
+
+/// Where a value comes from while it is offered to a [`GetContext`].
+pub enum ValueSource<'a> {
+    /// In a cached block: may be pinned.
+    Block(&'a Arc<CachedBlock>, std::ops::Range<usize>),
+    /// Elsewhere: copied if wanted.
+    Bytes(&'a [u8]),
+}
+
+impl ValueSource<'_> {
+    fn pin(self) -> PinnedValue {
+        match self {
+            ValueSource::Block(b, r) => PinnedValue::Block(Arc::clone(b), r),
+            ValueSource::Bytes(b) => PinnedValue::Owned(b.to_vec()),
+        }
+    }
+}
+
+/// State of a lookup.
+#[derive(Debug)]
+pub enum GetState {
+    /// Nothing seen: go on to the next older place.
+    NotFound,
+    /// The value.
+    Found(PinnedValue),
+    /// A tombstone hides whatever is older.
+    Deleted,
+    /// Merge operands, newest first, and no base value yet: go on.
+    Merge(Vec<PinnedValue>),
+    /// Merge operands and what they apply to: a value, or nothing (`None`).
+    MergeDone(Vec<PinnedValue>, Option<PinnedValue>),
+    /// Cannot be answered.
+    Failed(Error),
+}
+
+/// A lookup of one user key on its way from newest to oldest.
+pub struct GetContext<'a> {
+    /// The key looked up.
+    pub user_key: &'a [u8],
+    /// Newest range tombstone over the key in the places seen so far (0 none).
+    pub max_covering: SequenceNumber,
+    /// Outcome so far.
+    pub state: GetState,
+    /// Sequence number of the entry that decided.
+    pub found_seq: SequenceNumber,
+}
+
+impl<'a> GetContext<'a> {
+    /// A lookup that has seen nothing.
+    pub fn new(user_key: &'a [u8]) -> Self {
+        Self { user_key, max_covering: 0, state: GetState::NotFound, found_seq: 0 }
+    }
+
+    /// A range tombstone with this sequence number covers the key, in the place about to be searched or a newer one.
+    #[inline]
+    pub fn cover(&mut self, seq: SequenceNumber) {
+        self.max_covering = self.max_covering.max(seq);
+    }
+
+    /// True when older places need not be looked at.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        !matches!(self.state, GetState::NotFound | GetState::Merge(_))
+    }
+
+    /// Offers the next older entry of the user key. Returns true when still older entries are wanted.
+    pub fn offer(&mut self, key: ParsedInternalKey<'_>, value: ValueSource<'_>) -> bool {
+        let covered = key.sequence < self.max_covering;
+        let value_type = if covered { ValueType::RangeDeletion } else { key.value_type };
+        self.found_seq = key.sequence;
+        let operands = match std::mem::replace(&mut self.state, GetState::Deleted) {
+            GetState::Merge(operands) => Some(operands),
+            _ => None,
+        };
+        self.state = match value_type {
+            ValueType::Value => match operands {
+                Some(ops) => GetState::MergeDone(ops, Some(value.pin())),
+                None => GetState::Found(value.pin()),
+            },
+            ValueType::Deletion | ValueType::SingleDeletion | ValueType::RangeDeletion => match operands {
+                Some(ops) => GetState::MergeDone(ops, None),
+                None => GetState::Deleted,
+            },
+            ValueType::Merge => {
+                let mut ops = operands.unwrap_or_default();
+                ops.push(value.pin());
+                self.state = GetState::Merge(ops);
+                return true;
+            }
+            other => GetState::Failed(match other.unsupported_feature() {
+                Some(feature) => Error::not_supported(format!("the value uses {feature}")),
+                None => Error::corruption(format!("unexpected value type {other:?} in a lookup")),
+            }),
+        };
+        false
+    }
+
+    /// The end of the search: every place was looked at.
+    pub fn finish(self) -> Result<Option<PinnedValue>> {
+        match self.state {
+            GetState::NotFound | GetState::Deleted => Ok(None),
+            GetState::Found(v) => Ok(Some(v)),
+            GetState::Merge(_) | GetState::MergeDone(..) => Err(Error::invalid_argument(
+                "the key has merge operands and no merge operator is set for its column family",
+            )),
+            GetState::Failed(e) => Err(e),
+        }
+    }
+}

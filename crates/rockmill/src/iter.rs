@@ -1,0 +1,74 @@
+//! The iterator over internal entries that memtables, tables, levels and merges all implement.
+
+use crate::error::Result;
+
+/// Entries in internal-key order (RocksDB's `InternalIterator`).
+///
+/// A fresh iterator is not valid. A failed step makes it invalid and `status` says why. `key` and `value` are read
+/// only while `valid`, and stay as they are until the next step.
+pub trait InternalIterator: Send {
+    /// True on an entry.
+    fn valid(&self) -> bool;
+    /// To the first entry.
+    fn seek_to_first(&mut self);
+    /// To the last entry.
+    fn seek_to_last(&mut self);
+    /// To the first entry at or after `target`, an encoded internal key.
+    fn seek(&mut self, target: &[u8]);
+    /// To the last entry at or before `target`.
+    fn seek_for_prev(&mut self, target: &[u8]);
+    /// Forward by one.
+    fn next(&mut self);
+    /// Back by one.
+    fn prev(&mut self);
+    /// The current internal key.
+    fn key(&self) -> &[u8];
+    /// The current value.
+    fn value(&self) -> &[u8];
+    /// The error that ended the iteration, if one did.
+    fn status(&self) -> Result<()>;
+}
+
+/// An iterator over nothing, with a status.
+pub struct EmptyIterator {
+    status: Result<()>,
+}
+
+impl EmptyIterator {
+    /// No entries, no error.
+    pub fn new() -> Self {
+        Self { status: Ok(()) }
+    }
+
+    /// No entries, because of this error.
+    pub fn with_error(e: crate::error::Error) -> Self {
+        Self { status: Err(e) }
+    }
+}
+
+impl Default for EmptyIterator {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl InternalIterator for EmptyIterator {
+    fn valid(&self) -> bool {
+        false
+    }
+    fn seek_to_first(&mut self) {}
+    fn seek_to_last(&mut self) {}
+    fn seek(&mut self, _target: &[u8]) {}
+    fn seek_for_prev(&mut self, _target: &[u8]) {}
+    fn next(&mut self) {}
+    fn prev(&mut self) {}
+    fn key(&self) -> &[u8] {
+        &[]
+    }
+    fn value(&self) -> &[u8] {
+        &[]
+    }
+    fn status(&self) -> Result<()> {
+        self.status.clone()
+    }
+}

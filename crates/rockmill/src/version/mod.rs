@@ -1,0 +1,166 @@
+//! Versions: which tables make up each level, and the MANIFEST that records every change.
+
+mod builder;
+mod manifest;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::edit::FileEntry;
+use std::sync::OnceLock;
+
+use crate::table::TableReader;
+
+pub use builder::VersionBuilder;
+pub use manifest::{ManifestWriter, RecoveredCf, RecoveredState, recover_manifest};
+
+/// Numbers of files that nothing refers to any more, waiting to be deleted.
+#[derive(Debug, Default)]
+pub struct PurgeQueue {
+    numbers: Mutex<Vec<u64>>,
+}
+
+impl PurgeQueue {
+    /// Adds a table's number.
+    pub fn push(&self, number: u64) {
+        self.numbers.lock().push(number);
+    }
+
+    /// Takes everything queued.
+    pub fn take(&self) -> Vec<u64> {
+        std::mem::take(&mut self.numbers.lock())
+    }
+}
+
+/// A table file of some version. Versions share it; when the last reference to an obsolete one goes, its number is
+/// queued for deletion.
+pub struct FileMeta {
+    /// As in the MANIFEST.
+    pub entry: FileEntry,
+    /// A running compaction has it as input.
+    pub being_compacted: AtomicBool,
+    /// No longer in the current version.
+    pub obsolete: AtomicBool,
+    /// The open table; set when first opened.
+    pub table: OnceLock<Arc<TableReader>>,
+    /// Where to report when obsolete and unreferenced.
+    pub purge: Arc<PurgeQueue>,
+}
+
+impl FileMeta {
+    /// A file that is not yet open.
+    pub fn new(entry: FileEntry, purge: Arc<PurgeQueue>) -> Self {
+        Self {
+            entry,
+            being_compacted: AtomicBool::new(false),
+            obsolete: AtomicBool::new(false),
+            table: OnceLock::new(),
+            purge,
+        }
+    }
+
+    /// File number.
+    pub fn number(&self) -> u64 {
+        self.entry.number
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.entry.size
+    }
+
+    /// Smallest user key.
+    pub fn smallest_user_key(&self) -> &[u8] {
+        self.entry.smallest.user_key()
+    }
+
+    /// Largest user key.
+    pub fn largest_user_key(&self) -> &[u8] {
+        self.entry.largest.user_key()
+    }
+}
+
+impl Drop for FileMeta {
+    fn drop(&mut self) {
+        if self.obsolete.load(Ordering::Acquire) {
+            self.purge.push(self.entry.number);
+        }
+    }
+}
+
+impl std::fmt::Debug for FileMeta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:06}.sst({} bytes)", self.entry.number, self.entry.size)
+    }
+}
+
+/// The tables of one column family at one moment. L0 is ordered newest first; deeper levels by key, without overlap.
+#[derive(Debug, Clone)]
+pub struct Version {
+    /// `levels[0]` newest first, `levels[1..]` by smallest key.
+    pub levels: Vec<Vec<Arc<FileMeta>>>,
+    /// Order of keys.
+    pub cmp: InternalKeyComparator,
+}
+
+impl Version {
+    /// No tables.
+    pub fn empty(num_levels: usize, cmp: InternalKeyComparator) -> Self {
+        Self { levels: vec![Vec::new(); num_levels], cmp }
+    }
+
+    /// Bytes in a level.
+    pub fn level_bytes(&self, level: usize) -> u64 {
+        self.levels[level].iter().map(|f| f.size()).sum()
+    }
+
+    /// Files in all levels.
+    pub fn num_files(&self) -> usize {
+        self.levels.iter().map(Vec::len).sum()
+    }
+
+    /// The file of a sorted level (1 and deeper) that may hold `user_key`: the first whose largest user key is not
+    /// below it, if its smallest is not above it.
+    pub fn file_for_key(&self, level: usize, user_key: &[u8]) -> Option<&Arc<FileMeta>> {
+        let files = &self.levels[level];
+        let i = files.partition_point(|f| self.cmp.compare_user(f.largest_user_key(), user_key).is_lt());
+        files.get(i).filter(|f| self.cmp.compare_user(f.smallest_user_key(), user_key).is_le())
+    }
+
+    /// Files of `level` whose user key range touches [`begin`, `end`] (inclusive; `None` unbounded). In L0 the range
+    /// grows until no further file overlaps it, so that no older version of a taken key is left behind.
+    pub fn overlapping(&self, level: usize, begin: Option<&[u8]>, end: Option<&[u8]>) -> Vec<Arc<FileMeta>> {
+        let touches = |f: &FileMeta, b: Option<&[u8]>, e: Option<&[u8]>| {
+            !b.is_some_and(|b| self.cmp.compare_user(f.largest_user_key(), b).is_lt())
+                && !e.is_some_and(|e| self.cmp.compare_user(f.smallest_user_key(), e).is_gt())
+        };
+        let (mut b, mut e) = (begin.map(<[u8]>::to_vec), end.map(<[u8]>::to_vec));
+        loop {
+            let hit: Vec<_> =
+                self.levels[level].iter().filter(|f| touches(f, b.as_deref(), e.as_deref())).cloned().collect();
+            if level > 0 {
+                return hit;
+            }
+            let mut grown = false;
+            for f in &hit {
+                if let Some(x) = &b
+                    && self.cmp.compare_user(f.smallest_user_key(), x).is_lt()
+                {
+                    b = Some(f.smallest_user_key().to_vec());
+                    grown = true;
+                }
+                if let Some(x) = &e
+                    && self.cmp.compare_user(f.largest_user_key(), x).is_gt()
+                {
+                    e = Some(f.largest_user_key().to_vec());
+                    grown = true;
+                }
+            }
+            if !grown {
+                return hit;
+            }
+        }
+    }
+}
