@@ -108,9 +108,16 @@ pub trait SequentialFile: Send + Debug {
 /// Appends. Data is in the kernel's hands (and survives this process) after `flush`, on the disk after `sync`.
 ///
 /// After any failed call the file refuses further use: a failed sync must never be retried as if it had worked.
+/// Dropping without `close` loses what was not flushed, and leaves space reserved behind the end as it is.
 pub trait WritableFile: Send + Debug {
     /// Appends to the buffer, writing it out when full.
     fn append(&mut self, data: &[u8]) -> io::Result<()>;
+    /// [`append`](Self::append), then [`flush`](Self::flush), in one write and without gathering: what a log does for
+    /// each record.
+    fn append_and_flush(&mut self, data: &[u8]) -> io::Result<()> {
+        self.append(data)?;
+        self.flush()
+    }
     /// Hands everything appended to the kernel (for a direct file: writes it, padding the last sector for now).
     fn flush(&mut self) -> io::Result<()>;
     /// Flushes and makes contents and length durable (fdatasync).

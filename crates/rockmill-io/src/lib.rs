@@ -5,6 +5,7 @@
 
 pub mod aligned;
 pub mod clock;
+pub mod error;
 pub mod fs;
 pub mod mem;
 pub mod posix;

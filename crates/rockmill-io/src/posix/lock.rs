@@ -1,0 +1,96 @@
+//! The lock file: RocksDB's lock, so that both exclude each other.
+//!
+//! `fcntl(F_SETLK)` excludes other processes but not this one: a second lock by the same process succeeds, and closing
+//! *any* descriptor of the file releases it. So a table of the locks held by this process is asked first, before the
+//! file is opened at all.
+
+use super::sys;
+use crate::error::path_error;
+use crate::fs::FileLock;
+use parking_lot::Mutex;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A lock that this process holds: the file by name and by identity, since links give one file many names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+
+/// A held lock.
+#[derive(Debug)]
+pub(super) struct PosixFileLock {
+    held: Held,
+    /// `None` only while dropping.
+    file: Option<File>,
+}
+
+impl FileLock for PosixFileLock {}
+
+fn taken(path: &Path, by: String) -> io::Error {
+    path_error("lock", path, io::Error::new(io::ErrorKind::WouldBlock, by))
+}
+
+/// The path with links in its directory resolved; the file itself need not exist.
+fn canonical(path: &Path) -> io::Result<PathBuf> {
+    let Some(name) = path.file_name() else { return path.canonicalize() };
+    let parent = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    Ok(parent.canonicalize()?.join(name))
+}
+
+pub(super) fn lock(path: &Path) -> io::Result<PosixFileLock> {
+    let failed = |e| path_error("lock", path, e);
+    // Held to the end: between the look and the entry no other thread may open and close the file.
+    let mut table = HELD.lock();
+    let key = canonical(path).map_err(failed)?;
+    let identity = std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    if table.iter().any(|held| held.path == key || Some((held.device, held.inode)) == identity) {
+        let by = format!("already open in this process (pid {}); close that handle first", std::process::id());
+        return Err(taken(path, by));
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .open(path)
+        .map_err(|e| path_error("open for locking", path, e))?;
+    if let Err(e) = sys::try_lock(&file) {
+        if !matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) {
+            return Err(failed(e));
+        }
+        let by = match sys::lock_holder(&file) {
+            Some(pid) => format!("held by process {pid}; the database is open there"),
+            None => "held by another process".to_owned(),
+        };
+        return Err(taken(path, by));
+    }
+    let meta = file.metadata().map_err(failed)?;
+    let held = Held { path: key, device: meta.dev(), inode: meta.ino() };
+    table.push(held.clone());
+    Ok(PosixFileLock { held, file: Some(file) })
+}
+
+impl Drop for PosixFileLock {
+    fn drop(&mut self) {
+        let mut table = HELD.lock();
+        if let Some(file) = self.file.take() {
+            // Closing releases it in any case.
+            let _ = sys::unlock(&file);
+            drop(file);
+        }
+        if let Some(at) = table.iter().position(|held| *held == self.held) {
+            table.swap_remove(at);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Reading files: `pread` at any offset, or front to back.
+
+use super::sys::{self, Advice};
+use crate::aligned::{ALIGNMENT, AlignedBuf, align_down, align_up};
+use crate::error::path_error;
+use crate::fs::{RandomAccessFile, SequentialFile};
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Largest piece of one unaligned direct read: what a thread's bounce buffer grows to at most.
+const BOUNCE_BYTES_MAX: usize = 1 << 20;
+
+thread_local! {
+    static BOUNCE: RefCell<AlignedBuf> = const { RefCell::new(AlignedBuf::empty()) };
+}
+
+/// A file read by `pread`.
+#[derive(Debug)]
+pub(super) struct PosixRandomAccessFile {
+    file: File,
+    path: PathBuf,
+    size: u64,
+    /// Atomic because the first read may find out that the file system takes the flag but not the reads.
+    direct: AtomicBool,
+}
+
+impl PosixRandomAccessFile {
+    pub(super) fn open(path: &Path, direct: bool) -> io::Result<Self> {
+        let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let (opened, direct) = match direct {
+            true => match open(libc::O_DIRECT) {
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
+                other => (other, true),
+            },
+            false => (open(0), false),
+        };
+        let file = opened.map_err(|e| path_error("open for reading", path, e))?;
+        let size = file.metadata().map_err(|e| path_error("fstat", path, e))?.len();
+        if !direct {
+            // Point lookups: the kernel's own readahead would read many times what is asked. Who scans calls prefetch.
+            sys::advise(&file, 0, 0, Advice::Random);
+        }
+        Ok(Self { file, path: path.to_path_buf(), size, direct: AtomicBool::new(direct) })
+    }
+
+    #[cold]
+    fn error(&self, offset: u64, cause: io::Error) -> io::Error {
+        path_error(format!("read at {offset} from"), &self.path, cause)
+    }
+
+    fn read_buffered(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.error(offset + done as u64, e)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_direct(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let rest = &mut buf[done..];
+            let aligned = at.is_multiple_of(ALIGNMENT as u64)
+                && rest.len().is_multiple_of(ALIGNMENT)
+                && rest.as_ptr().addr().is_multiple_of(ALIGNMENT);
+            let read = if aligned { self.file.read_at(rest, at) } else { self.read_bounced(at, rest) };
+            match read {
+                Ok(0) => break,
+                Ok(n) => {
+                    done += n;
+                    // Saves the read that would only find the end, since a table's last block is read often.
+                    if at + n as u64 == self.size {
+                        break;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    sys::clear_direct(&self.file).map_err(|e| self.error(at, e))?;
+                    self.direct.store(false, Ordering::Relaxed);
+                    return Ok(done + self.read_buffered(at, rest)?);
+                }
+                Err(e) => return Err(self.error(at, e)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// One read of the aligned range around the wanted one, of which the wanted part is copied out.
+    fn read_bounced(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let start = align_down(offset);
+        let before = (offset - start) as usize;
+        let wanted = out.len().min(BOUNCE_BYTES_MAX - before);
+        let span = align_up((before + wanted) as u64) as usize;
+        BOUNCE.with_borrow_mut(|bounce| {
+            // Doubled, so that slowly rising sizes do not allocate each time.
+            bounce.grow(span.next_power_of_two(), 0);
+            let n = self.file.read_at(&mut bounce[..span], start)?;
+            let usable = n.saturating_sub(before).min(wanted);
+            out[..usable].copy_from_slice(&bounce[before..before + usable]);
+            Ok(usable)
+        })
+    }
+}
+
+impl RandomAccessFile for PosixRandomAccessFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        // Offsets come from files that may be damaged.
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > i64::MAX as u64 - ALIGNMENT as u64) {
+            return Err(self.error(offset, io::Error::from_raw_os_error(libc::EINVAL)));
+        }
+        match self.is_direct() {
+            true => self.read_direct(offset, buf),
+            false => self.read_buffered(offset, buf),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        if !self.is_direct() && len > 0 {
+            sys::advise(&self.file, offset, len, Advice::WillNeed);
+        }
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Relaxed)
+    }
+
+    fn raw_fd(&self) -> Option<i32> {
+        Some(self.file.as_raw_fd())
+    }
+}
+
+/// A file read from front to back.
+#[derive(Debug)]
+pub(super) struct PosixSequentialFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl PosixSequentialFile {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path).map_err(|e| path_error("open for reading", path, e))?;
+        sys::advise(&file, 0, 0, Advice::Sequential);
+        Ok(Self { file, path: path.to_path_buf() })
+    }
+}
+
+impl SequentialFile for PosixSequentialFile {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.file.read(buf) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                other => return other.map_err(|e| path_error("read", &self.path, e)),
+            }
+        }
+    }
+
+    fn skip(&mut self, n: u64) -> io::Result<()> {
+        let failed = |e| path_error(format!("skip {n} bytes in"), &self.path, e);
+        let by = i64::try_from(n).map_err(|e| failed(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
+        self.file.seek(SeekFrom::Current(by)).map(drop).map_err(failed)
+    }
+}

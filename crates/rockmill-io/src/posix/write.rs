@@ -1,0 +1,262 @@
+//! Writing files: what buffered and direct writers share (write-back, preallocation, the cut at the end), and the
+//! buffered writer.
+
+use super::sys;
+use crate::error::{FirstFailure, path_error};
+use crate::fs::{WritableFile, WriteOptions};
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// Gathered before a write when the options name no size.
+pub(super) const BUFFER_BYTES_DEFAULT: usize = 1 << 20;
+
+/// The end of the file that write-back leaves alone: a page still being filled would be written twice.
+const WRITEBACK_LAG: u64 = 1 << 20;
+
+/// An open file and what was asked of the kernel for it.
+#[derive(Debug)]
+pub(super) struct Output {
+    /// `None` once closed.
+    file: Option<File>,
+    path: PathBuf,
+    bytes_per_sync: u64,
+    writeback_to: u64,
+    preallocate: u64,
+    preallocated_to: u64,
+    /// True when there may be bytes or blocks behind the end that closing must cut.
+    has_tail: bool,
+}
+
+impl Output {
+    pub(super) fn new(file: File, path: PathBuf, options: &WriteOptions, recycled: bool) -> Self {
+        Self {
+            file: Some(file),
+            path,
+            bytes_per_sync: options.bytes_per_sync,
+            writeback_to: 0,
+            preallocate: options.preallocate,
+            preallocated_to: 0,
+            has_tail: recycled,
+        }
+    }
+
+    pub(super) fn file(&self) -> io::Result<&File> {
+        self.file.as_ref().ok_or_else(|| self.error("write to", io::Error::other("the file is closed")))
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.file.is_none()
+    }
+
+    #[cold]
+    pub(super) fn error(&self, operation: &'static str, cause: io::Error) -> io::Error {
+        path_error(operation, &self.path, cause)
+    }
+
+    /// Reserves space for a write that ends at `end`. Failures are left to the write itself, which needs less.
+    pub(super) fn reserve(&mut self, end: u64) {
+        if self.preallocate == 0 || end <= self.preallocated_to {
+            return;
+        }
+        let Some(to) = end.checked_next_multiple_of(self.preallocate) else { return };
+        let Some(file) = &self.file else { return };
+        match sys::preallocate(file, self.preallocated_to, to - self.preallocated_to) {
+            Ok(()) => {
+                self.has_tail = true;
+                self.preallocated_to = to;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // Not supported here, or no space for a whole step: asking at each write would only cost time.
+            Err(_) => self.preallocate = 0,
+        }
+    }
+
+    /// Starts write-back when enough was written since the last time.
+    pub(super) fn writeback(&mut self, written: u64) -> io::Result<()> {
+        if self.bytes_per_sync == 0 {
+            return Ok(());
+        }
+        let to = crate::aligned::align_down(written.saturating_sub(WRITEBACK_LAG));
+        if to < self.writeback_to.saturating_add(self.bytes_per_sync) {
+            return Ok(());
+        }
+        match sys::start_writeback(self.file()?, self.writeback_to, to - self.writeback_to) {
+            Ok(()) => self.writeback_to = to,
+            // This file system has no such call; it is only a hint.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP)) => {
+                self.bytes_per_sync = 0;
+            }
+            Err(e) => return Err(self.error("start write-back of", e)),
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync_data(&self) -> io::Result<()> {
+        self.file()?.sync_data().map_err(|e| self.error("fdatasync", e))
+    }
+
+    /// Says that the file is longer than what was appended.
+    pub(super) fn mark_tail(&mut self) {
+        self.has_tail = true;
+    }
+
+    /// Cuts the file to `len`.
+    pub(super) fn cut(&mut self, len: u64) -> io::Result<()> {
+        self.file()?.set_len(len).map_err(|e| self.error("cut", e))?;
+        // What was reserved may be gone with the cut; the next write behind it reserves again.
+        self.preallocated_to = self.preallocated_to.min(len);
+        self.has_tail = false;
+        Ok(())
+    }
+
+    /// Cuts what is behind `len`, gives unused blocks back, and closes. Fine when closed already.
+    pub(super) fn close(&mut self, len: u64) -> io::Result<()> {
+        if self.file.is_some() && self.has_tail {
+            let reserved_to = self.preallocated_to;
+            self.cut(len)?;
+            if reserved_to > len {
+                self.free_reserved(len, reserved_to)?;
+            }
+        }
+        match self.file.take() {
+            Some(file) => sys::close(file).map_err(|e| self.error("close", e)),
+            None => Ok(()),
+        }
+    }
+
+    /// Some file systems keep reserved blocks when a file is cut to the length that it has.
+    fn free_reserved(&self, len: u64, reserved_to: u64) -> io::Result<()> {
+        let file = self.file()?;
+        let meta = file.metadata().map_err(|e| self.error("fstat", e))?;
+        // `blocks` counts 512 bytes each, whatever the block size.
+        if meta.blocks().saturating_mul(512) > len.next_multiple_of(meta.blksize().max(1)) {
+            // Only space is at stake.
+            let _ = sys::punch_hole(file, len, reserved_to - len);
+        }
+        Ok(())
+    }
+}
+
+/// Writes through the page cache.
+///
+/// Small appends are gathered up to the buffer's size. One that is as large as the buffer goes to the kernel as it
+/// is, together with what was gathered, in one vectored write.
+#[derive(Debug)]
+pub(super) struct BufferedWriter {
+    out: Output,
+    buffer: Vec<u8>,
+    buffer_bytes_max: usize,
+    /// Bytes in the kernel's hands.
+    written: u64,
+    /// True when something was written since the last sync (and at first: the empty file was not synced either).
+    unsynced: bool,
+    failure: FirstFailure,
+}
+
+impl BufferedWriter {
+    pub(super) fn new(out: Output, options: &WriteOptions) -> Self {
+        let buffer_bytes_max = if options.buffer_size == 0 { BUFFER_BYTES_DEFAULT } else { options.buffer_size };
+        // The buffer grows as it fills, so that a small file does not pay for a large one.
+        Self { out, buffer: Vec::new(), buffer_bytes_max, written: 0, unsynced: true, failure: FirstFailure::default() }
+    }
+
+    /// Writes the buffer and `data` behind it, and empties the buffer.
+    fn write_out(&mut self, data: &[u8]) -> io::Result<()> {
+        let gathered = self.buffer.len();
+        let total = gathered + data.len();
+        if total == 0 {
+            return Ok(());
+        }
+        self.out.reserve(self.written + total as u64);
+        self.unsynced = true;
+        let mut file = self.out.file()?;
+        let mut done = 0;
+        while done < total {
+            let result = if done >= gathered {
+                file.write(&data[done - gathered..])
+            } else if data.is_empty() {
+                file.write(&self.buffer[done..])
+            } else {
+                file.write_vectored(&[IoSlice::new(&self.buffer[done..]), IoSlice::new(data)])
+            };
+            match result {
+                Ok(0) => return Err(self.out.error("write", io::ErrorKind::WriteZero.into())),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.out.error("write", e)),
+            }
+        }
+        self.buffer.clear();
+        self.written += total as u64;
+        self.out.writeback(self.written)
+    }
+
+    fn gather(&mut self, data: &[u8]) -> io::Result<()> {
+        if self.buffer.len() + data.len() > self.buffer_bytes_max {
+            if data.len() >= self.buffer_bytes_max {
+                return self.write_out(data);
+            }
+            self.write_out(&[])?;
+        }
+        self.buffer.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn flush_and_sync(&mut self) -> io::Result<()> {
+        self.write_out(&[])?;
+        if self.unsynced {
+            self.out.sync_data()?;
+            self.unsynced = false;
+        }
+        Ok(())
+    }
+
+    fn flush_and_close(&mut self) -> io::Result<()> {
+        self.write_out(&[])?;
+        self.out.close(self.written)
+    }
+
+    #[inline]
+    fn check(&self) -> io::Result<()> {
+        self.failure.check()?;
+        if self.out.is_closed() { self.out.file().map(drop) } else { Ok(()) }
+    }
+}
+
+impl WritableFile for BufferedWriter {
+    fn append(&mut self, data: &[u8]) -> io::Result<()> {
+        self.check()?;
+        let result = self.gather(data);
+        self.failure.note(result)
+    }
+
+    fn append_and_flush(&mut self, data: &[u8]) -> io::Result<()> {
+        self.check()?;
+        let result = self.write_out(data);
+        self.failure.note(result)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.check()?;
+        let result = self.write_out(&[]);
+        self.failure.note(result)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.check()?;
+        let result = self.flush_and_sync();
+        self.failure.note(result)
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.failure.check()?;
+        let result = self.flush_and_close();
+        self.failure.note(result)
+    }
+
+    fn len(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+}
