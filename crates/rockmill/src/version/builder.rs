@@ -1,34 +1,202 @@
 //! Applies version edits to a version, with consistency checks (RocksDB `db/version_builder.cc`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rockmill_format::edit::VersionEdit;
 
-use super::{PurgeQueue, Version};
-use crate::error::Result;
+use super::{FileMeta, PurgeQueue, Version};
+use crate::error::{Error, Result};
 
 /// Gathers edits over a base version and gives the next one.
 pub struct VersionBuilder {
-    _private: (),
+    base: Arc<Version>,
+    purge: Arc<PurgeQueue>,
+    /// Files of the base that left, as (level, number).
+    deleted: BTreeSet<(usize, u64)>,
+    /// Files that joined, by level and number.
+    added: BTreeMap<(usize, u64), Arc<FileMeta>>,
 }
 
 impl VersionBuilder {
     /// Starts from `base`.
     pub fn new(base: Arc<Version>, purge: Arc<PurgeQueue>) -> Self {
-        let _ = (base, purge);
-        todo!()
+        Self { base, purge, deleted: BTreeSet::new(), added: BTreeMap::new() }
+    }
+
+    fn in_base(&self, level: usize, number: u64) -> Option<&Arc<FileMeta>> {
+        self.base.levels.get(level)?.iter().find(|f| f.number() == number)
+    }
+
+    fn check_level(&self, level: u32) -> Result<usize> {
+        // A deeper level than the tree has is kept: recovery sizes the tree to the file, and `build` says so.
+        let level = level as usize;
+        if level < self.base.levels.len() {
+            return Ok(level);
+        }
+        Err(Error::invalid_argument(format!(
+            "the MANIFEST has a table at level {level} but num_levels is {}; open with a larger num_levels",
+            self.base.levels.len()
+        )))
     }
 
     /// Applies the file changes of an edit. Deleting a file that is not there, adding one twice, or a level beyond the
-    /// tree is corruption.
+    /// tree is an error.
     pub fn apply(&mut self, edit: &VersionEdit) -> Result<()> {
-        let _ = edit;
-        todo!()
+        // A file that moves is deleted and added in one edit; deletions come first.
+        let mut moved: BTreeMap<u64, Arc<FileMeta>> = BTreeMap::new();
+        for &(level, number) in &edit.deleted_files {
+            let level = self.check_level(level)?;
+            if let Some(f) = self.added.remove(&(level, number)) {
+                moved.insert(number, f);
+            } else if let Some(f) = self.in_base(level, number).cloned()
+                && self.deleted.insert((level, number))
+            {
+                moved.insert(number, f);
+            } else {
+                return Err(Error::corruption(format!(
+                    "a version edit deletes table {number:06}.sst from level {level}, where it is not"
+                )));
+            }
+        }
+        for (level, entry) in &edit.new_files {
+            let level = self.check_level(*level)?;
+            let number = entry.number;
+            let here = self.added.contains_key(&(level, number))
+                || (self.in_base(level, number).is_some() && !self.deleted.contains(&(level, number)));
+            if here {
+                return Err(Error::corruption(format!(
+                    "a version edit adds table {number:06}.sst to level {level} twice"
+                )));
+            }
+            // The same file under a new level stays the same object, so that it is not taken for obsolete and its
+            // open table is kept.
+            let file = match moved.remove(&number) {
+                Some(f) if f.entry == *entry => f,
+                _ => Arc::new(FileMeta::new(entry.clone(), Arc::clone(&self.purge))),
+            };
+            self.added.insert((level, number), file);
+        }
+        Ok(())
     }
 
     /// The new version: L0 sorted newest first (by epoch number, or sequence numbers where epochs are unknown),
     /// deeper levels by key; overlap inside a level is corruption. Files that left are not marked obsolete here.
     pub fn build(self) -> Result<Version> {
-        todo!()
+        let cmp = self.base.cmp.clone();
+        let mut levels = Vec::with_capacity(self.base.levels.len());
+        for (level, files) in self.base.levels.iter().enumerate() {
+            let mut next: Vec<Arc<FileMeta>> = files
+                .iter()
+                .filter(|f| !self.deleted.contains(&(level, f.number())))
+                .chain(self.added.range((level, 0)..=(level, u64::MAX)).map(|(_, f)| f))
+                .cloned()
+                .collect();
+            if level == 0 {
+                let epochs = next.iter().all(|f| f.entry.epoch_number != 0);
+                next.sort_by(|a, b| {
+                    let (a, b) = (&a.entry, &b.entry);
+                    let by_seq = b
+                        .largest_seqno
+                        .cmp(&a.largest_seqno)
+                        .then(b.smallest_seqno.cmp(&a.smallest_seqno))
+                        .then(b.number.cmp(&a.number));
+                    if epochs { b.epoch_number.cmp(&a.epoch_number).then(by_seq) } else { by_seq }
+                });
+            } else {
+                next.sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
+                for pair in next.windows(2) {
+                    if cmp.compare(pair[0].entry.largest.as_bytes(), pair[1].entry.smallest.as_bytes()).is_ge() {
+                        return Err(Error::corruption(format!(
+                            "tables {:06}.sst and {:06}.sst overlap in level {level}",
+                            pair[0].number(),
+                            pair[1].number()
+                        )));
+                    }
+                }
+            }
+            levels.push(next);
+        }
+        Ok(Version { levels, cmp })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rockmill_format::edit::FileEntry;
+    use rockmill_format::{InternalKey, InternalKeyComparator, ValueType};
+
+    fn file(number: u64, from: &str, to: &str, seq: u64) -> FileEntry {
+        FileEntry {
+            number,
+            size: 100,
+            smallest: InternalKey::new(from.as_bytes(), seq, ValueType::Value),
+            largest: InternalKey::new(to.as_bytes(), seq, ValueType::Value),
+            smallest_seqno: seq,
+            largest_seqno: seq,
+            epoch_number: seq,
+            ..FileEntry::default()
+        }
+    }
+
+    fn build(base: &Arc<Version>, edits: &[VersionEdit]) -> Result<Version> {
+        let mut b = VersionBuilder::new(Arc::clone(base), Arc::default());
+        for e in edits {
+            b.apply(e)?;
+        }
+        b.build()
+    }
+
+    fn empty() -> Arc<Version> {
+        Arc::new(Version::empty(3, InternalKeyComparator::default()))
+    }
+
+    #[test]
+    fn l0_is_newest_first_and_deeper_levels_by_key() {
+        let edit = VersionEdit {
+            new_files: vec![
+                (0, file(1, "a", "z", 1)),
+                (0, file(2, "a", "z", 9)),
+                (0, file(3, "a", "z", 5)),
+                (1, file(4, "m", "p", 1)),
+                (1, file(5, "a", "c", 1)),
+            ],
+            ..VersionEdit::default()
+        };
+        let v = build(&empty(), &[edit]).unwrap();
+        let numbers = |l: usize| v.levels[l].iter().map(|f| f.number()).collect::<Vec<_>>();
+        assert_eq!(numbers(0), [2, 3, 1]);
+        assert_eq!(numbers(1), [5, 4]);
+        assert_eq!(v.file_for_key(1, b"n").unwrap().number(), 4);
+        assert!(v.file_for_key(1, b"d").is_none());
+        assert_eq!(v.overlapping(1, Some(b"c"), Some(b"m")).len(), 2);
+    }
+
+    #[test]
+    fn a_moved_file_stays_the_same_object() {
+        let base = build(&empty(), &[VersionEdit { new_files: vec![(1, file(7, "a", "b", 3))], ..Default::default() }]);
+        let base = Arc::new(base.unwrap());
+        let edit = VersionEdit {
+            deleted_files: vec![(1, 7)],
+            new_files: vec![(2, file(7, "a", "b", 3))],
+            ..Default::default()
+        };
+        let next = build(&base, &[edit]).unwrap();
+        assert!(next.levels[1].is_empty());
+        assert!(Arc::ptr_eq(&base.levels[1][0], &next.levels[2][0]));
+    }
+
+    #[test]
+    fn broken_edits_are_refused() {
+        let bad = [
+            VersionEdit { deleted_files: vec![(1, 7)], ..Default::default() },
+            VersionEdit { new_files: vec![(0, file(1, "a", "b", 1)), (0, file(1, "a", "b", 1))], ..Default::default() },
+            VersionEdit { new_files: vec![(1, file(1, "a", "c", 1)), (1, file(2, "b", "d", 1))], ..Default::default() },
+            VersionEdit { new_files: vec![(9, file(1, "a", "c", 1))], ..Default::default() },
+        ];
+        for edit in bad {
+            assert!(build(&empty(), &[edit.clone()]).is_err(), "{edit:?}");
+        }
     }
 }

@@ -1,15 +1,19 @@
 //! Reading and writing the MANIFEST, and CURRENT which names it.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rockmill_format::edit::VersionEdit;
-use rockmill_io::FileSystem;
-
-use super::{PurgeQueue, Version};
-use crate::error::Result;
 use rockmill_format::InternalKeyComparator;
+use rockmill_format::edit::VersionEdit;
+use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::{InternalKey, SequenceNumber};
+use rockmill_format::log::{LogEncoder, LogEvent, LogReader, ReadBlock};
+use rockmill_io::{FileSystem, SequentialFile, WritableFile, WriteOptions};
+
+use super::{PurgeQueue, Version, VersionBuilder};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A column family as the MANIFEST leaves it.
 pub struct RecoveredCf {
@@ -49,6 +53,47 @@ pub struct RecoveredState {
     pub column_families: Vec<RecoveredCf>,
 }
 
+/// A sequential file as the source of a [`LogReader`].
+pub struct LogSource(pub Box<dyn SequentialFile>);
+
+impl ReadBlock for LogSource {
+    type Error = io::Error;
+
+    fn read_block(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut n = 0;
+        while n < buf.len() {
+            match self.0.read(&mut buf[n..])? {
+                0 => break,
+                k => n += k,
+            }
+        }
+        Ok(n)
+    }
+}
+
+/// Number of the MANIFEST that CURRENT names.
+pub fn current_manifest(fs: &dyn FileSystem, dir: &Path) -> Result<u64> {
+    let path = dir.join(filename::CURRENT);
+    let bytes = fs.read_to_vec(&path).map_err(|e| Error::io(format_args!("cannot read {}", path.display()), &e))?;
+    let name = bytes.strip_suffix(b"\n").and_then(|b| std::str::from_utf8(b).ok());
+    match name.and_then(filename::parse) {
+        Some(FileType::Manifest(n)) => Ok(n),
+        _ => Err(Error::corruption(format!(
+            "{}: must hold the MANIFEST's name and a newline, holds {:?}",
+            path.display(),
+            String::from_utf8_lossy(&bytes[..bytes.len().min(80)])
+        ))),
+    }
+}
+
+struct CfState {
+    name: String,
+    comparator_name: String,
+    log_number: u64,
+    builder: VersionBuilder,
+    cursors: BTreeMap<u32, InternalKey>,
+}
+
 /// Reads CURRENT and the MANIFEST it names. `cf_order` gives comparator and level count for a column family's name
 /// and stored comparator name (an error when they do not fit; for read-only inspection a caller may accept any).
 pub fn recover_manifest(
@@ -57,36 +102,270 @@ pub fn recover_manifest(
     purge: &Arc<PurgeQueue>,
     cf_order: &mut dyn FnMut(&str, &str) -> Result<(InternalKeyComparator, usize)>,
 ) -> Result<RecoveredState> {
-    let _ = (fs, dir, purge, cf_order);
-    todo!()
+    let manifest_number = current_manifest(fs, dir)?;
+    let path = dir.join(filename::manifest(manifest_number));
+    let mut recovery = Recovery {
+        path: &path,
+        purge,
+        cf_order,
+        cfs: BTreeMap::new(),
+        db_id: None,
+        next_file_number: None,
+        last_sequence: None,
+        log_number: 0,
+        min_log_number_to_keep: 0,
+        max_column_family: 0,
+        wals: BTreeMap::new(),
+    };
+    for_each_edit(fs, &path, &mut |edit| recovery.apply(edit))?;
+    let manifest_size = fs.file_size(&path).map_err(|e| Error::io(path.display(), &e))?;
+    recovery.finish(manifest_number, manifest_size)
+}
+
+/// Calls `f` with each edit of the MANIFEST at `path`; the edits of an atomic group come only when it is whole.
+pub fn for_each_edit(fs: &dyn FileSystem, path: &Path, f: &mut dyn FnMut(VersionEdit) -> Result<()>) -> Result<()> {
+    let file = fs.open_sequential(path).map_err(|e| {
+        let hint = if e.kind() == io::ErrorKind::NotFound { " (CURRENT names it, but it is missing)" } else { "" };
+        Error::io(format_args!("cannot open {}{hint}", path.display()), &e)
+    })?;
+    let mut reader = LogReader::new(LogSource(file), 0);
+    let mut record = Vec::new();
+    let mut group: Vec<VersionEdit> = Vec::new();
+    loop {
+        match reader.next_record(&mut record).map_err(|e| Error::io(path.display(), &e))? {
+            LogEvent::Record { offset } => {
+                let edit = VersionEdit::decode(&record)
+                    .map_err(|e| Error::format(path, &e).context(format_args!("version edit at offset {offset}")))?;
+                match edit.remaining_in_group {
+                    None if group.is_empty() => f(edit)?,
+                    Some(0) => {
+                        group.push(edit);
+                        group.drain(..).try_for_each(&mut *f)?;
+                    }
+                    Some(_) => group.push(edit),
+                    None => {
+                        return Err(Error::corruption(format!(
+                            "{}: an atomic group of version edits is broken off at offset {offset}",
+                            path.display()
+                        )));
+                    }
+                }
+            }
+            // A MANIFEST is synced before anything depends on it: damage before its end is never a crash's doing.
+            LogEvent::Damage { error, .. } => return Err(Error::format(path, &error)),
+            // A record cut short at the end was never acknowledged.
+            LogEvent::End { .. } => return Ok(()),
+        }
+    }
+}
+
+struct Recovery<'a> {
+    path: &'a PathBuf,
+    purge: &'a Arc<PurgeQueue>,
+    cf_order: &'a mut dyn FnMut(&str, &str) -> Result<(InternalKeyComparator, usize)>,
+    cfs: BTreeMap<u32, CfState>,
+    db_id: Option<String>,
+    next_file_number: Option<u64>,
+    last_sequence: Option<SequenceNumber>,
+    log_number: u64,
+    min_log_number_to_keep: u64,
+    max_column_family: u32,
+    wals: BTreeMap<u64, Option<u64>>,
+}
+
+impl Recovery<'_> {
+    fn corrupt(&self, what: impl std::fmt::Display) -> Error {
+        Error::corruption(format!("{}: {what}", self.path.display()))
+    }
+
+    fn apply(&mut self, edit: VersionEdit) -> Result<()> {
+        if edit.has_blob_files {
+            return Err(Error::not_supported(format!(
+                "{}: the database has blob files (BlobDB), which Rockmill does not read",
+                self.path.display()
+            )));
+        }
+        let id = edit.column_family;
+        if let Some(name) = &edit.column_family_add {
+            if self.cfs.contains_key(&id) {
+                return Err(self.corrupt(format_args!("column family {id} ({name}) is created twice")));
+            }
+            self.create_cf(id, name.clone(), edit.comparator.as_deref())?;
+        } else if id == 0 && !self.cfs.contains_key(&0) {
+            // The first edit about the default column family carries its comparator, not its creation. Some edits
+            // (database id, WAL tracking) may come before.
+            if edit.comparator.is_some() || !edit.new_files.is_empty() {
+                self.create_cf(0, "default".to_owned(), edit.comparator.as_deref())?;
+            }
+        }
+        if edit.column_family_drop {
+            if self.cfs.remove(&id).is_none() {
+                return Err(self.corrupt(format_args!("column family {id} is dropped and does not exist")));
+            }
+            self.max_column_family = self.max_column_family.max(edit.max_column_family.unwrap_or(0));
+            return Ok(());
+        }
+        let path = self.path;
+        if let Some(cf) = self.cfs.get_mut(&id) {
+            cf.builder.apply(&edit).map_err(|e| e.context(path.display()))?;
+            if let Some(n) = edit.log_number {
+                cf.log_number = cf.log_number.max(n);
+            }
+            for (level, key) in &edit.compact_cursors {
+                cf.cursors.insert(*level, key.clone());
+            }
+            if let Some(name) = &edit.comparator
+                && *name != cf.comparator_name
+            {
+                return Err(Error::invalid_argument(format!(
+                    "{}: column family {} changes its comparator from {} to {name}",
+                    path.display(),
+                    cf.name,
+                    cf.comparator_name
+                )));
+            }
+        } else if !edit.new_files.is_empty() || !edit.deleted_files.is_empty() {
+            return Err(self.corrupt(format_args!("a version edit is about column family {id}, which does not exist")));
+        }
+        if edit.db_id.is_some() {
+            self.db_id = edit.db_id;
+        }
+        if let Some(n) = edit.next_file_number {
+            self.next_file_number = Some(self.next_file_number.unwrap_or(0).max(n));
+        }
+        if let Some(n) = edit.last_sequence {
+            self.last_sequence = Some(self.last_sequence.unwrap_or(0).max(n));
+        }
+        self.log_number = self.log_number.max(edit.log_number.unwrap_or(0));
+        self.min_log_number_to_keep = self.min_log_number_to_keep.max(edit.min_log_number_to_keep.unwrap_or(0));
+        self.max_column_family = self.max_column_family.max(edit.max_column_family.unwrap_or(0)).max(id);
+        for (number, size) in edit.wal_additions {
+            let e = self.wals.entry(number).or_insert(None);
+            *e = size.or(*e);
+        }
+        if let Some(below) = edit.wal_deletions {
+            self.wals.retain(|&n, _| n >= below);
+        }
+        Ok(())
+    }
+
+    fn create_cf(&mut self, id: u32, name: String, comparator: Option<&str>) -> Result<()> {
+        let comparator_name = comparator.unwrap_or(rockmill_format::comparator::BYTEWISE_NAME).to_owned();
+        let (cmp, num_levels) = (self.cf_order)(&name, &comparator_name)?;
+        let base = Arc::new(Version::empty(num_levels, cmp));
+        let builder = VersionBuilder::new(base, Arc::clone(self.purge));
+        let cf = CfState { name, comparator_name, log_number: 0, builder, cursors: BTreeMap::new() };
+        self.cfs.insert(id, cf);
+        Ok(())
+    }
+
+    fn finish(mut self, manifest_number: u64, manifest_size: u64) -> Result<RecoveredState> {
+        if !self.cfs.contains_key(&0) {
+            self.create_cf(0, "default".to_owned(), None)?;
+        }
+        let next_file_number = self
+            .next_file_number
+            .ok_or_else(|| self.corrupt("no next-file-number entry: the MANIFEST is incomplete"))?;
+        let last_sequence =
+            self.last_sequence.ok_or_else(|| self.corrupt("no last-sequence entry: the MANIFEST is incomplete"))?;
+        let mut column_families = Vec::new();
+        for (id, cf) in self.cfs {
+            let version = cf
+                .builder
+                .build()
+                .map_err(|e| e.context(format_args!("{}: column family {}", self.path.display(), cf.name)))?;
+            column_families.push(RecoveredCf {
+                id,
+                name: cf.name,
+                comparator_name: cf.comparator_name,
+                log_number: cf.log_number,
+                version,
+                cursors: cf.cursors.into_iter().collect(),
+            });
+        }
+        Ok(RecoveredState {
+            manifest_number,
+            manifest_size,
+            db_id: self.db_id,
+            next_file_number: next_file_number.max(manifest_number + 1).max(self.log_number + 1),
+            last_sequence,
+            min_log_number_to_keep: self.min_log_number_to_keep,
+            max_column_family: self.max_column_family,
+            tracked_wals: self.wals.into_iter().collect(),
+            column_families,
+        })
+    }
 }
 
 /// Appends version edits to a MANIFEST.
+#[derive(Debug)]
 pub struct ManifestWriter {
-    _private: (),
+    file: Box<dyn WritableFile>,
+    encoder: LogEncoder,
+    path: PathBuf,
+    number: u64,
+    failed: bool,
 }
 
 impl ManifestWriter {
     /// Creates `MANIFEST-<number>` with `snapshot` (the edits that describe the present state), syncs it, points
     /// CURRENT at it (temp file, rename, directory sync).
     pub fn create(fs: &Arc<dyn FileSystem>, dir: &Path, number: u64, snapshot: &[VersionEdit]) -> Result<Self> {
-        let _ = (fs, dir, number, snapshot);
-        todo!()
+        let path = dir.join(filename::manifest(number));
+        let file = fs
+            .create(&path, WriteOptions::default())
+            .map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
+        let mut writer = Self { file, encoder: LogEncoder::new(number, false, 0), path, number, failed: false };
+        writer.append(snapshot)?;
+        // The MANIFEST's name must be durable before CURRENT points at it.
+        fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
+        set_current(fs.as_ref(), dir, number)?;
+        Ok(writer)
     }
 
-    /// Appends edits (each already marked with its atomic group where needed) and syncs.
+    /// Appends edits (each already marked with its atomic group where needed) and syncs. After a failure the file's
+    /// end is unknown: every later call fails, and the caller must start a new MANIFEST.
     pub fn append(&mut self, edits: &[VersionEdit]) -> Result<()> {
-        let _ = edits;
-        todo!()
+        if self.failed {
+            return Err(Error::new(
+                ErrorKind::IOError,
+                format!("{}: an earlier write failed; a new MANIFEST is needed", self.path.display()),
+            ));
+        }
+        let mut out = Vec::new();
+        for edit in edits {
+            self.encoder.add_record(&edit.encode(), &mut out);
+        }
+        let written = self.file.append(&out).and_then(|()| self.file.sync());
+        written.map_err(|e| {
+            self.failed = true;
+            Error::io(format_args!("cannot write {}", self.path.display()), &e)
+        })
+    }
+
+    /// True after a failed append.
+    pub fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// Bytes written.
     pub fn size(&self) -> u64 {
-        todo!()
+        self.file.len()
     }
 
     /// Its number.
     pub fn number(&self) -> u64 {
-        todo!()
+        self.number
     }
+}
+
+/// Points CURRENT at a MANIFEST: the temp file is complete and durable before it takes CURRENT's name.
+pub fn set_current(fs: &dyn FileSystem, dir: &Path, manifest_number: u64) -> Result<()> {
+    let temp = dir.join(filename::temp(manifest_number));
+    let current = dir.join(filename::CURRENT);
+    let done = fs
+        .write_all(&temp, filename::current_contents(manifest_number).as_bytes())
+        .and_then(|()| fs.rename(&temp, &current))
+        .and_then(|()| fs.sync_dir(dir));
+    done.map_err(|e| Error::io(format_args!("cannot point {} at the new MANIFEST", current.display()), &e))
 }

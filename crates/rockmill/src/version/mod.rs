@@ -14,7 +14,10 @@ use std::sync::OnceLock;
 use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
-pub use manifest::{ManifestWriter, RecoveredCf, RecoveredState, recover_manifest};
+pub use manifest::{
+    LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, recover_manifest,
+    set_current,
+};
 
 /// Numbers of files that nothing refers to any more, waiting to be deleted.
 #[derive(Debug, Default)]
