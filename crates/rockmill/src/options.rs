@@ -9,7 +9,7 @@ pub use rockmill_format::checksum::ChecksumType;
 use rockmill_format::comparator::{BytewiseComparator, Comparator};
 pub use rockmill_format::compression::CompressionType;
 pub use rockmill_format::log::RecoveryMode;
-use rockmill_io::{Clock, FileSystem, SystemClock};
+use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use crate::compaction::MergeEngine;
 use crate::table::BlockCache;
@@ -98,7 +98,7 @@ impl Default for DbOptions {
             avoid_flush_during_recovery: false,
             merge_engine: MergeEngine::Auto,
             stats_dump_period_sec: 600,
-            fs: default_fs(),
+            fs: Arc::new(PosixFileSystem::default()),
             clock: Arc::new(SystemClock::default()),
         }
     }
@@ -755,8 +755,4 @@ impl CompactOptions {
     pub fn set_target_level(&mut self, v: i32) {
         self.target_level = v;
     }
-}
-
-fn default_fs() -> Arc<dyn FileSystem> {
-    todo!()
 }
