@@ -1,6 +1,37 @@
-//! Block compression (RocksDB `util/compression.h`).
+//! Block compression (RocksDB `util/compression.cc`, `table/block_based/block_based_table_builder.cc`).
+//!
+//! The compression byte of a block's trailer says how its contents are stored:
+//!
+//! | byte | contents |
+//! |------|----------|
+//! | 0 | as they are |
+//! | 1 | Snappy, whose own format starts with the length |
+//! | 2 | varint32 length, then raw deflate with a 16 KiB window and no header |
+//! | 3 | varint32 length, then bzip2 |
+//! | 4, 5 | varint32 length, then one LZ4 block |
+//! | 6 | XPRESS (Windows) |
+//! | 7, 0x40 | varint32 length, then one Zstandard frame; 0x40 is what RocksDB wrote before that format was final |
+//! | 0x80 to 0xfe | a compression manager's own (format_version 7) |
 
-use crate::error::Result;
+use std::cell::RefCell;
+
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use lz4_flex::block::CompressTable;
+use zstd::dict::DecoderDictionary;
+use zstd::zstd_safe;
+
+use crate::coding;
+use crate::error::{FormatError, Result};
+
+/// Level that stands for the library's default (RocksDB's `kDefaultCompressionLevel`).
+pub const DEFAULT_LEVEL: i32 = i32::MAX;
+/// Largest block that RocksDB compresses, in bytes; a larger one is stored as it is.
+pub const COMPRESSED_INPUT_LEN_MAX: usize = i32::MAX as usize;
+
+/// RocksDB inflates with this window, so a match must not reach further back.
+const ZLIB_WINDOW_BITS: u8 = 14;
+/// The compression byte of RocksDB's ZSTD before the format was final.
+const ZSTD_NOT_FINAL: u8 = 0x40;
 
 /// Compression of a block; the number stands in the block's trailer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,42 +48,450 @@ pub enum CompressionType {
     Zstd = 7,
 }
 
+impl CompressionType {
+    /// Every type.
+    pub const ALL: [Self; 8] =
+        [Self::None, Self::Snappy, Self::Zlib, Self::Bzip2, Self::Lz4, Self::Lz4hc, Self::Xpress, Self::Zstd];
+
+    /// The type with this number in a block's trailer.
+    pub fn from_u8(v: u8) -> Option<Self> {
+        if v == ZSTD_NOT_FINAL { Some(Self::Zstd) } else { Self::ALL.into_iter().find(|t| *t as u8 == v) }
+    }
+
+    /// RocksDB's name, as the table property `rocksdb.compression` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "NoCompression",
+            Self::Snappy => "Snappy",
+            Self::Zlib => "Zlib",
+            Self::Bzip2 => "BZip2",
+            Self::Lz4 => "LZ4",
+            Self::Lz4hc => "LZ4HC",
+            Self::Xpress => "Xpress",
+            Self::Zstd => "ZSTD",
+        }
+    }
+
+    /// The type with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        if name == "ZSTDNotFinal" { Some(Self::Zstd) } else { Self::ALL.into_iter().find(|t| t.name() == name) }
+    }
+}
+
 /// Compresses blocks of one table, keeping its working memory between calls.
 pub struct Compressor {
-    _private: (),
+    engine: Engine,
+}
+
+enum Engine {
+    None,
+    Snappy(Box<snap::raw::Encoder>),
+    Zlib(Box<Compress>),
+    Lz4(Box<CompressTable>),
+    Zstd(Box<zstd::bulk::Compressor<'static>>),
 }
 
 impl Compressor {
     /// `level` is the library's level; `i32::MAX` (RocksDB's `kDefaultCompressionLevel`) means its default.
+    ///
+    /// LZ4HC is written as ordinary LZ4, which has the same format; LZ4 and Snappy have no levels here.
     pub fn new(kind: CompressionType, level: i32) -> Result<Self> {
-        let _ = (kind, level);
-        todo!()
+        let engine = match kind {
+            CompressionType::None => Engine::None,
+            CompressionType::Snappy => Engine::Snappy(Box::new(snap::raw::Encoder::new())),
+            CompressionType::Zlib => {
+                let level =
+                    if (0..=9).contains(&level) { Compression::new(level as u32) } else { Compression::default() };
+                Engine::Zlib(Box::new(Compress::new_with_window_bits(level, false, ZLIB_WINDOW_BITS)))
+            }
+            CompressionType::Lz4 | CompressionType::Lz4hc => Engine::Lz4(Box::default()),
+            CompressionType::Zstd => {
+                let level = if level == DEFAULT_LEVEL { 3 } else { level };
+                let compressor = zstd::bulk::Compressor::new(level)
+                    .map_err(|e| FormatError::unsupported(format!("ZSTD compression level {level} ({e})")))?;
+                Engine::Zstd(Box::new(compressor))
+            }
+            CompressionType::Bzip2 | CompressionType::Xpress => {
+                return Err(FormatError::unsupported(format!("{} compression", kind.name())));
+            }
+        };
+        Ok(Self { engine })
     }
 
     /// Replaces `out` by the compressed form of `input`, in the shape of format_version 2 and newer (size prefix
-    /// where RocksDB writes one). False when the result is not worth keeping (RocksDB keeps it only below 7/8).
+    /// where RocksDB writes one). False when the result is not worth keeping: RocksDB keeps it only up to 7/8 of the
+    /// input (`max_compressed_bytes_per_kb`). Then `out` holds nothing useful.
     pub fn compress(&mut self, input: &[u8], out: &mut Vec<u8>) -> bool {
-        let _ = (input, out);
-        todo!()
+        out.clear();
+        let limit = ((input.len() as u64 * 896) >> 10) as usize;
+        if limit <= coding::MAX_VARINT32_LEN || input.len() > COMPRESSED_INPUT_LEN_MAX {
+            return false;
+        }
+        match &mut self.engine {
+            Engine::None => false,
+            Engine::Snappy(encoder) => {
+                out.resize(snap::raw::max_compress_len(input.len()), 0);
+                let len = encoder.compress(input, out).unwrap_or(usize::MAX);
+                keep(out, len, limit)
+            }
+            Engine::Zlib(deflate) => {
+                coding::put_varint32(out, input.len() as u32);
+                // Room for the limit and no more: what does not fit is not kept.
+                out.reserve_exact(limit - out.len());
+                deflate.reset();
+                let done = deflate.compress_vec(input, out, FlushCompress::Finish);
+                matches!(done, Ok(Status::StreamEnd)) && out.len() <= limit
+            }
+            Engine::Lz4(table) => {
+                coding::put_varint32(out, input.len() as u32);
+                let prefix = out.len();
+                out.resize(prefix + lz4_flex::block::get_maximum_output_size(input.len()), 0);
+                let len = lz4_flex::block::compress_into_with_table(input, &mut out[prefix..], table);
+                keep(out, len.map_or(usize::MAX, |n| prefix + n), limit)
+            }
+            Engine::Zstd(compressor) => {
+                coding::put_varint32(out, input.len() as u32);
+                let prefix = out.len();
+                out.resize(limit, 0);
+                match compressor.compress_to_buffer(input, &mut out[prefix..]) {
+                    Ok(n) => keep(out, prefix + n, limit),
+                    Err(_) => false, // does not fit the limit
+                }
+            }
+        }
     }
 }
 
-/// A ZSTD dictionary prepared for decompression; `Dictionary::empty` where the table has none.
+fn keep(out: &mut Vec<u8>, len: usize, limit: usize) -> bool {
+    if len > limit {
+        return false;
+    }
+    out.truncate(len);
+    true
+}
+
+/// A compression dictionary prepared for decompression: the contents of a table's dictionary block.
 pub struct Dictionary {
-    _private: (),
+    bytes: Vec<u8>,
+    /// What ZSTD makes of the bytes; other methods take them as they are.
+    zstd: DecoderDictionary<'static>,
+}
+
+impl std::fmt::Debug for Dictionary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dictionary({} bytes)", self.bytes.len())
+    }
 }
 
 impl Dictionary {
     /// Prepares `bytes`, the contents of the table's dictionary block.
     pub fn new(bytes: &[u8]) -> Self {
-        let _ = bytes;
-        todo!()
+        Self { bytes: bytes.to_vec(), zstd: DecoderDictionary::copy(bytes) }
     }
+
+    /// Bytes held, about.
+    pub fn memory_usage(&self) -> usize {
+        2 * self.bytes.len()
+    }
+}
+
+/// Working memory for decompression, one per thread: a ZSTD context alone is 150 KiB.
+struct Contexts {
+    snappy: snap::raw::Decoder,
+    zlib: Decompress,
+    zstd: Option<zstd_safe::DCtx<'static>>,
+}
+
+thread_local! {
+    static CONTEXTS: RefCell<Contexts> = RefCell::new(Contexts {
+        snappy: snap::raw::Decoder::new(),
+        zlib: Decompress::new_with_window_bits(false, ZLIB_WINDOW_BITS),
+        zstd: None,
+    });
 }
 
 /// Decompresses one block. `compression_byte` is the trailer's. Output is bounded: a block that claims more than
 /// `size_max` bytes is refused before anything is allocated.
 pub fn decompress(compression_byte: u8, input: &[u8], dict: Option<&Dictionary>, size_max: usize) -> Result<Vec<u8>> {
-    let _ = (compression_byte, input, dict, size_max);
-    todo!()
+    let mut out = Vec::new();
+    decompress_into(compression_byte, input, dict, size_max, &mut out)?;
+    Ok(out)
+}
+
+/// Like [`decompress`], but replaces the contents of `out`, so that its memory serves again.
+pub fn decompress_into(
+    compression_byte: u8,
+    input: &[u8],
+    dict: Option<&Dictionary>,
+    size_max: usize,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    out.clear();
+    let kind = match CompressionType::from_u8(compression_byte) {
+        Some(kind @ (CompressionType::Bzip2 | CompressionType::Xpress)) => {
+            return Err(FormatError::unsupported(format!("{} compression", kind.name())));
+        }
+        Some(kind) => kind,
+        None if (0x80..0xff).contains(&compression_byte) => {
+            return Err(FormatError::unsupported(format!(
+                "custom compression {compression_byte:#04x} of a compression manager"
+            )));
+        }
+        None => return Err(FormatError::corruption(format!("unknown compression byte {compression_byte:#04x}"), 0)),
+    };
+    let (len, input) = match kind {
+        CompressionType::None => (input.len(), input),
+        CompressionType::Snappy => {
+            let len = snap::raw::decompress_len(input).map_err(|e| damaged(kind, e))?;
+            (len, input)
+        }
+        _ => match coding::varint32(input) {
+            Some((len, n)) => (len as usize, input.get(n..).unwrap_or(&[])),
+            None => return Err(damaged(kind, "its size prefix is damaged")),
+        },
+    };
+    if len > size_max {
+        return Err(damaged(kind, format_args!("it claims {len} bytes, more than the {size_max} that are allowed")));
+    }
+    if kind == CompressionType::None {
+        out.extend_from_slice(input);
+        return Ok(());
+    }
+    let got = CONTEXTS.with_borrow_mut(|contexts| match kind {
+        CompressionType::Snappy => {
+            out.resize(len, 0);
+            contexts.snappy.decompress(input, out).map_err(|e| damaged(kind, e))
+        }
+        CompressionType::Zlib => inflate(&mut contexts.zlib, input, dict, len, out).map_err(|e| damaged(kind, e)),
+        CompressionType::Zstd => {
+            let zstd = contexts.zstd.get_or_insert_with(zstd_safe::DCtx::create);
+            out.reserve_exact(len);
+            match dict {
+                Some(dict) => zstd.decompress_using_ddict(out, input, dict.zstd.as_ddict()),
+                None => zstd.decompress(out, input),
+            }
+            .map_err(|code| damaged(kind, zstd_safe::get_error_name(code)))
+        }
+        _ => {
+            out.resize(len, 0);
+            match dict {
+                Some(dict) => lz4_flex::block::decompress_into_with_dict(input, out, &dict.bytes),
+                None => lz4_flex::block::decompress_into(input, out),
+            }
+            .map_err(|e| damaged(kind, e))
+        }
+    })?;
+    if got != len || out.len() != len {
+        return Err(damaged(kind, format_args!("it claims {len} bytes and has {got}")));
+    }
+    Ok(())
+}
+
+/// Raw deflate. Gives the number of bytes made.
+fn inflate(
+    inflate: &mut Decompress,
+    input: &[u8],
+    dict: Option<&Dictionary>,
+    len: usize,
+    out: &mut Vec<u8>,
+) -> std::result::Result<usize, String> {
+    inflate.reset(false);
+    if let Some(dict) = dict {
+        inflate.set_dictionary(&dict.bytes).map_err(|e| e.to_string())?;
+    }
+    out.resize(len, 0);
+    match inflate.decompress(input, out, FlushDecompress::Finish) {
+        Ok(Status::StreamEnd) => Ok(inflate.total_out() as usize),
+        Ok(_) => Err("its stream does not end".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+#[cold]
+fn damaged(kind: CompressionType, why: impl std::fmt::Display) -> FormatError {
+    FormatError::corruption(format!("{} block does not decompress: {why}", kind.name()), 0)
+}
+
+/// Checks a table's `rocksdb.compression` property: whether its blocks can be decompressed here.
+///
+/// Up to format_version 6 it is a [`CompressionType`]'s name. From format_version 7 on it is
+/// `MANAGER;TYPES;`, where MANAGER is `BuiltinV2` or empty when nothing is compressed, and TYPES has two hexadecimal
+/// digits for each compression byte that occurs.
+pub fn check_compression_name(format_version: u32, name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Ok(()); // before RocksDB 4.9
+    }
+    if format_version < 7 {
+        return match CompressionType::from_name(name) {
+            Some(kind @ (CompressionType::Bzip2 | CompressionType::Xpress)) => {
+                Err(FormatError::unsupported(format!("{} compression", kind.name())))
+            }
+            Some(_) => Ok(()),
+            None => Err(FormatError::corruption(format!("table property rocksdb.compression is '{name}'"), 0)),
+        };
+    }
+    let mut fields = name.split(';');
+    let (Some(manager), Some(types), Some(_)) = (fields.next(), fields.next(), fields.next()) else {
+        return Err(FormatError::corruption(format!("table property rocksdb.compression is '{name}'"), 0));
+    };
+    if !matches!(manager, "" | "BuiltinV2") {
+        return Err(FormatError::unsupported(format!("compression manager '{manager}'")));
+    }
+    let (pairs, rest) = types.as_bytes().as_chunks::<2>();
+    for pair in pairs {
+        let byte = std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok());
+        match byte.map(|b| (b, CompressionType::from_u8(b))) {
+            Some((_, Some(kind @ (CompressionType::Bzip2 | CompressionType::Xpress)))) => {
+                return Err(FormatError::unsupported(format!("{} compression", kind.name())));
+            }
+            Some((_, Some(kind))) if kind != CompressionType::None => {}
+            Some((b, None)) if (0x80..0xff).contains(&b) => {
+                return Err(FormatError::unsupported(format!("custom compression {b:#04x}")));
+            }
+            _ => {
+                return Err(FormatError::corruption(format!("table property rocksdb.compression is '{name}'"), 0));
+            }
+        }
+    }
+    if !rest.is_empty() {
+        return Err(FormatError::corruption(format!("table property rocksdb.compression is '{name}'"), 0));
+    }
+    Ok(())
+}
+
+/// The `rocksdb.compression` property of a table of `format_version` whose blocks are compressed with `kind`, where
+/// `used` tells whether any of them is.
+pub fn compression_name(format_version: u32, kind: CompressionType, used: bool) -> String {
+    if format_version < 7 {
+        return kind.name().into();
+    }
+    match (kind, used) {
+        (CompressionType::None, _) => ";;".into(),
+        (_, false) => "BuiltinV2;;".into(),
+        (kind, true) => format!("BuiltinV2;{:02X};", kind as u8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITTEN: [CompressionType; 5] = [
+        CompressionType::Snappy,
+        CompressionType::Zlib,
+        CompressionType::Lz4,
+        CompressionType::Lz4hc,
+        CompressionType::Zstd,
+    ];
+
+    /// Bytes with as much repetition as a real block's.
+    fn sample(rng: &mut fastrand::Rng, len: usize) -> Vec<u8> {
+        let mut v = Vec::new();
+        while v.len() < len {
+            v.extend_from_slice(format!("key{:08}-", rng.u32(0..500)).as_bytes());
+            v.push(rng.u8(..));
+        }
+        v.truncate(len);
+        v
+    }
+
+    #[test]
+    fn every_method_round_trips() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        for kind in WRITTEN {
+            let mut compressor = Compressor::new(kind, DEFAULT_LEVEL).unwrap();
+            let mut out = Vec::new();
+            for len in [200, 1000, 4096, 16 * 1024, 70_000, 300_000] {
+                let input = sample(&mut rng, len);
+                assert!(compressor.compress(&input, &mut out), "{kind:?} {len}");
+                assert!(out.len() * 8 <= len * 7);
+                assert_eq!(decompress(kind as u8, &out, None, len).unwrap(), input);
+                let error = decompress(kind as u8, &out, None, len - 1).unwrap_err().to_string();
+                assert!(error.contains("more than"), "{error}");
+            }
+            let noise: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(5000).collect();
+            assert!(!compressor.compress(&noise, &mut out), "{kind:?} keeps noise");
+            assert!(!compressor.compress(b"short", &mut out));
+        }
+        assert_eq!(decompress(0, b"plain", None, 5).unwrap(), b"plain");
+    }
+
+    #[test]
+    fn damage_is_an_error_and_never_a_panic() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for kind in WRITTEN {
+            let mut compressor = Compressor::new(kind, DEFAULT_LEVEL).unwrap();
+            let input = sample(&mut rng, 3000);
+            let mut good = Vec::new();
+            assert!(compressor.compress(&input, &mut good));
+            for _ in 0..3000 {
+                let mut bad = good.clone();
+                for _ in 0..rng.usize(1..4) {
+                    let at = rng.usize(0..bad.len());
+                    bad[at] = rng.u8(..);
+                }
+                bad.truncate(rng.usize(0..=bad.len()));
+                // A change may still decompress, to something of the claimed length.
+                if let Ok(out) = decompress(kind as u8, &bad, None, 100_000) {
+                    assert!(out.len() <= 100_000);
+                }
+            }
+            // After damage the thread's contexts still work.
+            assert_eq!(decompress(kind as u8, &good, None, 3000).unwrap(), input);
+        }
+    }
+
+    #[test]
+    fn dictionaries() {
+        let mut rng = fastrand::Rng::with_seed(9);
+        let dict_bytes = sample(&mut rng, 2000);
+        let input = sample(&mut rng, 3000);
+        let dict = Dictionary::new(&dict_bytes);
+        let mut frame = Vec::new();
+        coding::put_varint32(&mut frame, 3000);
+        let prefix = frame.len();
+        let mut zstd = zstd::bulk::Compressor::with_dictionary(3, &dict_bytes).unwrap();
+        frame.extend_from_slice(&zstd.compress(&input).unwrap());
+        assert_eq!(decompress(7, &frame, Some(&dict), 3000).unwrap(), input);
+
+        frame.truncate(prefix);
+        frame.extend_from_slice(&lz4_flex::block::compress_with_dict(&input, &dict_bytes));
+        assert_eq!(decompress(4, &frame, Some(&dict), 3000).unwrap(), input);
+
+        frame.truncate(prefix);
+        frame.reserve(4000);
+        let mut deflate = Compress::new_with_window_bits(Compression::default(), false, ZLIB_WINDOW_BITS);
+        deflate.set_dictionary(&dict_bytes).unwrap();
+        assert_eq!(deflate.compress_vec(&input, &mut frame, FlushCompress::Finish).unwrap(), Status::StreamEnd);
+        assert_eq!(decompress(2, &frame, Some(&dict), 3000).unwrap(), input);
+        assert_ne!(decompress(2, &frame, None, 3000), Ok(input));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_named() {
+        for (byte, name) in [(3, "BZip2"), (6, "Xpress"), (0x85, "0x85")] {
+            let error = decompress(byte, b"xxxx", None, 100).unwrap_err();
+            assert!(matches!(error, FormatError::Unsupported { .. }) && error.to_string().contains(name), "{error}");
+        }
+        assert!(matches!(decompress(9, b"xxxx", None, 100), Err(FormatError::Corruption { .. })));
+        assert!(Compressor::new(CompressionType::Bzip2, 1).is_err());
+    }
+
+    #[test]
+    fn compression_names() {
+        for kind in WRITTEN {
+            for version in [2, 5, 6, 7] {
+                assert_eq!(check_compression_name(version, &compression_name(version, kind, true)), Ok(()));
+            }
+        }
+        assert_eq!(compression_name(7, CompressionType::Zstd, true), "BuiltinV2;07;");
+        assert_eq!(check_compression_name(7, ";;"), Ok(()));
+        assert_eq!(check_compression_name(7, "BuiltinV2;0407;future"), Ok(()));
+        for (version, bad) in [(6, "BuiltinV2;07;"), (7, "ZSTD"), (7, "BuiltinV2;0;"), (7, "BuiltinV2;00;")] {
+            assert!(matches!(check_compression_name(version, bad), Err(FormatError::Corruption { .. })), "{bad}");
+        }
+        for (version, bad) in [(6, "BZip2"), (7, "Mine;80;"), (7, "BuiltinV2;80;"), (7, "BuiltinV2;03;")] {
+            assert!(matches!(check_compression_name(version, bad), Err(FormatError::Unsupported { .. })), "{bad}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ pub mod error;
 pub mod filename;
 pub mod filter;
 pub mod footer;
+pub mod hash;
 pub mod key;
 pub mod log;
 pub mod properties;

@@ -1,0 +1,50 @@
+//! Decoding one entry's header: the hottest few instructions of reads and compaction.
+
+use crate::coding;
+
+/// The varints before an entry's key bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    pub(super) shared: usize,
+    pub(super) unshared: usize,
+    /// Zero where the block does not store it (`value_delta`).
+    pub(super) value_len: usize,
+    /// Where the key bytes start in the block.
+    pub(super) key_at: usize,
+}
+
+/// Decodes the header at `pos` of `keys`, the part of a block up to the end of its keys. `None` when it is damaged.
+/// The caller still has to check that the key bytes are inside `keys`.
+#[inline(always)]
+pub(super) fn header(keys: &[u8], pos: usize, value_delta: bool) -> Option<Header> {
+    if value_delta {
+        let [shared, unshared] = *keys.get(pos..)?.first_chunk::<2>()?;
+        if (shared | unshared) < 0x80 {
+            return Some(Header { shared: shared.into(), unshared: unshared.into(), value_len: 0, key_at: pos + 2 });
+        }
+    } else if let Some([shared, unshared, value_len]) = keys.get(pos..)?.first_chunk::<3>()
+        && (shared | unshared | value_len) < 0x80
+    {
+        return Some(Header {
+            shared: usize::from(*shared),
+            unshared: usize::from(*unshared),
+            value_len: usize::from(*value_len),
+            key_at: pos + 3,
+        });
+    }
+    header_slow(keys, pos, value_delta)
+}
+
+#[inline(never)]
+fn header_slow(keys: &[u8], pos: usize, value_delta: bool) -> Option<Header> {
+    let mut at = pos;
+    let mut next = || {
+        let (v, n) = coding::varint32(keys.get(at..)?)?;
+        at += n;
+        Some(v as usize)
+    };
+    let shared = next()?;
+    let unshared = next()?;
+    let value_len = if value_delta { 0 } else { next()? };
+    Some(Header { shared, unshared, value_len, key_at: at })
+}
