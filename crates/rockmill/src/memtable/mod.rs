@@ -1,82 +1,232 @@
 //! The in-memory table: an arena skip list of internal entries and a list of range tombstones.
 
-use std::sync::Arc;
+mod arena;
+mod skiplist;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, pack_tag};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
-use crate::get::GetContext;
+use crate::error::Result;
+use crate::get::{GetContext, ValueSource};
 use crate::iter::InternalIterator;
-use crate::range_del::FragmentedRangeTombstones;
+use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use arena::{CachePadded, shard_count, thread_slot};
+use skiplist::{Cursor, SkipList};
 
 /// A memtable. Inserts are concurrent (compare-and-swap into the skip list); reads never wait. All memory is freed
 /// at once when the last reference goes.
 pub struct MemTable {
-    _private: (),
+    id: u64,
+    list: Arc<SkipList>,
+    /// One set of counters for each shard of threads, so that parallel inserts do not share a cache line.
+    counters: Box<[CachePadded<Counters>]>,
+    first_sequence: AtomicU64,
+    /// Length of `range_dels.all`: the common case, none, is answered without the lock.
+    num_range_dels: AtomicUsize,
+    range_dels: Mutex<RangeDels>,
+}
+
+#[derive(Default)]
+struct Counters {
+    entries: AtomicU64,
+    deletes: AtomicU64,
+    data_size: AtomicU64,
+}
+
+#[derive(Default)]
+struct RangeDels {
+    all: Vec<RangeTombstone>,
+    bytes: usize,
+    /// Made from `all` when asked for, dropped when it grows.
+    fragmented: Option<Arc<FragmentedRangeTombstones>>,
 }
 
 impl MemTable {
     /// An empty memtable. `id` rises with each memtable of a column family. `arena_block_size` in bytes.
     pub fn new(id: u64, cmp: InternalKeyComparator, arena_block_size: usize) -> Self {
-        let _ = (id, cmp, arena_block_size);
-        todo!()
+        Self {
+            id,
+            list: Arc::new(SkipList::new(cmp, arena_block_size)),
+            counters: (0..shard_count()).map(|_| CachePadded::default()).collect(),
+            first_sequence: AtomicU64::new(u64::MAX),
+            num_range_dels: AtomicUsize::new(0),
+            range_dels: Mutex::default(),
+        }
     }
 
     /// The number given to `new`.
     pub fn id(&self) -> u64 {
-        todo!()
+        self.id
     }
 
     /// Adds an entry. For `RangeDeletion`, `key` is the begin and `value` the end of the range. Safe from any number
-    /// of threads at once.
+    /// of threads at once. No two entries have the same key, sequence number and type.
     pub fn add(&self, seq: SequenceNumber, value_type: ValueType, key: &[u8], value: &[u8]) {
-        let _ = (seq, value_type, key, value);
-        todo!()
+        debug_assert!(seq <= MAX_SEQUENCE, "sequence number {seq} has more than 56 bits");
+        if value_type == ValueType::RangeDeletion {
+            self.add_range_deletion(seq, key, value);
+        } else {
+            self.list.insert(key, pack_tag(seq, value_type), value);
+        }
+        // All Relaxed: counts that order nothing; the write path publishes entries by its own sequence number.
+        let counters = &self.counters[thread_slot() & (self.counters.len() - 1)].0;
+        counters.entries.fetch_add(1, Ordering::Relaxed);
+        counters.data_size.fetch_add((key.len() + key::TAG_LEN + value.len()) as u64, Ordering::Relaxed);
+        if matches!(value_type, ValueType::Deletion | ValueType::SingleDeletion | ValueType::RangeDeletion) {
+            counters.deletes.fetch_add(1, Ordering::Relaxed);
+        }
+        // Read first: after the first entry it hardly ever falls, and a read does not take the line from others.
+        if seq < self.first_sequence.load(Ordering::Relaxed) {
+            self.first_sequence.fetch_min(seq, Ordering::Relaxed);
+        }
+    }
+
+    fn add_range_deletion(&self, seq: SequenceNumber, begin: &[u8], end: &[u8]) {
+        let mut dels = self.range_dels.lock();
+        dels.all.push(RangeTombstone { begin: begin.to_vec(), end: end.to_vec(), seq });
+        dels.bytes += begin.len() + end.len() + size_of::<RangeTombstone>();
+        dels.fragmented = None;
+        // Release: a reader that learned of this write's sequence number finds at least this count, and the lock
+        // gives it the list.
+        self.num_range_dels.store(dels.all.len(), Ordering::Release);
     }
 
     /// Looks `ikey` (a user key with the snapshot's sequence number) up: hands entries of that user key, newest
     /// first, to `ctx` until it has enough, having told it first of the newest range tombstone over the key.
+    #[inline]
     pub fn get(&self, ikey: &[u8], ctx: &mut GetContext<'_>) {
-        let _ = (ikey, ctx);
-        todo!()
+        let user_key = key::user_key(ikey);
+        if let Some(tombstones) = self.range_tombstones() {
+            ctx.cover(tombstones.max_covering(user_key, key::sequence(ikey), self.list.cmp()));
+        }
+        let mut entry = self.list.seek(ikey);
+        while let Some(e) = entry {
+            let Ok(parsed) = ParsedInternalKey::parse(e.key()) else { return };
+            // Equal in the user's order, which need not mean equal bytes.
+            if parsed.user_key != user_key && self.list.cmp().compare_user(parsed.user_key, user_key).is_ne() {
+                return;
+            }
+            if !ctx.offer(parsed, ValueSource::Bytes(e.value())) {
+                return;
+            }
+            entry = e.next();
+        }
     }
 
-    /// An iterator over the point entries; it keeps the memtable alive.
+    /// An iterator over the point entries; it keeps them alive.
     pub fn iter(self: &Arc<Self>) -> Box<dyn InternalIterator> {
-        todo!()
+        Box::new(MemTableIterator { cursor: Cursor::new(Arc::clone(&self.list)) })
     }
 
     /// The range tombstones, fragmented; `None` when there are none. Cached until another is added.
+    #[inline]
     pub fn range_tombstones(&self) -> Option<Arc<FragmentedRangeTombstones>> {
-        todo!()
+        // Acquire: pairs with the Release store in `add_range_deletion`.
+        if self.num_range_dels.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        Some(self.fragmented_range_tombstones())
+    }
+
+    #[cold]
+    fn fragmented_range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
+        let mut dels = self.range_dels.lock();
+        if let Some(f) = &dels.fragmented {
+            return Arc::clone(f);
+        }
+        let f = Arc::new(FragmentedRangeTombstones::new(dels.all.clone(), self.list.cmp()));
+        dels.fragmented = Some(Arc::clone(&f));
+        f
     }
 
     /// Bytes allocated.
+    #[inline]
     pub fn memory_usage(&self) -> usize {
-        todo!()
+        let range_dels =
+            if self.num_range_dels.load(Ordering::Relaxed) == 0 { 0 } else { self.range_dels.lock().bytes };
+        self.list.memory_usage() + range_dels
+    }
+
+    fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+        self.counters.iter().map(|c| counter(&c.0).load(Ordering::Relaxed)).sum()
     }
 
     /// Point entries and range tombstones.
     pub fn num_entries(&self) -> u64 {
-        todo!()
+        self.sum(|c| &c.entries)
     }
 
     /// Deletions of all kinds.
     pub fn num_deletes(&self) -> u64 {
-        todo!()
+        self.sum(|c| &c.deletes)
     }
 
-    /// Key and value bytes.
+    /// Range tombstones.
+    pub fn num_range_deletes(&self) -> u64 {
+        self.num_range_dels.load(Ordering::Relaxed) as u64
+    }
+
+    /// Internal key and value bytes.
     pub fn data_size(&self) -> u64 {
-        todo!()
+        self.sum(|c| &c.data_size)
     }
 
     /// True when nothing was added.
     pub fn is_empty(&self) -> bool {
-        self.num_entries() == 0
+        self.first_sequence() == u64::MAX
     }
 
     /// Smallest sequence number added, `u64::MAX` when empty.
     pub fn first_sequence(&self) -> SequenceNumber {
-        todo!()
+        self.first_sequence.load(Ordering::Relaxed)
     }
 }
+
+/// Over a memtable's point entries; backward steps search, as the list is linked forward only.
+struct MemTableIterator {
+    cursor: Cursor,
+}
+
+impl InternalIterator for MemTableIterator {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.cursor.entry().is_some()
+    }
+    fn seek_to_first(&mut self) {
+        self.cursor.set(|list, _| list.first());
+    }
+    fn seek_to_last(&mut self) {
+        self.cursor.set(|list, _| list.last());
+    }
+    fn seek(&mut self, target: &[u8]) {
+        self.cursor.set(|list, _| list.seek(target));
+    }
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        self.cursor.set(|list, _| list.seek_for_prev(target));
+    }
+    #[inline]
+    fn next(&mut self) {
+        self.cursor.set(|_, at| at.and_then(|e| e.next()));
+    }
+    fn prev(&mut self) {
+        self.cursor.set(|list, at| at.and_then(|e| list.before(e.key())));
+    }
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.cursor.entry().map_or(&[], |e| e.key())
+    }
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.cursor.entry().map_or(&[], |e| e.value())
+    }
+    fn status(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! A bump allocator that many threads use at once and that frees everything when it is dropped.
+//!
+//! 1. Memory comes in blocks of `block_size` bytes. Each thread draws from the block of its *shard*, so that threads
+//!    on different cores touch different cache lines (RocksDB's `ConcurrentArena`).
+//! 2. An allocation is one `fetch_add` on the position of the shard's block. If the end lies inside the block, the
+//!    bytes in front of it belong to the caller alone.
+//! 3. When the block is used up, one thread of the shard (under the shard's lock) makes a new block the current one.
+//! 4. An allocation above a quarter of a block gets its own block, so that little is left over at the ends of blocks.
+//!
+//! Invariants: a block is never freed or moved before the arena is dropped; every byte of a block is handed out at
+//! most once; `memory_usage` is the sum of the sizes of all blocks.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+/// Every allocation is aligned to this and a multiple of it.
+pub(super) const ALIGN: usize = 8;
+
+/// Blocks are aligned to cache lines.
+const BLOCK_ALIGN: usize = 64;
+
+/// The smallest block.
+const BLOCK_SIZE_MIN: usize = 4096;
+
+/// At most this many shards; more threads share them.
+const SHARDS_MAX: usize = 32;
+
+/// One cache line (two, because of the adjacent-line prefetcher) of its own.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct CachePadded<T>(pub(super) T);
+
+/// The number of shards of each sharded structure of a memtable: a power of two, about one for each core.
+pub(super) fn shard_count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        cores.next_power_of_two().min(SHARDS_MAX)
+    })
+}
+
+/// The calling thread's number; `& (shard_count() - 1)` is its shard.
+#[inline]
+pub(super) fn thread_slot() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    thread_local!(static SLOT: Cell<usize> = const { Cell::new(0) });
+    SLOT.with(|slot| {
+        let mut s = slot.get();
+        if s == 0 {
+            // Relaxed: only uniqueness matters, and not even that for correctness.
+            s = NEXT.fetch_add(1, Ordering::Relaxed);
+            slot.set(s);
+        }
+        s
+    })
+}
+
+/// Stands at the start of each block; the bytes behind it are handed out.
+struct Block {
+    /// The block allocated before this one; the chain is what `drop` walks.
+    previous: *mut Block,
+    /// Size of the whole block with this header, in bytes.
+    size: usize,
+    /// Offset of the first free byte from the start of the block; above `size` once the block is used up.
+    position: AtomicUsize,
+}
+
+const HEADER: usize = size_of::<Block>().next_multiple_of(ALIGN);
+
+#[derive(Default)]
+struct Shard {
+    current: AtomicPtr<Block>,
+    refill: Mutex<()>,
+}
+
+/// See the module's text.
+pub(super) struct Arena {
+    block_size: usize,
+    mask: usize,
+    shards: Box<[CachePadded<Shard>]>,
+    /// The newest block.
+    blocks: AtomicPtr<Block>,
+    allocated: AtomicUsize,
+}
+
+// SAFETY: the raw pointers lead to blocks that the arena owns. `position` is atomic, `size` and `previous` are not
+// written after the block is published with a Release operation, and blocks are freed only in `drop` (`&mut self`).
+unsafe impl Send for Arena {}
+// SAFETY: as above; all shared mutation goes through atomics and the shards' locks.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// An arena that has allocated nothing yet.
+    pub(super) fn new(block_size: usize) -> Self {
+        let shards = shard_count();
+        Self {
+            block_size: block_size.max(BLOCK_SIZE_MIN).next_multiple_of(BLOCK_ALIGN),
+            mask: shards - 1,
+            shards: (0..shards).map(|_| CachePadded::default()).collect(),
+            blocks: AtomicPtr::new(ptr::null_mut()),
+            allocated: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes of all blocks.
+    #[inline]
+    pub(super) fn memory_usage(&self) -> usize {
+        // Relaxed: a count that orders nothing.
+        self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// `size` uninitialised bytes, aligned to [`ALIGN`], that live as long as the arena. `slot` is the caller's
+    /// [`thread_slot`].
+    #[inline]
+    pub(super) fn allocate(&self, size: usize, slot: usize) -> NonNull<u8> {
+        let size = size.next_multiple_of(ALIGN);
+        if size > self.block_size / 4 {
+            return self.allocate_alone(size);
+        }
+        let shard = &self.shards[slot & self.mask].0;
+        loop {
+            // Acquire pairs with the Release store in `refill`: it makes the block's header visible.
+            let block = shard.current.load(Ordering::Acquire);
+            if let Some(p) = NonNull::new(block).and_then(|b| bump(b, size)) {
+                return p;
+            }
+            self.refill(shard, block);
+        }
+    }
+
+    /// Makes a fresh block the shard's current one, unless another thread has replaced `used_up` in the meantime.
+    #[cold]
+    fn refill(&self, shard: &Shard, used_up: *mut Block) {
+        let _guard = shard.refill.lock();
+        // Relaxed: `current` changes under this lock only.
+        if shard.current.load(Ordering::Relaxed) == used_up {
+            let block = self.new_block(self.block_size);
+            // Release: a thread that sees the pointer sees the header.
+            shard.current.store(block.as_ptr(), Ordering::Release);
+        }
+    }
+
+    #[cold]
+    fn allocate_alone(&self, size: usize) -> NonNull<u8> {
+        let block = self.new_block((HEADER + size).next_multiple_of(BLOCK_ALIGN));
+        match bump(block, size) {
+            Some(p) => p,
+            None => unreachable!("the block was made for this size and nobody else has it"),
+        }
+    }
+
+    fn new_block(&self, size: usize) -> NonNull<Block> {
+        let layout = block_layout(size);
+        // SAFETY: the layout's size is at least HEADER, so not zero.
+        let Some(block) = NonNull::new(unsafe { alloc(layout) }.cast::<Block>()) else { handle_alloc_error(layout) };
+        // Relaxed: only a starting value for the exchange below.
+        let mut newest = self.blocks.load(Ordering::Relaxed);
+        let header = Block { previous: newest, size, position: AtomicUsize::new(HEADER) };
+        // SAFETY: the allocation is ours, large enough and aligned to BLOCK_ALIGN, which is at least Block's.
+        unsafe { block.as_ptr().write(header) };
+        // Release: publishes the header to whoever takes the chain over, which is only `drop`; it needs no order from
+        // the memory model but from `&mut self`, so Release is enough and a failed exchange may be Relaxed.
+        while let Err(now) =
+            self.blocks.compare_exchange_weak(newest, block.as_ptr(), Ordering::Release, Ordering::Relaxed)
+        {
+            newest = now;
+            // SAFETY: the block is not published yet, so this thread alone accesses its header.
+            unsafe { (*block.as_ptr()).previous = newest };
+        }
+        // Relaxed: a count that orders nothing.
+        self.allocated.fetch_add(size, Ordering::Relaxed);
+        block
+    }
+}
+
+/// Takes `size` bytes of a block; `None` when it has not that many left.
+#[inline]
+fn bump(block: NonNull<Block>, size: usize) -> Option<NonNull<u8>> {
+    let base = block.as_ptr();
+    // SAFETY: blocks live as long as the arena that calls this, and their headers were written before their pointer
+    // was published. Shared references to the two fields exist only here and nothing writes them otherwise.
+    let (position, capacity) = unsafe { (&(*base).position, (*base).size) };
+    // Relaxed: the addition's atomicity alone makes the ranges disjoint; nothing is read through the position. It
+    // cannot wrap: each failed attempt adds less than a block, and threads stop trying once the block is replaced.
+    let start = position.fetch_add(size, Ordering::Relaxed);
+    if start <= capacity && size <= capacity - start {
+        // SAFETY: start + size <= capacity, so the result is inside the block's allocation; the pointer comes from
+        // the allocation's own and may be used for all of it.
+        Some(unsafe { NonNull::new_unchecked(base.cast::<u8>().add(start)) })
+    } else {
+        None
+    }
+}
+
+fn block_layout(size: usize) -> Layout {
+    match Layout::from_size_align(size, BLOCK_ALIGN) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a memtable entry of {size} bytes is larger than the address space"),
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let mut block = *self.blocks.get_mut();
+        while !block.is_null() {
+            // SAFETY: the chain holds each block once; `&mut self` says that nobody uses them any more.
+            let (previous, size) = unsafe { ((*block).previous, (*block).size) };
+            // SAFETY: allocated in `new_block` with this layout.
+            unsafe { dealloc(block.cast(), block_layout(size)) };
+            block = previous;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_are_aligned_and_disjoint() {
+        let arena = Arena::new(4096);
+        let mut rng = fastrand::Rng::with_seed(3);
+        let mut ranges = Vec::new();
+        for i in 0..2000 {
+            let size = if i % 100 == 0 { rng.usize(2000..9000) } else { rng.usize(1..200) };
+            let p = arena.allocate(size, thread_slot());
+            assert_eq!(p.as_ptr() as usize % ALIGN, 0);
+            // SAFETY: the arena just gave this thread `size` bytes.
+            unsafe { p.as_ptr().write_bytes(i as u8, size) };
+            ranges.push((p.as_ptr() as usize, size));
+        }
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+        assert!(arena.memory_usage() >= ranges.iter().map(|r| r.1).sum());
+    }
+
+    #[test]
+    fn threads_get_disjoint_memory() {
+        let arena = Arena::new(4096);
+        let mut ranges: Vec<(usize, usize)> = std::thread::scope(|s| {
+            let threads: Vec<_> = (0..4)
+                .map(|t| {
+                    let arena = &arena;
+                    s.spawn(move || {
+                        let mut rng = fastrand::Rng::with_seed(t);
+                        // All on one shard: the hard case.
+                        (0..if cfg!(miri) { 50 } else { 3000 })
+                            .map(|_| {
+                                let size = rng.usize(1..1500);
+                                let p = arena.allocate(size, 0);
+                                // SAFETY: the arena just gave this thread `size` bytes.
+                                unsafe { p.as_ptr().write_bytes(t as u8, size) };
+                                (p.as_ptr() as usize, size)
+                            })
+                            .collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+        });
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+    }
+
+    #[test]
+    fn nothing_is_allocated_before_the_first_use() {
+        assert_eq!(Arena::new(1 << 20).memory_usage(), 0);
+    }
+}

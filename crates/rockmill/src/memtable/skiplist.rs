@@ -1,0 +1,507 @@
+//! An insert-only skip list of internal entries, after RocksDB's `InlineSkipList`.
+//!
+//! A node is one allocation. The list's pointers lead to its level-0 link; the higher links stand in front of it, the
+//! entry behind it, so that a search finds link, prefix, lengths and a short key in one cache line:
+//!
+//! ```text
+//!              node pointer
+//!                   v
+//! +-----+ ... +-----+-----+---------+---------+-----------+--------------+-------+
+//! | n-1 | ... |  1  |  0  | prefix  | key len | value len | internal key | value |
+//! +-----+ ... +-----+-----+---------+---------+-----------+--------------+-------+
+//!   links, 8 bytes each     8 bytes   4 bytes   4 bytes
+//! ```
+//!
+//! `prefix` is the first eight bytes of the user key as an integer that orders as the keys do (big-endian for the
+//! bytewise order, its complement for the reverse, zero for others): different prefixes decide a comparison, equal
+//! ones leave it to the comparator.
+//!
+//! Insert: pick a height (each level a quarter of the one below), search the predecessor on each level, link from
+//! level 0 upwards by compare-and-swap; when one fails, search on from the same predecessor. A thread whose last
+//! insert was right in front of the new key takes its predecessors from there (RocksDB's splice) and does not search.
+//!
+//! Invariants: nodes are never removed or changed, except for their links; a node on level `n` is on all levels
+//! below; a link is stored with Release and loaded with Acquire, so whoever sees a node sees its entry.
+
+use std::cell::Cell;
+use std::cmp::Ordering as KeyOrdering;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::comparator::REVERSE_BYTEWISE_NAME;
+use rockmill_format::key;
+
+use super::arena::{ALIGN, Arena, CachePadded, shard_count, thread_slot};
+
+/// Levels at most, as in RocksDB.
+const MAX_HEIGHT: usize = 12;
+
+/// The fixed part of a node from its level-0 link on.
+#[repr(C)]
+struct Node {
+    next: AtomicPtr<Node>,
+    prefix: u64,
+    key_len: u32,
+    value_len: u32,
+}
+
+const LINK: usize = size_of::<AtomicPtr<Node>>();
+const _: () = assert!(align_of::<Node>() <= ALIGN && size_of::<Node>().is_multiple_of(ALIGN));
+
+/// The links at which a key goes in: on each level the node before it and the one after.
+struct Splice {
+    previous: [*mut Node; MAX_HEIGHT],
+    next: [*mut Node; MAX_HEIGHT],
+}
+
+/// How prefixes are made.
+#[derive(Clone, Copy)]
+enum PrefixOrder {
+    Bytewise,
+    ReverseBytewise,
+    /// All prefixes are equal.
+    Unknown,
+}
+
+/// The key of a search with its prefix.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    ikey: &'a [u8],
+    prefix: u64,
+}
+
+/// See the module's text.
+pub(super) struct SkipList {
+    arena: Arena,
+    cmp: InternalKeyComparator,
+    prefix_order: PrefixOrder,
+    head: *mut Node,
+    height: AtomicUsize,
+    /// For each shard of threads, the predecessors of its last insert on each level; null before.
+    hints: Box<[CachePadded<[AtomicPtr<Node>; MAX_HEIGHT]>]>,
+}
+
+// SAFETY: nodes live in the arena, which the list owns; their entries are immutable once published (Release), their
+// links are atomic. Nothing is freed before the list is dropped.
+unsafe impl Send for SkipList {}
+// SAFETY: as above.
+unsafe impl Sync for SkipList {}
+
+impl SkipList {
+    /// An empty list.
+    pub(super) fn new(cmp: InternalKeyComparator, arena_block_size: usize) -> Self {
+        let prefix_order = if cmp.is_bytewise() {
+            PrefixOrder::Bytewise
+        } else if cmp.user_comparator().name() == REVERSE_BYTEWISE_NAME {
+            PrefixOrder::ReverseBytewise
+        } else {
+            PrefixOrder::Unknown
+        };
+        let arena = Arena::new(arena_block_size);
+        let head = new_node(&arena, 0, MAX_HEIGHT, Target { ikey: &[], prefix: 0 }, &[]);
+        let hints = (0..shard_count()).map(|_| CachePadded(std::array::from_fn(|_| AtomicPtr::default()))).collect();
+        Self { arena, cmp, prefix_order, head, height: AtomicUsize::new(1), hints }
+    }
+
+    /// The order of the entries.
+    pub(super) fn cmp(&self) -> &InternalKeyComparator {
+        &self.cmp
+    }
+
+    /// Bytes allocated.
+    #[inline]
+    pub(super) fn memory_usage(&self) -> usize {
+        self.arena.memory_usage()
+    }
+
+    #[inline]
+    fn target<'a>(&self, ikey: &'a [u8]) -> Target<'a> {
+        let user = key::user_key(ikey);
+        let prefix = match self.prefix_order {
+            PrefixOrder::Bytewise => key_prefix(user),
+            PrefixOrder::ReverseBytewise => !key_prefix(user),
+            PrefixOrder::Unknown => 0,
+        };
+        Target { ikey, prefix }
+    }
+
+    /// Orders a node against a key.
+    #[inline]
+    fn compare(&self, node: *mut Node, target: Target<'_>) -> KeyOrdering {
+        match node_prefix(node).cmp(&target.prefix) {
+            KeyOrdering::Equal => self.cmp.compare(node_key(node), target.ikey),
+            other => other,
+        }
+    }
+
+    #[inline]
+    fn is_before(&self, node: *mut Node, target: Target<'_>) -> bool {
+        let prefix = node_prefix(node);
+        if prefix == target.prefix {
+            self.cmp.compare(node_key(node), target.ikey) == KeyOrdering::Less
+        } else {
+            prefix < target.prefix
+        }
+    }
+
+    /// Inserts an entry. The tag is appended to the user key here, so that callers need not build the internal key.
+    /// No two entries have the same user key and tag.
+    pub(super) fn insert(&self, user_key: &[u8], tag: u64, value: &[u8]) {
+        let slot = thread_slot();
+        let height = random_height();
+        let node = new_entry(&self.arena, slot, height, user_key, tag, value);
+        let target = self.target(node_key(node));
+        set_prefix(node, target.prefix);
+
+        // Relaxed: the height only says where searches start; levels above are found empty or complete either way.
+        let mut list_height = self.height.load(Ordering::Relaxed);
+        while height > list_height {
+            match self.height.compare_exchange_weak(list_height, height, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => list_height = height,
+                Err(now) => list_height = now,
+            }
+        }
+
+        let hints = &self.hints[slot & (self.hints.len() - 1)].0;
+        let mut splice = Splice { previous: [self.head; MAX_HEIGHT], next: [ptr::null_mut(); MAX_HEIGHT] };
+        if !self.splice_from_hint(hints, target, height, &mut splice) {
+            self.find_splice(target, list_height, &mut splice);
+        }
+
+        for level in 0..height {
+            loop {
+                let (previous, next) = (splice.previous[level], splice.next[level]);
+                // Relaxed: published by the exchange below.
+                link(node, level).store(next, Ordering::Relaxed);
+                // Release: whoever reads the link sees the node's entry and its links up to this level.
+                if link(previous, level).compare_exchange(next, node, Ordering::Release, Ordering::Relaxed).is_ok() {
+                    break;
+                }
+                (splice.previous[level], splice.next[level]) = self.find_on_level(target, previous, level);
+            }
+        }
+
+        for (level, hint) in hints.iter().enumerate().take(list_height) {
+            // Release: another thread of the shard may take the hint and read the node.
+            hint.store(if level < height { node } else { splice.previous[level] }, Ordering::Release);
+        }
+    }
+
+    /// Takes the predecessors from the shard's last insert if the key goes right behind it; false if it does not.
+    #[inline]
+    fn splice_from_hint(
+        &self,
+        hints: &[AtomicPtr<Node>; MAX_HEIGHT],
+        target: Target<'_>,
+        height: usize,
+        splice: &mut Splice,
+    ) -> bool {
+        // Acquire (here and below): pairs with the Release store of a hint, to see the node.
+        let last = hints[0].load(Ordering::Acquire);
+        if last.is_null() || !self.is_before(last, target) {
+            return false;
+        }
+        let next = load_next(last, 0);
+        if !next.is_null() && self.is_before(next, target) {
+            return false;
+        }
+        (splice.previous[0], splice.next[0]) = (last, next);
+        for level in 1..MAX_HEIGHT {
+            // Each hint is a node of its level by itself, whatever other threads of the shard stored meanwhile; one
+            // that is not before the key, or far before it, costs time only. The higher levels are kept for the
+            // next insert's hints and need no successor.
+            let mut previous = hints[level].load(Ordering::Acquire);
+            if previous.is_null()
+                || previous != last && !ptr::eq(previous, self.head) && !self.is_before(previous, target)
+            {
+                previous = self.head;
+            }
+            splice.previous[level] = previous;
+            if level < height {
+                (splice.previous[level], splice.next[level]) = self.find_on_level(target, previous, level);
+            }
+        }
+        true
+    }
+
+    /// Finds the key's place on all levels below `height`.
+    #[inline]
+    fn find_splice(&self, target: Target<'_>, height: usize, splice: &mut Splice) {
+        let mut node = self.head;
+        let mut after = ptr::null_mut();
+        for level in (0..height).rev() {
+            loop {
+                let next = load_next(node, level);
+                if level > 0 {
+                    // Where the search goes if `next` is behind the key; the load that fetches it runs while `next`
+                    // is compared.
+                    prefetch(load_next(node, level - 1));
+                }
+                // `after` was compared one level above.
+                if next.is_null() || next == after || !self.is_before(next, target) {
+                    after = next;
+                    splice.previous[level] = node;
+                    splice.next[level] = next;
+                    break;
+                }
+                node = next;
+            }
+        }
+    }
+
+    /// Finds the key's place on one level, from a node of that level that is before it.
+    fn find_on_level(&self, target: Target<'_>, from: *mut Node, level: usize) -> (*mut Node, *mut Node) {
+        let mut node = from;
+        loop {
+            let next = load_next(node, level);
+            if next.is_null() || !self.is_before(next, target) {
+                return (node, next);
+            }
+            node = next;
+        }
+    }
+
+    /// The last node for which `goes_on` holds, which must hold for a prefix of the list; the head if for none.
+    #[inline]
+    fn last_where(&self, goes_on: impl Fn(*mut Node) -> bool) -> (*mut Node, *mut Node) {
+        let mut node = self.head;
+        let mut after = ptr::null_mut();
+        // Relaxed: see `insert`.
+        let mut level = self.height.load(Ordering::Relaxed) - 1;
+        loop {
+            let next = load_next(node, level);
+            if level > 0 {
+                prefetch(load_next(node, level - 1));
+            }
+            if !next.is_null() && next != after && goes_on(next) {
+                node = next;
+            } else if level == 0 {
+                return (node, next);
+            } else {
+                after = next;
+                level -= 1;
+            }
+        }
+    }
+
+    fn entry(&self, node: *mut Node) -> Option<Entry<'_>> {
+        (!node.is_null() && node != self.head).then_some(Entry { node, list: PhantomData })
+    }
+
+    /// The first entry.
+    pub(super) fn first(&self) -> Option<Entry<'_>> {
+        self.entry(load_next(self.head, 0))
+    }
+
+    /// The last entry.
+    pub(super) fn last(&self) -> Option<Entry<'_>> {
+        self.entry(self.last_where(|_| true).0)
+    }
+
+    /// The first entry at or after `ikey`.
+    #[inline]
+    pub(super) fn seek(&self, ikey: &[u8]) -> Option<Entry<'_>> {
+        let target = self.target(ikey);
+        self.entry(self.last_where(|n| self.is_before(n, target)).1)
+    }
+
+    /// The last entry at or before `ikey`.
+    pub(super) fn seek_for_prev(&self, ikey: &[u8]) -> Option<Entry<'_>> {
+        let target = self.target(ikey);
+        self.entry(self.last_where(|n| self.compare(n, target) != KeyOrdering::Greater).0)
+    }
+
+    /// The last entry before `ikey`.
+    pub(super) fn before(&self, ikey: &[u8]) -> Option<Entry<'_>> {
+        let target = self.target(ikey);
+        self.entry(self.last_where(|n| self.is_before(n, target)).0)
+    }
+}
+
+/// An entry of a list that is borrowed.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'a> {
+    node: *mut Node,
+    list: PhantomData<&'a SkipList>,
+}
+
+impl<'a> Entry<'a> {
+    /// The internal key.
+    #[inline]
+    pub(super) fn key(self) -> &'a [u8] {
+        node_key(self.node)
+    }
+
+    /// The value.
+    #[inline]
+    pub(super) fn value(self) -> &'a [u8] {
+        node_value(self.node)
+    }
+
+    /// The entry behind this one.
+    #[inline]
+    pub(super) fn next(self) -> Option<Entry<'a>> {
+        let node = load_next(self.node, 0);
+        (!node.is_null()).then_some(Entry { node, list: PhantomData })
+    }
+}
+
+/// A place in a list that it keeps alive.
+pub(super) struct Cursor {
+    list: Arc<SkipList>,
+    node: *mut Node,
+}
+
+// SAFETY: the node lives as long as the list, which the cursor holds, and may be read from any thread.
+unsafe impl Send for Cursor {}
+
+impl Cursor {
+    /// A cursor on no entry.
+    pub(super) fn new(list: Arc<SkipList>) -> Self {
+        Self { list, node: ptr::null_mut() }
+    }
+
+    /// The entry it is on.
+    #[inline]
+    pub(super) fn entry(&self) -> Option<Entry<'_>> {
+        (!self.node.is_null()).then_some(Entry { node: self.node, list: PhantomData })
+    }
+
+    /// Moves to the entry that `find` gives.
+    #[inline]
+    pub(super) fn set(&mut self, find: impl for<'a> FnOnce(&'a SkipList, Option<Entry<'a>>) -> Option<Entry<'a>>) {
+        let node = find(&self.list, self.entry()).map_or(ptr::null_mut(), |e| e.node);
+        self.node = node;
+    }
+}
+
+/// The first eight bytes of a user key, as a big-endian integer; missing ones are zero.
+#[inline]
+fn key_prefix(user_key: &[u8]) -> u64 {
+    if let Some(bytes) = user_key.first_chunk::<8>() {
+        return u64::from_be_bytes(*bytes);
+    }
+    let mut bytes = [0; 8];
+    bytes[..user_key.len()].copy_from_slice(user_key);
+    u64::from_be_bytes(bytes)
+}
+
+/// One with probability 3/4, two with 3/16, and so on.
+fn random_height() -> usize {
+    thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
+    STATE.with(|state| {
+        let mut s = state.get();
+        if s == 0 {
+            // Any odd constant times the thread's number: different per thread and not zero.
+            s = (thread_slot() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        }
+        // xorshift64 (Marsaglia); two bits a level.
+        s ^= s << 13;
+        s ^= s >> 7;
+        s ^= s << 17;
+        state.set(s);
+        // The high bits are the good ones.
+        let zeros = ((s >> 32) as u32).trailing_zeros() as usize;
+        (1 + zeros / 2).min(MAX_HEIGHT)
+    })
+}
+
+/// Asks the processor for the cache line of a node that will probably be compared soon.
+#[inline]
+fn prefetch(node: *mut Node) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: prefetching never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(node.cast::<i8>().cast_const()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = node;
+}
+
+/// Allocates a node and writes all of it but the links above level 0, which `insert` writes before it links them.
+fn new_node(arena: &Arena, slot: usize, height: usize, key: Target<'_>, value: &[u8]) -> *mut Node {
+    let (user, tag) = (key::user_key(key.ikey), key::tag(key.ikey));
+    let node = new_entry(arena, slot, height, user, tag, value);
+    set_prefix(node, key.prefix);
+    node
+}
+
+fn new_entry(arena: &Arena, slot: usize, height: usize, user_key: &[u8], tag: u64, value: &[u8]) -> *mut Node {
+    let (key_len, value_len) = (user_key.len() + key::TAG_LEN, value.len());
+    let (Ok(key_len32), Ok(value_len32)) = (u32::try_from(key_len), u32::try_from(value_len)) else {
+        panic!("a memtable entry has a key of {key_len} and a value of {value_len} bytes; both must be below 4 GiB");
+    };
+    let tower = (height - 1) * LINK;
+    let base = arena.allocate(tower + size_of::<Node>() + key_len + value_len, slot);
+    // SAFETY: the allocation is ours, aligned to 8 and has the summed size: `tower` bytes of links, the node, then
+    // the key and the value. Every link is written, so that all are initialised atomics. The pointers all come from
+    // the allocation's, so they may reach both in front of the node and behind it.
+    unsafe {
+        for level in 0..height - 1 {
+            base.as_ptr().add(level * LINK).cast::<AtomicPtr<Node>>().write(AtomicPtr::new(ptr::null_mut()));
+        }
+        let node = base.as_ptr().add(tower).cast::<Node>();
+        let next = AtomicPtr::new(ptr::null_mut());
+        node.write(Node { next, prefix: 0, key_len: key_len32, value_len: value_len32 });
+        let mut data = node.cast::<u8>().add(size_of::<Node>());
+        ptr::copy_nonoverlapping(user_key.as_ptr(), data, user_key.len());
+        data = data.add(user_key.len());
+        ptr::copy_nonoverlapping(tag.to_le_bytes().as_ptr(), data, key::TAG_LEN);
+        data = data.add(key::TAG_LEN);
+        ptr::copy_nonoverlapping(value.as_ptr(), data, value.len());
+        node
+    }
+}
+
+// The functions below take node pointers that come from `new_entry` and belong to a list that is alive: the callers
+// in this file hold a reference to the list or an `Arc` of it, and no pointer leaves the file.
+
+#[inline]
+fn set_prefix(node: *mut Node, prefix: u64) {
+    // SAFETY: called before the node is linked, by the thread that made it: nobody else has the pointer.
+    unsafe { (*node).prefix = prefix };
+}
+
+#[inline]
+fn node_prefix(node: *mut Node) -> u64 {
+    // SAFETY: the node is alive and its prefix is not written after it was published.
+    unsafe { (*node).prefix }
+}
+
+#[inline]
+fn node_key<'a>(node: *mut Node) -> &'a [u8] {
+    // SAFETY: `new_entry` wrote `key_len` bytes behind the fixed part, and they never change. The lifetime is chosen
+    // by the callers, which tie it to the list.
+    unsafe { std::slice::from_raw_parts(node.cast::<u8>().add(size_of::<Node>()), (*node).key_len as usize) }
+}
+
+#[inline]
+fn node_value<'a>(node: *mut Node) -> &'a [u8] {
+    // SAFETY: as for the key; the value stands behind it.
+    unsafe {
+        let data = node.cast::<u8>().add(size_of::<Node>() + (*node).key_len as usize);
+        std::slice::from_raw_parts(data, (*node).value_len as usize)
+    }
+}
+
+/// The link of a level. The node must be at least `level + 1` high.
+#[inline]
+fn link<'a>(node: *mut Node, level: usize) -> &'a AtomicPtr<Node> {
+    // SAFETY: a node is reached on `level` only if it is that high (or it is the head, or the caller made it), and
+    // `new_entry` wrote a link at this place in front of the node. It is shared and atomic.
+    unsafe { &*node.cast::<AtomicPtr<Node>>().sub(level) }
+}
+
+#[inline]
+fn load_next(node: *mut Node, level: usize) -> *mut Node {
+    // Acquire: pairs with the Release exchange in `insert`, so that the entry of the node read here is visible.
+    link(node, level).load(Ordering::Acquire)
+}
+
+#[cfg(test)]
+#[path = "skiplist_tests.rs"]
+mod tests;
