@@ -126,6 +126,10 @@ pub trait WritableFile: Send + Debug {
     fn close(&mut self) -> io::Result<()>;
     /// Bytes appended so far.
     fn len(&self) -> u64;
+    /// Writes made to the kernel so far, for statistics.
+    fn kernel_writes(&self) -> u64 {
+        0
+    }
     /// True before the first append.
     fn is_empty(&self) -> bool {
         self.len() == 0

@@ -5,12 +5,16 @@
 
 pub mod aligned;
 pub mod clock;
+pub mod counting;
 pub mod error;
 pub mod fs;
 pub mod mem;
+pub mod op;
 pub mod posix;
 
-pub use clock::{Clock, SystemClock};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use counting::{CountingFileSystem, IoCounts};
 pub use fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
-pub use mem::MemFileSystem;
+pub use mem::{CrashMode, MemFileSystem};
+pub use op::{Fault, Op, OpKind};
 pub use posix::PosixFileSystem;

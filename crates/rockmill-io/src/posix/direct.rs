@@ -28,6 +28,7 @@ pub(super) struct DirectWriter {
     /// True when the file ends in padding.
     padded: bool,
     unsynced: bool,
+    writes: u64,
     failure: FirstFailure,
 }
 
@@ -43,6 +44,7 @@ impl DirectWriter {
             flushed: 0,
             padded: false,
             unsynced: true,
+            writes: 0,
             failure: FirstFailure::default(),
         }
     }
@@ -90,10 +92,11 @@ impl DirectWriter {
         Ok(())
     }
 
-    fn write_range(&self, to: usize) -> io::Result<()> {
+    fn write_range(&mut self, to: usize) -> io::Result<()> {
         let file = self.out.file()?;
         let mut done = 0;
         while done < to {
+            self.writes += 1;
             match file.write_at(&self.buffer[done..to], self.buffer_offset + done as u64) {
                 Ok(0) => return Err(self.out.error("write", io::ErrorKind::WriteZero.into())),
                 Ok(n) if done + n < to => {
@@ -177,5 +180,9 @@ impl WritableFile for DirectWriter {
 
     fn len(&self) -> u64 {
         self.end()
+    }
+
+    fn kernel_writes(&self) -> u64 {
+        self.writes
     }
 }

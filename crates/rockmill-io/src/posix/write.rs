@@ -152,6 +152,7 @@ pub(super) struct BufferedWriter {
     written: u64,
     /// True when something was written since the last sync (and at first: the empty file was not synced either).
     unsynced: bool,
+    writes: u64,
     failure: FirstFailure,
 }
 
@@ -159,7 +160,15 @@ impl BufferedWriter {
     pub(super) fn new(out: Output, options: &WriteOptions) -> Self {
         let buffer_bytes_max = if options.buffer_size == 0 { BUFFER_BYTES_DEFAULT } else { options.buffer_size };
         // The buffer grows as it fills, so that a small file does not pay for a large one.
-        Self { out, buffer: Vec::new(), buffer_bytes_max, written: 0, unsynced: true, failure: FirstFailure::default() }
+        Self {
+            out,
+            buffer: Vec::new(),
+            buffer_bytes_max,
+            written: 0,
+            unsynced: true,
+            writes: 0,
+            failure: FirstFailure::default(),
+        }
     }
 
     /// Writes the buffer and `data` behind it, and empties the buffer.
@@ -174,6 +183,7 @@ impl BufferedWriter {
         let mut file = self.out.file()?;
         let mut done = 0;
         while done < total {
+            self.writes += 1;
             let result = if done >= gathered {
                 file.write(&data[done - gathered..])
             } else if data.is_empty() {
@@ -258,5 +268,9 @@ impl WritableFile for BufferedWriter {
 
     fn len(&self) -> u64 {
         self.written + self.buffer.len() as u64
+    }
+
+    fn kernel_writes(&self) -> u64 {
+        self.writes
     }
 }

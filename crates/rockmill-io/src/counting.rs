@@ -1,0 +1,310 @@
+//! A file system that counts what goes through it, for statistics.
+
+use crate::fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use std::io;
+use std::ops::Sub;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What was counted up to some moment. Subtract two to have what was between.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct IoCounts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl IoCounts {
+            /// Each count with its name, in order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+
+        impl Sub for IoCounts {
+            type Output = IoCounts;
+
+            fn sub(self, earlier: IoCounts) -> IoCounts {
+                IoCounts { $($name: self.$name.saturating_sub(earlier.$name),)* }
+            }
+        }
+
+        /// The counters themselves, shared by a file system and all its files.
+        #[derive(Debug, Default)]
+        struct Counters {
+            $($name: AtomicU64,)*
+        }
+
+        impl Counters {
+            fn snapshot(&self) -> IoCounts {
+                IoCounts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Files opened, for whatever purpose.
+    opens,
+    /// Reads at an offset or of the next bytes.
+    reads,
+    /// Bytes that they gave.
+    read_bytes,
+    /// Hints that a range will be read.
+    prefetches,
+    /// Writes that went to the kernel.
+    writes,
+    /// Bytes appended.
+    write_bytes,
+    /// Syncs of files.
+    syncs,
+    /// Syncs of directories.
+    dir_syncs,
+    /// Files closed after writing.
+    closes,
+    /// Everything else: renames, deletions, links, truncations, listings, sizes, locks.
+    metadata,
+}
+
+impl IoCounts {
+    /// All calls, without the bytes: an estimate of system calls. A read that the kernel answered in parts counts once.
+    pub fn calls(&self) -> u64 {
+        self.opens
+            + self.reads
+            + self.prefetches
+            + self.writes
+            + self.syncs
+            + self.dir_syncs
+            + self.closes
+            + self.metadata
+    }
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// Counts calls and bytes, and passes everything on. Clones share the counters.
+#[derive(Debug, Clone)]
+pub struct CountingFileSystem {
+    inner: Arc<dyn FileSystem>,
+    counters: Arc<Counters>,
+}
+
+impl CountingFileSystem {
+    /// Counts what goes to `inner` through the result.
+    pub fn new(inner: Arc<dyn FileSystem>) -> Self {
+        Self { inner, counters: Arc::default() }
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> IoCounts {
+        self.counters.snapshot()
+    }
+
+    /// The file system underneath.
+    pub fn inner(&self) -> &Arc<dyn FileSystem> {
+        &self.inner
+    }
+
+    fn metadata(&self) -> &dyn FileSystem {
+        add(&self.counters.metadata, 1);
+        &*self.inner
+    }
+
+    fn writer(&self, inner: Box<dyn WritableFile>) -> Box<dyn WritableFile> {
+        Box::new(CountingWritableFile { inner, counters: Arc::clone(&self.counters), writes: 0 })
+    }
+}
+
+impl FileSystem for CountingFileSystem {
+    fn open_random(&self, path: &Path, direct: bool) -> io::Result<Arc<dyn RandomAccessFile>> {
+        add(&self.counters.opens, 1);
+        let inner = self.inner.open_random(path, direct)?;
+        Ok(Arc::new(CountingRandomAccessFile { inner, counters: Arc::clone(&self.counters) }))
+    }
+
+    fn open_sequential(&self, path: &Path) -> io::Result<Box<dyn SequentialFile>> {
+        add(&self.counters.opens, 1);
+        let inner = self.inner.open_sequential(path)?;
+        Ok(Box::new(CountingSequentialFile { inner, counters: Arc::clone(&self.counters) }))
+    }
+
+    fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
+        add(&self.counters.opens, 1);
+        Ok(self.writer(self.inner.create(path, options)?))
+    }
+
+    fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
+        add(&self.counters.opens, 1);
+        add(&self.counters.metadata, 1);
+        Ok(self.writer(self.inner.reuse(old, new, options)?))
+    }
+
+    fn list_dir(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.metadata().list_dir(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.metadata().exists(path)
+    }
+
+    fn file_size(&self, path: &Path) -> io::Result<u64> {
+        self.metadata().file_size(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.metadata().rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.metadata().remove(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.metadata().remove_dir(path)
+    }
+
+    fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()> {
+        self.metadata().create_dir(path, parents)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.metadata().hard_link(from, to)
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.metadata().truncate(path, len)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        add(&self.counters.dir_syncs, 1);
+        self.inner.sync_dir(path)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
+        self.metadata().lock(path)
+    }
+
+    fn free_space(&self, path: &Path) -> io::Result<u64> {
+        self.metadata().free_space(path)
+    }
+}
+
+#[derive(Debug)]
+struct CountingRandomAccessFile {
+    inner: Arc<dyn RandomAccessFile>,
+    counters: Arc<Counters>,
+}
+
+impl RandomAccessFile for CountingRandomAccessFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        add(&self.counters.reads, 1);
+        let n = self.inner.read_at(offset, buf)?;
+        add(&self.counters.read_bytes, n as u64);
+        Ok(n)
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        add(&self.counters.prefetches, 1);
+        self.inner.prefetch(offset, len);
+    }
+
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+
+    fn raw_fd(&self) -> Option<i32> {
+        self.inner.raw_fd()
+    }
+}
+
+#[derive(Debug)]
+struct CountingSequentialFile {
+    inner: Box<dyn SequentialFile>,
+    counters: Arc<Counters>,
+}
+
+impl SequentialFile for CountingSequentialFile {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        add(&self.counters.reads, 1);
+        let n = self.inner.read(buf)?;
+        add(&self.counters.read_bytes, n as u64);
+        Ok(n)
+    }
+
+    fn skip(&mut self, n: u64) -> io::Result<()> {
+        self.inner.skip(n)
+    }
+}
+
+#[derive(Debug)]
+struct CountingWritableFile {
+    inner: Box<dyn WritableFile>,
+    counters: Arc<Counters>,
+    /// Kernel writes of `inner` that were counted.
+    writes: u64,
+}
+
+impl CountingWritableFile {
+    fn count_writes(&mut self) {
+        let writes = self.inner.kernel_writes();
+        if writes != self.writes {
+            add(&self.counters.writes, writes - self.writes);
+            self.writes = writes;
+        }
+    }
+}
+
+impl WritableFile for CountingWritableFile {
+    fn append(&mut self, data: &[u8]) -> io::Result<()> {
+        let result = self.inner.append(data);
+        if result.is_ok() {
+            add(&self.counters.write_bytes, data.len() as u64);
+        }
+        self.count_writes();
+        result
+    }
+
+    fn append_and_flush(&mut self, data: &[u8]) -> io::Result<()> {
+        let result = self.inner.append_and_flush(data);
+        if result.is_ok() {
+            add(&self.counters.write_bytes, data.len() as u64);
+        }
+        self.count_writes();
+        result
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let result = self.inner.flush();
+        self.count_writes();
+        result
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        add(&self.counters.syncs, 1);
+        let result = self.inner.sync();
+        self.count_writes();
+        result
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        add(&self.counters.closes, 1);
+        let result = self.inner.close();
+        self.count_writes();
+        result
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn kernel_writes(&self) -> u64 {
+        self.inner.kernel_writes()
+    }
+}

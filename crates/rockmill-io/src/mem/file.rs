@@ -1,0 +1,314 @@
+//! Open files of the memory file system.
+
+use super::Shared;
+use super::tree::{DataOp, Event, Id, errno};
+use crate::aligned::{align_down, align_up};
+use crate::error::{FirstFailure, path_error};
+use crate::fs::{RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use crate::op::{Fault, OpKind};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What all open files have.
+#[derive(Debug)]
+pub(super) struct Handle {
+    shared: Arc<Shared>,
+    id: Id,
+    path: PathBuf,
+    /// Keeps the contents when the last name goes.
+    _alive: Arc<()>,
+}
+
+impl Handle {
+    pub(super) fn new(shared: Arc<Shared>, id: Id, path: &Path, alive: Arc<()>) -> Self {
+        Self { shared, id, path: path.to_path_buf(), _alive: alive }
+    }
+
+    /// Copies from the file.
+    fn copy(&self, offset: u64, buf: &mut [u8]) -> usize {
+        let live = self.shared.live.read();
+        let Some(file) = live.tree.file(self.id) else { return 0 };
+        let Some(rest) = usize::try_from(offset).ok().and_then(|at| file.current.get(at..)) else { return 0 };
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        n
+    }
+
+    fn read(&self, kind: OpKind, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let failed = |e| path_error(format!("read at {offset} from"), &self.path, e);
+        match self.shared.gate(kind, &self.path, None, offset, buf.len() as u64) {
+            Fault::Error(e) => Err(failed(e)),
+            Fault::Partial(most, _) if kind == OpKind::Read => {
+                let most = most.clamp(1.min(buf.len()), buf.len());
+                Ok(self.copy(offset, &mut buf[..most]))
+            }
+            Fault::Partial(_, e) => Err(failed(e)),
+            Fault::FlipBit(bit) => {
+                let n = self.copy(offset, buf);
+                if n > 0 {
+                    let bit = bit % (n as u64 * 8);
+                    buf[(bit / 8) as usize] ^= 1 << (bit % 8);
+                }
+                Ok(n)
+            }
+            Fault::None | Fault::Delay(_) => Ok(self.copy(offset, buf)),
+        }
+    }
+}
+
+/// A file open for reads at any offset.
+#[derive(Debug)]
+pub(super) struct MemRandomAccessFile {
+    pub(super) handle: Handle,
+    pub(super) size: u64,
+    pub(super) direct: bool,
+}
+
+impl RandomAccessFile for MemRandomAccessFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.handle.read(OpKind::ReadAt, offset, buf)
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn prefetch(&self, _offset: u64, _len: u64) {}
+
+    fn is_direct(&self) -> bool {
+        self.direct
+    }
+}
+
+/// A file read from front to back.
+#[derive(Debug)]
+pub(super) struct MemSequentialFile {
+    pub(super) handle: Handle,
+    pub(super) position: u64,
+}
+
+impl SequentialFile for MemSequentialFile {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.handle.read(OpKind::Read, self.position, buf)?;
+        self.position += n as u64;
+        Ok(n)
+    }
+
+    fn skip(&mut self, n: u64) -> io::Result<()> {
+        let to = self.position.checked_add(n).filter(|to| *to <= i64::MAX as u64);
+        self.position =
+            to.ok_or_else(|| path_error(format!("skip {n} bytes in"), &self.handle.path, errno(libc::EINVAL)))?;
+        Ok(())
+    }
+}
+
+/// A file being written. Gathers, pads and cuts as the real one does, so that the same calls reach the disk.
+#[derive(Debug)]
+pub(super) struct MemWritableFile {
+    handle: Handle,
+    direct: bool,
+    buffer: Vec<u8>,
+    buffer_bytes_max: usize,
+    /// Where the buffer starts in the file; for a direct file a sector's start.
+    buffer_offset: u64,
+    /// Bytes of the buffer that the file has already; not 0 only for a direct file.
+    flushed: usize,
+    padded: bool,
+    recycled: bool,
+    unsynced: bool,
+    closed: bool,
+    writes: u64,
+    failure: FirstFailure,
+}
+
+impl MemWritableFile {
+    pub(super) fn new(handle: Handle, options: &WriteOptions, recycled: bool) -> Self {
+        let wanted = if options.buffer_size == 0 { 1 << 20 } else { options.buffer_size };
+        Self {
+            handle,
+            direct: options.direct,
+            buffer: Vec::new(),
+            buffer_bytes_max: if options.direct { align_up(wanted as u64) as usize } else { wanted },
+            buffer_offset: 0,
+            flushed: 0,
+            padded: false,
+            recycled,
+            unsynced: true,
+            closed: false,
+            writes: 0,
+            failure: FirstFailure::default(),
+        }
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> io::Error {
+        path_error(operation, &self.handle.path, cause)
+    }
+
+    fn data(&self, op: DataOp) {
+        self.handle.shared.live.write().commit(Event::Data(self.handle.id, op));
+    }
+
+    /// One write call: all of it, or what there is room for and then a failure.
+    fn write(&mut self, offset: u64, data: Arc<[u8]>) -> io::Result<()> {
+        self.unsynced = true;
+        self.writes += 1;
+        let shared = &self.handle.shared;
+        let fault = shared.gate(OpKind::Write, &self.handle.path, None, offset, data.len() as u64);
+        let (part, error) = match fault {
+            Fault::Error(e) => (0, Some(e)),
+            Fault::Partial(n, e) => (n.min(data.len()), Some(e)),
+            Fault::None | Fault::Delay(_) | Fault::FlipBit(_) => (data.len(), None),
+        };
+        let mut live = shared.live.write();
+        let room = live.room_for(self.handle.id, offset, part);
+        let error = if room < part { Some(errno(libc::ENOSPC)) } else { error };
+        let happened = room.min(part);
+        if happened > 0 {
+            let data = if happened == data.len() { data } else { Arc::from(&data[..happened]) };
+            live.commit(Event::Data(self.handle.id, DataOp::Write { offset, data }));
+        }
+        drop(live);
+        error.map_or(Ok(()), |e| Err(self.error("write", e)))
+    }
+
+    fn write_out(&mut self, more: &[u8]) -> io::Result<()> {
+        if self.flushed == self.buffer.len() && more.is_empty() {
+            return Ok(());
+        }
+        let end = self.buffer.len() + more.len();
+        let to = if self.direct { align_up(end as u64) as usize } else { end };
+        let mut data = Vec::with_capacity(to);
+        data.extend_from_slice(&self.buffer);
+        data.extend_from_slice(more);
+        data.resize(to, 0);
+        self.write(self.buffer_offset, data.as_slice().into())?;
+        let kept = if self.direct { align_down(end as u64) as usize } else { end };
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&data[kept..end]);
+        self.buffer_offset += kept as u64;
+        self.flushed = self.buffer.len();
+        self.padded = to != end;
+        Ok(())
+    }
+
+    fn gather(&mut self, mut data: &[u8]) -> io::Result<()> {
+        if self.direct {
+            while !data.is_empty() {
+                if self.buffer.len() == self.buffer_bytes_max {
+                    self.write_out(&[])?;
+                }
+                let (now, later) = data.split_at(data.len().min(self.buffer_bytes_max - self.buffer.len()));
+                self.buffer.extend_from_slice(now);
+                data = later;
+            }
+            return Ok(());
+        }
+        if self.buffer.len() + data.len() > self.buffer_bytes_max {
+            if data.len() >= self.buffer_bytes_max {
+                return self.write_out(data);
+            }
+            self.write_out(&[])?;
+        }
+        self.buffer.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn cut(&mut self) -> io::Result<()> {
+        let len = self.len();
+        match self.handle.shared.gate(OpKind::Cut, &self.handle.path, None, len, 0) {
+            Fault::Error(e) | Fault::Partial(_, e) => return Err(self.error("cut", e)),
+            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) => {}
+        }
+        self.data(DataOp::SetLen(len));
+        self.unsynced = true;
+        self.padded = false;
+        Ok(())
+    }
+
+    fn flush_and_sync(&mut self) -> io::Result<()> {
+        self.write_out(&[])?;
+        if self.padded {
+            self.cut()?;
+        }
+        if self.unsynced {
+            let fault = self.handle.shared.gate(OpKind::Sync, &self.handle.path, None, 0, 0);
+            let mut live = self.handle.shared.live.write();
+            if let Fault::Error(e) | Fault::Partial(_, e) = fault {
+                live.commit(Event::SyncFailed(self.handle.id));
+                drop(live);
+                return Err(self.error("fdatasync", e));
+            }
+            live.commit(Event::Sync(self.handle.id));
+            drop(live);
+            self.unsynced = false;
+        }
+        Ok(())
+    }
+
+    fn flush_and_close(&mut self) -> io::Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        self.write_out(&[])?;
+        if self.padded || self.recycled {
+            self.cut()?;
+        }
+        self.closed = true;
+        match self.handle.shared.gate(OpKind::Close, &self.handle.path, None, 0, 0) {
+            Fault::Error(e) | Fault::Partial(_, e) => Err(self.error("close", e)),
+            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) => Ok(()),
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.failure.check()?;
+        match self.closed {
+            true => Err(self.error("write to", io::Error::other("the file is closed"))),
+            false => Ok(()),
+        }
+    }
+}
+
+impl WritableFile for MemWritableFile {
+    fn append(&mut self, data: &[u8]) -> io::Result<()> {
+        self.check()?;
+        let result = self.gather(data);
+        self.failure.note(result)
+    }
+
+    fn append_and_flush(&mut self, data: &[u8]) -> io::Result<()> {
+        self.check()?;
+        let result = match self.direct {
+            true => self.gather(data).and_then(|()| self.write_out(&[])),
+            false => self.write_out(data),
+        };
+        self.failure.note(result)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.check()?;
+        let result = self.write_out(&[]);
+        self.failure.note(result)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.check()?;
+        let result = self.flush_and_sync();
+        self.failure.note(result)
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.failure.check()?;
+        let result = self.flush_and_close();
+        self.failure.note(result)
+    }
+
+    fn len(&self) -> u64 {
+        self.buffer_offset + self.buffer.len() as u64
+    }
+
+    fn kernel_writes(&self) -> u64 {
+        self.writes
+    }
+}
