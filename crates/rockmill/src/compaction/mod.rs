@@ -91,9 +91,9 @@ impl Compaction {
 /// Opens tables for a job or a read; the store's table cache.
 pub trait TableSource: Send + Sync {
     /// The reader of a file, opened if it is not yet.
-    fn table(&self, file: &FileMeta) -> Result<Arc<TableReader>>;
+    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>>;
     /// A reader for compaction input: own handle where direct I/O or readahead asks for it.
-    fn table_for_compaction(&self, file: &FileMeta) -> Result<Arc<TableReader>>;
+    fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>>;
 }
 
 /// What a job needs from the store.

@@ -6,10 +6,10 @@ mod manifest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
-use std::sync::OnceLock;
 
 use crate::table::TableReader;
 
@@ -46,8 +46,8 @@ pub struct FileMeta {
     pub being_compacted: AtomicBool,
     /// No longer in the current version.
     pub obsolete: AtomicBool,
-    /// The open table; set when first opened.
-    pub table: OnceLock<Arc<TableReader>>,
+    /// The open table, if it is open; the table cache sets and clears it.
+    pub table: ArcSwapOption<TableReader>,
     /// Where to report when obsolete and unreferenced.
     pub purge: Arc<PurgeQueue>,
 }
@@ -59,7 +59,7 @@ impl FileMeta {
             entry,
             being_compacted: AtomicBool::new(false),
             obsolete: AtomicBool::new(false),
-            table: OnceLock::new(),
+            table: ArcSwapOption::empty(),
             purge,
         }
     }

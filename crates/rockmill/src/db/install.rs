@@ -1,0 +1,243 @@
+//! Installing versions: the MANIFEST first, then memory.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::filename;
+
+use super::column_family::CfData;
+use super::stall::{Slope, StallReason};
+use super::super_version::SuperVersion;
+use super::{CfState, DbInner, State};
+use crate::compaction::strategy::leveled;
+use crate::error::{Error, Result};
+use crate::version::{FileMeta, ManifestWriter, VersionBuilder};
+
+impl CfState {
+    /// Makes the present memtables and version what readers see.
+    pub fn publish(&self) {
+        let imm = self.imm.iter().rev().map(|i| Arc::clone(&i.mem)).collect();
+        self.cf.current.store(Arc::new(SuperVersion {
+            mem: Arc::clone(&self.mem),
+            imm,
+            version: Arc::clone(&self.version),
+        }));
+    }
+
+    /// The oldest WAL that holds data of this column family which is in no table.
+    pub fn oldest_wal(&self) -> Option<u64> {
+        match self.imm.front() {
+            Some(i) => Some(i.wal),
+            None if !self.mem.is_empty() => Some(self.mem_wal),
+            None => None,
+        }
+    }
+}
+
+impl DbInner {
+    /// Applies `edit` to a column family: writes it to the MANIFEST, then installs the new version. `install` runs
+    /// under the database's lock when the edit is durable, before readers see the new version.
+    pub fn log_and_apply(
+        &self,
+        cf: &CfData,
+        mut edit: VersionEdit,
+        install: impl FnOnce(&mut CfState),
+    ) -> Result<()> {
+        edit.column_family = cf.id;
+        // The MANIFEST's lock is held throughout, so versions change one at a time and `base` stays current.
+        let mut manifest = self.manifest.lock();
+        let base = {
+            let state = self.state.lock();
+            match state.cfs.get(&cf.id) {
+                Some(c) => Arc::clone(&c.version),
+                None => {
+                    return Err(Error::new(
+                        crate::ErrorKind::ColumnFamilyDropped,
+                        format!("column family {:?} was dropped", cf.name),
+                    ));
+                }
+            }
+        };
+        let mut builder = VersionBuilder::new(Arc::clone(&base), Arc::clone(&self.purge));
+        builder.apply(&edit)?;
+        let version = Arc::new(builder.build()?);
+        self.append_to_manifest(&mut manifest, &mut [edit.clone()])?;
+
+        let mut state = self.state.lock();
+        let c = state.cfs.get_mut(&cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
+        mark_obsolete(&base.levels, &version.levels);
+        c.version = version;
+        install(c);
+        c.publish();
+        c.scores = leveled::level_scores(&c.version, &c.cf.options);
+        self.update_pressure(&state);
+        drop(state);
+        self.progress.notify_all();
+        self.work.notify_all();
+        Ok(())
+    }
+
+    /// Appends edits with the counters that recovery needs, and begins a new MANIFEST when this one is too large or an
+    /// earlier write to it failed.
+    pub fn append_to_manifest(
+        &self,
+        manifest: &mut Option<ManifestWriter>,
+        edits: &mut [VersionEdit],
+    ) -> Result<()> {
+        let Some(writer) = manifest.as_mut() else {
+            return Err(Error::new(crate::ErrorKind::ShutdownInProgress, "the MANIFEST is closed"));
+        };
+        if writer.has_failed() || writer.size() > self.opts.max_manifest_file_size {
+            self.roll_manifest(writer)?;
+        }
+        if let Some(last) = edits.last_mut() {
+            last.next_file_number = Some(self.next_file.load(Ordering::Acquire));
+            // Sequence numbers that a table of this edit may hold are not above this.
+            last.last_sequence = Some(self.last_sequence());
+        }
+        writer.append(edits)
+    }
+
+    /// Writes the present state into a new MANIFEST and points CURRENT at it.
+    fn roll_manifest(&self, writer: &mut ManifestWriter) -> Result<()> {
+        let old = writer.number();
+        let number = self.new_file_number();
+        let snapshot = self.snapshot_edits(&self.state.lock());
+        *writer = ManifestWriter::create(&self.opts.fs, &self.path, number, &snapshot)?;
+        let _ = self.opts.fs.remove(&self.path.join(filename::manifest(old))); // an orphan is removed at the next open
+        Ok(())
+    }
+
+    /// The edits that describe the present state from nothing.
+    pub fn snapshot_edits(&self, state: &State) -> Vec<VersionEdit> {
+        let mut edits = vec![VersionEdit { db_id: Some(self.db_id.clone()), ..VersionEdit::default() }];
+        for (&id, c) in &state.cfs {
+            edits.push(VersionEdit {
+                column_family: id,
+                column_family_add: (id != 0).then(|| c.cf.name.clone()),
+                comparator: Some(c.cf.cmp.user_comparator().name().to_owned()),
+                ..VersionEdit::default()
+            });
+            let mut files = VersionEdit { column_family: id, log_number: Some(c.log_number), ..VersionEdit::default() };
+            for (level, list) in c.version.levels.iter().enumerate() {
+                files.new_files.extend(list.iter().map(|f| (level as u32, f.entry.clone())));
+            }
+            edits.push(files);
+        }
+        edits.push(VersionEdit {
+            prev_log_number: Some(0),
+            next_file_number: Some(self.next_file.load(Ordering::Acquire)),
+            last_sequence: Some(self.last_sequence()),
+            max_column_family: Some(state.max_column_family),
+            ..VersionEdit::default()
+        });
+        edits
+    }
+
+    /// Recomputes how much writers are to be slowed, from every column family.
+    pub fn update_pressure(&self, state: &State) {
+        let mut worst = (0.0, StallReason::None);
+        let mut raise = |p: f64, why| {
+            if p > worst.0 {
+                worst = (p, why);
+            }
+        };
+        for c in state.cfs.values() {
+            let o = &c.cf.options;
+            if o.disable_auto_compactions {
+                continue; // nothing would ever lower the debt
+            }
+            let (trigger, slow) = (f64::from(o.level0_file_num_compaction_trigger), f64::from(o.level0_slowdown_writes_trigger));
+            let stop = f64::from(o.level0_stop_writes_trigger).max(slow + 1.0);
+            let l0 = Slope { begin: trigger.max((trigger + slow) / 2.0).min(slow - 1.0), slowdown: slow, stop };
+            raise(l0.pressure(c.version.levels[0].len() as f64), StallReason::L0Files);
+            let (soft, hard) = (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
+            if soft > 0.0 {
+                let debt = Slope { begin: soft * 0.5, slowdown: soft, stop: hard.max(soft + 1.0) };
+                raise(debt.pressure(c.scores.pending_compaction_bytes as f64), StallReason::PendingCompactionBytes);
+            }
+        }
+        self.controller.set(worst.0, worst.1, self.opts.delayed_write_rate);
+        if self.stop_reason(state).is_some() {
+            self.attention.store(true, Ordering::Release);
+        }
+    }
+
+    /// Why writers must wait now, if they must.
+    pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
+        for c in state.cfs.values() {
+            let o = &c.cf.options;
+            if c.imm.len() >= o.max_write_buffer_number.max(1) as usize {
+                return Some(StallReason::Memtables);
+            }
+            if o.disable_auto_compactions {
+                continue;
+            }
+            if c.version.levels[0].len() >= o.level0_stop_writes_trigger.max(1) as usize {
+                return Some(StallReason::L0Files);
+            }
+            let hard = o.hard_pending_compaction_bytes_limit;
+            if hard > 0 && c.scores.pending_compaction_bytes >= hard {
+                return Some(StallReason::PendingCompactionBytes);
+            }
+        }
+        None
+    }
+
+    /// Deletes WALs whose data is all in tables.
+    pub fn delete_obsolete_wals(&self) {
+        let mut gone = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let oldest = state.cfs.values().filter_map(CfState::oldest_wal).min();
+            while state.wals.len() > 1 {
+                let (number, _) = state.wals[0];
+                if oldest.is_some_and(|o| number >= o) {
+                    break;
+                }
+                state.wals.pop_front();
+                gone.push(number);
+            }
+        }
+        if gone.is_empty() {
+            return;
+        }
+        let mut wal = self.wal.lock();
+        for number in gone {
+            // Its data is durable in tables: it needs no sync any more.
+            if let Some(i) = wal.older.iter().position(|w| w.number == number) {
+                let _ = wal.older.remove(i).close();
+            }
+            if wal.recycle.len() < self.opts.recycle_log_file_num {
+                wal.recycle.push(number);
+            } else {
+                let _ = self.opts.fs.remove(&self.path.join(filename::wal(number)));
+            }
+        }
+    }
+
+    /// Deletes tables that no version and no reader refers to any more. An orphan left by a failure here is removed
+    /// at the next open.
+    pub fn delete_purged_files(&self) {
+        for number in self.purge.take() {
+            let path = self.path.join(filename::table(number));
+            if self.opts.fs.remove(&path).is_err() {
+                let _ = self.opts.fs.remove(&path.with_extension("ldb"));
+            }
+        }
+    }
+}
+
+/// Marks the files that are in `old` and not in `new`, so that the last reference deletes them.
+fn mark_obsolete(old: &[Vec<Arc<FileMeta>>], new: &[Vec<Arc<FileMeta>>]) {
+    let live: std::collections::HashSet<u64> = new.iter().flatten().map(|f| f.number()).collect();
+    for f in old.iter().flatten().filter(|f| !live.contains(&f.number())) {
+        f.obsolete.store(true, Ordering::Release);
+    }
+}
+
+/// An edit that adds tables to a level.
+pub(crate) fn add_files(level: usize, files: impl IntoIterator<Item = FileEntry>) -> VersionEdit {
+    VersionEdit { new_files: files.into_iter().map(|f| (level as u32, f)).collect(), ..VersionEdit::default() }
+}

@@ -1,0 +1,299 @@
+//! The database: open, write path, read path, background work.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `open.rs`, `recovery.rs` | open, MANIFEST and WAL recovery, orphan removal |
+//! | `write.rs`, `wal.rs`, `stall.rs` | write groups, the log, write control |
+//! | `switch.rs` | full memtables become immutable, new WALs |
+//! | `background.rs`, `install.rs` | flush and compaction threads, version installation |
+//! | `manual.rs` | `flush`, `compact_range` |
+//! | `read.rs`, `iterator.rs` | point lookups, iterators |
+//! | `properties.rs`, `stats.rs` | what users can ask about the store |
+//!
+//! Locks, in the order in which they may be taken: write leadership, `manifest`, `state`, then leaf locks (`wal` by
+//! the write leader only, snapshots, purge queue). No lock is held across table I/O; `state` is never held across any
+//! I/O.
+
+mod background;
+mod batch;
+mod column_family;
+mod install;
+mod iterator;
+mod manual;
+mod open;
+mod properties;
+mod read;
+mod recovery;
+mod snapshot;
+mod stall;
+mod stats;
+mod super_version;
+mod switch;
+mod tables;
+mod wal;
+mod write;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwap;
+use parking_lot::{Condvar, Mutex};
+use rockmill_format::SequenceNumber;
+use rockmill_io::FileLock;
+
+use crate::compaction::strategy::leveled::{CompactionCursors, LevelScores};
+use crate::error::{Error, Result};
+use crate::memtable::MemTable;
+use crate::options::DbOptions;
+use crate::table::BlockCache;
+use crate::version::{ManifestWriter, PurgeQueue, Version};
+
+pub use batch::WriteBatch;
+pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
+pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
+pub use open::DbSummary;
+pub use properties::{LevelStats, LiveFile};
+pub use read::{DbPinnableSlice, ReadOptions};
+pub use snapshot::Snapshot;
+pub use stall::StallReason;
+pub use stats::{Statistics, Ticker};
+
+use column_family::CfData;
+use snapshot::SnapshotList;
+use stall::WriteController;
+use wal::WalState;
+use write::WriteQueue;
+
+/// An open database (`rocksdb::DB`). All methods take `&self` and may be called from any thread.
+///
+/// Dropping it stops background work, flushes data that was written without a WAL, and releases the lock.
+pub struct Db {
+    pub(crate) inner: Arc<DbInner>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// The name of the `rocksdb` crate for the same.
+pub type DB = Db;
+
+pub(crate) struct DbInner {
+    pub path: PathBuf,
+    pub opts: DbOptions,
+    pub read_only: bool,
+    pub db_id: String,
+    pub session_id: String,
+    pub cache: Option<Arc<BlockCache>>,
+    /// Readers and writers find column families here without a lock.
+    pub cfs: ArcSwap<CfMap>,
+    pub default_cf: ColumnFamily,
+    pub state: Mutex<State>,
+    /// Signalled when a job ends, a memtable or version is installed, or an error is set: for those who wait for room.
+    pub progress: Condvar,
+    /// Signalled when there may be work for a background thread.
+    pub work: Condvar,
+    pub manifest: Mutex<Option<ManifestWriter>>,
+    pub queue: WriteQueue,
+    pub wal: Mutex<WalState>,
+    /// Newest sequence number that reads may see.
+    pub last_sequence: AtomicU64,
+    pub next_file: Arc<AtomicU64>,
+    pub snapshots: SnapshotList,
+    pub purge: Arc<PurgeQueue>,
+    pub shutdown: Arc<AtomicBool>,
+    /// The write leader has something to do before the next write: switch a memtable, wait, report an error.
+    pub attention: AtomicBool,
+    /// Data was written without a WAL since the last flush.
+    pub unlogged: AtomicBool,
+    pub controller: WriteController,
+    pub stats: Statistics,
+    /// Tables open now, oldest first, when `max_open_files` bounds them.
+    pub open_tables: Mutex<VecDeque<std::sync::Weak<crate::version::FileMeta>>>,
+    lock: Mutex<Option<Box<dyn FileLock>>>,
+}
+
+/// Column families by name and by id.
+#[derive(Default, Clone)]
+pub(crate) struct CfMap {
+    pub by_name: BTreeMap<String, ColumnFamily>,
+    pub by_id: HashMap<u32, ColumnFamily>,
+}
+
+/// What the database's lock guards.
+pub(crate) struct State {
+    pub cfs: BTreeMap<u32, CfState>,
+    /// Live WALs, oldest first: (number, bytes written to it when it was left).
+    pub wals: VecDeque<(u64, u64)>,
+    pub max_column_family: u32,
+    /// Set by a failed background job or log write; every write fails with it until `resume`.
+    pub background_error: Option<Error>,
+    pub running_flushes: usize,
+    pub running_compactions: usize,
+    /// Manual compactions that want no automatic ones beside them.
+    pub exclusive_manual: usize,
+    /// Automatic compactions are paused by `pause_background_work`.
+    pub paused: usize,
+    pub background_errors: u64,
+}
+
+/// A full memtable, waiting for its flush.
+pub(crate) struct ImmTable {
+    pub mem: Arc<MemTable>,
+    /// The WAL that was current when the memtable began: its data is in this one or later ones.
+    pub wal: u64,
+}
+
+/// The mutable part of a column family.
+pub(crate) struct CfState {
+    pub cf: Arc<CfData>,
+    pub mem: Arc<MemTable>,
+    /// See [`ImmTable::wal`].
+    pub mem_wal: u64,
+    /// Oldest first.
+    pub imm: VecDeque<ImmTable>,
+    pub version: Arc<Version>,
+    /// WALs below this hold nothing for the column family; in the MANIFEST.
+    pub log_number: u64,
+    pub cursors: CompactionCursors,
+    pub scores: LevelScores,
+    pub next_epoch: u64,
+    pub next_mem_id: u64,
+    /// Flush what is immutable even if it is fewer than `min_write_buffer_number_to_merge`.
+    pub flush_requested: bool,
+    pub flushing: bool,
+    /// Compactions of this column family that are running, for `stats` and for drops.
+    pub compacting: usize,
+}
+
+impl DbInner {
+    pub fn last_sequence(&self) -> SequenceNumber {
+        self.last_sequence.load(Ordering::Acquire)
+    }
+
+    pub fn new_file_number(&self) -> u64 {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn now_seconds(&self) -> u64 {
+        self.opts.clock.now_micros() / 1_000_000
+    }
+
+    pub fn cf_by_id(&self, id: u32) -> Option<ColumnFamily> {
+        if id == 0 {
+            return Some(self.default_cf.clone());
+        }
+        self.cfs.load().by_id.get(&id).cloned()
+    }
+
+    /// Refuses what changes a read-only database.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::not_supported(format!(
+                "{} was opened read-only; open it with Db::open to change it",
+                self.path.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes the store read-only for a stated reason. The first error stays.
+    pub fn set_background_error(&self, what: &str, error: &Error) {
+        let mut state = self.state.lock();
+        state.background_errors += 1;
+        if state.background_error.is_none() && error.kind() != crate::ErrorKind::ShutdownInProgress {
+            state.background_error = Some(error.clone().context(format_args!(
+                "the database takes no more writes since {what} failed (fix the cause, then call resume or reopen)"
+            )));
+        }
+        self.attention.store(true, Ordering::Release);
+        drop(state);
+        self.progress.notify_all();
+        self.work.notify_all();
+    }
+}
+
+impl Db {
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// The newest sequence number.
+    pub fn latest_sequence_number(&self) -> SequenceNumber {
+        self.inner.last_sequence()
+    }
+
+    /// The handle of a column family, if it exists.
+    pub fn cf_handle(&self, name: &str) -> Option<ColumnFamily> {
+        self.inner.cfs.load().by_name.get(name).cloned()
+    }
+
+    /// Names of the column families, sorted.
+    pub fn cf_names(&self) -> Vec<String> {
+        self.inner.cfs.load().by_name.keys().cloned().collect()
+    }
+
+    /// The default column family.
+    pub fn default_cf(&self) -> ColumnFamily {
+        self.inner.default_cf.clone()
+    }
+
+    /// Tickers of the database since it was opened.
+    pub fn statistics(&self) -> &Statistics {
+        &self.inner.stats
+    }
+
+    /// The error that made the database read-only, if one did.
+    pub fn background_error(&self) -> Option<Error> {
+        self.inner.state.lock().background_error.clone()
+    }
+
+    fn stop_threads(&self) {
+        self.inner.shutdown.store(true, Ordering::Release);
+        // Taking the lock between the store and the notification: a thread that saw `shutdown` unset under the lock is
+        // waiting by the time we notify.
+        drop(self.inner.state.lock());
+        self.inner.work.notify_all();
+        self.inner.progress.notify_all();
+        for t in self.threads.lock().drain(..) {
+            let _ = t.join();
+        }
+    }
+
+    /// Stops flushes and compactions, waiting for those that run if `wait`. The database can still be read.
+    pub fn cancel_all_background_work(&self, wait: bool) {
+        if wait {
+            self.stop_threads();
+        } else {
+            self.inner.shutdown.store(true, Ordering::Release);
+            self.inner.work.notify_all();
+        }
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        let db = &self.inner;
+        if !db.read_only {
+            let unlogged = db.unlogged.load(Ordering::Acquire);
+            if unlogged && !db.opts.avoid_flush_during_shutdown && !db.shutdown.load(Ordering::Acquire) {
+                // Nobody can be told of a failure here; the data was written without a WAL, so its loss in a crash was
+                // accepted.
+                let _ = self.flush();
+            }
+        }
+        self.stop_threads();
+        db.delete_purged_files();
+        if let Some(wal) = db.wal.lock().current.as_mut() {
+            let _ = wal.close();
+        }
+        db.lock.lock().take();
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Db({})", self.inner.path.display())
+    }
+}

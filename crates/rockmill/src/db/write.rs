@@ -1,0 +1,543 @@
+//! The write path: writers join a group, the leader logs it, all insert.
+//!
+//! 1. A writer that finds no leader becomes one. Others hand their batch over in a slot, queue up and sleep.
+//! 2. The leader makes room (`switch.rs`), then takes everybody who waits, up to a size limit, into its group.
+//! 3. One WAL record holds the whole group; one sync, if any member asked for it.
+//! 4. Small groups are inserted by the leader; in larger ones every member inserts its own batch at the same time.
+//! 5. The newest sequence number becomes visible, members are released, and the next waiter becomes leader.
+//!
+//! Sequence numbers are given in log order, so what recovery finds is a prefix of what was written.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, Thread};
+
+use parking_lot::Mutex;
+use rockmill_format::batch::{BatchRecord, BatchRep};
+use rockmill_format::{SequenceNumber, ValueType};
+
+use super::stats::Ticker;
+use super::{AsColumnFamilyRef, ColumnFamily, Db, DbInner, WriteBatch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memtable::MemTable;
+use crate::options::WriteOptions;
+
+/// Bytes of batches in one group at most (RocksDB's `max_write_batch_group_size_bytes`).
+const GROUP_BYTES_MAX: usize = 1 << 20;
+/// Batches smaller than this are not made to wait for a large group (RocksDB's rule, an eighth of the maximum).
+const SMALL_BATCH_BYTES: usize = GROUP_BYTES_MAX / 8;
+/// Keys and values are shorter than this (their length is a 32-bit varint, and a key gets eight more bytes).
+const LENGTH_MAX: usize = u32::MAX as usize - 8;
+
+const WAITING: u8 = 0;
+const LEADER: u8 = 1;
+const INSERT: u8 = 2;
+const DONE: u8 = 3;
+
+/// A waiting writer.
+struct Slot {
+    state: AtomicU8,
+    thread: Thread,
+    options: WriteOptions,
+    bytes: usize,
+    /// Owned by the slot from queueing until `DONE` (or until its writer leads).
+    rep: Mutex<BatchRep>,
+    sequence: AtomicU64,
+    group: Mutex<Option<Arc<Group>>>,
+    result: Mutex<Result<()>>,
+    /// Wants to lead alone (memtable switches, WAL syncs).
+    barrier: bool,
+}
+
+/// Members of a group that insert at the same time.
+struct Group {
+    running: AtomicUsize,
+    leader: Thread,
+}
+
+#[derive(Default)]
+pub(crate) struct WriteQueue {
+    inner: Mutex<QueueInner>,
+}
+
+#[derive(Default)]
+struct QueueInner {
+    led: bool,
+    waiting: VecDeque<Arc<Slot>>,
+}
+
+/// Leadership; dropping it (also in a panic) makes the next waiter leader.
+pub(crate) struct Leadership<'a> {
+    queue: &'a WriteQueue,
+}
+
+impl Drop for Leadership<'_> {
+    fn drop(&mut self) {
+        let next = {
+            let mut q = self.queue.inner.lock();
+            let next = q.waiting.pop_front();
+            q.led = next.is_some();
+            next
+        };
+        if let Some(slot) = next {
+            slot.wake(LEADER);
+        }
+    }
+}
+
+impl Slot {
+    fn wake(&self, state: u8) {
+        // Release: whoever sees the new state also sees what was stored for it.
+        self.state.store(state, Ordering::Release);
+        self.thread.unpark();
+    }
+
+    /// Waits until the state is no longer `from`: a short spin for groups that are nearly done, then sleep.
+    fn wait_while(&self, from: u8) -> u8 {
+        for _ in 0..100 {
+            let s = self.state.load(Ordering::Acquire);
+            if s != from {
+                return s;
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let s = self.state.load(Ordering::Acquire);
+            if s != from {
+                return s;
+            }
+            thread::park();
+        }
+    }
+}
+
+impl WriteQueue {
+    /// Becomes leader at once, or queues `rep` and waits. `Ok(leadership)` means: lead, with `rep` back in place.
+    /// `Err(result)` means: somebody else's group did the work.
+    fn join(
+        &self,
+        db: &DbInner,
+        rep: &mut BatchRep,
+        options: WriteOptions,
+        barrier: bool,
+    ) -> std::result::Result<Leadership<'_>, Result<()>> {
+        let slot = {
+            let mut q = self.inner.lock();
+            if !q.led {
+                q.led = true;
+                return Ok(Leadership { queue: self });
+            }
+            let slot = Arc::new(Slot {
+                state: AtomicU8::new(WAITING),
+                thread: thread::current(),
+                options,
+                bytes: rep.len_bytes(),
+                rep: Mutex::new(std::mem::take(rep)),
+                sequence: AtomicU64::new(0),
+                group: Mutex::new(None),
+                result: Mutex::new(Ok(())),
+                barrier,
+            });
+            q.waiting.push_back(Arc::clone(&slot));
+            slot
+        };
+        let mut state = slot.wait_while(WAITING);
+        if state == INSERT {
+            {
+                let rep = slot.rep.lock();
+                db.insert_batch(&rep, slot.sequence.load(Ordering::Acquire));
+            }
+            let group = slot.group.lock().take();
+            if let Some(group) = group
+                && group.running.fetch_sub(1, Ordering::AcqRel) == 1
+            {
+                group.leader.unpark();
+            }
+            state = slot.wait_while(INSERT);
+        }
+        std::mem::swap(rep, &mut slot.rep.lock());
+        if state == LEADER {
+            return Ok(Leadership { queue: self });
+        }
+        Err(std::mem::replace(&mut *slot.result.lock(), Ok(())))
+    }
+
+    /// Takes waiters from the front that may share a group with a leader of these options.
+    fn gather(&self, leader: WriteOptions, leader_bytes: usize) -> Vec<Arc<Slot>> {
+        let mut q = self.inner.lock();
+        if q.waiting.is_empty() {
+            return Vec::new();
+        }
+        let limit = if leader_bytes <= SMALL_BATCH_BYTES { leader_bytes + SMALL_BATCH_BYTES } else { GROUP_BYTES_MAX };
+        let mut bytes = leader_bytes;
+        let mut members = Vec::new();
+        while let Some(s) = q.waiting.front() {
+            let fits = !s.barrier
+                && s.options.disable_wal == leader.disable_wal
+                && (leader.sync || !s.options.sync)
+                && (leader.no_slowdown || !s.options.no_slowdown)
+                && bytes + s.bytes <= limit;
+            if !fits {
+                break;
+            }
+            bytes += s.bytes;
+            members.extend(q.waiting.pop_front());
+        }
+        members
+    }
+}
+
+impl DbInner {
+    /// Leads alone: nobody writes while the result lives.
+    pub fn lead_alone(&self) -> Leadership<'_> {
+        let mut none = BatchRep::default();
+        match self.queue.join(self, &mut none, WriteOptions::default(), true) {
+            Ok(leadership) => leadership,
+            Err(_) => unreachable!("a barrier is never taken into a group"),
+        }
+    }
+
+    /// Writes a batch whose records are known to be sound. The batch is given back, with its sequence number set.
+    pub fn write_rep(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+        let leadership = match self.queue.join(self, rep, *options, false) {
+            Ok(l) => l,
+            Err(done) => return done,
+        };
+        let result = self.lead_group(rep, options);
+        drop(leadership);
+        result
+    }
+
+    fn lead_group(&self, own: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+        if self.attention.load(Ordering::Acquire) || self.controller.is_delaying() {
+            self.make_room(options, own.len_bytes() as u64)?;
+        }
+        let members = self.queue.gather(*options, own.len_bytes());
+        let first = self.last_sequence.load(Ordering::Relaxed) + 1;
+        let mut next = first;
+        own.set_sequence(next);
+        next += u64::from(own.count());
+        for m in &members {
+            let mut rep = m.rep.lock();
+            rep.set_sequence(next);
+            m.sequence.store(next, Ordering::Release);
+            next += u64::from(rep.count());
+        }
+        let sync = options.sync || members.iter().any(|m| m.options.sync);
+        let logged = self.log_group(own, &members, options.disable_wal, sync);
+        if let Err(e) = &logged {
+            for m in &members {
+                *m.result.lock() = Err(e.clone());
+                m.wake(DONE);
+            }
+            self.set_background_error("a write to the WAL", e);
+            return logged;
+        }
+        let parallel = self.opts.allow_concurrent_memtable_write && !members.is_empty();
+        if parallel {
+            // The leader counts itself, so that the group cannot end before it has woken everybody.
+            let group = Arc::new(Group { running: AtomicUsize::new(members.len() + 1), leader: thread::current() });
+            for m in &members {
+                *m.group.lock() = Some(Arc::clone(&group));
+                m.wake(INSERT);
+            }
+            self.insert_batch(own, first);
+            group.running.fetch_sub(1, Ordering::AcqRel);
+            while group.running.load(Ordering::Acquire) != 0 {
+                thread::park();
+            }
+        } else {
+            self.insert_batch(own, first);
+            for m in &members {
+                let rep = m.rep.lock();
+                self.insert_batch(&rep, rep.sequence());
+            }
+        }
+        // Release: a reader that sees this number sees every entry up to it.
+        self.last_sequence.store(next - 1, Ordering::Release);
+        for m in &members {
+            m.wake(DONE);
+        }
+        Ok(())
+    }
+
+    fn log_group(&self, own: &BatchRep, members: &[Arc<Slot>], disable_wal: bool, sync: bool) -> Result<()> {
+        if disable_wal {
+            self.unlogged.store(true, Ordering::Release);
+            return Ok(());
+        }
+        let mut wal = self.wal.lock();
+        let Some(current) = wal.current.as_mut() else {
+            return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+        };
+        let n = if members.is_empty() {
+            current.add_record(own.as_bytes())?
+        } else {
+            let mut merged = own.clone();
+            for m in members {
+                merged.append(&m.rep.lock());
+            }
+            current.add_record(merged.as_bytes())?
+        };
+        self.stats.add(Ticker::WalBytes, n);
+        self.stats.add(Ticker::WriteGroups, 1);
+        self.stats.add(Ticker::Writes, members.len() as u64 + 1);
+        if sync {
+            wal.sync()?;
+            self.stats.add(Ticker::WalSyncs, 1);
+        }
+        Ok(())
+    }
+
+    /// Inserts a batch that was logged. Column families that were dropped meanwhile are passed over, as recovery
+    /// would do.
+    pub fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
+        let mut seq = first;
+        let mut at: Option<(u32, Arc<super::super_version::SuperVersion>, usize)> = None;
+        let mut full = false;
+        let mut bytes = 0u64;
+        for record in rep.iter() {
+            let Ok(record) = record else { break }; // the batch was checked when it was built
+            let Some((cf, t, key, value)) = parts(&record) else { continue };
+            if at.as_ref().is_none_or(|(id, ..)| *id != cf) {
+                full |= at.take().is_some_and(|(_, sv, limit)| sv.mem.memory_usage() >= limit);
+                at = self
+                    .cf_by_id(cf)
+                    .map(|c| (cf, c.data.current.load_full(), c.data.options.write_buffer_size));
+            }
+            if let Some((_, sv, _)) = &at {
+                sv.mem.add(seq, t, key, value);
+                bytes += (key.len() + value.len()) as u64;
+            }
+            seq += 1;
+        }
+        full |= at.is_some_and(|(_, sv, limit)| sv.mem.memory_usage() >= limit);
+        self.stats.add(Ticker::BytesWritten, bytes);
+        self.stats.add(Ticker::KeysWritten, seq - first);
+        if full {
+            self.attention.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Column family, entry type, key and value of a record that changes something.
+pub(crate) fn parts<'a>(record: &BatchRecord<'a>) -> Option<(u32, ValueType, &'a [u8], &'a [u8])> {
+    Some(match *record {
+        BatchRecord::Put { cf, key, value } => (cf, ValueType::Value, key, value),
+        BatchRecord::Delete { cf, key } => (cf, ValueType::Deletion, key, &[][..]),
+        BatchRecord::SingleDelete { cf, key } => (cf, ValueType::SingleDeletion, key, &[][..]),
+        BatchRecord::Merge { cf, key, value } => (cf, ValueType::Merge, key, value),
+        BatchRecord::DeleteRange { cf, begin, end } => (cf, ValueType::RangeDeletion, begin, end),
+        BatchRecord::LogData(_) | BatchRecord::Noop => return None,
+    })
+}
+
+/// Adds a record to a memtable; used by recovery.
+pub(crate) fn add_to(mem: &MemTable, seq: SequenceNumber, t: ValueType, key: &[u8], value: &[u8]) {
+    mem.add(seq, t, key, value);
+}
+
+thread_local! {
+    /// The batch that single-record writes are built in; kept for its memory.
+    static SCRATCH: RefCell<BatchRep> = RefCell::new(BatchRep::default());
+}
+
+/// Keeps the scratch batch from holding on to the memory of one huge value.
+const SCRATCH_KEEP_BYTES: usize = 1 << 20;
+
+fn check_length(what: &str, bytes: &[u8]) -> Result<()> {
+    if bytes.len() > LENGTH_MAX {
+        return Err(Error::invalid_argument(format!("{what} of {} bytes is too large: the limit is {LENGTH_MAX}", bytes.len())));
+    }
+    Ok(())
+}
+
+impl Db {
+    fn write_one(&self, record: BatchRecord<'_>, options: &WriteOptions) -> Result<()> {
+        self.inner.check_writable()?;
+        let (_, _, key, value) = parts(&record).ok_or_else(|| Error::invalid_argument("an empty record"))?;
+        check_length("a key", key)?;
+        check_length("a value", value)?;
+        SCRATCH.with(|scratch| {
+            // A comparator or clock of the user's that writes to a database would find the scratch in use.
+            let Ok(mut rep) = scratch.try_borrow_mut() else {
+                let mut rep = BatchRep::default();
+                rep.push(record);
+                return self.inner.write_rep(&mut rep, options);
+            };
+            rep.clear();
+            rep.push(record);
+            let done = self.inner.write_rep(&mut rep, options);
+            if rep.len_bytes() > SCRATCH_KEEP_BYTES {
+                *rep = BatchRep::default();
+            }
+            done
+        })
+    }
+
+    fn live(&self, cf: &impl AsColumnFamilyRef) -> Result<u32> {
+        let cf = cf.as_cf();
+        if cf.data.is_dropped() {
+            return Err(dropped(cf));
+        }
+        Ok(cf.id())
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_opt(key, value, &WriteOptions::default())
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put_opt(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: &WriteOptions) -> Result<()> {
+        self.write_one(BatchRecord::Put { cf: 0, key: key.as_ref(), value: value.as_ref() }, options)
+    }
+
+    /// Sets `key` to `value` in a column family.
+    pub fn put_cf(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        self.put_cf_opt(cf, key, value, &WriteOptions::default())
+    }
+
+    /// Sets `key` to `value` in a column family.
+    pub fn put_cf_opt(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: &WriteOptions,
+    ) -> Result<()> {
+        let cf = self.live(cf)?;
+        self.write_one(BatchRecord::Put { cf, key: key.as_ref(), value: value.as_ref() }, options)
+    }
+
+    /// Deletes `key`; fine if it is not there.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_opt(key, &WriteOptions::default())
+    }
+
+    /// Deletes `key`; fine if it is not there.
+    pub fn delete_opt(&self, key: impl AsRef<[u8]>, options: &WriteOptions) -> Result<()> {
+        self.write_one(BatchRecord::Delete { cf: 0, key: key.as_ref() }, options)
+    }
+
+    /// Deletes `key` from a column family.
+    pub fn delete_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_cf_opt(cf, key, &WriteOptions::default())
+    }
+
+    /// Deletes `key` from a column family.
+    pub fn delete_cf_opt(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        key: impl AsRef<[u8]>,
+        options: &WriteOptions,
+    ) -> Result<()> {
+        let cf = self.live(cf)?;
+        self.write_one(BatchRecord::Delete { cf, key: key.as_ref() }, options)
+    }
+
+    /// Deletes `key`, which was put at most once since it was last deleted.
+    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.write_one(BatchRecord::SingleDelete { cf: 0, key: key.as_ref() }, &WriteOptions::default())
+    }
+
+    /// Deletes `key`, which was put at most once since it was last deleted, from a column family.
+    pub fn single_delete_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) -> Result<()> {
+        let cf = self.live(cf)?;
+        self.write_one(BatchRecord::SingleDelete { cf, key: key.as_ref() }, &WriteOptions::default())
+    }
+
+    /// Adds a merge operand. It is stored as RocksDB stores it; there are no merge operators yet, so a read of the key
+    /// fails until it is overwritten or deleted.
+    pub fn merge(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let record = BatchRecord::Merge { cf: 0, key: key.as_ref(), value: value.as_ref() };
+        self.write_one(record, &WriteOptions::default())
+    }
+
+    /// Adds a merge operand in a column family; see [`Self::merge`].
+    pub fn merge_cf(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        let cf = self.live(cf)?;
+        let record = BatchRecord::Merge { cf, key: key.as_ref(), value: value.as_ref() };
+        self.write_one(record, &WriteOptions::default())
+    }
+
+    /// Deletes every key in `[from, to)` of a column family. `from` after `to` is an error.
+    pub fn delete_range_cf(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        from: impl AsRef<[u8]>,
+        to: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        let id = self.live(cf)?;
+        let (begin, end) = (from.as_ref(), to.as_ref());
+        if cf.as_cf().data.cmp.compare_user(begin, end).is_gt() {
+            return Err(Error::invalid_argument("delete_range: the end comes before the start"));
+        }
+        self.write_one(BatchRecord::DeleteRange { cf: id, begin, end }, &WriteOptions::default())
+    }
+
+    /// Applies a batch, all of it or nothing.
+    pub fn write(&self, batch: &WriteBatch) -> Result<()> {
+        self.write_opt(batch, &WriteOptions::default())
+    }
+
+    /// Applies a batch without the WAL.
+    pub fn write_without_wal(&self, batch: &WriteBatch) -> Result<()> {
+        self.write_opt(batch, &WriteOptions { disable_wal: true, ..WriteOptions::default() })
+    }
+
+    /// Applies a batch, all of it or nothing.
+    pub fn write_opt(&self, batch: &WriteBatch, options: &WriteOptions) -> Result<()> {
+        self.inner.check_writable()?;
+        if options.sync && options.disable_wal {
+            return Err(Error::invalid_argument("sync asks for a durable WAL and disable_wal for none"));
+        }
+        let cfs = self.inner.cfs.load();
+        for record in batch.rep.iter() {
+            let record = record.map_err(|e| Error::corruption(format!("write batch: {e}")))?;
+            let Some((cf, t, key, value)) = parts(&record) else { continue };
+            let Some(cf) = cfs.by_id.get(&cf) else {
+                return Err(Error::invalid_argument(format!("the write batch names column family {cf}, which does not exist")));
+            };
+            check_length("a key", key)?;
+            check_length("a value", value)?;
+            if t == ValueType::RangeDeletion && cf.data.cmp.compare_user(key, value).is_gt() {
+                return Err(Error::invalid_argument("delete_range: the end comes before the start"));
+            }
+        }
+        drop(cfs);
+        let mut rep = batch.rep.clone();
+        self.inner.write_rep(&mut rep, options)
+    }
+
+    /// Hands the WAL to the kernel (it always is) and, with `sync`, to the disk.
+    pub fn flush_wal(&self, sync: bool) -> Result<()> {
+        self.inner.check_writable()?;
+        if sync {
+            let _alone = self.inner.lead_alone();
+            let done = self.inner.wal.lock().sync();
+            if let Err(e) = &done {
+                self.inner.set_background_error("a sync of the WAL", e);
+            }
+            return done;
+        }
+        Ok(())
+    }
+}
+
+/// The error of a call on a dropped column family.
+pub(crate) fn dropped(cf: &ColumnFamily) -> Error {
+    Error::new(ErrorKind::ColumnFamilyDropped, format!("column family {:?} was dropped", cf.name()))
+}
