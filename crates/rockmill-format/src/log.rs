@@ -1,6 +1,22 @@
 //! The record log that WAL and MANIFEST share (RocksDB `db/log_format.h`): 32 KiB blocks, records split into
 //! fragments, each with a masked CRC-32C; the recyclable form carries the log's number.
+//!
+//! ```text
+//! legacy:      u32 masked crc | u16 length | u8 type |                  payload      crc over type, payload
+//! recyclable:  u32 masked crc | u16 length | u8 type | u32 log number | payload      crc over type, number, payload
+//! ```
+//!
+//! How reading goes:
+//! 1. Blocks are read whole. A header never crosses a block's end: fewer bytes than a header are padding.
+//! 2. Fragments are checked one by one and joined (full, or first, middles, last).
+//! 3. Everything that is not a good fragment becomes a [`LogEvent::Damage`] with its [`DamageKind`]; reading can go
+//!    on behind it. What the event means is [`RecoveryMode::action`]'s decision, so the reader itself knows no modes.
+//!
+//! Invariant: a record is delivered only if all its fragments stood in order with right checksums and this log's
+//! number.
 
+use crate::checksum::{crc32c, crc32c_extend, mask, unmask};
+use crate::coding::fixed32_at;
 use crate::error::FormatError;
 
 /// Block size, in bytes.
@@ -10,31 +26,114 @@ pub const HEADER_LEN: usize = 7;
 /// Header of a recyclable fragment, in bytes.
 pub const RECYCLABLE_HEADER_LEN: usize = 11;
 
+/// Fragment types on disk (RocksDB `log::RecordType`).
+mod kind {
+    /// Space allocated ahead and never written.
+    pub const ZERO: u8 = 0;
+    pub const FULL: u8 = 1;
+    pub const FIRST: u8 = 2;
+    pub const MIDDLE: u8 = 3;
+    pub const LAST: u8 = 4;
+    /// Added to the four above in recyclable logs.
+    pub const RECYCLABLE_STEP: u8 = 4;
+    pub const RECYCLABLE_FULL: u8 = 5;
+    pub const RECYCLABLE_LAST: u8 = 8;
+    pub const SET_COMPRESSION: u8 = 9;
+    /// From here on the lowest bit says whether the header is the recyclable one.
+    pub const TIMESTAMP_SIZE: u8 = 10;
+    pub const RECYCLABLE_TIMESTAMP_SIZE: u8 = 11;
+    pub const PREDECESSOR_INFO: u8 = 130;
+    pub const RECYCLABLE_PREDECESSOR_INFO: u8 = 131;
+    /// Types with this bit may be skipped by readers that do not know them.
+    pub const SAFE_TO_IGNORE: u8 = 0x80;
+}
+
 /// Turns records into log bytes. It does no I/O: each call appends to a buffer that the caller writes out.
 #[derive(Debug)]
 pub struct LogEncoder {
-    _private: (),
+    /// Low half of the log's number, for recyclable headers.
+    log_number: Option<u32>,
+    /// Where in its block the next byte lands; at most [`BLOCK_SIZE`].
+    block_offset: usize,
+    /// CRC over the type (and the log number) of full, first, middle and last, so that each fragment starts there.
+    header_crc: [u32; 4],
 }
 
 impl LogEncoder {
     /// An encoder at `block_offset` (file length modulo the block size) of log `log_number`; `recyclable` writes
     /// the long headers.
     pub fn new(log_number: u64, recyclable: bool, block_offset: usize) -> Self {
-        let _ = (log_number, recyclable, block_offset);
-        todo!()
+        // RocksDB keeps the low 32 bits only.
+        let log_number = recyclable.then_some(log_number as u32);
+        let header_crc = [kind::FULL, kind::FIRST, kind::MIDDLE, kind::LAST].map(|t| match log_number {
+            None => crc32c(&[t]),
+            Some(n) => crc32c_extend(crc32c(&[t + kind::RECYCLABLE_STEP]), &n.to_le_bytes()),
+        });
+        Self { log_number, block_offset: block_offset % BLOCK_SIZE, header_crc }
+    }
+
+    /// Where in its block the next record starts, in bytes.
+    pub fn block_offset(&self) -> usize {
+        self.block_offset
     }
 
     /// Appends `record` to `out`, fragmented.
     pub fn add_record(&mut self, record: &[u8], out: &mut Vec<u8>) {
-        let _ = (record, out);
-        todo!()
+        let header_len = if self.log_number.is_some() { RECYCLABLE_HEADER_LEN } else { HEADER_LEN };
+        // Room for one more fragment than blocks touched, and for the padding.
+        out.reserve(record.len() + (record.len() / (BLOCK_SIZE - header_len) + 3) * header_len);
+        let mut rest = record;
+        let mut first = true;
+        loop {
+            let left_in_block = BLOCK_SIZE - self.block_offset;
+            if left_in_block < header_len {
+                out.resize(out.len() + left_in_block, 0);
+                self.block_offset = 0;
+            }
+            let room = BLOCK_SIZE - self.block_offset - header_len;
+            let (fragment, after) = rest.split_at(rest.len().min(room));
+            let t = match (first, after.is_empty()) {
+                (true, true) => kind::FULL,
+                (true, false) => kind::FIRST,
+                (false, false) => kind::MIDDLE,
+                (false, true) => kind::LAST,
+            };
+            self.emit(t, fragment, out);
+            rest = after;
+            first = false;
+            // An empty record still has one (empty, full) fragment.
+            if rest.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn emit(&mut self, t: u8, fragment: &[u8], out: &mut Vec<u8>) {
+        let crc = mask(crc32c_extend(self.header_crc[usize::from(t - 1)], fragment));
+        let len = (fragment.len() as u16).to_le_bytes();
+        let c = crc.to_le_bytes();
+        match self.log_number {
+            None => {
+                out.extend_from_slice(&[c[0], c[1], c[2], c[3], len[0], len[1], t]);
+                self.block_offset += HEADER_LEN;
+            }
+            Some(n) => {
+                let n = n.to_le_bytes();
+                let t = t + kind::RECYCLABLE_STEP;
+                out.extend_from_slice(&[c[0], c[1], c[2], c[3], len[0], len[1], t, n[0], n[1], n[2], n[3]]);
+                self.block_offset += RECYCLABLE_HEADER_LEN;
+            }
+        }
+        out.extend_from_slice(fragment);
+        self.block_offset += fragment.len();
     }
 }
 
 /// How much damage a log may have and still be read (RocksDB's `WALRecoveryMode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecoveryMode {
-    /// A cut-off last record is ignored (it is what a crash leaves); all other damage is an error.
+    /// A cut-off last record is ignored (it is what a crash leaves); all other damage is an error. MANIFESTs are
+    /// read in this mode too.
     TolerateCorruptedTailRecords,
     /// Any damage is an error.
     AbsoluteConsistency,
@@ -45,6 +144,70 @@ pub enum RecoveryMode {
     SkipAnyCorruptedRecords,
 }
 
+/// What recovery does next; [`RecoveryMode::action`] decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecoveryAction {
+    /// Apply the record that was read.
+    Replay,
+    /// Pass over this and read on in the same log.
+    Skip,
+    /// Read no more of this log.
+    Stop {
+        /// Records may be missing from here on. The next logs are replayed only if one begins with exactly the next
+        /// sequence number (then nothing is missing after all, and the mark is lifted); a log that does not is
+        /// left out. If none continues, no column family may have tables from logs newer than this one.
+        hole: bool,
+    },
+    /// Recovery fails with the event's error.
+    Fail,
+}
+
+impl RecoveryMode {
+    /// What RocksDB's `DBImpl::RecoverLogFiles` would do at this event in this mode.
+    pub fn action(self, event: &LogEvent) -> RecoveryAction {
+        use RecoveryAction::{Fail, Replay, Skip, Stop};
+        let kind = match event {
+            LogEvent::Record { .. } => return Replay,
+            LogEvent::End { .. } => return Stop { hole: false },
+            LogEvent::Damage { kind, .. } => *kind,
+        };
+        match (kind, self) {
+            (DamageKind::Unsupported, _) => Fail,
+            (DamageKind::CutTail, Self::AbsoluteConsistency) => Fail,
+            (DamageKind::CutTail, Self::PointInTime) => Stop { hole: true },
+            (DamageKind::CutTail, _) => Stop { hole: false },
+
+            (DamageKind::OldRecord { .. }, Self::PointInTime) => Stop { hole: true },
+            (DamageKind::OldRecord { .. }, Self::SkipAnyCorruptedRecords) => Skip,
+            (DamageKind::OldRecord { in_record: true }, Self::AbsoluteConsistency) => Fail,
+            (DamageKind::OldRecord { .. }, _) => Stop { hole: false },
+
+            // The rest of a recycled log is whatever the earlier log left, so a bad checksum there is its end.
+            (DamageKind::BadFragment { recycled: true }, Self::TolerateCorruptedTailRecords) => Stop { hole: false },
+            (DamageKind::BadFragment { .. } | DamageKind::BrokenRecord, mode) => mode.corruption(),
+        }
+    }
+
+    /// What to do when a record's bytes are whole but do not decode or apply (a bad write batch).
+    ///
+    /// One difference from RocksDB: an unsupported feature fails in every mode. RocksDB's `SkipAnyCorruptedRecords`
+    /// would leave the batch out, which loses data that is there.
+    pub fn action_on_error(self, error: &FormatError) -> RecoveryAction {
+        match error {
+            FormatError::Unsupported { .. } => RecoveryAction::Fail,
+            FormatError::Corruption { .. } => self.corruption(),
+        }
+    }
+
+    fn corruption(self) -> RecoveryAction {
+        match self {
+            Self::TolerateCorruptedTailRecords | Self::AbsoluteConsistency => RecoveryAction::Fail,
+            Self::PointInTime => RecoveryAction::Stop { hole: true },
+            Self::SkipAnyCorruptedRecords => RecoveryAction::Skip,
+        }
+    }
+}
+
 /// Source of log bytes, so that decoding stays free of I/O: fill `buf` from the next position, return the count,
 /// which is short only at the end of the file.
 pub trait ReadBlock {
@@ -52,6 +215,41 @@ pub trait ReadBlock {
     type Error;
     /// Reads up to `buf.len()` bytes.
     fn read_block(&mut self, buf: &mut [u8]) -> Result<usize, Self::Error>;
+}
+
+/// Bytes in memory are a source.
+impl ReadBlock for &[u8] {
+    type Error = std::convert::Infallible;
+
+    fn read_block(&mut self, buf: &mut [u8]) -> Result<usize, Self::Error> {
+        let n = self.len().min(buf.len());
+        let (now, later) = self.split_at(n);
+        buf[..n].copy_from_slice(now);
+        *self = later;
+        Ok(n)
+    }
+}
+
+/// What sort of damage an event reports; the recovery modes treat each differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DamageKind {
+    /// The file ends inside a header, a fragment or a fragmented record: what a crash during a write leaves. The next
+    /// event is the end.
+    CutTail,
+    /// A fragment that belongs to an earlier log in the same, recycled file: the normal end of a recycled log.
+    OldRecord {
+        /// It stands where the rest of a fragmented record should be, so that record was cut off.
+        in_record: bool,
+    },
+    /// Wrong checksum or impossible length; the rest of the block is passed over.
+    BadFragment {
+        /// The log has recyclable headers.
+        recycled: bool,
+    },
+    /// Good fragments in the wrong order, or of an unknown type: a part of a record is missing.
+    BrokenRecord,
+    /// The log needs a feature that Rockmill does not have (compressed WAL, user-defined timestamps).
+    Unsupported,
 }
 
 /// What [`LogReader::next_record`] found.
@@ -64,34 +262,281 @@ pub enum LogEvent {
     },
     /// Damage, and how many bytes were passed over because of it. Reading can go on.
     Damage {
+        /// What sort it is.
+        kind: DamageKind,
         /// What is wrong and where (offset in the file).
         error: FormatError,
         /// Bytes dropped.
         dropped: u64,
     },
-    /// End of the log. `clean` is false when it ends inside a record (what a crash leaves).
+    /// End of the log.
     End {
-        /// No partial record at the end.
+        /// False when the log ends inside a record (what a crash leaves); a [`DamageKind::CutTail`] came just before.
         clean: bool,
     },
 }
 
-/// Reads records back. It reports damage as events; what they mean under each recovery mode is the caller's part
-/// (see [`RecoveryMode`]).
+/// Reads records back. It reports damage as events; what they mean under each recovery mode is
+/// [`RecoveryMode::action`]'s part.
 pub struct LogReader<R> {
-    _source: R,
+    source: R,
+    log_number: u32,
+    block: Box<[u8]>,
+    /// Bytes of `block` that hold data.
+    len: usize,
+    /// Next unread byte of `block`; at most `len`.
+    pos: usize,
+    /// File offset of `block[0]`.
+    block_start: u64,
+    /// The last read was short: `block` is the last one.
+    eof: bool,
+    /// A recyclable header was seen.
+    recycled: bool,
+    first_record_read: bool,
+    cut: bool,
+}
+
+/// A fragment whose header and checksum are right. The payload is `block[start..end]`.
+struct Fragment {
+    kind: u8,
+    start: usize,
+    end: usize,
+}
+
+/// What stands at the present position.
+enum Physical {
+    Fragment(Fragment),
+    /// Only the end is left.
+    Eof,
+    /// Zeros up to the block's end.
+    Zeros,
+    /// Damage of this sort, described, and the bytes it takes from the block.
+    Bad(DamageKind, String, usize),
 }
 
 impl<R: ReadBlock> LogReader<R> {
     /// A reader of log `log_number` (fragments of a recycled log with another number end the log).
     pub fn new(source: R, log_number: u64) -> Self {
-        let _ = log_number;
-        Self { _source: source }
+        Self {
+            source,
+            log_number: log_number as u32,
+            block: vec![0; BLOCK_SIZE].into_boxed_slice(),
+            len: 0,
+            pos: 0,
+            block_start: 0,
+            eof: false,
+            recycled: false,
+            first_record_read: false,
+            cut: false,
+        }
     }
 
-    /// The next record into `record` (replaced).
-    pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<LogEvent, R::Error> {
-        let _ = record;
-        todo!()
+    /// File offset of the next unread byte: after a record, where it ends.
+    pub fn offset(&self) -> u64 {
+        self.block_start + self.pos as u64
     }
+
+    /// True once a recyclable header was seen.
+    pub fn is_recycled(&self) -> bool {
+        self.recycled
+    }
+
+    /// The next record into `record` (replaced). After [`LogEvent::End`] it stays at the end.
+    pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<LogEvent, R::Error> {
+        record.clear();
+        // Where the fragmented record in `record` began. Every return leaves no record half read.
+        let mut started: Option<u64> = None;
+        loop {
+            let physical = self.physical()?;
+            let at = self.offset();
+            let fragment = match physical {
+                Physical::Fragment(f) => f,
+                Physical::Eof => {
+                    if started.is_some() {
+                        let what = "the log ends inside a fragmented record";
+                        return Ok(self.damage(DamageKind::CutTail, what, at, record.len()));
+                    }
+                    return Ok(LogEvent::End { clean: !self.cut });
+                }
+                Physical::Zeros => {
+                    self.pos = self.len;
+                    if started.is_some() {
+                        let what = "zeros where a fragmented record should go on";
+                        return Ok(self.damage(DamageKind::BrokenRecord, what, at, record.len()));
+                    }
+                    continue;
+                }
+                Physical::Bad(kind, what, taken) => {
+                    self.pos += taken;
+                    let kind = match kind {
+                        DamageKind::OldRecord { .. } => DamageKind::OldRecord { in_record: started.is_some() },
+                        kind => kind,
+                    };
+                    return Ok(self.damage(kind, what, at, taken + record.len()));
+                }
+            };
+            let payload = &self.block[fragment.start..fragment.end];
+            let t = match fragment.kind {
+                t @ kind::RECYCLABLE_FULL..=kind::RECYCLABLE_LAST => t - kind::RECYCLABLE_STEP,
+                t => t,
+            };
+            match t {
+                kind::FULL | kind::FIRST => {
+                    // Old writers could leave an empty first fragment at a block's end and start over; that is no
+                    // damage. The fragment at hand is read again by the next call.
+                    if started.is_some() && !record.is_empty() {
+                        let what = "a fragmented record has no end";
+                        return Ok(self.damage(DamageKind::BrokenRecord, what, at, record.len()));
+                    }
+                    record.clear();
+                    record.extend_from_slice(payload);
+                    self.pos = fragment.end;
+                    if t == kind::FULL {
+                        self.first_record_read = true;
+                        return Ok(LogEvent::Record { offset: at });
+                    }
+                    started = Some(at);
+                }
+                kind::MIDDLE | kind::LAST => {
+                    let taken = payload.len();
+                    let Some(offset) = started else {
+                        self.pos = fragment.end;
+                        let what = "a fragmented record has no start";
+                        return Ok(self.damage(DamageKind::BrokenRecord, what, at, taken));
+                    };
+                    record.extend_from_slice(payload);
+                    self.pos = fragment.end;
+                    if t == kind::LAST {
+                        self.first_record_read = true;
+                        return Ok(LogEvent::Record { offset });
+                    }
+                }
+                t => {
+                    let what = match t {
+                        // Four bytes: RocksDB's CompressionType.
+                        kind::SET_COMPRESSION if payload != [0; 4] => Err("compressed WAL (wal_compression)"),
+                        kind::TIMESTAMP_SIZE | kind::RECYCLABLE_TIMESTAMP_SIZE => {
+                            Err("user-defined timestamps in the WAL")
+                        }
+                        kind::SET_COMPRESSION | kind::PREDECESSOR_INFO | kind::RECYCLABLE_PREDECESSOR_INFO => Ok(None),
+                        t if t & kind::SAFE_TO_IGNORE != 0 => Ok(None),
+                        t => Ok(Some(format!("unknown log record type {t}"))),
+                    };
+                    let taken = payload.len();
+                    self.pos = fragment.end;
+                    match what {
+                        Err(feature) => {
+                            return Ok(LogEvent::Damage {
+                                kind: DamageKind::Unsupported,
+                                error: FormatError::unsupported(feature),
+                                dropped: (taken + record.len()) as u64,
+                            });
+                        }
+                        Ok(Some(what)) => {
+                            return Ok(self.damage(DamageKind::BrokenRecord, what, at, taken + record.len()));
+                        }
+                        Ok(None) if started.is_some() => {
+                            let what = "a fragmented record is interrupted by another record";
+                            return Ok(self.damage(DamageKind::BrokenRecord, what, at, record.len()));
+                        }
+                        Ok(None) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn damage(
+        &mut self,
+        kind: DamageKind,
+        what: impl Into<std::borrow::Cow<'static, str>>,
+        at: u64,
+        dropped: usize,
+    ) -> LogEvent {
+        self.cut |= kind == DamageKind::CutTail;
+        LogEvent::Damage { kind, error: FormatError::corruption(what, at), dropped: dropped as u64 }
+    }
+
+    /// Checks what stands at the present position; consumes padding only.
+    fn physical(&mut self) -> Result<Physical, R::Error> {
+        loop {
+            let rest = self.block.get(self.pos..self.len).unwrap_or(&[]);
+            if rest.len() < HEADER_LEN {
+                if !self.eof {
+                    self.next_block()?;
+                    continue;
+                }
+                return Ok(self.short_header(rest.len()));
+            }
+            let length = usize::from(u16::from_le_bytes([rest[4], rest[5]]));
+            let t = rest[6];
+            let recyclable = is_recyclable(t);
+            let header_len = if recyclable { RECYCLABLE_HEADER_LEN } else { HEADER_LEN };
+            if recyclable {
+                if self.first_record_read && !self.recycled {
+                    let what = "a recyclable fragment in a log that began with legacy ones";
+                    return Ok(self.bad_fragment(what));
+                }
+                self.recycled = true;
+                if rest.len() < RECYCLABLE_HEADER_LEN {
+                    // Padding at a full block's end, else cut off.
+                    if !self.eof {
+                        self.next_block()?;
+                        continue;
+                    }
+                    return Ok(self.short_header(rest.len()));
+                }
+            }
+            let Some(fragment) = rest.get(..header_len + length) else {
+                if self.eof {
+                    let what = format!("the log ends inside a fragment of {length} bytes");
+                    return Ok(Physical::Bad(DamageKind::CutTail, what, rest.len()));
+                }
+                return Ok(self.bad_fragment("a fragment reaches over its block's end"));
+            };
+            if recyclable && fixed32_at(fragment, HEADER_LEN) != Some(self.log_number) {
+                let what = "a fragment of an earlier log in this recycled file";
+                return Ok(Physical::Bad(DamageKind::OldRecord { in_record: false }, what.into(), fragment.len()));
+            }
+            if t == kind::ZERO && length == 0 {
+                return Ok(Physical::Zeros);
+            }
+            let stored = fixed32_at(fragment, 0).map(unmask);
+            if stored != Some(crc32c(&fragment[6..])) {
+                return Ok(self.bad_fragment("log fragment checksum mismatch"));
+            }
+            return Ok(Physical::Fragment(Fragment {
+                kind: t,
+                start: self.pos + header_len,
+                end: self.pos + header_len + length,
+            }));
+        }
+    }
+
+    fn next_block(&mut self) -> Result<(), R::Error> {
+        let n = self.source.read_block(&mut self.block)?.min(BLOCK_SIZE);
+        self.block_start += self.len as u64;
+        self.len = n;
+        self.pos = 0;
+        self.eof = n < BLOCK_SIZE;
+        Ok(())
+    }
+
+    fn short_header(&self, left: usize) -> Physical {
+        match left {
+            0 => Physical::Eof,
+            _ => Physical::Bad(DamageKind::CutTail, "the log ends inside a fragment's header".into(), left),
+        }
+    }
+
+    /// The length itself may be wrong, so nothing up to the block's end can be trusted.
+    fn bad_fragment(&self, what: &str) -> Physical {
+        let kind = DamageKind::BadFragment { recycled: self.recycled };
+        Physical::Bad(kind, what.to_owned(), self.len - self.pos)
+    }
+}
+
+/// RocksDB: the four recyclable types, and from 10 on those with the lowest bit.
+fn is_recyclable(t: u8) -> bool {
+    (kind::RECYCLABLE_FULL..=kind::RECYCLABLE_LAST).contains(&t) || (t >= kind::TIMESTAMP_SIZE && t & 1 == 1)
 }

@@ -9,7 +9,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::{InternalKey, SequenceNumber};
-use rockmill_format::log::{LogEncoder, LogEvent, LogReader, ReadBlock};
+use rockmill_format::log::{DamageKind, LogEncoder, LogEvent, LogReader, ReadBlock};
 use rockmill_io::{FileSystem, SequentialFile, WritableFile, WriteOptions};
 
 use super::{PurgeQueue, Version, VersionBuilder};
@@ -151,9 +151,10 @@ pub fn for_each_edit(fs: &dyn FileSystem, path: &Path, f: &mut dyn FnMut(Version
                     }
                 }
             }
+            // A record cut short at the end was never acknowledged; the end comes next.
+            LogEvent::Damage { kind: DamageKind::CutTail, .. } => {}
             // A MANIFEST is synced before anything depends on it: damage before its end is never a crash's doing.
             LogEvent::Damage { error, .. } => return Err(Error::format(path, &error)),
-            // A record cut short at the end was never acknowledged.
             LogEvent::End { .. } => return Ok(()),
         }
     }
