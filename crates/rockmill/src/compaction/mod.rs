@@ -1,5 +1,9 @@
 //! Compaction: choose (strategy), plan, run (merge engine), resolve, build, commit. See `docs/compaction.md`.
 
+pub mod flush;
+pub mod job;
+pub mod strategy;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,21 +71,46 @@ pub struct Compaction {
     pub version: Arc<Version>,
     /// No older data of the key range exists below the output level.
     pub bottommost: bool,
-    /// The single input may just move down.
+    /// The inputs may just move to the output level.
     pub trivial_move: bool,
-    /// Bytes at which an output file ends.
+    /// Size in bytes that output files should have.
+    pub output_file_size_target: u64,
+    /// Bytes at which an output file ends; above the target where a file may run on to a boundary below.
     pub output_file_size_max: u64,
     /// Bytes of grandparent overlap at which an output file ends.
     pub grandparent_overlap_max: u64,
     /// Of output blocks.
     pub compression: CompressionType,
-    /// Threads to split it over.
+    /// Threads to split it over; 0 takes the database's `max_subcompactions`.
     pub subcompactions_max: usize,
     /// Score of the start level when chosen.
     pub score: f64,
 }
 
 impl Compaction {
+    /// Level of the first inputs.
+    pub fn start_level(&self) -> usize {
+        self.inputs.first().map_or(0, |(level, _)| *level)
+    }
+
+    /// All input files.
+    pub fn input_files(&self) -> impl Iterator<Item = &Arc<FileMeta>> {
+        self.inputs.iter().flat_map(|(_, files)| files)
+    }
+
+    /// A number that no other running compaction of the column family has: that of its first input file.
+    pub fn id(&self) -> u64 {
+        self.input_files().next().map_or(0, |f| f.number())
+    }
+
+    /// Smallest and largest user key of the inputs.
+    pub fn user_key_range(&self) -> Option<(&[u8], &[u8])> {
+        let cmp = &self.version.cmp;
+        self.input_files().map(|f| (f.smallest_user_key(), f.largest_user_key())).reduce(|(s, l), (fs, fl)| {
+            (if cmp.compare_user(fs, s).is_lt() { fs } else { s }, if cmp.compare_user(fl, l).is_gt() { fl } else { l })
+        })
+    }
+
     /// Bytes of all inputs.
     pub fn input_bytes(&self) -> u64 {
         self.inputs.iter().flat_map(|(_, f)| f).map(|f| f.size()).sum()

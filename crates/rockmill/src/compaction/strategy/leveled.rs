@@ -1,0 +1,315 @@
+//! The leveled strategy: RocksDB's `LevelCompactionBuilder` with priority `kMinOverlappingRatio`.
+//!
+//! 1. Levels are asked in order of their score, down to a score of 1.
+//! 2. In the level, the file with the least overlap below for its own size goes first; files that are busy, that
+//!    cannot be cut cleanly or whose output would cross a running job are passed over.
+//! 3. L0 goes down one job at a time, together with all L0 files that overlap. While that way is blocked, the newest
+//!    L0 files are merged among themselves, so that reads do not pay for the wait.
+//! 4. Files that overlap nothing below just move, several at once.
+//! 5. When no level is full: files marked for compaction, then nothing.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::Ordering as Atomic;
+
+pub use super::CompactionCursors;
+use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
+pub use super::score::{LevelScores, level_scores};
+use crate::compaction::{Compaction, CompactionReason};
+use crate::options::CfOptions;
+use crate::version::{FileMeta, Version};
+
+/// Fewest files worth merging inside L0.
+const INTRA_L0_FILES_MIN: usize = 4;
+
+/// Most files that one trivial move takes, so that the level below does not swell at once.
+const TRIVIAL_MOVE_FILES_MAX: usize = 4;
+
+/// Chooses the next compaction, if one is due and possible. The caller registers it with
+/// [`CompactionCursors::start`] before anything else is picked.
+pub fn pick(version: &Arc<Version>, options: &CfOptions, cursors: &mut CompactionCursors) -> Option<Compaction> {
+    if version.levels.len() < 2 {
+        return None;
+    }
+    let picker = Picker::new(version, options, cursors);
+    picker.by_score().or_else(|| picker.marked())
+}
+
+/// The first inputs of a job.
+struct Start {
+    level: usize,
+    output_level: usize,
+    files: Files,
+    /// L0 files that were checked to overlap neither each other nor the output level: they move.
+    l0_move: bool,
+}
+
+impl Picker<'_> {
+    fn by_score(&self) -> Option<Compaction> {
+        let base = self.scores.base_level;
+        let mut l0_blocked = false;
+        for (level, score) in self.scores.by_priority() {
+            if score < 1.0 {
+                return None;
+            }
+            if l0_blocked && level == base {
+                continue; // L0 waits for the base level: do not let it starve
+            }
+            let output_level = if level == 0 { base } else { level + 1 };
+            let mut start = if level == 0 { self.start_l0(output_level) } else { self.start_sorted(level) };
+            if start.is_none() && level == 0 {
+                l0_blocked = true;
+                start = self.intra_l0_by_cost();
+            }
+            let Some(start) = start else { continue };
+            let reason =
+                if level == 0 { CompactionReason::LevelL0FilesNum } else { CompactionReason::LevelMaxLevelSize };
+            return self.complete(start, reason);
+        }
+        None
+    }
+
+    /// Files that were marked, from the top down.
+    fn marked(&self) -> Option<Compaction> {
+        for level in 0..self.num_levels() - 1 {
+            if level == 0 && self.level0_busy() {
+                continue;
+            }
+            for f in self.files(level) {
+                if !f.entry.marked_for_compaction || f.being_compacted.load(Atomic::Acquire) {
+                    continue;
+                }
+                let output_level = if level == 0 { self.scores.base_level } else { level + 1 };
+                let mut files = vec![Arc::clone(f)];
+                if self.expand_to_clean_cut(level, &mut files) {
+                    let start = Start { level, output_level, files, l0_move: false };
+                    if let Some(c) = self.complete(start, CompactionReason::FilesMarkedForCompaction) {
+                        return Some(c);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Grows the first inputs to the whole job.
+    fn complete(&self, mut start: Start, reason: CompactionReason) -> Option<Compaction> {
+        let (level, output_level) = (start.level, start.output_level);
+        if output_level == 0 {
+            return Some(self.build(reason, vec![(0, start.files)], 0, true));
+        }
+        if start.l0_move {
+            let inputs = vec![(0, start.files)];
+            return (!self.output_conflict(&inputs, output_level))
+                .then(|| self.build(reason, inputs, output_level, false));
+        }
+        if level == 0 {
+            let (s, l) = key_range(self.cmp(), &start.files)?;
+            let all = self.overlapping(0, Some(s), Some(l));
+            start.files = all;
+            if any_busy(&start.files) {
+                return None;
+            }
+        }
+        let output = self.setup_other_inputs(level, &mut start.files, output_level)?;
+        let several = !output.is_empty() || start.files.len() > 1;
+        let inputs = vec![(level, start.files), (output_level, output)];
+        (!self.output_conflict(&inputs, output_level)).then(|| self.build(reason, inputs, output_level, several))
+    }
+
+    /// First inputs from L0, oldest file first.
+    fn start_l0(&self, output_level: usize) -> Option<Start> {
+        if self.level0_busy() {
+            return self.intra_l0_by_size();
+        }
+        if let Some(files) = self.l0_trivial_move(output_level) {
+            return Some(Start { level: 0, output_level, files, l0_move: true });
+        }
+        if let Some(start) = self.intra_l0_by_size() {
+            return Some(start);
+        }
+        self.files(0).iter().rev().find_map(|f| {
+            // The L0 set that the file brings decides whether the way down is free.
+            let files = self.overlapping(0, Some(&f.entry.smallest), Some(&f.entry.largest));
+            self.way_is_free(0, &files, output_level).then(|| Start { level: 0, output_level, files, l0_move: false })
+        })
+    }
+
+    /// First inputs from a sorted level, by the least overlap.
+    fn start_sorted(&self, level: usize) -> Option<Start> {
+        let output_level = level + 1;
+        let files = self.files(level);
+        for i in self.by_overlap(level) {
+            if files[i].being_compacted.load(Atomic::Acquire) {
+                continue;
+            }
+            let mut picked = vec![Arc::clone(&files[i])];
+            if !self.expand_to_clean_cut(level, &mut picked) || !self.way_is_free(level, &picked, output_level) {
+                continue;
+            }
+            self.extend_trivial_move(level, i, &mut picked);
+            return Some(Start { level, output_level, files: picked, l0_move: false });
+        }
+        None
+    }
+
+    /// True when no file that `files` would pull in from the output level is busy and no running job writes there.
+    fn way_is_free(&self, level: usize, files: &Files, output_level: usize) -> bool {
+        let inputs = [(level, files.clone())];
+        if self.output_conflict(&inputs, output_level) {
+            return false;
+        }
+        let Some((s, l)) = key_range(self.cmp(), files) else { return false };
+        let mut output = self.overlapping(output_level, Some(s), Some(l));
+        !any_busy(&output) && self.expand_to_clean_cut(output_level, &mut output)
+    }
+
+    /// Indexes of a level's files, cheapest first: bytes below that a file overlaps, for each of its own bytes
+    /// (`kMinOverlappingRatio`). Marked files come first; equal ratios go by key, which helps trivial moves.
+    fn by_overlap(&self, level: usize) -> Vec<usize> {
+        let (cmp, files, below) = (self.cmp(), self.files(level), self.files(level + 1));
+        let before = |a: &[u8], b: &[u8]| cmp.compare(a, b) == Ordering::Less;
+        let mut next = 0;
+        let mut order: Vec<(bool, u64, usize)> = Vec::with_capacity(files.len());
+        for (i, f) in files.iter().enumerate() {
+            let (smallest, largest) = (f.entry.smallest.as_bytes(), f.entry.largest.as_bytes());
+            while below.get(next).is_some_and(|b| before(b.entry.largest.as_bytes(), smallest)) {
+                next += 1;
+            }
+            let mut overlap: u64 = 0;
+            while let Some(b) = below.get(next).filter(|b| before(b.entry.smallest.as_bytes(), largest)) {
+                overlap += b.size();
+                if before(largest, b.entry.largest.as_bytes()) {
+                    break; // it reaches into the next file's range too
+                }
+                next += 1;
+            }
+            let ratio = overlap.saturating_mul(1024) / super::score::compensated_size(f).max(1);
+            order.push((!f.entry.marked_for_compaction, ratio, i));
+        }
+        order.sort_unstable();
+        order.into_iter().map(|(_, _, i)| i).collect()
+    }
+
+    /// Neighbours of a file that overlaps nothing below, as long as they overlap nothing either.
+    fn extend_trivial_move(&self, level: usize, index: usize, picked: &mut Files) {
+        let [first] = picked.as_slice() else { return };
+        let first = Arc::clone(first);
+        let free = |a: &FileMeta, b: &FileMeta| {
+            self.overlapping(level + 1, Some(&a.entry.smallest), Some(&b.entry.largest)).is_empty()
+        };
+        if !self.options.compression_per_level.is_empty() || !free(&first, &first) {
+            return;
+        }
+        let files = self.files(level);
+        let busy = |f: &FileMeta| f.being_compacted.load(Atomic::Acquire);
+        let same_key = |left: usize| {
+            self.cmp().compare_user(files[left].largest_user_key(), files[left + 1].smallest_user_key()).is_eq()
+        };
+        let mut bytes = first.size();
+        for i in index + 1..files.len() {
+            bytes += files[i].size();
+            if picked.len() >= TRIVIAL_MOVE_FILES_MAX
+                || busy(&files[i])
+                || !free(&first, &files[i])
+                || (i + 1 < files.len() && same_key(i))
+                || bytes > self.max_compaction_bytes()
+            {
+                bytes -= files[i].size();
+                break;
+            }
+            picked.push(Arc::clone(&files[i]));
+        }
+        for i in (0..index).rev() {
+            bytes += files[i].size();
+            if picked.len() >= TRIVIAL_MOVE_FILES_MAX
+                || busy(&files[i])
+                || !free(&files[i], &first)
+                || (i > 0 && same_key(i - 1))
+                || bytes > self.max_compaction_bytes()
+            {
+                break;
+            }
+            picked.insert(0, Arc::clone(&files[i]));
+        }
+        let conflict = self.output_conflict(&[(level, picked.clone())], level + 1);
+        if conflict {
+            *picked = vec![first];
+        }
+    }
+
+    /// Oldest L0 files that overlap neither each other nor the output level, which is not empty.
+    fn l0_trivial_move(&self, output_level: usize) -> Option<Files> {
+        let empty = self.files(output_level).is_empty();
+        if output_level == 0 || empty || !self.options.compression_per_level.is_empty() {
+            return None;
+        }
+        let cmp = self.cmp();
+        let mut picked: Files = Vec::new();
+        for f in self.files(0).iter().rev() {
+            if let Some((s, l)) = key_range(cmp, &picked)
+                && cmp.compare_user(f.largest_user_key(), s.user_key()).is_ge()
+                && cmp.compare_user(f.smallest_user_key(), l.user_key()).is_le()
+            {
+                break;
+            }
+            picked.push(Arc::clone(f));
+            let free = key_range(cmp, &picked)
+                .is_some_and(|(s, l)| self.overlapping(output_level, Some(s), Some(l)).is_empty());
+            if !free {
+                picked.pop();
+                break;
+            }
+        }
+        picked.sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
+        let blocked = picked.is_empty() || self.output_conflict(&[(0, picked.clone())], output_level);
+        (!blocked).then_some(picked)
+    }
+
+    /// All free newest L0 files, when the base level is so much larger that going down now would rewrite too much.
+    fn intra_l0_by_size(&self) -> Option<Start> {
+        let files = self.files(0);
+        let files_min = self.options.level0_file_num_compaction_trigger.max(2) as usize;
+        if files.len() < files_min || self.scores.base_level == 0 {
+            return None;
+        }
+        let l0_bytes: u64 = files.iter().map(|f| super::score::compensated_size(f)).sum();
+        let factor = self.options.max_bytes_for_level_multiplier.max(10.0) * 2.0;
+        if total_bytes(self.files(self.scores.base_level)) as f64 <= l0_bytes as f64 * factor {
+            return None;
+        }
+        let free: Files =
+            files.iter().take_while(|f| !f.being_compacted.load(Atomic::Acquire)).map(Arc::clone).collect();
+        (free.len() >= files_min).then_some(Start { level: 0, output_level: 0, files: free, l0_move: false })
+    }
+
+    /// The newest free L0 files for which the work for each file saved still falls.
+    fn intra_l0_by_cost(&self) -> Option<Start> {
+        let files = self.files(0);
+        if files.len() < (self.options.level0_file_num_compaction_trigger + 2).max(0) as usize {
+            return None;
+        }
+        let free = files.iter().take_while(|f| !f.being_compacted.load(Atomic::Acquire)).count();
+        let mut bytes = files.first()?.size();
+        let mut cost = u64::MAX;
+        let mut taken = 1;
+        while taken < free {
+            bytes += files[taken].size();
+            let next = bytes / taken as u64;
+            if next > cost || bytes > self.max_compaction_bytes() {
+                break;
+            }
+            cost = next;
+            taken += 1;
+        }
+        (free > 0 && taken >= INTRA_L0_FILES_MIN).then(|| Start {
+            level: 0,
+            output_level: 0,
+            files: files[..taken].to_vec(),
+            l0_move: false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,369 @@
+use super::*;
+use crate::compaction::strategy::testing::{TreeSpec, numbers};
+
+const MB: u64 = 1 << 20;
+
+fn options() -> CfOptions {
+    CfOptions {
+        level_compaction_dynamic_level_bytes: false,
+        max_bytes_for_level_base: 10 * MB,
+        max_bytes_for_level_multiplier: 10.0,
+        target_file_size_base: 2 * MB,
+        ..CfOptions::default()
+    }
+}
+
+fn pick_one(v: &Arc<Version>, o: &CfOptions) -> Compaction {
+    pick(v, o, &mut CompactionCursors::new()).expect("a compaction is due")
+}
+
+#[test]
+fn nothing_to_do() {
+    let v = TreeSpec::new(4).file(0, "a", "z", MB).file(1, "a", "z", MB).build();
+    assert!(pick(&v, &options(), &mut CompactionCursors::new()).is_none());
+}
+
+#[test]
+fn l0_takes_everything_that_overlaps() {
+    let v = TreeSpec::new(4)
+        .file(0, "a", "c", MB)
+        .file(0, "b", "f", MB)
+        .file(0, "e", "k", MB)
+        .file(0, "x", "z", MB)
+        .file(1, "a", "d", MB)
+        .file(1, "j", "m", MB)
+        .file(1, "w", "x", MB)
+        .build();
+    let c = pick_one(&v, &options());
+    assert_eq!(c.reason, CompactionReason::LevelL0FilesNum);
+    assert_eq!(numbers(&c.inputs[0].1), [3, 2, 1], "newest first, without the one that does not overlap");
+    assert_eq!((c.inputs[1].0, numbers(&c.inputs[1].1)), (1, vec![5, 6]));
+    assert!(c.bottommost && !c.trivial_move);
+}
+
+#[test]
+fn sequential_l0_files_move() {
+    let mut t = TreeSpec::new(4).file(1, "a", "b", MB);
+    for (s, l) in [("c", "d"), ("e", "f"), ("g", "h"), ("i", "j")] {
+        t = t.file(0, s, l, MB);
+    }
+    let c = pick_one(&t.build(), &options());
+    assert!(c.trivial_move);
+    assert_eq!(numbers(&c.inputs[0].1), [2, 3, 4, 5]);
+    assert_eq!(c.inputs.len(), 1);
+}
+
+#[test]
+fn a_move_that_changes_compression_is_a_rewrite() {
+    use rockmill_format::compression::CompressionType;
+    let v = TreeSpec::new(4).file(1, "a", "b", 20 * MB).file(1, "x", "y", MB).build();
+    let mut o = options();
+    assert!(pick_one(&v, &o).trivial_move);
+    o.compression_per_level = vec![CompressionType::None, CompressionType::None, CompressionType::Lz4];
+    let c = pick_one(&v, &o);
+    assert!(!c.trivial_move);
+    assert_eq!(c.compression, CompressionType::Lz4);
+}
+
+#[test]
+fn the_cheapest_file_goes_first() {
+    let v = TreeSpec::new(4)
+        .file(1, "a", "c", 6 * MB)
+        .file(1, "d", "f", 6 * MB)
+        .file(1, "g", "i", 6 * MB)
+        .file(2, "a", "b", 9 * MB)
+        .file(2, "d", "e", MB)
+        .file(2, "g", "h", 5 * MB)
+        .build();
+    let c = pick_one(&v, &options());
+    assert_eq!((numbers(&c.inputs[0].1), numbers(&c.inputs[1].1)), (vec![2], vec![5]));
+    assert_eq!(c.output_level, 2);
+}
+
+#[test]
+fn neighbours_that_share_a_key_go_together() {
+    let spec = || TreeSpec::new(4).file(1, "a", "c", 6 * MB).file(1, "c", "f", 6 * MB).file(1, "f", "i", 6 * MB);
+    let c = pick_one(&spec().build(), &options());
+    assert_eq!(numbers(&c.inputs[0].1), [1, 2, 3]);
+    // An exclusive end is a clean cut.
+    let v = TreeSpec::new(4).open_file(1, "a", "c", 11 * MB).file(1, "c", "f", MB).file(2, "d", "e", MB).build();
+    let c = pick_one(&v, &options());
+    assert_eq!(numbers(&c.inputs[0].1), [1]);
+    // With the middle one busy, none can go.
+    let v = spec().build();
+    v.levels[1][1].being_compacted.store(true, Atomic::Release);
+    assert!(
+        pick(&v, &CfOptions { max_bytes_for_level_base: MB, ..options() }, &mut CompactionCursors::new()).is_none()
+    );
+}
+
+#[test]
+fn inputs_grow_where_the_output_does_not() {
+    let v = TreeSpec::new(4)
+        .file(1, "a", "c", 8 * MB)
+        .file(1, "d", "f", MB)
+        .file(1, "g", "i", 8 * MB)
+        .file(2, "a", "f", MB)
+        .file(2, "g", "z", 50 * MB)
+        .build();
+    let c = pick_one(&v, &options());
+    assert_eq!((numbers(&c.inputs[0].1), numbers(&c.inputs[1].1)), (vec![1, 2], vec![4]));
+}
+
+#[test]
+fn a_blocked_l0_merges_among_itself() {
+    let mut t = TreeSpec::new(4).file(1, "a", "z", MB);
+    for _ in 0..8 {
+        t = t.file(0, "a", "z", MB);
+    }
+    let v = t.build();
+    v.levels[1][0].being_compacted.store(true, Atomic::Release);
+    let mut cursors = CompactionCursors::new();
+    let c = pick(&v, &options(), &mut cursors).unwrap();
+    assert_eq!((c.output_level, c.inputs[0].0), (0, 0));
+    assert_eq!(numbers(&c.inputs[0].1), [9, 8, 7, 6, 5, 4, 3, 2]);
+    assert!(!c.bottommost && !c.trivial_move);
+    cursors.start(&c);
+    assert!(pick(&v, &options(), &mut cursors).is_none());
+    cursors.finish(&c);
+    assert!(pick(&v, &options(), &mut cursors).is_some());
+}
+
+#[test]
+fn outputs_never_cross() {
+    // L1 [a,c] goes to L2 next to [d,e]; while it runs into L2 up to "k" nothing else may enter there.
+    let v = TreeSpec::new(4)
+        .file(1, "a", "c", 11 * MB)
+        .file(1, "g", "h", 11 * MB)
+        .file(2, "b", "k", MB)
+        .file(3, "a", "z", MB)
+        .build();
+    let mut cursors = CompactionCursors::new();
+    let c = pick(&v, &options(), &mut cursors).unwrap();
+    cursors.start(&c);
+    assert_eq!(numbers(&c.inputs[1].1), [3]);
+    assert_eq!(numbers(&c.inputs[0].1), [1, 2], "both overlap only the one file below");
+    assert!(!c.bottommost);
+    assert_eq!(numbers(&c.grandparents), [4]);
+    assert!(pick(&v, &options(), &mut cursors).is_none());
+}
+
+#[test]
+fn marked_files_go_when_nothing_else_does() {
+    let mut v = TreeSpec::new(4).file(1, "a", "c", MB).file(1, "d", "f", MB).build();
+    let mut entry = v.levels[1][1].entry.clone();
+    entry.marked_for_compaction = true;
+    let purge = Arc::clone(&v.levels[1][1].purge);
+    Arc::make_mut(&mut v).levels[1][1] = Arc::new(FileMeta::new(entry, purge));
+    let c = pick_one(&v, &options());
+    assert_eq!(c.reason, CompactionReason::FilesMarkedForCompaction);
+    assert_eq!(numbers(&c.inputs[0].1), [2]);
+}
+
+mod random {
+    //! Random trees, jobs picked until none is left, several running at once and ending in any order. A job is
+    //! carried out on metadata: its outputs cover the same keys. After every step the tree must hold its invariants.
+
+    use super::*;
+    use rockmill_format::edit::FileEntry;
+    use rockmill_format::key::{InternalKey, ValueType};
+    use std::collections::BTreeMap;
+
+    /// The entries of each file: (key, sequence), so that whole histories can be followed.
+    type Contents = BTreeMap<u64, Vec<(u8, u64)>>;
+
+    struct Sim {
+        version: Version,
+        contents: Contents,
+        next_file: u64,
+        next_seq: u64,
+        options: CfOptions,
+    }
+
+    impl Sim {
+        fn add(&mut self, level: usize, mut entries: Vec<(u8, u64)>, epoch: u64) {
+            entries.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+            let key = |(k, s): (u8, u64)| InternalKey::new(&[k], s, ValueType::Value);
+            let number = self.next_file;
+            self.next_file += 1;
+            let entry = FileEntry {
+                number,
+                size: entries.len() as u64 * 10,
+                smallest: key(entries[0]),
+                largest: key(entries[entries.len() - 1]),
+                epoch_number: epoch,
+                ..FileEntry::default()
+            };
+            self.contents.insert(number, entries);
+            self.version.levels[level].push(Arc::new(FileMeta::new(entry, Arc::default())));
+            let cmp = self.version.cmp.clone();
+            if level == 0 {
+                self.version.levels[0].sort_by_key(|f| std::cmp::Reverse((f.entry.epoch_number, f.number())));
+            } else {
+                self.version.levels[level]
+                    .sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
+            }
+        }
+
+        fn flush(&mut self, rng: &mut fastrand::Rng) {
+            let (from, width) = (rng.u8(..), rng.u8(1..=60));
+            let n = rng.usize(1..20);
+            let entries = (0..n)
+                .map(|_| {
+                    self.next_seq += 1;
+                    (from.saturating_add(rng.u8(0..width)), self.next_seq)
+                })
+                .collect();
+            self.add(0, entries, self.next_file);
+        }
+
+        /// Carries a job out; versions of a key may be split over two outputs, as RocksDB's own may be.
+        fn carry_out(&mut self, c: &Compaction, rng: &mut fastrand::Rng) {
+            let numbers: Vec<u64> = c.input_files().map(|f| f.number()).collect();
+            for level in &mut self.version.levels {
+                level.retain(|f| !numbers.contains(&f.number()));
+            }
+            let epoch = c.input_files().map(|f| f.entry.epoch_number).min().unwrap();
+            if c.trivial_move {
+                for n in numbers {
+                    let entries = self.contents.remove(&n).unwrap();
+                    self.add(c.output_level, entries, epoch);
+                }
+                return;
+            }
+            let mut all: Vec<(u8, u64)> = numbers.iter().flat_map(|n| self.contents.remove(n).unwrap()).collect();
+            all.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+            if c.output_level == 0 {
+                return self.add(0, all, epoch);
+            }
+            while !all.is_empty() {
+                let n = rng.usize(1..=all.len().min(12));
+                let rest = all.split_off(n);
+                self.add(c.output_level, std::mem::replace(&mut all, rest), epoch);
+            }
+        }
+
+        fn check(&self, seed: u64) {
+            // For each key: versions from the shallowest place to the deepest must fall.
+            let mut newest_allowed = [u64::MAX; 256];
+            for (level, files) in self.version.levels.iter().enumerate() {
+                for f in files {
+                    if level == 0 {
+                        // L0 files are places of their own, newest first.
+                        for &(k, s) in &self.contents[&f.number()] {
+                            assert!(s < newest_allowed[k as usize], "seed {seed}: key {k} in L0 is too new");
+                        }
+                    }
+                    for &(k, s) in &self.contents[&f.number()] {
+                        assert!(s < newest_allowed[k as usize], "seed {seed}: key {k}@{s} too new for L{level}");
+                        newest_allowed[k as usize] = s;
+                    }
+                }
+                for w in files.windows(2).filter(|_| level > 0) {
+                    let (a, b) = (w[0].entry.largest.as_bytes(), w[1].entry.smallest.as_bytes());
+                    assert!(self.version.cmp.compare(a, b).is_lt(), "seed {seed}: L{level} overlaps");
+                }
+            }
+        }
+    }
+
+    fn check_job(c: &Compaction, running: &[Compaction], seed: u64) {
+        let v = &c.version;
+        for (level, files) in &c.inputs {
+            assert!(!files.is_empty() && !any_busy(files), "seed {seed}: busy or empty input in L{level}");
+        }
+        let (s, l) = c.user_key_range().unwrap();
+        for r in running {
+            let (rs, rl) = r.user_key_range().unwrap();
+            let crosses = s <= rl && l >= rs;
+            assert!(r.output_level != c.output_level || c.output_level == 0 || !crosses, "seed {seed}: outputs cross");
+        }
+        if c.output_level > 0 {
+            let taken: Vec<u64> = c.input_files().map(|f| f.number()).collect();
+            let missed: Vec<u64> = v
+                .overlapping(c.output_level, Some(s), Some(l))
+                .iter()
+                .map(|f| f.number())
+                .filter(|n| !taken.contains(n))
+                .collect();
+            assert!(c.start_level() == c.output_level || missed.is_empty(), "seed {seed}: {missed:?} missed in {c:?}");
+            if c.bottommost {
+                for level in c.output_level + 1..v.levels.len() {
+                    assert!(v.overlapping(level, Some(s), Some(l)).is_empty(), "seed {seed}: not bottommost");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_pick_keeps_newer_above_older() {
+        for seed in 0..150 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let dynamic = rng.bool();
+            let options = CfOptions {
+                level_compaction_dynamic_level_bytes: dynamic,
+                max_bytes_for_level_base: 400,
+                max_bytes_for_level_multiplier: 3.0,
+                target_file_size_base: 60,
+                max_compaction_bytes: if rng.bool() { 0 } else { 500 },
+                level0_file_num_compaction_trigger: rng.i32(2..5),
+                ..CfOptions::default()
+            };
+            let version = Version::empty(rng.usize(3..7), rockmill_format::InternalKeyComparator::default());
+            let mut sim = Sim { version, contents: Contents::new(), next_file: 1, next_seq: 0, options };
+            let mut cursors = CompactionCursors::new();
+            let mut running: Vec<Compaction> = Vec::new();
+            let mut done = 0;
+            for _ in 0..400 {
+                match rng.u8(0..4) {
+                    0 => sim.flush(&mut rng),
+                    1 | 2 if running.len() < 4 => {
+                        let v = Arc::new(sim.version.clone());
+                        let picked = if rng.u8(0..8) == 0 {
+                            let level = rng.usize(0..v.levels.len() - 1);
+                            let (a, b) = ([rng.u8(..)], [rng.u8(..)]);
+                            let o = &sim.options;
+                            let same = level > 0 && rng.bool();
+                            let to = if same { level } else { level + 1 };
+                            let busy_between = level > 0 && to > level && level < level_scores(&v, o).base_level;
+                            if busy_between {
+                                continue;
+                            }
+                            let limit = u64::MAX;
+                            match crate::compaction::strategy::manual::pick(
+                                &v,
+                                o,
+                                &cursors,
+                                level,
+                                to,
+                                Some(&a[..]).filter(|_| a < b),
+                                Some(&b[..]).filter(|_| a < b),
+                                limit,
+                            ) {
+                                crate::compaction::strategy::manual::ManualPick::Pick(c, _) => Some(*c),
+                                _ => None,
+                            }
+                        } else {
+                            pick(&v, &sim.options, &mut cursors)
+                        };
+                        if let Some(c) = picked {
+                            check_job(&c, &running, seed);
+                            cursors.start(&c);
+                            running.push(c);
+                        }
+                    }
+                    _ if !running.is_empty() => {
+                        let c = running.swap_remove(rng.usize(0..running.len()));
+                        cursors.finish(&c);
+                        sim.carry_out(&c, &mut rng);
+                        sim.check(seed);
+                        done += 1;
+                    }
+                    _ => {}
+                }
+            }
+            assert!(done > 10, "seed {seed}: only {done} jobs ran");
+            assert_eq!(cursors.running(), running.len());
+        }
+    }
+}

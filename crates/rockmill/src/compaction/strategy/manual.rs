@@ -1,0 +1,262 @@
+//! Manual compaction (`compact_range`): the levels to go through, and the jobs of each (RocksDB's
+//! `CompactRangeInternal`, `RunManualCompaction` and `PickCompactionForCompactRange`).
+//!
+//! 1. [`ManualWalk`] starts at the first level that overlaps the range and names one step after another: this level
+//!    into the next one, down to the last; then, if asked, the last level into itself.
+//! 2. For each step the store calls [`pick`] until nothing of the range is left in the level: a job takes at most
+//!    `max_compaction_bytes`, and says where the next begins.
+
+use std::sync::Arc;
+
+use rockmill_format::key::InternalKey;
+
+use super::CompactionCursors;
+use super::inputs::{Files, Picker, any_busy, total_bytes};
+use super::score::level_scores;
+use crate::compaction::{Compaction, CompactionReason};
+use crate::options::{BottommostLevelCompaction, CfOptions};
+use crate::version::Version;
+
+/// What [`pick`] found.
+#[derive(Debug)]
+pub enum ManualPick {
+    /// Nothing of the range is in the level: the step is done.
+    None,
+    /// A running job holds files that this one needs: try again when one has ended.
+    Conflict,
+    /// A job, and the user key where the rest of the range begins (`None`: it covers the whole range).
+    Pick(Box<Compaction>, Option<Vec<u8>>),
+}
+
+/// Chooses the next job of a manual compaction of `level` into `output_level` over user keys [`begin`, `end`] (both
+/// inclusive, `None` unbounded). From L0 the output is always the current base level. When both levels are the same,
+/// files with numbers from `file_number_limit` on are left alone: this manual compaction made them.
+#[expect(clippy::too_many_arguments, reason = "each one is a separate fact of the request")]
+pub fn pick(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &CompactionCursors,
+    level: usize,
+    output_level: usize,
+    begin: Option<&[u8]>,
+    end: Option<&[u8]>,
+    file_number_limit: u64,
+) -> ManualPick {
+    let picker = Picker::new(version, options, cursors);
+    let output_level = if level == 0 && output_level != 0 { picker.scores.base_level } else { output_level };
+    let begin_key = begin.map(InternalKey::min_possible);
+    let end_key = end.map(InternalKey::max_possible);
+    let mut files = picker.overlapping(level, begin_key.as_ref(), end_key.as_ref());
+    if files.is_empty() {
+        return ManualPick::None;
+    }
+    if level == 0 && picker.level0_busy() {
+        return ManualPick::Conflict;
+    }
+    let mut whole_range = limit_bytes(&picker, level, output_level, &mut files);
+    if level == output_level && !keep_older_files(&mut files, file_number_limit, &mut whole_range) {
+        return ManualPick::None;
+    }
+    if !picker.expand_to_clean_cut(level, &mut files) {
+        return ManualPick::Conflict;
+    }
+    let last = files.last().map(|f| f.number());
+    let rest = picker.files(level).iter().skip_while(|f| Some(f.number()) != last).nth(1);
+    let next_begin = rest.filter(|_| !whole_range).map(|f| f.smallest_user_key().to_vec());
+
+    let Some(output) = picker.setup_other_inputs(level, &mut files, output_level) else {
+        return ManualPick::Conflict;
+    };
+    let inputs = vec![(level, files), (output_level, output)];
+    if inputs.iter().any(|(_, f)| any_busy(f)) || picker.output_conflict(&inputs, output_level) {
+        return ManualPick::Conflict;
+    }
+    let compaction = picker.build(CompactionReason::ManualCompaction, inputs, output_level, true);
+    ManualPick::Pick(Box::new(compaction), next_begin)
+}
+
+/// Cuts the inputs of a sorted level off where the job would grow beyond `max_compaction_bytes`; the first file
+/// always stays. True when nothing was cut.
+fn limit_bytes(picker: &Picker<'_>, level: usize, output_level: usize, files: &mut Files) -> bool {
+    let (true, Some(first)) = (level > 0, files.first()) else { return true };
+    let mut bytes = first.size();
+    for i in 1..files.len() {
+        bytes += files[i].size();
+        let (smallest, largest) = (&files[0].entry.smallest, &files[i].entry.largest);
+        let below = if output_level == level {
+            0
+        } else {
+            total_bytes(&picker.overlapping(output_level, Some(smallest), Some(largest)))
+        };
+        if bytes.saturating_add(below) > picker.max_compaction_bytes() {
+            files.truncate(i);
+            return false;
+        }
+    }
+    true
+}
+
+/// Keeps the first unbroken stretch of files older than the limit. False when there is none.
+fn keep_older_files(files: &mut Files, limit: u64, whole_range: &mut bool) -> bool {
+    let Some(from) = files.iter().position(|f| f.number() < limit) else { return false };
+    files.drain(..from);
+    if let Some(to) = files.iter().position(|f| f.number() >= limit) {
+        if files[to..].iter().any(|f| f.number() < limit) {
+            *whole_range = false;
+        }
+        files.truncate(to);
+    }
+    true
+}
+
+/// One step of a manual compaction: all of the range in `level` goes to `output_level`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ManualStep {
+    /// From.
+    pub level: usize,
+    /// To.
+    pub output_level: usize,
+    /// For [`pick`].
+    pub file_number_limit: u64,
+    /// Rewrite even what could just move (a step of a level into itself).
+    pub rewrite: bool,
+}
+
+/// Goes through the levels of a manual compaction.
+#[derive(Debug)]
+pub struct ManualWalk {
+    state: State,
+    bottommost: BottommostLevelCompaction,
+    first_new_file: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// Steps down from this level.
+    At(usize),
+    /// L0 was compacted: go on from the base level.
+    AtBase,
+    Done,
+}
+
+impl ManualWalk {
+    /// A walk over user keys [`begin`, `end`]. `next_file_number` tells files that the walk itself makes from older
+    /// ones.
+    pub fn new(
+        version: &Version,
+        begin: Option<&[u8]>,
+        end: Option<&[u8]>,
+        bottommost: BottommostLevelCompaction,
+        next_file_number: u64,
+    ) -> Self {
+        let first = (0..version.levels.len()).find(|&l| !version.overlapping(l, begin, end).is_empty());
+        let state = first.map_or(State::Done, State::At);
+        Self { state, bottommost, first_new_file: next_file_number }
+    }
+
+    /// The next step, seen from the current version; `None` at the end.
+    pub fn next_step(&mut self, version: &Version, options: &CfOptions) -> Option<ManualStep> {
+        let level = match self.state {
+            State::Done => return None,
+            State::At(level) => level,
+            State::AtBase => level_scores(version, options).base_level,
+        };
+        let last = version.levels.len().saturating_sub(1);
+        if level == 0 {
+            self.state = State::AtBase;
+            let output_level = level_scores(version, options).base_level;
+            return Some(ManualStep { level, output_level, file_number_limit: u64::MAX, rewrite: false });
+        }
+        let deepest = version.levels.iter().rposition(|f| !f.is_empty()).unwrap_or(0);
+        let at_bottom =
+            if options.level_compaction_dynamic_level_bytes { level >= last } else { level >= deepest.min(last) };
+        if !at_bottom {
+            self.state = State::At(level + 1);
+            return Some(ManualStep { level, output_level: level + 1, file_number_limit: u64::MAX, rewrite: false });
+        }
+        self.state = State::Done;
+        let file_number_limit = match self.bottommost {
+            // There is no compaction filter, so `IfHaveCompactionFilter` has nothing to do either.
+            BottommostLevelCompaction::Skip | BottommostLevelCompaction::IfHaveCompactionFilter => return None,
+            BottommostLevelCompaction::Force => u64::MAX,
+            BottommostLevelCompaction::ForceOptimized => self.first_new_file,
+        };
+        Some(ManualStep { level, output_level: level, file_number_limit, rewrite: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compaction::strategy::testing::{TreeSpec, numbers};
+
+    fn options() -> CfOptions {
+        CfOptions { level_compaction_dynamic_level_bytes: false, max_compaction_bytes: 100, ..CfOptions::default() }
+    }
+
+    fn job(pick: ManualPick) -> (Compaction, Option<Vec<u8>>) {
+        match pick {
+            ManualPick::Pick(c, next) => (*c, next),
+            other => panic!("expected a job, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_range_is_cut_at_the_byte_limit_and_resumes() {
+        let v = TreeSpec::new(4)
+            .file(1, "a", "b", 40)
+            .file(1, "c", "d", 40)
+            .file(1, "e", "f", 40)
+            .file(2, "a", "d", 15)
+            .build();
+        let (o, mut cursors) = (options(), CompactionCursors::new());
+        let (c, next) = job(pick(&v, &o, &cursors, 1, 2, None, None, u64::MAX));
+        assert_eq!(numbers(&c.inputs[0].1), [1, 2]);
+        assert_eq!(numbers(&c.inputs[1].1), [4]);
+        assert_eq!(next.as_deref(), Some(&b"e"[..]));
+        cursors.start(&c);
+        let again = pick(&v, &o, &cursors, 1, 2, None, None, u64::MAX);
+        assert!(matches!(again, ManualPick::Conflict));
+        let (c, next) = job(pick(&v, &o, &cursors, 1, 2, next.as_deref(), None, u64::MAX));
+        assert_eq!(numbers(&c.inputs[0].1), [3]);
+        assert!(c.trivial_move && next.is_none());
+    }
+
+    #[test]
+    fn only_files_that_touch_the_range_are_taken() {
+        let v = TreeSpec::new(4).file(1, "a", "b", 1).open_file(1, "c", "e", 1).file(1, "e", "f", 1).build();
+        let o = options();
+        let cursors = CompactionCursors::new();
+        let (c, _) = job(pick(&v, &o, &cursors, 1, 2, Some(b"e"), Some(b"e"), u64::MAX));
+        assert_eq!(numbers(&c.inputs[0].1), [3], "a file that ends before e has no e");
+        assert!(matches!(pick(&v, &o, &cursors, 1, 2, Some(b"x"), None, u64::MAX), ManualPick::None));
+    }
+
+    #[test]
+    fn force_optimized_skips_what_the_walk_wrote() {
+        let v = TreeSpec::new(4).file(2, "a", "b", 1).file(2, "c", "d", 1).file(2, "e", "f", 1).build();
+        let o = options();
+        let cursors = CompactionCursors::new();
+        let (c, next) = job(pick(&v, &o, &cursors, 2, 2, None, None, 3));
+        assert_eq!(numbers(&c.inputs[0].1), [1, 2]);
+        assert!(next.is_none() && !c.trivial_move && c.bottommost);
+        assert!(matches!(pick(&v, &o, &cursors, 2, 2, None, None, 1), ManualPick::None));
+    }
+
+    #[test]
+    fn a_walk_goes_down_level_by_level() {
+        let v = TreeSpec::new(4).file(0, "a", "b", 1).file(1, "c", "d", 1).file(2, "a", "z", 1).build();
+        let o = options();
+        let steps = |b| {
+            let mut walk = ManualWalk::new(&v, None, None, b, 7);
+            std::iter::from_fn(|| walk.next_step(&v, &o).map(|s| (s.level, s.output_level, s.file_number_limit)))
+                .collect::<Vec<_>>()
+        };
+        let down = [(0, 1, u64::MAX), (1, 2, u64::MAX)];
+        assert_eq!(steps(BottommostLevelCompaction::Skip), down);
+        assert_eq!(steps(BottommostLevelCompaction::ForceOptimized), [down[0], down[1], (2, 2, 7)]);
+        assert_eq!(steps(BottommostLevelCompaction::Force), [down[0], down[1], (2, 2, u64::MAX)]);
+        let mut walk = ManualWalk::new(&v, Some(b"zz"), None, BottommostLevelCompaction::Force, 7);
+        assert_eq!(walk.next_step(&v, &o), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Strategies: from the shape of the tree and the running jobs to the next job. Pure functions over metadata, no I/O,
+//! so that they can be tested and simulated at any scale.
+//!
+//! Invariant that every job chosen here keeps: for one user key, everything in a shallower place is newer than
+//! anything in a deeper one. It follows from three rules:
+//!
+//! 1. *Clean cuts.* Neighbours in a sorted level that share a boundary user key are taken together, so that no older
+//!    version of a key stays behind in the level while a newer one moves down.
+//! 2. *Closed L0 sets.* An L0 file is compacted down with every L0 file that overlaps it (and those that overlap
+//!    these), newer and older.
+//! 3. *No crossing outputs.* A job's key range does not touch that of a running job with the same output level, and
+//!    no file is input to two jobs.
+
+mod inputs;
+pub mod leveled;
+pub mod manual;
+pub mod score;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::cmp::Ordering;
+use std::sync::atomic::Ordering as Atomic;
+
+use rockmill_format::InternalKeyComparator;
+
+use super::Compaction;
+
+/// What a strategy remembers about one column family between picks: the jobs now running.
+///
+/// The store calls [`start`](Self::start) under its lock when it takes a picked job, and [`finish`](Self::finish)
+/// when the job's edit is in the version or the job failed.
+#[derive(Debug, Default)]
+pub struct CompactionCursors {
+    running: Vec<Running>,
+}
+
+/// A running job, as far as other jobs must know it.
+#[derive(Debug)]
+struct Running {
+    /// Number of its first input file: a file is input to one job only, so this names the job.
+    id: u64,
+    start_level: usize,
+    output_level: usize,
+    smallest: Vec<u8>,
+    largest: Vec<u8>,
+}
+
+impl CompactionCursors {
+    /// Nothing running.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes that `compaction` runs and marks its inputs as busy.
+    pub fn start(&mut self, compaction: &Compaction) {
+        let Some((smallest, largest)) = compaction.user_key_range() else { return };
+        let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
+        self.running.push(Running {
+            id: compaction.id(),
+            start_level: compaction.start_level(),
+            output_level: compaction.output_level,
+            smallest,
+            largest,
+        });
+        for f in compaction.input_files() {
+            f.being_compacted.store(true, Atomic::Release);
+        }
+    }
+
+    /// Notes that `compaction` ended, either way, and frees its inputs.
+    pub fn finish(&mut self, compaction: &Compaction) {
+        let id = compaction.id();
+        self.running.retain(|r| r.id != id);
+        for f in compaction.input_files() {
+            f.being_compacted.store(false, Atomic::Release);
+        }
+    }
+
+    /// Jobs running.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// True while a job that reads L0 runs: a second one could overtake it.
+    fn level0_busy(&self) -> bool {
+        self.running.iter().any(|r| r.start_level == 0)
+    }
+
+    /// True when a running job writes to `level` inside [`smallest`, `largest`].
+    fn output_conflict(&self, cmp: &InternalKeyComparator, level: usize, smallest: &[u8], largest: &[u8]) -> bool {
+        self.running.iter().any(|r| {
+            r.output_level == level
+                && cmp.compare_user(smallest, &r.largest) != Ordering::Greater
+                && cmp.compare_user(largest, &r.smallest) != Ordering::Less
+        })
+    }
+}

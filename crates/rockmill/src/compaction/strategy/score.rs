@@ -1,0 +1,299 @@
+//! How full each level is: target sizes, compaction scores and compaction debt, by RocksDB's formulas
+//! (`VersionStorageInfo::CalculateBaseBytes`, `ComputeCompactionScore`, `EstimateCompactionBytesNeeded`).
+
+use std::sync::atomic::Ordering;
+
+use crate::options::CfOptions;
+use crate::version::{FileMeta, Version};
+
+/// With dynamic level sizes a score of 1 and more is stretched by this, which leaves room to lower a score for
+/// priority without going below the trigger at 1.
+const SCORE_SCALE: f64 = 10.0;
+
+/// How full the tree is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LevelScores {
+    /// Level that L0 compacts into.
+    pub base_level: usize,
+    /// With dynamic level sizes: levels from the base to this one should be emptied.
+    pub lowest_unnecessary_level: Option<usize>,
+    /// Target size of each level, in bytes; `u64::MAX` where nothing is compacted for its size.
+    pub targets: Vec<u64>,
+    /// Score of each level; a compaction is due at 1. The last level has none (0).
+    pub scores: Vec<f64>,
+    /// Compaction debt: bytes that compactions must still rewrite until every level is within its target.
+    pub pending_bytes: u64,
+    /// Files in L0.
+    pub l0_files: usize,
+}
+
+impl LevelScores {
+    /// Levels with their scores, the most pressing first.
+    pub fn by_priority(&self) -> Vec<(usize, f64)> {
+        let inputs = self.scores.len().saturating_sub(1);
+        let mut order: Vec<(usize, f64)> = self.scores.iter().copied().enumerate().take(inputs).collect();
+        order.sort_by(|a, b| b.1.total_cmp(&a.1));
+        order
+    }
+
+    /// The highest score.
+    pub fn max_score(&self) -> f64 {
+        self.scores.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// True when some level's score asks for a compaction.
+    pub fn needs_compaction(&self) -> bool {
+        self.max_score() >= 1.0
+    }
+}
+
+/// Computes the scores of a version.
+pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
+    let sizes: Vec<u64> = (0..version.levels.len()).map(|l| version.level_bytes(l)).collect();
+    let base = base_bytes(&sizes, options);
+    let scores = scores(version, options, &base);
+    let pending_bytes = pending_bytes(version, options, &sizes, &base);
+    LevelScores {
+        base_level: base.level,
+        lowest_unnecessary_level: base.lowest_unnecessary,
+        targets: base.targets,
+        scores,
+        pending_bytes,
+        l0_files: version.levels.first().map_or(0, Vec::len),
+    }
+}
+
+/// Multiplies a size; past the largest number it stays as it was (RocksDB's `MultiplyCheckOverflow`).
+fn grow(bytes: u64, factor: f64) -> u64 {
+    let grown = bytes as f64 * factor;
+    if grown >= u64::MAX as f64 { bytes } else { grown as u64 }
+}
+
+struct Base {
+    level: usize,
+    lowest_unnecessary: Option<usize>,
+    targets: Vec<u64>,
+}
+
+fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
+    let levels = sizes.len();
+    let factor = options.max_bytes_for_level_multiplier.max(1.0);
+    let base_max = options.max_bytes_for_level_base.max(1);
+    if !options.level_compaction_dynamic_level_bytes {
+        let mut targets = vec![base_max; levels];
+        for i in 2..levels {
+            targets[i] = grow(targets[i - 1], factor);
+        }
+        return Base { level: 1.min(levels.saturating_sub(1)), lowest_unnecessary: None, targets };
+    }
+
+    let mut targets = vec![u64::MAX; levels];
+    let first_full = (1..levels).find(|&l| sizes[l] > 0);
+    let largest = sizes.iter().skip(1).copied().max().unwrap_or(0);
+    let Some(first_full) = first_full else {
+        // Nothing below L0: it compacts straight into the last level.
+        return Base { level: levels.saturating_sub(1), lowest_unnecessary: None, targets };
+    };
+    let base_min = (base_max as f64 / factor) as u64;
+
+    // If the last level's target were the size of the largest level, how large would the first non-empty one be?
+    let mut size = largest;
+    let mut lowest_unnecessary = None;
+    for i in (first_full..levels - 1).rev() {
+        size = (size as f64 / factor) as u64;
+        if lowest_unnecessary.is_none() && size <= base_min {
+            lowest_unnecessary = Some(i);
+        }
+    }
+    let mut level = first_full;
+    let base_size = if size <= base_min {
+        base_min + 1
+    } else {
+        while level > 1 && size > base_max {
+            level -= 1;
+            size = (size as f64 / factor) as u64;
+        }
+        if size > base_max { base_max } else { size.max(1) }
+    };
+    let mut size = base_size;
+    for (i, target) in targets.iter_mut().enumerate().skip(level) {
+        if i > level {
+            size = grow(size, factor);
+        }
+        // Never below the base size: an hourglass-shaped tree would favour deeper levels over a full L0.
+        *target = size.max(base_max);
+    }
+    Base { level, lowest_unnecessary, targets }
+}
+
+/// A file's size with what its tombstones will free added, so that they sink sooner.
+pub(super) fn compensated_size(file: &FileMeta) -> u64 {
+    file.size() + file.entry.compensated_range_deletion_size
+}
+
+fn scores(version: &Version, options: &CfOptions, base: &Base) -> Vec<f64> {
+    let dynamic = options.level_compaction_dynamic_level_bytes;
+    let mut scores = vec![0.0; version.levels.len()];
+    let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
+    // Bytes that levels above will send down soon.
+    let mut coming: f64 = 0.0;
+    for (level, files) in version.levels.iter().enumerate().take(version.levels.len().saturating_sub(1)) {
+        let all: u64 = files.iter().map(|f| f.size()).sum();
+        let free: u64 = files.iter().filter(|f| idle(f)).map(|f| compensated_size(f)).sum();
+        if level == 0 {
+            coming += all as f64;
+            let runs = files.iter().filter(|f| idle(f)).count();
+            let mut score = runs as f64 / f64::from(options.level0_file_num_compaction_trigger.max(1));
+            if dynamic {
+                if free >= options.max_bytes_for_level_base {
+                    score = score.max(1.01);
+                }
+                let base_target = base.targets.get(base.level).copied().unwrap_or(u64::MAX);
+                if free > base_target {
+                    let base_size: u64 = version.levels[base.level].iter().map(|f| compensated_size(f)).sum();
+                    score = score.max(free as f64 / base_size.max(base_target) as f64);
+                }
+                if score > 1.0 {
+                    score *= SCORE_SCALE;
+                }
+            } else {
+                score = score.max(free as f64 / options.max_bytes_for_level_base.max(1) as f64);
+            }
+            scores[0] = score;
+            continue;
+        }
+        let target = base.targets[level];
+        let unnecessary = base.lowest_unnecessary.filter(|&l| level <= l);
+        scores[level] = if !dynamic || free < target {
+            free as f64 / target as f64
+        } else {
+            // A level about to receive much waits: it would otherwise be rewritten twice.
+            free as f64 / (target as f64 + coming) * SCORE_SCALE
+        };
+        if let Some(lowest) = unnecessary
+            && dynamic
+            && free > 0
+        {
+            let drain = SCORE_SCALE * (1.001 + 0.001 * (lowest - level) as f64);
+            scores[level] = scores[level].max(drain);
+        }
+        if unnecessary.is_some() {
+            coming += all as f64;
+        } else if all > target {
+            coming += (all - target) as f64;
+        }
+    }
+    scores
+}
+
+fn pending_bytes(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base) -> u64 {
+    let Some(&l0_bytes) = sizes.first() else { return 0 };
+    let l0_due = version.levels[0].len() as i64 >= i64::from(options.level0_file_num_compaction_trigger)
+        || l0_bytes >= options.max_bytes_for_level_base;
+    let mut pending = if l0_due { l0_bytes } else { 0 };
+    let mut incoming = pending;
+    for level in base.level.max(1)..sizes.len().saturating_sub(1) {
+        if level == base.level && l0_due {
+            pending = pending.saturating_add(sizes[level]);
+        }
+        let size = sizes[level].saturating_add(incoming);
+        incoming = 0;
+        if size > base.targets[level] {
+            incoming = size - base.targets[level];
+            let next = sizes[level + 1];
+            if next > 0 {
+                let fan_out = next as f64 / size as f64 + 1.0;
+                pending = pending.saturating_add((incoming as f64 * fan_out) as u64);
+            }
+        }
+    }
+    pending
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compaction::strategy::testing::TreeSpec;
+
+    const MB: u64 = 1 << 20;
+
+    fn options(dynamic: bool) -> CfOptions {
+        CfOptions {
+            level_compaction_dynamic_level_bytes: dynamic,
+            max_bytes_for_level_base: 100 * MB,
+            max_bytes_for_level_multiplier: 10.0,
+            ..CfOptions::default()
+        }
+    }
+
+    #[test]
+    fn static_targets_grow_by_the_multiplier() {
+        let v = TreeSpec::new(5).build();
+        let s = level_scores(&v, &options(false));
+        assert_eq!(s.base_level, 1);
+        assert_eq!(s.targets, [100 * MB, 100 * MB, 1000 * MB, 10_000 * MB, 100_000 * MB]);
+        assert_eq!(s.pending_bytes, 0);
+        assert!(!s.needs_compaction());
+    }
+
+    #[test]
+    fn an_empty_dynamic_tree_compacts_into_its_last_level() {
+        let v = TreeSpec::new(7).file(0, "a", "b", 10 * MB).build();
+        let s = level_scores(&v, &options(true));
+        assert_eq!(s.base_level, 6);
+        assert_eq!(s.lowest_unnecessary_level, None);
+        assert!(s.targets.iter().all(|&t| t == u64::MAX));
+    }
+
+    #[test]
+    fn dynamic_base_rises_as_the_last_level_fills() {
+        // Largest level 2,000 MB: L5 would be 200 MB, above the base size of 100 MB, so L4 (20 MB) becomes the base.
+        let v = TreeSpec::new(7).file(6, "a", "b", 2000 * MB).build();
+        let s = level_scores(&v, &options(true));
+        assert_eq!(s.base_level, 4, "{s:?}");
+        assert_eq!(s.targets[4], 100 * MB);
+        assert_eq!(s.targets[5], 200 * MB);
+        assert_eq!(s.targets[6], 2000 * MB);
+        assert_eq!(s.targets[3], u64::MAX);
+    }
+
+    #[test]
+    fn unnecessary_levels_drain() {
+        let v = TreeSpec::new(7).file(3, "a", "b", MB).file(6, "a", "b", 50 * MB).build();
+        let s = level_scores(&v, &options(true));
+        assert_eq!(s.base_level, 3);
+        assert_eq!(s.lowest_unnecessary_level, Some(5));
+        assert!(s.scores[3] > 10.0, "{s:?}");
+    }
+
+    #[test]
+    fn l0_counts_files_and_bytes() {
+        let mut t = TreeSpec::new(7);
+        for _ in 0..4 {
+            t = t.file(0, "a", "z", MB);
+        }
+        let s = level_scores(&t.build(), &options(false));
+        assert_eq!(s.scores[0], 1.0);
+        assert_eq!(s.l0_files, 4);
+        assert_eq!(s.pending_bytes, 4 * MB);
+        let s = level_scores(&TreeSpec::new(7).file(0, "a", "z", 300 * MB).build(), &options(true));
+        assert!(s.scores[0] >= 10.1, "{s:?}");
+        let s = level_scores(&TreeSpec::new(7).file(0, "a", "z", 300 * MB).build(), &options(false));
+        assert_eq!(s.scores[0], 3.0);
+    }
+
+    #[test]
+    fn debt_flows_down_the_levels() {
+        // L1 is 100 MB over; L2 has 1,500 MB against 1,000 MB and receives those 100 MB.
+        let v = TreeSpec::new(5)
+            .file(1, "a", "b", 200 * MB)
+            .file(2, "a", "b", 1500 * MB)
+            .file(3, "a", "b", 8000 * MB)
+            .build();
+        let s = level_scores(&v, &options(false));
+        let l1 = (100 * MB) as f64 * (1500.0 / 200.0 + 1.0);
+        let l2 = (600 * MB) as f64 * (8000.0 / 1600.0 + 1.0);
+        assert_eq!(s.pending_bytes, (l1 + l2) as u64);
+        assert_eq!(s.by_priority()[0].0, 1);
+    }
+}

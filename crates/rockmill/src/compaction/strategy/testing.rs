@@ -1,0 +1,83 @@
+//! Trees from short descriptions, for tests of strategies.
+
+use std::sync::Arc;
+
+use rockmill_format::edit::FileEntry;
+use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType};
+use rockmill_format::{InternalKeyComparator, SequenceNumber};
+
+use crate::version::{FileMeta, PurgeQueue, Version};
+
+/// A tree under construction. L0 files are given oldest first, as they would be flushed.
+pub(crate) struct TreeSpec {
+    levels: Vec<Vec<Arc<FileMeta>>>,
+    purge: Arc<PurgeQueue>,
+    next: u64,
+}
+
+impl TreeSpec {
+    pub(crate) fn new(levels: usize) -> Self {
+        Self { levels: vec![Vec::new(); levels], purge: Arc::default(), next: 1 }
+    }
+
+    /// Adds a file whose boundary keys are puts. Files get numbers 1, 2, 3 … in order of addition.
+    pub(crate) fn file(self, level: usize, smallest: &str, largest: &str, size: u64) -> Self {
+        let n = self.next;
+        self.keys(
+            level,
+            InternalKey::new(smallest.as_bytes(), n * 100 + 99, ValueType::Value),
+            InternalKey::new(largest.as_bytes(), n * 100, ValueType::Value),
+            size,
+            (n * 100, n * 100 + 99),
+        )
+    }
+
+    /// Adds a file that ends with a range tombstone's exclusive sentinel at `largest`.
+    pub(crate) fn open_file(self, level: usize, smallest: &str, largest: &str, size: u64) -> Self {
+        let n = self.next;
+        self.keys(
+            level,
+            InternalKey::new(smallest.as_bytes(), n * 100 + 99, ValueType::Value),
+            InternalKey::new(largest.as_bytes(), MAX_SEQUENCE, ValueType::RangeDeletion),
+            size,
+            (n * 100, n * 100 + 99),
+        )
+    }
+
+    pub(crate) fn keys(
+        mut self,
+        level: usize,
+        smallest: InternalKey,
+        largest: InternalKey,
+        size: u64,
+        seqs: (SequenceNumber, SequenceNumber),
+    ) -> Self {
+        let entry = FileEntry {
+            number: self.next,
+            size,
+            smallest,
+            largest,
+            smallest_seqno: seqs.0,
+            largest_seqno: seqs.1,
+            epoch_number: self.next,
+            ..FileEntry::default()
+        };
+        self.next += 1;
+        self.levels[level].push(Arc::new(FileMeta::new(entry, Arc::clone(&self.purge))));
+        self
+    }
+
+    pub(crate) fn build(mut self) -> Arc<Version> {
+        let cmp = InternalKeyComparator::default();
+        self.levels[0].reverse();
+        for files in &mut self.levels[1..] {
+            files.sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
+        }
+        Arc::new(Version { levels: self.levels, cmp })
+    }
+}
+
+/// Numbers of files, for comparisons.
+pub(crate) fn numbers(files: &[Arc<FileMeta>]) -> Vec<u64> {
+    files.iter().map(|f| f.number()).collect()
+}
