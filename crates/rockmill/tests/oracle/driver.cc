@@ -1,0 +1,332 @@
+// Drives real RocksDB from a script on standard input, so that a test can make a database with any options and see
+// what RocksDB makes of one that Rockmill wrote. One command a line, words parted by spaces; keys and values in hex,
+// "-" for an empty one. The first failing command ends the program with "error LINE: why" and exit status 1.
+//
+//   db OPTIONS             database options, as RocksDB's option strings ("a=1;b=2"); may be repeated
+//   cf NAME OPTIONS        a column family and its options
+//   open PATH | open_ro PATH
+//   wopt sync|nowal|default
+//   put CF K V, del CF K, sdel CF K, merge CF K V, delrange CF BEGIN END
+//   begin, commit          what stands between is one batch
+//   flush CF, flush_wal, compact CF [LEVEL], wait
+//   compact_files CF LEVEL FILES   the first FILES tables of L0 into LEVEL
+//   snap NAME, release NAME
+//   ingest CF K V ...      writes a table of these entries and ingests it
+//   create_cf NAME OPTIONS, drop_cf NAME
+//   dump CF [SNAP]         "entry K V" for each
+//   rdump CF [SNAP]        the same backwards
+//   get CF K [SNAP]        "value V" or "missing"
+//   levels CF              "level N FILES" for each level that has files
+//   prop CF NAME           "prop VALUE"
+//   verify                 reads every block of every file and checks it
+//   version                "version MAJOR.MINOR.PATCH"
+//   close
+//   crash                  ends the process as kill -9 would, nothing closed
+#include <rocksdb/convenience.h>
+#include <rocksdb/db.h>
+#include <rocksdb/options.h>
+#include <rocksdb/sst_file_writer.h>
+#include <rocksdb/table.h>
+#include <rocksdb/version.h>
+#include <rocksdb/write_batch.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+using namespace ROCKSDB_NAMESPACE;
+
+namespace {
+
+int line_number = 0;
+
+[[noreturn]] void Fail(const std::string& why) {
+  std::cout << "error " << line_number << ": " << why << std::endl;
+  std::cout.flush();
+  _exit(1);
+}
+
+void Check(const Status& s) {
+  if (!s.ok()) Fail(s.ToString());
+}
+
+std::string FromHex(const std::string& text) {
+  if (text == "-") return "";
+  if (text.empty() || text.size() % 2 != 0) Fail("bad hex: " + text);
+  std::string out;
+  out.reserve(text.size() / 2);
+  auto digit = [&](char c) -> int {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    Fail("bad hex: " + text);
+  };
+  for (size_t i = 0; i < text.size(); i += 2) {
+    out.push_back(static_cast<char>(digit(text[i]) << 4 | digit(text[i + 1])));
+  }
+  return out;
+}
+
+std::string ToHex(const Slice& bytes) {
+  if (bytes.empty()) return "-";
+  static const char kDigits[] = "0123456789abcdef";
+  std::string out;
+  out.reserve(bytes.size() * 2);
+  for (size_t i = 0; i < bytes.size(); i++) {
+    unsigned char c = static_cast<unsigned char>(bytes[i]);
+    out.push_back(kDigits[c >> 4]);
+    out.push_back(kDigits[c & 15]);
+  }
+  return out;
+}
+
+struct Driver {
+  ConfigOptions config;
+  DBOptions db_options;
+  std::map<std::string, ColumnFamilyOptions> families;
+  std::unique_ptr<DB> db;
+  std::map<std::string, ColumnFamilyHandle*> handles;
+  std::map<std::string, const Snapshot*> snapshots;
+  WriteOptions write_options;
+  std::unique_ptr<WriteBatch> batch;
+  std::string path;
+  int ingested = 0;
+
+  Driver() {
+    config.ignore_unknown_options = false;
+    db_options.create_if_missing = true;
+    db_options.create_missing_column_families = true;
+  }
+
+  DB& Open() {
+    if (!db) Fail("no database is open");
+    return *db;
+  }
+
+  ColumnFamilyHandle* Handle(const std::string& name) {
+    auto found = handles.find(name);
+    if (found == handles.end()) Fail("no column family " + name);
+    return found->second;
+  }
+
+  void OpenDb(const std::string& where, bool read_only) {
+    path = where;
+    families.emplace("default", ColumnFamilyOptions());
+    std::vector<ColumnFamilyDescriptor> descriptors;
+    for (auto& [name, options] : families) descriptors.emplace_back(name, options);
+    std::vector<ColumnFamilyHandle*> opened;
+#if ROCKSDB_MAJOR >= 10
+    Check(read_only ? DB::OpenForReadOnly(db_options, path, descriptors, &opened, &db)
+                    : DB::Open(db_options, path, descriptors, &opened, &db));
+#else
+    DB* raw = nullptr;
+    Check(read_only ? DB::OpenForReadOnly(db_options, path, descriptors, &opened, &raw)
+                    : DB::Open(db_options, path, descriptors, &opened, &raw));
+    db.reset(raw);
+#endif
+    for (auto* h : opened) handles[h->GetName()] = h;
+  }
+
+  void Close() {
+    for (auto& [name, s] : snapshots) Open().ReleaseSnapshot(s);
+    snapshots.clear();
+    for (auto& [name, h] : handles) Check(Open().DestroyColumnFamilyHandle(h));
+    handles.clear();
+    Check(Open().Close());
+    db.reset();
+  }
+
+  ReadOptions Reads(std::istringstream& in) {
+    ReadOptions options;
+    options.verify_checksums = true;
+    std::string name;
+    if (in >> name) {
+      if (!snapshots.count(name)) Fail("no snapshot " + name);
+      options.snapshot = snapshots[name];
+    }
+    return options;
+  }
+
+  void Dump(std::istringstream& in, bool backwards) {
+    auto* cf = Handle(Word(in));
+    std::unique_ptr<Iterator> it(Open().NewIterator(Reads(in), cf));
+    for (backwards ? it->SeekToLast() : it->SeekToFirst(); it->Valid(); backwards ? it->Prev() : it->Next()) {
+      std::cout << "entry " << ToHex(it->key()) << ' ' << ToHex(it->value()) << '\n';
+    }
+    Check(it->status());
+  }
+
+  std::string Word(std::istringstream& in) {
+    std::string word;
+    if (!(in >> word)) Fail("a word is missing");
+    return word;
+  }
+
+  std::string Hex(std::istringstream& in) { return FromHex(Word(in)); }
+
+  void Run(const std::string& line) {
+    std::istringstream in(line);
+    std::string command;
+    if (!(in >> command)) return;
+    auto rest = [&] {
+      std::string text;
+      std::getline(in >> std::ws, text);
+      return text;
+    };
+    if (command == "db") {
+      DBOptions base = db_options;
+      Check(GetDBOptionsFromString(config, base, rest(), &db_options));
+    } else if (command == "cf" || command == "create_cf") {
+      std::string name = Word(in);
+      ColumnFamilyOptions base = families[name];
+      Check(GetColumnFamilyOptionsFromString(config, base, rest(), &families[name]));
+      if (command == "create_cf") Check(Open().CreateColumnFamily(families[name], name, &handles[name]));
+    } else if (command == "drop_cf") {
+      std::string name = Word(in);
+      Check(Open().DropColumnFamily(Handle(name)));
+      Check(Open().DestroyColumnFamilyHandle(Handle(name)));
+      handles.erase(name);
+      families.erase(name);
+    } else if (command == "open") {
+      OpenDb(Word(in), false);
+    } else if (command == "open_ro") {
+      OpenDb(Word(in), true);
+    } else if (command == "wopt") {
+      std::string how = Word(in);
+      write_options = WriteOptions();
+      write_options.sync = how == "sync";
+      write_options.disableWAL = how == "nowal";
+    } else if (command == "begin") {
+      batch = std::make_unique<WriteBatch>();
+    } else if (command == "commit") {
+      Check(Open().Write(write_options, batch.get()));
+      batch.reset();
+    } else if (command == "put" || command == "merge" || command == "delrange") {
+      auto* cf = Handle(Word(in));
+      std::string a = Hex(in), b = Hex(in);
+      WriteBatch single;
+      WriteBatch& to = batch ? *batch : single;
+      Check(command == "put" ? to.Put(cf, a, b) : command == "merge" ? to.Merge(cf, a, b) : to.DeleteRange(cf, a, b));
+      if (!batch) Check(Open().Write(write_options, &single));
+    } else if (command == "del" || command == "sdel") {
+      auto* cf = Handle(Word(in));
+      std::string key = Hex(in);
+      WriteBatch single;
+      WriteBatch& to = batch ? *batch : single;
+      Check(command == "del" ? to.Delete(cf, key) : to.SingleDelete(cf, key));
+      if (!batch) Check(Open().Write(write_options, &single));
+    } else if (command == "flush") {
+      Check(Open().Flush(FlushOptions(), Handle(Word(in))));
+    } else if (command == "flush_wal") {
+      Check(Open().FlushWAL(true));
+    } else if (command == "compact") {
+      auto* cf = Handle(Word(in));
+      CompactRangeOptions options;
+      options.bottommost_level_compaction = BottommostLevelCompaction::kForce;
+      int level = 0;
+      if (in >> level) {
+        options.change_level = true;
+        options.target_level = level;
+      }
+      Check(Open().CompactRange(options, cf, nullptr, nullptr));
+    } else if (command == "compact_files") {
+      auto* cf = Handle(Word(in));
+      int level = std::stoi(Word(in));
+      size_t count = std::stoul(Word(in));
+      ColumnFamilyMetaData meta;
+      Open().GetColumnFamilyMetaData(cf, &meta);
+      std::vector<std::string> names;
+      // L0 lists its newest file first; the oldest go down.
+      auto& files = meta.levels[0].files;
+      for (auto f = files.rbegin(); f != files.rend() && names.size() < count; ++f) names.push_back(f->name);
+      Check(Open().CompactFiles(CompactionOptions(), cf, names, level));
+    } else if (command == "wait") {
+#if ROCKSDB_MAJOR >= 8
+      Check(Open().WaitForCompact(WaitForCompactOptions()));
+#else
+      for (int i = 0; i < 6000; i++) {
+        std::string running, pending, flushes;
+        Open().GetProperty("rocksdb.num-running-compactions", &running);
+        Open().GetProperty("rocksdb.compaction-pending", &pending);
+        Open().GetProperty("rocksdb.num-running-flushes", &flushes);
+        if (running == "0" && pending == "0" && flushes == "0") break;
+        usleep(10000);
+      }
+#endif
+    } else if (command == "snap") {
+      snapshots[Word(in)] = Open().GetSnapshot();
+    } else if (command == "release") {
+      std::string name = Word(in);
+      Open().ReleaseSnapshot(snapshots.at(name));
+      snapshots.erase(name);
+    } else if (command == "ingest") {
+      std::string name = Word(in);
+      auto* cf = Handle(name);
+      std::string file = path + ".ingest" + std::to_string(ingested++) + ".sst";
+      SstFileWriter writer(EnvOptions(), Options(db_options, families[name]), cf);
+      Check(writer.Open(file));
+      std::string word;
+      while (in >> word) {
+        std::string key = FromHex(word);
+        Check(writer.Put(key, Hex(in)));
+      }
+      Check(writer.Finish());
+      IngestExternalFileOptions options;
+      options.move_files = true;
+      Check(Open().IngestExternalFile(cf, {file}, options));
+    } else if (command == "dump" || command == "rdump") {
+      Dump(in, command == "rdump");
+    } else if (command == "get") {
+      auto* cf = Handle(Word(in));
+      std::string key = Hex(in), value;
+      Status s = Open().Get(Reads(in), cf, key, &value);
+      if (s.IsNotFound()) {
+        std::cout << "missing\n";
+      } else {
+        Check(s);
+        std::cout << "value " << ToHex(value) << '\n';
+      }
+    } else if (command == "levels") {
+      ColumnFamilyMetaData meta;
+      Open().GetColumnFamilyMetaData(Handle(Word(in)), &meta);
+      for (auto& level : meta.levels) {
+        if (!level.files.empty()) std::cout << "level " << level.level << ' ' << level.files.size() << '\n';
+      }
+    } else if (command == "prop") {
+      auto* cf = Handle(Word(in));
+      std::string value;
+      if (!Open().GetProperty(cf, Word(in), &value)) Fail("no such property");
+      std::cout << "prop " << value << '\n';
+    } else if (command == "verify") {
+      Check(Open().VerifyChecksum());
+    } else if (command == "version") {
+      std::cout << "version " << ROCKSDB_MAJOR << '.' << ROCKSDB_MINOR << '.' << ROCKSDB_PATCH << '\n';
+    } else if (command == "close") {
+      Close();
+    } else if (command == "crash") {
+      std::cout.flush();
+      _exit(0);
+    } else {
+      Fail("unknown command " + command);
+    }
+  }
+};
+
+}  // namespace
+
+int main() {
+  std::ios::sync_with_stdio(false);
+  Driver driver;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    line_number++;
+    driver.Run(line);
+  }
+  if (driver.db) driver.Close();
+  std::cout.flush();
+  return 0;
+}

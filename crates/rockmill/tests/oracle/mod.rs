@@ -1,0 +1,371 @@
+//! Real RocksDB as the judge: its tools, its library behind a small driver, and the newer one in a Python wheel.
+//!
+//! Whatever is missing on the machine makes the tests that need it print `skipped: TEST: REASON` and pass; the test
+//! command gathers these lines.
+#![allow(dead_code)] // Each test binary uses another part of this.
+
+pub mod content;
+pub mod ops;
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// Seconds after which a tool is taken to hang.
+const TOOL_SECONDS_MAX: u32 = 300;
+
+/// Says on the real standard error, past the test harness's capture, that (part of) a test was not run.
+pub fn skip(test: &str, reason: &str) {
+    // One write, so that lines of concurrent tests do not mix.
+    let _ = std::io::stderr().write_all(format!("\nskipped: {test}: {reason}\n").as_bytes());
+}
+
+/// Returns from the test, saying so, unless the value is there.
+#[macro_export]
+macro_rules! need {
+    ($test:expr, $found:expr) => {
+        match $found {
+            Ok(found) => found,
+            Err(reason) => {
+                $crate::oracle::skip($test, &reason);
+                return;
+            }
+        }
+    };
+}
+
+/// A command that is ended when it hangs.
+fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut c = Command::new("timeout");
+    c.arg("--signal=KILL").arg(TOOL_SECONDS_MAX.to_string()).arg(program).stdin(Stdio::null());
+    c
+}
+
+/// Where `program` is, or why it cannot be used.
+pub fn tool(program: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|p| p.is_file())
+        .ok_or_else(|| format!("{program} is not installed (scripts/setup installs it)"))
+}
+
+/// A RocksDB that can run scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// The system's librocksdb (Debian bookworm: 7.8.3).
+    Library,
+    /// The one in the wheel rocksdict (9.8.4).
+    Wheel,
+    /// Any other, named by `ROCKMILL_ROCKSDB_FLAGS`: what to give the compiler to include and link it.
+    Other,
+}
+
+impl Peer {
+    /// The one to run scripts with, or why it cannot be used.
+    pub fn driver(self) -> Result<Driver, String> {
+        static LIBRARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+        static WHEEL: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+        static OTHER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+        match self {
+            Self::Library => {
+                let program = LIBRARY.get_or_init(|| build_driver(&["-lrocksdb".to_owned()])).clone()?;
+                Ok(Driver { peer: self, program, args: vec![] })
+            }
+            Self::Other => {
+                let program = OTHER.get_or_init(|| {
+                    let flags = std::env::var("ROCKMILL_ROCKSDB_FLAGS")
+                        .map_err(|_| "ROCKMILL_ROCKSDB_FLAGS names no other RocksDB".to_owned())?;
+                    build_driver(&flags.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+                });
+                Ok(Driver { peer: self, program: program.clone()?, args: vec![] })
+            }
+            Self::Wheel => {
+                let program = WHEEL.get_or_init(find_wheel).clone()?;
+                Ok(Driver { peer: self, program, args: vec![here().join("driver.py")] })
+            }
+        }
+    }
+
+    /// Those that this machine has; the others are named as skipped for `test`.
+    pub fn all(test: &str) -> Vec<Driver> {
+        let mut found = Vec::new();
+        for peer in [Self::Library, Self::Wheel, Self::Other] {
+            match peer.driver() {
+                Ok(driver) => found.push(driver),
+                // Another RocksDB is a wish, not a need.
+                Err(_) if peer == Self::Other => {}
+                Err(reason) => skip(test, &reason),
+            }
+        }
+        found
+    }
+}
+
+fn here() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle")
+}
+
+/// Compiles the C++ driver, or finds the one that an earlier run compiled from the same source and flags.
+fn build_driver(flags: &[String]) -> Result<PathBuf, String> {
+    let compiler = tool("g++")?;
+    let source = here().join("driver.cc");
+    let text = fs::read(&source).map_err(|e| format!("{}: {e}", source.display()))?;
+    let mut hasher = DefaultHasher::new();
+    (text, flags).hash(&mut hasher);
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = target.join(format!("rocksdb-driver-{:016x}", hasher.finish()));
+    if program.exists() {
+        return Ok(program);
+    }
+    fs::create_dir_all(target).map_err(|e| format!("{}: {e}", target.display()))?;
+    // Under another name first: another test binary may be doing the same.
+    let unfinished = target.join(format!("rocksdb-driver-{}", std::process::id()));
+    let mut c = command(compiler);
+    // A RocksDB built without RTTI cannot be linked with code that has it, the reverse can.
+    c.args(["-std=c++20", "-O1", "-w", "-o"]).arg(&unfinished).arg(&source).args(flags);
+    let out = c.output().map_err(|e| format!("cannot run g++: {e}"))?;
+    if !out.status.success() {
+        let message = String::from_utf8_lossy(&out.stderr);
+        let first = message.lines().find(|l| l.contains("error")).unwrap_or("no message");
+        return Err(format!("cannot compile the RocksDB driver (is librocksdb-dev installed?): {first}"));
+    }
+    fs::rename(&unfinished, &program).map_err(|e| format!("{}: {e}", program.display()))?;
+    Ok(program)
+}
+
+/// A Python that has rocksdict.
+fn find_wheel() -> Result<PathBuf, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut candidates = vec![root.join("target/oracle-venv/bin/python")];
+    candidates.extend(tool("python3"));
+    for python in candidates {
+        let works = command(&python).args(["-c", "import rocksdict"]).output().is_ok_and(|o| o.status.success());
+        if works {
+            return Ok(python);
+        }
+    }
+    Err("the Python wheel rocksdict is not installed (scripts/setup installs it)".to_owned())
+}
+
+/// What a script printed.
+#[derive(Debug)]
+pub struct Answer {
+    lines: Vec<String>,
+}
+
+impl Answer {
+    /// The entries that `dump` printed, in order.
+    pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut out = Vec::new();
+        for line in &self.lines {
+            if let Some(entry) = line.strip_prefix("entry ") {
+                let (key, value) = entry.split_once(' ').expect("a key and a value");
+                out.push((from_hex(key), from_hex(value)));
+            }
+        }
+        out
+    }
+
+    /// What `get` printed, in order.
+    pub fn values(&self) -> Vec<Option<Vec<u8>>> {
+        let mut out = Vec::new();
+        for line in &self.lines {
+            if line == "missing" {
+                out.push(None);
+            } else if let Some(value) = line.strip_prefix("value ") {
+                out.push(Some(from_hex(value)));
+            }
+        }
+        out
+    }
+
+    /// Files by level, as `levels` printed them.
+    pub fn levels(&self) -> Vec<(usize, usize)> {
+        let number = |s: &str| s.parse().expect("a number");
+        self.lines
+            .iter()
+            .filter_map(|l| l.strip_prefix("level "))
+            .map(|l| l.split_once(' ').map(|(level, files)| (number(level), number(files))).expect("two numbers"))
+            .collect()
+    }
+
+    /// What `prop` printed, in order.
+    pub fn properties(&self) -> Vec<&str> {
+        self.lines.iter().filter_map(|l| l.strip_prefix("prop ")).collect()
+    }
+}
+
+/// A RocksDB that was found.
+#[derive(Debug, Clone)]
+pub struct Driver {
+    /// Which.
+    pub peer: Peer,
+    program: PathBuf,
+    args: Vec<PathBuf>,
+}
+
+/// What came of a script.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It ran to its end.
+    Done(Answer),
+    /// This RocksDB lacks something that the script uses.
+    Unsupported(String),
+    /// A command failed; the text names it.
+    Failed(String),
+}
+
+impl Driver {
+    /// Runs a script.
+    pub fn run(&self, script: &Script) -> Outcome {
+        let mut child = command(&self.program)
+            .args(&self.args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("{}: {e}", self.program.display()));
+        let mut stdin = child.stdin.take().expect("piped");
+        let text = script.text.clone();
+        // From a thread: the driver answers while it still reads, and a full pipe either way would stop both.
+        let feeder = std::thread::spawn(move || {
+            let _ = stdin.write_all(text.as_bytes());
+        });
+        let out = child.wait_with_output().expect("the driver's output");
+        feeder.join().expect("the feeder");
+        let stdout = String::from_utf8(out.stdout).expect("the driver prints hex");
+        let last = stdout.lines().last().unwrap_or_default();
+        if out.status.success() {
+            return Outcome::Done(Answer { lines: stdout.lines().map(str::to_owned).collect() });
+        }
+        if let Some(what) = last.strip_prefix("unsupported ") {
+            return Outcome::Unsupported(format!("{:?} has no {what}", self.peer));
+        }
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        let line = last.strip_prefix("error ").and_then(|l| l.split(':').next()).and_then(|n| n.parse::<usize>().ok());
+        let command = line.and_then(|n| script.text.lines().nth(n - 1)).unwrap_or_default();
+        let command: String = command.chars().take(200).collect();
+        Outcome::Failed(format!("{:?}: {last}\n  command: {command}\n  {} {stderr}", self.peer, out.status))
+    }
+
+    /// Runs a script that must work; `None`, said visibly, where this RocksDB lacks something.
+    #[track_caller]
+    pub fn answer(&self, test: &str, script: &Script) -> Option<Answer> {
+        match self.run(script) {
+            Outcome::Done(answer) => Some(answer),
+            Outcome::Unsupported(what) => {
+                skip(test, &what);
+                None
+            }
+            Outcome::Failed(why) => panic!("{test}: {why}"),
+        }
+    }
+}
+
+/// Commands for a [`Driver`]; `driver.cc` describes them.
+#[derive(Debug, Default, Clone)]
+pub struct Script {
+    text: String,
+}
+
+impl Script {
+    /// No commands.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a command.
+    pub fn line(&mut self, line: impl AsRef<str>) -> &mut Self {
+        self.text.push_str(line.as_ref());
+        self.text.push('\n');
+        self
+    }
+
+    /// Opens the database at `path`.
+    pub fn open(&mut self, path: &Path) -> &mut Self {
+        self.line(format!("open {}", path.display()))
+    }
+
+    /// Adds a command about a column family with arguments in hex.
+    pub fn hex(&mut self, command: &str, cf: &str, args: &[&[u8]]) -> &mut Self {
+        self.text.push_str(command);
+        self.text.push(' ');
+        self.text.push_str(cf);
+        for arg in args {
+            self.text.push(' ');
+            push_hex(&mut self.text, arg);
+        }
+        self.text.push('\n');
+        self
+    }
+
+    /// Adds `put`.
+    pub fn put(&mut self, cf: &str, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Self {
+        self.hex("put", cf, &[key.as_ref(), value.as_ref()])
+    }
+}
+
+fn push_hex(out: &mut String, bytes: &[u8]) {
+    if bytes.is_empty() {
+        out.push('-');
+    }
+    for b in bytes {
+        write!(out, "{b:02x}").expect("writing to a string");
+    }
+}
+
+/// Hex as the tools print it; "-" is empty.
+pub fn to_hex(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    push_hex(&mut out, bytes);
+    out
+}
+
+/// The reverse of [`to_hex`]; both cases are read.
+#[track_caller]
+pub fn from_hex(text: &str) -> Vec<u8> {
+    if text == "-" {
+        return vec![];
+    }
+    assert!(text.len() % 2 == 0 && text.is_ascii(), "not hex: {text}");
+    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("hex")).collect()
+}
+
+/// Runs a tool; its standard output, or what it said when it failed.
+pub fn run_tool(program: &Path, args: &[&str]) -> Result<String, String> {
+    let out: Output = command(program).args(args).output().map_err(|e| format!("{}: {e}", program.display()))?;
+    let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
+    if out.status.success() {
+        return Ok(stdout);
+    }
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    Err(format!("{} {args:?}: {}\n{stdout}{stderr}", program.display(), out.status))
+}
+
+/// Copies a database directory, so that a tool that changes what it opens can be given one.
+pub fn copy_dir(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap_or_else(|e| panic!("{}: {e}", to.display()));
+    for entry in fs::read_dir(from).unwrap_or_else(|e| panic!("{}: {e}", from.display())) {
+        let entry = entry.expect("a readable folder");
+        if entry.file_type().expect("a type").is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
+        }
+    }
+}
+
+/// The tables of a database directory, sorted.
+pub fn tables(dir: &Path) -> Vec<PathBuf> {
+    let mut out: Vec<_> = fs::read_dir(dir)
+        .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+        .map(|e| e.expect("a readable folder").path())
+        .filter(|p| p.extension().is_some_and(|e| e == "sst"))
+        .collect();
+    out.sort();
+    out
+}

@@ -1,0 +1,374 @@
+//! The project's rules of style that neither rustfmt nor clippy checks, as tests over the source tree.
+//!
+//! Each rule reports every place that breaks it as `file:line: what`, so that one run shows all there is to do.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[path = "style/lexer.rs"]
+mod lexer;
+
+use lexer::{Line, has_word};
+
+/// Longest file; the aim is 200 to 700 lines.
+const FILE_LINES_MAX: usize = 900;
+/// Longest line, in characters.
+const LINE_CHARS_MAX: usize = 120;
+
+/// Where `unsafe` may stand: files, or folders that end in `/`. Everything else is safe Rust.
+const UNSAFE_ALLOWED: &[&str] = &["crates/rockmill-io/src/aligned.rs", "crates/rockmill-io/src/posix/"];
+
+/// Calls of `.unwrap()` and `panic!` outside tests that have no `// invariant:` comment: file and count. The list
+/// may only shrink.
+const UNWRAP_ALLOWED: &[(&str, usize)] = &[];
+
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("crates/rockmill is two folders below the root").to_path_buf()
+}
+
+/// Every file of the project with one of these endings, as paths from the root, sorted.
+fn files(endings: &[&str]) -> Vec<String> {
+    fn walk(dir: &Path, root: &Path, endings: &[&str], out: &mut Vec<String>) {
+        let entries = fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        for entry in entries {
+            let path = entry.expect("a readable folder").path();
+            let name = path.file_name().expect("entries have names").to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && name != ".git" && name != "fixtures" && name != "shared" {
+                    walk(&path, root, endings, out);
+                }
+            } else if endings.iter().any(|e| name.ends_with(e)) {
+                let relative = path.strip_prefix(root).expect("below the root");
+                out.push(relative.to_string_lossy().into_owned());
+            }
+        }
+    }
+    let root = root();
+    let mut out = Vec::new();
+    walk(&root, &root, endings, &mut out);
+    out.sort();
+    out
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The Rust files, lexed.
+fn rust() -> Vec<(String, Vec<Line>)> {
+    let files: Vec<_> = files(&[".rs"]).into_iter().map(|p| (p.clone(), lexer::lines(&read(&p)))).collect();
+    assert!(files.len() > 20, "the source tree was not found");
+    files
+}
+
+/// True for files whose whole content is test or benchmark code.
+fn is_test_file(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    path.contains("/tests/")
+        || path.contains("/benches/")
+        || name == "tests.rs"
+        || name == "build.rs"
+        || name.ends_with("_tests.rs")
+        || name.ends_with("_test.rs")
+}
+
+#[track_caller]
+fn report(rule: &str, broken: &[String]) {
+    assert!(broken.is_empty(), "{rule}; {} places:\n  {}", broken.len(), broken.join("\n  "));
+}
+
+#[test]
+fn files_and_lines_are_short() {
+    let mut broken = Vec::new();
+    for path in files(&[".rs", ".cc", ".py", ".md"]) {
+        let text = read(&path);
+        if path.ends_with(".rs") && text.lines().count() > FILE_LINES_MAX {
+            broken.push(format!("{path}: {} lines, at most {FILE_LINES_MAX}", text.lines().count()));
+        }
+        for (i, line) in text.lines().enumerate() {
+            let chars = line.chars().count();
+            // A table row or a link of a page cannot be folded.
+            let unfoldable = path.ends_with(".md") && (line.starts_with('|') || line.contains("http"));
+            if chars > LINE_CHARS_MAX && !unfoldable {
+                broken.push(format!("{path}:{}: {chars} characters, at most {LINE_CHARS_MAX}", i + 1));
+            }
+            if line.ends_with([' ', '\t']) {
+                broken.push(format!("{path}:{}: ends in white space", i + 1));
+            }
+        }
+    }
+    report("files and lines are short", &broken);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // Written in two halves, so that this file does not break its own rule.
+    let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
+    let calls = [concat!("todo", "!"), concat!("unimplemented", "!"), concat!("dbg", "!")];
+    let mut broken = Vec::new();
+    for path in files(&[".rs", ".cc", ".py", ".md", ".toml"]) {
+        for (i, line) in read(&path).lines().enumerate() {
+            for word in words {
+                if has_word(line, word) {
+                    broken.push(format!("{path}:{}: {word}", i + 1));
+                }
+            }
+        }
+    }
+    for (path, lines) in rust() {
+        for (i, line) in lines.iter().enumerate() {
+            for call in calls {
+                if line.code.contains(call) {
+                    broken.push(format!("{path}:{}: {call}", i + 1));
+                }
+            }
+            if line.code.contains(concat!("#[", "ignore")) {
+                broken.push(format!("{path}:{}: an ignored test", i + 1));
+            }
+            let allows = ["allow(unused", "allow(dead_code", "allow(clippy::all"];
+            if allows.iter().any(|a| line.code.contains(a)) && !is_test_file(&path) {
+                broken.push(format!("{path}:{}: hides dead code", i + 1));
+            }
+        }
+    }
+    report("nothing is left for later", &broken);
+}
+
+fn may_be_unsafe(path: &str) -> bool {
+    UNSAFE_ALLOWED.iter().any(|a| if a.ends_with('/') { path.starts_with(a) } else { path == *a })
+}
+
+#[test]
+fn unsafe_is_fenced_and_explained() {
+    let mut broken = Vec::new();
+    let mut used = vec![false; UNSAFE_ALLOWED.len()];
+    for (path, lines) in rust() {
+        let allowed = may_be_unsafe(&path);
+        for (i, line) in lines.iter().enumerate() {
+            if !has_word(&line.code, "unsafe") || line.code.trim_start().starts_with('#') {
+                continue;
+            }
+            if !allowed {
+                broken.push(format!("{path}:{}: unsafe outside the modules that may have it", i + 1));
+                continue;
+            }
+            for (entry, used) in UNSAFE_ALLOWED.iter().zip(&mut used) {
+                *used |= path.starts_with(entry);
+            }
+            // `unsafe fn` states its contract in its documentation, everything else in a comment above it.
+            let declares = line.code.contains("unsafe fn") || line.code.contains("unsafe trait");
+            let wanted = if declares { "# Safety" } else { "SAFETY:" };
+            let signature_in_impl = declares && line.code.starts_with("    ") && explains(&lines, i, "SAFETY:");
+            if !explains(&lines, i, wanted) && !signature_in_impl {
+                broken.push(format!("{path}:{}: unsafe without `{wanted}`", i + 1));
+            }
+        }
+    }
+    for (entry, used) in UNSAFE_ALLOWED.iter().zip(used) {
+        if !used {
+            broken.push(format!("{entry}: has no unsafe any more; take it off the list"));
+        }
+    }
+    report("unsafe stands in few, named modules and is explained", &broken);
+}
+
+/// True when the comment that belongs to line `i` says `what`: on the line, or in the comments above it. Attributes
+/// and the beginning of the same statement may stand between.
+fn explains(lines: &[Line], i: usize, what: &str) -> bool {
+    if lines[i].comment.contains(what) {
+        return true;
+    }
+    let mut statement_lines = 0;
+    for line in lines[..i].iter().rev() {
+        let code = line.code.trim();
+        if !line.comment.is_empty() {
+            if line.comment.contains(what) {
+                return true;
+            }
+            if code.is_empty() {
+                continue;
+            }
+        }
+        if code.starts_with("#[") {
+            continue;
+        }
+        if code.is_empty() || code.ends_with([';', '{', '}']) || statement_lines == 4 {
+            return false;
+        }
+        statement_lines += 1;
+    }
+    false
+}
+
+#[test]
+fn crates_without_unsafe_forbid_it() {
+    let mut broken = Vec::new();
+    for path in files(&["lib.rs", "main.rs"]) {
+        let mut parts = path.splitn(4, '/');
+        let (Some("crates"), Some(name), Some("src"), Some(file)) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        if file.contains('/') || UNSAFE_ALLOWED.iter().any(|a| a.starts_with(&format!("crates/{name}/"))) {
+            continue;
+        }
+        if !read(&path).contains("#![forbid(unsafe_code)]") {
+            broken.push(format!("{path}: lacks #![forbid(unsafe_code)]"));
+        }
+    }
+    report("crates without unsafe forbid it", &broken);
+}
+
+#[test]
+fn unwraps_are_counted_and_only_shrink() {
+    let mut counts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (path, lines) in rust() {
+        if is_test_file(&path) {
+            continue;
+        }
+        for (i, line) in lines.iter().enumerate() {
+            let found = line.code.contains(".unwrap()") || has_word(&line.code, "panic!");
+            if found && !line.test && !explains(&lines, i, "invariant:") {
+                counts.entry(path.clone()).or_default().push(i + 1);
+            }
+        }
+    }
+    let mut broken = Vec::new();
+    for (path, at) in &counts {
+        let allowed = UNWRAP_ALLOWED.iter().find(|(p, _)| p == path).map_or(0, |(_, n)| *n);
+        if at.len() > allowed {
+            broken.push(format!(
+                "{path}: {} (lines {at:?}), {allowed} allowed: return an error, or say why it holds in `// invariant:`",
+                at.len()
+            ));
+        }
+    }
+    for (path, allowed) in UNWRAP_ALLOWED {
+        let now = counts.get(*path).map_or(0, Vec::len);
+        if now < *allowed {
+            broken.push(format!("{path}: {now} now, {allowed} on the list: lower the number"));
+        }
+    }
+    report("no unwrap or panic outside tests", &broken);
+}
+
+#[test]
+fn no_path_of_one_machine() {
+    // Built from parts, so that this file does not break its own rule.
+    let paths = ["home", "root", "work", "Users", "tmp/w"].map(|p| format!("/{p}/"));
+    let mut broken = Vec::new();
+    let mut all = files(&[".rs", ".cc", ".py", ".md", ".toml"]);
+    all.extend(["scripts/setup", "scripts/test", "scripts/demo", ".ci/run"].map(String::from));
+    for path in all {
+        for (i, line) in read(&path).lines().enumerate() {
+            for p in &paths {
+                let starts = |at: usize| {
+                    let before = line[..at].chars().next_back();
+                    before.is_none_or(|c| c.is_whitespace() || "\"'`(=:".contains(c))
+                };
+                if line.match_indices(p.as_str()).any(|(at, _)| starts(at)) {
+                    broken.push(format!("{path}:{}: {p}", i + 1));
+                }
+            }
+        }
+    }
+    report("no path of one machine", &broken);
+}
+
+#[test]
+fn manifests_have_licence_description_and_lints() {
+    let mut broken = Vec::new();
+    let top = read("Cargo.toml");
+    for line in ["license = \"MIT OR Apache-2.0\"", "missing_docs = \"warn\"", "undocumented_unsafe_blocks = \"warn\""] {
+        if !top.contains(line) {
+            broken.push(format!("Cargo.toml: lacks {line}"));
+        }
+    }
+    let manifests: Vec<_> = files(&["Cargo.toml"]).into_iter().filter(|p| p.starts_with("crates/")).collect();
+    assert!(manifests.len() >= 5, "the crates were not found");
+    for path in manifests {
+        let text = read(&path);
+        for line in ["license.workspace = true", "description = \"", "[lints]\nworkspace = true"] {
+            if !text.contains(line) {
+                broken.push(format!("{path}: lacks {}", line.replace('\n', " ")));
+            }
+        }
+    }
+    for (path, start) in [("LICENSE-MIT", "MIT License"), ("LICENSE-APACHE", "Apache License")] {
+        if !read(path).contains(start) {
+            broken.push(format!("{path}: is not the {start}"));
+        }
+    }
+    report("manifests have licence, description and lints", &broken);
+}
+
+/// A heading's anchor as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    text.chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+/// The lines of a page outside fenced code.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut code = false;
+    let mut out = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            code = !code;
+        } else if !code {
+            out.push((i + 1, line));
+        }
+    }
+    out
+}
+
+#[test]
+fn links_of_the_pages_lead_somewhere() {
+    let mut broken = Vec::new();
+    let mut links = 0;
+    for path in files(&[".md"]) {
+        let text = read(&path);
+        let folder = root().join(&path).parent().expect("a file has a folder").to_path_buf();
+        for (i, line) in prose(&text) {
+            for (at, _) in line.match_indices("](") {
+                let Some(target) = line[at + 2..].split(')').next() else { continue };
+                if target.contains("://") || target.starts_with("mailto:") || target.contains(' ') {
+                    continue;
+                }
+                links += 1;
+                let (file, fragment) = target.split_once('#').unwrap_or((target, ""));
+                let file = if file.is_empty() { root().join(&path) } else { folder.join(file) };
+                if !file.exists() {
+                    broken.push(format!("{path}:{i}: {target} does not exist"));
+                    continue;
+                }
+                if fragment.is_empty() || file.extension().is_none_or(|e| e != "md") {
+                    continue;
+                }
+                let page = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+                if !prose(&page).iter().any(|(_, l)| l.starts_with('#') && anchor(l) == fragment) {
+                    broken.push(format!("{path}:{i}: {target} has no such heading"));
+                }
+            }
+        }
+    }
+    assert!(links > 0, "the pages have no links: the test sees nothing");
+    report("links of the pages lead somewhere", &broken);
+}
+
+#[test]
+fn public_pages_exist() {
+    let mut broken = Vec::new();
+    for page in ["README.md", "CHANGELOG.md", "ARCHITECTURE.md", "docs/format.md", "docs/rocksdb.md"] {
+        if !root().join(page).exists() {
+            broken.push(format!("{page}: missing"));
+        }
+    }
+    report("public pages exist", &broken);
+}
