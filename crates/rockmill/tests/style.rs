@@ -282,7 +282,8 @@ fn no_path_of_one_machine() {
 fn manifests_have_licence_description_and_lints() {
     let mut broken = Vec::new();
     let top = read("Cargo.toml");
-    for line in ["license = \"MIT OR Apache-2.0\"", "missing_docs = \"warn\"", "undocumented_unsafe_blocks = \"warn\""] {
+    for line in ["license = \"MIT OR Apache-2.0\"", "missing_docs = \"warn\"", "undocumented_unsafe_blocks = \"warn\""]
+    {
         if !top.contains(line) {
             broken.push(format!("Cargo.toml: lacks {line}"));
         }
