@@ -1,14 +1,30 @@
 //! Writes one table.
+//!
+//! ```text
+//! data blocks | filter | index partitions, index | range tombstones | properties | metaindex | footer
+//! ```
+//!
+//! Each block is followed by its compression byte and checksum. A data block ends where RocksDB's
+//! `FlushBlockBySizePolicy` ends it, so that the same entries give the same blocks. An entry is copied once, into the
+//! block being built; finished blocks go to the file's buffer.
 
+use std::cmp::Ordering;
 use std::path::PathBuf;
 
-use rockmill_format::checksum::ChecksumType;
-use rockmill_format::compression::CompressionType;
+use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
+use rockmill_format::checksum::{self, ChecksumType};
+use rockmill_format::coding;
+use rockmill_format::compression::{CompressionType, Compressor, compression_name};
+use rockmill_format::filter::BloomBuilder;
+use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, FORMAT_VERSION_MAX, Footer};
+use rockmill_format::key::{self, MAX_SEQUENCE, ValueType};
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber};
 use rockmill_io::WritableFile;
 
-use crate::error::Result;
+use super::index_builder::IndexBuilder;
+use super::names;
+use crate::error::{Error, Result};
 
 /// Everything that decides a table's bytes. Times, ids and numbers are given, never taken from the world, so that
 /// the same input gives the same file.
@@ -65,53 +81,434 @@ pub struct TableSummary {
     pub tail_size: u64,
 }
 
+/// RocksDB's `FlushBlockBySizePolicy`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FlushPolicy {
+    block_size: usize,
+    /// From this size on a block may end before an entry that would make it too large.
+    almost_full: usize,
+}
+
+impl FlushPolicy {
+    pub fn new(block_size: usize, deviation: usize) -> Self {
+        // RocksDB takes a deviation outside 0 to 100 as 0.
+        let percent = if deviation > 100 { 100 } else { 100 - deviation };
+        Self { block_size, almost_full: block_size.saturating_mul(percent).div_ceil(100) }
+    }
+
+    /// True when the block must end before an entry of these lengths.
+    #[inline]
+    pub fn ends_before(self, block: &BlockBuilder, key_len: usize, value_len: usize) -> bool {
+        let size = block.current_size_estimate();
+        if size >= self.block_size {
+            return true;
+        }
+        size > self.almost_full
+            && self.almost_full > 0
+            && block.estimate_size_after(key_len, value_len) > self.block_size
+    }
+}
+
+/// Smallest and largest key and sequence number of what was added.
+#[derive(Default)]
+struct Boundaries {
+    smallest: InternalKey,
+    largest: InternalKey,
+    smallest_seqno: SequenceNumber,
+    largest_seqno: SequenceNumber,
+}
+
+impl Boundaries {
+    fn widen(&mut self, smallest: &[u8], largest: &[u8], cmp: &InternalKeyComparator) {
+        if self.smallest.is_empty() || cmp.compare(smallest, self.smallest.as_bytes()) == Ordering::Less {
+            self.smallest = InternalKey::from_encoded(smallest);
+        }
+        if self.largest.is_empty() || cmp.compare(largest, self.largest.as_bytes()) == Ordering::Greater {
+            self.largest = InternalKey::from_encoded(largest);
+        }
+    }
+}
+
+/// The file and what every block needs on its way there.
+struct BlockWriter {
+    file: Box<dyn WritableFile>,
+    path: PathBuf,
+    /// Without metaindex and index, which are not known yet.
+    footer: Footer,
+    offset: u64,
+    compressor: Option<Compressor>,
+    compressed: Vec<u8>,
+    any_compressed: bool,
+}
+
+impl BlockWriter {
+    fn append(&mut self, data: &[u8]) -> Result<()> {
+        self.file
+            .append(data)
+            .map_err(|e| Error::io(format!("{}: writing at offset {}", self.path.display(), self.offset), &e))?;
+        self.offset += data.len() as u64;
+        Ok(())
+    }
+
+    /// Writes a block with its trailer, compressed where that is worth it and `compress` allows it.
+    fn write(&mut self, contents: &[u8], compress: bool, kind: CompressionType) -> Result<BlockHandle> {
+        let mut compressed = std::mem::take(&mut self.compressed);
+        let smaller = compress && self.compressor.as_mut().is_some_and(|c| c.compress(contents, &mut compressed));
+        let (data, byte) = if smaller { (compressed.as_slice(), kind as u8) } else { (contents, 0) };
+        self.any_compressed |= smaller;
+        let handle = BlockHandle { offset: self.offset, size: data.len() as u64 };
+        let mut trailer = [byte; BLOCK_TRAILER_LEN];
+        trailer[1..].copy_from_slice(&self.footer.block_checksum(data, byte, handle.offset).to_le_bytes());
+        let written = self.append(data).and_then(|()| self.append(&trailer));
+        self.compressed = compressed;
+        written.map(|()| handle)
+    }
+}
+
 /// Builds a table: entries in order, range tombstones in order (at any time), `finish`.
 pub struct TableBuilder {
-    _private: (),
+    options: TableBuilderOptions,
+    writer: BlockWriter,
+    /// The first failure; every later call gives it again.
+    failed: Option<Error>,
+    policy: FlushPolicy,
+    data_block: BlockBuilder,
+    index: IndexBuilder,
+    filter: Option<BloomBuilder>,
+    range_tombstones: BlockBuilder,
+    scratch: Vec<u8>,
+    properties: TableProperties,
+    boundaries: Boundaries,
+    points: u64,
+    /// First and last point key.
+    first_key: Vec<u8>,
+    last_key: Vec<u8>,
 }
 
 impl TableBuilder {
     /// A builder that appends to `file`.
     pub fn new(options: TableBuilderOptions, file: Box<dyn WritableFile>) -> Self {
-        let _ = (options, file);
-        todo!()
+        let mut failed = None;
+        if !(5..=FORMAT_VERSION_MAX).contains(&options.format_version) {
+            failed = Some(Error::invalid_argument(format!(
+                "format_version {} cannot be written: choose 5 to {FORMAT_VERSION_MAX}",
+                options.format_version
+            )));
+        }
+        let compressor = match options.compression {
+            CompressionType::None => None,
+            kind => match Compressor::new(kind, options.compression_level) {
+                Ok(compressor) => Some(compressor),
+                Err(e) => {
+                    failed = Some(Error::format(&options.path, &e));
+                    None
+                }
+            },
+        };
+        let footer = Footer {
+            format_version: options.format_version,
+            checksum: options.checksum,
+            metaindex: BlockHandle::default(),
+            index: None,
+            base_context_checksum: base_context_checksum(&options),
+        };
+        let writer = BlockWriter {
+            file,
+            path: options.path.clone(),
+            footer,
+            offset: 0,
+            compressor,
+            compressed: Vec::new(),
+            any_compressed: false,
+        };
+        let data_block = BlockBuilder::new(BlockBuilderOptions {
+            restart_interval: options.block_restart_interval,
+            hash_index_util_ratio: options.hash_index_util_ratio,
+            ..BlockBuilderOptions::default()
+        });
+        let range_tombstones =
+            BlockBuilder::new(BlockBuilderOptions { restart_interval: 1, ..BlockBuilderOptions::default() });
+        Self {
+            writer,
+            failed,
+            policy: FlushPolicy::new(options.block_size, options.block_size_deviation),
+            data_block,
+            index: IndexBuilder::new(&options),
+            filter: (options.bloom_bits_per_key > 0.0).then(|| BloomBuilder::new(options.bloom_bits_per_key)),
+            range_tombstones,
+            scratch: Vec::new(),
+            properties: options.properties.clone(),
+            boundaries: Boundaries { smallest_seqno: SequenceNumber::MAX, ..Boundaries::default() },
+            points: 0,
+            first_key: Vec::new(),
+            last_key: Vec::new(),
+            options,
+        }
     }
 
     /// Adds a point entry. Keys rise strictly; a key out of order is an error, not a bad table.
+    #[inline]
     pub fn add(&mut self, ikey: &[u8], value: &[u8]) -> Result<()> {
-        let _ = (ikey, value);
-        todo!()
+        if self.failed.is_some() {
+            return self.again();
+        }
+        let tag = key::tag(ikey);
+        let value_type = match ValueType::from_u8(tag as u8) {
+            Some(t) if ikey.len() >= key::TAG_LEN && u32::try_from(value.len()).is_ok() => t,
+            _ => return self.refuse(ikey, "is not an internal key, or its value is over 4 GiB"),
+        };
+        if self.points > 0 {
+            if self.options.cmp.compare(&self.last_key, ikey) != Ordering::Less {
+                return self.refuse(ikey, "is not after the one before");
+            }
+            if self.policy.ends_before(&self.data_block, ikey.len(), value.len()) {
+                self.flush_block(Some(ikey))?;
+            }
+        } else {
+            self.first_key.extend_from_slice(ikey);
+        }
+        if let Some(filter) = &mut self.filter {
+            filter.add_key(key::user_key(ikey));
+        }
+        self.data_block.add(ikey, value, None);
+        self.last_key.clear();
+        self.last_key.extend_from_slice(ikey);
+        self.points += 1;
+
+        let p = &mut self.properties;
+        p.raw_key_size += ikey.len() as u64;
+        p.raw_value_size += value.len() as u64;
+        match value_type {
+            ValueType::Value => {}
+            ValueType::Deletion | ValueType::SingleDeletion | ValueType::DeletionWithTimestamp => p.num_deletions += 1,
+            ValueType::Merge => p.num_merge_operands += 1,
+            ValueType::BlobIndex | ValueType::WideColumnEntity | ValueType::ValuePreferredSeqno => {}
+            _ => return self.refuse(ikey, "has a type that no table holds"),
+        }
+        let seq = tag >> 8;
+        self.boundaries.smallest_seqno = self.boundaries.smallest_seqno.min(seq);
+        self.boundaries.largest_seqno = self.boundaries.largest_seqno.max(seq);
+        Ok(())
+    }
+
+    #[cold]
+    fn again(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    #[cold]
+    fn refuse(&mut self, ikey: &[u8], why: &str) -> Result<()> {
+        let key: String = ikey.iter().map(|b| format!("{b:02x}")).collect();
+        self.fail(Error::corruption(format!("{}: key {key} {why}", self.options.path.display())))
+    }
+
+    fn fail(&mut self, e: Error) -> Result<()> {
+        self.failed = Some(e.clone());
+        Err(e)
+    }
+
+    /// Writes the current data block; `next` is the key that comes behind it.
+    fn flush_block(&mut self, next: Option<&[u8]>) -> Result<()> {
+        if self.data_block.is_empty() {
+            return Ok(());
+        }
+        let contents = self.data_block.finish();
+        let handle = match self.writer.write(contents, true, self.options.compression) {
+            Ok(handle) => handle,
+            Err(e) => {
+                self.failed = Some(e.clone());
+                return Err(e);
+            }
+        };
+        self.data_block.reset();
+        self.properties.num_data_blocks += 1;
+        self.properties.data_size = self.writer.offset;
+        self.index.add(&self.last_key, next, handle, &self.options.cmp);
+        Ok(())
     }
 
     /// Adds a range tombstone; begins rise.
     pub fn add_range_tombstone(&mut self, begin: &[u8], end: &[u8], seq: SequenceNumber) -> Result<()> {
-        let _ = (begin, end, seq);
-        todo!()
+        if self.failed.is_some() {
+            return self.again();
+        }
+        self.scratch.clear();
+        key::append_internal_key(&mut self.scratch, begin, seq, ValueType::RangeDeletion);
+        let last = self.range_tombstones.last_key();
+        if !last.is_empty() && self.options.cmp.compare(last, &self.scratch) != Ordering::Less {
+            let key = std::mem::take(&mut self.scratch);
+            return self.refuse(&key, "begins a range tombstone and is not after the one before");
+        }
+        self.range_tombstones.add(&self.scratch, end, None);
+        let p = &mut self.properties;
+        p.raw_key_size += self.scratch.len() as u64;
+        p.raw_value_size += end.len() as u64;
+        p.num_deletions += 1;
+        p.num_range_deletions += 1;
+        let largest = InternalKey::new(end, MAX_SEQUENCE, ValueType::RangeDeletion);
+        self.boundaries.widen(&self.scratch, largest.as_bytes(), &self.options.cmp);
+        self.boundaries.smallest_seqno = self.boundaries.smallest_seqno.min(seq);
+        self.boundaries.largest_seqno = self.boundaries.largest_seqno.max(seq);
+        Ok(())
     }
 
     /// Widens the file's boundaries beyond its points (truncated range tombstones); kept if outside.
     pub fn extend_boundaries(&mut self, smallest: &InternalKey, largest: &InternalKey) {
-        let _ = (smallest, largest);
-        todo!()
+        self.boundaries.widen(smallest.as_bytes(), largest.as_bytes(), &self.options.cmp);
     }
 
     /// Point entries added.
     pub fn num_entries(&self) -> u64 {
-        todo!()
+        self.points
     }
 
     /// Bytes written so far and buffered in the current block: near the final size.
     pub fn file_size_estimate(&self) -> u64 {
-        todo!()
+        let block = if self.data_block.is_empty() { 0 } else { self.data_block.current_size_estimate() };
+        self.writer.offset + block as u64
     }
 
     /// Writes the rest, syncs and closes the file.
-    pub fn finish(self) -> Result<TableSummary> {
-        todo!()
+    pub fn finish(mut self) -> Result<TableSummary> {
+        self.again()?;
+        self.flush_block(None)?;
+        let tail_start = self.writer.offset;
+        let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
+
+        if let Some(mut filter) = self.filter.take() {
+            let entries = filter.num_keys();
+            if entries > 0 {
+                let contents = filter.finish();
+                self.properties.num_filter_entries = entries as u64;
+                self.properties.filter_size = contents.len() as u64;
+                metaindex.push((names::FULL_FILTER.into(), self.write_plain(&contents)?));
+            }
+            self.properties.filter_policy_name = names::BLOOM_POLICY.into();
+        }
+
+        let (writer, kind) = (&mut self.writer, self.options.compression);
+        let index = self.index.finish(|block| writer.write(block, true, kind))?;
+        self.properties.index_size = index.size + BLOCK_TRAILER_LEN as u64;
+        self.properties.index_partitions = index.partitions;
+        self.properties.top_level_index_size = index.top_level_size;
+        self.properties.index_key_is_user_key = u64::from(index.user_keys);
+        self.properties.index_value_is_delta_encoded = 1;
+        if self.options.format_version >= 6 {
+            metaindex.push((names::INDEX.into(), index.handle));
+        }
+
+        if !self.range_tombstones.is_empty() {
+            let contents = self.range_tombstones.finish().to_vec();
+            metaindex.push((names::RANGE_DEL.into(), self.write_plain(&contents)?));
+        }
+
+        self.complete_properties(tail_start);
+        let contents = self.properties.encode_block();
+        metaindex.push((names::PROPERTIES.into(), self.write_plain(&contents)?));
+
+        metaindex.sort();
+        let contents = metaindex_block(&metaindex);
+        let metaindex = self.write_plain(&contents)?;
+        let footer = Footer {
+            metaindex,
+            index: (self.options.format_version < 6).then_some(index.handle),
+            ..self.writer.footer
+        };
+        let encoded = footer.encode(self.writer.offset);
+        self.writer.append(&encoded)?;
+        let sync = |e: &std::io::Error| Error::io(format!("{}: syncing", self.options.path.display()), e);
+        self.writer.file.sync().map_err(|e| sync(&e))?;
+        self.writer.file.close().map_err(|e| sync(&e))?;
+
+        if self.points > 0 {
+            self.boundaries.widen(&self.first_key, &self.last_key, &self.options.cmp);
+        }
+        Ok(TableSummary {
+            file_size: self.writer.offset,
+            smallest: self.boundaries.smallest,
+            largest: self.boundaries.largest,
+            smallest_seqno: if self.boundaries.smallest_seqno == SequenceNumber::MAX {
+                0
+            } else {
+                self.boundaries.smallest_seqno
+            },
+            largest_seqno: self.boundaries.largest_seqno,
+            properties: self.properties,
+            tail_size: self.writer.offset - tail_start,
+        })
+    }
+
+    fn write_plain(&mut self, contents: &[u8]) -> Result<BlockHandle> {
+        self.writer.write(contents, false, CompressionType::None)
+    }
+
+    fn complete_properties(&mut self, tail_start: u64) {
+        let o = &self.options;
+        let used = self.writer.any_compressed;
+        let p = &mut self.properties;
+        p.num_entries = self.points + p.num_range_deletions;
+        p.format_version = u64::from(o.format_version);
+        p.tail_start_offset = tail_start;
+        p.comparator_name = o.cmp.user_comparator().name().into();
+        p.compression_name = compression_name(o.format_version, o.compression, used);
+        let default = |field: &mut String, value: &str| {
+            if field.is_empty() {
+                *field = value.into();
+            }
+        };
+        default(&mut p.merge_operator_name, "nullptr");
+        default(&mut p.prefix_extractor_name, "nullptr");
+        default(&mut p.property_collectors_names, "[]");
+        let level = if o.compression_level == i32::MAX { 32767 } else { o.compression_level };
+        default(
+            &mut p.compression_options,
+            &format!(
+                "window_bits=-14; level={level}; strategy=0; max_dict_bytes=0; zstd_max_train_bytes=0; enabled=0; \
+                 max_dict_buffer_bytes=0; use_zstd_dict_trainer=1; "
+            ),
+        );
+        let index_type: u32 = if o.two_level_index { 2 } else { 0 };
+        p.other.insert(names::INDEX_TYPE.into(), index_type.to_le_bytes().to_vec());
+        p.other.insert(names::WHOLE_KEY_FILTERING.into(), names::TRUE.to_vec());
+        p.other.insert(names::PREFIX_FILTERING.into(), names::FALSE.to_vec());
+        if self.points > 0 {
+            let varint = |v| {
+                let mut b = Vec::new();
+                coding::put_varint64(&mut b, v);
+                b
+            };
+            p.other.insert(names::KEY_LARGEST_SEQNO.into(), varint(self.boundaries.largest_seqno));
+            p.other.insert(names::KEY_SMALLEST_SEQNO.into(), varint(self.boundaries.smallest_seqno));
+        }
     }
 
     /// Closes without finishing; the caller deletes the file.
-    pub fn abandon(self) {
-        todo!()
+    pub fn abandon(mut self) {
+        // The file is to be deleted: that its last bytes cannot be written does not matter.
+        let _ = self.writer.file.close();
     }
+}
+
+/// A number that differs between files (format_version 6 and newer): from the ids that the caller gave, so that the
+/// same job writes the same bytes.
+fn base_context_checksum(options: &TableBuilderOptions) -> u32 {
+    if options.format_version < 6 {
+        return 0;
+    }
+    let p = &options.properties;
+    let mut crc = checksum::crc32c(&p.orig_file_number.to_le_bytes());
+    crc = checksum::crc32c_extend(crc, p.db_session_id.as_bytes());
+    crc = checksum::crc32c_extend(crc, p.db_id.as_bytes());
+    crc.max(1)
+}
+
+fn metaindex_block(entries: &[(String, BlockHandle)]) -> Vec<u8> {
+    let mut block = BlockBuilder::new(BlockBuilderOptions { restart_interval: 1, ..BlockBuilderOptions::default() });
+    let mut value = Vec::new();
+    for (name, handle) in entries {
+        value.clear();
+        handle.encode(&mut value);
+        block.add(name.as_bytes(), &value, None);
+    }
+    block.finish().to_vec()
 }

@@ -1,9 +1,16 @@
 //! Block-based tables (SST files): builder, reader, iterators, block cache.
 
+mod block_file;
 mod builder;
 mod cache;
+mod index;
+mod index_builder;
+mod iter;
+mod names;
+mod open;
 mod reader;
 
 pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
 pub use cache::{BlockCache, CacheStats, CachedBlock};
-pub use reader::{TableOpenOptions, TableReadOptions, TableReader};
+pub use iter::{CompactionIter, TableIter};
+pub use reader::{IndexType, TableOpenOptions, TableReadOptions, TableReader};

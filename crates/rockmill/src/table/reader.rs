@@ -1,15 +1,27 @@
-//! Reads one table.
+//! Reads one table. Opening is in `open`, iterators in `iter`, the check of a whole file in `verify`.
+//!
+//! A lookup asks the range tombstones, then the filter, then the index, all in memory, and reads one data block from
+//! the cache or the file; a second one only where versions of the key go on there.
 
-use std::path::PathBuf;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::filter::FilterReader;
+use rockmill_format::footer::{BlockHandle, Footer};
+use rockmill_format::key::{self, ParsedInternalKey};
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 use rockmill_io::RandomAccessFile;
 
-use super::cache::BlockCache;
-use crate::error::Result;
-use crate::get::GetContext;
+use super::block_file::BlockFile;
+use super::cache::{BlockCache, CachedBlock};
+use super::index::TableIndex;
+use super::iter::{CompactionIter, TableIter};
+use super::open;
+use crate::error::{Error, ErrorKind, Result};
+use crate::get::{GetContext, GetState, ValueSource};
 use crate::iter::InternalIterator;
 use crate::range_del::FragmentedRangeTombstones;
 
@@ -32,11 +44,6 @@ impl Default for TableReadOptions {
     }
 }
 
-/// An open table. Index and filter stay in memory; data blocks come from the cache or the file.
-pub struct TableReader {
-    _private: (),
-}
-
 /// What `open` needs.
 #[derive(Clone)]
 pub struct TableOpenOptions {
@@ -51,57 +58,298 @@ pub struct TableOpenOptions {
     pub largest_seqno: Option<SequenceNumber>,
 }
 
+/// Which index the file has (RocksDB's `BlockBasedTableOptions::IndexType`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexType {
+    /// One block, binary search.
+    BinarySearch,
+    /// One block, with hashed prefixes beside it, which are not used here.
+    HashSearch,
+    /// Partitions and an index over them.
+    TwoLevelIndexSearch,
+    /// One block, with the first key of each data block.
+    BinarySearchWithFirstKey,
+}
+
+impl IndexType {
+    /// The type with this number in the table's properties.
+    pub(super) fn from_u32(v: u32) -> Option<Self> {
+        [Self::BinarySearch, Self::HashSearch, Self::TwoLevelIndexSearch, Self::BinarySearchWithFirstKey]
+            .get(v as usize)
+            .copied()
+    }
+}
+
+/// A table's filter in memory.
+#[derive(Debug)]
+pub(super) enum Filter {
+    /// There is none that can be used.
+    None,
+    /// One for all keys.
+    Full(FilterReader),
+    /// Several, each for the keys up to its separator.
+    Partitioned(TableIndex, Vec<FilterReader>),
+}
+
+impl Filter {
+    /// False when the table certainly lacks the user key of `ikey`.
+    #[inline]
+    pub fn may_match(&self, ikey: &[u8], cmp: &InternalKeyComparator) -> bool {
+        match self {
+            Self::None => true,
+            Self::Full(filter) => filter.may_match(key::user_key(ikey)),
+            Self::Partitioned(index, partitions) => {
+                // Keys behind the last separator are the last partition's.
+                let at = index.seek(ikey, cmp).min(partitions.len().saturating_sub(1));
+                partitions.get(at).is_none_or(|f| f.may_match(key::user_key(ikey)))
+            }
+        }
+    }
+
+    pub fn memory_usage(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Full(filter) => filter.memory_usage(),
+            Self::Partitioned(index, partitions) => {
+                index.memory_usage() + partitions.iter().map(FilterReader::memory_usage).sum::<usize>()
+            }
+        }
+    }
+}
+
+/// An open table. Index and filter stay in memory; data blocks come from the cache or the file.
+pub struct TableReader {
+    pub(super) blocks: BlockFile,
+    pub(super) cmp: InternalKeyComparator,
+    pub(super) cache: Option<(Arc<BlockCache>, u64)>,
+    pub(super) index: TableIndex,
+    pub(super) filter: Filter,
+    pub(super) range_tombstones: Option<Arc<FragmentedRangeTombstones>>,
+    pub(super) properties: TableProperties,
+    pub(super) index_type: IndexType,
+    pub(super) index_handle: BlockHandle,
+    pub(super) metaindex: Vec<(String, BlockHandle)>,
+    pub(super) global_seqno: Option<SequenceNumber>,
+}
+
+impl std::fmt::Debug for TableReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableReader")
+            .field("path", &self.blocks.path)
+            .field("blocks", &self.index.len())
+            .finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// A cursor whose key buffer serves one lookup after another.
+    static CURSOR: Cell<Option<Box<BlockCursor>>> = const { Cell::new(None) };
+}
+
 impl TableReader {
     /// Reads footer, properties, index, filter and range tombstones.
     pub fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<Arc<Self>> {
-        let _ = (file, options);
-        todo!()
+        open::open(file, options).map(Arc::new)
     }
 
     /// Looks up `ikey` (user key with the snapshot's sequence number): tells `ctx` of the newest range tombstone over
     /// it at or below the snapshot, then asks the filter, then offers entries of that user key, newest first.
     pub fn get(&self, ikey: &[u8], ro: TableReadOptions, ctx: &mut GetContext<'_>) -> Result<()> {
-        let _ = (ikey, ro, ctx);
-        todo!()
+        if let Some(tombstones) = &self.range_tombstones {
+            let seq = tombstones.max_covering(key::user_key(ikey), key::sequence(ikey), &self.cmp);
+            if seq > 0 {
+                ctx.cover(seq);
+            }
+        }
+        if !self.filter.may_match(ikey, &self.cmp) {
+            return Ok(());
+        }
+        let at = self.index.seek(ikey, &self.cmp);
+        if at == self.index.len() {
+            return Ok(());
+        }
+        let mut cursor = CURSOR.take();
+        let result = self.get_from(at, ikey, ro, ctx, &mut cursor);
+        CURSOR.set(cursor);
+        result
+    }
+
+    fn get_from(
+        &self,
+        mut at: usize,
+        ikey: &[u8],
+        ro: TableReadOptions,
+        ctx: &mut GetContext<'_>,
+        cursor: &mut Option<Box<BlockCursor>>,
+    ) -> Result<()> {
+        let user_key = key::user_key(ikey);
+        loop {
+            let handle = self.index.handle(at);
+            let block = self.block(handle, ro)?;
+            let cursor = reset_cursor(cursor, block.layout(), self.data_kind());
+            let data = block.data();
+            let wrap = |e| self.blocks.error(handle, &e);
+            // In a later block all entries are behind `ikey`, so that this finds the first.
+            if !cursor.seek_for_get(data, ikey, &self.cmp).map_err(wrap)? {
+                return Ok(());
+            }
+            while cursor.valid() {
+                let key = ParsedInternalKey::parse(cursor.key()).map_err(wrap)?;
+                if self.cmp.compare_user(key.user_key, user_key).is_ne() {
+                    return Ok(());
+                }
+                if !ctx.offer(key, ValueSource::Block(&block, cursor.value_range())) {
+                    if let GetState::Failed(e) = &mut ctx.state {
+                        *e = e.clone().context(self.blocks.path.display());
+                    }
+                    return Ok(());
+                }
+                cursor.next(data).map_err(wrap)?;
+            }
+            // Further versions are in the next block only if this one's separator is the same user key.
+            if self.index.has_user_keys() || self.cmp.compare_user(self.index.user_key(at), user_key).is_gt() {
+                return Ok(());
+            }
+            at += 1;
+            if at == self.index.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A data block from the cache or the file.
+    #[inline]
+    pub(super) fn block(&self, handle: BlockHandle, ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
+        if let Some((cache, id)) = &self.cache
+            && let Some(block) = cache.get(*id, handle.offset)
+        {
+            return Ok(block);
+        }
+        self.read_block(handle, ro)
+    }
+
+    #[cold]
+    fn read_block(&self, handle: BlockHandle, ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
+        if ro.cache_only {
+            return Err(self.not_in_cache(handle));
+        }
+        let block = Arc::new(self.blocks.read_data_block(handle, ro.verify_checksums)?);
+        if let Some((cache, id)) = &self.cache
+            && ro.fill_cache
+        {
+            cache.insert(*id, handle.offset, Arc::clone(&block));
+        }
+        Ok(block)
+    }
+
+    pub(super) fn not_in_cache(&self, handle: BlockHandle) -> Error {
+        Error::new(
+            ErrorKind::Incomplete,
+            format!("{}: block at offset {} is not in the cache", self.blocks.path.display(), handle.offset),
+        )
+    }
+
+    /// How data blocks are decoded.
+    #[inline]
+    pub(super) fn data_kind(&self) -> BlockKind {
+        BlockKind::Data { global_seqno: self.global_seqno }
     }
 
     /// Iterates over the point entries; the table stays open while the iterator lives.
     pub fn iter(self: &Arc<Self>, ro: TableReadOptions) -> Box<dyn InternalIterator> {
-        let _ = ro;
-        todo!()
+        Box::new(TableIter::cached(Arc::clone(self), ro))
+    }
+
+    /// Reads the table from front to back for a compaction, past the cache, `readahead` bytes at a time (0: block by
+    /// block). Only `seek_to_first`, `seek` and `next` move it.
+    pub fn compaction_iter(self: &Arc<Self>, readahead: usize, verify: bool) -> CompactionIter {
+        TableIter::streaming(Arc::clone(self), readahead, verify)
     }
 
     /// The range tombstones, fragmented; `None` when there are none.
     pub fn range_tombstones(&self) -> Option<&Arc<FragmentedRangeTombstones>> {
-        todo!()
+        self.range_tombstones.as_ref()
     }
 
     /// The properties.
     pub fn properties(&self) -> &TableProperties {
-        todo!()
+        &self.properties
+    }
+
+    /// The footer.
+    pub fn footer(&self) -> &Footer {
+        &self.blocks.footer
+    }
+
+    /// The file's path, as given to `open`.
+    pub fn path(&self) -> &Path {
+        &self.blocks.path
+    }
+
+    /// Which index the file has.
+    pub fn index_type(&self) -> IndexType {
+        self.index_type
+    }
+
+    /// The sequence number that all keys of an ingested file have.
+    pub fn global_seqno(&self) -> Option<SequenceNumber> {
+        self.global_seqno
+    }
+
+    /// Data blocks in the table.
+    pub fn num_data_blocks(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Where the data blocks end.
+    pub(super) fn data_end(&self) -> u64 {
+        self.index.len().checked_sub(1).map_or(0, |last| self.index.handle(last).end())
     }
 
     /// Offset in the file where the data for `ikey` begins or would begin.
     pub fn approximate_offset(&self, ikey: &[u8]) -> u64 {
-        let _ = ikey;
-        todo!()
+        let at = self.index.seek(ikey, &self.cmp);
+        if at < self.index.len() { self.index.handle(at).offset } else { self.data_end() }
     }
 
     /// User keys that cut the table into parts of about equal bytes (from the index), for subcompactions: (key, bytes
-    /// up to it), at most `max` of them.
+    /// up to it), at most `max` of them. The last is at or after the table's last point key.
     pub fn anchors(&self, max: usize) -> Result<Vec<(Vec<u8>, u64)>> {
-        let _ = max;
-        todo!()
-    }
-
-    /// Reads every block, checks checksums, key order, that the index agrees with the data, that the filter has every
-    /// key, and the counts in the properties.
-    pub fn verify(&self) -> Result<()> {
-        todo!()
+        let total = self.data_end();
+        let mut anchors = Vec::new();
+        if max == 0 {
+            return Ok(anchors);
+        }
+        let mut wanted = 1u128;
+        for i in 0..self.index.len() {
+            let end = self.index.handle(i).end();
+            let reached = u128::from(end) * max as u128 / u128::from(total.max(1));
+            if reached >= wanted {
+                anchors.push((self.index.user_key(i).to_vec(), end));
+                wanted = reached + 1;
+            }
+        }
+        Ok(anchors)
     }
 
     /// Bytes of index, filter and tombstones held in memory.
     pub fn memory_usage(&self) -> usize {
-        todo!()
+        let dictionary = self.blocks.dictionary.as_ref().map_or(0, |d| d.memory_usage());
+        let tombstones = self.range_tombstones.as_ref().map_or(0, |t| {
+            t.iter().map(|(begin, end, _)| begin.len() + end.len() + size_of::<SequenceNumber>()).sum()
+        });
+        size_of::<Self>() + self.index.memory_usage() + self.filter.memory_usage() + dictionary + tombstones
+    }
+}
+
+/// The cursor, made on first use, set to a block.
+#[inline]
+fn reset_cursor(cursor: &mut Option<Box<BlockCursor>>, layout: BlockLayout, kind: BlockKind) -> &mut BlockCursor {
+    match cursor {
+        Some(c) => {
+            c.reset(layout, kind);
+            c
+        }
+        None => cursor.insert(Box::new(BlockCursor::new(layout, kind))),
     }
 }

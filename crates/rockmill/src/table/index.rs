@@ -1,0 +1,202 @@
+//! A table's index in memory: one entry for each data block, whatever the index looked like in the file.
+//!
+//! Single-block, hash, two-level and first-key indexes all become the same three arrays (separators, offsets, sizes),
+//! so that a position is a plain number and stepping costs nothing. For byte order, a further array holds eight bytes
+//! of each separator as an integer, taken behind the prefix that all separators share: a search is a search over
+//! integers, and whole separators are compared only among equals.
+//!
+//! Invariants: separators do not fall; blocks rise and do not overlap; each block with its trailer lies in the file.
+//! Separator `i` is at or after every key of block `i` and before every key of block `i + 1`.
+
+use std::cmp::Ordering;
+
+use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::footer::BlockHandle;
+use rockmill_format::{FormatError, InternalKeyComparator, key};
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(super) struct TableIndex {
+    separators: Vec<u8>,
+    /// Where each separator ends.
+    ends: Vec<u32>,
+    offsets: Vec<u64>,
+    sizes: Vec<u32>,
+    /// Separators are user keys, without a tag.
+    user_keys: bool,
+    /// Length of the prefix that the user keys of all separators share; byte order only.
+    common: usize,
+    /// Eight bytes of each user key behind the common prefix, big-endian, zeros where it is shorter. Empty for other
+    /// orders.
+    heads: Vec<u64>,
+}
+
+type Result<T> = std::result::Result<T, FormatError>;
+
+impl TableIndex {
+    /// An index without entries.
+    pub fn new(user_keys: bool) -> Self {
+        Self { user_keys, ..Self::default() }
+    }
+
+    /// Appends the entries of an index block, which come behind those appended before. `file_size` bounds the blocks.
+    pub fn append_block(
+        &mut self,
+        block: &[u8],
+        kind: BlockKind,
+        cmp: &InternalKeyComparator,
+        file_size: u64,
+    ) -> Result<()> {
+        let mut cursor = BlockCursor::new(BlockLayout::parse(block)?, kind);
+        cursor.seek_to_first(block)?;
+        while cursor.valid() {
+            self.push(cursor.key(), cursor.handle(), cmp, file_size)?;
+            cursor.next(block)?;
+        }
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        separator: &[u8],
+        handle: BlockHandle,
+        cmp: &InternalKeyComparator,
+        file_size: u64,
+    ) -> Result<()> {
+        let bad = |what: String| FormatError::corruption(format!("index entry {}: {what}", self.len()), 0);
+        if !self.user_keys && separator.len() < key::TAG_LEN {
+            return Err(bad(format!("separator of {} bytes is no internal key", separator.len())));
+        }
+        if handle.end() > file_size {
+            return Err(bad(format!(
+                "block at offset {} of {} bytes ends behind the file's {file_size} bytes",
+                handle.offset, handle.size
+            )));
+        }
+        let size = u32::try_from(handle.size).map_err(|_| bad(format!("block of {} bytes", handle.size)))?;
+        if let Some(last) = self.len().checked_sub(1) {
+            let last_handle = self.handle(last);
+            if handle.offset < last_handle.end() {
+                return Err(bad(format!(
+                    "block at offset {} overlaps the one before, at {}",
+                    handle.offset, last_handle.offset
+                )));
+            }
+            let order = if self.user_keys {
+                cmp.compare_user(self.separator(last), separator)
+            } else {
+                cmp.compare(self.separator(last), separator)
+            };
+            if order == Ordering::Greater {
+                return Err(bad("separators out of order".into()));
+            }
+        }
+        self.separators.extend_from_slice(separator);
+        let end = u32::try_from(self.separators.len())
+            .map_err(|_| FormatError::unsupported("an index with more than 4 GiB of keys"))?;
+        self.ends.push(end);
+        self.offsets.push(handle.offset);
+        self.sizes.push(size);
+        Ok(())
+    }
+
+    /// Completes the index: no further blocks are appended.
+    pub fn finish(&mut self, cmp: &InternalKeyComparator) {
+        if cmp.is_bytewise() && self.len() > 0 {
+            let (first, last) = (self.user_key(0), self.user_key(self.len() - 1));
+            self.common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+            self.heads = (0..self.len()).map(|i| head(&self.user_key(i)[self.common..])).collect();
+        }
+        self.separators.shrink_to_fit();
+        self.ends.shrink_to_fit();
+        self.offsets.shrink_to_fit();
+        self.sizes.shrink_to_fit();
+    }
+
+    /// Entries.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Where block `i` is.
+    #[inline]
+    pub fn handle(&self, i: usize) -> BlockHandle {
+        BlockHandle { offset: self.offsets[i], size: u64::from(self.sizes[i]) }
+    }
+
+    /// Separator `i` as stored: an internal key, or a user key.
+    #[inline]
+    pub fn separator(&self, i: usize) -> &[u8] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
+        &self.separators[start..self.ends[i] as usize]
+    }
+
+    /// The user key of separator `i`.
+    #[inline]
+    pub fn user_key(&self, i: usize) -> &[u8] {
+        let s = self.separator(i);
+        if self.user_keys { s } else { key::user_key(s) }
+    }
+
+    /// True when separators are user keys: then no user key spans two blocks.
+    #[inline]
+    pub fn has_user_keys(&self) -> bool {
+        self.user_keys
+    }
+
+    /// The first block that may hold `target` (an internal key) or a later key; `len` when all keys are before it.
+    #[inline]
+    pub fn seek(&self, target: &[u8], cmp: &InternalKeyComparator) -> usize {
+        if self.heads.is_empty() {
+            return self.search(0, self.len(), target, cmp);
+        }
+        let user = key::user_key(target);
+        let prefix = &self.user_key(0)[..self.common];
+        let (front, rest) = user.split_at(user.len().min(self.common));
+        match front.cmp(prefix) {
+            Ordering::Less => return 0,
+            Ordering::Greater => return self.len(),
+            Ordering::Equal => {}
+        }
+        let wanted = head(rest);
+        let from = self.heads.partition_point(|h| *h < wanted);
+        match self.heads.get(from) {
+            Some(h) if *h == wanted => {
+                let to = from + self.heads[from..].partition_point(|h| *h == wanted);
+                self.search(from, to, target, cmp)
+            }
+            _ => from,
+        }
+    }
+
+    /// The first of `from..to` whose separator is at or after `target`, or `to`.
+    fn search(&self, mut from: usize, mut to: usize, target: &[u8], cmp: &InternalKeyComparator) -> usize {
+        let user = key::user_key(target);
+        while from < to {
+            let mid = from + (to - from) / 2;
+            let separator = self.separator(mid);
+            let order = if self.user_keys { cmp.compare_user(separator, user) } else { cmp.compare(separator, target) };
+            if order == Ordering::Less { from = mid + 1 } else { to = mid }
+        }
+        from
+    }
+
+    /// Bytes held.
+    pub fn memory_usage(&self) -> usize {
+        self.separators.capacity()
+            + self.ends.capacity() * 4
+            + self.sizes.capacity() * 4
+            + (self.offsets.capacity() + self.heads.capacity()) * 8
+    }
+}
+
+/// The first eight bytes as a big-endian integer, zeros where there are fewer: orders as the bytes do, except that
+/// equal heads say nothing.
+#[inline]
+fn head(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk::<8>() {
+        Some(chunk) => u64::from_be_bytes(*chunk),
+        None => bytes.iter().enumerate().fold(0, |h, (i, b)| h | u64::from(*b) << (56 - 8 * i)),
+    }
+}

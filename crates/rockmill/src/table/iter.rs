@@ -1,0 +1,471 @@
+//! Iterators over one table: position in the index, then in a data block.
+//!
+//! The two kinds differ only in where blocks come from ([`Source`]): reads take them from the cache and read ahead when
+//! access is sequential; compactions stream the file through one buffer, past the cache. Steps inside a block touch
+//! neither the source nor the index.
+
+use std::sync::Arc;
+
+use rockmill_format::FormatError;
+use rockmill_format::block::{BlockCursor, BlockLayout};
+use rockmill_format::footer::BlockHandle;
+
+use super::block_file::Stored;
+use super::cache::CachedBlock;
+use super::reader::{TableReadOptions, TableReader};
+use crate::error::{Error, Result};
+use crate::iter::InternalIterator;
+
+/// Iterator of a compaction; see [`TableReader::compaction_iter`].
+pub type CompactionIter = TableIter<Stream>;
+
+/// A block without entries, for cursors that have no block yet: no restart points.
+const NO_BLOCK: [u8; 4] = [0; 4];
+
+/// Gives data blocks one at a time.
+pub trait Source: Send {
+    /// Makes block `handle` the current one.
+    fn load(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout>;
+    /// The current block's contents; empty before the first.
+    fn data(&self) -> &[u8];
+}
+
+/// Iterator over the point entries of a table.
+pub struct TableIter<S> {
+    table: Arc<TableReader>,
+    source: S,
+    cursor: BlockCursor,
+    /// The current block, meaningful while one is loaded.
+    at: usize,
+    loaded: bool,
+    error: Option<Error>,
+}
+
+impl TableIter<Cached> {
+    pub(super) fn cached(table: Arc<TableReader>, ro: TableReadOptions) -> Self {
+        Self::new(table, Cached::new(ro))
+    }
+}
+
+impl TableIter<Stream> {
+    pub(super) fn streaming(table: Arc<TableReader>, readahead: usize, verify: bool) -> Self {
+        let source = Stream {
+            window: Window::default(),
+            current: Current::None,
+            scratch: Vec::new(),
+            readahead,
+            verify,
+            end: table.data_end(),
+        };
+        Self::new(table, source)
+    }
+
+    /// Keeps read-ahead from going past the block that holds or would hold `ikey`. Reading further still works.
+    pub fn limit_readahead(&mut self, ikey: &[u8]) {
+        let at = self.table.index.seek(ikey, &self.table.cmp);
+        if at < self.table.index.len() {
+            self.source.end = self.table.index.handle(at).end();
+        }
+    }
+
+    /// Reads made of the file so far.
+    pub fn reads(&self) -> u64 {
+        self.source.window.reads
+    }
+
+    /// Bytes read of the file so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.source.window.bytes_read
+    }
+
+    /// Where the current block is in the file, and how many entries' bytes it has: for dumps.
+    pub fn block_handle(&self) -> Option<BlockHandle> {
+        self.loaded.then(|| self.table.index.handle(self.at))
+    }
+}
+
+impl<S: Source> TableIter<S> {
+    fn new(table: Arc<TableReader>, source: S) -> Self {
+        let layout = BlockLayout::parse(&NO_BLOCK).unwrap_or_else(|e| unreachable!("an empty block is a block: {e}"));
+        let cursor = BlockCursor::new(layout, table.data_kind());
+        Self { table, source, cursor, at: 0, loaded: false, error: None }
+    }
+
+    /// Loads block `at` unless it is the current one; false on failure.
+    fn load(&mut self, at: usize) -> bool {
+        if self.loaded && self.at == at {
+            return true;
+        }
+        self.loaded = false;
+        match self.source.load(&self.table, self.table.index.handle(at)) {
+            Ok(layout) => {
+                self.cursor.reset(layout, self.table.data_kind());
+                self.at = at;
+                self.loaded = true;
+                true
+            }
+            Err(e) => {
+                self.invalidate();
+                self.error = Some(e);
+                false
+            }
+        }
+    }
+
+    /// Off any entry.
+    fn invalidate(&mut self) {
+        self.loaded = false;
+        let layout = BlockLayout::parse(&NO_BLOCK).unwrap_or_else(|e| unreachable!("an empty block is a block: {e}"));
+        self.cursor.reset(layout, self.table.data_kind());
+    }
+
+    /// True when the step went well; keeps the error otherwise.
+    #[inline]
+    fn check(&mut self, result: std::result::Result<(), FormatError>) -> bool {
+        match result {
+            Ok(()) => true,
+            Err(e) => {
+                self.fail(&e);
+                false
+            }
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, e: &FormatError) {
+        self.error = Some(self.table.blocks.error(self.table.index.handle(self.at), e));
+        self.invalidate();
+    }
+
+    /// To the first entry of block `at` or of the first later one that has any.
+    fn first_from(&mut self, mut at: usize) {
+        while at < self.table.index.len() {
+            if !self.load(at) {
+                return;
+            }
+            let result = self.cursor.seek_to_first(self.source.data());
+            if !self.check(result) || self.cursor.valid() {
+                return;
+            }
+            at += 1;
+        }
+        self.invalidate();
+    }
+
+    /// To the last entry of the blocks before `end`.
+    fn last_before(&mut self, mut end: usize) {
+        while end > 0 {
+            end -= 1;
+            if !self.load(end) {
+                return;
+            }
+            let result = self.cursor.seek_to_last(self.source.data());
+            if !self.check(result) || self.cursor.valid() {
+                return;
+            }
+        }
+        self.invalidate();
+    }
+}
+
+impl<S: Source> InternalIterator for TableIter<S> {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.cursor.valid()
+    }
+
+    fn seek_to_first(&mut self) {
+        self.error = None;
+        self.first_from(0);
+    }
+
+    fn seek_to_last(&mut self) {
+        self.error = None;
+        self.last_before(self.table.index.len());
+    }
+
+    fn seek(&mut self, target: &[u8]) {
+        self.error = None;
+        let at = self.table.index.seek(target, &self.table.cmp);
+        if at == self.table.index.len() {
+            return self.invalidate();
+        }
+        if !self.load(at) {
+            return;
+        }
+        let result = self.cursor.seek(self.source.data(), target, &self.table.cmp);
+        if self.check(result) && !self.cursor.valid() {
+            self.first_from(at + 1);
+        }
+    }
+
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        self.error = None;
+        let at = self.table.index.seek(target, &self.table.cmp);
+        if at == self.table.index.len() {
+            return self.last_before(at);
+        }
+        if !self.load(at) {
+            return;
+        }
+        let result = self.cursor.seek_for_prev(self.source.data(), target, &self.table.cmp);
+        if self.check(result) && !self.cursor.valid() {
+            self.last_before(at);
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) {
+        if !self.cursor.valid() {
+            return;
+        }
+        let result = self.cursor.next(self.source.data());
+        if self.check(result) && !self.cursor.valid() {
+            self.first_from(self.at + 1);
+        }
+    }
+
+    #[inline]
+    fn prev(&mut self) {
+        if !self.cursor.valid() {
+            return;
+        }
+        let result = self.cursor.prev(self.source.data());
+        if self.check(result) && !self.cursor.valid() {
+            self.last_before(self.at);
+        }
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.cursor.key()
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.cursor.value(self.source.data())
+    }
+
+    fn status(&self) -> Result<()> {
+        match &self.error {
+            None => Ok(()),
+            Some(e) => Err(e.clone()),
+        }
+    }
+}
+
+/// A part of the file in memory.
+#[derive(Default)]
+struct Window {
+    offset: u64,
+    bytes: Vec<u8>,
+    reads: u64,
+    bytes_read: u64,
+}
+
+impl Window {
+    /// The block's place in the window, trailer included, if it is all there.
+    fn find(&self, handle: BlockHandle, len: usize) -> Option<std::ops::Range<usize>> {
+        let start = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
+        let end = start.checked_add(len)?;
+        (end <= self.bytes.len()).then_some(start..end)
+    }
+
+    /// Replaces the window by `len` bytes from `offset`, keeping what it has of them.
+    fn fill(&mut self, table: &TableReader, offset: u64, len: usize) -> Result<()> {
+        let window_end = self.offset + self.bytes.len() as u64;
+        let mut have = 0;
+        if (self.offset..window_end).contains(&offset) {
+            let from = (offset - self.offset) as usize;
+            have = (self.bytes.len() - from).min(len);
+            self.bytes.copy_within(from..from + have, 0);
+        }
+        self.offset = offset;
+        self.bytes.resize(len, 0);
+        let read = table.blocks.read_exact(offset + have as u64, &mut self.bytes[have..]);
+        if read.is_err() {
+            self.bytes.clear();
+        }
+        self.reads += 1;
+        self.bytes_read += (len - have) as u64;
+        read
+    }
+}
+
+/// Where the current block's contents are.
+enum Current {
+    None,
+    /// In the cache, or read for it.
+    Shared(Arc<CachedBlock>),
+    /// In the window.
+    Window(usize, usize),
+    /// Decompressed.
+    Scratch,
+}
+
+/// Blocks through the cache, for reads.
+pub struct Cached {
+    ro: TableReadOptions,
+    window: Window,
+    current: Current,
+    scratch: Vec<u8>,
+    /// Where the block before ended, to know sequential access.
+    last_end: u64,
+    /// Reads of the file in sequence.
+    sequential: u32,
+    /// Bytes that the next automatic read-ahead takes.
+    auto_readahead: usize,
+}
+
+/// Sequential reads after which read-ahead begins, its first size and its largest, in bytes (RocksDB's defaults).
+const AUTO_READAHEAD_READS: u32 = 2;
+const AUTO_READAHEAD_INITIAL: usize = 8 << 10;
+const AUTO_READAHEAD_MAX: usize = 256 << 10;
+
+impl Cached {
+    fn new(ro: TableReadOptions) -> Self {
+        Self {
+            ro,
+            window: Window::default(),
+            current: Current::None,
+            scratch: Vec::new(),
+            last_end: u64::MAX,
+            sequential: 0,
+            auto_readahead: AUTO_READAHEAD_INITIAL,
+        }
+    }
+
+    /// How many bytes to read from a block that is neither in the cache nor in the window; counts the read.
+    fn read_len(&mut self, table: &TableReader, handle: BlockHandle, block_len: usize, in_sequence: bool) -> usize {
+        if in_sequence {
+            self.sequential += 1;
+        } else {
+            self.sequential = 1;
+            self.auto_readahead = AUTO_READAHEAD_INITIAL;
+        }
+        let ahead = if self.ro.readahead > 0 {
+            // An explicit size is for scans: it counts from the first block on, but not for steps backward.
+            if in_sequence || self.last_end == u64::MAX { self.ro.readahead } else { 0 }
+        } else if self.sequential > AUTO_READAHEAD_READS {
+            let ahead = self.auto_readahead;
+            self.auto_readahead = (ahead * 2).min(AUTO_READAHEAD_MAX);
+            ahead
+        } else {
+            0
+        };
+        let rest = table.data_end().saturating_sub(handle.offset);
+        block_len.max(ahead.min(usize::try_from(rest).unwrap_or(usize::MAX)))
+    }
+}
+
+impl Source for Cached {
+    fn load(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
+        let in_sequence = handle.offset == self.last_end;
+        if let Some((cache, id)) = &table.cache
+            && let Some(block) = cache.get(*id, handle.offset)
+        {
+            self.last_end = handle.end();
+            let layout = block.layout();
+            self.current = Current::Shared(block);
+            return Ok(layout);
+        }
+        if self.ro.cache_only {
+            return Err(table.not_in_cache(handle));
+        }
+        let fill = table.cache.as_ref().filter(|_| self.ro.fill_cache);
+        let block_len = table.blocks.len_with_trailer(handle)?;
+        let place = match self.window.find(handle, block_len) {
+            Some(place) => place,
+            None => {
+                let len = self.read_len(table, handle, block_len, in_sequence);
+                if len == block_len
+                    && let Some((cache, id)) = fill
+                {
+                    // Straight into the cache's memory.
+                    let block = Arc::new(table.blocks.read_data_block(handle, self.ro.verify_checksums)?);
+                    cache.insert(*id, handle.offset, Arc::clone(&block));
+                    self.last_end = handle.end();
+                    let layout = block.layout();
+                    self.current = Current::Shared(block);
+                    return Ok(layout);
+                }
+                self.current = Current::None;
+                self.window.fill(table, handle.offset, len)?;
+                0..block_len
+            }
+        };
+        self.last_end = handle.end();
+        let raw = &self.window.bytes[place.clone()];
+        let dictionary = table.blocks.dictionary.as_ref();
+        let stored = table.blocks.decode(handle, raw, self.ro.verify_checksums, dictionary, &mut self.scratch)?;
+        if let Some((cache, id)) = fill {
+            let bytes = match stored {
+                Stored::Plain => raw[..handle.size as usize].into(),
+                Stored::Decompressed => std::mem::take(&mut self.scratch).into_boxed_slice(),
+            };
+            let layout = table.blocks.layout(handle, &bytes)?;
+            let block = Arc::new(CachedBlock::new(bytes, layout));
+            cache.insert(*id, handle.offset, Arc::clone(&block));
+            self.current = Current::Shared(block);
+            return Ok(layout);
+        }
+        self.current = match stored {
+            Stored::Plain => Current::Window(place.start, place.start + handle.size as usize),
+            Stored::Decompressed => Current::Scratch,
+        };
+        table.blocks.layout(handle, self.data())
+    }
+
+    #[inline]
+    fn data(&self) -> &[u8] {
+        match &self.current {
+            Current::Shared(block) => block.data(),
+            Current::Window(start, end) => &self.window.bytes[*start..*end],
+            Current::Scratch => &self.scratch,
+            Current::None => &[],
+        }
+    }
+}
+
+/// Blocks straight from the file in large reads, for compactions.
+pub struct Stream {
+    window: Window,
+    current: Current,
+    scratch: Vec<u8>,
+    readahead: usize,
+    verify: bool,
+    /// Read-ahead stops here.
+    end: u64,
+}
+
+impl Source for Stream {
+    fn load(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
+        let block_len = table.blocks.len_with_trailer(handle)?;
+        self.current = Current::None;
+        let place = match self.window.find(handle, block_len) {
+            Some(place) => place,
+            None => {
+                let rest = usize::try_from(self.end.saturating_sub(handle.offset)).unwrap_or(usize::MAX);
+                self.window.fill(table, handle.offset, block_len.max(self.readahead.min(rest)))?;
+                0..block_len
+            }
+        };
+        let raw = &self.window.bytes[place.clone()];
+        let dictionary = table.blocks.dictionary.as_ref();
+        self.current = match table.blocks.decode(handle, raw, self.verify, dictionary, &mut self.scratch)? {
+            Stored::Plain => Current::Window(place.start, place.start + handle.size as usize),
+            Stored::Decompressed => Current::Scratch,
+        };
+        table.blocks.layout(handle, self.data())
+    }
+
+    #[inline]
+    fn data(&self) -> &[u8] {
+        match &self.current {
+            Current::Window(start, end) => &self.window.bytes[*start..*end],
+            Current::Scratch => &self.scratch,
+            Current::Shared(block) => block.data(),
+            Current::None => &[],
+        }
+    }
+}
