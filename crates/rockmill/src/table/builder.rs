@@ -13,12 +13,11 @@ use std::path::PathBuf;
 
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
 use rockmill_format::checksum::{self, ChecksumType};
-use rockmill_format::coding;
 use rockmill_format::compression::{CompressionType, Compressor, compression_name};
 use rockmill_format::filter::BloomBuilder;
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, FORMAT_VERSION_MAX, Footer};
 use rockmill_format::key::{self, MAX_SEQUENCE, ValueType};
-use rockmill_format::properties::TableProperties;
+use rockmill_format::properties::{INDEX_TYPE, IndexType, PREFIX_FILTERING, TableProperties, WHOLE_KEY_FILTERING};
 use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber};
 use rockmill_io::WritableFile;
 
@@ -60,6 +59,25 @@ pub struct TableBuilderOptions {
     pub properties: TableProperties,
     /// For error messages.
     pub path: PathBuf,
+}
+
+impl std::fmt::Debug for TableBuilderOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableBuilderOptions")
+            .field("cmp", &self.cmp)
+            .field("block_size", &self.block_size)
+            .field("block_size_deviation", &self.block_size_deviation)
+            .field("block_restart_interval", &self.block_restart_interval)
+            .field("index_block_restart_interval", &self.index_block_restart_interval)
+            .field("format_version", &self.format_version)
+            .field("checksum", &self.checksum)
+            .field("compression", &self.compression)
+            .field("bloom_bits_per_key", &self.bloom_bits_per_key)
+            .field("two_level_index", &self.two_level_index)
+            .field("metadata_block_size", &self.metadata_block_size)
+            .field("hash_index_util_ratio", &self.hash_index_util_ratio)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What `finish` learned.
@@ -406,7 +424,7 @@ impl TableBuilder {
         let contents = self.properties.encode_block();
         metaindex.push((names::PROPERTIES.into(), self.write_plain(&contents)?));
 
-        metaindex.sort();
+        metaindex.sort_by(|a, b| a.0.cmp(&b.0));
         let contents = metaindex_block(&metaindex);
         let metaindex = self.write_plain(&contents)?;
         let footer = Footer {
@@ -467,19 +485,17 @@ impl TableBuilder {
                  max_dict_buffer_bytes=0; use_zstd_dict_trainer=1; "
             ),
         );
-        let index_type: u32 = if o.two_level_index { 2 } else { 0 };
-        p.other.insert(names::INDEX_TYPE.into(), index_type.to_le_bytes().to_vec());
-        p.other.insert(names::WHOLE_KEY_FILTERING.into(), names::TRUE.to_vec());
-        p.other.insert(names::PREFIX_FILTERING.into(), names::FALSE.to_vec());
+        let index_type =
+            if o.two_level_index { IndexType::TwoLevelIndexSearch } else { IndexType::BinarySearch } as u32;
+        p.other.insert(INDEX_TYPE.into(), index_type.to_le_bytes().to_vec());
+        p.other.insert(WHOLE_KEY_FILTERING.into(), names::TRUE.to_vec());
+        p.other.insert(PREFIX_FILTERING.into(), names::FALSE.to_vec());
         if self.points > 0 {
-            let varint = |v| {
-                let mut b = Vec::new();
-                coding::put_varint64(&mut b, v);
-                b
-            };
-            p.other.insert(names::KEY_LARGEST_SEQNO.into(), varint(self.boundaries.largest_seqno));
-            p.other.insert(names::KEY_SMALLEST_SEQNO.into(), varint(self.boundaries.smallest_seqno));
+            p.key_largest_seqno = Some(self.boundaries.largest_seqno);
+            p.key_smallest_seqno = Some(self.boundaries.smallest_seqno);
         }
+        p.data_block_restart_interval = o.block_restart_interval as u64;
+        p.index_block_restart_interval = o.index_block_restart_interval as u64;
     }
 
     /// Closes without finishing; the caller deletes the file.

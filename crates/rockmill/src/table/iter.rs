@@ -49,14 +49,7 @@ impl TableIter<Cached> {
 
 impl TableIter<Stream> {
     pub(super) fn streaming(table: Arc<TableReader>, readahead: usize, verify: bool) -> Self {
-        let source = Stream {
-            window: Window::default(),
-            current: Current::None,
-            scratch: Vec::new(),
-            readahead,
-            verify,
-            end: table.data_end(),
-        };
+        let source = Stream::new(readahead, verify, table.data_end());
         Self::new(table, source)
     }
 
@@ -436,6 +429,13 @@ pub struct Stream {
     verify: bool,
     /// Read-ahead stops here.
     end: u64,
+}
+
+impl Stream {
+    /// Reads of `readahead` bytes that do not go past `end`.
+    pub(super) fn new(readahead: usize, verify: bool, end: u64) -> Self {
+        Self { window: Window::default(), current: Current::None, scratch: Vec::new(), readahead, verify, end }
+    }
 }
 
 impl Source for Stream {

@@ -9,8 +9,11 @@ mod iter;
 mod names;
 mod open;
 mod reader;
+#[cfg(test)]
+mod tests;
+mod verify;
 
 pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
 pub use cache::{BlockCache, CacheStats, CachedBlock};
 pub use iter::{CompactionIter, TableIter};
-pub use reader::{IndexType, TableOpenOptions, TableReadOptions, TableReader};
+pub use reader::{TableOpenOptions, TableReadOptions, TableReader};

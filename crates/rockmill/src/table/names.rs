@@ -1,4 +1,5 @@
-//! Names of blocks in the metaindex, and of properties that are RocksDB's user-collected ones.
+//! Names of blocks in the metaindex, and of what RocksDB calls user-collected properties and their values. Further
+//! properties are named in `rockmill_format::properties`.
 
 /// Properties block.
 pub(super) const PROPERTIES: &str = "rocksdb.properties";
@@ -15,27 +16,9 @@ pub(super) const PARTITIONED_FILTER: &str = "partitionedfilter.rocksdb.BuiltinBl
 
 /// What RocksDB's Bloom filter policy calls itself in the properties.
 pub(super) const BLOOM_POLICY: &str = "bloomfilter";
-
-/// Index type, fixed32.
-pub(super) const INDEX_TYPE: &str = "rocksdb.block.based.table.index.type";
-/// `1` when filters hold whole keys.
-pub(super) const WHOLE_KEY_FILTERING: &str = "rocksdb.block.based.table.whole.key.filtering";
-/// `1` when filters hold prefixes.
-pub(super) const PREFIX_FILTERING: &str = "rocksdb.block.based.table.prefix.filtering";
-/// Values of the two above.
-pub(super) const TRUE: &[u8] = b"1";
-/// See [`TRUE`].
-pub(super) const FALSE: &[u8] = b"0";
-
-/// Version of an ingested file, fixed32.
-pub(super) const EXTERNAL_VERSION: &str = "rocksdb.external_sst_file.version";
-/// Sequence number of an ingested file's keys, fixed64.
-pub(super) const GLOBAL_SEQNO: &str = "rocksdb.external_sst_file.global_seqno";
 /// In tables with user-defined timestamps.
 pub(super) const TIMESTAMP_MIN: &str = "rocksdb.timestamp_min";
-/// In tables whose timestamps were cut off.
-pub(super) const TIMESTAMPS_PERSISTED: &str = "rocksdb.user.defined.timestamps.persisted";
-/// Largest sequence number of the keys, varint64.
-pub(super) const KEY_LARGEST_SEQNO: &str = "rocksdb.key.largest.seqno";
-/// Smallest sequence number of the keys, varint64.
-pub(super) const KEY_SMALLEST_SEQNO: &str = "rocksdb.key.smallest.seqno";
+/// A property that holds.
+pub(super) const TRUE: &[u8] = b"1";
+/// A property that does not hold.
+pub(super) const FALSE: &[u8] = b"0";

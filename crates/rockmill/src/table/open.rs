@@ -18,14 +18,16 @@ use rockmill_format::compression::{Dictionary, check_compression_name, decompres
 use rockmill_format::filter::FilterReader;
 use rockmill_format::footer::{BlockHandle, FOOTER_LEN_MAX, Footer};
 use rockmill_format::key::{MAX_SEQUENCE, ParsedInternalKey, ValueType};
-use rockmill_format::properties::TableProperties;
+use rockmill_format::properties::{
+    EXTERNAL_VERSION, GLOBAL_SEQNO, INDEX_TYPE, IndexType, TIMESTAMPS_PERSISTED, TableProperties, WHOLE_KEY_FILTERING,
+};
 use rockmill_format::{FormatError, InternalKeyComparator, SequenceNumber};
 use rockmill_io::RandomAccessFile;
 
 use super::block_file::{BlockFile, Stored, read_exact};
 use super::index::TableIndex;
 use super::names;
-use super::reader::{Filter, IndexType, TableOpenOptions, TableReader};
+use super::reader::{Filter, TableOpenOptions, TableReader};
 use crate::error::{Error, Result};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 
@@ -191,7 +193,7 @@ fn read_properties(tail: &Tail, blocks: &BlockFile, handle: BlockHandle) -> Resu
         let contents = &raw[..handle.size as usize];
         let mut place = None;
         for_each_meta(blocks, handle, contents, BlockKind::Meta, |key, value| {
-            if key == names::GLOBAL_SEQNO.as_bytes() {
+            if key == GLOBAL_SEQNO.as_bytes() {
                 place = Some(value);
             }
             Ok(())
@@ -219,7 +221,7 @@ fn check_features(blocks: &BlockFile, properties: &TableProperties, cmp: &Intern
     let theirs = properties.comparator_name.as_str();
     let timestamps = theirs.ends_with(".u64ts")
         || properties.other.contains_key(names::TIMESTAMP_MIN)
-        || properties.other.contains_key(names::TIMESTAMPS_PERSISTED);
+        || properties.other.contains_key(TIMESTAMPS_PERSISTED);
     if timestamps && theirs != ours {
         return Err(Error::not_supported(format!("{path}: user-defined timestamps (comparator '{theirs}')")));
     }
@@ -244,13 +246,19 @@ fn block_len_max(p: &TableProperties) -> usize {
 
 fn index_type(blocks: &BlockFile, properties: &TableProperties) -> Result<IndexType> {
     let path = blocks.path.display();
-    let Some(value) = properties.other.get(names::INDEX_TYPE) else {
-        return Err(Error::corruption(format!("{path}: property {} is missing", names::INDEX_TYPE)));
+    let Some(value) = properties.other.get(INDEX_TYPE) else {
+        return Err(Error::corruption(format!("{path}: property {} is missing", INDEX_TYPE)));
     };
     let Some(number) = coding::fixed32_at(value, 0) else {
-        return Err(Error::corruption(format!("{path}: property {} has no number", names::INDEX_TYPE)));
+        return Err(Error::corruption(format!("{path}: property {} has no number", INDEX_TYPE)));
     };
-    IndexType::from_u32(number).ok_or_else(|| Error::not_supported(format!("{path}: index type {number}")))
+    Ok(match number {
+        0 => IndexType::BinarySearch,
+        1 => IndexType::HashSearch,
+        2 => IndexType::TwoLevelIndexSearch,
+        3 => IndexType::BinarySearchWithFirstKey,
+        _ => return Err(Error::not_supported(format!("{path}: index type {number}"))),
+    })
 }
 
 /// The sequence number that an ingested file's keys have (RocksDB `GetGlobalSequenceNumber`).
@@ -258,13 +266,13 @@ fn global_seqno(
     properties: &TableProperties,
     largest_seqno: Option<SequenceNumber>,
 ) -> std::result::Result<Option<SequenceNumber>, String> {
-    let stored = properties.other.get(names::GLOBAL_SEQNO);
+    let stored = properties.other.get(GLOBAL_SEQNO);
     let stored = match stored.map(|v| coding::fixed64_at(v, 0).ok_or(v)) {
         None => None,
         Some(Ok(v)) => Some(v),
-        Some(Err(v)) => return Err(format!("property {} has {} bytes", names::GLOBAL_SEQNO, v.len())),
+        Some(Err(v)) => return Err(format!("property {} has {} bytes", GLOBAL_SEQNO, v.len())),
     };
-    let Some(version) = properties.other.get(names::EXTERNAL_VERSION) else {
+    let Some(version) = properties.other.get(EXTERNAL_VERSION) else {
         return match stored {
             Some(n) => Err(format!("a table that was not ingested has the global sequence number {n}")),
             None => Ok(None),
@@ -358,7 +366,7 @@ fn read_index(
     cmp: &InternalKeyComparator,
 ) -> Result<TableIndex> {
     let mut index = TableIndex::new(shape.user_keys);
-    let mut append = |tail: &Tail, handle: BlockHandle, kind: BlockKind, index: &mut TableIndex| {
+    let append = |tail: &Tail, handle: BlockHandle, kind: BlockKind, index: &mut TableIndex| {
         let data = tail.block(blocks, handle)?;
         index.append_block(&data, kind, cmp, blocks.file.size()).map_err(|e| blocks.error(handle, &e))
     };
@@ -387,7 +395,7 @@ fn read_filter(
     cmp: &InternalKeyComparator,
 ) -> Result<Filter> {
     // Filters of prefixes alone say nothing about whole keys.
-    if properties.other.get(names::WHOLE_KEY_FILTERING).is_some_and(|v| v == names::FALSE) {
+    if properties.other.get(WHOLE_KEY_FILTERING).is_some_and(|v| v == names::FALSE) {
         return Ok(Filter::None);
     }
     let parse = |tail: &Tail, handle: BlockHandle| {

@@ -11,7 +11,7 @@ use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::filter::FilterReader;
 use rockmill_format::footer::{BlockHandle, Footer};
 use rockmill_format::key::{self, ParsedInternalKey};
-use rockmill_format::properties::TableProperties;
+use rockmill_format::properties::{IndexType, TableProperties};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 use rockmill_io::RandomAccessFile;
 
@@ -56,28 +56,6 @@ pub struct TableOpenOptions {
     /// Largest sequence number the MANIFEST gives for the file: an ingested file's global sequence number is checked
     /// against it. `None` when unknown.
     pub largest_seqno: Option<SequenceNumber>,
-}
-
-/// Which index the file has (RocksDB's `BlockBasedTableOptions::IndexType`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IndexType {
-    /// One block, binary search.
-    BinarySearch,
-    /// One block, with hashed prefixes beside it, which are not used here.
-    HashSearch,
-    /// Partitions and an index over them.
-    TwoLevelIndexSearch,
-    /// One block, with the first key of each data block.
-    BinarySearchWithFirstKey,
-}
-
-impl IndexType {
-    /// The type with this number in the table's properties.
-    pub(super) fn from_u32(v: u32) -> Option<Self> {
-        [Self::BinarySearch, Self::HashSearch, Self::TwoLevelIndexSearch, Self::BinarySearchWithFirstKey]
-            .get(v as usize)
-            .copied()
-    }
 }
 
 /// A table's filter in memory.
@@ -335,9 +313,10 @@ impl TableReader {
     /// Bytes of index, filter and tombstones held in memory.
     pub fn memory_usage(&self) -> usize {
         let dictionary = self.blocks.dictionary.as_ref().map_or(0, |d| d.memory_usage());
-        let tombstones = self.range_tombstones.as_ref().map_or(0, |t| {
-            t.iter().map(|(begin, end, _)| begin.len() + end.len() + size_of::<SequenceNumber>()).sum()
-        });
+        let tombstones = self
+            .range_tombstones
+            .as_ref()
+            .map_or(0, |t| t.iter().map(|(begin, end, _)| begin.len() + end.len() + size_of::<SequenceNumber>()).sum());
         size_of::<Self>() + self.index.memory_usage() + self.filter.memory_usage() + dictionary + tombstones
     }
 }

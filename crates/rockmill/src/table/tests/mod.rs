@@ -1,0 +1,465 @@
+//! Tables against a plain sorted list, over many options.
+
+mod damage;
+mod oracle;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill_format::checksum::ChecksumType;
+use rockmill_format::compression::CompressionType;
+use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, ValueType};
+use rockmill_format::properties::TableProperties;
+use rockmill_format::{Comparator, InternalKeyComparator, SequenceNumber};
+use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
+
+use super::*;
+use crate::get::{GetContext, GetState};
+use crate::iter::InternalIterator;
+
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+type Tombstones = Vec<(Vec<u8>, Vec<u8>, SequenceNumber)>;
+
+fn options(cmp: InternalKeyComparator) -> TableBuilderOptions {
+    TableBuilderOptions {
+        cmp,
+        block_size: 4096,
+        block_size_deviation: 10,
+        block_restart_interval: 16,
+        index_block_restart_interval: 1,
+        format_version: 5,
+        checksum: ChecksumType::Xxh3,
+        compression: CompressionType::None,
+        compression_level: i32::MAX,
+        bloom_bits_per_key: 0.0,
+        two_level_index: false,
+        metadata_block_size: 4096,
+        hash_index_util_ratio: None,
+        properties: TableProperties {
+            column_family_id: 0,
+            column_family_name: "default".into(),
+            db_id: "test-db".into(),
+            db_session_id: "ABCDEFGHIJKLMNOPQRST".into(),
+            orig_file_number: 7,
+            ..TableProperties::default()
+        },
+        path: PathBuf::from("/000007.sst"),
+    }
+}
+
+fn random_options(rng: &mut fastrand::Rng, cmp: InternalKeyComparator) -> TableBuilderOptions {
+    use CompressionType::*;
+    TableBuilderOptions {
+        block_size: *rng.choice(&[1, 64, 300, 1000, 4096, 20_000]).unwrap(),
+        block_size_deviation: *rng.choice(&[0, 10, 50, 100]).unwrap(),
+        block_restart_interval: rng.usize(1..20),
+        index_block_restart_interval: rng.usize(1..6),
+        format_version: rng.u32(5..=7),
+        checksum: *rng
+            .choice(&[
+                ChecksumType::None,
+                ChecksumType::Crc32c,
+                ChecksumType::XxHash,
+                ChecksumType::XxHash64,
+                ChecksumType::Xxh3,
+            ])
+            .unwrap(),
+        compression: *rng.choice(&[None, Snappy, Zlib, Lz4, Zstd]).unwrap(),
+        bloom_bits_per_key: *rng.choice(&[0.0, 5.0, 10.0]).unwrap(),
+        two_level_index: rng.bool(),
+        metadata_block_size: *rng.choice(&[1, 100, 1000, 4096]).unwrap(),
+        hash_index_util_ratio: rng.bool().then_some(0.75),
+        ..options(cmp)
+    }
+}
+
+/// User keys from a small alphabet, so that prefixes, neighbours and repeats are common.
+fn random_user_key(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let prefix: &[u8] = rng.choice(&[&b""[..], b"user:", b"user:0000"]).unwrap();
+    let mut k = prefix.to_vec();
+    for _ in 0..rng.usize(0..7) {
+        k.push(*rng.choice(b"\x00\x01ab\xfe\xff").unwrap());
+    }
+    k
+}
+
+fn random_entries(rng: &mut fastrand::Rng, n: usize, cmp: &InternalKeyComparator) -> Entries {
+    let mut entries: Entries = Vec::new();
+    let mut seq = 1;
+    for _ in 0..n {
+        let user_key = random_user_key(rng);
+        for _ in 0..*rng.choice(&[1, 1, 1, 2, 30]).unwrap() {
+            seq += rng.u64(1..3);
+            use ValueType::*;
+            let t = *rng.choice(&[Value, Value, Value, Deletion, Merge, SingleDeletion]).unwrap();
+            let value = match t {
+                Value | Merge => vec![rng.u8(b'a'..b'e'); rng.usize(0..*rng.clone().choice(&[5, 100, 700]).unwrap())],
+                _ => Vec::new(),
+            };
+            entries.push((InternalKey::new(&user_key, seq, t).as_bytes().to_vec(), value));
+        }
+    }
+    entries.sort_by(|a, b| cmp.compare(&a.0, &b.0));
+    entries.dedup_by(|a, b| a.0 == b.0);
+    entries
+}
+
+fn build(fs: &dyn FileSystem, o: &TableBuilderOptions, entries: &Entries, tombstones: &Tombstones) -> TableSummary {
+    let file = fs.create(&o.path, WriteOptions::default()).unwrap();
+    let mut b = TableBuilder::new(o.clone(), file);
+    for (k, v) in entries {
+        b.add(k, v).unwrap();
+    }
+    for (begin, end, seq) in tombstones {
+        b.add_range_tombstone(begin, end, *seq).unwrap();
+    }
+    b.finish().unwrap()
+}
+
+fn open_at(
+    fs: &dyn FileSystem,
+    path: &Path,
+    cmp: &InternalKeyComparator,
+    cache: Option<Arc<BlockCache>>,
+) -> crate::Result<Arc<TableReader>> {
+    let file = fs.open_random(path, false).unwrap();
+    let options = TableOpenOptions { path: path.into(), cmp: cmp.clone(), cache, largest_seqno: None };
+    TableReader::open(file, options)
+}
+
+fn forward(mut it: impl InternalIterator) -> Entries {
+    let mut out = Vec::new();
+    it.seek_to_first();
+    while it.valid() {
+        out.push((it.key().to_vec(), it.value().to_vec()));
+        it.next();
+    }
+    it.status().unwrap();
+    out
+}
+
+fn backward(mut it: impl InternalIterator) -> Entries {
+    let mut out = Vec::new();
+    it.seek_to_last();
+    while it.valid() {
+        out.push((it.key().to_vec(), it.value().to_vec()));
+        it.prev();
+    }
+    it.status().unwrap();
+    out.reverse();
+    out
+}
+
+impl InternalIterator for Box<dyn InternalIterator> {
+    fn valid(&self) -> bool {
+        (**self).valid()
+    }
+    fn seek_to_first(&mut self) {
+        (**self).seek_to_first();
+    }
+    fn seek_to_last(&mut self) {
+        (**self).seek_to_last();
+    }
+    fn seek(&mut self, target: &[u8]) {
+        (**self).seek(target);
+    }
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        (**self).seek_for_prev(target);
+    }
+    fn next(&mut self) {
+        (**self).next();
+    }
+    fn prev(&mut self) {
+        (**self).prev();
+    }
+    fn key(&self) -> &[u8] {
+        (**self).key()
+    }
+    fn value(&self) -> &[u8] {
+        (**self).value()
+    }
+    fn status(&self) -> crate::Result<()> {
+        (**self).status()
+    }
+}
+
+/// What a lookup at `seq` must find: the values of merge operands and of the entry that decides, and its type.
+fn model_get(
+    entries: &Entries,
+    tombstones: &Tombstones,
+    cmp: &InternalKeyComparator,
+    user_key: &[u8],
+    seq: SequenceNumber,
+) -> (Vec<Vec<u8>>, Option<Option<Vec<u8>>>) {
+    let covering = tombstones
+        .iter()
+        .filter(|(b, e, s)| *s <= seq && cmp.compare_user(b, user_key).is_le() && cmp.compare_user(user_key, e).is_lt())
+        .map(|(_, _, s)| *s)
+        .max()
+        .unwrap_or(0);
+    let mut operands = Vec::new();
+    for (k, v) in entries {
+        if key::user_key(k) != user_key || key::sequence(k) > seq {
+            continue;
+        }
+        let t = ValueType::from_u8(key::tag(k) as u8).unwrap();
+        match t {
+            _ if key::sequence(k) < covering => return (operands, Some(None)),
+            ValueType::Merge => operands.push(v.clone()),
+            ValueType::Value => return (operands, Some(Some(v.clone()))),
+            _ => return (operands, Some(None)),
+        }
+    }
+    (operands, None)
+}
+
+fn table_get(
+    table: &TableReader,
+    ro: TableReadOptions,
+    user_key: &[u8],
+    seq: SequenceNumber,
+) -> (Vec<Vec<u8>>, Option<Option<Vec<u8>>>) {
+    let ikey = InternalKey::new(user_key, seq, VALUE_TYPE_FOR_SEEK);
+    let mut ctx = GetContext::new(user_key);
+    table.get(ikey.as_bytes(), ro, &mut ctx).unwrap();
+    let all = |ops: Vec<crate::get::PinnedValue>| ops.into_iter().map(|o| o.into_vec()).collect();
+    match ctx.state {
+        GetState::NotFound => (Vec::new(), None),
+        GetState::Found(v) => (Vec::new(), Some(Some(v.into_vec()))),
+        GetState::Deleted => (Vec::new(), Some(None)),
+        GetState::Merge(ops) => (all(ops), None),
+        GetState::MergeDone(ops, base) => (all(ops), Some(base.map(|b| b.into_vec()))),
+        GetState::Failed(e) => panic!("{e}"),
+    }
+}
+
+/// Everything a table must answer.
+fn check(table: &Arc<TableReader>, entries: &Entries, tombstones: &Tombstones, rng: &mut fastrand::Rng) {
+    let cmp = table.cmp.clone();
+    table.verify().unwrap();
+    let ro = TableReadOptions {
+        fill_cache: rng.bool(),
+        readahead: *rng.choice(&[0, 1, 3000]).unwrap(),
+        ..TableReadOptions::default()
+    };
+    assert!(forward(table.iter(ro)) == *entries, "forward");
+    assert!(backward(table.iter(ro)) == *entries, "backward");
+    for readahead in [0, 1000, 1 << 20] {
+        assert!(forward(table.compaction_iter(readahead, true)) == *entries, "compaction, {readahead}");
+    }
+    let mut it = table.iter(ro);
+    let mut stream = table.compaction_iter(500, true);
+    for _ in 0..100 {
+        let target = if rng.bool() && !entries.is_empty() {
+            entries[rng.usize(..entries.len())].0.clone()
+        } else {
+            InternalKey::new(&random_user_key(rng), rng.u64(0..100), ValueType::Value).as_bytes().to_vec()
+        };
+        let at = entries.partition_point(|(k, _)| cmp.compare(k, &target).is_lt());
+        it.seek(&target);
+        stream.seek(&target);
+        assert_eq!(it.valid().then(|| it.key()), entries.get(at).map(|e| e.0.as_slice()));
+        assert_eq!(stream.valid().then(|| stream.key()), entries.get(at).map(|e| e.0.as_slice()));
+        let mut pos = at as isize;
+        for _ in 0..rng.usize(0..6) {
+            if !it.valid() {
+                break;
+            }
+            if rng.bool() {
+                it.next();
+                pos += 1;
+            } else {
+                it.prev();
+                pos -= 1;
+            }
+            let expected = usize::try_from(pos).ok().and_then(|p| entries.get(p));
+            assert_eq!(it.valid().then(|| (it.key(), it.value())), expected.map(|e| (e.0.as_slice(), e.1.as_slice())));
+        }
+        let behind = entries.partition_point(|(k, _)| cmp.compare(k, &target).is_le());
+        it.seek_for_prev(&target);
+        let expected = behind.checked_sub(1).map(|p| entries[p].0.as_slice());
+        assert_eq!(it.valid().then(|| it.key()), expected);
+
+        let user_key = key::user_key(&target);
+        for seq in [rng.u64(0..200), MAX_SEQUENCE] {
+            assert_eq!(
+                table_get(table, ro, user_key, seq),
+                model_get(entries, tombstones, &cmp, user_key, seq),
+                "get {user_key:?} at {seq}"
+            );
+        }
+    }
+    // Anchors rise and end with the data; offsets agree with them.
+    for max in [1, 3, 100] {
+        let anchors = table.anchors(max).unwrap();
+        assert!(anchors.len() <= max);
+        assert!(anchors.windows(2).all(|w| w[0].1 < w[1].1 && cmp.compare_user(&w[0].0, &w[1].0).is_le()));
+        if !entries.is_empty() {
+            assert_eq!(anchors.last().unwrap().1, table.properties().data_size);
+        }
+    }
+}
+
+#[test]
+fn tables_answer_as_a_sorted_list_does() {
+    for seed in 0..120 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let cmp = if seed % 4 == 3 {
+            InternalKeyComparator::new(Arc::new(rockmill_format::comparator::ReverseBytewiseComparator))
+        } else {
+            InternalKeyComparator::default()
+        };
+        let o = random_options(&mut rng, cmp.clone());
+        let count = *rng.choice(&[0, 1, 10, 100, 400]).unwrap();
+        let entries = random_entries(&mut rng, count, &cmp);
+        let mut tombstones: Tombstones = Vec::new();
+        for _ in 0..*rng.choice(&[0, 0, 1, 10]).unwrap() {
+            let (a, b) = (random_user_key(&mut rng), random_user_key(&mut rng));
+            match cmp.compare_user(&a, &b) {
+                std::cmp::Ordering::Less => tombstones.push((a, b, rng.u64(1..200))),
+                std::cmp::Ordering::Greater => tombstones.push((b, a, rng.u64(1..200))),
+                std::cmp::Ordering::Equal => {}
+            }
+        }
+        tombstones.sort_by(|a, b| cmp.compare_user(&a.0, &b.0).then(b.2.cmp(&a.2)));
+        tombstones.dedup_by(|a, b| a.0 == b.0 && a.2 == b.2);
+        println!("seed {seed}: {} entries, {} tombstones, {o:?}", entries.len(), tombstones.len());
+
+        let fs = MemFileSystem::new();
+        let summary = build(&fs, &o, &entries, &tombstones);
+        assert_eq!(summary.file_size, fs.file_size(&o.path).unwrap());
+        let p = &summary.properties;
+        assert_eq!(p.num_entries as usize, entries.len() + tombstones.len());
+        assert_eq!(p.tail_start_offset, p.data_size);
+        assert_eq!(summary.tail_size, summary.file_size - p.data_size);
+        if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
+            assert!(cmp.compare(summary.smallest.as_bytes(), &first.0).is_le());
+            assert!(cmp.compare(summary.largest.as_bytes(), &last.0).is_ge());
+        }
+        let cache = rng.bool().then(|| BlockCache::new(1 << 20));
+        let table = open_at(&fs, &o.path, &cmp, cache).unwrap();
+        assert_eq!(table.properties(), p);
+        check(&table, &entries, &tombstones, &mut rng);
+
+        // The same input gives the same bytes.
+        let once = fs.read_to_vec(&o.path).unwrap();
+        build(&fs, &o, &entries, &tombstones);
+        assert!(once == fs.read_to_vec(&o.path).unwrap());
+    }
+}
+
+#[test]
+fn keys_out_of_order_are_refused() {
+    let fs = MemFileSystem::new();
+    let o = options(InternalKeyComparator::default());
+    let k = |u: &str, s| InternalKey::new(u.as_bytes(), s, ValueType::Value);
+    for (first, second) in [("b", "a"), ("a", "a")] {
+        let mut b = TableBuilder::new(o.clone(), fs.create(&o.path, WriteOptions::default()).unwrap());
+        b.add(k(first, 5).as_bytes(), b"").unwrap();
+        let e = b.add(k(second, 6).as_bytes(), b"").unwrap_err();
+        assert_eq!(e.kind(), crate::ErrorKind::Corruption);
+        assert_eq!(b.finish().unwrap_err(), e);
+    }
+    let mut b = TableBuilder::new(o.clone(), fs.create(&o.path, WriteOptions::default()).unwrap());
+    b.add_range_tombstone(b"b", b"c", 5).unwrap();
+    b.add_range_tombstone(b"b", b"c", 6).unwrap_err();
+    b.abandon();
+}
+
+#[test]
+fn a_failing_disk_fails_the_build() {
+    let o = TableBuilderOptions { block_size: 100, ..options(InternalKeyComparator::default()) };
+    let entries = random_entries(&mut fastrand::Rng::with_seed(1), 300, &o.cmp);
+    let mut failures = 0;
+    for calls in 0.. {
+        let fs = MemFileSystem::new();
+        let file = fs.create(&o.path, WriteOptions { buffer_size: 512, ..WriteOptions::default() }).unwrap();
+        fs.fail_after(calls, libc::ENOSPC);
+        let mut b = TableBuilder::new(o.clone(), file);
+        let added = entries.iter().try_for_each(|(k, v)| b.add(k, v));
+        match added.and_then(|()| b.finish()) {
+            Ok(_) => break,
+            Err(e) => assert!(e.is_no_space() && e.message().contains("/000007.sst"), "{e}"),
+        }
+        failures += 1;
+    }
+    assert!(failures > 2);
+}
+
+#[test]
+fn cache_only_reads_do_no_io() {
+    let fs = MemFileSystem::new();
+    let o = options(InternalKeyComparator::default());
+    let entries = random_entries(&mut fastrand::Rng::with_seed(2), 500, &o.cmp);
+    build(&fs, &o, &entries, &Vec::new());
+    let cache = BlockCache::new(8 << 20);
+    let table = open_at(&fs, &o.path, &o.cmp, Some(cache.clone())).unwrap();
+    let ro = TableReadOptions { cache_only: true, ..TableReadOptions::default() };
+    let ikey = &entries[entries.len() / 2].0;
+    let mut ctx = GetContext::new(key::user_key(ikey));
+    assert_eq!(table.get(ikey, ro, &mut ctx).unwrap_err().kind(), crate::ErrorKind::Incomplete);
+    let mut it = table.iter(ro);
+    it.seek(ikey);
+    assert!(!it.valid());
+    assert_eq!(it.status().unwrap_err().kind(), crate::ErrorKind::Incomplete);
+
+    assert!(forward(table.iter(TableReadOptions::default())) == entries);
+    let before = cache.stats();
+    assert!(before.usage > 0 && before.hits == 0);
+    assert!(forward(table.iter(ro)) == entries);
+    table.get(ikey, ro, &mut ctx).unwrap();
+    assert_eq!(cache.stats().misses, before.misses);
+    assert!(cache.stats().hits > 0);
+}
+
+#[test]
+fn comparators_must_be_the_tables_own() {
+    let fs = MemFileSystem::new();
+    let o = options(InternalKeyComparator::default());
+    build(&fs, &o, &Vec::new(), &Vec::new());
+    struct Other;
+    impl Comparator for Other {
+        fn name(&self) -> &str {
+            "other"
+        }
+        fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+            a.cmp(b)
+        }
+        fn find_shortest_separator(&self, _: &mut Vec<u8>, _: &[u8]) {}
+        fn find_short_successor(&self, _: &mut Vec<u8>) {}
+    }
+    let e = open_at(&fs, &o.path, &InternalKeyComparator::new(Arc::new(Other)), None).unwrap_err();
+    assert_eq!(e.kind(), crate::ErrorKind::InvalidArgument);
+    assert!(e.message().contains("leveldb.BytewiseComparator") && e.message().contains("/000007.sst"), "{e}");
+}
+
+#[test]
+fn readahead_grows_from_small_and_streams_are_few_reads() {
+    let fs = MemFileSystem::new();
+    let o = options(InternalKeyComparator::default());
+    let entries: Entries = (0..3000u32)
+        .map(|i| {
+            (InternalKey::new(format!("{i:08}").as_bytes(), 1, ValueType::Value).as_bytes().to_vec(), vec![7; 500])
+        })
+        .collect();
+    let summary = build(&fs, &o, &entries, &Vec::new());
+    let blocks = summary.properties.num_data_blocks;
+    assert!(blocks > 300);
+    let table = open_at(&fs, &o.path, &o.cmp, None).unwrap();
+    let reads = |f: &dyn Fn()| {
+        let before = fs.calls_of(rockmill_io::OpKind::ReadAt);
+        f();
+        fs.calls_of(rockmill_io::OpKind::ReadAt) - before
+    };
+    let scan = reads(&|| assert_eq!(forward(table.iter(TableReadOptions::default())).len(), 3000));
+    // 8, 16, … 256 KiB, then 256 KiB each: 1.5 MB are about twelve reads.
+    assert!((5..20).contains(&scan), "{scan} reads");
+    let explicit = TableReadOptions { readahead: 1 << 20, ..TableReadOptions::default() };
+    assert_eq!(reads(&|| assert_eq!(forward(table.iter(explicit)).len(), 3000)), 2);
+    assert_eq!(reads(&|| assert_eq!(forward(table.compaction_iter(1 << 20, true)).len(), 3000)), 2);
+    assert_eq!(reads(&|| assert_eq!(forward(table.compaction_iter(0, true)).len(), 3000)), blocks);
+    let mut limited = table.compaction_iter(1 << 20, true);
+    limited.limit_readahead(&entries[30].0);
+    limited.seek(&entries[20].0);
+    assert!(limited.bytes_read() < 20_000 && limited.reads() == 1);
+}

@@ -1,0 +1,1 @@
+//! RocksDB's tools as oracles, both ways.

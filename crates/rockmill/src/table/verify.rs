@@ -1,0 +1,222 @@
+//! Checks a whole table file: every block's checksum, the order of keys, and that index, filter and properties agree
+//! with the data.
+
+use rockmill_format::block::{BlockCursor, BlockKind};
+use rockmill_format::footer::BlockHandle;
+use rockmill_format::key::{self, ParsedInternalKey, ValueType};
+use rockmill_format::properties::IndexType;
+
+use super::block_file::Stored;
+use super::iter::{Source, Stream};
+use super::names;
+use super::open::IndexShape;
+use super::reader::TableReader;
+use crate::error::{Error, Result};
+
+/// Bytes read at once.
+const READ_LEN: usize = 1 << 20;
+
+/// What the data blocks hold, to compare with the properties.
+#[derive(Default)]
+struct Counts {
+    entries: u64,
+    deletions: u64,
+    merges: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+}
+
+impl TableReader {
+    /// Reads every block, checks checksums, key order, that the index agrees with the data, that the filter has every
+    /// key, and the counts in the properties.
+    pub fn verify(&self) -> Result<()> {
+        self.verify_meta_blocks()?;
+        let mut counts = self.verify_data()?;
+        self.count_range_tombstones(&mut counts)?;
+        self.verify_counts(&counts)
+    }
+
+    fn bad(&self, what: impl std::fmt::Display) -> Error {
+        Error::corruption(format!("{}: {what}", self.path().display()))
+    }
+
+    /// An error about an entry.
+    fn bad_entry(&self, handle: BlockHandle, ikey: &[u8], what: impl std::fmt::Display) -> Error {
+        self.bad(format_args!("block at offset {}: key {}: {what}", handle.offset, hex(ikey)))
+    }
+
+    /// Reads one block outside of the data, checked and uncompressed.
+    pub(super) fn read_meta_block(&self, handle: BlockHandle) -> Result<Vec<u8>> {
+        let mut raw = vec![0; self.blocks.len_with_trailer(handle)?];
+        self.blocks.read_exact(handle.offset, &mut raw)?;
+        let mut out = Vec::new();
+        match self.blocks.decode(handle, &raw, true, None, &mut out)? {
+            Stored::Plain => {
+                raw.truncate(handle.size as usize);
+                Ok(raw)
+            }
+            Stored::Decompressed => Ok(out),
+        }
+    }
+
+    /// Every entry of an index block: (separator, handle).
+    pub(super) fn index_entries(&self, handle: BlockHandle, kind: BlockKind) -> Result<Vec<(Vec<u8>, BlockHandle)>> {
+        let block = self.read_meta_block(handle)?;
+        let mut cursor = BlockCursor::new(self.blocks.layout(handle, &block)?, kind);
+        let wrap = |e| self.blocks.error(handle, &e);
+        let mut entries = Vec::new();
+        cursor.seek_to_first(&block).map_err(wrap)?;
+        while cursor.valid() {
+            entries.push((cursor.key().to_vec(), cursor.handle()));
+            cursor.next(&block).map_err(wrap)?;
+        }
+        Ok(entries)
+    }
+
+    fn verify_meta_blocks(&self) -> Result<()> {
+        self.read_meta_block(self.footer().metaindex).map_err(|e| e.context("metaindex"))?;
+        let shape = IndexShape::new(&self.properties, self.index_type);
+        for (name, handle) in &self.metaindex {
+            // An ingested file's properties may carry a number that their checksum does not cover; opening the table
+            // has checked them.
+            if name == names::PROPERTIES && self.global_seqno.is_some() {
+                continue;
+            }
+            self.read_meta_block(*handle).map_err(|e| e.context(name))?;
+            if name == names::PARTITIONED_FILTER {
+                for (_, partition) in self.index_entries(*handle, shape.top()).map_err(|e| e.context(name))? {
+                    self.read_meta_block(partition).map_err(|e| e.context("filter partition"))?;
+                }
+            }
+        }
+        if self.index_type == IndexType::TwoLevelIndexSearch {
+            for (separator, partition) in self.index_entries(self.index_handle, shape.top())? {
+                let entries = self.index_entries(partition, shape.leaf()).map_err(|e| e.context("index partition"))?;
+                let last = entries.last().map_or(&[][..], |(s, _)| s.as_slice());
+                if last != separator {
+                    return Err(self.bad(format_args!(
+                        "index partition at offset {} ends with {}, the index over it says {}",
+                        partition.offset,
+                        hex(last),
+                        hex(&separator)
+                    )));
+                }
+            }
+        } else {
+            self.read_meta_block(self.index_handle).map_err(|e| e.context("index"))?;
+        }
+        Ok(())
+    }
+
+    fn verify_data(&self) -> Result<Counts> {
+        let mut counts = Counts::default();
+        let mut last: Vec<u8> = Vec::new();
+        let mut stream = Stream::new(READ_LEN, true, self.data_end());
+        let mut cursor = None;
+        for block in 0..self.index.len() {
+            let handle = self.index.handle(block);
+            let layout = stream.load(self, handle)?;
+            let data = stream.data();
+            let cursor = cursor.get_or_insert_with(|| BlockCursor::new(layout, self.data_kind()));
+            cursor.reset(layout, self.data_kind());
+            let wrap = |e| self.blocks.error(handle, &e);
+            cursor.seek_to_first(data).map_err(wrap)?;
+            if !cursor.valid() {
+                return Err(self.bad(format_args!("block at offset {} is empty", handle.offset)));
+            }
+            if block > 0 && !self.is_behind_separator(cursor.key(), block - 1) {
+                let separator = hex(self.index.separator(block - 1));
+                let what = format_args!("not behind the separator of the block before, {separator}");
+                return Err(self.bad_entry(handle, cursor.key(), what));
+            }
+            while cursor.valid() {
+                let ikey = cursor.key();
+                if counts.entries > 0 && self.cmp.compare(&last, ikey).is_ge() {
+                    return Err(self.bad_entry(handle, ikey, format_args!("not after the one before, {}", hex(&last))));
+                }
+                if !self.filter.may_match(ikey, &self.cmp) {
+                    return Err(self.bad_entry(handle, ikey, "missing in the filter"));
+                }
+                last.clear();
+                last.extend_from_slice(ikey);
+                self.count(&mut counts, handle, ikey, cursor.value_range().len())?;
+                cursor.next(data).map_err(wrap)?;
+            }
+            if self.is_behind_separator(&last, block) {
+                let separator = hex(self.index.separator(block));
+                let what = format_args!("behind its block's separator in the index, {separator}");
+                return Err(self.bad_entry(handle, &last, what));
+            }
+        }
+        Ok(counts)
+    }
+
+    /// True when a key sorts after separator `i`.
+    fn is_behind_separator(&self, ikey: &[u8], i: usize) -> bool {
+        // A global sequence number does not show in the index.
+        if self.index.has_user_keys() || self.global_seqno.is_some() {
+            self.cmp.compare_user(key::user_key(ikey), self.index.user_key(i)).is_gt()
+        } else {
+            self.cmp.compare(ikey, self.index.separator(i)).is_gt()
+        }
+    }
+
+    fn count(&self, counts: &mut Counts, handle: BlockHandle, ikey: &[u8], value_len: usize) -> Result<()> {
+        let parsed = ParsedInternalKey::parse(ikey).map_err(|e| self.bad_entry(handle, ikey, e))?;
+        counts.entries += 1;
+        counts.key_bytes += ikey.len() as u64;
+        counts.value_bytes += value_len as u64;
+        match parsed.value_type {
+            ValueType::Deletion | ValueType::SingleDeletion | ValueType::DeletionWithTimestamp => counts.deletions += 1,
+            ValueType::Merge => counts.merges += 1,
+            ValueType::Value | ValueType::BlobIndex | ValueType::WideColumnEntity | ValueType::ValuePreferredSeqno => {}
+            other => return Err(self.bad_entry(handle, ikey, format_args!("type {other:?} is none of a table's"))),
+        }
+        Ok(())
+    }
+
+    fn count_range_tombstones(&self, counts: &mut Counts) -> Result<()> {
+        let Some((_, handle)) = self.metaindex.iter().find(|(name, _)| name == names::RANGE_DEL) else {
+            return Ok(());
+        };
+        let block = self.read_meta_block(*handle)?;
+        let mut cursor = BlockCursor::new(self.blocks.layout(*handle, &block)?, self.data_kind());
+        let wrap = |e| self.blocks.error(*handle, &e);
+        cursor.seek_to_first(&block).map_err(wrap)?;
+        while cursor.valid() {
+            counts.entries += 1;
+            counts.deletions += 1;
+            counts.key_bytes += cursor.key().len() as u64;
+            counts.value_bytes += cursor.value_range().len() as u64;
+            cursor.next(&block).map_err(wrap)?;
+        }
+        Ok(())
+    }
+
+    fn verify_counts(&self, counts: &Counts) -> Result<()> {
+        let p = &self.properties;
+        for (name, stored, counted) in [
+            ("rocksdb.num.entries", p.num_entries, counts.entries),
+            ("rocksdb.num.data.blocks", p.num_data_blocks, self.index.len() as u64),
+            ("rocksdb.deleted.keys", p.num_deletions, counts.deletions),
+            ("rocksdb.merge.operands", p.num_merge_operands, counts.merges),
+            ("rocksdb.raw.key.size", p.raw_key_size, counts.key_bytes),
+            ("rocksdb.raw.value.size", p.raw_value_size, counts.value_bytes),
+        ] {
+            // Tables of long ago do not count merge operands.
+            if stored != counted && !(name == "rocksdb.merge.operands" && stored == 0) {
+                return Err(self.bad(format_args!("property {name} is {stored}, the table has {counted}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as hexadecimal digits, for messages.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut s, b| {
+        let _ = write!(s, "{b:02x}");
+        s
+    })
+}
