@@ -461,3 +461,6 @@ impl<'a> Iterator for BatchIter<'a> {
 }
 
 impl std::iter::FusedIterator for BatchIter<'_> {}
+
+#[cfg(test)]
+mod tests;

@@ -208,7 +208,8 @@ pub struct VersionEdit {
     pub remaining_in_group: Option<u32>,
     /// `full_history_ts_low`, only with user-defined timestamps.
     pub full_history_ts_low: Option<Vec<u8>>,
-    /// WALs tracked in the MANIFEST: (number, synced size if known).
+    /// WALs tracked in the MANIFEST: (number, synced size if known). RocksDB takes an edit with WAL additions or
+    /// deletions for one about WALs alone and passes over its other fields: write them as edits of their own.
     pub wal_additions: Vec<(u64, Option<u64>)>,
     /// WALs below this number are no longer tracked.
     pub wal_deletions: Option<u64>,
@@ -457,6 +458,10 @@ impl FileEntry {
             let at = d.offset();
             let t = d.varint32("new file: custom tag")?;
             if t == custom::TERMINATE {
+                // A checksum means nothing without its function.
+                if self.file_checksum_func_name.is_empty() {
+                    self.file_checksum.clear();
+                }
                 return Ok(());
             }
             let mut field = nested(d, "new file: custom field")?;
@@ -643,3 +648,6 @@ fn skip_blob_record(d: &mut Decoder<'_>, numbers: usize, strings: usize) -> Resu
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

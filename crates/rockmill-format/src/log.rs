@@ -540,3 +540,6 @@ impl<R: ReadBlock> LogReader<R> {
 fn is_recyclable(t: u8) -> bool {
     (kind::RECYCLABLE_FULL..=kind::RECYCLABLE_LAST).contains(&t) || (t >= kind::TIMESTAMP_SIZE && t & 1 == 1)
 }
+
+#[cfg(test)]
+mod tests;
