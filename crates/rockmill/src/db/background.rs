@@ -16,7 +16,7 @@ use super::install::add_files;
 use super::stats::Ticker;
 use super::tables::CfTables;
 use super::{DbInner, State};
-use crate::compaction::strategy::leveled;
+use crate::compaction::strategy::{leveled, score};
 use crate::compaction::{Compaction, JobContext, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::MemTable;
@@ -183,12 +183,9 @@ fn pick_compaction(state: &mut State) -> Option<(Arc<CfData>, Compaction)> {
 
 /// Marks a compaction's inputs as taken. Under the lock that it was picked under.
 pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Compaction) {
-    for f in compaction.inputs.iter().flat_map(|(_, files)| files) {
-        f.being_compacted.store(true, Ordering::Release);
-    }
     state.running_compactions += 1;
     if let Some(c) = state.cfs.get_mut(&cf.id) {
-        c.cursors.begin(compaction);
+        c.cursors.start(compaction);
         c.compacting += 1;
     }
 }
@@ -197,14 +194,11 @@ impl DbInner {
     /// Undoes `begin_compaction`, whatever the compaction's outcome.
     pub fn end_compaction(&self, cf: &CfData, compaction: &Compaction) {
         let mut state = self.state.lock();
-        for f in compaction.inputs.iter().flat_map(|(_, files)| files) {
-            f.being_compacted.store(false, Ordering::Release);
-        }
         state.running_compactions -= 1;
         if let Some(c) = state.cfs.get_mut(&cf.id) {
-            c.cursors.end(compaction);
+            c.cursors.finish(compaction);
             c.compacting -= 1;
-            c.scores = leveled::level_scores(&c.version, &c.cf.options);
+            c.scores = score::level_scores(&c.version, &c.cf.options);
         }
         drop(state);
         self.progress.notify_all();
@@ -245,6 +239,7 @@ impl DbInner {
             self.wal.lock().sync_older()?;
         }
         let built = flush::build_l0(&pick.mems, &self.job_context(&pick.cf))?;
+        self.sync_dir()?;
         let (mut entries, mut stats) = (Vec::new(), JobStats::default());
         if let Some((mut entry, s)) = built {
             entry.epoch_number = pick.epoch;
@@ -274,6 +269,12 @@ impl DbInner {
         Ok(())
     }
 
+    /// Makes the names of new tables durable, before the MANIFEST refers to them.
+    fn sync_dir(&self) -> Result<()> {
+        let synced = self.opts.fs.sync_dir(&self.path);
+        synced.map_err(|e| Error::io(format_args!("cannot sync {}", self.path.display()), &e))
+    }
+
     /// Removes tables of a job that did not commit, unless the MANIFEST may name them (its write failed half-way).
     fn remove_outputs(&self, numbers: &[u64], error: Option<&Error>) {
         if error.is_some_and(|e| e.kind() == ErrorKind::IOError) {
@@ -298,6 +299,7 @@ impl DbInner {
             return Ok(JobStats::default());
         }
         let output = job::run(compaction, &self.job_context(cf))?;
+        self.sync_dir()?;
         let written: Vec<u64> = output.files.iter().map(|e| e.number).collect();
         edit.new_files = output.files.into_iter().map(|f| (compaction.output_level as u32, f)).collect();
         let done = self.log_and_apply(cf, edit, |_| {});

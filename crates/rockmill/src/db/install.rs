@@ -10,7 +10,7 @@ use super::column_family::CfData;
 use super::stall::{Slope, StallReason};
 use super::super_version::SuperVersion;
 use super::{CfState, DbInner, State};
-use crate::compaction::strategy::leveled;
+use crate::compaction::strategy::score;
 use crate::error::{Error, Result};
 use crate::version::{FileMeta, ManifestWriter, VersionBuilder};
 
@@ -70,7 +70,7 @@ impl DbInner {
         c.version = version;
         install(c);
         c.publish();
-        c.scores = leveled::level_scores(&c.version, &c.cf.options);
+        c.scores = score::level_scores(&c.version, &c.cf.options);
         self.update_pressure(&state);
         drop(state);
         self.progress.notify_all();
@@ -155,7 +155,7 @@ impl DbInner {
             let (soft, hard) = (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
             if soft > 0.0 {
                 let debt = Slope { begin: soft * 0.5, slowdown: soft, stop: hard.max(soft + 1.0) };
-                raise(debt.pressure(c.scores.pending_compaction_bytes as f64), StallReason::PendingCompactionBytes);
+                raise(debt.pressure(c.scores.pending_bytes as f64), StallReason::PendingCompactionBytes);
             }
         }
         self.controller.set(worst.0, worst.1, self.opts.delayed_write_rate);
@@ -178,7 +178,7 @@ impl DbInner {
                 return Some(StallReason::L0Files);
             }
             let hard = o.hard_pending_compaction_bytes_limit;
-            if hard > 0 && c.scores.pending_compaction_bytes >= hard {
+            if hard > 0 && c.scores.pending_bytes >= hard {
                 return Some(StallReason::PendingCompactionBytes);
             }
         }

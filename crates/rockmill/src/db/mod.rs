@@ -44,7 +44,8 @@ use parking_lot::{Condvar, Mutex};
 use rockmill_format::SequenceNumber;
 use rockmill_io::FileLock;
 
-use crate::compaction::strategy::leveled::{CompactionCursors, LevelScores};
+use crate::compaction::strategy::CompactionCursors;
+use crate::compaction::strategy::score::LevelScores;
 use crate::error::{Error, Result};
 use crate::memtable::MemTable;
 use crate::options::DbOptions;

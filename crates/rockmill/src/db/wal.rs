@@ -52,7 +52,7 @@ impl WalWriter {
         self.encoder.add_record(record, &mut self.buffer);
         self.unsynced = true;
         let n = self.buffer.len() as u64;
-        let done = self.file.append(&self.buffer).and_then(|()| self.file.flush());
+        let done = self.file.append_and_flush(&self.buffer);
         if self.buffer.capacity() > BUFFER_KEEP_BYTES {
             self.buffer = Vec::new();
         }

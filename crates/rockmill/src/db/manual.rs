@@ -1,0 +1,302 @@
+//! What users start by hand: flushes and compactions of ranges.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::background::begin_compaction;
+use super::column_family::CfData;
+use super::{AsColumnFamilyRef, Db, DbInner};
+use crate::compaction::strategy::manual::{self, ManualPick};
+use crate::compaction::{CompactionReason, JobStats};
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::{BottommostLevelCompaction, CompactOptions, FlushOptions};
+
+/// How long a wait lasts before the condition is looked at again by itself.
+const WAIT: Duration = Duration::from_millis(200);
+
+impl Db {
+    /// Writes the default column family's memtables as tables.
+    pub fn flush(&self) -> Result<()> {
+        let all: Vec<_> = self.inner.cfs.load().by_name.values().cloned().collect();
+        let unlogged = self.inner.unlogged.swap(false, Ordering::AcqRel);
+        let done = self.flush_cfs_opt(&all, &FlushOptions::default());
+        if done.is_err() && unlogged {
+            self.inner.unlogged.store(true, Ordering::Release);
+        }
+        done
+    }
+
+    /// Writes the memtables of every column family as tables.
+    pub fn flush_opt(&self, options: &FlushOptions) -> Result<()> {
+        let cf = self.inner.default_cf.clone();
+        self.flush_cfs_opt(&[cf], options)
+    }
+
+    /// Writes a column family's memtables as tables.
+    pub fn flush_cf(&self, cf: &impl AsColumnFamilyRef) -> Result<()> {
+        self.flush_cfs_opt(&[cf.as_cf().clone()], &FlushOptions::default())
+    }
+
+    /// Writes a column family's memtables as tables.
+    pub fn flush_cf_opt(&self, cf: &impl AsColumnFamilyRef, options: &FlushOptions) -> Result<()> {
+        self.flush_cfs_opt(&[cf.as_cf().clone()], options)
+    }
+
+    /// Writes the memtables of several column families as tables.
+    pub fn flush_cfs_opt<C: AsColumnFamilyRef>(&self, cfs: &[C], options: &FlushOptions) -> Result<()> {
+        let db = &self.inner;
+        db.check_writable()?;
+        let mut waiting_for = Vec::new();
+        {
+            let _alone = db.lead_alone();
+            for cf in cfs {
+                let cf = cf.as_cf();
+                if cf.data.is_dropped() {
+                    return Err(super::write::dropped(cf));
+                }
+                let last = {
+                    let state = db.state.lock();
+                    if let Some(e) = &state.background_error {
+                        return Err(e.clone());
+                    }
+                    state.cfs.get(&cf.id()).map(|c| (c.mem.is_empty(), c.mem.id()))
+                };
+                let Some((empty, mem_id)) = last else { continue };
+                if !empty {
+                    db.switch_memtable(cf.id())?;
+                }
+                let mut state = db.state.lock();
+                if let Some(c) = state.cfs.get_mut(&cf.id())
+                    && !c.imm.is_empty()
+                {
+                    c.flush_requested = true;
+                    waiting_for.push((cf.id(), mem_id));
+                }
+            }
+        }
+        db.work.notify_all();
+        if !options.wait {
+            return Ok(());
+        }
+        let mut state = db.state.lock();
+        loop {
+            if let Some(e) = &state.background_error {
+                return Err(e.clone());
+            }
+            let open = waiting_for.iter().any(|(id, mem)| {
+                state.cfs.get(id).is_some_and(|c| c.imm.iter().any(|i| i.mem.id() <= *mem))
+            });
+            if !open {
+                return Ok(());
+            }
+            if db.shutdown.load(Ordering::Acquire) {
+                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+            }
+            db.progress.wait_for(&mut state, WAIT);
+        }
+    }
+
+    /// Compacts the keys in `[start, end]` (`None`: unbounded) of the default column family.
+    pub fn compact_range<S: AsRef<[u8]>, E: AsRef<[u8]>>(&self, start: Option<S>, end: Option<E>) -> Result<()> {
+        self.compact_range_opt(start, end, &CompactOptions::default())
+    }
+
+    /// Compacts the keys in `[start, end]` of the default column family.
+    pub fn compact_range_opt<S: AsRef<[u8]>, E: AsRef<[u8]>>(
+        &self,
+        start: Option<S>,
+        end: Option<E>,
+        options: &CompactOptions,
+    ) -> Result<()> {
+        let cf = self.inner.default_cf.clone();
+        self.compact_range_cf_opt(&cf, start, end, options)
+    }
+
+    /// Compacts the keys in `[start, end]` of a column family.
+    pub fn compact_range_cf<S: AsRef<[u8]>, E: AsRef<[u8]>>(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        start: Option<S>,
+        end: Option<E>,
+    ) -> Result<()> {
+        self.compact_range_cf_opt(cf, start, end, &CompactOptions::default())
+    }
+
+    /// Compacts the keys in `[start, end]` of a column family.
+    pub fn compact_range_cf_opt<S: AsRef<[u8]>, E: AsRef<[u8]>>(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        start: Option<S>,
+        end: Option<E>,
+        options: &CompactOptions,
+    ) -> Result<()> {
+        let db = &self.inner;
+        db.check_writable()?;
+        let cf = &cf.as_cf().data;
+        let (start, end) = (start.as_ref().map(AsRef::as_ref), end.as_ref().map(AsRef::as_ref));
+        if let (Some(s), Some(e)) = (start, end)
+            && cf.cmp.compare_user(s, e).is_gt()
+        {
+            return Err(Error::invalid_argument("compact_range: the end comes before the start"));
+        }
+        self.flush_cf(&super::ColumnFamily { data: Arc::clone(cf) })?;
+        if options.exclusive_manual_compaction {
+            let mut state = db.state.lock();
+            state.exclusive_manual += 1;
+            while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
+                db.progress.wait_for(&mut state, WAIT);
+            }
+        }
+        let done = db.compact_levels(cf, start, end, options);
+        if options.exclusive_manual_compaction {
+            db.state.lock().exclusive_manual -= 1;
+            db.work.notify_all();
+        }
+        done
+    }
+
+    /// Waits until no flush and no compaction runs or is due.
+    pub fn wait_for_background_work(&self) -> Result<()> {
+        let db = &self.inner;
+        let mut state = db.state.lock();
+        loop {
+            if let Some(e) = &state.background_error {
+                return Err(e.clone());
+            }
+            if db.shutdown.load(Ordering::Acquire) {
+                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+            }
+            let due = state.cfs.values().any(|c| {
+                let enough = c.imm.len() >= c.cf.options.min_write_buffer_number_to_merge.max(1) as usize;
+                (!c.imm.is_empty() && (enough || c.flush_requested))
+                    || (!c.cf.options.disable_auto_compactions && c.scores.needs_compaction() && state.paused == 0)
+            });
+            if !due && state.running_flushes == 0 && state.running_compactions == 0 {
+                return Ok(());
+            }
+            db.progress.wait_for(&mut state, WAIT);
+        }
+    }
+
+    /// Lets no automatic compaction begin until [`Self::continue_background_work`]; waits for those that run.
+    pub fn pause_background_work(&self) {
+        let db = &self.inner;
+        let mut state = db.state.lock();
+        state.paused += 1;
+        while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
+            db.progress.wait_for(&mut state, WAIT);
+        }
+    }
+
+    /// Undoes one [`Self::pause_background_work`].
+    pub fn continue_background_work(&self) {
+        let mut state = self.inner.state.lock();
+        state.paused = state.paused.saturating_sub(1);
+        drop(state);
+        self.inner.work.notify_all();
+    }
+}
+
+impl DbInner {
+    /// RocksDB's `CompactRangeInternal` for leveled trees: each level that holds keys of the range is compacted into
+    /// the next one that the tree uses; the deepest one into itself if asked for.
+    fn compact_levels(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        start: Option<&[u8]>,
+        end: Option<&[u8]>,
+        options: &CompactOptions,
+    ) -> Result<()> {
+        let (deepest, base) = {
+            let state = self.state.lock();
+            let Some(c) = state.cfs.get(&cf.id) else { return Ok(()) };
+            let holds = |l: usize| !c.version.overlapping(l, start, end).is_empty();
+            ((0..c.version.levels.len()).rev().find(|&l| holds(l)), c.scores.base_level)
+        };
+        let Some(deepest) = deepest else { return Ok(()) };
+        let last = cf.options.num_levels.max(1) as usize - 1;
+        let force = matches!(
+            options.bottommost_level_compaction,
+            BottommostLevelCompaction::Force | BottommostLevelCompaction::ForceOptimized
+        );
+        if last == 0 {
+            self.compact_level(cf, 0, 0, start, end, options)?;
+            return Ok(());
+        }
+        let mut rewritten = false;
+        if deepest == 0 {
+            self.compact_level(cf, 0, base, start, end, options)?;
+            rewritten = true;
+        }
+        let mut level = 0;
+        while level < deepest {
+            let to = if level == 0 { base.min(deepest).max(1) } else { level + 1 };
+            self.compact_level(cf, level, to, start, end, options)?;
+            rewritten = to == deepest;
+            level = to;
+        }
+        // Force rewrites the deepest level's files also where nothing was merged into them.
+        if force && (options.bottommost_level_compaction == BottommostLevelCompaction::Force || !rewritten) {
+            let level = deepest.max(if deepest == 0 { base } else { deepest });
+            self.compact_level(cf, level, level, start, end, options)?;
+        }
+        if options.change_level {
+            return Err(Error::not_supported("change_level in compact_range is not supported yet"));
+        }
+        Ok(())
+    }
+
+    /// Compacts what `level` holds of the range into `to`, in as many jobs as the size limit asks for.
+    fn compact_level(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        level: usize,
+        to: usize,
+        start: Option<&[u8]>,
+        end: Option<&[u8]>,
+        options: &CompactOptions,
+    ) -> Result<JobStats> {
+        let mut from = start.map(<[u8]>::to_vec);
+        loop {
+            let picked = {
+                let mut state = self.state.lock();
+                loop {
+                    if let Some(e) = &state.background_error {
+                        return Err(e.clone());
+                    }
+                    if self.shutdown.load(Ordering::Acquire) {
+                        return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+                    }
+                    let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(JobStats::default()) };
+                    match manual::pick(&c.version, &cf.options, &c.cursors, level, to, from.as_deref(), end) {
+                        ManualPick::None => break None,
+                        ManualPick::Pick(mut compaction, next) => {
+                            compaction.reason = CompactionReason::ManualCompaction;
+                            compaction.subcompactions_max = match options.max_subcompactions {
+                                0 => self.opts.max_subcompactions.max(1) as usize,
+                                n => n as usize,
+                            };
+                            begin_compaction(&mut state, cf, &compaction);
+                            break Some((compaction, next));
+                        }
+                        // Files are taken by running jobs: wait for one to end.
+                        ManualPick::Conflict => {
+                            self.progress.wait_for(&mut state, WAIT);
+                        }
+                    }
+                }
+            };
+            let Some((compaction, next)) = picked else { return Ok(JobStats::default()) };
+            let done = self.run_compaction(cf, &compaction);
+            self.end_compaction(cf, &compaction);
+            drop(compaction);
+            self.delete_purged_files();
+            done?;
+            match next {
+                Some(next) => from = Some(next),
+                None => return Ok(JobStats::default()),
+            }
+        }
+    }
+}

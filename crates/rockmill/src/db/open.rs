@@ -1,0 +1,739 @@
+//! Opening, creating, listing and destroying databases; creating and dropping column families.
+//!
+//! 1. Check options, make the directory, take the lock.
+//! 2. Recover the versions from the MANIFEST (or begin an empty database).
+//! 3. Replay the WALs; write what they held as tables.
+//! 4. Write a new MANIFEST with the whole state and point CURRENT at it: from here on the old WALs are not needed.
+//! 5. Remove orphans, start the background threads.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::{Condvar, Mutex};
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::comparator::{
+    BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
+};
+use rockmill_format::edit::VersionEdit;
+use rockmill_format::filename::{self, FileType};
+
+use super::background;
+use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
+use super::recovery::{largest_epoch, wal_numbers};
+use super::super_version::SuperVersion;
+use super::switch::arena_block_size;
+use super::wal::WalState;
+use super::{CfMap, CfState, Db, DbInner, State};
+use crate::compaction::strategy::CompactionCursors;
+use crate::compaction::strategy::score::level_scores;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memtable::MemTable;
+use crate::options::{CfOptions, DbOptions, Options};
+use crate::table::BlockCache;
+use crate::version::{
+    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, for_each_edit, current_manifest, recover_manifest,
+};
+
+/// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
+const DEFAULT_CACHE_BYTES: usize = 32 << 20;
+
+/// A column family of a database that is not open, as the MANIFEST describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DbSummary {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: u32,
+    /// Name of its comparator.
+    pub comparator: String,
+    /// Levels that hold tables: the deepest one's number plus one.
+    pub levels: u32,
+}
+
+impl Db {
+    /// Opens a database, creating it if needed.
+    pub fn open_default(path: impl AsRef<Path>) -> Result<Self> {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        Self::open(&options, path)
+    }
+
+    /// Opens a database that has the default column family only.
+    pub fn open(options: &Options, path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_cf(options, path, [DEFAULT_COLUMN_FAMILY_NAME])
+    }
+
+    /// Opens a database with these column families, all with the same options. Every one that exists must be named.
+    pub fn open_cf(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Self> {
+        let cfs = cfs.into_iter().map(|n| ColumnFamilyDescriptor::new(n.as_ref(), options.clone()));
+        Self::open_cf_descriptors(options, path, cfs)
+    }
+
+    /// Opens a database with these column families. Every one that exists must be described.
+    pub fn open_cf_descriptors(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = ColumnFamilyDescriptor>,
+    ) -> Result<Self> {
+        open(options, path.as_ref(), cfs.into_iter().collect(), false, false)
+    }
+
+    /// Opens a database for reading, without taking its lock; sees it as it is now. With `error_if_wal_exists`, refuses
+    /// one that has a WAL.
+    pub fn open_for_read_only(options: &Options, path: impl AsRef<Path>, error_if_wal_exists: bool) -> Result<Self> {
+        Self::open_cf_for_read_only(options, path, [DEFAULT_COLUMN_FAMILY_NAME], error_if_wal_exists)
+    }
+
+    /// Opens some column families of a database for reading; see [`Self::open_for_read_only`].
+    pub fn open_cf_for_read_only(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = impl AsRef<str>>,
+        error_if_wal_exists: bool,
+    ) -> Result<Self> {
+        let cfs = cfs.into_iter().map(|n| ColumnFamilyDescriptor::new(n.as_ref(), options.clone()));
+        Self::open_cf_descriptors_read_only(options, path, cfs, error_if_wal_exists)
+    }
+
+    /// Opens some column families of a database for reading; see [`Self::open_for_read_only`].
+    pub fn open_cf_descriptors_read_only(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = ColumnFamilyDescriptor>,
+        error_if_wal_exists: bool,
+    ) -> Result<Self> {
+        open(options, path.as_ref(), cfs.into_iter().collect(), true, error_if_wal_exists)
+    }
+
+    /// Names of the column families of a database that is not open.
+    pub fn list_cf(options: &Options, path: impl AsRef<Path>) -> Result<Vec<String>> {
+        Ok(Self::summary(options, path)?.into_iter().map(|c| c.name).collect())
+    }
+
+    /// The column families of a database that is not open, with what is needed to open them.
+    pub fn summary(options: &Options, path: impl AsRef<Path>) -> Result<Vec<DbSummary>> {
+        let path = path.as_ref();
+        check_is_database(&options.db, path)?;
+        let manifest = path.join(filename::manifest(current_manifest(&*options.db.fs, path)?));
+        let mut found: BTreeMap<u32, DbSummary> = BTreeMap::new();
+        let entry = |id: u32, name: &str| DbSummary {
+            name: name.to_owned(),
+            id,
+            comparator: BYTEWISE_NAME.to_owned(),
+            levels: 1,
+        };
+        found.insert(0, entry(0, DEFAULT_COLUMN_FAMILY_NAME));
+        for_each_edit(&*options.db.fs, &manifest, &mut |edit| {
+            if let Some(name) = &edit.column_family_add {
+                found.insert(edit.column_family, entry(edit.column_family, name));
+            }
+            if edit.column_family_drop {
+                found.remove(&edit.column_family);
+            }
+            if let Some(cf) = found.get_mut(&edit.column_family) {
+                if let Some(c) = edit.comparator {
+                    cf.comparator = c;
+                }
+                cf.levels = edit.new_files.iter().map(|(l, _)| l + 1).fold(cf.levels, u32::max);
+            }
+            Ok(())
+        })?;
+        Ok(found.into_values().collect())
+    }
+
+    /// Deletes a database: its files, and its directory if nothing else is in it.
+    pub fn destroy(options: &Options, path: impl AsRef<Path>) -> Result<()> {
+        let (fs, path) = (&options.db.fs, path.as_ref());
+        if !fs.exists(path).unwrap_or(false) {
+            return Ok(());
+        }
+        let lock_path = path.join(filename::LOCK);
+        let lock = fs.lock(&lock_path).map_err(|e| lock_error(path, &e))?;
+        let names = fs.list_dir(path).map_err(|e| Error::io(path.display(), &e))?;
+        for name in names {
+            if filename::parse(&name).is_some_and(|t| t != FileType::Lock) {
+                let file = path.join(&name);
+                fs.remove(&file).map_err(|e| Error::io(format_args!("cannot remove {}", file.display()), &e))?;
+            }
+        }
+        drop(lock);
+        let _ = fs.remove(&lock_path);
+        let _ = fs.remove_dir(path); // stays if the user keeps other files in it
+        Ok(())
+    }
+
+    /// Creates a column family.
+    pub fn create_cf(&self, name: impl AsRef<str>, options: &Options) -> Result<ColumnFamily> {
+        let (db, name) = (&*self.inner, name.as_ref());
+        db.check_writable()?;
+        check_cf_options(name, &options.cf)?;
+        let _alone = db.lead_alone();
+        let mut manifest = db.manifest.lock();
+        let id = {
+            let mut state = db.state.lock();
+            if state.cfs.values().any(|c| c.cf.name == name) {
+                return Err(Error::invalid_argument(format!("column family {name:?} already exists")));
+            }
+            state.max_column_family += 1;
+            state.max_column_family
+        };
+        let wal = db.wal.lock().current.as_ref().map_or(0, |w| w.number);
+        let cmp = InternalKeyComparator::new(Arc::clone(&options.cf.comparator));
+        let version = Arc::new(Version::empty(options.cf.num_levels.max(1) as usize, cmp.clone()));
+        db.append_to_manifest(
+            &mut manifest,
+            &mut [VersionEdit {
+                column_family: id,
+                column_family_add: Some(name.to_owned()),
+                comparator: Some(cmp.user_comparator().name().to_owned()),
+                log_number: Some(wal),
+                max_column_family: Some(id),
+                ..VersionEdit::default()
+            }],
+        )?;
+        let c = new_cf_state(id, name.to_owned(), options.cf.clone(), cmp, version, wal);
+        let handle = ColumnFamily { data: Arc::clone(&c.cf) };
+        let mut state = db.state.lock();
+        state.cfs.insert(id, c);
+        db.publish_cfs(&state);
+        Ok(handle)
+    }
+
+    /// Drops a column family by name. Its data goes when the last handle, snapshot or iterator on it goes.
+    pub fn drop_cf(&self, name: &str) -> Result<()> {
+        let db = &*self.inner;
+        db.check_writable()?;
+        if name == DEFAULT_COLUMN_FAMILY_NAME {
+            return Err(Error::invalid_argument("the default column family cannot be dropped"));
+        }
+        let _alone = db.lead_alone();
+        let mut manifest = db.manifest.lock();
+        let cf = self
+            .cf_handle(name)
+            .ok_or_else(|| Error::invalid_argument(format!("column family {name:?} does not exist")))?;
+        let edit = VersionEdit { column_family: cf.id(), column_family_drop: true, ..VersionEdit::default() };
+        db.append_to_manifest(&mut manifest, &mut [edit])?;
+        let mut state = db.state.lock();
+        cf.data.dropped.store(true, Ordering::Release);
+        if let Some(c) = state.cfs.remove(&cf.id()) {
+            for f in c.version.levels.iter().flatten() {
+                f.obsolete.store(true, Ordering::Release);
+            }
+        }
+        db.publish_cfs(&state);
+        db.update_pressure(&state);
+        drop(state);
+        drop(manifest);
+        db.progress.notify_all();
+        db.delete_obsolete_wals();
+        Ok(())
+    }
+
+    /// Clears a background error once its cause is gone, and lets writes and background work go on.
+    pub fn resume(&self) -> Result<()> {
+        let db = &*self.inner;
+        db.check_writable()?;
+        let _alone = db.lead_alone();
+        if db.state.lock().background_error.is_none() {
+            return Ok(());
+        }
+        // What stands at the end of the WAL and of the MANIFEST is unknown: begin new ones. Everything acknowledged is
+        // in memtables or tables; flushing the memtables makes it independent of the old WAL.
+        {
+            let mut manifest = db.manifest.lock();
+            let edit = VersionEdit { prev_log_number: Some(0), ..VersionEdit::default() };
+            db.append_to_manifest(&mut manifest, &mut [edit])?;
+        }
+        db.abandon_wal()?;
+        let ids: Vec<u32> = {
+            let mut state = db.state.lock();
+            state.background_error = None;
+            state.cfs.values_mut().for_each(|c| c.flush_requested = true);
+            state.cfs.iter().filter(|(_, c)| !c.mem.is_empty()).map(|(&id, _)| id).collect()
+        };
+        for id in ids {
+            db.switch_memtable(id)?;
+        }
+        db.work.notify_all();
+        Ok(())
+    }
+}
+
+impl DbInner {
+    /// Makes the column families of `state` the ones that readers and writers find.
+    pub(crate) fn publish_cfs(&self, state: &State) {
+        let mut map = CfMap::default();
+        for c in state.cfs.values() {
+            let handle = ColumnFamily { data: Arc::clone(&c.cf) };
+            map.by_name.insert(c.cf.name.clone(), handle.clone());
+            map.by_id.insert(c.cf.id, handle);
+        }
+        self.cfs.store(Arc::new(map));
+    }
+}
+
+fn open(
+    options: &Options,
+    path: &Path,
+    cfs: Vec<ColumnFamilyDescriptor>,
+    read_only: bool,
+    error_if_wal_exists: bool,
+) -> Result<Db> {
+    let db_options = &options.db;
+    check_db_options(db_options)?;
+    let mut wanted: BTreeMap<String, CfOptions> = BTreeMap::new();
+    for d in cfs {
+        check_cf_options(&d.name, &d.options.cf)?;
+        if wanted.insert(d.name.clone(), d.options.cf).is_some() {
+            return Err(Error::invalid_argument(format!("column family {:?} is given twice", d.name)));
+        }
+    }
+    if !wanted.contains_key(DEFAULT_COLUMN_FAMILY_NAME) {
+        return Err(Error::invalid_argument("the default column family must be opened too"));
+    }
+    let fs = &db_options.fs;
+    let mut lock = None;
+    if !read_only {
+        if db_options.create_if_missing {
+            fs.create_dir(path, true).map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
+        } else {
+            check_is_database(db_options, path)?;
+        }
+        lock = Some(fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?);
+    }
+    let exists = fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))?;
+    if exists && !read_only && db_options.error_if_exists {
+        return Err(Error::invalid_argument(format!("{}: exists (error_if_exists is true)", path.display())));
+    }
+    if !exists && (read_only || !db_options.create_if_missing) {
+        check_is_database(db_options, path)?;
+    }
+
+    let purge = Arc::new(PurgeQueue::default());
+    let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
+    let db = assemble(options, path, &wanted, recovered.as_ref(), purge, read_only)?;
+    *db.lock.lock() = lock;
+
+    let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
+    if recovered.is_some() {
+        db.check_files(&names)?;
+    }
+    let logs = wal_numbers(&names);
+    if read_only {
+        if error_if_wal_exists && logs.iter().any(|_| true) {
+            return Err(Error::new(ErrorKind::Corruption, format!("{}: the database has a WAL", path.display())));
+        }
+        db.recover_wals(&logs, false)?;
+        let state = db.state.lock();
+        state.cfs.values().for_each(CfState::publish);
+        db.publish_cfs(&state);
+        drop(state);
+        return Ok(Db { inner: db, threads: Mutex::new(Vec::new()) });
+    }
+    db.recover_wals(&logs, true)?;
+    finish_open(&db, &wanted, recovered.is_none())?;
+    db.remove_orphans();
+    let threads = background::start(&db)?;
+    Ok(Db { inner: db, threads: Mutex::new(threads) })
+}
+
+/// Steps 3 (its end) and 4 of opening for writing.
+fn finish_open(db: &Arc<DbInner>, wanted: &BTreeMap<String, CfOptions>, new: bool) -> Result<()> {
+    let ids: Vec<u32> = db.state.lock().cfs.keys().copied().collect();
+    for id in ids {
+        db.flush_recovered(id)?;
+    }
+    // Column families that are asked for and not there.
+    let missing: Vec<&String> = {
+        let state = db.state.lock();
+        wanted.keys().filter(|n| !state.cfs.values().any(|c| c.cf.name == **n)).collect()
+    };
+    for name in missing {
+        if !db.opts.create_missing_column_families {
+            return Err(Error::invalid_argument(format!(
+                "column family {name:?} does not exist (create_missing_column_families is false)"
+            )));
+        }
+        let options = wanted[name].clone();
+        let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
+        let version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
+        let mut state = db.state.lock();
+        state.max_column_family += 1;
+        let id = state.max_column_family;
+        state.cfs.insert(id, new_cf_state(id, name.clone(), options, cmp, version, 0));
+    }
+    let identity = db.path.join(filename::IDENTITY);
+    if new || !db.opts.fs.exists(&identity).unwrap_or(false) {
+        db.opts
+            .fs
+            .write_all(&identity, db.db_id.as_bytes())
+            .map_err(|e| Error::io(format_args!("cannot write {}", identity.display()), &e))?;
+    }
+    let manifest_number = db.new_file_number();
+    let wal_number = db.new_file_number();
+    let snapshot = {
+        let mut state = db.state.lock();
+        for c in state.cfs.values_mut() {
+            // Everything recovered is in tables: older WALs hold nothing.
+            c.mem_wal = wal_number;
+            c.log_number = wal_number;
+            c.scores = level_scores(&c.version, &c.cf.options);
+            c.publish();
+        }
+        db.publish_cfs(&state);
+        db.snapshot_edits(&state)
+    };
+    let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
+    *db.manifest.lock() = Some(writer);
+    let wal = db.create_wal(wal_number, None)?;
+    db.wal.lock().current = Some(wal);
+    let mut state = db.state.lock();
+    state.wals.push_back((wal_number, 0));
+    db.update_pressure(&state);
+    Ok(())
+}
+
+fn recover(
+    options: &DbOptions,
+    path: &Path,
+    purge: &Arc<PurgeQueue>,
+    wanted: &BTreeMap<String, CfOptions>,
+    read_only: bool,
+) -> Result<RecoveredState> {
+    let mut order = |name: &str, stored: &str| -> Result<(InternalKeyComparator, usize)> {
+        let Some(o) = wanted.get(name) else {
+            // Not to be opened; read anyway, because edits about it follow. Whether that is allowed is checked below.
+            return Ok((InternalKeyComparator::new(comparator_named(stored)), 64));
+        };
+        let given = o.comparator.name();
+        if given != stored {
+            return Err(Error::invalid_argument(format!(
+                "column family {name:?} was written with comparator {stored} and is opened with {given}"
+            )));
+        }
+        Ok((InternalKeyComparator::new(Arc::clone(&o.comparator)), o.num_levels.max(1) as usize))
+    };
+    let state = recover_manifest(&*options.fs, path, purge, &mut order)?;
+    if !read_only {
+        let unopened: Vec<&str> =
+            state.column_families.iter().map(|c| &*c.name).filter(|n| !wanted.contains_key(*n)).collect();
+        if !unopened.is_empty() {
+            return Err(Error::invalid_argument(format!(
+                "column families not opened: {} (open them all, or open read-only)",
+                unopened.join(", ")
+            )));
+        }
+    } else if let Some(missing) = wanted.keys().find(|n| !state.column_families.iter().any(|c| c.name == **n)) {
+        return Err(Error::invalid_argument(format!("column family {missing:?} does not exist")));
+    }
+    Ok(state)
+}
+
+/// A comparator that only has to carry its name (for column families that are not opened).
+fn comparator_named(name: &str) -> Arc<dyn Comparator> {
+    if name == REVERSE_BYTEWISE_NAME { Arc::new(ReverseBytewiseComparator) } else { Arc::new(BytewiseComparator) }
+}
+
+fn assemble(
+    options: &Options,
+    path: &Path,
+    wanted: &BTreeMap<String, CfOptions>,
+    recovered: Option<&RecoveredState>,
+    purge: Arc<PurgeQueue>,
+    read_only: bool,
+) -> Result<Arc<DbInner>> {
+    let mut cfs = BTreeMap::new();
+    let mut add = |id: u32, name: &str, version: Version, log_number: u64| {
+        let o = wanted.get(name).cloned().unwrap_or_default();
+        let cmp = version.cmp.clone();
+        cfs.insert(id, new_cf_state(id, name.to_owned(), o, cmp, Arc::new(version), log_number));
+    };
+    match recovered {
+        Some(r) => {
+            for c in r.column_families.iter().filter(|c| wanted.contains_key(&c.name)) {
+                let RecoveredCf { id, name, log_number, version, .. } = c;
+                add(*id, name, version.clone(), *log_number);
+            }
+        }
+        None => {
+            let o = &wanted[DEFAULT_COLUMN_FAMILY_NAME];
+            let cmp = InternalKeyComparator::new(Arc::clone(&o.comparator));
+            add(0, DEFAULT_COLUMN_FAMILY_NAME, Version::empty(o.num_levels.max(1) as usize, cmp), 0);
+        }
+    }
+    let Some(default) = cfs.get(&0) else {
+        return Err(Error::corruption(format!("{}: the MANIFEST has no default column family", path.display())));
+    };
+    let default_cf = ColumnFamily { data: Arc::clone(&default.cf) };
+    let db_id = recovered
+        .and_then(|r| r.db_id.clone())
+        .or_else(|| {
+            let bytes = options.db.fs.read_to_vec(&path.join(filename::IDENTITY)).ok()?;
+            let id = String::from_utf8(bytes).ok()?.trim_end().to_owned();
+            (!id.is_empty()).then_some(id)
+        })
+        .unwrap_or_else(|| new_db_id(options.db.clock.now_micros()));
+    let needs_default_cache =
+        wanted.values().any(|o| o.table.block_cache.is_none() && !o.table.no_block_cache);
+    Ok(Arc::new(DbInner {
+        path: path.to_owned(),
+        opts: options.db.clone(),
+        read_only,
+        db_id,
+        session_id: new_session_id(options.db.clock.now_micros()),
+        cache: needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES)),
+        cfs: ArcSwap::default(),
+        default_cf,
+        state: Mutex::new(State {
+            cfs,
+            wals: VecDeque::new(),
+            max_column_family: recovered.map_or(0, |r| r.max_column_family),
+            background_error: None,
+            running_flushes: 0,
+            running_compactions: 0,
+            exclusive_manual: 0,
+            paused: 0,
+            background_errors: 0,
+        }),
+        progress: Condvar::new(),
+        work: Condvar::new(),
+        manifest: Mutex::new(None),
+        queue: super::write::WriteQueue::default(),
+        wal: Mutex::new(WalState::default()),
+        last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence)),
+        next_file: Arc::new(AtomicU64::new(recovered.map_or(1, |r| r.next_file_number))),
+        snapshots: super::snapshot::SnapshotList::default(),
+        purge,
+        shutdown: Arc::new(AtomicBool::new(false)),
+        attention: AtomicBool::new(false),
+        unlogged: AtomicBool::new(false),
+        controller: super::stall::WriteController::default(),
+        stats: super::stats::Statistics::default(),
+        open_tables: Mutex::default(),
+        lock: Mutex::new(None),
+    }))
+}
+
+fn new_cf_state(
+    id: u32,
+    name: String,
+    options: CfOptions,
+    cmp: InternalKeyComparator,
+    version: Arc<Version>,
+    log_number: u64,
+) -> CfState {
+    let mem = Arc::new(MemTable::new(1, cmp.clone(), arena_block_size(&options)));
+    let current = SuperVersion { mem: Arc::clone(&mem), imm: Vec::new(), version: Arc::clone(&version) };
+    let scores = level_scores(&version, &options);
+    CfState {
+        cf: Arc::new(CfData {
+            id,
+            name,
+            options,
+            cmp,
+            current: ArcSwap::from_pointee(current),
+            dropped: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
+        }),
+        mem,
+        mem_wal: log_number,
+        imm: VecDeque::new(),
+        next_epoch: largest_epoch(&version),
+        version,
+        log_number,
+        cursors: CompactionCursors::new(),
+        scores,
+        next_mem_id: 1,
+        flush_requested: false,
+        flushing: false,
+        compacting: 0,
+    }
+}
+
+impl DbInner {
+    /// Every table that the MANIFEST names must be there, with its size.
+    fn check_files(&self, names: &[String]) -> Result<()> {
+        let mut there = std::collections::HashSet::new();
+        for n in names {
+            if let Some(FileType::Table(number)) = filename::parse(n) {
+                there.insert(number);
+            }
+        }
+        let state = self.state.lock();
+        for c in state.cfs.values() {
+            for (level, files) in c.version.levels.iter().enumerate() {
+                for f in files {
+                    let path = self.path.join(filename::table(f.number()));
+                    if !there.contains(&f.number()) {
+                        return Err(Error::corruption(format!(
+                            "{}: missing, and the MANIFEST names it in level {level} of column family {:?}",
+                            path.display(),
+                            c.cf.name
+                        )));
+                    }
+                    if self.opts.paranoid_checks
+                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(f.number()))
+                        && size != f.size()
+                    {
+                        return Err(Error::corruption(format!(
+                            "{}: the file has {size} bytes, the MANIFEST says {}",
+                            path.display(),
+                            f.size()
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the database's files that nothing refers to: tables of jobs that did not commit, old MANIFESTs and
+    /// WALs, temporary files. Files that are not the database's stay.
+    fn remove_orphans(&self) {
+        let Ok(names) = self.opts.fs.list_dir(&self.path) else { return };
+        let manifest = self.manifest.lock().as_ref().map_or(0, ManifestWriter::number);
+        let wal = self.wal.lock().current.as_ref().map_or(0, |w| w.number);
+        let live: std::collections::HashSet<u64> = {
+            let state = self.state.lock();
+            let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
+            files.map(|f| f.number()).collect()
+        };
+        for name in names {
+            let orphan = match filename::parse(&name) {
+                Some(FileType::Table(n)) => !live.contains(&n),
+                Some(FileType::Wal(n)) => n < wal,
+                Some(FileType::Manifest(n)) => n < manifest,
+                Some(FileType::Temp(_)) => true,
+                _ => false,
+            };
+            if orphan {
+                let _ = self.opts.fs.remove(&self.path.join(&name)); // tried again at the next open
+            }
+        }
+    }
+
+    /// Leaves a WAL whose end is unknown and begins another. The old one stays until the memtables are flushed.
+    fn abandon_wal(&self) -> Result<()> {
+        let mut wal = self.wal.lock();
+        wal.older.clear();
+        let number = self.new_file_number();
+        let fresh = self.create_wal(number, None)?;
+        wal.current = Some(fresh);
+        drop(wal);
+        self.state.lock().wals.push_back((number, 0));
+        Ok(())
+    }
+}
+
+fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
+    let exists = |p: &Path| options.fs.exists(p).map_err(|e| Error::io(p.display(), &e));
+    if !exists(path)? {
+        return Err(Error::invalid_argument(format!(
+            "{}: does not exist (create_if_missing is false)",
+            path.display()
+        )));
+    }
+    if !exists(&path.join(filename::CURRENT))? {
+        return Err(Error::invalid_argument(format!(
+            "{}: not a database (it has no CURRENT file; create_if_missing is false)",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+fn lock_error(path: &Path, e: &std::io::Error) -> Error {
+    let hint = if e.kind() == std::io::ErrorKind::WouldBlock { "the database is open elsewhere: " } else { "" };
+    Error::io(format_args!("cannot lock {}: {hint}one process at a time may open it for writing", path.display()), e)
+}
+
+fn check_db_options(o: &DbOptions) -> Result<()> {
+    if o.max_background_jobs < 1 {
+        return Err(Error::invalid_argument("max_background_jobs must be at least 1"));
+    }
+    if o.max_subcompactions == 0 {
+        return Err(Error::invalid_argument("max_subcompactions must be at least 1"));
+    }
+    if o.max_open_files < -1 {
+        return Err(Error::invalid_argument("max_open_files must be -1 or more"));
+    }
+    Ok(())
+}
+
+fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
+    let bad = |what: &str| Err(Error::invalid_argument(format!("column family {name:?}: {what}")));
+    if !(1..=64).contains(&o.num_levels) {
+        return bad("num_levels must be between 1 and 64");
+    }
+    if !(5..=7).contains(&o.table.format_version) {
+        return bad("format_version must be 5, 6 or 7 (2 to 7 are read)");
+    }
+    if o.write_buffer_size < 4096 {
+        return bad("write_buffer_size must be at least 4096 bytes");
+    }
+    if o.max_write_buffer_number < 1 {
+        return bad("max_write_buffer_number must be at least 1");
+    }
+    if o.table.block_size == 0 || o.table.block_size > u32::MAX as usize {
+        return bad("block_size must be between 1 and 4 GiB");
+    }
+    if o.table.block_restart_interval == 0 || o.table.index_block_restart_interval == 0 {
+        return bad("restart intervals must be at least 1");
+    }
+    if o.target_file_size_base == 0 || o.max_bytes_for_level_base == 0 {
+        return bad("target_file_size_base and max_bytes_for_level_base must not be 0");
+    }
+    if !(o.max_bytes_for_level_multiplier > 1.0) {
+        return bad("max_bytes_for_level_multiplier must be above 1");
+    }
+    use crate::options::CompressionType::{Bzip2, Xpress};
+    let all = o.compression_per_level.iter().chain(&o.bottommost_compression).chain([&o.compression]);
+    if let Some(c) = all.into_iter().find(|c| matches!(c, Bzip2 | Xpress)) {
+        return bad(&format!("compression {c:?} is not supported"));
+    }
+    let table = &o.table;
+    if table.data_block_hash_table_util_ratio.is_nan() || table.bloom_bits_per_key.is_nan() {
+        return bad("a ratio is not a number");
+    }
+    Ok(())
+}
+
+/// Bits that differ between processes and calls. `RandomState` is seeded by the operating system.
+fn random_bits(salt: u64) -> u64 {
+    let mut h = RandomState::new().build_hasher();
+    h.write_u64(salt);
+    h.finish()
+}
+
+/// A database id in the shape of a UUID (version 4), as RocksDB's IDENTITY holds.
+fn new_db_id(now: u64) -> String {
+    let (a, b) = (random_bits(now), random_bits(now ^ 1));
+    format!(
+        "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        a >> 32,
+        (a >> 16) & 0xffff,
+        a & 0xfff,
+        0x8000 | ((b >> 48) & 0x3fff),
+        b & 0xffff_ffff_ffff
+    )
+}
+
+/// A session id in RocksDB's shape: twenty base-36 digits.
+fn new_session_id(now: u64) -> String {
+    let mut n = (u128::from(random_bits(now)) << 64) | u128::from(random_bits(now ^ 2));
+    let mut digits = Vec::with_capacity(20);
+    for _ in 0..20 {
+        let d = (n % 36) as u8;
+        digits.push(if d < 10 { b'0' + d } else { b'A' + d - 10 });
+        n /= 36;
+    }
+    digits.into_iter().map(char::from).collect()
+}

@@ -1,0 +1,357 @@
+//! Point lookups: memtables, then L0 newest to oldest, then one table of each deeper level.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use rockmill_format::SequenceNumber;
+use rockmill_format::key::{TAG_LEN, VALUE_TYPE_FOR_SEEK, pack_tag};
+
+use super::column_family::CfData;
+use super::super_version::SuperVersion;
+use super::{AsColumnFamilyRef, Db, DbInner, Snapshot};
+use crate::error::{Error, Result};
+use crate::get::{GetContext, PinnedValue};
+use crate::table::{TableReadOptions, TableReader};
+use crate::version::FileMeta;
+
+/// How a read is done (`rocksdb::ReadOptions`).
+#[derive(Debug, Clone, Default)]
+pub struct ReadOptions {
+    pub(crate) snapshot: Option<SequenceNumber>,
+    pub(crate) skip_checksums: bool,
+    pub(crate) dont_fill_cache: bool,
+    pub(crate) lower: Option<Vec<u8>>,
+    pub(crate) upper: Option<Vec<u8>>,
+    pub(crate) prefix: Option<Vec<u8>>,
+    pub(crate) readahead: usize,
+    pub(crate) cache_only: bool,
+}
+
+impl ReadOptions {
+    /// Reads the database as `snapshot` sees it, which must outlive the reads.
+    pub fn set_snapshot(&mut self, snapshot: &Snapshot<'_>) {
+        self.snapshot = Some(snapshot.seq);
+    }
+
+    /// Checks the checksum of blocks that are read from a file; on by default.
+    pub fn set_verify_checksums(&mut self, verify: bool) {
+        self.skip_checksums = !verify;
+    }
+
+    /// Keeps blocks that are read from a file in the block cache; on by default.
+    pub fn fill_cache(&mut self, fill: bool) {
+        self.dont_fill_cache = !fill;
+    }
+
+    /// Iterators see no key before this one.
+    pub fn set_iterate_lower_bound(&mut self, key: impl Into<Vec<u8>>) {
+        self.lower = Some(key.into());
+    }
+
+    /// Iterators see no key from this one on.
+    pub fn set_iterate_upper_bound(&mut self, key: impl Into<Vec<u8>>) {
+        self.upper = Some(key.into());
+    }
+
+    /// Iterators see keys with this prefix only. With the bytewise order this sets both bounds; with others the keys
+    /// are filtered.
+    pub fn set_iterate_prefix(&mut self, prefix: impl Into<Vec<u8>>) {
+        self.prefix = Some(prefix.into());
+    }
+
+    /// Bytes that iterators read ahead; 0 (the default) grows with sequential use.
+    pub fn set_readahead_size(&mut self, bytes: usize) {
+        self.readahead = bytes;
+    }
+
+    /// Answers from memtables and the block cache only; `Incomplete` where a file would be read.
+    pub fn set_cache_only(&mut self, cache_only: bool) {
+        self.cache_only = cache_only;
+    }
+
+    pub(crate) fn table(&self) -> TableReadOptions {
+        TableReadOptions {
+            verify_checksums: !self.skip_checksums,
+            fill_cache: !self.dont_fill_cache,
+            readahead: self.readahead,
+            cache_only: self.cache_only,
+        }
+    }
+}
+
+/// A value read without copying it out of its cached block (`rocksdb::DBPinnableSlice`).
+#[derive(Debug, Clone)]
+pub struct DbPinnableSlice {
+    value: PinnedValue,
+}
+
+impl Deref for DbPinnableSlice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.value.as_slice()
+    }
+}
+
+impl AsRef<[u8]> for DbPinnableSlice {
+    fn as_ref(&self) -> &[u8] {
+        self.value.as_slice()
+    }
+}
+
+/// Keys up to this length are looked up without an allocation.
+const LOOKUP_INLINE: usize = 120;
+
+/// A user key with the sequence number that a read may see: sorts before every visible entry of the key.
+pub(crate) struct LookupKey {
+    inline: [u8; LOOKUP_INLINE + TAG_LEN],
+    heap: Vec<u8>,
+    len: usize,
+}
+
+impl LookupKey {
+    pub fn new(user_key: &[u8], seq: SequenceNumber) -> Self {
+        let mut k = Self { inline: [0; LOOKUP_INLINE + TAG_LEN], heap: Vec::new(), len: user_key.len() + TAG_LEN };
+        let tag = pack_tag(seq, VALUE_TYPE_FOR_SEEK).to_le_bytes();
+        if user_key.len() <= LOOKUP_INLINE {
+            k.inline[..user_key.len()].copy_from_slice(user_key);
+            k.inline[user_key.len()..k.len].copy_from_slice(&tag);
+        } else {
+            k.heap.reserve_exact(k.len);
+            k.heap.extend_from_slice(user_key);
+            k.heap.extend_from_slice(&tag);
+        }
+        k
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        if self.heap.is_empty() { &self.inline[..self.len] } else { &self.heap }
+    }
+}
+
+impl DbInner {
+    /// The value of `key` as `options` see it.
+    pub fn get(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
+        let current = cf.current.load();
+        // After the version: a sequence number read before it could be older than what a compaction kept.
+        let seq = options.snapshot.unwrap_or_else(|| self.last_sequence());
+        self.get_in(cf, &current, key, seq, options)
+    }
+
+    pub fn get_in(
+        &self,
+        cf: &CfData,
+        current: &SuperVersion,
+        key: &[u8],
+        seq: SequenceNumber,
+        options: &ReadOptions,
+    ) -> Result<Option<PinnedValue>> {
+        let lookup = LookupKey::new(key, seq);
+        let ikey = lookup.as_bytes();
+        let mut ctx = GetContext::new(key);
+        current.mem.get(ikey, &mut ctx);
+        for imm in &current.imm {
+            if ctx.is_done() {
+                break;
+            }
+            imm.get(ikey, &mut ctx);
+        }
+        if !ctx.is_done() {
+            self.get_from_tables(cf, current, ikey, options.table(), &mut ctx)?;
+        }
+        ctx.finish()
+    }
+
+    fn get_from_tables(
+        &self,
+        cf: &CfData,
+        current: &SuperVersion,
+        ikey: &[u8],
+        ro: TableReadOptions,
+        ctx: &mut GetContext<'_>,
+    ) -> Result<()> {
+        let version = &*current.version;
+        let key = ctx.user_key;
+        for f in &version.levels[0] {
+            let inside = cf.cmp.compare_user(f.smallest_user_key(), key).is_le()
+                && cf.cmp.compare_user(key, f.largest_user_key()).is_le();
+            if inside {
+                self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
+                if ctx.is_done() {
+                    return Ok(());
+                }
+            }
+        }
+        for level in 1..version.levels.len() {
+            if version.levels[level].is_empty() {
+                continue;
+            }
+            // Versions of one key may stand in neighbouring files that share it as a boundary.
+            let files = &version.levels[level];
+            let mut i = files.partition_point(|f| cf.cmp.compare(f.entry.largest.as_bytes(), ikey).is_lt());
+            while let Some(f) = files.get(i) {
+                if cf.cmp.compare_user(f.smallest_user_key(), key).is_gt() {
+                    break;
+                }
+                self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
+                if ctx.is_done() {
+                    return Ok(());
+                }
+                if cf.cmp.compare_user(f.largest_user_key(), key).is_ne() {
+                    break;
+                }
+                i += 1;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn with_table<R>(&self, cf: &CfData, f: &Arc<FileMeta>, use_it: impl FnOnce(&TableReader) -> Result<R>) -> Result<R> {
+        let open = f.table.load();
+        match open.as_ref() {
+            Some(t) => use_it(t),
+            None => use_it(&*self.table(f, &cf.cmp, self.cache_of(cf).as_ref())?),
+        }
+    }
+}
+
+impl Db {
+    fn read(&self, cf: &impl AsColumnFamilyRef, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
+        self.inner.get(&cf.as_cf().data, key, options)
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.get_opt(key, &ReadOptions::default())
+    }
+
+    /// The value of `key`.
+    pub fn get_opt(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Vec<u8>>> {
+        Ok(self.read(&self.inner.default_cf, key.as_ref(), options)?.map(PinnedValue::into_vec))
+    }
+
+    /// The value of `key` in a column family.
+    pub fn get_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.get_cf_opt(cf, key, &ReadOptions::default())
+    }
+
+    /// The value of `key` in a column family.
+    pub fn get_cf_opt(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        key: impl AsRef<[u8]>,
+        options: &ReadOptions,
+    ) -> Result<Option<Vec<u8>>> {
+        Ok(self.read(cf, key.as_ref(), options)?.map(PinnedValue::into_vec))
+    }
+
+    /// The value of `key`, not copied when it stands in a cached block.
+    pub fn get_pinned(&self, key: impl AsRef<[u8]>) -> Result<Option<DbPinnableSlice>> {
+        self.get_pinned_opt(key, &ReadOptions::default())
+    }
+
+    /// The value of `key`, not copied when it stands in a cached block.
+    pub fn get_pinned_opt(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<DbPinnableSlice>> {
+        Ok(self.read(&self.inner.default_cf, key.as_ref(), options)?.map(|value| DbPinnableSlice { value }))
+    }
+
+    /// The value of `key` in a column family, not copied when it stands in a cached block.
+    pub fn get_pinned_cf(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<DbPinnableSlice>> {
+        self.get_pinned_cf_opt(cf, key, &ReadOptions::default())
+    }
+
+    /// The value of `key` in a column family, not copied when it stands in a cached block.
+    pub fn get_pinned_cf_opt(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        key: impl AsRef<[u8]>,
+        options: &ReadOptions,
+    ) -> Result<Option<DbPinnableSlice>> {
+        Ok(self.read(cf, key.as_ref(), options)?.map(|value| DbPinnableSlice { value }))
+    }
+
+    /// The values of many keys, all as of one moment, in the order of the keys.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Vec<Result<Option<Vec<u8>>>> {
+        self.multi_get_opt(keys, &ReadOptions::default())
+    }
+
+    /// The values of many keys, all as of one moment.
+    pub fn multi_get_opt<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        options: &ReadOptions,
+    ) -> Vec<Result<Option<Vec<u8>>>> {
+        let cf = &self.inner.default_cf;
+        self.multi_get_cf_opt(keys.into_iter().map(|k| (cf, k)), options)
+    }
+
+    /// The values of many keys of column families, all as of one moment.
+    pub fn multi_get_cf<'c, K: AsRef<[u8]>, C: AsColumnFamilyRef + 'c>(
+        &self,
+        keys: impl IntoIterator<Item = (&'c C, K)>,
+    ) -> Vec<Result<Option<Vec<u8>>>> {
+        self.multi_get_cf_opt(keys, &ReadOptions::default())
+    }
+
+    /// The values of many keys of column families, all as of one moment.
+    pub fn multi_get_cf_opt<'c, K: AsRef<[u8]>, C: AsColumnFamilyRef + 'c>(
+        &self,
+        keys: impl IntoIterator<Item = (&'c C, K)>,
+        options: &ReadOptions,
+    ) -> Vec<Result<Option<Vec<u8>>>> {
+        let keys: Vec<(&C, K)> = keys.into_iter().collect();
+        // A snapshot, so that column families looked at one after another are seen at the same moment.
+        let snapshot = options.snapshot.is_none().then(|| self.snapshot());
+        let mut options = options.clone();
+        if let Some(s) = &snapshot {
+            options.set_snapshot(s);
+        }
+        // In key order: neighbours share index and data blocks.
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by(|&a, &b| {
+            let ((cf_a, a), (cf_b, b)) = (&keys[a], &keys[b]);
+            let (cf_a, cf_b) = (cf_a.as_cf(), cf_b.as_cf());
+            cf_a.id().cmp(&cf_b.id()).then_with(|| cf_a.data.cmp.compare_user(a.as_ref(), b.as_ref()))
+        });
+        let mut values: Vec<Result<Option<Vec<u8>>>> = (0..keys.len()).map(|_| Ok(None)).collect();
+        for i in order {
+            let (cf, key) = &keys[i];
+            values[i] = self.read(*cf, key.as_ref(), &options).map(|v| v.map(PinnedValue::into_vec));
+        }
+        values
+    }
+
+    /// False when `key` is certainly not in the database; true when it may be.
+    pub fn key_may_exist(&self, key: impl AsRef<[u8]>) -> bool {
+        let mut options = ReadOptions::default();
+        options.set_cache_only(true);
+        match self.get_opt(key, &options) {
+            Ok(value) => value.is_some(),
+            Err(_) => true,
+        }
+    }
+}
+
+impl Snapshot<'_> {
+    /// The value of `key` as the snapshot sees it.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.get_in(&self.db.default_cf, key.as_ref())
+    }
+
+    /// The value of `key` in a column family as the snapshot sees it.
+    pub fn get_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.get_in(cf, key.as_ref())
+    }
+
+    fn get_in(&self, cf: &impl AsColumnFamilyRef, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut options = ReadOptions::default();
+        options.set_snapshot(self);
+        let value: Result<Option<PinnedValue>, Error> = self.db.get(&cf.as_cf().data, key, &options);
+        Ok(value?.map(PinnedValue::into_vec))
+    }
+}

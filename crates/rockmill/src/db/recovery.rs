@@ -1,0 +1,225 @@
+//! WAL recovery: what was acknowledged and is in no table comes back into memtables.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rockmill_format::batch::BatchRep;
+use rockmill_format::filename::{self, FileType};
+use rockmill_format::log::{LogEvent, LogReader, RecoveryAction};
+use rockmill_format::{FormatError, SequenceNumber};
+
+use super::install::add_files;
+use super::switch::arena_block_size;
+use super::write::parts;
+use super::{CfState, DbInner};
+use crate::compaction::flush;
+use crate::error::{Error, Result};
+use crate::memtable::MemTable;
+use crate::version::{LogSource, VersionBuilder};
+
+/// Numbers of the WALs in the directory, ascending.
+pub(crate) fn wal_numbers(names: &[String]) -> Vec<u64> {
+    let mut logs: Vec<u64> = names
+        .iter()
+        .filter_map(|n| match filename::parse(n) {
+            Some(FileType::Wal(n)) => Some(n),
+            _ => None,
+        })
+        .collect();
+    logs.sort_unstable();
+    logs
+}
+
+/// What replaying the WALs has come to.
+struct Replay {
+    /// Sequence number after the last record replayed.
+    next: SequenceNumber,
+    /// A WAL ended in a hole (point-in-time recovery): later ones count only if they go on exactly there.
+    hole: Option<u64>,
+    /// Something was replayed.
+    any: bool,
+    /// Largest WAL number seen.
+    last_wal: u64,
+}
+
+impl DbInner {
+    /// Replays every WAL that may hold data which is in no table. With `flush_full`, memtables that fill up are
+    /// written as tables (not yet in a MANIFEST: the caller writes a new one with the whole state).
+    pub(crate) fn recover_wals(self: &Arc<Self>, logs: &[u64], flush_full: bool) -> Result<()> {
+        let oldest = self.state.lock().cfs.values().map(|c| c.log_number).min().unwrap_or(0);
+        let mut replay = Replay { next: self.last_sequence() + 1, hole: None, any: false, last_wal: 0 };
+        for &number in logs.iter().filter(|&&n| n >= oldest) {
+            self.next_file.fetch_max(number + 1, Ordering::AcqRel);
+            self.replay_wal(number, &mut replay, flush_full)?;
+            replay.last_wal = number;
+        }
+        if let Some(at) = replay.hole {
+            self.check_tables_not_ahead(at)?;
+        }
+        if replay.any {
+            self.last_sequence.fetch_max(replay.next - 1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    fn replay_wal(self: &Arc<Self>, number: u64, replay: &mut Replay, flush_full: bool) -> Result<()> {
+        let path = self.path.join(filename::wal(number));
+        let mode = self.opts.wal_recovery_mode;
+        let file = self
+            .opts
+            .fs
+            .open_sequential(&path)
+            .map_err(|e| Error::io(format_args!("cannot open WAL {}", path.display()), &e))?;
+        let mut reader = LogReader::new(LogSource(file), number);
+        let mut record = Vec::new();
+        let mut first = true;
+        loop {
+            let event = reader
+                .next_record(&mut record)
+                .map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))?;
+            let mut action = mode.action(&event);
+            let mut failure = match &event {
+                LogEvent::Damage { error, .. } => Some(error.clone()),
+                _ => None,
+            };
+            if action == RecoveryAction::Replay {
+                match self.replay_record(number, &mut record, &mut first, replay) {
+                    Ok(Applied::Yes) => {}
+                    // This WAL does not follow on from where the hole is: all of it is after the point in time.
+                    Ok(Applied::BehindHole) => return Ok(()),
+                    Err(e) => {
+                        action = mode.action_on_error(&e);
+                        failure = Some(e);
+                    }
+                }
+            }
+            match action {
+                RecoveryAction::Replay | RecoveryAction::Skip => {}
+                RecoveryAction::Stop { hole } => {
+                    if hole {
+                        replay.hole = Some(number);
+                    }
+                    return Ok(());
+                }
+                RecoveryAction::Fail => {
+                    let e = failure.unwrap_or_else(|| FormatError::corruption("damaged record", 0));
+                    return Err(Error::format(&path, &e).context(format_args!("WAL recovery ({mode:?})")));
+                }
+            }
+            if flush_full {
+                self.flush_full_memtables()?;
+            }
+        }
+    }
+
+    fn replay_record(
+        self: &Arc<Self>,
+        number: u64,
+        record: &mut Vec<u8>,
+        first: &mut bool,
+        replay: &mut Replay,
+    ) -> std::result::Result<Applied, FormatError> {
+        let batch = BatchRep::from_bytes(std::mem::take(record))?;
+        let sequence = batch.sequence();
+        if *first {
+            *first = false;
+            if replay.hole.is_some() {
+                if sequence != replay.next {
+                    return Ok(Applied::BehindHole);
+                }
+                replay.hole = None;
+            }
+        }
+        // The whole batch is checked before any of it is applied: batches are all or nothing.
+        for r in batch.iter() {
+            r?;
+        }
+        let mut seq = sequence;
+        let state = self.state.lock();
+        for r in batch.iter() {
+            let Some((cf, t, key, value)) = parts(&r?).map(|p| (p.0, p.1, p.2, p.3)) else { continue };
+            // A column family that was dropped, or whose tables already have this WAL's data, passes it over.
+            if let Some(c) = state.cfs.get(&cf)
+                && c.log_number <= number
+            {
+                c.mem.add(seq, t, key, value);
+            }
+            seq += 1;
+        }
+        drop(state);
+        replay.next = seq;
+        replay.any = true;
+        *record = Vec::from(batch);
+        Ok(Applied::Yes)
+    }
+
+    /// After point-in-time recovery stopped inside WAL `at`, a column family whose tables hold data from later WALs
+    /// would be ahead of the others: the database would not be at one point in time (RocksDB's check).
+    fn check_tables_not_ahead(&self, at: u64) -> Result<()> {
+        let state = self.state.lock();
+        for c in state.cfs.values() {
+            if c.log_number > at && c.version.num_files() > 0 {
+                return Err(Error::corruption(format!(
+                    "{}: the WAL {:06}.log is damaged and tables of column family {:?} are newer than it; the database \
+                     cannot be brought to one point in time (another recovery mode may open it with a loss)",
+                    self.path.display(),
+                    at,
+                    c.cf.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn flush_full_memtables(self: &Arc<Self>) -> Result<()> {
+        let full: Vec<u32> = {
+            let state = self.state.lock();
+            let full = |c: &CfState| c.mem.memory_usage() >= c.cf.options.write_buffer_size;
+            state.cfs.iter().filter(|(_, c)| full(c)).map(|(&id, _)| id).collect()
+        };
+        full.into_iter().try_for_each(|id| self.flush_recovered(id))
+    }
+
+    /// Writes a column family's recovered memtable as a table of L0, in memory only.
+    pub(crate) fn flush_recovered(self: &Arc<Self>, id: u32) -> Result<()> {
+        let (cf, mem, base, epoch) = {
+            let mut state = self.state.lock();
+            let Some(c) = state.cfs.get_mut(&id) else { return Ok(()) };
+            if c.mem.is_empty() {
+                return Ok(());
+            }
+            c.next_epoch += 1;
+            c.next_mem_id += 1;
+            let fresh = Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options)));
+            let mem = std::mem::replace(&mut c.mem, fresh);
+            (Arc::clone(&c.cf), mem, Arc::clone(&c.version), c.next_epoch)
+        };
+        if let Some((mut entry, _)) = flush::build_l0(&[mem], &self.job_context(&cf))? {
+            entry.epoch_number = epoch;
+            let mut builder = VersionBuilder::new(base, Arc::clone(&self.purge));
+            builder.apply(&add_files(0, [entry]))?;
+            let version = Arc::new(builder.build()?);
+            let mut state = self.state.lock();
+            if let Some(c) = state.cfs.get_mut(&id) {
+                c.version = version;
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Applied {
+    Yes,
+    BehindHole,
+}
+
+/// The epoch number that the next flush of a column family takes: above every one in use.
+pub(crate) fn largest_epoch(version: &crate::version::Version) -> u64 {
+    // RocksDB reserves the topmost numbers for "unknown".
+    let known = version.levels.iter().flatten().map(|f| f.entry.epoch_number).filter(|&e| e < u64::MAX - 1024);
+    known.max().unwrap_or(0)
+}
+
+/// Column families by id, for the sanity check of options at open.
+pub(crate) type CfStates = BTreeMap<u32, CfState>;
