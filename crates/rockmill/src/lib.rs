@@ -1,6 +1,7 @@
 //! Rockmill: an embedded, ordered, persistent key-value store in RocksDB's formats.
 
 pub mod compaction;
+pub mod db;
 pub mod error;
 pub mod get;
 pub mod iter;
@@ -12,6 +13,11 @@ pub mod range_del;
 pub mod table;
 pub mod version;
 
+pub use db::{
+    AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator,
+    DbPinnableSlice, DbRawIterator, DbSummary, Direction, IteratorMode, LevelStats, LiveFile, ReadOptions, Snapshot,
+    StallReason, Statistics, Ticker, WriteBatch,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,

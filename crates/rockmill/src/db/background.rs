@@ -3,7 +3,6 @@
 //! Threads wait on one condition and look for work themselves, so there is no queue that could disagree with the
 //! state of the tree. Flushes have threads of their own: a long compaction never keeps a memtable waiting.
 
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -146,10 +145,7 @@ fn compaction_thread(db: &Arc<DbInner>) {
         if let Err(e) = done
             && !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped)
         {
-            let what = format!(
-                "a compaction of column family {:?} into level {}",
-                cf.name, compaction.output_level
-            );
+            let what = format!("a compaction of column family {:?} into level {}", cf.name, compaction.output_level);
             db.set_background_error(&what, &e);
         }
         drop(compaction);
@@ -314,12 +310,5 @@ impl DbInner {
         self.stats.add(Ticker::CompactMicros, s.wall_micros);
         self.stats.add(Ticker::CompactCpuMicros, s.cpu_micros);
         Ok(s)
-    }
-
-    /// The files that running compactions have as input.
-    pub fn compacting_files(&self) -> HashSet<u64> {
-        let state = self.state.lock();
-        let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
-        files.filter(|f| f.being_compacted.load(Ordering::Acquire)).map(|f| f.number()).collect()
     }
 }

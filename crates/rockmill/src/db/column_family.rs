@@ -1,7 +1,7 @@
 //! Column families: the handle users hold, and the state behind it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use rockmill_format::InternalKeyComparator;
@@ -21,8 +21,6 @@ pub(crate) struct CfData {
     /// What a reader sees; replaced whole when a memtable or the version changes.
     pub current: ArcSwap<SuperVersion>,
     pub dropped: AtomicBool,
-    /// Entries deleted, for the estimate of live keys.
-    pub flushes: AtomicU64,
 }
 
 impl CfData {

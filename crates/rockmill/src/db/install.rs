@@ -38,12 +38,7 @@ impl CfState {
 impl DbInner {
     /// Applies `edit` to a column family: writes it to the MANIFEST, then installs the new version. `install` runs
     /// under the database's lock when the edit is durable, before readers see the new version.
-    pub fn log_and_apply(
-        &self,
-        cf: &CfData,
-        mut edit: VersionEdit,
-        install: impl FnOnce(&mut CfState),
-    ) -> Result<()> {
+    pub fn log_and_apply(&self, cf: &CfData, mut edit: VersionEdit, install: impl FnOnce(&mut CfState)) -> Result<()> {
         edit.column_family = cf.id;
         // The MANIFEST's lock is held throughout, so versions change one at a time and `base` stays current.
         let mut manifest = self.manifest.lock();
@@ -80,11 +75,7 @@ impl DbInner {
 
     /// Appends edits with the counters that recovery needs, and begins a new MANIFEST when this one is too large or an
     /// earlier write to it failed.
-    pub fn append_to_manifest(
-        &self,
-        manifest: &mut Option<ManifestWriter>,
-        edits: &mut [VersionEdit],
-    ) -> Result<()> {
+    pub fn append_to_manifest(&self, manifest: &mut Option<ManifestWriter>, edits: &mut [VersionEdit]) -> Result<()> {
         let Some(writer) = manifest.as_mut() else {
             return Err(Error::new(crate::ErrorKind::ShutdownInProgress, "the MANIFEST is closed"));
         };
@@ -148,11 +139,13 @@ impl DbInner {
             if o.disable_auto_compactions {
                 continue; // nothing would ever lower the debt
             }
-            let (trigger, slow) = (f64::from(o.level0_file_num_compaction_trigger), f64::from(o.level0_slowdown_writes_trigger));
+            let (trigger, slow) =
+                (f64::from(o.level0_file_num_compaction_trigger), f64::from(o.level0_slowdown_writes_trigger));
             let stop = f64::from(o.level0_stop_writes_trigger).max(slow + 1.0);
             let l0 = Slope { begin: trigger.max((trigger + slow) / 2.0).min(slow - 1.0), slowdown: slow, stop };
             raise(l0.pressure(c.version.levels[0].len() as f64), StallReason::L0Files);
-            let (soft, hard) = (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
+            let (soft, hard) =
+                (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
             if soft > 0.0 {
                 let debt = Slope { begin: soft * 0.5, slowdown: soft, stop: hard.max(soft + 1.0) };
                 raise(debt.pressure(c.scores.pending_bytes as f64), StallReason::PendingCompactionBytes);

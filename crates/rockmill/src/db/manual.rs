@@ -7,10 +7,9 @@ use std::time::Duration;
 use super::background::begin_compaction;
 use super::column_family::CfData;
 use super::{AsColumnFamilyRef, Db, DbInner};
-use crate::compaction::strategy::manual::{self, ManualPick};
-use crate::compaction::{CompactionReason, JobStats};
+use crate::compaction::strategy::manual::{self, ManualPick, ManualStep, ManualWalk};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::{BottommostLevelCompaction, CompactOptions, FlushOptions};
+use crate::options::{CompactOptions, FlushOptions};
 
 /// How long a wait lasts before the condition is looked at again by itself.
 const WAIT: Duration = Duration::from_millis(200);
@@ -84,9 +83,9 @@ impl Db {
             if let Some(e) = &state.background_error {
                 return Err(e.clone());
             }
-            let open = waiting_for.iter().any(|(id, mem)| {
-                state.cfs.get(id).is_some_and(|c| c.imm.iter().any(|i| i.mem.id() <= *mem))
-            });
+            let open = waiting_for
+                .iter()
+                .any(|(id, mem)| state.cfs.get(id).is_some_and(|c| c.imm.iter().any(|i| i.mem.id() <= *mem)));
             if !open {
                 return Ok(());
             }
@@ -199,8 +198,8 @@ impl Db {
 }
 
 impl DbInner {
-    /// RocksDB's `CompactRangeInternal` for leveled trees: each level that holds keys of the range is compacted into
-    /// the next one that the tree uses; the deepest one into itself if asked for.
+    /// Walks down the tree: each level that holds keys of the range is compacted into the next one that the tree
+    /// uses, the deepest one into itself if asked for.
     fn compact_levels(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
@@ -208,55 +207,31 @@ impl DbInner {
         end: Option<&[u8]>,
         options: &CompactOptions,
     ) -> Result<()> {
-        let (deepest, base) = {
-            let state = self.state.lock();
-            let Some(c) = state.cfs.get(&cf.id) else { return Ok(()) };
-            let holds = |l: usize| !c.version.overlapping(l, start, end).is_empty();
-            ((0..c.version.levels.len()).rev().find(|&l| holds(l)), c.scores.base_level)
-        };
-        let Some(deepest) = deepest else { return Ok(()) };
-        let last = cf.options.num_levels.max(1) as usize - 1;
-        let force = matches!(
-            options.bottommost_level_compaction,
-            BottommostLevelCompaction::Force | BottommostLevelCompaction::ForceOptimized
-        );
-        if last == 0 {
-            self.compact_level(cf, 0, 0, start, end, options)?;
-            return Ok(());
-        }
-        let mut rewritten = false;
-        if deepest == 0 {
-            self.compact_level(cf, 0, base, start, end, options)?;
-            rewritten = true;
-        }
-        let mut level = 0;
-        while level < deepest {
-            let to = if level == 0 { base.min(deepest).max(1) } else { level + 1 };
-            self.compact_level(cf, level, to, start, end, options)?;
-            rewritten = to == deepest;
-            level = to;
-        }
-        // Force rewrites the deepest level's files also where nothing was merged into them.
-        if force && (options.bottommost_level_compaction == BottommostLevelCompaction::Force || !rewritten) {
-            let level = deepest.max(if deepest == 0 { base } else { deepest });
-            self.compact_level(cf, level, level, start, end, options)?;
-        }
         if options.change_level {
             return Err(Error::not_supported("change_level in compact_range is not supported yet"));
+        }
+        let version = || self.state.lock().cfs.get(&cf.id).map(|c| Arc::clone(&c.version));
+        let Some(first) = version() else { return Ok(()) };
+        let next_file = self.next_file.load(Ordering::Acquire);
+        let mut walk = ManualWalk::new(&first, start, end, options.bottommost_level_compaction, next_file);
+        drop(first);
+        while let Some(now) = version() {
+            let Some(step) = walk.next_step(&now, &cf.options) else { break };
+            drop(now);
+            self.compact_level(cf, &step, start, end, options)?;
         }
         Ok(())
     }
 
-    /// Compacts what `level` holds of the range into `to`, in as many jobs as the size limit asks for.
+    /// Does one step of the walk, in as many jobs as the size limit asks for.
     fn compact_level(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
-        level: usize,
-        to: usize,
+        step: &ManualStep,
         start: Option<&[u8]>,
         end: Option<&[u8]>,
         options: &CompactOptions,
-    ) -> Result<JobStats> {
+    ) -> Result<()> {
         let mut from = start.map(<[u8]>::to_vec);
         loop {
             let picked = {
@@ -268,11 +243,20 @@ impl DbInner {
                     if self.shutdown.load(Ordering::Acquire) {
                         return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
                     }
-                    let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(JobStats::default()) };
-                    match manual::pick(&c.version, &cf.options, &c.cursors, level, to, from.as_deref(), end) {
+                    let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
+                    let picked = manual::pick(
+                        &c.version,
+                        &cf.options,
+                        &c.cursors,
+                        step.level,
+                        step.output_level,
+                        from.as_deref(),
+                        end,
+                        step.file_number_limit,
+                    );
+                    match picked {
                         ManualPick::None => break None,
                         ManualPick::Pick(mut compaction, next) => {
-                            compaction.reason = CompactionReason::ManualCompaction;
                             compaction.subcompactions_max = match options.max_subcompactions {
                                 0 => self.opts.max_subcompactions.max(1) as usize,
                                 n => n as usize,
@@ -287,7 +271,7 @@ impl DbInner {
                     }
                 }
             };
-            let Some((compaction, next)) = picked else { return Ok(JobStats::default()) };
+            let Some((compaction, next)) = picked else { return Ok(()) };
             let done = self.run_compaction(cf, &compaction);
             self.end_compaction(cf, &compaction);
             drop(compaction);
@@ -295,7 +279,7 @@ impl DbInner {
             done?;
             match next {
                 Some(next) => from = Some(next),
-                None => return Ok(JobStats::default()),
+                None => return Ok(()),
             }
         }
     }

@@ -22,6 +22,7 @@ mod iterator;
 mod manual;
 mod open;
 mod properties;
+mod range_view;
 mod read;
 mod recovery;
 mod snapshot;

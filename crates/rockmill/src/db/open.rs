@@ -35,7 +35,7 @@ use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::table::BlockCache;
 use crate::version::{
-    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, for_each_edit, current_manifest, recover_manifest,
+    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, recover_manifest,
 };
 
 /// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
@@ -481,8 +481,7 @@ fn assemble(
             (!id.is_empty()).then_some(id)
         })
         .unwrap_or_else(|| new_db_id(options.db.clock.now_micros()));
-    let needs_default_cache =
-        wanted.values().any(|o| o.table.block_cache.is_none() && !o.table.no_block_cache);
+    let needs_default_cache = wanted.values().any(|o| o.table.block_cache.is_none() && !o.table.no_block_cache);
     Ok(Arc::new(DbInner {
         path: path.to_owned(),
         opts: options.db.clone(),
@@ -541,7 +540,6 @@ fn new_cf_state(
             cmp,
             current: ArcSwap::from_pointee(current),
             dropped: AtomicBool::new(false),
-            flushes: AtomicU64::new(0),
         }),
         mem,
         mem_wal: log_number,

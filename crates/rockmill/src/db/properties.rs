@@ -124,7 +124,9 @@ impl Db {
             "rocksdb.compaction-pending" => u64::from(c.scores.needs_compaction()),
             "rocksdb.background-errors" => state.background_errors,
             "rocksdb.cur-size-active-mem-table" => c.mem.memory_usage() as u64,
-            "rocksdb.cur-size-all-mem-tables" | "rocksdb.size-all-mem-tables" => c.mem.memory_usage() as u64 + imm_bytes,
+            "rocksdb.cur-size-all-mem-tables" | "rocksdb.size-all-mem-tables" => {
+                c.mem.memory_usage() as u64 + imm_bytes
+            }
             "rocksdb.num-entries-active-mem-table" => c.mem.num_entries(),
             "rocksdb.num-entries-imm-mem-tables" => c.imm.iter().map(|i| i.mem.num_entries()).sum(),
             "rocksdb.num-deletes-active-mem-table" => c.mem.num_deletes(),
@@ -139,7 +141,9 @@ impl Db {
             "rocksdb.oldest-snapshot-sequence" => db.snapshots.all().first().copied().unwrap_or(0),
             "rocksdb.num-live-versions" => std::sync::Arc::strong_count(&c.version) as u64,
             "rocksdb.current-super-version-number" => c.next_mem_id,
-            "rocksdb.estimate-live-data-size" | "rocksdb.live-sst-files-size" | "rocksdb.total-sst-files-size" => sst_bytes,
+            "rocksdb.estimate-live-data-size" | "rocksdb.live-sst-files-size" | "rocksdb.total-sst-files-size" => {
+                sst_bytes
+            }
             "rocksdb.min-log-number-to-keep" => state.wals.front().map_or(0, |w| w.0),
             "rocksdb.base-level" => c.scores.base_level as u64,
             "rocksdb.estimate-pending-compaction-bytes" => c.scores.pending_bytes,

@@ -9,7 +9,7 @@ use rockmill_format::key::{TAG_LEN, VALUE_TYPE_FOR_SEEK, pack_tag};
 use super::column_family::CfData;
 use super::super_version::SuperVersion;
 use super::{AsColumnFamilyRef, Db, DbInner, Snapshot};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::get::{GetContext, PinnedValue};
 use crate::table::{TableReadOptions, TableReader};
 use crate::version::FileMeta;
@@ -207,7 +207,12 @@ impl DbInner {
     }
 
     #[inline]
-    fn with_table<R>(&self, cf: &CfData, f: &Arc<FileMeta>, use_it: impl FnOnce(&TableReader) -> Result<R>) -> Result<R> {
+    fn with_table<R>(
+        &self,
+        cf: &CfData,
+        f: &Arc<FileMeta>,
+        use_it: impl FnOnce(&TableReader) -> Result<R>,
+    ) -> Result<R> {
         let open = f.table.load();
         match open.as_ref() {
             Some(t) => use_it(t),
@@ -257,11 +262,7 @@ impl Db {
     }
 
     /// The value of `key` in a column family, not copied when it stands in a cached block.
-    pub fn get_pinned_cf(
-        &self,
-        cf: &impl AsColumnFamilyRef,
-        key: impl AsRef<[u8]>,
-    ) -> Result<Option<DbPinnableSlice>> {
+    pub fn get_pinned_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) -> Result<Option<DbPinnableSlice>> {
         self.get_pinned_cf_opt(cf, key, &ReadOptions::default())
     }
 
@@ -351,7 +352,7 @@ impl Snapshot<'_> {
     fn get_in(&self, cf: &impl AsColumnFamilyRef, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut options = ReadOptions::default();
         options.set_snapshot(self);
-        let value: Result<Option<PinnedValue>, Error> = self.db.get(&cf.as_cf().data, key, &options);
+        let value = self.db.get(&cf.as_cf().data, key, &options);
         Ok(value?.map(PinnedValue::into_vec))
     }
 }

@@ -1,6 +1,5 @@
 //! WAL recovery: what was acknowledged and is in no table comes back into memtables.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -138,7 +137,7 @@ impl DbInner {
         let mut seq = sequence;
         let state = self.state.lock();
         for r in batch.iter() {
-            let Some((cf, t, key, value)) = parts(&r?).map(|p| (p.0, p.1, p.2, p.3)) else { continue };
+            let Some((cf, t, key, value)) = parts(&r?) else { continue };
             // A column family that was dropped, or whose tables already have this WAL's data, passes it over.
             if let Some(c) = state.cfs.get(&cf)
                 && c.log_number <= number
@@ -150,7 +149,7 @@ impl DbInner {
         drop(state);
         replay.next = seq;
         replay.any = true;
-        *record = Vec::from(batch);
+        *record = batch.into_bytes();
         Ok(Applied::Yes)
     }
 
@@ -220,6 +219,3 @@ pub(crate) fn largest_epoch(version: &crate::version::Version) -> u64 {
     let known = version.levels.iter().flatten().map(|f| f.entry.epoch_number).filter(|&e| e < u64::MAX - 1024);
     known.max().unwrap_or(0)
 }
-
-/// Column families by id, for the sanity check of options at open.
-pub(crate) type CfStates = BTreeMap<u32, CfState>;

@@ -114,8 +114,7 @@ impl DbInner {
             && !c.mem.is_empty()
         {
             c.next_mem_id += 1;
-            let fresh =
-                Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options)));
+            let fresh = Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options)));
             let full = std::mem::replace(&mut c.mem, fresh);
             c.imm.push_back(ImmTable { mem: full, wal: c.mem_wal });
             c.mem_wal = wal_number;

@@ -21,7 +21,6 @@ use rockmill_format::{SequenceNumber, ValueType};
 use super::stats::Ticker;
 use super::{AsColumnFamilyRef, ColumnFamily, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memtable::MemTable;
 use crate::options::WriteOptions;
 
 /// Bytes of batches in one group at most (RocksDB's `max_write_batch_group_size_bytes`).
@@ -303,9 +302,7 @@ impl DbInner {
             let Some((cf, t, key, value)) = parts(&record) else { continue };
             if at.as_ref().is_none_or(|(id, ..)| *id != cf) {
                 full |= at.take().is_some_and(|(_, sv, limit)| sv.mem.memory_usage() >= limit);
-                at = self
-                    .cf_by_id(cf)
-                    .map(|c| (cf, c.data.current.load_full(), c.data.options.write_buffer_size));
+                at = self.cf_by_id(cf).map(|c| (cf, c.data.current.load_full(), c.data.options.write_buffer_size));
             }
             if let Some((_, sv, _)) = &at {
                 sv.mem.add(seq, t, key, value);
@@ -334,11 +331,6 @@ pub(crate) fn parts<'a>(record: &BatchRecord<'a>) -> Option<(u32, ValueType, &'a
     })
 }
 
-/// Adds a record to a memtable; used by recovery.
-pub(crate) fn add_to(mem: &MemTable, seq: SequenceNumber, t: ValueType, key: &[u8], value: &[u8]) {
-    mem.add(seq, t, key, value);
-}
-
 thread_local! {
     /// The batch that single-record writes are built in; kept for its memory.
     static SCRATCH: RefCell<BatchRep> = RefCell::new(BatchRep::default());
@@ -349,7 +341,10 @@ const SCRATCH_KEEP_BYTES: usize = 1 << 20;
 
 fn check_length(what: &str, bytes: &[u8]) -> Result<()> {
     if bytes.len() > LENGTH_MAX {
-        return Err(Error::invalid_argument(format!("{what} of {} bytes is too large: the limit is {LENGTH_MAX}", bytes.len())));
+        return Err(Error::invalid_argument(format!(
+            "{what} of {} bytes is too large: the limit is {LENGTH_MAX}",
+            bytes.len()
+        )));
     }
     Ok(())
 }
@@ -396,12 +391,7 @@ impl Db {
     }
 
     /// Sets `key` to `value` in a column family.
-    pub fn put_cf(
-        &self,
-        cf: &impl AsColumnFamilyRef,
-        key: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-    ) -> Result<()> {
+    pub fn put_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_cf_opt(cf, key, value, &WriteOptions::default())
     }
 
@@ -462,12 +452,7 @@ impl Db {
     }
 
     /// Adds a merge operand in a column family; see [`Self::merge`].
-    pub fn merge_cf(
-        &self,
-        cf: &impl AsColumnFamilyRef,
-        key: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-    ) -> Result<()> {
+    pub fn merge_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let cf = self.live(cf)?;
         let record = BatchRecord::Merge { cf, key: key.as_ref(), value: value.as_ref() };
         self.write_one(record, &WriteOptions::default())
@@ -509,7 +494,9 @@ impl Db {
             let record = record.map_err(|e| Error::corruption(format!("write batch: {e}")))?;
             let Some((cf, t, key, value)) = parts(&record) else { continue };
             let Some(cf) = cfs.by_id.get(&cf) else {
-                return Err(Error::invalid_argument(format!("the write batch names column family {cf}, which does not exist")));
+                return Err(Error::invalid_argument(format!(
+                    "the write batch names column family {cf}, which does not exist"
+                )));
             };
             check_length("a key", key)?;
             check_length("a value", value)?;

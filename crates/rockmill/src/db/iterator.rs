@@ -1,0 +1,547 @@
+//! Iterators over user keys: from the internal entries of every run, newest visible version of each key, without what
+//! is deleted.
+
+use std::sync::Arc;
+
+use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, VALUE_TYPE_FOR_SEEK, append_internal_key};
+use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
+
+use super::range_view::RangeView;
+use super::super_version::SuperVersion;
+use super::tables::CfTables;
+use super::{AsColumnFamilyRef, Db, DbInner, ReadOptions, Snapshot};
+use crate::compaction::TableSource;
+use crate::error::{Error, Result};
+use crate::iter::InternalIterator;
+use crate::level_iter::LevelIterator;
+use crate::merge_iter::MergingIterator;
+
+/// Entries of one user key stepped over one by one before a seek is tried (RocksDB's
+/// `max_sequential_skip_in_iterations`).
+const SKIPS_MAX: usize = 8;
+
+/// Which way an iterator goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Direction {
+    Forward,
+    Reverse,
+}
+
+/// Where an iterator starts, and which way it goes (`rocksdb::IteratorMode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IteratorMode<'a> {
+    /// From the first key forward.
+    Start,
+    /// From the last key backward.
+    End,
+    /// From this key (or the next one in the direction).
+    From(&'a [u8], Direction),
+}
+
+/// An iterator that is moved by hand (`rocksdb::DBRawIterator`). It sees the database as it was when it was made.
+///
+/// When it is not valid, `status` says whether the end was reached or an error met.
+pub struct DbRawIterator<'a> {
+    iter: Box<dyn InternalIterator>,
+    view: RangeView,
+    cmp: InternalKeyComparator,
+    seq: SequenceNumber,
+    lower: Option<Vec<u8>>,
+    upper: Option<Vec<u8>>,
+    /// Only keys with this prefix, for orders in which bounds cannot say it.
+    filter: Option<Vec<u8>>,
+    direction: Direction,
+    valid: bool,
+    /// Forward: the key whose older versions are being stepped over. Reverse: the current key.
+    saved_key: Vec<u8>,
+    /// Reverse: the current value.
+    saved_value: Vec<u8>,
+    target: Vec<u8>,
+    status: Result<()>,
+    /// Keeps what `iter` reads alive, and the database open.
+    _pin: (Arc<SuperVersion>, &'a DbInner),
+}
+
+impl DbInner {
+    pub(crate) fn raw_iterator(
+        self: &Arc<Self>,
+        cf: &impl AsColumnFamilyRef,
+        options: &ReadOptions,
+    ) -> DbRawIterator<'_> {
+        let cf = &cf.as_cf().data;
+        let current = cf.current.load_full();
+        let seq = options.snapshot.unwrap_or_else(|| self.last_sequence());
+        let tables: Arc<dyn TableSource> =
+            Arc::new(CfTables { db: Arc::clone(self), cmp: cf.cmp.clone(), cache: self.cache_of(cf) });
+        let ro = options.table();
+        let mut children: Vec<Box<dyn InternalIterator>> = vec![current.mem.iter()];
+        children.extend(current.imm.iter().map(|m| m.iter()));
+        for (level, files) in current.version.levels.iter().enumerate() {
+            if level == 0 {
+                // Each file of L0 is a run of its own, opened when it is first needed.
+                children.extend(files.iter().map(|f| {
+                    let one = vec![Arc::clone(f)];
+                    Box::new(LevelIterator::new(one, Arc::clone(&tables), ro, cf.cmp.clone())) as Box<_>
+                }));
+            } else if !files.is_empty() {
+                let version = Arc::clone(&current.version);
+                children.push(Box::new(LevelIterator::of_level(version, level, Arc::clone(&tables), ro)));
+            }
+        }
+        let (mut lower, mut upper, mut filter) = (options.lower.clone(), options.upper.clone(), None);
+        if let Some(prefix) = &options.prefix {
+            if cf.cmp.is_bytewise() {
+                if lower.as_ref().is_none_or(|l| l < prefix) {
+                    lower = Some(prefix.clone());
+                }
+                if let Some(end) = after_prefix(prefix)
+                    && upper.as_ref().is_none_or(|u| *u > end)
+                {
+                    upper = Some(end);
+                }
+            } else {
+                filter = Some(prefix.clone());
+            }
+        }
+        let view = RangeView::new(&current, cf.cmp.clone(), seq, tables);
+        DbRawIterator {
+            iter: MergingIterator::boxed(children, cf.cmp.clone()),
+            view,
+            cmp: cf.cmp.clone(),
+            seq,
+            lower,
+            upper,
+            filter,
+            direction: Direction::Forward,
+            valid: false,
+            saved_key: Vec::new(),
+            saved_value: Vec::new(),
+            target: Vec::new(),
+            status: Ok(()),
+            _pin: (current, self),
+        }
+    }
+}
+
+/// The first key, in bytewise order, behind every key with this prefix; `None` when there is none.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&b| b != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+impl DbRawIterator<'_> {
+    /// True on an entry.
+    pub fn valid(&self) -> bool {
+        self.valid
+    }
+
+    /// The error that ended the iteration, if one did.
+    pub fn status(&self) -> Result<()> {
+        self.status.clone()?;
+        self.iter.status()
+    }
+
+    /// The current key.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.valid.then(|| self.current_key())
+    }
+
+    /// The current value.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.valid.then(|| self.current_value())
+    }
+
+    /// The current key and value.
+    pub fn item(&self) -> Option<(&[u8], &[u8])> {
+        self.valid.then(|| (self.current_key(), self.current_value()))
+    }
+
+    #[inline]
+    fn current_key(&self) -> &[u8] {
+        match self.direction {
+            Direction::Forward => key::user_key(self.iter.key()),
+            Direction::Reverse => &self.saved_key,
+        }
+    }
+
+    #[inline]
+    fn current_value(&self) -> &[u8] {
+        match self.direction {
+            Direction::Forward => self.iter.value(),
+            Direction::Reverse => &self.saved_value,
+        }
+    }
+
+    /// To the first key.
+    pub fn seek_to_first(&mut self) {
+        self.restart(Direction::Forward);
+        match self.lower.take() {
+            Some(lower) => {
+                self.seek_internal(&lower, MAX_SEQUENCE);
+                self.lower = Some(lower);
+            }
+            None => self.iter.seek_to_first(),
+        }
+        self.find_next(false);
+    }
+
+    /// To the last key.
+    pub fn seek_to_last(&mut self) {
+        self.restart(Direction::Reverse);
+        match self.upper.take() {
+            Some(upper) => {
+                // The entry before every version of the bound.
+                self.seek_before(&upper);
+                self.upper = Some(upper);
+            }
+            None => self.iter.seek_to_last(),
+        }
+        self.find_prev();
+    }
+
+    /// To the first key at or after `key`.
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        self.restart(Direction::Forward);
+        let key = key.as_ref();
+        match self.lower.take() {
+            Some(lower) => {
+                let below = self.cmp.compare_user(key, &lower).is_lt();
+                // The newest version of a key that may be seen: versions newer than the snapshot are passed over.
+                self.seek_internal(if below { &lower } else { key }, self.seq);
+                self.lower = Some(lower);
+            }
+            None => self.seek_internal(key, self.seq),
+        }
+        self.find_next(false);
+    }
+
+    /// To the last key at or before `key`.
+    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) {
+        let key = key.as_ref();
+        if self.upper.as_ref().is_some_and(|u| self.cmp.compare_user(key, u).is_ge()) {
+            return self.seek_to_last();
+        }
+        self.restart(Direction::Reverse);
+        self.target.clear();
+        append_internal_key(&mut self.target, key, 0, ValueType::Deletion);
+        self.iter.seek_for_prev(&self.target);
+        self.find_prev();
+    }
+
+    /// To the next key.
+    pub fn next(&mut self) {
+        if !self.valid {
+            return;
+        }
+        if self.direction == Direction::Reverse {
+            // `iter` is before all entries of the current key: go to the first entry behind them.
+            self.direction = Direction::Forward;
+            let key = std::mem::take(&mut self.saved_key);
+            self.seek_internal(&key, 0);
+            self.saved_key = key;
+        } else {
+            self.saved_key.clear();
+            self.saved_key.extend_from_slice(key::user_key(self.iter.key()));
+            self.iter.next();
+        }
+        self.find_next(true);
+    }
+
+    /// To the key before.
+    pub fn prev(&mut self) {
+        if !self.valid {
+            return;
+        }
+        if self.direction == Direction::Forward {
+            self.direction = Direction::Reverse;
+            let key = key::user_key(self.iter.key()).to_vec();
+            self.seek_before(&key);
+        }
+        self.find_prev();
+    }
+
+    fn restart(&mut self, direction: Direction) {
+        self.direction = direction;
+        self.valid = false;
+        self.status = Ok(());
+    }
+
+    fn fail(&mut self, e: Error) {
+        self.valid = false;
+        self.status = Err(e);
+    }
+
+    /// Puts `iter` on the first entry of `user_key` with a sequence number of at most `seq`, or behind.
+    fn seek_internal(&mut self, user_key: &[u8], seq: SequenceNumber) {
+        self.target.clear();
+        let t = if seq == 0 { ValueType::Deletion } else { VALUE_TYPE_FOR_SEEK };
+        append_internal_key(&mut self.target, user_key, seq, t);
+        self.iter.seek(&self.target);
+    }
+
+    /// Puts `iter` on the last entry before every version of `user_key`.
+    fn seek_before(&mut self, user_key: &[u8]) {
+        self.target.clear();
+        append_internal_key(&mut self.target, user_key, MAX_SEQUENCE, ValueType::Max);
+        self.iter.seek_for_prev(&self.target);
+    }
+
+    /// From where `iter` is, forward to the newest visible version of a live key. With `skipping`, entries of
+    /// `saved_key` are older versions of what was returned or deleted.
+    fn find_next(&mut self, mut skipping: bool) {
+        self.valid = false;
+        let mut skipped = 0;
+        while self.iter.valid() {
+            let parsed = match ParsedInternalKey::parse(self.iter.key()) {
+                Ok(p) => p,
+                Err(e) => return self.fail(Error::corruption(e.to_string())),
+            };
+            let user_key = parsed.user_key;
+            if self.upper.as_ref().is_some_and(|u| self.cmp.compare_user(user_key, u).is_ge()) {
+                return;
+            }
+            if skipping && self.cmp.compare_user(user_key, &self.saved_key).is_le() {
+                skipped += 1;
+                if skipped > SKIPS_MAX {
+                    skipped = 0;
+                    let key = std::mem::take(&mut self.saved_key);
+                    self.seek_internal(&key, 0);
+                    self.saved_key = key;
+                    // The oldest possible version itself, if it is there, is still the same key.
+                    if self.iter.valid() && key::user_key(self.iter.key()) == &self.saved_key[..] {
+                        self.iter.next();
+                    }
+                } else {
+                    self.iter.next();
+                }
+                continue;
+            }
+            if parsed.sequence > self.seq {
+                skipped += 1;
+                if skipped > SKIPS_MAX {
+                    skipped = 0;
+                    let key = user_key.to_vec();
+                    self.seek_internal(&key, self.seq);
+                } else {
+                    self.iter.next();
+                }
+                continue;
+            }
+            skipped = 0;
+            let covered = match self.view.covers(user_key, parsed.sequence) {
+                Ok(c) => c,
+                Err(e) => return self.fail(e),
+            };
+            let filtered = self.filter.as_ref().is_some_and(|p| !user_key.starts_with(p));
+            match parsed.value_type {
+                ValueType::Value if !covered && !filtered => {
+                    self.valid = true;
+                    return;
+                }
+                ValueType::Merge if !covered && !filtered => return self.fail(no_merge_operator(user_key)),
+                ValueType::Value | ValueType::Merge | ValueType::Deletion | ValueType::SingleDeletion => {
+                    self.saved_key.clear();
+                    self.saved_key.extend_from_slice(user_key);
+                    skipping = true;
+                    self.iter.next();
+                }
+                other => return self.fail(unexpected(other)),
+            }
+        }
+    }
+
+    /// From where `iter` is, backward to the newest visible version of a live key; leaves `iter` before all of its
+    /// versions.
+    fn find_prev(&mut self) {
+        self.valid = false;
+        // What the newest visible version seen so far of `saved_key` is; `None` while there is no candidate.
+        let mut candidate: Option<ValueType> = None;
+        while self.iter.valid() {
+            let parsed = match ParsedInternalKey::parse(self.iter.key()) {
+                Ok(p) => p,
+                Err(e) => return self.fail(Error::corruption(e.to_string())),
+            };
+            let user_key = parsed.user_key;
+            if candidate.is_some() && self.cmp.compare_user(user_key, &self.saved_key).is_lt() {
+                break;
+            }
+            if self.lower.as_ref().is_some_and(|l| self.cmp.compare_user(user_key, l).is_lt()) {
+                break;
+            }
+            if parsed.sequence <= self.seq {
+                let covered = match self.view.covers(user_key, parsed.sequence) {
+                    Ok(c) => c,
+                    Err(e) => return self.fail(e),
+                };
+                let filtered = self.filter.as_ref().is_some_and(|p| !user_key.starts_with(p));
+                match parsed.value_type {
+                    t @ (ValueType::Value | ValueType::Merge) if !covered && !filtered => {
+                        candidate = Some(t);
+                        self.saved_key.clear();
+                        self.saved_key.extend_from_slice(user_key);
+                        self.saved_value.clear();
+                        self.saved_value.extend_from_slice(self.iter.value());
+                    }
+                    ValueType::Value | ValueType::Merge | ValueType::Deletion | ValueType::SingleDeletion => {
+                        candidate = None;
+                    }
+                    other => return self.fail(unexpected(other)),
+                }
+            }
+            self.iter.prev();
+        }
+        match candidate {
+            // An error below would hide a newer version of the key.
+            Some(_) if self.iter.status().is_err() => {}
+            Some(ValueType::Merge) => {
+                let e = no_merge_operator(&self.saved_key);
+                self.fail(e);
+            }
+            Some(_) => self.valid = true,
+            None => {}
+        }
+    }
+}
+
+fn no_merge_operator(key: &[u8]) -> Error {
+    Error::invalid_argument(format!(
+        "key {} has merge operands and no merge operator is set for its column family",
+        key.escape_ascii()
+    ))
+}
+
+fn unexpected(t: ValueType) -> Error {
+    match t.unsupported_feature() {
+        Some(feature) => Error::not_supported(format!("the value uses {feature}")),
+        None => Error::corruption(format!("unexpected value type {t:?} in an iterator")),
+    }
+}
+
+/// A key and its value.
+pub type KeyValue = (Box<[u8]>, Box<[u8]>);
+
+/// An iterator over keys and values (`rocksdb::DBIterator`). An error is its last item.
+pub struct DbIterator<'a> {
+    raw: DbRawIterator<'a>,
+    direction: Direction,
+    fresh: bool,
+    failed: bool,
+}
+
+impl<'a> DbIterator<'a> {
+    fn new(mut raw: DbRawIterator<'a>, mode: IteratorMode<'_>) -> Self {
+        let direction = match mode {
+            IteratorMode::Start => {
+                raw.seek_to_first();
+                Direction::Forward
+            }
+            IteratorMode::End => {
+                raw.seek_to_last();
+                Direction::Reverse
+            }
+            IteratorMode::From(key, Direction::Forward) => {
+                raw.seek(key);
+                Direction::Forward
+            }
+            IteratorMode::From(key, Direction::Reverse) => {
+                raw.seek_for_prev(key);
+                Direction::Reverse
+            }
+        };
+        Self { raw, direction, fresh: true, failed: false }
+    }
+}
+
+impl Iterator for DbIterator<'_> {
+    type Item = Result<KeyValue>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        if !std::mem::replace(&mut self.fresh, false) {
+            match self.direction {
+                Direction::Forward => self.raw.next(),
+                Direction::Reverse => self.raw.prev(),
+            }
+        }
+        if let Some((k, v)) = self.raw.item() {
+            return Some(Ok((k.into(), v.into())));
+        }
+        self.failed = true; // the end, or the error that is given once
+        self.raw.status().err().map(Err)
+    }
+}
+
+impl Db {
+    /// Iterates over the default column family.
+    pub fn iterator(&self, mode: IteratorMode<'_>) -> DbIterator<'_> {
+        self.iterator_opt(mode, ReadOptions::default())
+    }
+
+    /// Iterates over the default column family.
+    pub fn iterator_opt(&self, mode: IteratorMode<'_>, options: ReadOptions) -> DbIterator<'_> {
+        DbIterator::new(self.raw_iterator_opt(options), mode)
+    }
+
+    /// Iterates over a column family.
+    pub fn iterator_cf(&self, cf: &impl AsColumnFamilyRef, mode: IteratorMode<'_>) -> DbIterator<'_> {
+        self.iterator_cf_opt(cf, ReadOptions::default(), mode)
+    }
+
+    /// Iterates over a column family.
+    pub fn iterator_cf_opt(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        options: ReadOptions,
+        mode: IteratorMode<'_>,
+    ) -> DbIterator<'_> {
+        DbIterator::new(self.raw_iterator_cf_opt(cf, options), mode)
+    }
+
+    /// Iterates over the keys of the default column family that begin with `prefix`.
+    pub fn prefix_iterator(&self, prefix: impl AsRef<[u8]>) -> DbIterator<'_> {
+        let cf = self.inner.default_cf.clone();
+        self.prefix_iterator_cf(&cf, prefix)
+    }
+
+    /// Iterates over the keys of a column family that begin with `prefix`.
+    pub fn prefix_iterator_cf(&self, cf: &impl AsColumnFamilyRef, prefix: impl AsRef<[u8]>) -> DbIterator<'_> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_prefix(prefix.as_ref());
+        self.iterator_cf_opt(cf, options, IteratorMode::Start)
+    }
+
+    /// An iterator over the default column family that is moved by hand.
+    pub fn raw_iterator(&self) -> DbRawIterator<'_> {
+        self.raw_iterator_opt(ReadOptions::default())
+    }
+
+    /// An iterator over the default column family that is moved by hand.
+    pub fn raw_iterator_opt(&self, options: ReadOptions) -> DbRawIterator<'_> {
+        let cf = self.inner.default_cf.clone();
+        self.inner.raw_iterator(&cf, &options)
+    }
+
+    /// An iterator over a column family that is moved by hand.
+    pub fn raw_iterator_cf(&self, cf: &impl AsColumnFamilyRef) -> DbRawIterator<'_> {
+        self.raw_iterator_cf_opt(cf, ReadOptions::default())
+    }
+
+    /// An iterator over a column family that is moved by hand.
+    pub fn raw_iterator_cf_opt(&self, cf: &impl AsColumnFamilyRef, options: ReadOptions) -> DbRawIterator<'_> {
+        self.inner.raw_iterator(cf, &options)
+    }
+}
+
+impl Db {
+    /// Iterates over the default column family as `snapshot` sees it.
+    pub fn snapshot_iterator(&self, snapshot: &Snapshot<'_>, mode: IteratorMode<'_>) -> DbIterator<'_> {
+        let mut options = ReadOptions::default();
+        options.set_snapshot(snapshot);
+        self.iterator_opt(mode, options)
+    }
+}
