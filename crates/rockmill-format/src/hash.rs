@@ -175,7 +175,7 @@ fn hash_long(data: &[u8]) -> u64 {
         }
     }
     // This preview, unlike the released XXH3, does not take the last stripe again when the length is a multiple.
-    if len % STRIPE != 0
+    if !len.is_multiple_of(STRIPE)
         && let Some(last) = data.last_chunk::<STRIPE>()
     {
         accumulate(&mut acc, last, SECRET.len() - STRIPE - 7);
@@ -201,5 +201,64 @@ fn accumulate(acc: &mut [u64; 8], stripe: &[u8; STRIPE], secret: usize) {
 fn scramble(acc: &mut [u64; 8]) {
     for (i, lane) in acc.iter_mut().enumerate() {
         *lane = (*lane ^ (*lane >> 47) ^ u64_at(&SECRET, SECRET.len() - STRIPE + 8 * i)).wrapping_mul(P32_1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values that RocksDB 11.8.1's `Hash64` and `Hash` (seed 397) gave for prefixes of these bytes.
+    #[test]
+    fn hashes_are_those_of_rocksdb() {
+        let mut state = 12_345u32;
+        let data: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+            (state >> 16) as u8
+        })
+        .take(3000)
+        .collect();
+        for (len, long, short) in [
+            (0, 0x5342_c301_0fe1_dd04, 0x0000_018d),
+            (1, 0xf10d_0432_8764_4392, 0x28f9_64a6),
+            (2, 0xdb18_2941_62c3_4251, 0x3e6c_74bb),
+            (3, 0x9499_8dfd_e45c_f7ab, 0xc3ad_9af3),
+            (4, 0x4740_92ce_9434_30f9, 0x8929_780e),
+            (7, 0x449d_a8e5_aa9a_4f5d, 0xe40c_f12a),
+            (8, 0x6394_4710_7cfa_9317, 0x3fc0_518a),
+            (9, 0xbce2_d098_ee0f_e068, 0xd1a3_5b60),
+            (15, 0xa364_8b53_b731_9478, 0xdcc7_0c98),
+            (16, 0x5730_248d_97a6_6007, 0x5a61_180c),
+            (17, 0x61fc_9e38_4212_1bd0, 0xa35d_a034),
+            (32, 0xb7e5_15c4_ab49_9d96, 0xa439_68c9),
+            (33, 0x09f6_f78d_3ba7_c217, 0xc660_8aaf),
+            (64, 0x4cee_e7d2_1b1c_7d16, 0x1632_89e1),
+            (65, 0x34be_a093_d7ce_c277, 0xa8bb_65cd),
+            (96, 0x5169_a765_8db8_61e9, 0xe619_be95),
+            (97, 0x4c14_d054_c2d6_e6d5, 0x015b_d2e0),
+            (128, 0x5cfc_6623_70e3_6561, 0xa173_f5ae),
+            (129, 0x0a52_440d_b190_268d, 0x373d_08c9),
+            (160, 0xdc97_f852_d6b1_9d1c, 0xc744_ee0f),
+            (239, 0x3d33_f590_4e58_4c01, 0x5fce_5bb6),
+            (240, 0x036a_7493_5e6e_22cc, 0x5070_cd97),
+            (241, 0xa97e_e5cd_5396_29ed, 0x1305_c40b),
+            (256, 0x6df4_c3d0_0d18_95d3, 0xba0d_46d3),
+            (1023, 0x08f1_8f6b_7f31_46c2, 0x0ced_4a02),
+            (1024, 0x257e_ecb4_bc15_9b19, 0x34cb_2199),
+            (1025, 0xad9d_4ae6_1848_1a62, 0x8d1d_7d8b),
+            (1088, 0x56c4_6ac4_f898_8d31, 0x8a1a_70a2),
+            (2048, 0x2e2a_4afc_9b5d_3bc3, 0x28fb_adcf),
+            (3000, 0x8fed_f97b_9e22_8d1d, 0x907a_51a1),
+        ] {
+            assert_eq!(hash64(&data[..len]), long, "{len} bytes");
+            assert_eq!(block_index_hash(&data[..len]), short, "{len} bytes");
+        }
+        // Every length, folded.
+        let (mut long, mut short) = (0u64, 0u32);
+        for len in 0..=data.len() {
+            long = long.rotate_left(5) ^ hash64(&data[..len]);
+            short = short.rotate_left(5) ^ block_index_hash(&data[..len]);
+        }
+        assert_eq!((long, short), (0x794c_2c6c_d4f9_75dc, 0xaad3_a914));
     }
 }
