@@ -1,9 +1,22 @@
 //! Range tombstones: fragmented so that ranges do not overlap, and asked for the newest one over a key
-//! (RocksDB `db/range_tombstone_fragmenter.h`).
+//! (RocksDB `db/range_tombstone_fragmenter.h`, `db/range_del_aggregator.h`).
+//!
+//! - [`FragmentedRangeTombstones`]: one memtable's or table's tombstones, made to be searched.
+//! - [`TruncatedRangeTombstones`]: a table's, cut to the table's boundaries.
+//! - [`RangeDelAggregator`]: those of all places an iterator reads.
+//! - [`CompactionRangeDel`]: those of a compaction's inputs, by snapshot stripe, and what goes into its outputs.
+
+mod aggregator;
+mod compaction;
+mod truncated;
 
 use std::collections::BTreeMap;
 
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
+
+pub use aggregator::{RangeDelAggregator, SharedRangeDels};
+pub use compaction::{CompactionRangeDel, OutputTombstone};
+pub use truncated::TruncatedRangeTombstones;
 
 /// `delete_range(begin, end)` at a sequence number, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,3 +194,6 @@ fn keep_newest_of_stripes(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

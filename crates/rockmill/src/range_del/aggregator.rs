@@ -1,0 +1,289 @@
+//! The range tombstones of all places that an iterator reads.
+//!
+//! Between two neighbouring bounds of any of the lists, the tombstones over a key are the same. The aggregator keeps
+//! that interval and the sequence numbers over it: as long as keys stay inside, in whichever direction they move, a
+//! question is two comparisons. A key outside finds the lists' pieces anew, each from where its cursor stood.
+
+use std::cmp::Ordering as KeyOrdering;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rockmill_format::{InternalKeyComparator, SequenceNumber};
+
+use super::{FragmentedRangeTombstones, TruncatedRangeTombstones};
+
+/// A bound of the interval: which list's, and which of its bounds.
+#[derive(Debug, Clone, Copy)]
+struct Bound {
+    list: usize,
+    at: At,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum At {
+    Piece(usize),
+    Smallest,
+    Largest,
+}
+
+#[derive(Debug)]
+struct List {
+    tombstones: TruncatedRangeTombstones,
+    /// How many bounds are not behind the last key looked for.
+    cursor: usize,
+}
+
+/// Lists of tombstones, asked for the sequence numbers over a key.
+#[derive(Debug)]
+pub(super) struct Coverage {
+    cmp: InternalKeyComparator,
+    lists: Vec<List>,
+    /// True if the fields below hold for the interval.
+    known: bool,
+    /// Keys from here on; `true`: not this key itself. `None`: no bound.
+    from: Option<(Bound, bool)>,
+    /// Keys up to, not including, this one.
+    to: Option<Bound>,
+    /// Over the interval, newest first.
+    seqs: Vec<SequenceNumber>,
+}
+
+impl Coverage {
+    pub(super) fn new(cmp: InternalKeyComparator) -> Self {
+        Self { cmp, lists: Vec::new(), known: false, from: None, to: None, seqs: Vec::new() }
+    }
+
+    pub(super) fn cmp(&self) -> &InternalKeyComparator {
+        &self.cmp
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lists.is_empty()
+    }
+
+    pub(super) fn lists(&self) -> impl Iterator<Item = &TruncatedRangeTombstones> {
+        self.lists.iter().map(|l| &l.tombstones)
+    }
+
+    pub(super) fn add(&mut self, tombstones: TruncatedRangeTombstones) {
+        if !tombstones.is_empty() {
+            self.lists.push(List { tombstones, cursor: 0 });
+            self.known = false;
+        }
+    }
+
+    /// Sequence numbers of the tombstones over version `seq` of `user_key`, newest first.
+    #[inline]
+    pub(super) fn over(&mut self, user_key: &[u8], seq: SequenceNumber) -> &[SequenceNumber] {
+        if !self.lists.is_empty() && !self.is_inside(user_key) {
+            self.find(user_key, seq);
+        }
+        &self.seqs
+    }
+
+    #[inline]
+    fn is_inside(&self, user_key: &[u8]) -> bool {
+        self.known
+            && self.from.is_none_or(|(bound, exclusive)| match self.cmp.compare_user(self.bound(bound), user_key) {
+                KeyOrdering::Less => true,
+                KeyOrdering::Equal => !exclusive,
+                KeyOrdering::Greater => false,
+            })
+            && self.to.is_none_or(|bound| self.cmp.compare_user(user_key, self.bound(bound)).is_lt())
+    }
+
+    #[inline]
+    fn bound(&self, bound: Bound) -> &[u8] {
+        let t = &self.lists[bound.list].tombstones;
+        match bound.at {
+            At::Piece(i) => &t.list().bounds[i],
+            At::Smallest => t.smallest().unwrap_or_default(),
+            At::Largest => t.largest().unwrap_or_default(),
+        }
+    }
+
+    fn raise_from(&mut self, bound: Bound, exclusive: bool) {
+        let higher = match self.from {
+            None => true,
+            Some((old, old_exclusive)) => match self.cmp.compare_user(self.bound(bound), self.bound(old)) {
+                KeyOrdering::Greater => true,
+                KeyOrdering::Equal => exclusive && !old_exclusive,
+                KeyOrdering::Less => false,
+            },
+        };
+        if higher {
+            self.from = Some((bound, exclusive));
+        }
+    }
+
+    fn lower_to(&mut self, bound: Bound) {
+        if self.to.is_none_or(|old| self.cmp.compare_user(self.bound(bound), self.bound(old)).is_lt()) {
+            self.to = Some(bound);
+        }
+    }
+
+    /// Finds the interval around `user_key`. On a user key at which a file's tombstones are cut, the answer depends
+    /// on the version and is not kept.
+    #[cold]
+    fn find(&mut self, user_key: &[u8], seq: SequenceNumber) {
+        (self.known, self.from, self.to) = (true, None, None);
+        self.seqs.clear();
+        for list in 0..self.lists.len() {
+            let cmp = self.cmp.clone();
+            let t = &self.lists[list].tombstones;
+            let side = |bound: Option<&[u8]>| bound.map(|b| cmp.compare_user(user_key, b));
+            match side(t.smallest()) {
+                Some(KeyOrdering::Less) => {
+                    self.lower_to(Bound { list, at: At::Smallest });
+                    continue;
+                }
+                order => {
+                    let after_largest = side(t.largest());
+                    match after_largest {
+                        Some(KeyOrdering::Greater) => {
+                            self.raise_from(Bound { list, at: At::Largest }, true);
+                            continue;
+                        }
+                        Some(KeyOrdering::Less) => self.lower_to(Bound { list, at: At::Largest }),
+                        Some(KeyOrdering::Equal) => self.known = false,
+                        None => {}
+                    }
+                    match order {
+                        Some(KeyOrdering::Equal) => self.known = false,
+                        Some(_) => self.raise_from(Bound { list, at: At::Smallest }, true),
+                        None => {}
+                    }
+                }
+            }
+            let t = &self.lists[list].tombstones;
+            let n = t.list().bounds.len();
+            let after = locate(&t.list().bounds, self.lists[list].cursor, user_key, &cmp);
+            if after > 0 && after < n && t.max_covering(user_key, seq, SequenceNumber::MAX, &cmp) > 0 {
+                self.seqs.extend_from_slice(t.list().piece_seqs(after - 1));
+            }
+            self.lists[list].cursor = after;
+            if after > 0 {
+                self.raise_from(Bound { list, at: At::Piece(after - 1) }, false);
+            }
+            if after < n {
+                self.lower_to(Bound { list, at: At::Piece(after) });
+            }
+        }
+        self.seqs.sort_unstable_by(|a, b| b.cmp(a));
+        self.seqs.dedup();
+    }
+}
+
+/// How many of `bounds` are not behind `key`: the cursor's place or a neighbour if it still fits, else by search.
+fn locate(bounds: &[Vec<u8>], cursor: usize, key: &[u8], cmp: &InternalKeyComparator) -> usize {
+    let fits = |n: usize| {
+        (n == 0 || cmp.compare_user(&bounds[n - 1], key).is_le())
+            && (n == bounds.len() || cmp.compare_user(&bounds[n], key).is_gt())
+    };
+    let near = [Some(cursor), cursor.checked_add(1), cursor.checked_sub(1)];
+    near.into_iter()
+        .flatten()
+        .find(|&n| n <= bounds.len() && fits(n))
+        .unwrap_or_else(|| bounds.partition_point(|b| cmp.compare_user(b, key).is_le()))
+}
+
+/// The tombstones visible at a snapshot of the memtables, tables and levels that an iterator reads (RocksDB's
+/// `ReadRangeDelAggregator`).
+#[derive(Debug)]
+pub struct RangeDelAggregator {
+    coverage: Coverage,
+    snapshot: SequenceNumber,
+    files: HashSet<u64>,
+}
+
+impl RangeDelAggregator {
+    /// Without tombstones so far.
+    pub fn new(cmp: InternalKeyComparator, snapshot: SequenceNumber) -> Self {
+        Self { coverage: Coverage::new(cmp), snapshot, files: HashSet::new() }
+    }
+
+    /// True without a tombstone.
+    pub fn is_empty(&self) -> bool {
+        self.coverage.is_empty()
+    }
+
+    /// Adds tombstones; at any time.
+    pub fn add(&mut self, tombstones: TruncatedRangeTombstones) {
+        self.coverage.add(tombstones);
+    }
+
+    /// Notes that a file's tombstones are being added; false if they were before.
+    pub fn add_file(&mut self, number: u64) -> bool {
+        self.files.insert(number)
+    }
+
+    /// True if a visible tombstone deletes version `seq` of `user_key`. Cheapest for keys that move in one direction.
+    #[inline]
+    pub fn covers(&mut self, user_key: &[u8], seq: SequenceNumber) -> bool {
+        self.max_covering(user_key, seq) > seq
+    }
+
+    /// The newest visible tombstone over version `seq` of `user_key`, whether or not newer than it; 0 none.
+    #[inline]
+    pub fn max_covering(&mut self, user_key: &[u8], seq: SequenceNumber) -> SequenceNumber {
+        let snapshot = self.snapshot;
+        let seqs = self.coverage.over(user_key, seq);
+        seqs.get(seqs.partition_point(|&s| s > snapshot)).copied().unwrap_or(0)
+    }
+}
+
+/// An aggregator shared by an iterator, which asks, and the level iterators below it, which add the tombstones of each
+/// file that they open.
+#[derive(Clone)]
+pub struct SharedRangeDels {
+    inner: Arc<Shared>,
+}
+
+struct Shared {
+    any: AtomicBool,
+    aggregator: Mutex<RangeDelAggregator>,
+}
+
+impl SharedRangeDels {
+    /// Without tombstones so far.
+    pub fn new(cmp: InternalKeyComparator, snapshot: SequenceNumber) -> Self {
+        let aggregator = Mutex::new(RangeDelAggregator::new(cmp, snapshot));
+        Self { inner: Arc::new(Shared { any: AtomicBool::new(false), aggregator }) }
+    }
+
+    /// Adds a memtable's tombstones.
+    pub fn add_memtable(&self, list: Arc<FragmentedRangeTombstones>) {
+        self.add(TruncatedRangeTombstones::whole(list));
+    }
+
+    /// Adds a file's tombstones, unless they were added before.
+    pub fn add_file(&self, file: &crate::version::FileMeta, list: Option<&Arc<FragmentedRangeTombstones>>) {
+        let Some(list) = list.filter(|l| !l.is_empty()) else { return };
+        let mut aggregator = self.inner.aggregator.lock();
+        if aggregator.add_file(file.number()) {
+            let cmp = aggregator.coverage.cmp().clone();
+            let entry = &file.entry;
+            let cut = TruncatedRangeTombstones::of_file(Arc::clone(list), &entry.smallest, &entry.largest, &cmp);
+            aggregator.add(cut);
+            self.inner.any.store(true, Ordering::Release);
+        }
+    }
+
+    /// Adds tombstones.
+    pub fn add(&self, tombstones: TruncatedRangeTombstones) {
+        if !tombstones.is_empty() {
+            self.inner.aggregator.lock().add(tombstones);
+            // Release: the level iterator that adds and the iterator that asks run on one thread or are handed over
+            // with synchronisation; the lock, taken after the flag is seen, orders the list itself.
+            self.inner.any.store(true, Ordering::Release);
+        }
+    }
+
+    /// See [`RangeDelAggregator::covers`]; one load when there are no tombstones.
+    #[inline]
+    pub fn covers(&self, user_key: &[u8], seq: SequenceNumber) -> bool {
+        self.inner.any.load(Ordering::Acquire) && self.inner.aggregator.lock().covers(user_key, seq)
+    }
+}

@@ -1,0 +1,154 @@
+//! Range tombstones in a compaction (RocksDB's `CompactionRangeDelAggregator` and `CompactionOutputs::AddRangeDels`).
+
+use std::sync::Arc;
+
+use rockmill_format::key::MAX_SEQUENCE;
+use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, ValueType};
+
+use super::aggregator::Coverage;
+use super::{FragmentedRangeTombstones, RangeTombstone, TruncatedRangeTombstones};
+
+/// The tombstones of a compaction's (or flush's) inputs.
+///
+/// Snapshots cut the sequence numbers into stripes: `(.., s0]`, `(s0, s1]`, ..., `(sn, ..)`. An entry may go if a
+/// newer tombstone of its own stripe covers it, as then no snapshot sees it.
+#[derive(Debug)]
+pub struct CompactionRangeDel {
+    coverage: Coverage,
+    snapshots: Vec<SequenceNumber>,
+}
+
+/// A tombstone to write into an output file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputTombstone {
+    /// First user key covered; may lie before the file, which is then what truncates it.
+    pub begin: Vec<u8>,
+    /// First user key not covered; may lie behind the file.
+    pub end: Vec<u8>,
+    /// Its version.
+    pub seq: SequenceNumber,
+    /// The file's smallest key must not be above this.
+    pub smallest: InternalKey,
+    /// The file's largest key must not be below this.
+    pub largest: InternalKey,
+}
+
+impl CompactionRangeDel {
+    /// Without tombstones so far. `snapshots` rise.
+    pub fn new(cmp: InternalKeyComparator, snapshots: Vec<SequenceNumber>) -> Self {
+        Self { coverage: Coverage::new(cmp), snapshots }
+    }
+
+    /// Adds a memtable's tombstones.
+    pub fn add_memtable(&mut self, list: Arc<FragmentedRangeTombstones>) {
+        self.coverage.add(TruncatedRangeTombstones::whole(list));
+    }
+
+    /// Adds an input file's tombstones, cut to its boundaries.
+    pub fn add_file(&mut self, list: Arc<FragmentedRangeTombstones>, smallest: &InternalKey, largest: &InternalKey) {
+        let cut = TruncatedRangeTombstones::of_file(list, smallest, largest, self.coverage.cmp());
+        self.coverage.add(cut);
+    }
+
+    /// True without a tombstone.
+    pub fn is_empty(&self) -> bool {
+        self.coverage.is_empty()
+    }
+
+    /// True if a tombstone of its snapshot stripe deletes version `seq` of `user_key`. Cheapest in key order.
+    #[inline]
+    pub fn covers(&mut self, user_key: &[u8], seq: SequenceNumber) -> bool {
+        if self.coverage.is_empty() {
+            return false;
+        }
+        let stripe = self.snapshots.partition_point(|&s| s < seq);
+        let newest = self.snapshots.get(stripe).copied().unwrap_or(SequenceNumber::MAX);
+        let seqs = self.coverage.over(user_key, seq);
+        seqs.get(seqs.partition_point(|&s| s > newest)).is_some_and(|&s| s > seq)
+    }
+
+    /// The tombstones for an output file that is responsible for the internal keys from `lower` to `upper` (encoded;
+    /// `None` no bound), in order of (begin ascending, sequence descending).
+    ///
+    /// The bounds, as RocksDB chooses them:
+    /// - `lower` of a (sub)compaction's first file: its begin with [`CompactionRangeDel::boundary`], or none; of the
+    ///   others: their own smallest point key.
+    /// - `upper` of the last file: the (sub)compaction's end with `boundary`, or none; of the others: the user key of
+    ///   the next file's first point with `boundary`, unless this file's last point has the same user key: then that
+    ///   point's key.
+    ///
+    /// Of several tombstones over the same keys, only the newest of each snapshot stripe is kept. One that every
+    /// snapshot sees is dropped if `may_drop` says, given its range within the file, that nothing older can exist
+    /// below the output level: `|_, _| true` for the bottommost level.
+    pub fn output(
+        &self,
+        lower: Option<&[u8]>,
+        upper: Option<&[u8]>,
+        mut may_drop: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Vec<OutputTombstone> {
+        let cmp = self.coverage.cmp();
+        if let (Some(l), Some(u)) = (lower, upper)
+            && cmp.compare(l, u).is_gt()
+        {
+            return Vec::new(); // a file without points whose user key the next one begins with
+        }
+        let mut reaching = Vec::new();
+        for piece in self.coverage.lists().flat_map(|l| l.cut_pieces(cmp)) {
+            let begin = InternalKey::new(piece.begin.0, piece.begin.1, ValueType::RangeDeletion);
+            // The first key that is not covered: in front of the user key, or right behind its oldest covered version.
+            let end = match piece.end.1 {
+                SequenceNumber::MAX => Self::boundary(piece.end.0),
+                oldest => InternalKey::new(piece.end.0, oldest.saturating_sub(1), ValueType::Max),
+            };
+            if lower.is_some_and(|l| cmp.compare(end.as_bytes(), l).is_le())
+                || upper.is_some_and(|u| cmp.compare(begin.as_bytes(), u).is_gt())
+            {
+                continue;
+            }
+            reaching.extend(piece.seqs.iter().map(|&seq| RangeTombstone {
+                begin: piece.begin.0.to_vec(),
+                end: piece.end.0.to_vec(),
+                seq,
+            }));
+        }
+        let fragments = FragmentedRangeTombstones::for_compaction(reaching, cmp, &self.snapshots);
+        let earliest_snapshot = self.snapshots.first().copied().unwrap_or(MAX_SEQUENCE);
+        let mut out = Vec::new();
+        for (begin, end, seq) in fragments.iter() {
+            let mut largest = Self::boundary(end);
+            if lower.is_some_and(|l| cmp.compare(largest.as_bytes(), l).is_le()) {
+                continue;
+            }
+            let mut smallest = InternalKey::new(begin, seq, ValueType::RangeDeletion);
+            if let Some(l) = lower
+                && cmp.compare_user(begin, rockmill_format::key::user_key(l)).is_lt()
+            {
+                smallest = InternalKey::new(rockmill_format::key::user_key(l), seq, ValueType::RangeDeletion);
+            }
+            if upper.is_some_and(|u| cmp.compare(u, smallest.as_bytes()).is_lt()) {
+                break;
+            }
+            if let Some(l) = lower
+                && cmp.compare(smallest.as_bytes(), l).is_lt()
+            {
+                smallest = InternalKey::from_encoded(l);
+            }
+            if let Some(u) = upper
+                && cmp.compare(u, largest.as_bytes()).is_lt()
+            {
+                largest = InternalKey::from_encoded(u);
+            }
+            if seq <= earliest_snapshot && may_drop(smallest.user_key(), largest.user_key()) {
+                continue;
+            }
+            out.push(OutputTombstone { begin: begin.to_vec(), end: end.to_vec(), seq, smallest, largest });
+        }
+        out
+    }
+
+    /// The internal key that stands before all versions of `user_key` as a file's boundary that tombstones extended:
+    /// the file ends before that user key.
+    pub fn boundary(user_key: &[u8]) -> InternalKey {
+        InternalKey::new(user_key, MAX_SEQUENCE, ValueType::RangeDeletion)
+    }
+}
