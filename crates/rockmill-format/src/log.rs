@@ -536,9 +536,14 @@ impl<R: ReadBlock> LogReader<R> {
     }
 }
 
-/// RocksDB: the four recyclable types, and from 10 on those with the lowest bit.
+/// Which types have the long header. RocksDB means the lowest bit to say so from 10 on, but its readers go by the types
+/// they know; stale bytes in a recycled file can look like any other type, so doing more would change where logs end.
 fn is_recyclable(t: u8) -> bool {
-    (kind::RECYCLABLE_FULL..=kind::RECYCLABLE_LAST).contains(&t) || (t >= kind::TIMESTAMP_SIZE && t & 1 == 1)
+    matches!(
+        t,
+        kind::RECYCLABLE_FULL
+            ..=kind::RECYCLABLE_LAST | kind::RECYCLABLE_TIMESTAMP_SIZE | kind::RECYCLABLE_PREDECESSOR_INFO
+    )
 }
 
 #[cfg(test)]
