@@ -1,16 +1,80 @@
-//! Flush: immutable memtables into one L0 table.
+//! Flush: immutable memtables into one L0 table, through the same resolution and output as a compaction.
+//!
+//! Nothing is known of older data, so tombstones of every kind are kept; versions that no snapshot can tell apart
+//! are written once.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use rockmill_format::edit::FileEntry;
 
+use super::job::{ThreadCpu, drain, guarded, sync_dir};
+use super::merge::{IteratorRun, Merger};
+use super::output::{Created, remove_created};
+use super::plan::{JobPlan, OutputPlan, Part, Rules};
+use super::tombstones::Tombstones;
 use super::{JobContext, JobStats};
 use crate::error::Result;
 use crate::memtable::MemTable;
+use crate::range_del::RangeTombstone;
 
-/// Writes `memtables` (oldest first) as one L0 table; `None` when nothing survives. The epoch number is the caller's
-/// to set.
+/// Writes `memtables` (oldest first) as one L0 table, synced together with its directory; `None` when nothing
+/// survives. The epoch number is the caller's to set. A closing store does not stop a flush: the data may be nowhere
+/// else.
 pub fn build_l0(memtables: &[Arc<MemTable>], ctx: &JobContext) -> Result<Option<(FileEntry, JobStats)>> {
-    let _ = (memtables, ctx);
-    todo!()
+    let started = ctx.clock.monotonic_nanos();
+    let cpu = ThreadCpu::now();
+    let created = Created::default();
+    let done = guarded(|| write(memtables, ctx, &created)).and_then(|(files, stats)| {
+        sync_dir(ctx, &created)?;
+        Ok((files, stats))
+    });
+    let (files, mut stats) = done.map_err(|e| {
+        remove_created(ctx, &created);
+        e.context(format_args!("flush of column family {:?}", ctx.cf_name))
+    })?;
+    stats.wall_micros = ctx.clock.monotonic_nanos().saturating_sub(started) / 1000;
+    stats.cpu_micros = cpu.elapsed_micros();
+    Ok(files.into_iter().next().map(|f| (f, stats)))
+}
+
+fn write(memtables: &[Arc<MemTable>], ctx: &JobContext, created: &Created) -> Result<(Vec<FileEntry>, JobStats)> {
+    let rules = Rules { cmp: ctx.cmp.clone(), snapshots: ctx.snapshots.clone(), bottommost: false, below: None };
+    let output = OutputPlan {
+        level: 0,
+        file_size_target: u64::MAX,
+        file_size_max: u64::MAX,
+        grandparents: Vec::new(),
+        grandparent_overlap_max: u64::MAX,
+        compression: ctx.cf.compression_per_level.first().copied().unwrap_or(ctx.cf.compression),
+        epoch_number: 0,
+        oldest_ancestor_time: 0,
+    };
+    let plan = JobPlan { runs: Vec::new(), rules, output, parts: vec![Part::default()] };
+
+    let mut tombstones = Vec::new();
+    let mut runs = Vec::with_capacity(memtables.len());
+    for mem in memtables.iter().rev() {
+        runs.push(IteratorRun::new(mem.iter())?);
+        if let Some(fragments) = mem.range_tombstones() {
+            tombstones.extend(fragments.iter().map(|(begin, end, seq)| RangeTombstone {
+                begin: begin.to_vec(),
+                end: end.to_vec(),
+                seq,
+            }));
+        }
+    }
+    let tombstones = Tombstones::new(tombstones, &plan.rules);
+    let merger = Merger::new(runs, ctx.cmp.clone(), None, None)?;
+    let (files, resolved) =
+        drain(merger, &plan, &Part::default(), &tombstones, ctx, created, [&AtomicBool::new(false); 2])?;
+    let stats = JobStats {
+        input_bytes: memtables.iter().map(|m| m.data_size()).sum(),
+        output_bytes: files.iter().map(|f| f.size).sum(),
+        input_records: resolved.input_records,
+        output_records: resolved.output_records,
+        subcompactions: 1,
+        ..JobStats::default()
+    };
+    Ok((files, stats))
 }

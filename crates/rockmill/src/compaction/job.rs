@@ -1,10 +1,220 @@
-//! Runs one compaction.
+//! Runs one job: engine → resolution → output, split over threads where it is large.
+//!
+//! 1. The plan is made from the picked compaction, and split into parts at keys from the inputs' indexes.
+//! 2. Range tombstones of all inputs are gathered; they may reach over every part.
+//! 3. Each part merges its runs, resolves and writes its own tables. Parts share nothing but the shutdown flag.
+//! 4. When all parts are done, the entries read are compared with what the tables' properties promise, and the
+//!    directory is synced. Only then may the caller commit.
+//!
+//! Whatever goes wrong in any part, a panic included, every table written is removed and the first error is returned.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rockmill_format::edit::FileEntry;
+
+use super::merge::{Merger, Run, TableRun};
+use super::output::{Created, Outputs, remove_created};
+use super::plan::{JobPlan, Part};
+use super::resolve::{ResolveStats, Resolver};
+use super::tombstones::Tombstones;
 use super::{Compaction, JobContext, JobOutput};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
-/// Runs a compaction that is not a trivial move.
+/// What one part made.
+#[derive(Default)]
+struct PartOutput {
+    files: Vec<FileEntry>,
+    stats: ResolveStats,
+    cpu_micros: u64,
+}
+
+/// Runs a compaction that is not a trivial move. The tables it returns are synced, and so is the directory.
 pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
-    let _ = (compaction, ctx);
-    todo!()
+    let started = ctx.clock.monotonic_nanos();
+    let mut plan = JobPlan::new(compaction, ctx);
+    let threads = match compaction.subcompactions_max {
+        0 => ctx.db.max_subcompactions as usize,
+        n => n,
+    };
+    let what = || format!("compaction of level {} into level {}", compaction.start_level(), compaction.output_level);
+    plan.split(threads, ctx).map_err(|e| e.context(what()))?;
+    let tombstones = Tombstones::gather(&plan, ctx).map_err(|e| e.context(what()))?;
+
+    let created = Created::default();
+    let done = run_parts(&plan, &tombstones, ctx, &created).and_then(|parts| {
+        check_record_count(compaction, &parts, ctx)?;
+        sync_dir(ctx, &created)?;
+        Ok(parts)
+    });
+    let parts = done.map_err(|e| {
+        remove_created(ctx, &created);
+        e.context(what())
+    })?;
+
+    let mut output = JobOutput::default();
+    let stats = &mut output.stats;
+    stats.input_bytes = compaction.input_bytes();
+    stats.subcompactions = parts.len() as u64;
+    for part in parts {
+        stats.input_records += part.stats.input_records;
+        stats.output_records += part.stats.output_records;
+        stats.cpu_micros += part.cpu_micros;
+        stats.output_bytes += part.files.iter().map(|f| f.size).sum::<u64>();
+        output.files.extend(part.files);
+    }
+    stats.wall_micros = ctx.clock.monotonic_nanos().saturating_sub(started) / 1000;
+    Ok(output)
+}
+
+fn run_parts(plan: &JobPlan, tombstones: &Tombstones, ctx: &JobContext, created: &Created) -> Result<Vec<PartOutput>> {
+    // Set by the first part that fails, so that the others end early.
+    let stop = AtomicBool::new(false);
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let run_one = |part: &Part| {
+        let cpu = ThreadCpu::now();
+        let result = guarded(|| run_part(plan, part, tombstones, ctx, created, &stop));
+        match result {
+            Ok(mut output) => {
+                output.cpu_micros = cpu.elapsed_micros();
+                Some(output)
+            }
+            Err(e) => {
+                stop.store(true, Ordering::Release);
+                failed.lock().get_or_insert(e);
+                None
+            }
+        }
+    };
+    let outputs: Vec<Option<PartOutput>> = match plan.parts.as_slice() {
+        [first, rest @ ..] => std::thread::scope(|scope| {
+            let run_one = &run_one;
+            let spawned: Vec<_> = rest
+                .iter()
+                .map(|part| {
+                    let name = "rockmill:subcomp".to_owned();
+                    let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, move || run_one(part));
+                    thread.map_err(|_| part)
+                })
+                .collect();
+            let mut outputs = vec![run_one(first)];
+            for thread in spawned {
+                outputs.push(match thread {
+                    Ok(handle) => handle.join().unwrap_or(None),
+                    Err(part) => run_one(part), // no thread to be had: do it here
+                });
+            }
+            outputs
+        }),
+        [] => Vec::new(),
+    };
+    if let Some(e) = failed.into_inner() {
+        return Err(e);
+    }
+    outputs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| Error::new(ErrorKind::Aborted, "a part was lost"))
+}
+
+fn run_part(
+    plan: &JobPlan,
+    part: &Part,
+    tombstones: &Tombstones,
+    ctx: &JobContext,
+    created: &Created,
+    stop: &AtomicBool,
+) -> Result<PartOutput> {
+    let mut runs = Vec::with_capacity(plan.runs.len());
+    for run in &plan.runs {
+        runs.push(TableRun::open(run, part, ctx)?);
+    }
+    let cmp = &plan.rules.cmp;
+    let files = || plan.runs.iter().flat_map(|r| &r.files);
+    let smallest = files().map(|f| f.smallest_user_key()).min_by(|a, b| cmp.compare_user(a, b));
+    let largest = files().map(|f| f.largest_user_key()).max_by(|a, b| cmp.compare_user(a, b));
+    let merger = Merger::new(runs, cmp.clone(), smallest.zip(largest), part.end.as_deref())?;
+    let (files, stats) = drain(merger, plan, part, tombstones, ctx, created, [&*ctx.shutdown, stop])?;
+    Ok(PartOutput { files, stats, cpu_micros: 0 })
+}
+
+/// Resolves a merge and writes what survives. Shared with flush.
+pub(super) fn drain<R: Run>(
+    merger: Merger<R>,
+    plan: &JobPlan,
+    part: &Part,
+    tombstones: &Tombstones,
+    ctx: &JobContext,
+    created: &Created,
+    stop: [&AtomicBool; 2],
+) -> Result<(Vec<FileEntry>, ResolveStats)> {
+    let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created);
+    let mut resolver = Resolver::new(merger, &plan.rules, tombstones, stop);
+    while resolver.next()? {
+        outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
+    }
+    let stats = resolver.stats();
+    Ok((outputs.finish()?, stats))
+}
+
+/// Every entry that the tables' properties count must have been read: a merge that missed some would lose data.
+fn check_record_count(compaction: &Compaction, parts: &[PartOutput], ctx: &JobContext) -> Result<()> {
+    if !ctx.db.paranoid_checks {
+        return Ok(());
+    }
+    let mut expected = 0u64;
+    for f in compaction.input_files() {
+        let table = ctx.tables.table(f)?;
+        let p = table.properties();
+        expected += p.num_entries.saturating_sub(p.num_range_deletions);
+    }
+    let read: u64 = parts.iter().map(|p| p.stats.input_records).sum();
+    if read != expected {
+        return Err(Error::corruption(format!(
+            "{read} entries were read where the input tables' properties count {expected}; nothing was changed"
+        )));
+    }
+    Ok(())
+}
+
+/// Makes the names of new files durable.
+pub(super) fn sync_dir(ctx: &JobContext, created: &Created) -> Result<()> {
+    if created.lock().is_empty() {
+        return Ok(());
+    }
+    let dir = &ctx.dir;
+    ctx.fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync directory {}", dir.display()), &e))
+}
+
+/// Turns a panic into an error.
+pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic: Box<dyn Any + Send>| {
+        let message = panic
+            .downcast_ref::<&str>()
+            .map(|s| (*s).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".to_owned());
+        Err(Error::new(ErrorKind::Aborted, format!("it panicked: {message}")))
+    })
+}
+
+/// CPU time of the current thread, from the kernel's scheduler statistics.
+pub(super) struct ThreadCpu(Option<u64>);
+
+impl ThreadCpu {
+    pub fn now() -> Self {
+        Self(thread_cpu_nanos())
+    }
+
+    /// Microseconds since; 0 where the kernel does not say.
+    pub fn elapsed_micros(&self) -> u64 {
+        match (self.0, thread_cpu_nanos()) {
+            (Some(before), Some(now)) => now.saturating_sub(before) / 1000,
+            _ => 0,
+        }
+    }
+}
+
+fn thread_cpu_nanos() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }

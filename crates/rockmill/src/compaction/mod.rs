@@ -2,7 +2,13 @@
 
 pub mod flush;
 pub mod job;
+pub mod merge;
+mod output;
+pub mod plan;
+pub mod resolve;
 pub mod strategy;
+mod tombstones;
+mod unique_id;
 
 use std::fmt;
 use std::path::PathBuf;

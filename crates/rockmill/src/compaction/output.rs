@@ -1,0 +1,325 @@
+//! Building the output: tables, where they end, and what the MANIFEST says of them.
+//!
+//! Where a table ends (RocksDB's `CompactionOutputs::ShouldStopBefore`), always between two user keys:
+//!
+//! 1. at its largest size;
+//! 2. where a file of the level below begins or ends, if with what it overlaps there it would be too much for one
+//!    later compaction, if it would step over a file below that it could leave alone, or if it has reached a part of
+//!    its target size (from 50 % up, more for each boundary already passed).
+//!
+//! A table's range tombstones are cut to the user keys [its first, the next table's first), and its largest key says
+//! that the end is not part of it, so that neighbours never overlap and no tombstone loses coverage.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rockmill_format::edit::FileEntry;
+use rockmill_format::filename;
+use rockmill_format::key::user_key;
+use rockmill_format::properties::TableProperties;
+use rockmill_io::WriteOptions;
+
+use super::JobContext;
+use super::plan::{OutputPlan, Part, Rules};
+use super::tombstones::Tombstones;
+use super::unique_id::internal_unique_id;
+use crate::error::{Error, Result};
+use crate::options::{BlockBasedIndexType, DataBlockIndexType};
+use crate::table::{TableBuilder, TableBuilderOptions, TableSummary};
+use crate::version::FileMeta;
+
+/// Largest step in which space for a table is reserved.
+const PREALLOCATE_MAX: u64 = 1 << 30;
+
+/// Numbers of the files that a job created, so that they can be removed when it fails.
+pub(super) type Created = Mutex<Vec<u64>>;
+
+/// The tables of one part of a job.
+pub(super) struct Outputs<'a> {
+    ctx: &'a JobContext,
+    plan: &'a OutputPlan,
+    rules: &'a Rules,
+    tombstones: &'a Tombstones,
+    part: &'a Part,
+    created: &'a Created,
+    files: Vec<FileEntry>,
+    open: Option<Open>,
+    grandparents: Grandparents<'a>,
+}
+
+/// The table being written.
+struct Open {
+    builder: TableBuilder,
+    number: u64,
+    path: PathBuf,
+    /// User key from which its tombstones hold; `None` from the beginning.
+    lower: Option<Vec<u8>>,
+}
+
+impl<'a> Outputs<'a> {
+    pub fn new(
+        ctx: &'a JobContext,
+        plan: &'a OutputPlan,
+        rules: &'a Rules,
+        tombstones: &'a Tombstones,
+        part: &'a Part,
+        created: &'a Created,
+    ) -> Self {
+        let grandparents = Grandparents::new(&plan.grandparents, rules);
+        Self { ctx, plan, rules, tombstones, part, created, files: Vec::new(), open: None, grandparents }
+    }
+
+    /// Adds a surviving entry. `new_user_key`: it is the first of its user key.
+    #[inline]
+    pub fn add(&mut self, ikey: &[u8], value: &[u8], new_user_key: bool) -> Result<()> {
+        if new_user_key && self.plan.level > 0 && self.ends_before(ikey) {
+            self.close(Some(user_key(ikey)))?;
+            self.grandparents.restart(user_key(ikey));
+        }
+        let open = match &mut self.open {
+            Some(open) => open,
+            none => {
+                let lower = if self.files.is_empty() { self.part.begin.clone() } else { Some(user_key(ikey).to_vec()) };
+                none.insert(open_table(self.ctx, self.plan, self.created, lower)?)
+            }
+        };
+        open.builder.add(ikey, value)
+    }
+
+    /// Ends the last table and gives the files.
+    pub fn finish(mut self) -> Result<Vec<FileEntry>> {
+        if self.open.is_none() && self.files.is_empty() && self.has_tombstones()? {
+            let lower = self.part.begin.clone();
+            self.open = Some(open_table(self.ctx, self.plan, self.created, lower)?);
+        }
+        self.close(None)?;
+        Ok(self.files)
+    }
+
+    fn has_tombstones(&self) -> Result<bool> {
+        let mut any = false;
+        let (lower, upper) = (self.part.begin.as_deref(), self.part.end.as_deref());
+        self.tombstones.for_file(lower, upper, self.rules, |_, _, _| {
+            any = true;
+            Ok(())
+        })?;
+        Ok(any)
+    }
+
+    #[inline]
+    fn ends_before(&mut self, ikey: &[u8]) -> bool {
+        let crossed = self.grandparents.advance(user_key(ikey));
+        let Some(open) = &self.open else { return false };
+        let size = open.builder.file_size_estimate();
+        size >= self.plan.file_size_max || (crossed.boundaries > 0 && self.ends_at_boundary(size, crossed))
+    }
+
+    /// Decides at a boundary of a file below.
+    fn ends_at_boundary(&self, size: u64, crossed: Crossed) -> bool {
+        let (plan, below) = (self.plan, &self.grandparents);
+        if below.overlapped.saturating_add(size) > plan.grandparent_overlap_max {
+            return true;
+        }
+        // A whole file below lies between the last entry and this one: leave it out of later compactions.
+        let skippable = if below.in_gap { 2 } else { 3 };
+        if crossed.boundaries >= skippable && crossed.bytes > plan.file_size_target / 8 {
+            return true;
+        }
+        let percent = 50 + (below.boundaries * 5).min(40);
+        size >= plan.file_size_target.div_ceil(100).saturating_mul(percent)
+    }
+
+    /// Ends the current table. `next`: the first user key of the next one.
+    fn close(&mut self, next: Option<&[u8]>) -> Result<()> {
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        let mut dead_below = 0;
+        if !self.tombstones.is_empty() {
+            let upper = next.or(self.part.end.as_deref());
+            let (builder, rules) = (&mut open.builder, self.rules);
+            self.tombstones.for_file(open.lower.as_deref(), upper, rules, |begin, end, seq| {
+                dead_below += bytes_below(begin, end, rules);
+                builder.add_range_tombstone(begin, end, seq)
+            })?;
+        }
+        let summary = open.builder.finish().map_err(|e| e.context(open.path.display()))?;
+        let mut entry = file_entry(self.ctx, self.plan, open.number, &summary);
+        entry.compensated_range_deletion_size = dead_below;
+        self.files.push(entry);
+        Ok(())
+    }
+}
+
+/// Bytes of the files below the output that lie wholly under a tombstone: what it will free.
+fn bytes_below(begin: &[u8], end: &[u8], rules: &Rules) -> u64 {
+    let cmp = &rules.cmp;
+    let under = |f: &Arc<FileMeta>| {
+        cmp.compare_user(f.smallest_user_key(), begin).is_ge() && cmp.compare_user(f.largest_user_key(), end).is_lt()
+    };
+    rules.below.iter().flatten().flatten().filter(|f| under(f)).map(|f| f.size()).sum()
+}
+
+/// What a step over keys crossed in the level below.
+#[derive(Clone, Copy, Default)]
+struct Crossed {
+    /// Begins and ends of files.
+    boundaries: u64,
+    /// Bytes of files entered.
+    bytes: u64,
+}
+
+/// Position in the level below the output.
+struct Grandparents<'a> {
+    files: &'a [Arc<FileMeta>],
+    rules: &'a Rules,
+    /// The file at or after the current key.
+    at: usize,
+    /// The current key is before that file.
+    in_gap: bool,
+    started: bool,
+    /// Bytes of files that the current output overlaps.
+    overlapped: u64,
+    /// Boundaries that the current output passed.
+    boundaries: u64,
+}
+
+impl<'a> Grandparents<'a> {
+    fn new(files: &'a [Arc<FileMeta>], rules: &'a Rules) -> Self {
+        Self { files, rules, at: 0, in_gap: true, started: false, overlapped: 0, boundaries: 0 }
+    }
+
+    /// Moves on to a key.
+    #[inline]
+    fn advance(&mut self, key: &[u8]) -> Crossed {
+        let mut crossed = Crossed::default();
+        let cmp = &self.rules.cmp;
+        while let Some(f) = self.files.get(self.at) {
+            if self.in_gap {
+                if cmp.compare_user(key, f.smallest_user_key()).is_lt() {
+                    break;
+                }
+                self.in_gap = false;
+                crossed.bytes += f.size();
+            } else {
+                let past = cmp.compare_user(key, f.largest_user_key());
+                // Of several files with the key, stand in the last.
+                let next_has_it = || {
+                    self.files.get(self.at + 1).is_some_and(|n| cmp.compare_user(key, n.smallest_user_key()).is_ge())
+                };
+                if past.is_lt() || (past.is_eq() && !next_has_it()) {
+                    break;
+                }
+                self.in_gap = true;
+                self.at += 1;
+            }
+            crossed.boundaries += 1;
+        }
+        if !self.started {
+            self.started = true;
+            self.overlapped = self.overlapped_at(key);
+            return Crossed::default();
+        }
+        self.overlapped += crossed.bytes;
+        self.boundaries += crossed.boundaries;
+        crossed
+    }
+
+    /// A new output begins at `key`.
+    fn restart(&mut self, key: &[u8]) {
+        self.boundaries = 0;
+        self.overlapped = self.overlapped_at(key);
+    }
+
+    /// Bytes of the files that hold `key`.
+    fn overlapped_at(&self, key: &[u8]) -> u64 {
+        if self.in_gap {
+            return 0;
+        }
+        let files = self.files.get(..=self.at).unwrap_or(self.files);
+        let holds = |f: &&Arc<FileMeta>| self.rules.cmp.compare_user(key, f.largest_user_key()).is_le();
+        files.iter().rev().take_while(holds).map(|f| f.size()).sum()
+    }
+}
+
+/// Begins a table.
+fn open_table(ctx: &JobContext, plan: &OutputPlan, created: &Created, lower: Option<Vec<u8>>) -> Result<Open> {
+    let number = (ctx.new_file_number)();
+    let path = ctx.dir.join(filename::table(number));
+    let preallocate = if plan.file_size_max == u64::MAX {
+        0
+    } else {
+        plan.file_size_max.saturating_add(plan.file_size_max / 10).min(PREALLOCATE_MAX)
+    };
+    let options = WriteOptions {
+        direct: ctx.db.use_direct_io_for_flush_and_compaction,
+        buffer_size: ctx.db.writable_file_max_buffer_size,
+        bytes_per_sync: ctx.db.bytes_per_sync,
+        preallocate,
+    };
+    // Noted before it exists: whatever happens, the file will be looked for.
+    created.lock().push(number);
+    let file = ctx
+        .fs
+        .create(&path, options)
+        .map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))?;
+    let builder = TableBuilder::new(table_options(ctx, plan, number, path.clone()), file);
+    Ok(Open { builder, number, path, lower })
+}
+
+fn table_options(ctx: &JobContext, plan: &OutputPlan, number: u64, path: PathBuf) -> TableBuilderOptions {
+    let (cf, t) = (&ctx.cf, &ctx.cf.table);
+    let now = ctx.clock.now_micros() / 1_000_000;
+    let properties = TableProperties {
+        column_family_id: u64::from(ctx.cf_id),
+        column_family_name: ctx.cf_name.clone(),
+        creation_time: if plan.oldest_ancestor_time == 0 { now } else { plan.oldest_ancestor_time },
+        file_creation_time: now,
+        orig_file_number: number,
+        db_id: ctx.db_id.clone(),
+        db_session_id: ctx.db_session_id.clone(),
+        ..TableProperties::default()
+    };
+    TableBuilderOptions {
+        cmp: ctx.cmp.clone(),
+        block_size: t.block_size,
+        block_size_deviation: t.block_size_deviation,
+        block_restart_interval: t.block_restart_interval,
+        index_block_restart_interval: t.index_block_restart_interval,
+        format_version: t.format_version,
+        checksum: t.checksum,
+        compression: plan.compression,
+        compression_level: cf.compression_level,
+        bloom_bits_per_key: t.bloom_bits_per_key,
+        two_level_index: t.index_type == BlockBasedIndexType::TwoLevelIndexSearch,
+        metadata_block_size: t.metadata_block_size,
+        hash_index_util_ratio: (t.data_block_index_type == DataBlockIndexType::BinaryAndHash)
+            .then_some(t.data_block_hash_table_util_ratio),
+        properties,
+        path,
+    }
+}
+
+fn file_entry(ctx: &JobContext, plan: &OutputPlan, number: u64, summary: &TableSummary) -> FileEntry {
+    FileEntry {
+        number,
+        size: summary.file_size,
+        smallest: summary.smallest.clone(),
+        largest: summary.largest.clone(),
+        smallest_seqno: summary.smallest_seqno,
+        largest_seqno: summary.largest_seqno,
+        oldest_ancester_time: summary.properties.creation_time,
+        file_creation_time: summary.properties.file_creation_time,
+        epoch_number: plan.epoch_number,
+        unique_id: internal_unique_id(&ctx.db_id, &ctx.db_session_id, number),
+        tail_size: summary.tail_size,
+        user_defined_timestamps_persisted: true,
+        ..FileEntry::default()
+    }
+}
+
+/// Removes the files of a job that failed. What cannot be removed is an orphan that the next open removes.
+pub(super) fn remove_created(ctx: &JobContext, created: &Created) {
+    for number in created.lock().drain(..) {
+        let _ = ctx.fs.remove(&ctx.dir.join(filename::table(number)));
+    }
+}

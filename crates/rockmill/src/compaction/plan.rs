@@ -1,0 +1,215 @@
+//! The plan: a compaction as plain data. What is read (runs of files, newest first), up to which bounds, under which
+//! rules entries survive, and what outputs look like. Every merge engine takes the same plan, and none looks
+//! anything up in the tree by itself.
+
+use std::sync::Arc;
+
+use rockmill_format::compression::CompressionType;
+use rockmill_format::key::SequenceNumber;
+use rockmill_format::{InternalKeyComparator, ValueType};
+
+use super::{Compaction, JobContext};
+use crate::error::Result;
+use crate::version::FileMeta;
+
+/// One sorted input: files in key order that do not overlap, read as one stream.
+#[derive(Debug, Clone)]
+pub struct InputRun {
+    /// Level it lies in.
+    pub level: usize,
+    /// Its files, by key.
+    pub files: Vec<Arc<FileMeta>>,
+}
+
+/// User keys [`begin`, `end`) of a job that one thread does; `None` unbounded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Part {
+    /// First user key.
+    pub begin: Option<Vec<u8>>,
+    /// First user key of the next part.
+    pub end: Option<Vec<u8>>,
+}
+
+/// Which versions survive.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// Order of keys.
+    pub cmp: InternalKeyComparator,
+    /// Live snapshots, rising.
+    pub snapshots: Vec<SequenceNumber>,
+    /// Nothing older than the output exists for its keys: tombstones go, sequence numbers become zero.
+    pub bottommost: bool,
+    /// Files below the output level that overlap the job, level by level. `None`: older data may exist anywhere
+    /// (flush, and output into L0), so that no tombstone can go unless `bottommost`.
+    pub below: Option<Vec<Vec<Arc<FileMeta>>>>,
+}
+
+impl Rules {
+    /// The oldest snapshot; entries that it sees are seen by every reader. All are when there is no snapshot.
+    pub fn earliest_snapshot(&self) -> SequenceNumber {
+        self.snapshots.first().copied().unwrap_or(SequenceNumber::MAX)
+    }
+
+    /// The stripe of a sequence number: the oldest snapshot that sees it (`MAX` if only the latest state does), and
+    /// the newest one that does not (0 none).
+    #[inline]
+    pub fn stripe(&self, seq: SequenceNumber) -> (SequenceNumber, SequenceNumber) {
+        if self.snapshots.is_empty() {
+            return (SequenceNumber::MAX, 0);
+        }
+        let i = self.snapshots.partition_point(|&s| s < seq);
+        let newer = self.snapshots.get(i).copied().unwrap_or(SequenceNumber::MAX);
+        (newer, if i == 0 { 0 } else { self.snapshots[i - 1] })
+    }
+}
+
+/// What output tables look like and where they end.
+#[derive(Debug, Clone)]
+pub struct OutputPlan {
+    /// Level of the outputs.
+    pub level: usize,
+    /// Size in bytes that files should have.
+    pub file_size_target: u64,
+    /// Size in bytes at which a file ends.
+    pub file_size_max: u64,
+    /// Files below whose boundaries outputs follow.
+    pub grandparents: Vec<Arc<FileMeta>>,
+    /// Bytes of overlapped grandparents at which a file ends.
+    pub grandparent_overlap_max: u64,
+    /// Of blocks.
+    pub compression: CompressionType,
+    /// Of the outputs: the inputs' smallest, so that L0 order holds.
+    pub epoch_number: u64,
+    /// Unix seconds of the oldest data that went in; 0 unknown.
+    pub oldest_ancestor_time: u64,
+}
+
+/// A compaction as plain data.
+#[derive(Debug, Clone)]
+pub struct JobPlan {
+    /// Inputs, newest first: of entries that compare equal the one of the earlier run wins.
+    pub runs: Vec<InputRun>,
+    /// Rules of survival.
+    pub rules: Rules,
+    /// Outputs.
+    pub output: OutputPlan,
+    /// How the key space is split over threads, in order and without gaps.
+    pub parts: Vec<Part>,
+}
+
+impl JobPlan {
+    /// The plan of a compaction, in one part.
+    pub fn new(compaction: &Compaction, ctx: &JobContext) -> Self {
+        let mut runs = Vec::new();
+        for (level, files) in &compaction.inputs {
+            if *level == 0 {
+                runs.extend(files.iter().map(|f| InputRun { level: 0, files: vec![Arc::clone(f)] }));
+            } else {
+                runs.push(InputRun { level: *level, files: files.clone() });
+            }
+        }
+        let range = compaction.user_key_range();
+        let version = &compaction.version;
+        let below = (compaction.output_level > 0).then(|| {
+            (compaction.output_level + 1..version.levels.len())
+                .map(|l| version.overlapping(l, range.map(|r| r.0), range.map(|r| r.1)))
+                .filter(|files| !files.is_empty())
+                .collect()
+        });
+        let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
+        Self {
+            runs,
+            rules: Rules {
+                cmp: ctx.cmp.clone(),
+                snapshots: ctx.snapshots.clone(),
+                bottommost: compaction.bottommost,
+                below,
+            },
+            output: OutputPlan {
+                level: compaction.output_level,
+                file_size_target: compaction.output_file_size_target,
+                file_size_max: compaction.output_file_size_max,
+                grandparents: compaction.grandparents.clone(),
+                grandparent_overlap_max: compaction.grandparent_overlap_max,
+                compression: compaction.compression,
+                epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
+                oldest_ancestor_time: times.min().unwrap_or(0),
+            },
+            parts: vec![Part::default()],
+        }
+    }
+
+    /// Splits the plan into at most `parts_max` parts of about equal input bytes, none smaller than an output file.
+    /// Boundaries come from the inputs' indexes, no data is read.
+    pub fn split(&mut self, parts_max: usize, ctx: &JobContext) -> Result<()> {
+        let total: u64 = self.runs.iter().flat_map(|r| &r.files).map(|f| f.size()).sum();
+        let parts = (parts_max as u64).min(total / self.output.file_size_target.max(1));
+        if self.output.level == 0 || parts < 2 {
+            return Ok(());
+        }
+        // Several anchors for each part keep parts even where inputs differ in density.
+        let mut anchors: Vec<(Vec<u8>, u64)> = Vec::new();
+        for f in self.runs.iter().flat_map(|r| &r.files) {
+            let wanted = (f.size() * parts * 8).div_ceil(total.max(1)).max(1);
+            let mut before = 0;
+            for (key, end) in ctx.tables.table(f)?.anchors(wanted as usize)? {
+                anchors.push((key, end.saturating_sub(before)));
+                before = end;
+            }
+        }
+        let cmp = &self.rules.cmp;
+        anchors.sort_by(|a, b| cmp.compare_user(&a.0, &b.0));
+        let bytes: u64 = anchors.iter().map(|a| a.1).sum();
+        let mut bounds: Vec<Vec<u8>> = Vec::new();
+        let mut reached = 0;
+        for (key, size) in anchors {
+            if bounds.len() as u64 + 1 >= parts {
+                break;
+            }
+            reached += size;
+            let due = reached * parts >= bytes * (bounds.len() as u64 + 1);
+            if due && bounds.last().is_none_or(|b| cmp.compare_user(b, &key).is_lt()) {
+                bounds.push(key);
+            }
+        }
+        // An anchor past the last key would leave an empty part.
+        let last = self.runs.iter().flat_map(|r| r.files.last()).map(|f| f.largest_user_key());
+        if let Some(last) = last.max_by(|a, b| cmp.compare_user(a, b)) {
+            bounds.retain(|b| cmp.compare_user(b, last).is_le());
+        }
+        let mut begin = None;
+        self.parts.clear();
+        for end in bounds {
+            self.parts.push(Part { begin: begin.replace(end.clone()), end: Some(end) });
+        }
+        self.parts.push(Part { begin, end: None });
+        Ok(())
+    }
+}
+
+/// True for types of entries in tables that this store can resolve.
+pub(super) fn is_supported(t: ValueType) -> bool {
+    matches!(t, ValueType::Value | ValueType::Deletion | ValueType::SingleDeletion | ValueType::Merge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_lie_between_snapshots() {
+        let rules = |snapshots: &[u64]| Rules {
+            cmp: InternalKeyComparator::default(),
+            snapshots: snapshots.to_vec(),
+            bottommost: false,
+            below: None,
+        };
+        assert_eq!(rules(&[]).stripe(7), (u64::MAX, 0));
+        let r = rules(&[5, 10]);
+        assert_eq!(r.stripe(5), (5, 0));
+        assert_eq!(r.stripe(6), (10, 5));
+        assert_eq!(r.stripe(10), (10, 5));
+        assert_eq!(r.stripe(11), (u64::MAX, 10));
+        assert_eq!((r.earliest_snapshot(), rules(&[]).earliest_snapshot()), (5, u64::MAX));
+    }
+}

@@ -1,0 +1,334 @@
+//! Resolution: of the versions of each user key, which survive (RocksDB's `CompactionIterator`).
+//!
+//! Snapshots cut the sequence numbers into stripes; readers can tell two versions apart only if they lie in different
+//! stripes. The versions of a user key come newest first, and for each:
+//!
+//! 1. A version behind a newer one of its stripe goes, unless that newer one is a merge operand, which needs what
+//!    lies below it down to the first value or tombstone.
+//! 2. A single delete and the put right behind it in its stripe go together. One without a partner goes when no older
+//!    data can exist and every reader sees it.
+//! 3. A tombstone that every reader sees goes when no deeper level can hold the key; at the bottommost level one that
+//!    only newer snapshots see goes too, when nothing of the key is left behind it.
+//! 4. A version under a range tombstone of its stripe goes.
+//! 5. What survives at the bottommost level and is seen by every reader gets sequence number 0, which compresses
+//!    better and lets tables skip comparisons.
+//!
+//! There is no merge operator and no compaction filter yet: [`Resolver::next`] is the one place where entries of a
+//! key pass, and `emit` the one where they leave.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rockmill_format::key::{ParsedInternalKey, SequenceNumber, TAG_LEN, ValueType, pack_tag};
+
+use super::merge::MergeStream;
+use super::plan::{Rules, is_supported};
+use super::tombstones::Tombstones;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Entries between two looks at the stop flags.
+const STOP_CHECK_ENTRIES: u64 = 1024;
+
+/// What became of the entries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResolveStats {
+    /// Read.
+    pub input_records: u64,
+    /// Survived.
+    pub output_records: u64,
+    /// Gone behind a newer version, a single delete's partner included.
+    pub hidden: u64,
+    /// Tombstones gone because nothing older exists.
+    pub obsolete: u64,
+    /// Gone under a range tombstone.
+    pub range_deleted: u64,
+}
+
+/// The surviving entries of a merge.
+pub struct Resolver<'a, S> {
+    input: S,
+    rules: &'a Rules,
+    tombstones: &'a Tombstones,
+    stop: [&'a AtomicBool; 2],
+    below: BelowCursors,
+    earliest_snapshot: SequenceNumber,
+    stats: ResolveStats,
+    /// The current entry's internal key: a copy, because its tag may change and the input may move ahead.
+    key: Vec<u8>,
+    /// `key` holds a user key whose further versions may come.
+    has_user_key: bool,
+    /// A version of that user key survived.
+    emitted: bool,
+    /// The current survivor is the first of its user key: a file may end before it.
+    new_user_key: bool,
+    /// Newest stripe of the user key that a version was seen in; `None` before the first.
+    stripe: Option<SequenceNumber>,
+    /// The last survivor is a merge operand that still needs its base.
+    open_operand: bool,
+    /// A version of the user key got sequence number 0.
+    zeroed: bool,
+    /// The input stands on the current entry and must be moved before the next.
+    on_current: bool,
+}
+
+impl<'a, S: MergeStream> Resolver<'a, S> {
+    /// Resolves what `input` gives. It ends with an error when one of `stop` is set: the store closes, or another part
+    /// of the job failed.
+    pub fn new(input: S, rules: &'a Rules, tombstones: &'a Tombstones, stop: [&'a AtomicBool; 2]) -> Self {
+        Self {
+            input,
+            rules,
+            tombstones,
+            stop,
+            below: BelowCursors::new(rules),
+            earliest_snapshot: rules.earliest_snapshot(),
+            stats: ResolveStats::default(),
+            key: Vec::new(),
+            has_user_key: false,
+            emitted: false,
+            new_user_key: true,
+            stripe: None,
+            open_operand: false,
+            zeroed: false,
+            on_current: false,
+        }
+    }
+
+    /// The current survivor's internal key.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The current survivor's value.
+    #[inline]
+    pub fn value(&self) -> &[u8] {
+        // Only tombstones leave after the input has moved on; they have no value.
+        if self.on_current { self.input.value() } else { &[] }
+    }
+
+    /// True when the current survivor's user key is not that of the one before.
+    #[inline]
+    pub fn is_new_user_key(&self) -> bool {
+        self.new_user_key
+    }
+
+    /// Counters so far.
+    pub fn stats(&self) -> ResolveStats {
+        self.stats
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        self.input.advance()
+    }
+
+    /// Counts an entry read, and now and then looks whether the store closes.
+    #[inline]
+    fn count(&mut self) -> Result<()> {
+        self.stats.input_records += 1;
+        let look = self.stats.input_records.is_multiple_of(STOP_CHECK_ENTRIES);
+        if look && self.stop.iter().any(|s| s.load(Ordering::Acquire)) {
+            return Err(Error::new(ErrorKind::ShutdownInProgress, "it was stopped"));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn user_key(&self) -> &[u8] {
+        &self.key[..self.key.len().saturating_sub(TAG_LEN)]
+    }
+
+    #[inline]
+    fn same_user_key(&self, other: &[u8]) -> bool {
+        self.rules.cmp.compare_user(self.user_key(), other).is_eq()
+    }
+
+    fn set_tag(&mut self, seq: SequenceNumber, t: ValueType) {
+        let at = self.key.len().saturating_sub(TAG_LEN);
+        self.key.truncate(at);
+        self.key.extend_from_slice(&pack_tag(seq, t).to_le_bytes());
+    }
+
+    /// To the next survivor; false at the end.
+    pub fn next(&mut self) -> Result<bool> {
+        if std::mem::take(&mut self.on_current) {
+            self.advance()?;
+        }
+        while self.input.valid() {
+            self.count()?;
+            let entry = parse(self.input.key())?;
+            let (seq, value_type) = (entry.sequence, entry.value_type);
+            if self.has_user_key && self.same_user_key(entry.user_key) {
+                self.set_tag(seq, value_type);
+            } else {
+                self.key.clear();
+                self.key.extend_from_slice(self.input.key());
+                self.has_user_key = true;
+                self.stripe = None;
+                self.open_operand = false;
+                self.zeroed = false;
+                self.emitted = false;
+            }
+            let (stripe, older_snapshot) = self.rules.stripe(seq);
+            let hidden = self.stripe.is_some_and(|newest| newest <= stripe);
+            self.stripe = Some(stripe);
+
+            if value_type == ValueType::SingleDeletion {
+                if self.single_deletion(seq, older_snapshot)? {
+                    return Ok(self.emit());
+                }
+                continue;
+            }
+            if hidden && !self.open_operand {
+                self.stats.hidden += 1;
+                self.advance()?;
+                continue;
+            }
+            if value_type == ValueType::Deletion {
+                if seq <= self.earliest_snapshot && self.no_older_data() {
+                    self.stats.obsolete += 1;
+                    self.open_operand = false;
+                    self.advance()?;
+                    continue;
+                }
+                if self.rules.bottommost {
+                    if self.bottommost_deletion(older_snapshot)? {
+                        return Ok(self.emit());
+                    }
+                    continue;
+                }
+            }
+            if self.tombstones.covers(self.user_key(), seq, stripe, self.rules) {
+                self.stats.range_deleted += 1;
+                self.open_operand = false;
+                self.advance()?;
+                continue;
+            }
+            self.open_operand = value_type == ValueType::Merge;
+            if self.rules.bottommost && seq <= self.earliest_snapshot && value_type == ValueType::Value {
+                self.set_tag(0, ValueType::Value);
+                self.zeroed = true;
+            }
+            self.on_current = true;
+            return Ok(self.emit());
+        }
+        Ok(false)
+    }
+
+    /// Hands the entry in `key` out.
+    #[inline]
+    fn emit(&mut self) -> bool {
+        self.new_user_key = !std::mem::replace(&mut self.emitted, true);
+        self.stats.output_records += 1;
+        true
+    }
+
+    /// A single delete: looks at the entry behind it. True when it survives; the input is then past it.
+    fn single_deletion(&mut self, seq: SequenceNumber, older_snapshot: SequenceNumber) -> Result<bool> {
+        self.open_operand = false;
+        self.advance()?;
+        let next = if self.input.valid() {
+            let entry = parse(self.input.key())?;
+            self.same_user_key(entry.user_key).then_some((entry.sequence, entry.value_type))
+        } else {
+            None
+        };
+        let Some((next_seq, next_type)) = next else {
+            if (seq <= self.earliest_snapshot && self.no_older_data()) || self.zeroed {
+                self.stats.obsolete += 1;
+                return Ok(false);
+            }
+            return Ok(true);
+        };
+        if !self.zeroed {
+            if next_seq <= older_snapshot {
+                return Ok(true); // an older snapshot sees the put: both stay
+            }
+            if matches!(next_type, ValueType::SingleDeletion | ValueType::Deletion) {
+                // Against the contract of single deletes; the newer tombstone adds nothing to the older one.
+                // The older one must not count as hidden behind it.
+                self.stats.obsolete += 1;
+                self.stripe = None;
+                return Ok(false);
+            }
+        }
+        self.count()?;
+        self.stats.hidden += 2;
+        self.advance()?;
+        Ok(false)
+    }
+
+    /// A tombstone at the bottommost level that not every reader sees: what is behind it in its stripe goes, and if
+    /// nothing of the key remains, so does it. True when it survives; the input is then past it.
+    fn bottommost_deletion(&mut self, older_snapshot: SequenceNumber) -> Result<bool> {
+        self.open_operand = false;
+        self.advance()?;
+        while self.input.valid() {
+            let entry = parse(self.input.key())?;
+            if !self.same_user_key(entry.user_key) {
+                break;
+            }
+            if older_snapshot != 0 && entry.sequence <= older_snapshot {
+                return Ok(true);
+            }
+            self.count()?;
+            self.stats.hidden += 1;
+            self.advance()?;
+        }
+        self.stats.obsolete += 1;
+        Ok(false)
+    }
+
+    /// True when no level below the output can hold the current user key.
+    fn no_older_data(&mut self) -> bool {
+        self.rules.bottommost || !self.below.may_hold(&self.key[..self.key.len().saturating_sub(TAG_LEN)], self.rules)
+    }
+}
+
+#[inline]
+fn parse(ikey: &[u8]) -> Result<ParsedInternalKey<'_>> {
+    match ParsedInternalKey::parse(ikey) {
+        Ok(entry) if is_supported(entry.value_type) => Ok(entry),
+        other => Err(refuse(ikey, other)),
+    }
+}
+
+#[cold]
+fn refuse(ikey: &[u8], parsed: rockmill_format::Result<ParsedInternalKey<'_>>) -> Error {
+    match parsed {
+        Ok(entry) => match entry.value_type.unsupported_feature() {
+            Some(feature) => Error::not_supported(format!("an entry to compact uses {feature}")),
+            None => Error::corruption(format!("an entry of type {:?} does not belong in a table", entry.value_type)),
+        },
+        Err(e) => Error::corruption(format!("a bad internal key of {} bytes in a compaction: {e}", ikey.len())),
+    }
+}
+
+/// Positions in the levels below the output; they only move forward, as the keys do.
+struct BelowCursors {
+    at: Vec<usize>,
+}
+
+impl BelowCursors {
+    fn new(rules: &Rules) -> Self {
+        Self { at: vec![0; rules.below.as_ref().map_or(0, Vec::len)] }
+    }
+
+    /// True when a file below has `user_key` in its range.
+    fn may_hold(&mut self, user_key: &[u8], rules: &Rules) -> bool {
+        let Some(below) = &rules.below else { return true };
+        for (files, at) in below.iter().zip(&mut self.at) {
+            while let Some(f) = files.get(*at) {
+                if rules.cmp.compare_user(user_key, f.largest_user_key()).is_gt() {
+                    *at += 1;
+                    continue;
+                }
+                if rules.cmp.compare_user(user_key, f.smallest_user_key()).is_ge() {
+                    return true;
+                }
+                break;
+            }
+        }
+        false
+    }
+}
