@@ -113,7 +113,10 @@ pub fn ldb_scan(ldb: &Path, db: &Path, family: &str) -> Result<Entries, String> 
         let Some((key, value)) = line.split_once(" : ") else { continue };
         let bare = |s: &str| s.trim().trim_start_matches("0x").to_owned();
         let (key, value) = (bare(key), bare(value));
-        out.push((from_hex(if key.is_empty() { "-" } else { &key }), from_hex(if value.is_empty() { "-" } else { &value })));
+        out.push((
+            from_hex(if key.is_empty() { "-" } else { &key }),
+            from_hex(if value.is_empty() { "-" } else { &value }),
+        ));
     }
     Ok(out)
 }
