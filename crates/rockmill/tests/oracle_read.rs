@@ -260,7 +260,7 @@ cases! {
         peers: CPP,
     }
     hash_index {
-        cf: "prefix_extractor=fixed:4;block_based_table_factory={index_type=kHashSearch}",
+        cf: "prefix_extractor=capped:4;block_based_table_factory={index_type=kHashSearch}",
         peers: CPP,
     }
     data_block_hash_index {

@@ -143,6 +143,8 @@ struct Driver {
   ReadOptions Reads(std::istringstream& in) {
     ReadOptions options;
     options.verify_checksums = true;
+    // With a prefix extractor, iterators would otherwise be right within one prefix only.
+    options.total_order_seek = true;
     std::string name;
     if (in >> name) {
       if (!snapshots.count(name)) Fail("no snapshot " + name);

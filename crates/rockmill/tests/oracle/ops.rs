@@ -299,7 +299,10 @@ impl<'a> Runner<'a> {
     #[track_caller]
     pub fn run(&mut self, ops: &[Op]) {
         for (i, op) in ops.iter().enumerate() {
-            self.op(op).unwrap_or_else(|e| panic!("operation {i}, {op:?}: {e}"));
+            self.op(op).unwrap_or_else(|e| {
+                let shown: String = format!("{op:?}").chars().take(200).collect();
+                panic!("operation {i}, {shown}: {e}")
+            });
         }
     }
 

@@ -1,0 +1,446 @@
+//! Rockmill writes and compacts, RocksDB reads, checks and writes on; then Rockmill reads again.
+//!
+//! The judges are `ldb checkconsistency` and `ldb scan`, `sst_dump --command=verify` and `--command=scan` on every
+//! table, and every RocksDB library at hand that knows the format_version.
+
+mod oracle;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use oracle::content::{entries, ldb_scan, open_all, read, read_at, same, sst_scan};
+use oracle::ops::{Runner, Shape, Workload};
+use oracle::{Outcome, Peer, Script, copy_dir, run_tool, skip, tables, tool};
+use rockmill::{
+    BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, ChecksumType, ColumnFamilyDescriptor,
+    CompactOptions, CompressionType, DataBlockIndexType, Db, Options, WriteOptions,
+};
+use rockmill_format::comparator::ReverseBytewiseComparator;
+
+/// One way of making a database with Rockmill.
+struct Case {
+    name: &'static str,
+    options: fn(&mut Options),
+    table: fn(&mut BlockBasedOptions),
+    shape: Shape,
+    /// RocksDB's option string for what RocksDB must be told to open the result.
+    rocksdb: &'static str,
+    /// Newest format_version in the database.
+    format_version: u32,
+    writes: WriteOptions,
+    reverse: bool,
+    /// End with a full compaction, after which the tables hold the contents and nothing else.
+    compact: bool,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            name: "",
+            options: |_| {},
+            table: |_| {},
+            shape: Shape::default(),
+            rocksdb: "",
+            format_version: 5,
+            writes: WriteOptions::default(),
+            reverse: false,
+            compact: false,
+        }
+    }
+}
+
+impl Case {
+    fn options(&self) -> Options {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.create_missing_column_families(true);
+        let mut table = BlockBasedOptions::default();
+        (self.table)(&mut table);
+        options.set_block_based_table_factory(&table);
+        if self.reverse {
+            options.set_comparator(Arc::new(ReverseBytewiseComparator));
+        }
+        (self.options)(&mut options);
+        options
+    }
+
+    fn header(&self, workload: &Workload, path: &Path) -> Script {
+        let mut script = Script::new();
+        for family in &workload.families {
+            script.line(format!("cf {family} {}", self.rocksdb));
+        }
+        script.open(path);
+        script
+    }
+
+    fn run(&self) {
+        let seed = 0xface ^ self.name.bytes().fold(0, |a: u64, b| a.wrapping_mul(31).wrapping_add(u64::from(b)));
+        println!("{}: seed {seed}", self.name);
+        let home = tempfile::tempdir().expect("a folder");
+        let path = home.path().join("db");
+        let workload = Workload::random(seed, self.shape);
+        let mut model = workload.model();
+        let expected = |model: &oracle::ops::Model, n: usize| {
+            let mut all = entries(&model.now[n]);
+            if self.reverse {
+                all.reverse();
+            }
+            all
+        };
+        let options = self.options();
+        {
+            let families = workload.families.iter().map(|f| ColumnFamilyDescriptor::new(f, options.clone()));
+            let db = Db::open_cf_descriptors(&options, &path, families).unwrap_or_else(|e| panic!("open: {e}"));
+            let mut runner = Runner::new(&db, &workload.families);
+            runner.options = self.writes;
+            runner.run(&workload.ops);
+            for (n, family) in workload.families.iter().enumerate() {
+                same(&format!("Rockmill's own view of {family}"), &expected(&model, n), &read(&db, family));
+                for (number, snapshot) in &runner.snapshots {
+                    let then = entries(&model.snapshots[number][n]);
+                    if !self.reverse {
+                        same(&format!("snapshot {number} of {family}"), &then, &read_at(&db, family, snapshot));
+                    }
+                }
+            }
+            runner.snapshots.clear();
+            if self.compact {
+                let mut how = CompactOptions::default();
+                how.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+                for family in &workload.families {
+                    let cf = db.cf_handle(family).expect("opened");
+                    db.flush_cf(&cf).unwrap_or_else(|e| panic!("flush: {e}"));
+                    db.compact_range_cf_opt(&cf, None::<&[u8]>, None::<&[u8]>, &how)
+                        .unwrap_or_else(|e| panic!("compact: {e}"));
+                }
+            }
+            db.wait_for_background_work().unwrap_or_else(|e| panic!("background work: {e}"));
+        }
+        self.check_tools(&path, home.path(), &workload, &model);
+
+        let mut tried = 0;
+        for peer in [Peer::Library, Peer::Wheel, Peer::Other] {
+            let knows = match peer {
+                Peer::Library => 5,
+                Peer::Wheel => 6,
+                Peer::Other => u32::MAX,
+            };
+            if self.format_version > knows {
+                continue;
+            }
+            let driver = match peer.driver() {
+                Ok(driver) => driver,
+                Err(_) if peer == Peer::Other => continue,
+                Err(reason) => {
+                    skip(self.name, &reason);
+                    continue;
+                }
+            };
+            tried += 1;
+            let copy = home.path().join(format!("{peer:?}"));
+            copy_dir(&path, &copy);
+            let mut after = model.clone();
+            let more = Workload::random(seed + 1, Shape { ops: 800, snapshots: false, ..self.shape });
+            let more = more.without_single_deletes();
+            more.continue_model(&mut after);
+            let mut script = self.header(&workload, &copy);
+            if peer != Peer::Wheel {
+                script.line("verify");
+            }
+            for family in &workload.families {
+                script.line(format!("dump {family}"));
+            }
+            let all: Vec<_> = (0..workload.families.len()).flat_map(|n| expected(&model, n)).collect();
+            match driver.run(&script) {
+                Outcome::Done(answer) => same(&format!("{peer:?}"), &all, &answer.entries()),
+                Outcome::Unsupported(what) => {
+                    skip(self.name, &what);
+                    continue;
+                }
+                Outcome::Failed(why) => panic!("{}: {why}", self.name),
+            }
+            // RocksDB writes on, compacts, and gives the database back.
+            let mut script = self.header(&workload, &copy);
+            more.script(&mut script);
+            script.line(format!("compact {}", workload.families.last().expect("there is the default one")));
+            more.script(&mut script);
+            driver.answer(self.name, &script).expect("opened before");
+            let db = open_all(&options, &copy);
+            for (n, family) in workload.families.iter().enumerate() {
+                let what = format!("{family} after {peer:?} wrote on");
+                same(&what, &expected(&after, n), &read(&db, family));
+            }
+        }
+        if tried == 0 {
+            skip(self.name, &format!("no RocksDB at hand reads format_version {}", self.format_version));
+        }
+        // Rockmill itself after a reopen, with nothing in between.
+        let db = open_all(&options, &path);
+        for (n, family) in workload.families.iter().enumerate() {
+            same(&format!("{family} reopened"), &expected(&model, n), &read(&db, family));
+        }
+        let more = Workload::random(seed + 2, Shape { ops: 800, ..self.shape }).without_single_deletes();
+        more.continue_model(&mut model);
+        Runner::new(&db, &workload.families).run(&more.ops);
+        for (n, family) in workload.families.iter().enumerate() {
+            same(&format!("{family} written on"), &expected(&model, n), &read(&db, family));
+        }
+    }
+
+    /// `sst_dump` and `ldb` on a database that is not open.
+    fn check_tools(&self, path: &Path, home: &Path, workload: &Workload, model: &oracle::ops::Model) {
+        if self.format_version > 5 {
+            // RocksDB 7.8's tools know 5 at most.
+            return;
+        }
+        match tool("sst_dump") {
+            Err(reason) => skip(self.name, &reason),
+            Ok(sst_dump) => {
+                let mut in_tables = Vec::new();
+                for table in tables(path) {
+                    let file = format!("--file={}", table.display());
+                    let said = run_tool(&sst_dump, &[&file, "--command=verify"]).unwrap_or_else(|e| panic!("{e}"));
+                    assert!(!said.to_lowercase().contains("corrupt"), "sst_dump --command=verify: {said}");
+                    if !self.reverse {
+                        in_tables.extend(sst_scan(&sst_dump, &table).unwrap_or_else(|e| panic!("{e}")));
+                    }
+                }
+                if self.compact && !self.reverse && workload.families.len() == 1 {
+                    // Everything is on the bottommost level: one version of each key, with its sequence number zeroed.
+                    in_tables.sort();
+                    let keys: Vec<_> = in_tables.iter().map(|e| (e.0.clone(), e.3.clone())).collect();
+                    same("the tables after a full compaction", &entries(&model.now[0]), &keys);
+                    let kept = in_tables.iter().filter(|e| e.1 != 0 || e.2 != 1).count();
+                    assert_eq!(kept, 0, "{kept} entries kept a sequence number or are no plain value");
+                }
+                self.check_raw(&sst_dump, path, home);
+            }
+        }
+        match tool("ldb") {
+            Err(reason) => skip(self.name, &reason),
+            Ok(_) if self.reverse => {}
+            Ok(ldb) => {
+                let copy = home.join("for-ldb");
+                copy_dir(path, &copy);
+                let db = format!("--db={}", copy.display());
+                let said = run_tool(&ldb, &[&db, "checkconsistency"]).unwrap_or_else(|e| panic!("{e}"));
+                assert!(said.contains("OK"), "ldb checkconsistency: {said}");
+                for (n, family) in workload.families.iter().enumerate() {
+                    let found = ldb_scan(&ldb, &copy, family).unwrap_or_else(|e| panic!("{e}"));
+                    same(&format!("ldb scan of {family}"), &entries(&model.now[n]), &found);
+                }
+            }
+        }
+    }
+
+    /// `sst_dump --command=raw` decodes every kind of block and names what it cannot.
+    fn check_raw(&self, sst_dump: &Path, path: &Path, home: &Path) {
+        // It writes its output beside the table.
+        let copy = home.join("for-raw");
+        copy_dir(path, &copy);
+        let Some(table) = tables(&copy).pop() else { return };
+        run_tool(sst_dump, &[&format!("--file={}", table.display()), "--command=raw"])
+            .unwrap_or_else(|e| panic!("{e}"));
+        let dump = std::fs::read_to_string(
+            table.with_file_name(format!("{}_dump.txt", table.file_stem().expect("a name").to_string_lossy())),
+        )
+        .expect("sst_dump's output");
+        for part in ["Footer Details", "Table Properties", "Index Details"] {
+            assert!(dump.contains(part), "sst_dump --command=raw printed no {part}");
+        }
+    }
+}
+
+/// One test for each case.
+macro_rules! cases {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $value:expr),* $(,)? })*) => {
+        $(
+            $(#[$doc])*
+            #[test]
+            fn $name() {
+                Case { name: stringify!($name), $($field: $value,)* ..Case::default() }.run();
+            }
+        )*
+    };
+}
+
+/// Small tables and levels, so that a few thousand operations fill several levels.
+fn small_levels(options: &mut Options) {
+    options.set_write_buffer_size(64 << 10);
+    options.set_target_file_size_base(30_000);
+    options.set_max_bytes_for_level_base(100_000);
+    options.set_level_zero_file_num_compaction_trigger(2);
+}
+
+const DEEP: Shape = Shape {
+    ops: 8000,
+    extra_families: 0,
+    keys: 5000,
+    value_len_max: 300,
+    delete_ranges: false,
+    snapshots: false,
+    flush_every: 500,
+    compact_every: 0,
+};
+
+cases! {
+    default_options {}
+    default_options_compacted { compact: true }
+    compression_none { options: |o| o.set_compression_type(CompressionType::None), compact: true }
+    compression_snappy { options: |o| o.set_compression_type(CompressionType::Snappy), compact: true }
+    compression_lz4 { options: |o| o.set_compression_type(CompressionType::Lz4), compact: true }
+    compression_zlib { options: |o| o.set_compression_type(CompressionType::Zlib), compact: true }
+    compression_zstd { options: |o| o.set_compression_type(CompressionType::Zstd), compact: true }
+    compression_by_level {
+        options: |o| {
+            small_levels(o);
+            o.set_compression_per_level(&[CompressionType::None, CompressionType::Lz4, CompressionType::Snappy]);
+            o.set_bottommost_compression_type(CompressionType::Zstd);
+        },
+        shape: DEEP,
+    }
+    checksum_none { table: |t| t.set_checksum_type(ChecksumType::None) }
+    checksum_crc32c { table: |t| t.set_checksum_type(ChecksumType::Crc32c) }
+    checksum_xxhash { table: |t| t.set_checksum_type(ChecksumType::XxHash) }
+    checksum_xxhash64 { table: |t| t.set_checksum_type(ChecksumType::XxHash64) }
+    checksum_xxh3 { table: |t| t.set_checksum_type(ChecksumType::Xxh3) }
+    format_version_6 { table: |t| t.set_format_version(6), format_version: 6, shape: DEEP }
+    format_version_6_two_level_index {
+        table: |t| {
+            t.set_format_version(6);
+            t.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+            t.set_metadata_block_size(256);
+            t.set_bloom_filter(10.0, false);
+            t.set_checksum_type(ChecksumType::XxHash64);
+        },
+        format_version: 6,
+        compact: true,
+    }
+    format_version_7 { table: |t| t.set_format_version(7), format_version: 7, shape: DEEP }
+    bloom_filter { table: |t| t.set_bloom_filter(10.0, false), compact: true }
+    bloom_filter_of_few_bits { table: |t| t.set_bloom_filter(3.5, false) }
+    two_level_index {
+        table: |t| {
+            t.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+            t.set_metadata_block_size(256);
+            t.set_block_size(512);
+        },
+        compact: true,
+    }
+    data_block_hash_index {
+        table: |t| {
+            t.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+            t.set_data_block_hash_ratio(0.75);
+        },
+        compact: true,
+    }
+    small_blocks {
+        table: |t| {
+            t.set_block_size(128);
+            t.set_block_restart_interval(1);
+            t.set_index_block_restart_interval(3);
+        },
+    }
+    large_blocks { table: |t| { t.set_block_size(64 << 10); t.set_block_restart_interval(64); } }
+    column_families { shape: Shape { extra_families: 3, ..Shape::default() } }
+    column_families_without_flush { shape: Shape { extra_families: 2, flush_every: 0, ..Shape::default() } }
+    range_deletes { shape: Shape { delete_ranges: true, ..Shape::default() } }
+    range_deletes_compacted { shape: Shape { delete_ranges: true, ..Shape::default() }, compact: true }
+    range_deletes_in_small_tables {
+        options: small_levels,
+        shape: Shape { delete_ranges: true, snapshots: true, ..DEEP },
+    }
+    range_deletes_under_snapshots {
+        shape: Shape { delete_ranges: true, snapshots: true, compact_every: 500, keys: 200, ..Shape::default() },
+    }
+    versions_under_snapshots {
+        shape: Shape { snapshots: true, compact_every: 500, keys: 100, ..Shape::default() },
+    }
+    versions_under_snapshots_in_small_tables {
+        options: small_levels,
+        shape: Shape { snapshots: true, keys: 300, ..DEEP },
+        compact: true,
+    }
+    log_only { shape: Shape { flush_every: 0, delete_ranges: true, ..Shape::default() } }
+    log_synced { shape: Shape { ops: 300, ..Shape::default() }, writes: WriteOptions { sync: true, ..plain() } }
+    no_log { writes: WriteOptions { disable_wal: true, ..plain() } }
+    recycled_logs {
+        options: |o| {
+            small_levels(o);
+            o.set_recycle_log_file_num(3);
+        },
+        shape: DEEP,
+    }
+    dynamic_levels {
+        options: |o| {
+            small_levels(o);
+            o.set_level_compaction_dynamic_level_bytes(true);
+        },
+        shape: DEEP,
+    }
+    static_levels {
+        options: |o| {
+            small_levels(o);
+            o.set_level_compaction_dynamic_level_bytes(false);
+        },
+        shape: DEEP,
+    }
+    subcompactions {
+        options: |o| {
+            small_levels(o);
+            o.set_max_subcompactions(4);
+            o.set_max_background_jobs(4);
+        },
+        shape: Shape { delete_ranges: true, snapshots: true, ..DEEP },
+        compact: true,
+    }
+    level_zero_only { options: |o| o.set_disable_auto_compactions(true), shape: Shape { flush_every: 200, ..DEEP } }
+    many_manifest_edits { shape: Shape { flush_every: 20, ..Shape::default() } }
+    manifest_rolled_over {
+        options: |o| o.set_max_manifest_file_size(2000),
+        shape: Shape { flush_every: 20, ..Shape::default() },
+    }
+    direct_io {
+        options: |o| {
+            small_levels(o);
+            o.set_use_direct_reads(true);
+            o.set_use_direct_io_for_flush_and_compaction(true);
+        },
+        shape: DEEP,
+    }
+    reverse_order {
+        options: small_levels,
+        shape: DEEP,
+        rocksdb: "comparator=rocksdb.ReverseBytewiseComparator",
+        reverse: true,
+        compact: true,
+    }
+}
+
+const fn plain() -> WriteOptions {
+    WriteOptions { sync: false, disable_wal: false, no_slowdown: false }
+}
+
+/// A merge record that Rockmill wrote is merged by RocksDB.
+#[test]
+fn merge_records_reach_rocksdb() {
+    let test = "merge_records_reach_rocksdb";
+    let driver = need!(test, Peer::Library.driver());
+    let home = tempfile::tempdir().expect("a folder");
+    let path = home.path().join("db");
+    {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        let db = Db::open(&options, &path).expect("open");
+        db.put(b"list", b"a").expect("put");
+        db.flush().expect("flush");
+        db.merge(b"list", b"b").expect("merge");
+        db.merge(b"other", b"x").expect("merge");
+        db.flush().expect("flush");
+        db.merge(b"list", b"c").expect("merge");
+    }
+    let mut script = Script::new();
+    script.line("cf default merge_operator=stringappend").open(&path).line("dump default");
+    let found = driver.answer(test, &script).expect("merges").entries();
+    assert_eq!(found, [(b"list".to_vec(), b"a,b,c".to_vec()), (b"other".to_vec(), b"x".to_vec())]);
+}
