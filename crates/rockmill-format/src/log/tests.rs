@@ -291,6 +291,14 @@ fn reading_goes_on_behind_a_damaged_block() {
     assert_eq!(dropped, (BLOCK_SIZE - 10_007) as u64);
 }
 
+/// Stale bytes may look like a type that nobody wrote yet: they are not an old record, though odd.
+#[test]
+fn stale_bytes_of_an_unknown_odd_type_are_a_bad_fragment() {
+    let mut file = encode(&[vec![1; 100]], true);
+    file.resize(30_000, 0x11);
+    assert_eq!(kinds(&file), [DamageKind::BadFragment { recycled: true }]);
+}
+
 /// A fragment of any type, with a right checksum.
 fn fragment(t: u8, payload: &[u8]) -> Vec<u8> {
     let mut tail = (payload.len() as u16).to_le_bytes().to_vec();
