@@ -178,7 +178,13 @@ fn assert_same(got: &[(Vec<u8>, Vec<u8>)], want: &[(Vec<u8>, Vec<u8>)], what: &s
         );
     }
     let extra = |l: &[(Vec<u8>, Vec<u8>)], n: usize| l.get(n).map(|(k, _)| k.escape_ascii().to_string());
-    assert_eq!(got.len(), want.len(), "{what}: extra {:?}, missing {:?}", extra(got, want.len()), extra(want, got.len()));
+    assert_eq!(
+        got.len(),
+        want.len(),
+        "{what}: extra {:?}, missing {:?}",
+        extra(got, want.len()),
+        extra(want, got.len())
+    );
 }
 
 fn check_random_walk(db: &Db, model: &Model, rng: &mut fastrand::Rng, what: &str) {

@@ -16,7 +16,6 @@ use super::tombstones::Tombstones;
 use super::{JobContext, JobStats};
 use crate::error::Result;
 use crate::memtable::MemTable;
-use crate::range_del::RangeTombstone;
 
 /// Writes `memtables` (oldest first) as one L0 table, synced together with its directory; `None` when nothing
 /// survives. The epoch number is the caller's to set. A closing store does not stop a flush: the data may be nowhere
@@ -52,19 +51,11 @@ fn write(memtables: &[Arc<MemTable>], ctx: &JobContext, created: &Created) -> Re
     };
     let plan = JobPlan { runs: Vec::new(), rules, output, parts: vec![Part::default()] };
 
-    let mut tombstones = Vec::new();
     let mut runs = Vec::with_capacity(memtables.len());
     for mem in memtables.iter().rev() {
         runs.push(IteratorRun::new(mem.iter())?);
-        if let Some(fragments) = mem.range_tombstones() {
-            tombstones.extend(fragments.iter().map(|(begin, end, seq)| RangeTombstone {
-                begin: begin.to_vec(),
-                end: end.to_vec(),
-                seq,
-            }));
-        }
     }
-    let tombstones = Tombstones::new(tombstones, &plan.rules);
+    let tombstones = Tombstones::of_memtables(memtables);
     let merger = Merger::new(runs, ctx.cmp.clone(), None, None)?;
     let (files, resolved) =
         drain(merger, &plan, &Part::default(), &tombstones, ctx, created, [&AtomicBool::new(false); 2])?;

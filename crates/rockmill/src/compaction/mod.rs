@@ -3,6 +3,8 @@
 pub mod flush;
 pub mod job;
 pub mod merge;
+#[cfg(test)]
+mod model;
 mod output;
 pub mod plan;
 pub mod resolve;

@@ -22,10 +22,11 @@ use rockmill_io::WriteOptions;
 
 use super::JobContext;
 use super::plan::{OutputPlan, Part, Rules};
-use super::tombstones::Tombstones;
+use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
 use crate::error::{Error, Result};
 use crate::options::{BlockBasedIndexType, DataBlockIndexType};
+use crate::range_del::CompactionRangeDel;
 use crate::table::{TableBuilder, TableBuilderOptions, TableSummary};
 use crate::version::FileMeta;
 
@@ -40,7 +41,7 @@ pub(super) struct Outputs<'a> {
     ctx: &'a JobContext,
     plan: &'a OutputPlan,
     rules: &'a Rules,
-    tombstones: &'a Tombstones,
+    range_del: CompactionRangeDel,
     part: &'a Part,
     created: &'a Created,
     files: Vec<FileEntry>,
@@ -62,12 +63,13 @@ impl<'a> Outputs<'a> {
         ctx: &'a JobContext,
         plan: &'a OutputPlan,
         rules: &'a Rules,
-        tombstones: &'a Tombstones,
+        tombstones: &Tombstones,
         part: &'a Part,
         created: &'a Created,
     ) -> Self {
         let grandparents = Grandparents::new(&plan.grandparents, rules);
-        Self { ctx, plan, rules, tombstones, part, created, files: Vec::new(), open: None, grandparents }
+        let range_del = tombstones.cursor(rules);
+        Self { ctx, plan, rules, range_del, part, created, files: Vec::new(), open: None, grandparents }
     }
 
     /// Adds a surviving entry. `new_user_key`: it is the first of its user key.
@@ -100,7 +102,7 @@ impl<'a> Outputs<'a> {
     fn has_tombstones(&self) -> Result<bool> {
         let mut any = false;
         let (lower, upper) = (self.part.begin.as_deref(), self.part.end.as_deref());
-        self.tombstones.for_file(lower, upper, self.rules, |_, _, _| {
+        for_file(&self.range_del, lower, upper, self.rules, |_, _, _| {
             any = true;
             Ok(())
         })?;
@@ -134,10 +136,10 @@ impl<'a> Outputs<'a> {
     fn close(&mut self, next: Option<&[u8]>) -> Result<()> {
         let Some(mut open) = self.open.take() else { return Ok(()) };
         let mut dead_below = 0;
-        if !self.tombstones.is_empty() {
+        if !self.range_del.is_empty() {
             let upper = next.or(self.part.end.as_deref());
             let (builder, rules) = (&mut open.builder, self.rules);
-            self.tombstones.for_file(open.lower.as_deref(), upper, rules, |begin, end, seq| {
+            for_file(&self.range_del, open.lower.as_deref(), upper, rules, |begin, end, seq| {
                 dead_below += bytes_below(begin, end, rules);
                 builder.add_range_tombstone(begin, end, seq)
             })?;

@@ -24,6 +24,7 @@ use super::merge::MergeStream;
 use super::plan::{Rules, is_supported};
 use super::tombstones::Tombstones;
 use crate::error::{Error, ErrorKind, Result};
+use crate::range_del::CompactionRangeDel;
 
 /// Entries between two looks at the stop flags.
 const STOP_CHECK_ENTRIES: u64 = 1024;
@@ -47,7 +48,7 @@ pub struct ResolveStats {
 pub struct Resolver<'a, S> {
     input: S,
     rules: &'a Rules,
-    tombstones: &'a Tombstones,
+    range_del: CompactionRangeDel,
     stop: [&'a AtomicBool; 2],
     below: BelowCursors,
     earliest_snapshot: SequenceNumber,
@@ -73,11 +74,11 @@ pub struct Resolver<'a, S> {
 impl<'a, S: MergeStream> Resolver<'a, S> {
     /// Resolves what `input` gives. It ends with an error when one of `stop` is set: the store closes, or another part
     /// of the job failed.
-    pub fn new(input: S, rules: &'a Rules, tombstones: &'a Tombstones, stop: [&'a AtomicBool; 2]) -> Self {
+    pub fn new(input: S, rules: &'a Rules, tombstones: &Tombstones, stop: [&'a AtomicBool; 2]) -> Self {
         Self {
             input,
             rules,
-            tombstones,
+            range_del: tombstones.cursor(rules),
             stop,
             below: BelowCursors::new(rules),
             earliest_snapshot: rules.earliest_snapshot(),
@@ -198,7 +199,8 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                     continue;
                 }
             }
-            if self.tombstones.covers(self.user_key(), seq, stripe, self.rules) {
+            let user_len = self.key.len().saturating_sub(TAG_LEN);
+            if self.range_del.covers(&self.key[..user_len], seq) {
                 self.stats.range_deleted += 1;
                 self.open_operand = false;
                 self.advance()?;
@@ -332,3 +334,6 @@ impl BelowCursors {
         false
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,91 +1,102 @@
-//! The range tombstones of a job: gathered from its inputs, asked about each entry, and cut to output files.
+//! The range tombstones of a job: gathered from its inputs, and cut to output files.
 
-use rockmill_format::{InternalKeyComparator, SequenceNumber};
+use std::sync::Arc;
+
+use rockmill_format::key::{MAX_SEQUENCE, pack_tag, tag};
+use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, ValueType};
 
 use super::JobContext;
 use super::plan::{InputRun, JobPlan, Rules};
 use crate::error::Result;
-use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use crate::memtable::MemTable;
+use crate::range_del::{CompactionRangeDel, FragmentedRangeTombstones};
 
-/// Range tombstones of all inputs.
-#[derive(Debug, Default)]
+/// The tombstones of one input, and the keys that they hold for (`None` everywhere).
+#[derive(Debug, Clone)]
+struct Source {
+    fragments: Arc<FragmentedRangeTombstones>,
+    bounds: Option<(InternalKey, InternalKey)>,
+}
+
+/// Range tombstones of all inputs. Cheap to clone: the tombstones are shared.
+#[derive(Debug, Clone, Default)]
 pub struct Tombstones {
-    /// With every sequence number, to decide about entries.
-    all: FragmentedRangeTombstones,
-    /// Only the newest of each stripe, to be written.
-    kept: FragmentedRangeTombstones,
+    sources: Vec<Source>,
 }
 
 impl Tombstones {
-    /// Those of `tombstones`.
-    pub fn new(tombstones: Vec<RangeTombstone>, rules: &Rules) -> Self {
-        if tombstones.is_empty() {
-            return Self::default();
-        }
-        Self {
-            kept: FragmentedRangeTombstones::for_compaction(tombstones.clone(), &rules.cmp, &rules.snapshots),
-            all: FragmentedRangeTombstones::new(tombstones, &rules.cmp),
-        }
-    }
-
     /// Those of a plan's input tables, each cut to the part of the level that its file stands for.
     pub fn gather(plan: &JobPlan, ctx: &JobContext) -> Result<Self> {
-        let cmp = &plan.rules.cmp;
-        let mut tombstones = Vec::new();
+        let mut sources = Vec::new();
         for run in &plan.runs {
             for (i, file) in run.files.iter().enumerate() {
                 let table = ctx.tables.table(file)?;
-                let Some(fragments) = table.range_tombstones() else { continue };
-                let (lower, upper) = unit_bounds(run, i, cmp);
-                for (begin, end, seq) in fragments.iter() {
-                    let begin = if cmp.compare_user(begin, lower).is_lt() { lower } else { begin };
-                    let end = match &upper {
-                        Some(u) if cmp.compare_user(end, u).is_gt() => u,
-                        _ => end,
-                    };
-                    tombstones.push(RangeTombstone { begin: begin.to_vec(), end: end.to_vec(), seq });
+                if let Some(fragments) = table.range_tombstones() {
+                    let bounds = Some(unit_bounds(run, i, &plan.rules.cmp));
+                    sources.push(Source { fragments: Arc::clone(fragments), bounds });
                 }
             }
         }
-        Ok(Self::new(tombstones, &plan.rules))
+        Ok(Self { sources })
+    }
+
+    /// Those of memtables.
+    pub fn of_memtables(memtables: &[Arc<MemTable>]) -> Self {
+        let fragments = memtables.iter().filter_map(|m| m.range_tombstones());
+        Self { sources: fragments.map(|fragments| Source { fragments, bounds: None }).collect() }
+    }
+
+    /// Those of one list, not cut.
+    #[cfg(test)]
+    pub(super) fn of_fragments(fragments: Arc<FragmentedRangeTombstones>) -> Self {
+        Self { sources: vec![Source { fragments, bounds: None }] }
     }
 
     /// True without any.
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.sources.is_empty()
     }
 
-    /// True when a newer tombstone of the same stripe covers the entry: no reader sees it. `stripe` is the oldest
-    /// snapshot that sees the entry.
-    #[inline]
-    pub fn covers(&self, user_key: &[u8], seq: SequenceNumber, stripe: SequenceNumber, rules: &Rules) -> bool {
-        !self.all.is_empty() && self.all.max_covering(user_key, stripe, &rules.cmp) > seq
-    }
-
-    /// Calls `f` with each tombstone to be written into a file for user keys [`lower`, `upper`), cut to it, begins
-    /// rising and sequence numbers falling. Those that hide nothing are left out.
-    pub fn for_file(
-        &self,
-        lower: Option<&[u8]>,
-        upper: Option<&[u8]>,
-        rules: &Rules,
-        mut f: impl FnMut(&[u8], &[u8], SequenceNumber) -> Result<()>,
-    ) -> Result<()> {
-        let cmp = &rules.cmp;
-        for (begin, end, seq) in self.kept.iter() {
-            let begin = lower.filter(|l| cmp.compare_user(begin, l).is_lt()).unwrap_or(begin);
-            let end = upper.filter(|u| cmp.compare_user(end, u).is_gt()).unwrap_or(end);
-            if cmp.compare_user(begin, end).is_ge() {
-                continue;
+    /// A cursor over them for one thread.
+    pub fn cursor(&self, rules: &Rules) -> CompactionRangeDel {
+        let mut cursor = CompactionRangeDel::new(rules.cmp.clone(), rules.snapshots.clone());
+        for source in &self.sources {
+            let fragments = Arc::clone(&source.fragments);
+            match &source.bounds {
+                Some((smallest, largest)) => cursor.add_file(fragments, smallest, largest),
+                None => cursor.add_memtable(fragments),
             }
-            let seen_by_all = seq <= rules.earliest_snapshot();
-            if seen_by_all && (rules.bottommost || !range_exists_below(begin, end, rules)) {
-                continue;
-            }
-            f(begin, end, seq)?;
         }
-        Ok(())
+        cursor
     }
+}
+
+/// Calls `f` with each tombstone to be written into a file for user keys [`lower`, `upper`), cut to it, begins rising
+/// and sequence numbers falling. Those that hide nothing are left out.
+///
+/// RocksDB writes tombstones whole and cuts them when it reads; a file ends between two user keys here, so that the
+/// cut can be made exactly when writing.
+pub(super) fn for_file(
+    cursor: &CompactionRangeDel,
+    lower: Option<&[u8]>,
+    upper: Option<&[u8]>,
+    rules: &Rules,
+    mut f: impl FnMut(&[u8], &[u8], SequenceNumber) -> Result<()>,
+) -> Result<()> {
+    if cursor.is_empty() {
+        return Ok(());
+    }
+    let lower = lower.map(CompactionRangeDel::boundary);
+    let upper = upper.map(CompactionRangeDel::boundary);
+    let may_drop = |begin: &[u8], end: &[u8]| rules.bottommost || !range_exists_below(begin, end, rules);
+    let bytes = |k: &Option<InternalKey>| k.as_ref().map(|k| k.as_bytes().to_vec());
+    for t in cursor.output(bytes(&lower).as_deref(), bytes(&upper).as_deref(), may_drop) {
+        let (begin, end) = (t.smallest.user_key(), t.largest.user_key());
+        if rules.cmp.compare_user(begin, end).is_lt() {
+            f(begin, end, t.seq)?;
+        }
+    }
+    Ok(())
 }
 
 /// True when a file below the output level may hold keys of [`begin`, `end`).
@@ -97,15 +108,14 @@ fn range_exists_below(begin: &[u8], end: &[u8], rules: &Rules) -> bool {
     })
 }
 
-/// The user keys, [first, second), that file `i` of a run and the neighbours it shares boundary keys with stand for
-/// (RocksDB's atomic compaction unit): beyond them its tombstones do not hold. `None` where the end cannot be named.
-///
-/// RocksDB may part the versions of one user key between files, which then only together know how far the key's
-/// tombstones reach; and it writes tombstones uncut. Outputs of this store need neither.
-fn unit_bounds<'r>(run: &'r InputRun, i: usize, cmp: &InternalKeyComparator) -> (&'r [u8], Option<Vec<u8>>) {
+/// The keys that file `i` of a run and the neighbours it shares boundary keys with stand for (RocksDB's atomic
+/// compaction unit): beyond them its tombstones do not hold. RocksDB may part the versions of one user key between
+/// files, which then only together know how far the key's tombstones reach.
+fn unit_bounds(run: &InputRun, i: usize, cmp: &InternalKeyComparator) -> (InternalKey, InternalKey) {
     let shares = |left: usize| {
         let (a, b) = (&run.files[left].entry.largest, &run.files[left + 1].entry.smallest);
-        !is_exclusive(a) && cmp.compare_user(a.user_key(), b.user_key()).is_eq()
+        let exclusive = tag(a.as_bytes()) == pack_tag(MAX_SEQUENCE, ValueType::RangeDeletion);
+        !exclusive && cmp.compare_user(a.user_key(), b.user_key()).is_eq()
     };
     let (mut first, mut last) = (i, i);
     while first > 0 && shares(first - 1) {
@@ -114,43 +124,32 @@ fn unit_bounds<'r>(run: &'r InputRun, i: usize, cmp: &InternalKeyComparator) -> 
     while last + 1 < run.files.len() && shares(last) {
         last += 1;
     }
-    let largest = &run.files[last].entry.largest;
-    let upper = if is_exclusive(largest) {
-        Some(largest.user_key().to_vec())
-    } else if cmp.is_bytewise() {
-        // The first key after it, so that the key itself stays covered.
-        let mut next = largest.user_key().to_vec();
-        next.push(0);
-        Some(next)
-    } else {
-        None
-    };
-    (run.files[first].smallest_user_key(), upper)
-}
-
-/// True for the key that ends a file at a range tombstone's end, which is not part of the file.
-fn is_exclusive(key: &rockmill_format::InternalKey) -> bool {
-    use rockmill_format::key::{MAX_SEQUENCE, ValueType, pack_tag, tag};
-    tag(key.as_bytes()) == pack_tag(MAX_SEQUENCE, ValueType::RangeDeletion)
+    (run.files[first].entry.smallest.clone(), run.files[last].entry.largest.clone())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::range_del::RangeTombstone;
 
     fn rules(snapshots: &[u64], bottommost: bool) -> Rules {
         let cmp = InternalKeyComparator::default();
         Rules { cmp, snapshots: snapshots.to_vec(), bottommost, below: None }
     }
 
-    fn tombstone(begin: &str, end: &str, seq: u64) -> RangeTombstone {
-        RangeTombstone { begin: begin.into(), end: end.into(), seq }
+    fn cursor(tombstones: &[(&str, &str, u64)], rules: &Rules) -> CompactionRangeDel {
+        let list = tombstones.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq });
+        let fragments = Arc::new(FragmentedRangeTombstones::new(list.collect(), &rules.cmp));
+        Tombstones::of_fragments(fragments).cursor(rules)
     }
 
-    fn written(t: &Tombstones, lower: Option<&str>, upper: Option<&str>, r: &Rules) -> Vec<(String, String, u64)> {
+    fn written(c: &CompactionRangeDel, lower: &str, upper: &str, r: &Rules) -> Vec<(String, String, u64)> {
         let mut out = Vec::new();
+        let bound = |s: &'static str| Some(s.as_bytes()).filter(|s| !s.is_empty());
+        let (lower, upper): (&'static str, &'static str) =
+            (String::leak(lower.to_owned()), String::leak(upper.to_owned()));
         let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
-        t.for_file(lower.map(str::as_bytes), upper.map(str::as_bytes), r, |b, e, s| {
+        for_file(c, bound(lower), bound(upper), r, |b, e, s| {
             out.push((text(b), text(e), s));
             Ok(())
         })
@@ -159,28 +158,16 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_covered_only_inside_its_stripe() {
-        let r = rules(&[5], false);
-        let t = Tombstones::new(vec![tombstone("b", "d", 10)], &r);
-        assert!(t.covers(b"c", 7, u64::MAX, &r));
-        assert!(!t.covers(b"c", 11, u64::MAX, &r), "newer than the tombstone");
-        assert!(!t.covers(b"c", 4, 5, &r), "snapshot 5 still sees it");
-        assert!(!t.covers(b"d", 7, u64::MAX, &r), "the end is not covered");
-    }
-
-    #[test]
     fn files_get_their_cut() {
         let r = rules(&[], false);
-        let t = Tombstones::new(vec![tombstone("b", "k", 10), tombstone("e", "f", 12)], &r);
+        let c = cursor(&[("b", "k", 10), ("e", "f", 12)], &r);
         let s = |b: &str, e: &str, n| (b.to_owned(), e.to_owned(), n);
-        assert_eq!(written(&t, None, Some("c"), &r), [s("b", "c", 10)]);
-        assert_eq!(written(&t, Some("c"), None, &r), [s("c", "e", 10), s("e", "f", 12), s("f", "k", 10)]);
-        assert_eq!(written(&t, Some("k"), None, &r), []);
+        assert_eq!(written(&c, "", "c", &r), [s("b", "c", 10)]);
+        assert_eq!(written(&c, "c", "", &r), [s("c", "e", 10), s("e", "f", 12), s("f", "k", 10)]);
+        assert_eq!(written(&c, "k", "", &r), []);
         let bottom = rules(&[11], true);
-        assert_eq!(
-            written(&t, None, None, &bottom),
-            [s("e", "f", 12)],
-            "the older one is seen by all and hides nothing"
-        );
+        let c = cursor(&[("b", "k", 10), ("e", "f", 12)], &bottom);
+        let newest = [s("e", "f", 12)];
+        assert_eq!(written(&c, "", "", &bottom), newest, "the older one is seen by all and hides nothing");
     }
 }

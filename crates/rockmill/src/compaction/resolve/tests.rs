@@ -1,0 +1,245 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::compaction::merge::Merger;
+use crate::compaction::merge::testing::VecRun;
+use crate::compaction::model::{Entry, Model, random_history};
+use crate::compaction::tombstones::for_file;
+use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use crate::version::FileMeta;
+use rockmill_format::edit::FileEntry;
+use rockmill_format::key::InternalKey;
+use rockmill_format::{FormatError, InternalKeyComparator};
+
+fn rules(snapshots: &[u64], bottommost: bool, below: Option<Vec<Vec<Arc<FileMeta>>>>) -> Rules {
+    Rules { cmp: InternalKeyComparator::default(), snapshots: snapshots.to_vec(), bottommost, below }
+}
+
+fn file_over(smallest: &[u8], largest: &[u8]) -> Arc<FileMeta> {
+    let entry = FileEntry {
+        smallest: InternalKey::new(smallest, 1, ValueType::Value),
+        largest: InternalKey::new(largest, 1, ValueType::Value),
+        size: 1,
+        ..FileEntry::default()
+    };
+    Arc::new(FileMeta::new(entry, Arc::default()))
+}
+
+/// Resolves `input` and gives the entries and tombstones that remain, with the counters.
+fn resolve(input: &Model, rules: &Rules, runs: usize) -> (Model, ResolveStats) {
+    let mut parts: Vec<Vec<(Vec<u8>, Vec<u8>)>> = vec![Vec::new(); runs.max(1)];
+    for (i, (k, seq, t, v)) in input.entries.iter().enumerate() {
+        parts[i % runs.max(1)].push((InternalKey::new(k, *seq, *t).as_bytes().to_vec(), v.clone()));
+    }
+    let runs = parts.into_iter().map(|p| VecRun::new(&rules.cmp, p)).collect();
+    let list = input.ranges.iter().map(|(b, e, s)| RangeTombstone { begin: b.clone(), end: e.clone(), seq: *s });
+    let tombstones = Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(list.collect(), &rules.cmp)));
+    let merger = Merger::new(runs, rules.cmp.clone(), None, None).unwrap();
+    let never = AtomicBool::new(false);
+    let mut r = Resolver::new(merger, rules, &tombstones, [&never, &never]);
+    let mut out = Model::default();
+    while r.next().unwrap() {
+        let e = ParsedInternalKey::parse(r.key()).unwrap();
+        let new = out.entries.last().is_none_or(|l: &Entry| l.0 != e.user_key);
+        assert_eq!(r.is_new_user_key(), new, "{e:?}");
+        out.entries.push((e.user_key.to_vec(), e.sequence, e.value_type, r.value().to_vec()));
+    }
+    let stats = r.stats();
+    for_file(&tombstones.cursor(rules), None, None, rules, |b, e, s| {
+        out.ranges.push((b.to_vec(), e.to_vec(), s));
+        Ok(())
+    })
+    .unwrap();
+    (out, stats)
+}
+
+/// `"k5 put, k4 del"` and the like.
+fn entries(text: &str) -> Vec<Entry> {
+    text.split(", ")
+        .filter(|s| !s.is_empty())
+        .map(|s| {
+            let (key, kind) = s.split_once(' ').unwrap();
+            let value_type = match kind {
+                "put" => ValueType::Value,
+                "del" => ValueType::Deletion,
+                "sdel" => ValueType::SingleDeletion,
+                "merge" => ValueType::Merge,
+                other => panic!("{other}"),
+            };
+            let value = if matches!(kind, "put" | "merge") { s.as_bytes().to_vec() } else { Vec::new() };
+            (key[..1].into(), key[1..].parse().unwrap(), value_type, value)
+        })
+        .collect()
+}
+
+/// The survivors of `input`, written as `entries` reads them.
+fn survivors(input: &str, snapshots: &[u64], place: Place) -> String {
+    let below = match place {
+        Place::Flush | Place::Bottom => None,
+        Place::Middle => Some(vec![vec![file_over(b"m", b"z")]]),
+    };
+    let r = rules(snapshots, matches!(place, Place::Bottom), below);
+    let (out, stats) = resolve(&Model { entries: entries(input), ranges: Vec::new() }, &r, 1);
+    assert_eq!(stats.input_records as usize, entries(input).len(), "every entry is counted once");
+    assert_eq!(stats.output_records as usize, out.entries.len());
+    let word = |t: ValueType| match t {
+        ValueType::Value => "put",
+        ValueType::Deletion => "del",
+        ValueType::SingleDeletion => "sdel",
+        _ => "merge",
+    };
+    let text = |e: &Entry| format!("{}{} {}", String::from_utf8_lossy(&e.0), e.1, word(e.2));
+    out.entries.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Where a test's output goes. Below `Middle` lies one file over "m" to "z".
+#[derive(Clone, Copy)]
+enum Place {
+    Flush,
+    Middle,
+    Bottom,
+}
+use Place::{Bottom, Flush, Middle};
+
+#[test]
+fn survivors_are_those_of_rocksdb() {
+    let cases: &[(&str, &[u64], Place, &str)] = &[
+        // One version for each stripe.
+        ("a9 put, a5 put, a3 put", &[], Flush, "a9 put"),
+        ("a9 put, a5 put, a3 put", &[5], Flush, "a9 put, a5 put"),
+        ("a9 put, a5 put, a3 put", &[4, 7], Flush, "a9 put, a5 put, a3 put"),
+        ("a9 put, a5 put, a3 put", &[7], Flush, "a9 put, a5 put"),
+        // Tombstones: kept by a flush, dropped where nothing can be below.
+        ("a9 del, a5 put", &[], Flush, "a9 del"),
+        ("a9 del, a5 put", &[], Middle, ""),
+        ("n9 del, n5 put", &[], Middle, "n9 del"),
+        ("a9 del, a5 put, n9 del", &[], Bottom, ""),
+        ("a9 del, a5 put", &[5], Middle, "a9 del, a5 put"),
+        ("a9 del, a5 put", &[5], Bottom, "a9 del, a0 put"),
+        ("a9 del", &[5], Middle, "a9 del"),
+        // At the bottom a tombstone goes even if not all see it, as nothing remains behind it.
+        ("a9 del", &[5], Bottom, ""),
+        ("a9 del, a7 put", &[5], Bottom, ""),
+        ("a9 del, a7 put, a4 put", &[5], Bottom, "a9 del, a0 put"),
+        // Sequence numbers become zero at the bottom, for what all see.
+        ("a9 put, a5 put", &[], Bottom, "a0 put"),
+        ("a9 put, a5 put", &[6], Bottom, "a9 put, a0 put"),
+        ("a9 merge", &[], Bottom, "a9 merge"),
+        // Single deletes.
+        ("a9 sdel, a5 put", &[], Flush, ""),
+        ("a9 sdel, a5 put", &[5], Flush, "a9 sdel, a5 put"),
+        ("a9 sdel", &[], Flush, "a9 sdel"),
+        ("a9 sdel", &[], Middle, ""),
+        ("n9 sdel", &[], Middle, "n9 sdel"),
+        ("a9 sdel", &[5], Middle, "a9 sdel"),
+        ("a9 put, a7 sdel, a5 put", &[], Bottom, "a0 put"),
+        ("a9 sdel, a7 put, a5 sdel, a3 put", &[], Flush, ""),
+        ("a9 sdel, a7 put, a5 sdel, a3 put", &[4], Flush, "a5 sdel, a3 put"),
+        ("n9 sdel, n7 sdel", &[], Middle, "n7 sdel"),
+        ("n9 sdel, n7 del, n5 put", &[], Middle, "n7 del"),
+        // Merge operands keep what is below them, down to the base.
+        ("a9 merge, a7 merge, a5 put, a3 put", &[], Flush, "a9 merge, a7 merge, a5 put"),
+        ("a9 merge, a5 put", &[7], Flush, "a9 merge, a5 put"),
+        ("a9 merge, a7 del, a5 put", &[], Flush, "a9 merge, a7 del"),
+        ("a9 merge, a7 del, a5 put", &[], Bottom, "a9 merge"),
+        ("a9 merge, a5 put", &[], Bottom, "a9 merge, a0 put"),
+        ("a9 put, a7 merge, a5 put", &[], Flush, "a9 put"),
+        // Different keys do not touch each other.
+        ("a9 put, b8 put, b7 put, c1 del", &[], Flush, "a9 put, b8 put, c1 del"),
+    ];
+    for &(input, snapshots, place, expected) in cases {
+        assert_eq!(survivors(input, snapshots, place), expected, "{input} with snapshots {snapshots:?}");
+    }
+}
+
+#[test]
+fn range_tombstones_hide_within_their_stripe() {
+    let input = Model { entries: entries("a9 put, a5 put, b5 put"), ranges: vec![(b"a".into(), b"b".into(), 7)] };
+    let (out, stats) = resolve(&input, &rules(&[], false, None), 1);
+    assert_eq!(out.entries, entries("a9 put, b5 put"));
+    assert_eq!((stats.hidden, out.ranges.len()), (1, 1));
+    let (out, _) = resolve(&input, &rules(&[5], false, None), 1);
+    assert_eq!(out.entries, entries("a9 put, a5 put, b5 put"));
+    let lone = Model { entries: entries("a5 put"), ..input };
+    let (out, stats) = resolve(&lone, &rules(&[], true, None), 1);
+    assert!(out.entries.is_empty() && out.ranges.is_empty());
+    assert_eq!(stats.range_deleted, 1);
+}
+
+#[test]
+fn every_reader_sees_the_same_before_and_after() {
+    for seed in 0..2000 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut last, mut alive) = (0, [false; 256]);
+        // Older data, in the files below: its keys are where the files are.
+        let mut deeper = random_history(&mut rng, &mut last, rng_len(seed, 7), &mut alive);
+        let input_len = rng.usize(1..120);
+        let input = random_history(&mut rng, &mut last, input_len, &mut alive);
+        let (bottommost, flush) = (rng.bool(), rng.bool());
+        if bottommost {
+            deeper = Model::default();
+            // The single deletes of keys whose puts were below have no partner: within the contract as well.
+        }
+        let below = (!flush && !bottommost).then(|| {
+            let keys: Vec<_> = deeper.keys().into_iter().collect();
+            // Tombstones of deeper levels hide only what is deeper still: nothing here.
+            deeper.ranges.clear();
+            vec![keys.chunks(5).map(|c| file_over(&c[0], &c[c.len() - 1])).collect()]
+        });
+        let mut snapshots: Vec<u64> = (0..rng.usize(0..5)).map(|_| rng.u64(1..=last)).collect();
+        snapshots.sort_unstable();
+        snapshots.dedup();
+        let r = rules(&snapshots, bottommost, below);
+        let (out, _) = resolve(&input, &r, rng.usize(1..9));
+        let before = input.clone().plus(&deeper);
+        let after = out.clone().plus(&deeper);
+        before.assert_same(&after, &snapshots, &format!("seed {seed}, bottommost {bottommost}"));
+        assert!(out.entries.len() <= input.entries.len());
+        // Resolving again changes nothing that readers see, and never grows.
+        let (again, _) = resolve(&out, &r, 1);
+        after.assert_same(&again.clone().plus(&deeper), &snapshots, &format!("seed {seed}, again"));
+        assert!(again.entries.len() <= out.entries.len(), "seed {seed}");
+    }
+}
+
+fn rng_len(seed: u64, n: u64) -> usize {
+    (seed % n * 10) as usize
+}
+
+#[test]
+fn bad_entries_are_errors() {
+    let run = |key: Vec<u8>| {
+        let r = rules(&[], false, None);
+        let tombstones = Tombstones::default();
+        let never = AtomicBool::new(false);
+        let input = VecRun { entries: vec![(key, Vec::new())], at: 0 };
+        let merger = Merger::new(vec![input], r.cmp.clone(), None, None).unwrap();
+        Resolver::new(merger, &r, &tombstones, [&never, &never]).next().unwrap_err()
+    };
+    assert_eq!(run(b"abc".to_vec()).kind(), ErrorKind::Corruption);
+    assert_eq!(run(vec![0xee; 12]).kind(), ErrorKind::Corruption);
+    let blob = InternalKey::new(b"k", 1, ValueType::BlobIndex).as_bytes().to_vec();
+    let e = run(blob);
+    assert_eq!(e.kind(), ErrorKind::NotSupported);
+    assert!(e.message().contains("blob"), "{e}");
+    let _: FormatError = ParsedInternalKey::parse(b"abc").unwrap_err();
+}
+
+#[test]
+fn a_closing_store_stops_it() {
+    let r = rules(&[], false, None);
+    let tombstones = Tombstones::default();
+    let (stop, never) = (AtomicBool::new(true), AtomicBool::new(false));
+    let list =
+        (0u32..5000).map(|i| (InternalKey::new(&i.to_be_bytes(), 1, ValueType::Value).as_bytes().to_vec(), vec![]));
+    let merger = Merger::new(vec![VecRun::new(&r.cmp, list.collect())], r.cmp.clone(), None, None).unwrap();
+    let mut resolver = Resolver::new(merger, &r, &tombstones, [&stop, &never]);
+    let end = loop {
+        match resolver.next() {
+            Ok(true) => {}
+            other => break other,
+        }
+    };
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::ShutdownInProgress);
+    assert!(resolver.stats().input_records <= STOP_CHECK_ENTRIES);
+}
