@@ -9,7 +9,7 @@
 //!
 //! Every block is checked here, also where reads do not ask for it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
@@ -45,7 +45,7 @@ struct Tail {
 }
 
 impl Tail {
-    fn read(file: &dyn RandomAccessFile, path: &PathBuf) -> Result<Self> {
+    fn read(file: &dyn RandomAccessFile, path: &Path) -> Result<Self> {
         let size = file.size();
         let len = (size / TAIL_FRACTION).clamp(TAIL_LEN_MIN, TAIL_LEN_MAX).max(FOOTER_LEN_MAX as u64).min(size);
         let mut bytes = vec![0; len as usize];

@@ -117,3 +117,40 @@ fn truncated_files_are_errors() {
         assert!(e.message().contains("/damaged.sst"), "{e}");
     }
 }
+
+/// RocksDB can write an ingested file's sequence number into its properties without mending their checksum.
+#[test]
+fn a_global_seqno_written_in_place_is_read_and_other_damage_is_not() {
+    use rockmill_format::properties::{EXTERNAL_VERSION, GLOBAL_SEQNO};
+    let mut o = options(InternalKeyComparator::default());
+    o.properties.other.insert(EXTERNAL_VERSION.into(), 2u32.to_le_bytes().to_vec());
+    o.properties.other.insert(GLOBAL_SEQNO.into(), 0u64.to_le_bytes().to_vec());
+    let k = |u: &str, s| InternalKey::new(u.as_bytes(), s, ValueType::Value).as_bytes().to_vec();
+    let fs = MemFileSystem::new();
+    build(&fs, &o, &vec![(k("a", 0), b"1".to_vec()), (k("b", 0), b"2".to_vec())], &Vec::new());
+    let mut bytes = fs.read_to_vec(&o.path).unwrap();
+    // Names share prefixes in the block: the number stands behind the name's own part.
+    let name = b"global_seqno";
+    let at = bytes.windows(name.len()).position(|w| w == name).unwrap() + name.len();
+    assert_eq!(bytes[at..at + 8], [0; 8]);
+    bytes[at] = 77;
+    let table = open_bytes(bytes.clone(), &o.cmp).unwrap();
+    assert_eq!(table.global_seqno(), Some(77));
+    assert_eq!(read_all(&table).unwrap(), [(k("a", 77), b"1".to_vec()), (k("b", 77), b"2".to_vec())]);
+    table.verify().unwrap();
+
+    let with_largest = |bytes: &[u8], largest| {
+        let options = TableOpenOptions {
+            path: "/damaged.sst".into(),
+            cmp: o.cmp.clone(),
+            cache: None,
+            largest_seqno: Some(largest),
+        };
+        TableReader::open(Arc::new(Bytes(bytes.to_vec())), options)
+    };
+    with_largest(&bytes, 77).unwrap();
+    assert!(with_largest(&bytes, 78).unwrap_err().message().contains("global sequence number 77"));
+
+    bytes[at - name.len() - 4] ^= 1;
+    assert_eq!(open_bytes(bytes, &o.cmp).unwrap_err().kind(), crate::ErrorKind::Corruption);
+}

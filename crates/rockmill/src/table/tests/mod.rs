@@ -295,7 +295,7 @@ fn check(table: &Arc<TableReader>, entries: &Entries, tombstones: &Tombstones, r
         assert!(anchors.len() <= max);
         assert!(anchors.windows(2).all(|w| w[0].1 < w[1].1 && cmp.compare_user(&w[0].0, &w[1].0).is_le()));
         if !entries.is_empty() {
-            assert_eq!(anchors.last().unwrap().1, table.properties().data_size);
+            assert_eq!(anchors.last().unwrap().1, table.data_end());
         }
     }
 }
