@@ -612,6 +612,9 @@ fn keys_and_values_over_the_limit_are_refused() {
     let e = db.write(&batch).expect_err("the batch holds it");
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
     assert_eq!(db.get(b"with").expect("get"), None, "a refused batch was written in part");
+    batch.clear();
+    batch.put(b"with", b"it");
+    db.write(&batch).expect("a cleared batch is fine again");
     // Values up to what memory takes are fine, and so are empty ones.
     let large = vec![1u8; 20 << 20];
     db.put(b"large", &large).expect("20 MiB");

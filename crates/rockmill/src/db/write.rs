@@ -489,6 +489,9 @@ impl Db {
         if options.sync && options.disable_wal {
             return Err(Error::invalid_argument("sync asks for a durable WAL and disable_wal for none"));
         }
+        if let Some(e) = &batch.refused {
+            return Err(e.clone());
+        }
         let cfs = self.inner.cfs.load();
         for record in batch.rep.iter() {
             let record = record.map_err(|e| Error::corruption(format!("write batch: {e}")))?;
