@@ -204,7 +204,7 @@ fn parallel_inserts_are_all_there_and_readers_see_order() {
 }
 
 #[test]
-fn heights_fall_by_a_quarter() {
+fn heights_fall_by_half() {
     let mut counts = [0usize; MAX_HEIGHT + 1];
     let n = if cfg!(miri) { 2_000 } else { 200_000 };
     for _ in 0..n {
@@ -212,7 +212,7 @@ fn heights_fall_by_a_quarter() {
     }
     assert_eq!(counts[0], 0);
     for height in 1..4 {
-        let expected = n as f64 * 0.75 * 0.25f64.powi(height as i32 - 1);
+        let expected = n as f64 * 0.5f64.powi(height as i32);
         let ratio = counts[height] as f64 / expected;
         assert!((0.7..1.3).contains(&ratio), "height {height}: {ratio} of the expected count");
     }
