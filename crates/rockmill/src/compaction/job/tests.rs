@@ -1,1 +1,543 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::filename;
+use rockmill_format::key::{ParsedInternalKey, ValueType};
+use rockmill_io::{FileSystem, ManualClock, MemFileSystem, PosixFileSystem};
+
+use super::*;
+use crate::compaction::model::{Entry, Model, random_history};
+use crate::compaction::strategy::manual::{self, ManualPick};
+use crate::compaction::strategy::{CompactionCursors, leveled};
+use crate::compaction::{TableSource, flush};
+use crate::memtable::MemTable;
+use crate::options::{CfOptions, CompressionType, DbOptions};
+use crate::table::{TableOpenOptions, TableReadOptions, TableReader};
+use crate::version::{FileMeta, Version};
+
+/// Opens tables anew each time.
+struct Tables {
+    fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
+}
+
+impl TableSource for Tables {
+    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        let path = self.dir.join(filename::table(file.number()));
+        let f = self.fs.open_random(&path, false).map_err(|e| Error::io("cannot open a table", &e))?;
+        let cmp = InternalKeyComparator::default();
+        let largest_seqno = Some(file.entry.largest_seqno);
+        TableReader::open(f, TableOpenOptions { path, cmp, cache: None, largest_seqno })
+    }
+
+    fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        self.table(file)
+    }
+}
+
+fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
+    let next = Arc::new(AtomicU64::new(1));
+    JobContext {
+        clock: Arc::new(ManualClock::new(1_700_000_000_000_000)),
+        db: DbOptions { compaction_readahead_size: 4096, ..DbOptions::default() },
+        cf,
+        cf_id: 0,
+        cf_name: "default".into(),
+        cmp: InternalKeyComparator::default(),
+        tables: Arc::new(Tables { fs: Arc::clone(&fs), dir: dir.clone() }),
+        new_file_number: Arc::new(move || next.fetch_add(1, Ordering::Relaxed)),
+        snapshots: Vec::new(),
+        db_id: "00000000-0000-0000-0000-000000000001".into(),
+        db_session_id: "ABCDEFGHIJKLMNOPQRST".into(),
+        shutdown: Arc::default(),
+        fs,
+        dir,
+    }
+}
+
+fn small_options() -> CfOptions {
+    let mut cf = CfOptions {
+        level_compaction_dynamic_level_bytes: false,
+        max_bytes_for_level_base: 6000,
+        max_bytes_for_level_multiplier: 3.0,
+        target_file_size_base: 1500,
+        level0_file_num_compaction_trigger: 2,
+        compression: CompressionType::None,
+        num_levels: 4,
+        ..CfOptions::default()
+    };
+    cf.table.block_size = 200;
+    cf
+}
+
+fn memtable(id: u64, model: &Model) -> Arc<MemTable> {
+    let mem = MemTable::new(id, InternalKeyComparator::default(), 4096);
+    for (k, seq, t, v) in &model.entries {
+        mem.add(*seq, *t, k, v);
+    }
+    for (b, e, seq) in &model.ranges {
+        mem.add(*seq, ValueType::RangeDeletion, b, e);
+    }
+    Arc::new(mem)
+}
+
+fn contents(ctx: &JobContext, file: &Arc<FileMeta>) -> Model {
+    let table = ctx.tables.table(file).unwrap();
+    let mut out = Model::default();
+    let mut it = table.iter(TableReadOptions::default());
+    it.seek_to_first();
+    while it.valid() {
+        let e = ParsedInternalKey::parse(it.key()).unwrap();
+        out.entries.push((e.user_key.to_vec(), e.sequence, e.value_type, it.value().to_vec()));
+        it.next();
+    }
+    it.status().unwrap();
+    if let Some(list) = table.range_tombstones() {
+        out.ranges.extend(list.iter().map(|(b, e, s)| (b.to_vec(), e.to_vec(), s)));
+    }
+    out
+}
+
+/// A tree of real tables beside the history that was written to it.
+struct Tree {
+    ctx: JobContext,
+    version: Version,
+    history: Model,
+    epoch: u64,
+}
+
+impl Tree {
+    fn new(ctx: JobContext) -> Self {
+        let version = Version::empty(ctx.cf.num_levels as usize, ctx.cmp.clone());
+        Self { ctx, version, history: Model::default(), epoch: 0 }
+    }
+
+    fn install(&mut self, level: usize, entries: Vec<FileEntry>) {
+        let cmp = self.version.cmp.clone();
+        let files = &mut self.version.levels[level];
+        files.extend(entries.into_iter().map(|e| Arc::new(FileMeta::new(e, Arc::default()))));
+        if level == 0 {
+            files.sort_by_key(|f| std::cmp::Reverse((f.entry.epoch_number, f.number())));
+        } else {
+            files.sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
+        }
+    }
+
+    fn flush(&mut self, models: &[Model]) {
+        let mems: Vec<_> = models.iter().enumerate().map(|(i, m)| memtable(i as u64, m)).collect();
+        for m in models {
+            self.history = std::mem::take(&mut self.history).plus(m);
+        }
+        if let Some((mut entry, stats)) = flush::build_l0(&mems, &self.ctx).unwrap() {
+            assert_eq!(stats.input_records, models.iter().map(|m| m.entries.len() as u64).sum::<u64>());
+            self.epoch += 1;
+            entry.epoch_number = self.epoch;
+            self.install(0, vec![entry]);
+        }
+    }
+
+    fn commit(&mut self, c: &Compaction, output: Vec<FileEntry>) {
+        let gone: Vec<u64> = c.input_files().map(|f| f.number()).collect();
+        for files in &mut self.version.levels {
+            files.retain(|f| !gone.contains(&f.number()));
+        }
+        self.install(c.output_level, output);
+    }
+
+    fn compact(&mut self, c: &Compaction) {
+        if c.trivial_move {
+            let moved = c.input_files().map(|f| f.entry.clone()).collect();
+            return self.commit(c, moved);
+        }
+        let output = run(c, &self.ctx).unwrap();
+        assert_eq!(output.files.iter().map(|f| f.size).sum::<u64>(), output.stats.output_bytes);
+        self.commit(c, output.files);
+    }
+
+    fn all(&self) -> Model {
+        let files = self.version.levels.iter().flatten();
+        files.fold(Model::default(), |all, f| all.plus(&contents(&self.ctx, f)))
+    }
+
+    /// Levels are sorted, files hold what their boundaries say, newer lies above older, readers see the history.
+    fn check(&self, snapshots: &[u64], what: &str) {
+        let cmp = &self.version.cmp;
+        let mut newest_allowed = vec![u64::MAX; 256];
+        for (level, files) in self.version.levels.iter().enumerate() {
+            for f in files {
+                self.ctx.tables.table(f).unwrap().verify().unwrap();
+                let m = contents(&self.ctx, f);
+                assert!(!m.entries.is_empty() || !m.ranges.is_empty(), "{what}: {f:?} is empty");
+                for (k, s, t, _) in &m.entries {
+                    let key = rockmill_format::InternalKey::new(k, *s, *t);
+                    assert!(cmp.compare(key.as_bytes(), f.entry.smallest.as_bytes()).is_ge(), "{what}: {f:?}");
+                    assert!(cmp.compare(key.as_bytes(), f.entry.largest.as_bytes()).is_le(), "{what}: {f:?}");
+                    assert!((f.entry.smallest_seqno..=f.entry.largest_seqno).contains(s), "{what}: {f:?}");
+                    let allowed = &mut newest_allowed[k[0] as usize];
+                    assert!(s < allowed, "{what}: {k:?}@{s} in L{level} is newer than what is above");
+                    *allowed = *s;
+                }
+                for (b, e, _) in &m.ranges {
+                    assert!(cmp.compare_user(b, f.smallest_user_key()).is_ge(), "{what}: {f:?} {b:?}");
+                    assert!(cmp.compare_user(e, f.largest_user_key()).is_le(), "{what}: {f:?} {e:?}");
+                }
+            }
+            for w in files.windows(2).filter(|_| level > 0) {
+                let (a, b) = (w[0].entry.largest.as_bytes(), w[1].entry.smallest.as_bytes());
+                assert!(cmp.compare(a, b).is_lt(), "{what}: files overlap in L{level}");
+            }
+        }
+        self.history.assert_same(&self.all(), snapshots, what);
+    }
+}
+
+#[test]
+fn a_tree_under_random_jobs_shows_its_history() {
+    for seed in 0..25 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let dir = tempfile::tempdir().unwrap();
+        let mut cf = small_options();
+        cf.level_compaction_dynamic_level_bytes = rng.bool();
+        cf.compression = if rng.bool() { CompressionType::Lz4 } else { CompressionType::None };
+        cf.table.bloom_bits_per_key = if rng.bool() { 10.0 } else { 0.0 };
+        let mut ctx = context(Arc::new(PosixFileSystem::default()), dir.path().to_owned(), cf);
+        ctx.db.compaction_readahead_size = if rng.bool() { 0 } else { 1000 };
+        let mut tree = Tree::new(ctx);
+        let (mut last, mut alive) = (0, [false; 256]);
+        let mut jobs = 0;
+        for round in 0..40 {
+            let n = rng.usize(1..3);
+            let models: Vec<_> = (0..n)
+                .map(|_| {
+                    let writes = rng.usize(1..80);
+                    random_history(&mut rng, &mut last, writes, &mut alive)
+                })
+                .collect();
+            tree.flush(&models);
+            // Snapshots come at the end of the history and go from anywhere.
+            if rng.u8(0..3) == 0 {
+                tree.ctx.snapshots.push(last);
+            }
+            if rng.u8(0..4) == 0 && !tree.ctx.snapshots.is_empty() {
+                let i = rng.usize(0..tree.ctx.snapshots.len());
+                tree.ctx.snapshots.remove(i);
+            }
+            while rng.u8(0..8) != 0 {
+                let version = Arc::new(tree.version.clone());
+                let mut cursors = CompactionCursors::new();
+                let picked = if rng.u8(0..6) == 0 {
+                    let level = rng.usize(0..3);
+                    let to = if level > 0 && rng.bool() { level } else { level + 1 };
+                    match manual::pick(&version, &tree.ctx.cf, &cursors, level, to, None, None, u64::MAX) {
+                        ManualPick::Pick(c, _) => Some(*c),
+                        _ => None,
+                    }
+                } else {
+                    leveled::pick(&version, &tree.ctx.cf, &mut cursors)
+                };
+                let Some(mut c) = picked else { break };
+                c.subcompactions_max = rng.usize(1..5);
+                tree.compact(&c);
+                jobs += 1;
+            }
+            let snapshots = tree.ctx.snapshots.clone();
+            tree.check(&snapshots, &format!("seed {seed}, round {round}"));
+        }
+        assert!(jobs > 8, "seed {seed}: only {jobs} jobs");
+    }
+}
+
+/// Three overlapping L0 files of `writes` puts each, with tombstones of both kinds, over one L1.
+fn tree_with_l0(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions, writes: u32) -> (Tree, Compaction) {
+    let mut tree = Tree::new(context(fs, dir, cf));
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut seq = 0;
+    for round in 0..4 {
+        let mut m = Model::default();
+        for _ in 0..writes {
+            seq += 1;
+            let key = format!("k{:05}", rng.u32(0..writes * 2)).into_bytes();
+            let t = if rng.u8(0..10) == 0 { ValueType::Deletion } else { ValueType::Value };
+            let value = if t == ValueType::Value { vec![b'v'; rng.usize(0..60)] } else { Vec::new() };
+            m.entries.push((key, seq, t, value));
+        }
+        for _ in 0..3 {
+            seq += 1;
+            let a = rng.u32(0..writes * 2);
+            let end = format!("k{:05}", a + writes / 5);
+            m.ranges.push((format!("k{a:05}").into_bytes(), end.into_bytes(), seq));
+        }
+        tree.flush(&[m]);
+        if round == 0 {
+            tree.ctx.snapshots.push(seq - writes as u64 / 2);
+            let version = Arc::new(tree.version.clone());
+            let none = CompactionCursors::new();
+            let picked = manual::pick(&version, &tree.ctx.cf, &none, 0, 1, None, None, u64::MAX);
+            let ManualPick::Pick(mut c, _) = picked else { panic!("nothing picked") };
+            c.trivial_move = false;
+            tree.compact(&c);
+        }
+    }
+    let version = Arc::new(tree.version.clone());
+    let c = leveled::pick(&version, &tree.ctx.cf, &mut CompactionCursors::new()).unwrap();
+    assert_eq!((c.start_level(), c.output_level, c.trivial_move), (0, 1, false));
+    assert_eq!(c.inputs.len(), 2);
+    (tree, c)
+}
+
+#[test]
+fn parts_write_what_one_thread_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = Arc::new(PosixFileSystem::default());
+    let (tree, mut c) = tree_with_l0(fs, dir.path().to_owned(), small_options(), 400);
+    let mut whole: Option<(Vec<Entry>, Model)> = None;
+    for parts in [1, 2, 4, 7] {
+        c.subcompactions_max = parts;
+        let output = run(&c, &tree.ctx).unwrap();
+        assert_eq!(output.stats.subcompactions as usize, parts);
+        let files: Vec<_> = output.files.into_iter().map(|e| Arc::new(FileMeta::new(e, Arc::default()))).collect();
+        for w in files.windows(2) {
+            let (a, b) = (w[0].entry.largest.as_bytes(), w[1].entry.smallest.as_bytes());
+            assert!(tree.ctx.cmp.compare(a, b).is_lt(), "files of neighbouring parts overlap");
+        }
+        let all = files.iter().fold(Model::default(), |all, f| all.plus(&contents(&tree.ctx, f)));
+        let (entries, model) = whole.get_or_insert_with(|| (all.entries.clone(), all.clone()));
+        assert_eq!(*entries, all.entries);
+        model.assert_same(&all, &tree.ctx.snapshots, "in parts");
+        // Parts are of about equal size.
+        if parts == 4 {
+            let mut plan = JobPlan::new(&c, &tree.ctx);
+            plan.split(4, &tree.ctx).unwrap();
+            let ends: Vec<_> = plan.parts.iter().map(|p| p.end.clone()).collect();
+            let share = |i: usize| {
+                let below = |e: &&Entry| ends[i].as_ref().is_none_or(|end| e.0 < *end);
+                entries.iter().filter(below).count() as f64 / entries.len() as f64
+            };
+            for (i, ideal) in [0.25, 0.5, 0.75].into_iter().enumerate() {
+                assert!((share(i) - ideal).abs() < 0.12, "part {i} ends at {}", share(i));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_job_writes_the_same_bytes() {
+    let bytes = || {
+        let fs = Arc::new(MemFileSystem::new());
+        let dir = PathBuf::from("/db");
+        fs.create_dir(&dir, true).unwrap();
+        let (tree, c) = tree_with_l0(Arc::clone(&fs) as _, dir.clone(), small_options(), 200);
+        let output = run(&c, &tree.ctx).unwrap();
+        let read = |f: &FileEntry| fs.read_to_vec(&dir.join(filename::table(f.number))).unwrap();
+        output.files.iter().map(read).collect::<Vec<_>>()
+    };
+    let first = bytes();
+    assert!(first.len() > 2);
+    assert!(first == bytes(), "the same input gave other bytes");
+}
+
+#[test]
+fn outputs_keep_to_their_size_and_follow_the_level_below() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, c) = tree_with_l0(Arc::new(PosixFileSystem::default()), dir.path().to_owned(), small_options(), 400);
+    let output = run(&c, &tree.ctx).unwrap();
+    let (last, others) = output.files.split_last().unwrap();
+    // Each is at least at its limit before the last block and its tail were written.
+    for f in others {
+        assert!((1500..4500).contains(&f.size), "{} bytes", f.size);
+    }
+    assert!(last.size < 4500);
+    assert!(output.files.iter().all(|f| f.unique_id != [0, 0] && f.tail_size > 0 && f.epoch_number == 1));
+    assert!(output.files.iter().all(|f| f.user_defined_timestamps_persisted && f.file_creation_time == 1_700_000_000));
+
+    // A level below with a boundary in the middle: no output crosses it once half its size is reached.
+    let mut c = c;
+    let entry = |a: &str, b: &str| {
+        let key = |k: &str| rockmill_format::InternalKey::new(k.as_bytes(), 1, ValueType::Value);
+        let e = FileEntry { smallest: key(a), largest: key(b), size: 10, ..FileEntry::default() };
+        Arc::new(FileMeta::new(e, Arc::default()))
+    };
+    c.output_file_size_target = 30_000;
+    c.output_file_size_max = 60_000;
+    c.grandparent_overlap_max = u64::MAX;
+    c.bottommost = false;
+    c.grandparents = vec![entry("k00000", "k00399"), entry("k00400", "k00799")];
+    let output = run(&c, &tree.ctx).unwrap();
+    let cut = |f: &FileEntry| f.smallest.user_key() >= &b"k00400"[..] && f.smallest.user_key() < &b"k00420"[..];
+    let whole: u64 = output.files.iter().map(|f| f.size).sum();
+    assert_eq!(output.files.iter().any(cut), whole / 2 > 15_000, "{whole} bytes in {} files", output.files.len());
+    // With little room for overlap, every boundary ends a file.
+    c.grandparent_overlap_max = 1;
+    c.output_file_size_target = 1 << 30;
+    c.output_file_size_max = 1 << 30;
+    let output = run(&c, &tree.ctx).unwrap();
+    assert!(output.files.iter().any(cut), "no file begins at the boundary");
+}
+
+#[test]
+fn tombstones_without_points_make_a_file_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = Arc::new(PosixFileSystem::default());
+    let mut tree = Tree::new(context(fs, dir.path().to_owned(), small_options()));
+    let put =
+        |k: &[u8], seq| Model { entries: vec![(k.to_vec(), seq, ValueType::Value, b"v".to_vec())], ranges: vec![] };
+    tree.flush(&[put(b"k", 1)]);
+    let version = Arc::new(tree.version.clone());
+    let none = CompactionCursors::new();
+    for level in [0, 1] {
+        let version = if level == 0 { Arc::clone(&version) } else { Arc::new(tree.version.clone()) };
+        let ManualPick::Pick(c, _) =
+            manual::pick(&version, &tree.ctx.cf, &none, level, level + 1, None, None, u64::MAX)
+        else {
+            panic!("nothing picked")
+        };
+        tree.compact(&c);
+    }
+    tree.flush(&[Model { entries: vec![], ranges: vec![(b"a".to_vec(), b"z".to_vec(), 5)] }]);
+    tree.flush(&[put(b"b", 3)]); // hidden by the tombstone though it comes later here
+    let version = Arc::new(tree.version.clone());
+    let c = leveled::pick(&version, &tree.ctx.cf, &mut CompactionCursors::new()).unwrap();
+    assert!(!c.bottommost);
+    tree.compact(&c);
+    assert_eq!(tree.version.levels[1].len(), 1);
+    let f = &tree.version.levels[1][0];
+    let m = contents(&tree.ctx, f);
+    assert_eq!((m.entries.len(), m.ranges), (0, vec![(b"a".to_vec(), b"z".to_vec(), 5)]));
+    assert_eq!((f.smallest_user_key(), f.largest_user_key()), (&b"a"[..], &b"z"[..]));
+    assert!(f.entry.compensated_range_deletion_size > 0, "the file below it will go");
+}
+
+#[test]
+fn nothing_left_is_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let ctx = context(Arc::new(PosixFileSystem::default()), dir.path().to_owned(), small_options());
+    assert!(flush::build_l0(&[memtable(1, &Model::default())], &ctx).unwrap().is_none());
+    let pair = Model {
+        entries: vec![
+            (b"a".to_vec(), 1, ValueType::Value, b"v".to_vec()),
+            (b"a".to_vec(), 2, ValueType::SingleDeletion, Vec::new()),
+        ],
+        ranges: Vec::new(),
+    };
+    assert!(flush::build_l0(&[memtable(1, &pair)], &ctx).unwrap().is_none());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn each_failing_call_fails_the_job_and_leaves_nothing_behind() {
+    let fs = Arc::new(MemFileSystem::new());
+    let dir = PathBuf::from("/db");
+    fs.create_dir(&dir, true).unwrap();
+    let (mut tree, mut c) = tree_with_l0(Arc::clone(&fs) as _, dir.clone(), small_options(), 40);
+    tree.ctx.db.writable_file_max_buffer_size = 512;
+    let list = || {
+        let mut names = fs.list_dir(&dir).unwrap();
+        names.sort();
+        names
+    };
+    let before = list();
+    for parts in [1, 3] {
+        c.subcompactions_max = parts;
+        let remove = |output: JobOutput| {
+            for f in output.files {
+                fs.remove(&dir.join(filename::table(f.number))).unwrap();
+            }
+        };
+        let calls = fs.calls();
+        let whole = run(&c, &tree.ctx).unwrap();
+        let calls = fs.calls() - calls;
+        remove(whole);
+        let mut failures = 0;
+        for call in 0..calls {
+            fs.fail_once_after(call, libc::EIO);
+            let result = run(&c, &tree.ctx);
+            fs.clear_fault();
+            match result {
+                Err(e) => {
+                    failures += 1;
+                    assert!(e.message().starts_with("compaction of level 0 into level 1"), "{e}");
+                    assert_eq!(list(), before, "call {call}: {e}");
+                }
+                Ok(output) => remove(output), // a call that the job may do without, such as a hint
+            }
+        }
+        assert!(failures as u64 > calls / 2, "only {failures} of {calls} calls failed the job");
+    }
+}
+
+#[test]
+fn a_closing_store_stops_the_job() {
+    let fs = Arc::new(PosixFileSystem::default());
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, c) = tree_with_l0(fs, dir.path().to_owned(), small_options(), 600);
+    let files = || std::fs::read_dir(dir.path()).unwrap().count();
+    let before = files();
+    tree.ctx.shutdown.store(true, Ordering::Release);
+    assert_eq!(run(&c, &tree.ctx).unwrap_err().kind(), ErrorKind::ShutdownInProgress);
+    assert_eq!(files(), before);
+}
+
+#[test]
+fn a_panic_is_an_error() {
+    let e = guarded::<()>(|| panic!("a bug")).unwrap_err();
+    assert!(e.message().contains("a bug"), "{e}");
+}
+
+#[test]
+fn records_that_go_missing_are_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = Arc::new(PosixFileSystem::default());
+    let (tree, c) = tree_with_l0(fs, dir.path().to_owned(), small_options(), 100);
+    let parts = [PartOutput { stats: ResolveStats { input_records: 5, ..Default::default() }, ..Default::default() }];
+    let e = check_record_count(&c, &parts, &tree.ctx).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Corruption);
+}
+
+/// Not a test: how fast one thread is. `cargo test --release -p rockmill --lib job::tests::speed -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    for (value_len, n) in [(1024usize, 200_000u64), (100, 1_500_000)] {
+        let fs = Arc::new(MemFileSystem::new());
+        let dir = PathBuf::from("/db");
+        fs.create_dir(&dir, true).unwrap();
+        let mut cf = CfOptions { compression: CompressionType::None, num_levels: 4, ..CfOptions::default() };
+        cf.level_compaction_dynamic_level_bytes = false;
+        let mut ctx = context(fs, dir, cf);
+        ctx.db.compaction_readahead_size = 2 << 20;
+        let mut tree = Tree::new(ctx);
+        let value: Vec<u8> = (0..value_len).map(|i| i as u8).collect();
+        let mut rng = fastrand::Rng::with_seed(1);
+        for id in 0..4 {
+            let mem = MemTable::new(id, InternalKeyComparator::default(), 1 << 20);
+            for i in 0..n / 4 {
+                let key = format!("{:016}", rng.u64(0..n * 10));
+                mem.add(id * n + i + 1, ValueType::Value, key.as_bytes(), &value);
+            }
+            let t = std::time::Instant::now();
+            let (mut entry, stats) = flush::build_l0(&[Arc::new(mem)], &tree.ctx).unwrap().unwrap();
+            let s = t.elapsed().as_secs_f64();
+            println!("flush   {value_len:5} B: {:7.1} MB/s", stats.output_bytes as f64 / s / 1e6);
+            entry.epoch_number = id + 1;
+            tree.install(0, vec![entry]);
+        }
+        let version = Arc::new(tree.version.clone());
+        let none = CompactionCursors::new();
+        let ManualPick::Pick(c, _) = manual::pick(&version, &tree.ctx.cf, &none, 0, 1, None, None, u64::MAX) else {
+            panic!("nothing picked")
+        };
+        for _ in 0..3 {
+            let t = std::time::Instant::now();
+            let stats = run(&c, &tree.ctx).unwrap().stats;
+            let s = t.elapsed().as_secs_f64();
+            println!(
+                "compact {value_len:5} B: {:7.1} MB/s, {:5.2} M entries/s, {:.0} % CPU",
+                stats.input_bytes as f64 / s / 1e6,
+                stats.input_records as f64 / s / 1e6,
+                stats.cpu_micros as f64 / s / 1e4
+            );
+        }
+    }
+}
