@@ -212,3 +212,218 @@ impl InternalIterator for LevelIterator {
         self.status.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use parking_lot::Mutex;
+    use rockmill_format::checksum::ChecksumType;
+    use rockmill_format::compression::CompressionType;
+    use rockmill_format::edit::FileEntry;
+    use rockmill_format::properties::TableProperties;
+    use rockmill_format::{InternalKey, ValueType};
+    use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
+
+    use super::*;
+    use crate::error::Error;
+    use crate::table::{TableBuilder, TableBuilderOptions, TableOpenOptions};
+    use crate::version::PurgeQueue;
+
+    /// Tables in memory; file number `fails` cannot be opened.
+    struct Tables {
+        fs: MemFileSystem,
+        cmp: InternalKeyComparator,
+        fails: Mutex<Option<u64>>,
+    }
+
+    fn path(number: u64) -> PathBuf {
+        PathBuf::from(format!("/{number:06}.sst"))
+    }
+
+    impl TableSource for Tables {
+        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+            if *self.fails.lock() == Some(file.number()) {
+                return Err(Error::corruption("footer is damaged"));
+            }
+            let random = self.fs.open_random(&path(file.number()), false).unwrap();
+            let path = path(file.number());
+            TableReader::open(
+                random,
+                TableOpenOptions { path, cmp: self.cmp.clone(), cache: None, largest_seqno: None },
+            )
+        }
+        fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+            self.table(file)
+        }
+    }
+
+    impl Tables {
+        fn new() -> Arc<Self> {
+            let cmp = InternalKeyComparator::default();
+            Arc::new(Self { fs: MemFileSystem::new(), cmp, fails: Mutex::new(None) })
+        }
+
+        /// Writes a table; `covers` adds a range tombstone over this range of user keys.
+        fn write(&self, number: u64, keys: &[Vec<u8>], covers: Option<(&str, &str)>) -> Arc<FileMeta> {
+            let options = TableBuilderOptions {
+                cmp: self.cmp.clone(),
+                block_size: 64,
+                block_size_deviation: 10,
+                block_restart_interval: 16,
+                index_block_restart_interval: 1,
+                format_version: 5,
+                checksum: ChecksumType::Crc32c,
+                compression: CompressionType::None,
+                compression_level: i32::MAX,
+                bloom_bits_per_key: 0.0,
+                two_level_index: false,
+                metadata_block_size: 4096,
+                hash_index_util_ratio: None,
+                properties: TableProperties::default(),
+                path: path(number),
+            };
+            let file = self.fs.create(&options.path, WriteOptions::default()).unwrap();
+            let mut builder = TableBuilder::new(options, file);
+            for k in keys {
+                builder.add(k, &number.to_le_bytes()).unwrap();
+            }
+            if let Some((begin, end)) = covers {
+                builder.add_range_tombstone(begin.as_bytes(), end.as_bytes(), 5).unwrap();
+            }
+            let s = builder.finish().unwrap();
+            let entry = FileEntry {
+                number,
+                size: s.file_size,
+                smallest: s.smallest,
+                largest: s.largest,
+                ..FileEntry::default()
+            };
+            Arc::new(FileMeta::new(entry, Arc::new(PurgeQueue::default())))
+        }
+
+        fn iter(self: &Arc<Self>, files: Vec<Arc<FileMeta>>) -> LevelIterator {
+            LevelIterator::new(files, Arc::clone(self) as _, TableReadOptions::default(), self.cmp.clone())
+        }
+    }
+
+    fn ikey(i: u32, seq: u64) -> Vec<u8> {
+        InternalKey::new(format!("k{i:04}").as_bytes(), seq, ValueType::Value).as_bytes().to_vec()
+    }
+
+    #[test]
+    fn random_walks_agree_with_a_sorted_vector() {
+        for seed in 0..20 {
+            println!("seed {seed}");
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let tables = Tables::new();
+            let mut keys: Vec<Vec<u8>> = (0..200).map(|_| ikey(rng.u32(0..300), rng.u64(1..4))).collect();
+            keys.sort_by(|a, b| tables.cmp.compare(a, b));
+            keys.dedup();
+            // A file may begin with older versions of the user key that ends the one before.
+            let mut files = Vec::new();
+            let mut rest = &keys[..];
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rng.usize(1..40).min(rest.len()));
+                files.push(tables.write(files.len() as u64 + 1, now, None));
+                rest = later;
+            }
+            let mut it = tables.iter(files);
+            let mut at: Option<usize> = None;
+            for _ in 0..500 {
+                let target = ikey(rng.u32(0..300), rng.u64(0..5));
+                match rng.u32(0..30) {
+                    0 => {
+                        it.seek_to_first();
+                        at = Some(0);
+                    }
+                    1 => {
+                        it.seek_to_last();
+                        at = Some(keys.len() - 1);
+                    }
+                    2 => {
+                        it.seek(&target);
+                        at = Some(keys.partition_point(|k| tables.cmp.compare(k, &target).is_lt()));
+                    }
+                    3 => {
+                        it.seek_for_prev(&target);
+                        at = keys.partition_point(|k| tables.cmp.compare(k, &target).is_le()).checked_sub(1);
+                    }
+                    4..18 if at.is_some() => {
+                        it.next();
+                        at = at.map(|i| i + 1);
+                    }
+                    18.. if at.is_some() => {
+                        it.prev();
+                        at = at.and_then(|i| i.checked_sub(1));
+                    }
+                    _ => {}
+                }
+                at = at.filter(|&i| i < keys.len());
+                it.status().unwrap();
+                assert_eq!(it.valid().then(|| it.key()), at.map(|i| &keys[i][..]));
+            }
+        }
+    }
+
+    #[test]
+    fn no_files_no_entries() {
+        let mut it = Tables::new().iter(Vec::new());
+        it.seek_to_first();
+        assert!(!it.valid());
+        it.seek_to_last();
+        assert!(!it.valid());
+        it.seek(&ikey(1, 1));
+        assert!(!it.valid());
+        it.seek_for_prev(&ikey(1, 1));
+        assert!(!it.valid());
+        it.status().unwrap();
+    }
+
+    #[test]
+    fn files_are_opened_when_reached_and_those_without_points_are_passed() {
+        let tables = Tables::new();
+        let files = vec![
+            tables.write(1, &[ikey(1, 1), ikey(2, 1)], None),
+            tables.write(2, &[], Some(("k0003", "k0004"))),
+            tables.write(3, &[ikey(5, 1)], None),
+        ];
+        let opened = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&opened);
+        let mut it = tables.iter(files).on_open(Box::new(move |file, table| {
+            log.lock().push((file.number(), table.range_tombstones().is_some()));
+        }));
+        it.seek(&ikey(2, 9));
+        assert_eq!(it.key(), ikey(2, 1));
+        assert_eq!(*opened.lock(), [(1, false)]);
+        it.next();
+        assert_eq!(it.key(), ikey(5, 1));
+        assert_eq!(*opened.lock(), [(1, false), (2, true), (3, false)]);
+        it.prev();
+        assert_eq!(it.key(), ikey(2, 1));
+        it.seek(&ikey(3, 9));
+        assert_eq!(it.key(), ikey(5, 1));
+        it.seek_for_prev(&ikey(4, 9));
+        assert_eq!(it.key(), ikey(2, 1));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_ends_the_iteration_with_its_error() {
+        let tables = Tables::new();
+        let files = (1..=3u64).map(|n| tables.write(n, &[ikey(n as u32, 1)], None)).collect();
+        let mut it = tables.iter(files);
+        *tables.fails.lock() = Some(2);
+        it.seek_to_first();
+        assert!(it.valid());
+        it.next();
+        assert!(!it.valid());
+        assert!(it.status().unwrap_err().to_string().contains("footer is damaged"));
+        it.seek_to_last();
+        assert!(it.valid() && it.status().is_ok());
+        it.prev();
+        assert!(!it.valid() && it.status().is_err());
+        *tables.fails.lock() = None;
+        it.seek(&ikey(2, 1));
+        assert!(it.valid() && it.status().is_ok());
+    }
+}
