@@ -1,0 +1,269 @@
+//! Power cuts at many points of a recorded run, and I/O calls that fail in turn, over the whole store.
+//!
+//! Every operation is one batch over two column families that also writes its own number to both, so a recovered
+//! database says which moment it shows. It must show exactly that moment (never a part of a batch, never a later
+//! write without an earlier one, the same in both column families), and the moment must not be before the last
+//! operation whose durability was acknowledged. Seeds are printed; `ROCKMILL_SEED` sets one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::{ColumnFamilyDescriptor, Db, IteratorMode, Options, WriteBatch, WriteOptions};
+use rockmill_io::{CrashMode, MemFileSystem};
+
+const FAMILIES: [&str; 2] = ["default", "second"];
+const OPS: u64 = 600;
+/// The key that holds the number of the last operation.
+const NUMBER: &[u8] = b"!number";
+
+type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn seed() -> u64 {
+    let seed = std::env::var("ROCKMILL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("seed {seed} (set ROCKMILL_SEED to repeat)");
+    seed
+}
+
+fn path() -> &'static Path {
+    Path::new("/db")
+}
+
+fn options(fs: &MemFileSystem, recycle: bool) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_file_system(Arc::new(fs.clone()));
+    // Small, so that flushes, compactions, new logs and new MANIFESTs are among the things that are cut short.
+    options.set_write_buffer_size(16 << 10);
+    options.set_target_file_size_base(8 << 10);
+    options.set_max_bytes_for_level_base(32 << 10);
+    options.set_level_zero_file_num_compaction_trigger(2);
+    options.set_max_manifest_file_size(1500);
+    options.set_recycle_log_file_num(if recycle { 2 } else { 0 });
+    options
+}
+
+fn try_open(fs: &MemFileSystem, recycle: bool) -> rockmill::Result<Db> {
+    let options = options(fs, recycle);
+    Db::open_cf_descriptors(&options, path(), FAMILIES.map(|f| ColumnFamilyDescriptor::new(f, options.clone())))
+}
+
+/// Operation `n`: per column family, what it puts, and what it deletes (`None`).
+fn operation(seed: u64, n: u64) -> [Vec<(Vec<u8>, Option<Vec<u8>>)>; 2] {
+    let mut rng = fastrand::Rng::with_seed(seed ^ n.wrapping_mul(0x9e37_79b9));
+    let mut one = || {
+        let mut changes = vec![(NUMBER.to_vec(), Some(n.to_string().into_bytes()))];
+        for _ in 0..rng.usize(..4) {
+            let key = format!("key{:03}", rng.u32(..300)).into_bytes();
+            let value = vec![b'a' + (n % 26) as u8; rng.usize(..300)];
+            changes.push((key, (rng.u8(..5) != 0).then_some(value)));
+        }
+        changes
+    };
+    [one(), one()]
+}
+
+fn apply(contents: &mut [Contents; 2], seed: u64, n: u64) {
+    for (contents, changes) in contents.iter_mut().zip(operation(seed, n)) {
+        for (key, value) in changes {
+            match value {
+                Some(value) => contents.insert(key, value),
+                None => contents.remove(&key),
+            };
+        }
+    }
+}
+
+fn write(db: &Db, seed: u64, n: u64, sync: bool) -> rockmill::Result<()> {
+    let mut batch = WriteBatch::new();
+    for (family, changes) in FAMILIES.iter().zip(operation(seed, n)) {
+        let cf = db.cf_handle(family).expect("opened");
+        for (key, value) in changes {
+            match value {
+                Some(value) => batch.put_cf(&cf, key, value),
+                None => batch.delete_cf(&cf, key),
+            }
+        }
+    }
+    let mut how = WriteOptions::default();
+    how.set_sync(sync);
+    db.write_opt(&batch, &how)
+}
+
+fn contents(db: &Db) -> rockmill::Result<[Contents; 2]> {
+    let mut out = [Contents::new(), Contents::new()];
+    for (family, out) in FAMILIES.iter().zip(&mut out) {
+        let cf = db.cf_handle(family).expect("opened");
+        for entry in db.iterator_cf(&cf, IteratorMode::Start) {
+            let (key, value) = entry?;
+            out.insert(key.into_vec(), value.into_vec());
+        }
+    }
+    Ok(out)
+}
+
+/// The state after each operation; index 0 is the empty one.
+fn states(seed: u64, ops: u64) -> Vec<[Contents; 2]> {
+    let mut all = vec![[Contents::new(), Contents::new()]];
+    for n in 1..=ops {
+        let mut next = all[n as usize - 1].clone();
+        apply(&mut next, seed, n);
+        all.push(next);
+    }
+    all
+}
+
+/// Which operation a database shows, checking that it shows it whole and nothing else.
+#[track_caller]
+fn moment(what: &str, db: &Db, states: &[[Contents; 2]]) -> u64 {
+    let found = contents(db).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let number = |c: &Contents| -> u64 {
+        let text = c.get(NUMBER).map(|v| String::from_utf8_lossy(v).into_owned());
+        text.map_or(0, |t| t.parse().expect("a number"))
+    };
+    let n = number(&found[0]);
+    assert_eq!(n, number(&found[1]), "{what}: the column families show different moments");
+    let expected = &states[n as usize];
+    for (family, (expected, found)) in FAMILIES.iter().zip(expected.iter().zip(&found)) {
+        if expected != found {
+            let wrong = expected.iter().map(|(k, _)| k).chain(found.keys()).find(|k| expected.get(*k) != found.get(*k));
+            let wrong = wrong.map(|k| String::from_utf8_lossy(k).into_owned());
+            panic!("{what}: {family} at operation {n} differs, first at {wrong:?}");
+        }
+    }
+    n
+}
+
+fn power_cuts(recycle: bool) {
+    let seed = seed();
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let fs = MemFileSystem::new();
+    drop(try_open(&fs, recycle).expect("a new database"));
+    fs.start_recording();
+    // (events recorded when it returned, operation, durable)
+    let mut acknowledged = vec![(0, 0, true)];
+    {
+        let mut db = try_open(&fs, recycle).expect("open");
+        for n in 1..=OPS {
+            let mut durable = rng.u8(..4) == 0;
+            write(&db, seed, n, durable).unwrap_or_else(|e| panic!("operation {n}: {e}"));
+            if rng.u8(..60) == 0 {
+                db.flush().unwrap_or_else(|e| panic!("flush: {e}"));
+                durable = true;
+            }
+            acknowledged.push((fs.recorded(), n, durable));
+            if rng.u8(..150) == 0 {
+                drop(db);
+                db = try_open(&fs, recycle).unwrap_or_else(|e| panic!("reopen: {e}"));
+            }
+        }
+    }
+    let states = states(seed, OPS);
+    let mut replay = fs.replay().expect("recording");
+    let points = replay.points();
+    let step = (points / 250).max(1);
+    println!("{points} points, every {step}th");
+    let mut lost = 0;
+    let mut point = 0;
+    while point < points {
+        replay.advance_to(point);
+        let floor = |durable_only: bool| {
+            let before = acknowledged.iter().take_while(|(at, ..)| *at <= point);
+            before.filter(|(.., durable)| *durable || !durable_only).map(|(_, n, _)| *n).last().unwrap_or(0)
+        };
+        let (durable, any) = (floor(true), floor(false));
+        let modes = [
+            CrashMode::KeepAll,
+            CrashMode::SyncedOnly,
+            CrashMode::Random(seed ^ point as u64),
+            CrashMode::Hostile(seed ^ point as u64),
+        ];
+        for mode in modes {
+            let what = format!("seed {seed}, power cut at {point} of {points}, {mode:?}");
+            let image = replay.crash_image(mode);
+            let db = try_open(&image, recycle).unwrap_or_else(|e| panic!("{what}: does not open: {e}"));
+            let n = moment(&what, &db, &states);
+            let at_least = if mode == CrashMode::KeepAll { any } else { durable };
+            assert!(n >= at_least, "{what}: shows operation {n}, but {at_least} was acknowledged");
+            lost += any - n.min(any);
+            // It works on: one more write, a clean close, and it is there.
+            if point % 5 == 0 {
+                let cf = db.cf_handle(FAMILIES[1]).expect("opened");
+                db.put_cf(&cf, b"~after", b"1").unwrap_or_else(|e| panic!("{what}: a write after recovery: {e}"));
+                drop(db);
+                let db = try_open(&image, recycle).unwrap_or_else(|e| panic!("{what}: second open: {e}"));
+                let cf = db.cf_handle(FAMILIES[1]).expect("opened");
+                let there = db.get_cf(&cf, b"~after").unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert!(there.is_some(), "{what}: the write after recovery is gone");
+            }
+        }
+        point += 1 + rng.usize(..step * 2);
+    }
+    assert!(lost > 0, "no power cut lost an unsynced write: the memory disk keeps everything");
+}
+
+#[test]
+fn power_cuts_leave_a_moment_that_was() {
+    power_cuts(false);
+}
+
+#[test]
+fn power_cuts_with_recycled_logs_leave_a_moment_that_was() {
+    power_cuts(true);
+}
+
+/// Performs operations until one fails; gives the last that was acknowledged.
+fn write_until_error(fs: &MemFileSystem, seed: u64, ops: u64) -> u64 {
+    let Ok(db) = try_open(fs, false) else { return 0 };
+    let mut last = 0;
+    for n in 1..=ops {
+        if write(&db, seed, n, n % 3 == 0).is_err() {
+            // The store may go on, or it may refuse all writes from now on; it never takes one that does not count.
+            break;
+        }
+        last = n;
+        if n % 50 == 0 && db.flush().is_err() {
+            break;
+        }
+    }
+    last
+}
+
+#[test]
+fn a_failed_call_loses_nothing() {
+    let seed = seed();
+    let ops = 120;
+    let states = states(seed, ops);
+    let whole = MemFileSystem::new();
+    assert_eq!(write_until_error(&whole, seed, ops), ops);
+    let calls = whole.calls();
+    assert!(calls > 200, "only {calls} calls: the sweep sees nothing");
+    let mut noticed = 0;
+    let step = (calls / 300).max(1);
+    for at in (0..calls).step_by(step as usize) {
+        for dies in [false, true] {
+            let fs = MemFileSystem::new();
+            if dies {
+                fs.fail_after(at, 5); // EIO
+            } else {
+                fs.fail_once_after(at, 28); // ENOSPC
+            }
+            let last = write_until_error(&fs, seed, ops);
+            noticed += u64::from(last < ops);
+            fs.clear_fault();
+            let what = format!("seed {seed}, {} call {at} of {calls} fails", if dies { "from" } else { "only" });
+            let db = try_open(&fs, false).unwrap_or_else(|e| panic!("{what}: does not open afterwards: {e}"));
+            let n = moment(&what, &db, &states);
+            // The operation that failed may have reached the log: then it may be there, whole.
+            assert!(n == last || n == last + 1, "{what}: shows operation {n}, {last} were acknowledged");
+            drop(db);
+            // The same after a power cut: synced operations count.
+            let image = fs.crash_image(CrashMode::SyncedOnly);
+            let db = try_open(&image, false).unwrap_or_else(|e| panic!("{what}, power cut: does not open: {e}"));
+            let n = moment(&what, &db, &states);
+            assert!(n >= last - last % 3, "{what}, power cut: shows operation {n}, {} was synced", last - last % 3);
+        }
+    }
+    assert!(noticed > 10, "only {noticed} failed calls were noticed");
+}
