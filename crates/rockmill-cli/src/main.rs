@@ -1,2 +1,107 @@
-//! The `rockmill` command.
-fn main() {}
+//! The `rockmill` command: loads, reads, writes, compacts, checks and takes apart databases in RocksDB's formats.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `args.rs` | the command line |
+//! | `store.rs` | opens a database as it needs to be opened |
+//! | `input/`, `load.rs` | records out of tsv, csv, jsonl and plain lines; writing them |
+//! | `kv.rs`, `scan.rs` | put, get, delete; scans |
+//! | `stats.rs`, `compact.rs` | levels and amplification; manual compaction |
+//! | `verify/`, `dump/` | checking all files; showing one |
+//! | `output.rs`, `progress.rs`, `error.rs` | what people and programs see |
+
+mod args;
+mod compact;
+mod cpu;
+mod dump;
+mod error;
+mod families;
+mod input;
+mod kv;
+mod load;
+mod output;
+mod progress;
+mod scan;
+mod stats;
+mod store;
+mod verify;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind as ClapErrorKind;
+
+use args::{Cli, Command};
+use error::{CliError, EXIT_OK, EXIT_USAGE, Result};
+use output::Out;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return usage_error(&e),
+    };
+    let mut out = Out::new(cli.json, cli.quiet);
+    let done = run(&cli, &mut out);
+    // What was printed before a failure is still worth reading.
+    let done = done.and(out.flush());
+    match done {
+        Ok(()) => ExitCode::from(EXIT_OK),
+        // `rockmill scan ... | head` is not a failure.
+        Err(e) if e.broken_pipe => ExitCode::from(EXIT_OK),
+        Err(e) => {
+            let _ = out.flush();
+            report(&e, cli.json);
+            ExitCode::from(e.code)
+        }
+    }
+}
+
+fn run(cli: &Cli, out: &mut Out) -> Result<()> {
+    let cf = cli.column_family.as_deref();
+    match &cli.command {
+        Command::Load(args) => load::run(args, cf, out),
+        Command::Put(args) => kv::put(args, cf, out),
+        Command::Get(args) => kv::get(args, cf, out),
+        Command::Delete(args) => kv::delete(args, cf, out),
+        Command::Scan(args) => scan::run(args, cf, out),
+        Command::Stats(args) => stats::run(args, cf, out),
+        Command::Compact(args) => compact::run(args, cf, out),
+        Command::Verify(args) => verify::run(args, out),
+        Command::Dump(args) => dump::run(args, out),
+        Command::ListCf(args) => families::list(args, out),
+        Command::CreateCf(args) => families::create(args, out),
+        Command::DropCf(args) => families::drop(args, out),
+    }
+}
+
+/// Prints an error; if even that fails there is nobody to tell.
+fn report(e: &CliError, json: bool) {
+    let mut stderr = std::io::stderr().lock();
+    if json {
+        let _ = writeln!(stderr, "{}", output::error_json(e));
+        return;
+    }
+    let _ = writeln!(stderr, "error: {}", e.message);
+    if let Some(hint) = &e.hint {
+        let _ = writeln!(stderr, "hint: {hint}");
+    }
+}
+
+/// Help and version are no errors; for the rest, JSON if the command line asks for it anywhere.
+fn usage_error(e: &clap::Error) -> ExitCode {
+    if matches!(e.kind(), ClapErrorKind::DisplayHelp | ClapErrorKind::DisplayVersion) {
+        let _ = e.print();
+        return ExitCode::from(EXIT_OK);
+    }
+    if std::env::args_os().any(|a| a == "--json") {
+        let text = e.render().to_string();
+        let message = text.split("\n\n").next().unwrap_or_default().trim();
+        let message = message.strip_prefix("error: ").unwrap_or(message);
+        let error = CliError::usage(message).hint("`rockmill --help` shows the commands and their flags");
+        report(&error, true);
+    } else {
+        let _ = e.print();
+    }
+    ExitCode::from(EXIT_USAGE)
+}

@@ -1,0 +1,585 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done; everything found and in order
+  1  key not found, or verify found problems
+  2  wrong call: unknown flag, bad hex, unknown column family, unusable option
+  3  I/O error, damaged file, locked database, bad input data
+
+Sizes take the suffixes K, M, G and T (powers of 1024): --write-buffer-size 64M.
+
+Examples:
+  rockmill load words.db /usr/share/dict/words --format lines
+  rockmill get words.db 000000000042
+  rockmill scan words.db --limit 5
+  rockmill stats words.db
+  rockmill compact words.db && rockmill verify words.db";
+
+/// Work with Rockmill and RocksDB databases: load, read, write, compact and check them.
+#[derive(Debug, Parser)]
+#[command(name = "rockmill", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    /// Print JSON instead of text, errors included
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Column family to work on [default: default]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub column_family: Option<String>,
+    /// Print no progress and no summaries
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs)]
+pub enum Command {
+    Load(LoadArgs),
+    Put(PutArgs),
+    Get(GetArgs),
+    Delete(DeleteArgs),
+    Scan(ScanArgs),
+    Stats(StatsArgs),
+    Compact(CompactArgs),
+    Verify(VerifyArgs),
+    Dump(DumpArgs),
+    ListCf(ListCfArgs),
+    CreateCf(CreateCfArgs),
+    DropCf(DropCfArgs),
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// Compression of table blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum CompressionArg {
+    None,
+    Snappy,
+    Lz4,
+    Zstd,
+    Zlib,
+}
+
+/// Checksum of table blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum ChecksumArg {
+    Crc32c,
+    Xxhash64,
+    Xxh3,
+}
+
+/// How compactions read and merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EngineArg {
+    /// The best one that the machine allows
+    Auto,
+    /// Positioned reads, merge in user space
+    Pread,
+}
+
+/// Format of a file to load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FormatArg {
+    /// Columns between tabs, no quoting (.tsv, .tab)
+    Tsv,
+    /// Comma-separated, quoted as RFC 4180 has it (.csv)
+    Csv,
+    /// One JSON object a line (.jsonl, .ndjson)
+    Jsonl,
+    /// Any lines (.txt, .log, .lines)
+    Lines,
+}
+
+/// Bytes with a suffix.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text:?} is no size: give bytes, or a number with K, M, G or T (for example 64M)");
+    let lower = text.trim().to_ascii_lowercase();
+    let body = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
+    let (number, shift) = match body.char_indices().last() {
+        Some((at, 'k')) => (&body[..at], 10),
+        Some((at, 'm')) => (&body[..at], 20),
+        Some((at, 'g')) => (&body[..at], 30),
+        Some((at, 't')) => (&body[..at], 40),
+        _ => (body, 0),
+    };
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(bad());
+    }
+    number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift)).ok_or_else(bad)
+}
+
+/// Options of reads.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Store options")]
+pub struct ReadArgs {
+    /// Read tables past the page cache (O_DIRECT)
+    #[arg(long)]
+    pub direct: bool,
+    /// Block cache
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32M")]
+    pub cache_size: u64,
+}
+
+/// Options of tables and of the tree, for commands that write. The defaults are RocksDB's.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Store options (RocksDB's defaults; not stored in the database)")]
+pub struct WriteArgs {
+    /// Compression of blocks written
+    #[arg(long, value_enum, default_value = "snappy")]
+    pub compression: CompressionArg,
+    /// The compression library's level
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub compression_level: Option<i32>,
+    /// Compression of the deepest level, if it should be another
+    #[arg(long, value_enum)]
+    pub bottommost_compression: Option<CompressionArg>,
+    /// Bits per key of Bloom filters; 0 writes none, 10 is a good choice
+    #[arg(long, value_name = "BITS", default_value_t = 0.0)]
+    pub bloom_bits: f64,
+    /// Uncompressed size of data blocks
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4K")]
+    pub block_size: u64,
+    /// Format of tables: 5 (RocksDB 6.6 reads it), 6 (8.6) or 7 (10.4)
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(i32).range(5..=7))]
+    pub format_version: i32,
+    /// Checksum of blocks
+    #[arg(long, value_enum, default_value = "xxh3")]
+    pub checksum: ChecksumArg,
+    /// Size of a memtable
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
+    pub write_buffer_size: u64,
+    /// Memtables before writers stop
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(i32).range(2..=64))]
+    pub write_buffers: i32,
+    /// Size of tables
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
+    pub target_file_size: u64,
+    /// Size of the base level (the first below L0 that holds tables)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    pub level_base_size: u64,
+    /// How much larger each level is than the one above
+    #[arg(long, value_name = "N", default_value_t = 10.0)]
+    pub level_multiplier: f64,
+    /// L0 tables that start a compaction
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(i32).range(1..=1000))]
+    pub l0_trigger: i32,
+    /// Flushes and compactions that run at once, and parts that one compaction is split into
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(i32).range(1..=1024))]
+    pub threads: i32,
+    /// How compactions read and merge
+    #[arg(long, value_enum, default_value = "auto")]
+    pub engine: EngineArg,
+    /// Read and write tables past the page cache (O_DIRECT)
+    #[arg(long)]
+    pub direct: bool,
+    /// Block cache
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32M")]
+    pub cache_size: u64,
+}
+
+/// How writes are made durable.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct DurabilityArgs {
+    /// Write-ahead log; off is faster, and everything is flushed to tables before the command reports success
+    #[arg(long, value_enum, default_value = "on")]
+    pub wal: Switch,
+    /// Wait for the disk after each batch (the WAL survives a power failure)
+    #[arg(long)]
+    pub sync: bool,
+}
+
+/// Load files into a database; creates the database, and the column family, if missing
+///
+/// The format follows from a file's extension, or give --format. A record whose key is there already replaces it.
+/// A file - is standard input.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill load packages.db packages.tsv
+  rockmill load users.db users.csv --header --key-column email
+  rockmill load events.db events.jsonl --key user.id --value payload
+  rockmill load words.db /usr/share/dict/words --format lines --key line
+  rockmill load big.db part-*.tsv --wal=off --batch 10000 --threads 4 --compression zstd
+  rockmill scan old.db --hex | rockmill load new.db - --format tsv --hex")]
+pub struct LoadArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Files to load; - is standard input
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Format of the files [default: by extension]
+    #[arg(long, value_enum)]
+    pub format: Option<FormatArg>,
+    /// tsv, csv: the first line has the columns' names
+    #[arg(long)]
+    pub header: bool,
+    /// tsv, csv: column with the key, by number from 1 or, with --header, by name [default: 1]
+    #[arg(long, value_name = "COLUMN")]
+    pub key_column: Option<String>,
+    /// tsv, csv: column with the value [default: all other columns, joined as they were]
+    #[arg(long, value_name = "COLUMN", conflicts_with = "whole_row")]
+    pub value_column: Option<String>,
+    /// tsv, csv: the value is the whole row, key included
+    #[arg(long)]
+    pub whole_row: bool,
+    /// jsonl: field with the key, dots go into objects (user.id); lines: `number` (the default: line numbers of 12
+    /// digits, the line is the value) or `line` (the line is the key, its number the value)
+    #[arg(long, value_name = "FIELD|number|line")]
+    pub key: Option<String>,
+    /// jsonl: field with the value [default: the whole line]
+    #[arg(long, value_name = "FIELD")]
+    pub value: Option<String>,
+    /// Keys and values in the input are hexadecimal, as `scan --hex` prints them
+    #[arg(long)]
+    pub hex: bool,
+    /// Leave out lines that cannot be read, and count them, instead of stopping
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// Records in a batch (all of a batch is written or nothing); a batch also ends at 8 MiB
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub batch: u64,
+    /// Print `acked N` after each batch: N records are written so far
+    #[arg(long)]
+    pub ack: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub durability: DurabilityArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: WriteArgs,
+}
+
+/// Set a key to a value
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill put my.db greeting 'hello world'
+  rockmill put my.db --hex 00ff 68656c6c6f
+  rockmill put my.db picture - < picture.png
+  rockmill put my.db --sync -- -key-with-a-dash value")]
+pub struct PutArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Key
+    pub key: OsString,
+    /// Value; - reads it from standard input, as it is
+    pub value: OsString,
+    /// Key and value are hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+    /// Create the database if it is missing
+    #[arg(long)]
+    pub create: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub durability: DurabilityArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: WriteArgs,
+}
+
+/// Print the value of a key
+///
+/// The value is printed as it is, byte for byte; on a terminal a newline follows. Exit code 1 if the key is not there.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill get my.db greeting
+  rockmill get my.db picture > picture.png
+  rockmill get my.db --hex 00ff
+  rockmill get my.db greeting --json
+  rockmill get my.db user:7 --column-family sessions")]
+pub struct GetArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Key
+    pub key: OsString,
+    /// The key is hexadecimal; the value is printed as hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: ReadArgs,
+}
+
+/// Delete keys, or all keys of a range
+///
+/// Deleting a key that is not there is no error.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill delete my.db greeting
+  rockmill delete my.db key1 key2 key3
+  rockmill delete my.db --from user:1000 --to user:2000
+  rockmill delete my.db --hex 00ff")]
+pub struct DeleteArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Keys
+    #[arg(required_unless_present = "from", conflicts_with_all = ["from", "to"])]
+    pub keys: Vec<OsString>,
+    /// Delete all keys from this one on (one range deletion, whatever the number of keys) ...
+    #[arg(long, value_name = "KEY", requires = "to")]
+    pub from: Option<OsString>,
+    /// ... up to this one, which stays
+    #[arg(long, value_name = "KEY", requires = "from")]
+    pub to: Option<OsString>,
+    /// Keys are hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub durability: DurabilityArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: WriteArgs,
+}
+
+/// Print entries in key order
+///
+/// One line an entry: key, tab, value, as they are; with --hex both as hexadecimal, with --json one object a line.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill scan my.db --limit 10
+  rockmill scan my.db --prefix user: --keys-only
+  rockmill scan my.db --from a --to b --reverse
+  rockmill scan my.db --count
+  rockmill scan my.db --hex > copy.tsv")]
+pub struct ScanArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// First key (in --reverse scans still the smaller end)
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<OsString>,
+    /// End of the range; the key itself is left out
+    #[arg(long, value_name = "KEY")]
+    pub to: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "KEY")]
+    pub prefix: Option<OsString>,
+    /// Entries at most
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// From the last key to the first
+    #[arg(long)]
+    pub reverse: bool,
+    /// Hexadecimal: output, and the keys given
+    #[arg(long)]
+    pub hex: bool,
+    /// Leave the values out
+    #[arg(long)]
+    pub keys_only: bool,
+    /// Print the number of entries only
+    #[arg(long)]
+    pub count: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: ReadArgs,
+}
+
+/// Show levels, amplification, memtables and caches
+///
+/// Opens the database for reading; another process may have it open. docs/tuning.md explains the figures.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill stats my.db
+  rockmill stats my.db --column-family sessions
+  rockmill stats my.db --json | jq '.column_families[0].levels'")]
+pub struct StatsArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Levels that the tree may have, L1 and deeper sized as these options say
+    #[command(flatten)]
+    pub shape: ShapeArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: ReadArgs,
+}
+
+/// The tree's shape, against which scores and targets are computed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ShapeArgs {
+    /// Size of the base level that scores are computed against
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    pub level_base_size: u64,
+    /// How much larger each level is than the one above
+    #[arg(long, value_name = "N", default_value_t = 10.0)]
+    pub level_multiplier: f64,
+}
+
+/// What a compaction does with tables that are already in the deepest level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BottommostArg {
+    /// Rewrite them, so that all tables have the options given
+    Force,
+    /// Leave them if nothing is above them
+    Skip,
+}
+
+/// Compact a database, or a range of keys, down to its deepest level
+///
+/// Flushes memtables first. Tables are written with the options given here, RocksDB's defaults otherwise: repeat
+/// --compression and --bloom-bits if the database was loaded with them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill compact my.db
+  rockmill compact my.db --from user:1000 --to user:2000
+  rockmill compact my.db --threads 4 --compression zstd --bloom-bits 10
+  rockmill compact my.db --engine pread --threads 2 --json")]
+pub struct CompactArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// First key
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<OsString>,
+    /// Last key
+    #[arg(long, value_name = "KEY")]
+    pub to: Option<OsString>,
+    /// --from and --to are hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+    /// Tables in the deepest level
+    #[arg(long, value_enum, default_value = "force")]
+    pub bottommost: BottommostArg,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: WriteArgs,
+}
+
+/// Check every file of a database without changing it
+///
+/// MANIFEST, every table (each block's checksum, order of keys, filter, counts; size, key range and sequence numbers
+/// against the MANIFEST), levels (no overlap inside one; newer versions of a key never below older ones), every WAL
+/// record, missing files. Files that do not belong are reported and are no problem. Exit code 0 only if all holds.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill verify my.db
+  rockmill verify my.db --json
+  rockmill verify my.db --quiet && echo sound")]
+pub struct VerifyArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Read tables past the page cache (O_DIRECT), so that it is the disk that is checked
+    #[arg(long)]
+    pub direct: bool,
+}
+
+/// Show what is in one file: a table, a WAL, a MANIFEST or CURRENT
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill dump my.db/000012.sst
+  rockmill dump my.db/000012.sst --entries --limit 20
+  rockmill dump my.db/000014.log --hex
+  rockmill dump my.db/MANIFEST-000005 --json
+  rockmill dump my.db/CURRENT")]
+pub struct DumpArgs {
+    /// The file
+    pub file: PathBuf,
+    /// Tables: print every version of every key
+    #[arg(long)]
+    pub entries: bool,
+    /// Entries or records at most
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Print keys and values as hexadecimal, in full
+    #[arg(long)]
+    pub hex: bool,
+    /// What the file is, where its name does not tell
+    #[arg(long = "type", value_enum)]
+    pub file_type: Option<FileTypeArg>,
+}
+
+/// What a file to dump is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum FileTypeArg {
+    Sst,
+    Wal,
+    Manifest,
+    Current,
+}
+
+/// List the column families of a database
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill list-cf my.db
+  rockmill list-cf my.db --json")]
+pub struct ListCfArgs {
+    /// Database directory
+    pub db: PathBuf,
+}
+
+/// Create a column family
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill create-cf my.db sessions
+  rockmill create-cf my.db events --reverse-order")]
+pub struct CreateCfArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Its name
+    pub name: String,
+    /// Order keys from the largest to the smallest (RocksDB's ReverseBytewiseComparator)
+    #[arg(long)]
+    pub reverse_order: bool,
+}
+
+/// Drop a column family with everything in it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill drop-cf my.db sessions")]
+pub struct DropCfArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Its name
+    pub name: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_suffixes() {
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("4k"), Ok(4096));
+        assert_eq!(parse_size("64M"), Ok(64 << 20));
+        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_size("2TB"), Ok(2 << 40));
+        for bad in ["", "k", "-1", "1.5G", "1X", "99999999999T", "1 0", "é"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+}

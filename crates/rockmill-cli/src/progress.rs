@@ -1,0 +1,51 @@
+//! Progress bars: on standard error, only when people look at it.
+
+use std::borrow::Cow;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Redraws per second: enough to look alive, too few to cost anything.
+const REDRAWS_PER_SECOND: u8 = 10;
+
+fn shown(quiet: bool) -> bool {
+    !quiet && std::io::stderr().is_terminal()
+}
+
+fn style(template: &str) -> ProgressStyle {
+    // The templates are constants of this file; a wrong one gives a plain bar.
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("━╸─")
+}
+
+fn target(quiet: bool) -> ProgressDrawTarget {
+    if shown(quiet) { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND) } else { ProgressDrawTarget::hidden() }
+}
+
+/// A bar over `total` bytes with rate and time left; without a total (standard input) only what was done.
+pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(total, target(quiet)).with_prefix(what);
+    bar.set_style(match total {
+        Some(_) => style(
+            "{prefix} {percent:>3}% {bar:30.cyan/black.bright} {binary_bytes}/{binary_total_bytes} \
+             {binary_bytes_per_sec} {msg} left {eta}",
+        ),
+        None => style("{prefix} {spinner:.cyan} {binary_bytes} {binary_bytes_per_sec} {msg} {elapsed}"),
+    });
+    if shown(quiet) {
+        bar.enable_steady_tick(Duration::from_millis(200));
+    }
+    bar
+}
+
+/// A spinner with a message, for work whose length is not known.
+pub fn spinner(what: impl Into<Cow<'static, str>>, quiet: bool) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, target(quiet)).with_prefix(what);
+    bar.set_style(style("{prefix} {spinner:.cyan} {elapsed} {msg}"));
+    if shown(quiet) {
+        bar.enable_steady_tick(Duration::from_millis(200));
+    }
+    bar
+}
