@@ -18,7 +18,8 @@ const SHOWN_LEN_MAX: usize = 100;
 /// `rockmill put`
 pub fn put(args: &PutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let key = store::bytes_arg("key", &args.key, args.hex)?;
-    let value = if args.value == "-" { stdin_value(args.hex)? } else { store::bytes_arg("value", &args.value, args.hex)? };
+    let value =
+        if args.value == "-" { stdin_value(args.hex)? } else { store::bytes_arg("value", &args.value, args.hex)? };
     let options = store::durability(args.durability)?;
     let open = OpenToWrite { path: &args.db, args: &args.store, create: args.create, family, fs: None };
     let (db, cf) = open.open()?;

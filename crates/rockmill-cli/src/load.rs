@@ -46,8 +46,7 @@ struct Loader<'a> {
 
 /// `rockmill load`
 pub fn run(args: &LoadArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
-    let formats: Vec<FormatArg> =
-        args.files.iter().map(|f| input::format_of(f, args.format)).collect::<Result<_>>()?;
+    let formats: Vec<FormatArg> = args.files.iter().map(|f| input::format_of(f, args.format)).collect::<Result<_>>()?;
     let settings = Settings::new(args, &formats)?;
     let options = store::durability(args.durability)?;
     let total = total_bytes(args)?;
@@ -87,7 +86,8 @@ pub fn run(args: &LoadArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
         if e.broken_pipe || records == 0 {
             return e;
         }
-        let written = format!("{} records were written before this; loading them again does no harm", output::count(records));
+        let written =
+            format!("{} records were written before this; loading them again does no harm", output::count(records));
         let hint = e.hint.as_ref().map_or_else(|| written.clone(), |h| format!("{h}; {written}"));
         e.hint(hint)
     })?;
@@ -104,7 +104,8 @@ fn total_bytes(args: &LoadArgs) -> Result<Option<u64>> {
             total = None;
             continue;
         }
-        let meta = std::fs::metadata(file).map_err(|e| CliError::io(format_args!("cannot open {}", file.display()), &e))?;
+        let meta =
+            std::fs::metadata(file).map_err(|e| CliError::io(format_args!("cannot open {}", file.display()), &e))?;
         if meta.is_dir() {
             return Err(CliError::usage(format!("{}: is a directory, not a file to load", file.display())));
         }
@@ -188,9 +189,9 @@ impl Loader<'_> {
         let stalled = |name| self.db.property_int_value(name).map(|v| v.unwrap_or(0) as f64 / 1e6);
         let delayed = stalled("rockmill.stall-delayed-micros")?;
         let stopped = stalled("rockmill.stall-stopped-micros")?;
-        let written = stats.get(Ticker::FlushBytes) + stats.get(Ticker::CompactWriteBytes) + stats.get(Ticker::WalBytes);
-        let amplification =
-            if self.record_bytes == 0 { 0.0 } else { written as f64 / self.record_bytes as f64 };
+        let written =
+            stats.get(Ticker::FlushBytes) + stats.get(Ticker::CompactWriteBytes) + stats.get(Ticker::WalBytes);
+        let amplification = if self.record_bytes == 0 { 0.0 } else { written as f64 / self.record_bytes as f64 };
         if self.out.json {
             return self.out.json_object(&json!({
                 "records": self.records,

@@ -15,9 +15,7 @@ fn shown(quiet: bool) -> bool {
 
 fn style(template: &str) -> ProgressStyle {
     // The templates are constants of this file; a wrong one gives a plain bar.
-    ProgressStyle::with_template(template)
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .progress_chars("━╸─")
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─")
 }
 
 fn target(quiet: bool) -> ProgressDrawTarget {
@@ -47,5 +45,12 @@ pub fn spinner(what: impl Into<Cow<'static, str>>, quiet: bool) -> ProgressBar {
     if shown(quiet) {
         bar.enable_steady_tick(Duration::from_millis(200));
     }
+    bar
+}
+
+/// A bar over `total` things.
+pub fn count(what: impl Into<Cow<'static, str>>, total: u64, quiet: bool) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), target(quiet)).with_prefix(what);
+    bar.set_style(style("{prefix} {percent:>3}% {bar:30.cyan/black.bright} {human_pos}/{human_len} left {eta}"));
     bar
 }

@@ -67,7 +67,8 @@ pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
 }
 
 fn entry_line(line: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, hex: bool) {
-    let append = if hex { output::append_hex } else { |line: &mut Vec<u8>, bytes: &[u8]| line.extend_from_slice(bytes) };
+    let append =
+        if hex { output::append_hex } else { |line: &mut Vec<u8>, bytes: &[u8]| line.extend_from_slice(bytes) };
     append(line, key);
     if let Some(value) = value {
         line.push(b'\t');

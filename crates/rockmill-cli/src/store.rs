@@ -40,12 +40,12 @@ fn refuse(kind: &str, message: String) -> CliError {
 
 /// Refuses a path that is no database, in words that say what it is instead.
 pub fn check_is_database(path: &Path) -> Result<()> {
-    let shown = path.display();
+    let shown = path.display().to_string();
     let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
             refuse("NotFound", format!("{shown}: no such directory")).hint("`rockmill load DB FILE` creates a database")
         }
-        _ => CliError::io(shown, &e),
+        _ => CliError::io(&shown, &e),
     })?;
     if !meta.is_dir() {
         return Err(refuse("InvalidArgument", format!("{shown}: is a file; a database is a directory"))
@@ -64,18 +64,18 @@ pub fn check_is_database(path: &Path) -> Result<()> {
 /// Says whether a database must be created at `path`, and refuses to create one among files that are not its own or
 /// over what may be left of an old one.
 fn must_create(path: &Path) -> Result<bool> {
-    let shown = path.display();
+    let shown = path.display().to_string();
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => return check_is_database(path).map(|()| false),
-        Err(e) => return Err(CliError::io(shown, &e)),
+        Err(e) => return Err(CliError::io(&shown, &e)),
     };
     if path.join(filename::CURRENT).exists() {
         return Ok(false);
     }
     for entry in entries {
-        let entry = entry.map_err(|e| CliError::io(shown, &e))?;
+        let entry = entry.map_err(|e| CliError::io(&shown, &e))?;
         let name = entry.file_name();
         let what = match name.to_str().and_then(filename::parse) {
             None => "files that are not a database's",

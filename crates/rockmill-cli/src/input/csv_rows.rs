@@ -40,10 +40,9 @@ impl CsvParser {
         if any {
             self.line = self.row.position().map_or(self.line, csv::Position::line);
         }
-        if first
-            && let Some(name) = self.row.get(0).and_then(|n| n.strip_prefix(b"\xef\xbb\xbf"))
-        {
-            let columns: Vec<Vec<u8>> = std::iter::once(name).chain(self.row.iter().skip(1)).map(<[u8]>::to_vec).collect();
+        if first && let Some(name) = self.row.get(0).and_then(|n| n.strip_prefix(b"\xef\xbb\xbf")) {
+            let columns: Vec<Vec<u8>> =
+                std::iter::once(name).chain(self.row.iter().skip(1)).map(<[u8]>::to_vec).collect();
             self.row = ByteRecord::from(columns);
         }
         Ok(any)

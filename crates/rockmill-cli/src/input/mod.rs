@@ -176,9 +176,7 @@ impl Source {
             FormatArg::Tsv | FormatArg::Lines => {
                 Parser::Tsv(TsvParser::new(LineReader::new(input), settings.columns.clone(), settings.header))
             }
-            FormatArg::Csv => {
-                Parser::Csv(Box::new(CsvParser::new(input, settings.columns.clone(), settings.header)))
-            }
+            FormatArg::Csv => Parser::Csv(Box::new(CsvParser::new(input, settings.columns.clone(), settings.header))),
             FormatArg::Jsonl => Parser::Jsonl(JsonlParser::new(
                 LineReader::new(input),
                 settings.json_key.clone().unwrap_or_default(),
@@ -312,7 +310,8 @@ pub mod tests {
 
     #[test]
     fn jsonl_goes_into_objects() {
-        let text = "{\"user\":{\"id\":7},\"n\":\"x\"}\n{\"user\":{}}\nnot json\n{\"user\":{\"id\":\"\\u00e4\"},\"n\":[1]}\n";
+        let text =
+            "{\"user\":{\"id\":7},\"n\":\"x\"}\n{\"user\":{}}\nnot json\n{\"user\":{\"id\":\"\\u00e4\"},\"n\":[1]}\n";
         let got = read(&["--format", "jsonl", "--key", "user.id", "--value", "n"], text);
         assert_eq!(got[0], (1, "7=x".to_owned()));
         assert!(got[1].1.contains("no field user.id"), "{got:?}");

@@ -1,0 +1,161 @@
+//! `rockmill compact`: manual compaction, measured.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use rockmill::compaction::MergeEngine;
+use rockmill::{BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, LevelStats, Ticker};
+use rockmill_io::{CountingFileSystem, PosixFileSystem};
+use serde_json::{Map, Value, json};
+
+use crate::args::{BottommostArg, CompactArgs, EngineArg};
+use crate::cpu;
+use crate::error::Result;
+use crate::output::{self, Out};
+use crate::progress;
+use crate::stats::{self, LevelRow};
+use crate::store::{self, OpenToWrite};
+
+/// How often the figures beside the spinner move.
+const SHOW_EVERY: Duration = Duration::from_millis(200);
+
+/// What the store has counted up to some moment.
+#[derive(Clone, Copy)]
+struct Counts {
+    compactions: u64,
+    moves: u64,
+    read: u64,
+    written: u64,
+}
+
+impl Counts {
+    fn of(db: &Db) -> Self {
+        let s = db.statistics();
+        Self {
+            compactions: s.get(Ticker::Compactions),
+            moves: s.get(Ticker::TrivialMoves),
+            read: s.get(Ticker::CompactReadBytes),
+            written: s.get(Ticker::CompactWriteBytes),
+        }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            compactions: self.compactions - before.compactions,
+            moves: self.moves - before.moves,
+            read: self.read - before.read,
+            written: self.written - before.written,
+        }
+    }
+}
+
+/// `rockmill compact`
+pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+    let key = |what: &str, arg: &Option<_>| {
+        arg.as_ref().map(|a: &std::ffi::OsString| store::bytes_arg(what, a, args.hex)).transpose()
+    };
+    let (from, to) = (key("--from", &args.from)?, key("--to", &args.to)?);
+    let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
+    let open = OpenToWrite { path: &args.db, args: &args.store, create: false, family, fs: Some(Arc::new(fs.clone())) };
+    let (db, cf) = open.open()?;
+    let mut options = CompactOptions::default();
+    options.set_exclusive_manual_compaction(true);
+    options.set_bottommost_level_compaction(match args.bottommost {
+        BottommostArg::Force => BottommostLevelCompaction::ForceOptimized,
+        BottommostArg::Skip => BottommostLevelCompaction::Skip,
+    });
+
+    // What the WAL left in memory is part of what is compacted, and of the levels that are shown.
+    db.flush_cf(&cf)?;
+    let before = levels(&db, &cf);
+    let (counts, io, cpu, started) = (Counts::of(&db), fs.counts(), cpu::process_seconds(), Instant::now());
+    let bar = progress::spinner("compact", out.quiet);
+    with_progress(&db, counts, &bar, || db.compact_range_cf_opt(&cf, from.as_deref(), to.as_deref(), &options))?;
+    let wall = started.elapsed().as_secs_f64();
+    let cpu = cpu::process_seconds() - cpu;
+    let counts = Counts::of(&db).since(counts);
+    let io = fs.counts() - io;
+    let after = levels(&db, &cf);
+
+    let engine = match args.store.engine {
+        // The one engine that every machine has is also the best there is.
+        EngineArg::Auto | EngineArg::Pread => MergeEngine::Pread.name(),
+    };
+    if out.json {
+        let calls: Map<String, Value> = io.iter().map(|(name, n)| (name.to_owned(), Value::from(n))).collect();
+        return out.json_object(&json!({
+            "column_family": cf.name(),
+            "engine": engine,
+            "threads": args.store.threads,
+            "input_bytes": counts.read,
+            "output_bytes": counts.written,
+            "wall_seconds": output::round(wall, 6),
+            "cpu_seconds": output::round(cpu, 6),
+            "syscalls": io.calls(),
+            "io": calls,
+            "jobs": counts.compactions + counts.moves,
+            "trivial_moves": counts.moves,
+            "levels_before": stats::levels_json(&before),
+            "levels_after": stats::levels_json(&after),
+        }));
+    }
+    if counts.compactions + counts.moves == 0 {
+        return out.note("nothing to compact");
+    }
+    out.note(format!(
+        "compacted {} into {} in {} ({} of CPU, {} system calls, {} jobs, {} of them moves)",
+        output::size(counts.read),
+        output::size(counts.written),
+        output::seconds(wall),
+        output::seconds(cpu),
+        output::count(io.calls()),
+        counts.compactions + counts.moves,
+        counts.moves,
+    ))?;
+    out.note(format!("before: {}", in_words(&before)))?;
+    out.note(format!("after:  {}", in_words(&after)))
+}
+
+fn levels(db: &Db, cf: &ColumnFamily) -> Vec<LevelRow> {
+    db.level_stats(cf).iter().map(|l: &LevelStats| LevelRow::new(l, None)).collect()
+}
+
+/// `L0 3 files 12.0 MiB, L6 20 files 1.2 GiB`
+fn in_words(levels: &[LevelRow]) -> String {
+    let used: Vec<String> = levels
+        .iter()
+        .filter(|l| l.files > 0)
+        .map(|l| {
+            let s = if l.files == 1 { "" } else { "s" };
+            format!("L{} {} file{s} {}", l.level, output::count(l.files), output::size(l.bytes))
+        })
+        .collect();
+    if used.is_empty() { "no tables".to_owned() } else { used.join(", ") }
+}
+
+/// Runs `work` while another thread shows how far it is.
+fn with_progress<T>(db: &Db, before: Counts, bar: &ProgressBar, work: impl FnOnce() -> T) -> T {
+    if bar.is_hidden() {
+        return work();
+    }
+    let (stop, stopped) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while stopped.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
+                let now = Counts::of(db).since(before);
+                bar.set_message(format!(
+                    "{} jobs, {} read, {} written",
+                    now.compactions + now.moves,
+                    output::size(now.read),
+                    output::size(now.written)
+                ));
+            }
+        });
+        let done = work();
+        drop(stop);
+        bar.finish_and_clear();
+        done
+    })
+}

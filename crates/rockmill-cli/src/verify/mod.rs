@@ -1,0 +1,286 @@
+//! `rockmill verify`: every file of a database, without changing any.
+//!
+//! 1. CURRENT and the MANIFEST: every edit decodes and applies; no level below L0 has overlapping tables.
+//! 2. The directory: every table and WAL that the MANIFEST names is there with its size; what belongs to nothing is
+//!    reported as a warning.
+//! 3. Each table alone: every block's checksum, order of keys, index against data, filter against keys, counts against
+//!    properties (`tables.rs`).
+//! 4. All tables together: each table's keys and sequence numbers inside what the MANIFEST says, and of each user key
+//!    no newer version below an older one (`order.rs`).
+//! 5. Each WAL: every record's checksum and batch, and no records missing between two WALs (`wal.rs`).
+
+mod order;
+mod tables;
+mod wal;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rockmill::version::{RecoveredState, recover_manifest};
+use rockmill::{Error, ErrorKind};
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::filename::{self, FileType};
+use rockmill_io::{FileSystem, PosixFileSystem};
+use serde_json::{Value, json};
+
+use crate::args::VerifyArgs;
+use crate::error::{CliError, Result};
+use crate::output::{self, Out};
+use crate::store;
+
+/// Levels that a tree may have here: more than any RocksDB has.
+const NUM_LEVELS: usize = 64;
+
+/// Findings that are printed; what is beyond is only counted.
+const SHOWN_MAX: usize = 1000;
+
+/// Something found.
+#[derive(Debug)]
+pub struct Finding {
+    file: String,
+    message: String,
+}
+
+impl Finding {
+    /// Offset in the file, where the message names one.
+    fn offset(&self) -> Option<u64> {
+        let at = self.message.find("offset ")? + "offset ".len();
+        let digits: String = self.message.get(at..)?.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok()
+    }
+
+    fn json(&self) -> Value {
+        json!({ "file": self.file, "offset": self.offset(), "message": self.message })
+    }
+
+    /// The message, with the file before it unless it names the file itself.
+    fn text(&self) -> String {
+        if self.message.contains(&self.file) {
+            self.message.clone()
+        } else {
+            format!("{}: {}", self.file, self.message)
+        }
+    }
+}
+
+/// Findings of one sort, bounded.
+#[derive(Debug, Default)]
+pub struct Findings {
+    shown: Vec<Finding>,
+    total: u64,
+}
+
+impl Findings {
+    fn add(&mut self, file: impl Into<String>, message: impl Into<String>) {
+        self.total += 1;
+        if self.shown.len() < SHOWN_MAX {
+            self.shown.push(Finding { file: file.into(), message: message.into() });
+        }
+    }
+}
+
+/// What was found and what was checked.
+#[derive(Debug, Default)]
+pub struct Report {
+    problems: Findings,
+    warnings: Findings,
+    tables: u64,
+    table_bytes: u64,
+    entries: u64,
+    wals: u64,
+    wal_records: u64,
+    manifest: Option<String>,
+    last_sequence: u64,
+}
+
+impl Report {
+    /// What breaks the database.
+    pub fn problem(&mut self, file: impl Into<String>, message: impl Into<String>) {
+        self.problems.add(file, message);
+    }
+
+    /// What is odd and harmless.
+    pub fn warning(&mut self, file: impl Into<String>, message: impl Into<String>) {
+        self.warnings.add(file, message);
+    }
+}
+
+/// What the checks share.
+pub struct Context<'a> {
+    /// The database.
+    pub dir: &'a Path,
+    /// Where files are.
+    pub fs: &'a Arc<dyn FileSystem>,
+    /// Past the page cache.
+    pub direct: bool,
+    /// No progress.
+    pub quiet: bool,
+}
+
+/// `rockmill verify`
+pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
+    store::check_is_database(&args.db)?;
+    let started = Instant::now();
+    let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
+    let context = Context { dir: &args.db, fs: &fs, direct: args.direct, quiet: out.quiet };
+    let mut report = Report::default();
+    check(&context, &mut report)?;
+    print(&report, started.elapsed().as_secs_f64(), out)?;
+    match report.problems.total {
+        0 => Ok(()),
+        n => {
+            let s = if n == 1 { "" } else { "s" };
+            Err(CliError::problems(format!("{}: {} problem{s} found", args.db.display(), output::count(n))))
+        }
+    }
+}
+
+fn check(context: &Context<'_>, report: &mut Report) -> Result<()> {
+    let mut order = |name: &str, comparator: &str| match store::comparator_named(comparator) {
+        Some(user) => Ok((InternalKeyComparator::new(user), NUM_LEVELS)),
+        None => Err(Error::not_supported(format!(
+            "column family {name:?} is ordered by comparator {comparator:?}, which the command does not know"
+        ))),
+    };
+    let state = match recover_manifest(&**context.fs, context.dir, &Arc::default(), &mut order) {
+        Ok(state) => state,
+        Err(e) if e.kind() == ErrorKind::NotSupported => return Err(e.into()),
+        Err(e) => {
+            // Without a MANIFEST there is nothing to check the other files against.
+            report.problem(filename::CURRENT, e.to_string());
+            return Ok(());
+        }
+    };
+    report.manifest = Some(filename::manifest(state.manifest_number));
+    report.last_sequence = state.last_sequence;
+    let wals = check_directory(context, &state, report)?;
+    wal::check(context, &wals, report)?;
+    tables::check(context, &state, report);
+    Ok(())
+}
+
+/// Compares the directory with the MANIFEST. Gives the WALs that recovery would read.
+fn check_directory(context: &Context<'_>, state: &RecoveredState, report: &mut Report) -> Result<Vec<u64>> {
+    let dir = context.dir.display();
+    let names = context.fs.list_dir(context.dir).map_err(|e| CliError::io(format_args!("cannot list {dir}"), &e))?;
+    let live: BTreeSet<u64> =
+        state.column_families.iter().flat_map(|cf| cf.version.levels.iter().flatten()).map(|f| f.number()).collect();
+    let manifest = filename::manifest(state.manifest_number);
+    if let Some(&n) = live.last()
+        && n >= state.next_file_number
+    {
+        let next = state.next_file_number;
+        report.problem(&manifest, format!("names table {n:06}.sst, but the next file number is {next}"));
+    }
+    let oldest_wal = state.column_families.iter().map(|cf| cf.log_number).min().unwrap_or(0);
+    let mut wals = Vec::new();
+    for name in &names {
+        match filename::parse(name) {
+            Some(FileType::Table(n)) if !live.contains(&n) => {
+                report.warning(name, "orphan: the MANIFEST does not name this table");
+            }
+            Some(FileType::Manifest(n)) if n != state.manifest_number => {
+                report.warning(name, "orphan: CURRENT names another MANIFEST");
+            }
+            Some(FileType::Temp(_)) => report.warning(name, "orphan: a temporary file"),
+            Some(FileType::Blob(_)) => report.warning(name, "blob files (BlobDB) are not supported"),
+            Some(FileType::Wal(n)) if n < oldest_wal => {
+                report.warning(name, "orphan: all of this WAL is in tables");
+            }
+            Some(FileType::Wal(n)) => wals.push(n),
+            _ => {}
+        }
+    }
+    wals.sort_unstable();
+    for (number, synced) in &state.tracked_wals {
+        let name = filename::wal(*number);
+        if *number < oldest_wal.max(state.min_log_number_to_keep) {
+            continue;
+        }
+        match (context.fs.file_size(&context.dir.join(&name)), synced) {
+            (Err(e), _) => report.problem(&name, format!("the MANIFEST tracks this WAL, but: {e}")),
+            (Ok(size), Some(synced)) if size < *synced => {
+                report.problem(&name, format!("has {size} bytes, the MANIFEST says that {synced} were synced"));
+            }
+            _ => {}
+        }
+    }
+    if let (Some(id), Ok(bytes)) = (&state.db_id, context.fs.read_to_vec(&context.dir.join(filename::IDENTITY))) {
+        let identity = String::from_utf8_lossy(&bytes);
+        if identity.trim_end() != id {
+            report.warning(filename::IDENTITY, format!("holds {:?}, the MANIFEST says {id:?}", identity.trim_end()));
+        }
+    }
+    Ok(wals)
+}
+
+fn print(report: &Report, seconds: f64, out: &mut Out) -> Result<()> {
+    if out.json {
+        return out.json_object(&json!({
+            "ok": report.problems.total == 0,
+            "manifest": report.manifest,
+            "last_sequence": report.last_sequence,
+            "tables": report.tables,
+            "table_bytes": report.table_bytes,
+            "entries": report.entries,
+            "wals": report.wals,
+            "wal_records": report.wal_records,
+            "seconds": output::round(seconds, 6),
+            "problem_count": report.problems.total,
+            "problems": report.problems.shown.iter().map(Finding::json).collect::<Vec<_>>(),
+            "warning_count": report.warnings.total,
+            "warnings": report.warnings.shown.iter().map(Finding::json).collect::<Vec<_>>(),
+        }));
+    }
+    for (word, findings) in [("warning", &report.warnings), ("problem", &report.problems)] {
+        for f in &findings.shown {
+            out.line(format!("{word}: {}", f.text()))?;
+        }
+        let more = findings.total - findings.shown.len() as u64;
+        if more > 0 {
+            out.line(format!("{word}: {} more like these", output::count(more)))?;
+        }
+    }
+    let plural = |n: u64| if n == 1 { "" } else { "s" };
+    out.note(format!(
+        "checked {} table{} ({}, {} entries), {} WAL{} ({} records) and {} in {}: {}",
+        output::count(report.tables),
+        plural(report.tables),
+        output::size(report.table_bytes),
+        output::count(report.entries),
+        output::count(report.wals),
+        plural(report.wals),
+        output::count(report.wal_records),
+        report.manifest.as_deref().unwrap_or("no MANIFEST"),
+        output::seconds(seconds),
+        match report.problems.total {
+            0 => "all sound".to_owned(),
+            n => format!("{} problem{}", output::count(n), plural(n)),
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_name_their_file_once_and_their_offset() {
+        let f = Finding { file: "000012.sst".into(), message: "db/000012.sst: block at offset 4096: bad".into() };
+        assert_eq!(f.offset(), Some(4096));
+        assert_eq!(f.text(), "db/000012.sst: block at offset 4096: bad");
+        let f = Finding { file: "000013.sst".into(), message: "missing".into() };
+        assert_eq!(f.offset(), None);
+        assert_eq!(f.text(), "000013.sst: missing");
+    }
+
+    #[test]
+    fn findings_are_bounded_and_counted() {
+        let mut f = Findings::default();
+        (0..SHOWN_MAX + 5).for_each(|i| f.add("x", i.to_string()));
+        assert_eq!(f.shown.len(), SHOWN_MAX);
+        assert_eq!(f.total, SHOWN_MAX as u64 + 5);
+    }
+}

@@ -1,0 +1,122 @@
+//! Each table alone, several at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rockmill::table::{TableOpenOptions, TableReader};
+use rockmill::version::{FileMeta, RecoveredCf, RecoveredState};
+use rockmill_format::filename;
+use rockmill_format::properties::UNKNOWN_COLUMN_FAMILY;
+
+use super::{Context, Report, order};
+use crate::progress;
+
+/// Threads at most: beyond this the disk is the limit.
+const THREADS_MAX: usize = 16;
+
+/// A table of the MANIFEST and where it belongs.
+struct Job<'a> {
+    cf: &'a RecoveredCf,
+    file: &'a Arc<FileMeta>,
+}
+
+/// What a table's own check came to.
+type Outcome = (Option<Arc<TableReader>>, Vec<String>);
+
+/// Checks all tables, each alone and then together.
+pub fn check(context: &Context<'_>, state: &RecoveredState, report: &mut Report) {
+    let jobs: Vec<Job<'_>> = state
+        .column_families
+        .iter()
+        .flat_map(|cf| cf.version.levels.iter().flatten().map(move |file| Job { cf, file }))
+        .collect();
+    let bytes = jobs.iter().map(|j| j.file.size()).sum();
+    let bar = progress::bytes("tables", Some(bytes), context.quiet);
+    let next = AtomicUsize::new(0);
+    let outcomes: Vec<Mutex<Outcome>> = jobs.iter().map(|_| Mutex::default()).collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX).min(jobs.len());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((job, outcome)) = {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    jobs.get(i).zip(outcomes.get(i))
+                } {
+                    let done = check_one(context, job);
+                    bar.inc(job.file.size());
+                    if let Ok(mut outcome) = outcome.lock() {
+                        *outcome = done;
+                    }
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+
+    report.tables += jobs.len() as u64;
+    report.table_bytes += bytes;
+    let outcomes: Vec<Outcome> = outcomes.into_iter().map(|o| o.into_inner().unwrap_or_default()).collect();
+    for (job, (table, problems)) in jobs.iter().zip(&outcomes) {
+        let name = filename::table(job.file.number());
+        for p in problems {
+            report.problem(&name, p.as_str());
+        }
+        report.entries += table.as_ref().map_or(0, |t| t.properties().num_entries);
+    }
+    // A damaged table is left out of what follows: its damage is reported already.
+    let sound: HashMap<u64, Arc<TableReader>> = jobs
+        .iter()
+        .zip(outcomes)
+        .filter(|(_, (_, problems))| problems.is_empty())
+        .filter_map(|(job, (table, _))| Some((job.file.number(), table?)))
+        .collect();
+    for cf in &state.column_families {
+        order::check(context, cf, &sound, report);
+    }
+}
+
+fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
+    let mut problems = Vec::new();
+    let path = context.dir.join(filename::table(job.file.number()));
+    // LevelDB and old RocksDB wrote `.ldb`.
+    let old = path.with_extension("ldb");
+    let path = if !path.exists() && old.exists() { old } else { path };
+    let file = match context.fs.open_random(&path, context.direct) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return (None, vec!["missing: the MANIFEST names this table".to_owned()]);
+        }
+        Err(e) => return (None, vec![format!("cannot be opened: {e}")]),
+    };
+    if file.size() != job.file.size() {
+        problems.push(format!("has {} bytes, the MANIFEST says {}", file.size(), job.file.size()));
+    }
+    let options = TableOpenOptions {
+        path,
+        cmp: job.cf.version.cmp.clone(),
+        cache: None,
+        largest_seqno: Some(job.file.entry.largest_seqno),
+    };
+    let table = match TableReader::open(file, options) {
+        Ok(table) => table,
+        Err(e) => {
+            problems.push(e.to_string());
+            return (None, problems);
+        }
+    };
+    let of = table.properties().column_family_id;
+    if of != u64::from(job.cf.id) && of != UNKNOWN_COLUMN_FAMILY && !table.properties().column_family_name.is_empty() {
+        problems.push(format!(
+            "was written for column family {:?} (id {of}) and stands in {:?} (id {})",
+            table.properties().column_family_name,
+            job.cf.name,
+            job.cf.id
+        ));
+    }
+    if let Err(e) = table.verify() {
+        problems.push(e.to_string());
+    }
+    (Some(table), problems)
+}
