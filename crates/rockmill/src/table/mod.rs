@@ -3,6 +3,7 @@
 mod block_file;
 mod builder;
 mod cache;
+mod dump;
 mod index;
 mod index_builder;
 mod iter;
@@ -15,5 +16,6 @@ mod verify;
 
 pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
 pub use cache::{BlockCache, CacheStats, CachedBlock};
+pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
 pub use iter::{CompactionIter, TableIter};
 pub use reader::{TableOpenOptions, TableReadOptions, TableReader};

@@ -289,6 +289,12 @@ fn check(table: &Arc<TableReader>, entries: &Entries, tombstones: &Tombstones, r
             );
         }
     }
+    // The list of blocks covers the file, up to the footer and padding, and has every entry.
+    let blocks = table.blocks();
+    assert!(blocks.iter().all(|b| b.error.is_none()), "{blocks:?}");
+    assert!(blocks.windows(2).all(|w| w[0].offset + w[0].size < w[1].offset), "{blocks:?}");
+    let data = blocks.iter().filter(|b| b.kind == TableBlockKind::Data);
+    assert_eq!(data.map(|b| b.entries.unwrap()).sum::<u64>(), entries.len() as u64);
     // Anchors rise and end with the data; offsets agree with them.
     for max in [1, 3, 100] {
         let anchors = table.anchors(max).unwrap();
