@@ -1,7 +1,7 @@
 //! A table's index in memory: one entry for each data block, whatever the index looked like in the file.
 //!
-//! Single-block, hash, two-level and first-key indexes all become the same three arrays (separators, offsets, sizes),
-//! so that a position is a plain number and stepping costs nothing. For byte order, a further array holds eight bytes
+//! Single-block, hash, two-level and first-key indexes all become the same array of entries beside the separators'
+//! bytes, so that a position is a plain number and stepping costs nothing. For byte order, a further array holds eight bytes
 //! of each separator as an integer, taken behind the prefix that all separators share: a search is a search over
 //! integers, and whole separators are compared only among equals.
 //!
@@ -18,10 +18,7 @@ use rockmill_format::{FormatError, InternalKeyComparator, key};
 #[derive(Debug, Default)]
 pub(super) struct TableIndex {
     separators: Vec<u8>,
-    /// Where each separator ends.
-    ends: Vec<u32>,
-    offsets: Vec<u64>,
-    sizes: Vec<u32>,
+    entries: Vec<Entry>,
     /// Separators are user keys, without a tag.
     user_keys: bool,
     /// Length of the prefix that the user keys of all separators share; byte order only.
@@ -29,6 +26,17 @@ pub(super) struct TableIndex {
     /// Eight bytes of each user key behind the common prefix, big-endian, zeros where it is shorter. Empty for other
     /// orders.
     heads: Vec<u64>,
+}
+
+/// All that a lookup needs of an entry, on one cache line.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Of the block.
+    offset: u64,
+    /// Of the block, without its trailer.
+    size: u32,
+    /// Where the separator ends in `separators`.
+    end: u32,
 }
 
 type Result<T> = std::result::Result<T, FormatError>;
@@ -94,9 +102,7 @@ impl TableIndex {
         self.separators.extend_from_slice(separator);
         let end = u32::try_from(self.separators.len())
             .map_err(|_| FormatError::unsupported("an index with more than 4 GiB of keys"))?;
-        self.ends.push(end);
-        self.offsets.push(handle.offset);
-        self.sizes.push(size);
+        self.entries.push(Entry { offset: handle.offset, size, end });
         Ok(())
     }
 
@@ -108,28 +114,27 @@ impl TableIndex {
             self.heads = (0..self.len()).map(|i| head(&self.user_key(i)[self.common..])).collect();
         }
         self.separators.shrink_to_fit();
-        self.ends.shrink_to_fit();
-        self.offsets.shrink_to_fit();
-        self.sizes.shrink_to_fit();
+        self.entries.shrink_to_fit();
     }
 
     /// Entries.
     #[inline]
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.entries.len()
     }
 
     /// Where block `i` is.
     #[inline]
     pub fn handle(&self, i: usize) -> BlockHandle {
-        BlockHandle { offset: self.offsets[i], size: u64::from(self.sizes[i]) }
+        let entry = self.entries[i];
+        BlockHandle { offset: entry.offset, size: u64::from(entry.size) }
     }
 
     /// Separator `i` as stored: an internal key, or a user key.
     #[inline]
     pub fn separator(&self, i: usize) -> &[u8] {
-        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
-        &self.separators[start..self.ends[i] as usize]
+        let start = if i == 0 { 0 } else { self.entries[i - 1].end as usize };
+        &self.separators[start..self.entries[i].end as usize]
     }
 
     /// The user key of separator `i`.
@@ -184,10 +189,7 @@ impl TableIndex {
 
     /// Bytes held.
     pub fn memory_usage(&self) -> usize {
-        self.separators.capacity()
-            + self.ends.capacity() * 4
-            + self.sizes.capacity() * 4
-            + (self.offsets.capacity() + self.heads.capacity()) * 8
+        self.separators.capacity() + self.entries.capacity() * size_of::<Entry>() + self.heads.capacity() * 8
     }
 }
 

@@ -71,7 +71,7 @@ impl TableIter<Stream> {
         self.source.window.bytes_read
     }
 
-    /// Where the current block is in the file, and how many entries' bytes it has: for dumps.
+    /// Where the current block is in the file, for dumps.
     pub fn block_handle(&self) -> Option<BlockHandle> {
         self.loaded.then(|| self.table.index.handle(self.at))
     }
