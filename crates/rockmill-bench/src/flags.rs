@@ -1,0 +1,344 @@
+//! The command line, in the syntax of gflags, which db_bench uses: `--name=value`, `-name=value`, `--name value`; for
+//! switches also `--name` and `--noname`. Dashes in names may stand for underscores.
+
+use crate::error::{Error, Result};
+
+/// What the command line asks for.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// Print the help text.
+    Help,
+    /// Run benchmarks.
+    Run(Box<Flags>),
+}
+
+/// A type of flag.
+trait Value: Sized + ToString {
+    /// What help calls the type.
+    const NAME: &'static str;
+    /// May stand without a value.
+    const SWITCH: bool = false;
+    fn read(text: &str) -> Option<Self>;
+}
+
+macro_rules! numbers {
+    ($($t:ty, $name:literal);*) => {
+        $(impl Value for $t {
+            const NAME: &'static str = $name;
+            fn read(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+        })*
+    };
+}
+
+numbers!(i32, "int32"; u32, "uint32"; i64, "int64"; u64, "uint64"; usize, "uint64"; f64, "double");
+
+impl Value for bool {
+    const NAME: &'static str = "bool";
+    const SWITCH: bool = true;
+    fn read(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "" | "1" | "true" | "t" | "yes" | "y" => Some(true),
+            "0" | "false" | "f" | "no" | "n" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl Value for String {
+    const NAME: &'static str = "string";
+    fn read(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+}
+
+/// Declares the flags once: their fields, defaults, parsing, help text and JSON.
+macro_rules! flags {
+    ($($help:literal $name:ident: $t:ty = $default:expr;)*) => {
+        /// The flags of a run. Names, meanings and defaults are db_bench's (RocksDB 7.8) unless the text says otherwise.
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct Flags {
+            $(#[doc = $help] pub $name: $t,)*
+        }
+
+        impl Default for Flags {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        impl Flags {
+            /// True for a flag that may stand without a value; `None` if there is no such flag.
+            fn is_switch(name: &str) -> Option<bool> {
+                match name {
+                    $(stringify!($name) => Some(<$t as Value>::SWITCH),)*
+                    _ => None,
+                }
+            }
+
+            fn set(&mut self, name: &str, text: &str) -> Result<()> {
+                match name {
+                    $(stringify!($name) => {
+                        self.$name = <$t as Value>::read(text).ok_or_else(|| {
+                            Error::Usage(format!("--{name}={text}: not a value of type {}", <$t as Value>::NAME))
+                        })?;
+                    })*
+                    _ => return Err(unknown(name)),
+                }
+                Ok(())
+            }
+
+            /// Every flag's name, type, default and help text.
+            fn all() -> Vec<(&'static str, &'static str, String, &'static str)> {
+                let default = Self::default();
+                vec![$((stringify!($name), <$t as Value>::NAME, default.$name.to_string(), $help)),*]
+            }
+
+            /// Every flag's name and value: the settings that belong beside each figure.
+            pub fn settings(&self) -> Vec<(&'static str, String)> {
+                vec![$((stringify!($name), self.$name.to_string())),*]
+            }
+        }
+    };
+}
+
+flags! {
+    "What to run, in this order, separated by commas." benchmarks: String =
+        "fillseq,fillrandom,overwrite,readrandom,readseq,seekrandom".to_owned();
+    "Directory of the database." db: String = String::new();
+    "Keep the database that is there; benchmarks that need a fresh one are skipped." use_existing_db: bool = false;
+    "Keys in the database, and operations of a benchmark." num: i64 = 1_000_000;
+    "Read operations; negative: num." reads: i64 = -1;
+    "Write operations; negative: num." writes: i64 = -1;
+    "Seconds that random benchmarks run; 0: num, reads or writes decide." duration: u64 = 0;
+    "Threads that run each benchmark at once." threads: usize = 1;
+    "Seed of the operations; 0 takes the time." seed: u64 = 0;
+    "Bytes of a key." key_size: usize = 16;
+    "Bytes of a value." value_size: usize = 100;
+    "Values compress to about this part of their size." compression_ratio: f64 = 0.5;
+    "Entries of a write batch." batch_size: usize = 1;
+    "Steps after each seek of seekrandom." seek_nexts: u64 = 0;
+    "Bytes per second that readwhilewriting's writer may write; 0: no limit." benchmark_write_rate_limit: u64 = 0;
+    "Time every operation and print the distribution." histogram: bool = false;
+    "Write the results to this file (not in db_bench)." json: String = String::new();
+
+    "Write without a WAL." disable_wal: bool = false;
+    "Make every write durable before it returns." sync: bool = false;
+    "Bytes of a memtable." write_buffer_size: usize = 64 << 20;
+    "Memtables, the active one included." max_write_buffer_number: i32 = 2;
+    "Immutable memtables that a flush waits for." min_write_buffer_number_to_merge: i32 = 1;
+    "Members of a write group insert at the same time." allow_concurrent_memtable_write: bool = true;
+    "Flushes and compactions at once." max_background_jobs: i32 = 2;
+    "Threads that one compaction may be split over." subcompactions: u32 = 1;
+    "Compact only when told." disable_auto_compactions: bool = false;
+    "Bytes that a compaction reads at once (db_bench 7.8: 0, RocksDB's own default since 8: 2 MiB)."
+        compaction_readahead_size: usize = 2 << 20;
+    "How compactions read and merge: auto or pread (not in db_bench)." engine: String = "auto".to_owned();
+    "L0 files that start a compaction." level0_file_num_compaction_trigger: i32 = 4;
+    "L0 files that slow writers." level0_slowdown_writes_trigger: i32 = 20;
+    "L0 files that stop writers." level0_stop_writes_trigger: i32 = 36;
+    "Bytes per second that writers may write when delayed." delayed_write_rate: u64 = 8 << 20;
+    "Compaction debt that slows writers, in bytes." soft_pending_compaction_bytes_limit: u64 = 64 << 30;
+    "Compaction debt that stops writers, in bytes." hard_pending_compaction_bytes_limit: u64 = 128 << 30;
+    "Levels of the tree." num_levels: i32 = 7;
+    "Bytes of a table." target_file_size_base: u64 = 64 << 20;
+    "How much larger tables are one level deeper." target_file_size_multiplier: i32 = 1;
+    "Bytes of the base level." max_bytes_for_level_base: u64 = 256 << 20;
+    "How much larger a level is than the one above." max_bytes_for_level_multiplier: f64 = 10.0;
+    "Size levels from the last one up (db_bench 7.8: false)." level_compaction_dynamic_level_bytes: bool = true;
+
+    "Bytes of a data block." block_size: usize = 4096;
+    "Entries between restart points of data blocks." block_restart_interval: i32 = 16;
+    "Format of tables written." format_version: i32 = 5;
+    "Checksum of blocks: 0 none, 1 crc32c, 2 xxHash, 3 xxHash64, 4 XXH3." checksum_type: i32 = 4;
+    "Check block checksums on reads." verify_checksum: bool = true;
+    "Bits per key of the Bloom filter; 0 or less: no filter." bloom_bits: f64 = -1.0;
+    "Bytes of the block cache; 0 or less: none (db_bench 7.8: 8 MiB)." cache_size: i64 = 32 << 20;
+    "none, snappy, zlib, lz4, lz4hc or zstd." compression_type: String = "snappy".to_owned();
+    "Tables kept open; -1: all." open_files: i32 = -1;
+
+    "Read tables past the page cache." use_direct_reads: bool = false;
+    "Flush and compact past the page cache." use_direct_io_for_flush_and_compaction: bool = false;
+    "Bytes gathered before a table write goes to the kernel." writable_file_max_buffer_size: usize = 1 << 20;
+    "Start write-back of tables every so many bytes; 0: off." bytes_per_sync: u64 = 0;
+    "Start write-back of the WAL every so many bytes; 0: off." wal_bytes_per_sync: u64 = 0;
+    "Use fsync instead of fdatasync." use_fsync: bool = false;
+    "Bytes of the files of the benchmark device (not in db_bench)." device_bytes: u64 = 256 << 20;
+}
+
+impl Flags {
+    /// Reads a command line without the program's name. Later flags win.
+    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command> {
+        let mut flags = Self::default();
+        let mut args = args.into_iter().peekable();
+        while let Some(arg) = args.next() {
+            let Some(body) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
+                return Err(Error::Usage(format!("{arg:?}: flags begin with --")));
+            };
+            if matches!(body, "help" | "h") {
+                return Ok(Command::Help);
+            }
+            let (name, value) = match body.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (body, None),
+            };
+            let name = name.replace('-', "_");
+            match (Self::is_switch(&name), value) {
+                (_, Some(value)) => flags.set(&name, &value)?,
+                (Some(true), None) => flags.set(&name, "true")?,
+                (Some(false), None) => match args.next() {
+                    Some(value) => flags.set(&name, &value)?,
+                    None => return Err(Error::Usage(format!("--{name} wants a value"))),
+                },
+                (None, None) => match name.strip_prefix("no").filter(|n| Self::is_switch(n) == Some(true)) {
+                    Some(switch) => flags.set(switch, "false")?,
+                    None => return Err(unknown(&name)),
+                },
+            }
+        }
+        flags.check()?;
+        Ok(Command::Run(Box::new(flags)))
+    }
+
+    /// Refuses what no run could do.
+    fn check(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::Usage(what.to_owned()));
+        if self.num < 1 {
+            return bad("--num must be at least 1");
+        }
+        if self.key_size < 1 {
+            return bad("--key_size must be at least 1");
+        }
+        if self.key_size < 8 && self.num > 1 << (8 * self.key_size) {
+            return bad("--num is more than there are keys of --key_size bytes");
+        }
+        if self.threads < 1 || self.threads > 4096 {
+            return bad("--threads must be 1 to 4096");
+        }
+        if self.batch_size < 1 {
+            return bad("--batch_size must be at least 1");
+        }
+        if !(0.0..=1.0).contains(&self.compression_ratio) {
+            return bad("--compression_ratio must be 0 to 1");
+        }
+        if self.sync && self.disable_wal {
+            return bad("--sync asks for a durable WAL and --disable_wal for none");
+        }
+        if self.db.is_empty() {
+            return bad("--db=DIRECTORY is missing: the directory that the benchmark may fill");
+        }
+        Ok(())
+    }
+
+    /// Write operations of each thread.
+    pub fn writes(&self) -> u64 {
+        if self.writes < 0 { self.num as u64 } else { self.writes as u64 }
+    }
+
+    /// Read operations of each thread.
+    pub fn reads(&self) -> u64 {
+        if self.reads < 0 { self.num as u64 } else { self.reads as u64 }
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    let near = Flags::all().into_iter().map(|f| f.0).min_by_key(|known| distance(name, known));
+    match near.filter(|known| distance(name, known) <= 1 + known.len() / 3) {
+        Some(known) => Error::Usage(format!("there is no flag --{name}; did you mean --{known}?")),
+        None => Error::Usage(format!("there is no flag --{name}")),
+    }
+}
+
+/// Edit distance: insertions, deletions and replacements that turn `a` into `b`.
+pub(crate) fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The help text.
+pub(crate) fn help() -> String {
+    let mut text = String::from(
+        "rockmill-bench: db_bench's workloads on Rockmill, with db_bench's flags.\n\n\
+         Examples:\n\
+         \x20 rockmill-bench --db=bench-db --benchmarks=fillrandom --value_size=1000 --disable_wal\n\
+         \x20 rockmill-bench --db=bench-db --use_existing_db --benchmarks=readrandom,stats --histogram\n\n\
+         Benchmarks:\n",
+    );
+    for (name, what) in crate::workload::descriptions() {
+        text += &format!("  {name:<18} {what}\n");
+    }
+    text += "\nFlags:\n";
+    for (name, kind, default, help) in Flags::all() {
+        let shown = if default.is_empty() { "\"\"" } else { &default };
+        text += &format!("  --{name} ({kind}, default {shown})\n      {help}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Flags> {
+        let args = format!("--db=d {line}");
+        match Flags::parse(args.split_whitespace().map(str::to_owned))? {
+            Command::Run(f) => Ok(*f),
+            Command::Help => Err(Error::Usage("help".to_owned())),
+        }
+    }
+
+    #[track_caller]
+    fn error(line: &str) -> String {
+        parse(line).expect_err("a bad command line").to_string()
+    }
+
+    #[test]
+    fn every_form_of_a_flag_is_read() {
+        let f = parse("--num=5 -reads=6 --value_size 7 --key-size=9 --sync --nouse_fsync --histogram=1").unwrap();
+        assert_eq!((f.num, f.reads, f.value_size, f.key_size), (5, 6, 7, 9));
+        assert!(f.sync && !f.use_fsync && f.histogram);
+        assert!(!parse("--disable_wal=1 --disable_wal=false").unwrap().disable_wal, "the later one wins");
+        assert_eq!(parse("--num=5").unwrap().reads(), 5, "reads follow num");
+    }
+
+    #[test]
+    fn bad_command_lines_say_what_is_wrong() {
+        assert!(error("--valu_size=1").contains("did you mean --value_size?"));
+        assert!(error("--zzzzzzzzzzzzzz=1").contains("there is no flag"));
+        assert!(error("--num=ten").contains("not a value of type int64"));
+        assert!(error("--num").contains("wants a value"));
+        assert!(error("fillseq").contains("flags begin with --"));
+        assert!(error("--num=0").contains("at least 1"));
+        assert!(error("--key_size=1 --num=300").contains("more than there are keys"));
+        assert!(error("--sync --disable_wal").contains("durable"));
+        assert!(error("--compression_ratio=2").contains("0 to 1"));
+        assert!(Flags::parse([]).expect_err("no --db").to_string().contains("--db"));
+    }
+
+    #[test]
+    fn help_names_every_flag_and_workload() {
+        assert!(matches!(Flags::parse(["--help".to_owned()]), Ok(Command::Help)));
+        let text = help();
+        for (name, ..) in Flags::all() {
+            assert!(text.contains(&format!("--{name} (")), "{name}");
+        }
+        assert!(text.contains("readwhilewriting"));
+    }
+
+    #[test]
+    fn distances() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("same", "same"), 0);
+    }
+}
