@@ -1,0 +1,194 @@
+//! Many threads on one database: write groups with parallel inserts, readers that must see whole batches and values
+//! that never go back, iterators over one moment, flushes, compactions and column families coming and going meanwhile.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rockmill::{Db, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions};
+
+fn small_options() -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_write_buffer_size(128 << 10);
+    o.set_target_file_size_base(64 << 10);
+    o.set_max_bytes_for_level_base(256 << 10);
+    o.set_max_background_jobs(3);
+    o.set_max_subcompactions(2);
+    o
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+#[test]
+fn batches_are_seen_whole_and_values_never_go_back() {
+    const WRITERS: usize = 4;
+    const PAIRS: usize = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(&small_options(), dir.path()).unwrap();
+    let other = db.create_cf("other", &small_options()).unwrap();
+    let stop = AtomicBool::new(false);
+    let written = AtomicU64::new(0);
+    let key = |w: usize, i: usize| format!("w{w}/{i:03}");
+    thread::scope(|s| {
+        for w in 0..WRITERS {
+            let (db, other, stop, written) = (&db, &other, &stop, &written);
+            s.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(w as u64);
+                let mut n = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    n += 1;
+                    let i = rng.usize(0..PAIRS);
+                    // The same number in both column families, or nothing.
+                    let mut b = WriteBatch::new();
+                    b.put(key(w, i), n.to_be_bytes());
+                    b.put_cf(other, key(w, i), n.to_be_bytes());
+                    b.put(format!("pad/{w}/{}", rng.u32(..)), vec![b'x'; rng.usize(0..400)]);
+                    let o = WriteOptions { sync: n.is_multiple_of(500), ..WriteOptions::default() };
+                    db.write_opt(&b, &o).unwrap();
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for r in 0..2 {
+            let (db, other, stop) = (&db, &other, &stop);
+            s.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(100 + r);
+                let mut last = vec![0u64; WRITERS * PAIRS];
+                while !stop.load(Ordering::Relaxed) {
+                    let (w, i) = (rng.usize(0..WRITERS), rng.usize(0..PAIRS));
+                    let snapshot = db.snapshot();
+                    let a = snapshot.get(key(w, i)).unwrap();
+                    let b = snapshot.get_cf(other, key(w, i)).unwrap();
+                    assert_eq!(a, b, "half a batch is visible at {}", snapshot.sequence_number());
+                    if let Some(v) = db.get(key(w, i)).unwrap() {
+                        let (v, seen) = (number(&v), &mut last[w * PAIRS + i]);
+                        assert!(v >= *seen, "a value went back from {seen} to {v}");
+                        *seen = v;
+                    }
+                }
+            });
+        }
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                db.flush().unwrap();
+                db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+                let name = "passing";
+                let cf = db.create_cf(name, &small_options()).unwrap();
+                db.put_cf(&cf, "k", "v").unwrap();
+                assert_eq!(db.get_cf(&cf, "k").unwrap().as_deref(), Some(&b"v"[..]));
+                db.drop_cf(name).unwrap();
+                assert!(db.put_cf(&cf, "k", "v").is_err());
+            }
+        });
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(4) || written.load(Ordering::Relaxed) < 2000 {
+            thread::sleep(Duration::from_millis(20));
+            assert!(begin.elapsed() < Duration::from_secs(120), "the writers are stuck");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(db.background_error(), None);
+}
+
+#[test]
+fn an_iterator_sees_one_moment_of_a_bank() {
+    const ACCOUNTS: u64 = 200;
+    const EACH: u64 = 1000;
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(&small_options(), dir.path()).unwrap();
+    for a in 0..ACCOUNTS {
+        db.put(format!("{a:04}"), EACH.to_be_bytes()).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    let teller = Mutex::new(());
+    let sums = AtomicU64::new(0);
+    thread::scope(|s| {
+        for t in 0..3 {
+            let (db, stop, teller) = (&db, &stop, &teller);
+            s.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(t);
+                while !stop.load(Ordering::Relaxed) {
+                    let (from, to) = (rng.u64(0..ACCOUNTS), rng.u64(0..ACCOUNTS));
+                    if from == to {
+                        continue;
+                    }
+                    let (from, to) = (format!("{from:04}"), format!("{to:04}"));
+                    let _one = teller.lock().unwrap();
+                    let (a, b) = (number(&db.get(&from).unwrap().unwrap()), number(&db.get(&to).unwrap().unwrap()));
+                    let amount = rng.u64(0..=a);
+                    let mut batch = WriteBatch::new();
+                    // Deleting first leaves tombstones for compactions to carry.
+                    batch.delete(&from);
+                    batch.put(&from, (a - amount).to_be_bytes());
+                    batch.put(&to, (b + amount).to_be_bytes());
+                    db.write(&batch).unwrap();
+                }
+            });
+        }
+        for r in 0..2 {
+            let (db, stop, sums) = (&db, &stop, &sums);
+            s.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let mode = if r == 0 { IteratorMode::Start } else { IteratorMode::End };
+                    let mut o = ReadOptions::default();
+                    o.set_iterate_upper_bound("9999");
+                    let values: Vec<u64> = db.iterator_opt(mode, o).map(|kv| number(&kv.unwrap().1)).collect();
+                    assert_eq!(values.len() as u64, ACCOUNTS);
+                    assert_eq!(values.iter().sum::<u64>(), ACCOUNTS * EACH);
+                    sums.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                db.flush().unwrap();
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(3) || sums.load(Ordering::Relaxed) < 20 {
+            thread::sleep(Duration::from_millis(20));
+            assert!(begin.elapsed() < Duration::from_secs(120), "the readers are stuck");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn without_automatic_compactions_l0_files_stop_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut o = small_options();
+    o.set_disable_auto_compactions(true);
+    o.set_level_zero_stop_writes_trigger(4);
+    let db = Db::open(&o, dir.path()).unwrap();
+    let w = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    for i in 0..8u32 {
+        db.put_opt(i.to_be_bytes(), [0u8; 100], &w).unwrap();
+        db.flush().unwrap();
+    }
+    assert_eq!(db.level_stats(&db.default_cf())[0].files, 8);
+    assert_eq!(db.property_int_value("rocksdb.is-write-stopped").unwrap(), Some(0));
+}
+
+#[test]
+fn a_writer_that_may_not_wait_is_told_of_a_stall() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut o = small_options();
+    // The compaction of two L0 files is due at once, and so is the stop: writers meet it sooner or later.
+    o.set_write_buffer_size(16 << 10);
+    o.set_level_zero_file_num_compaction_trigger(1);
+    o.set_level_zero_slowdown_writes_trigger(1);
+    o.set_level_zero_stop_writes_trigger(1);
+    let db = Db::open(&o, dir.path()).unwrap();
+    let w = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    let told = (0..200_000u32).find_map(|i| db.put_opt(i.to_be_bytes(), [0u8; 1000], &w).err());
+    let e = told.expect("no stall in 200 MB with a stop trigger of one file");
+    assert_eq!(e.kind(), rockmill::ErrorKind::Incomplete, "{e}");
+    // One that may wait gets through.
+    db.put("patient", "yes").unwrap();
+    assert_eq!(db.get("patient").unwrap().as_deref(), Some(&b"yes"[..]));
+}
