@@ -149,7 +149,7 @@ pub(super) fn drain<R: Run>(
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {
     let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created);
     let mut resolver = Resolver::new(merger, &plan.rules, tombstones, stop);
-    while resolver.next()? {
+    while resolver.next_survivor()? {
         outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
     }
     let stats = resolver.stats();

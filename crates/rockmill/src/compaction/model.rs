@@ -37,7 +37,7 @@ impl Model {
         let covered = |r: &&Range| r.2 <= snapshot && r.0.as_slice() <= key && key < r.1.as_slice();
         let tombstone = self.ranges.iter().filter(covered).map(|r| r.2).max().unwrap_or(0);
         let mut versions: Vec<&Entry> = self.entries.iter().filter(|e| e.0 == key && e.1 <= snapshot).collect();
-        versions.sort_by(|a, b| b.1.cmp(&a.1));
+        versions.sort_by_key(|e| std::cmp::Reverse(e.1));
         let mut seen = Seen::default();
         for (_, seq, value_type, value) in versions {
             if *seq < tombstone {

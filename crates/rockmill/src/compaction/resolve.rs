@@ -13,7 +13,7 @@
 //! 5. What survives at the bottommost level and is seen by every reader gets sequence number 0, which compresses
 //!    better and lets tables skip comparisons.
 //!
-//! There is no merge operator and no compaction filter yet: [`Resolver::next`] is the one place where entries of a
+//! There is no merge operator and no compaction filter yet: [`Resolver::next_survivor`] is the one place where entries of a
 //! key pass, and `emit` the one where they leave.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,7 +151,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     }
 
     /// To the next survivor; false at the end.
-    pub fn next(&mut self) -> Result<bool> {
+    pub fn next_survivor(&mut self) -> Result<bool> {
         if std::mem::take(&mut self.on_current) {
             self.advance()?;
         }

@@ -46,4 +46,11 @@ mod tests {
             internal_unique_id("a", "00000000000000000001", 2)
         );
     }
+    /// From the MANIFEST of a database that RocksDB 7.8 made.
+    #[test]
+    fn ids_are_rocksdbs() {
+        let id = |n| internal_unique_id("ace8b5b6-8a97-432a-9b95-7b5f300d444a", "GJ83GN6PF9OYRWIH0KNA", n);
+        assert_eq!(id(8), [6621452545325293958, 2441384898124080327]);
+        assert_eq!(id(13), [6621452545325293958, 2441384898124080322]);
+    }
 }

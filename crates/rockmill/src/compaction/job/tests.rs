@@ -495,7 +495,7 @@ fn records_that_go_missing_are_noticed() {
     assert_eq!(e.kind(), ErrorKind::Corruption);
 }
 
-/// Not a test: how fast one thread is. `cargo test --release -p rockmill --lib job::tests::speed -- --ignored --nocapture`
+/// Not a test: how fast one thread is. Run in release with `--ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn speed() {

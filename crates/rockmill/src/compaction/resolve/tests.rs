@@ -38,7 +38,7 @@ fn resolve(input: &Model, rules: &Rules, runs: usize) -> (Model, ResolveStats) {
     let never = AtomicBool::new(false);
     let mut r = Resolver::new(merger, rules, &tombstones, [&never, &never]);
     let mut out = Model::default();
-    while r.next().unwrap() {
+    while r.next_survivor().unwrap() {
         let e = ParsedInternalKey::parse(r.key()).unwrap();
         let new = out.entries.last().is_none_or(|l: &Entry| l.0 != e.user_key);
         assert_eq!(r.is_new_user_key(), new, "{e:?}");
@@ -214,7 +214,7 @@ fn bad_entries_are_errors() {
         let never = AtomicBool::new(false);
         let input = VecRun { entries: vec![(key, Vec::new())], at: 0 };
         let merger = Merger::new(vec![input], r.cmp.clone(), None, None).unwrap();
-        Resolver::new(merger, &r, &tombstones, [&never, &never]).next().unwrap_err()
+        Resolver::new(merger, &r, &tombstones, [&never, &never]).next_survivor().unwrap_err()
     };
     assert_eq!(run(b"abc".to_vec()).kind(), ErrorKind::Corruption);
     assert_eq!(run(vec![0xee; 12]).kind(), ErrorKind::Corruption);
@@ -235,7 +235,7 @@ fn a_closing_store_stops_it() {
     let merger = Merger::new(vec![VecRun::new(&r.cmp, list.collect())], r.cmp.clone(), None, None).unwrap();
     let mut resolver = Resolver::new(merger, &r, &tombstones, [&stop, &never]);
     let end = loop {
-        match resolver.next() {
+        match resolver.next_survivor() {
             Ok(true) => {}
             other => break other,
         }
