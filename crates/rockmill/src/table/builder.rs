@@ -372,7 +372,9 @@ impl TableBuilder {
 
     /// Widens the file's boundaries beyond its points (truncated range tombstones); kept if outside.
     pub fn extend_boundaries(&mut self, smallest: &InternalKey, largest: &InternalKey) {
-        self.boundaries.widen(smallest.as_bytes(), largest.as_bytes(), &self.options.cmp);
+        if !smallest.is_empty() && !largest.is_empty() {
+            self.boundaries.widen(smallest.as_bytes(), largest.as_bytes(), &self.options.cmp);
+        }
     }
 
     /// Point entries added.

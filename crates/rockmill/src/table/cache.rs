@@ -215,3 +215,53 @@ impl BlockCache {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(len: usize) -> Arc<CachedBlock> {
+        // A block's tail that says: no restart points.
+        let data = vec![0; len].into_boxed_slice();
+        let layout = BlockLayout::parse(&data).unwrap();
+        Arc::new(CachedBlock::new(data, layout))
+    }
+
+    #[test]
+    fn the_cache_stays_within_its_bytes_and_keeps_what_is_used() {
+        let cache = BlockCache::new(4 << 20);
+        let id = cache.new_id();
+        assert_ne!(id, cache.new_id());
+        let mut dropped = 0;
+        for i in 0..5_000 {
+            cache.insert(id, i * 4096, block(4096));
+            dropped += u32::from(i > 10 && cache.get(id, i % 10 * 4096).is_none());
+        }
+        assert_eq!(dropped, 0, "blocks in constant use were dropped");
+        let stats = cache.stats();
+        assert!(stats.usage <= stats.capacity && stats.usage > stats.capacity / 2, "{stats:?}");
+        assert_eq!(stats.capacity, 4 << 20);
+        assert!(cache.get(id, 1).is_none());
+        assert_eq!(cache.stats().misses, stats.misses + 1);
+        // Larger than the cache: not kept, and nothing else is lost for it.
+        cache.insert(id, 1, block(8 << 20));
+        assert!(cache.get(id, 1).is_none());
+        assert!(cache.get(id, 0).is_some());
+    }
+
+    #[test]
+    fn counters_of_all_threads_are_summed() {
+        let cache = BlockCache::new(1 << 20);
+        cache.insert(1, 0, block(100));
+        std::thread::scope(|s| {
+            for _ in 0..20 {
+                s.spawn(|| {
+                    for i in 0..100 {
+                        assert_eq!(cache.get(1, i % 2).is_some(), i % 2 == 0);
+                    }
+                });
+            }
+        });
+        assert_eq!((cache.stats().hits, cache.stats().misses), (1000, 1000));
+    }
+}

@@ -313,10 +313,7 @@ impl TableReader {
     /// Bytes of index, filter and tombstones held in memory.
     pub fn memory_usage(&self) -> usize {
         let dictionary = self.blocks.dictionary.as_ref().map_or(0, |d| d.memory_usage());
-        let tombstones = self
-            .range_tombstones
-            .as_ref()
-            .map_or(0, |t| t.iter().map(|(begin, end, _)| begin.len() + end.len() + size_of::<SequenceNumber>()).sum());
+        let tombstones = self.range_tombstones.as_ref().map_or(0, |t| t.memory_usage());
         size_of::<Self>() + self.index.memory_usage() + self.filter.memory_usage() + dictionary + tombstones
     }
 }
