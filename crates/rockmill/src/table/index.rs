@@ -1,8 +1,8 @@
 //! A table's index in memory: one entry for each data block, whatever the index looked like in the file.
 //!
 //! Single-block, hash, two-level and first-key indexes all become the same array of entries beside the separators'
-//! bytes, so that a position is a plain number and stepping costs nothing. For byte order, a further array holds eight bytes
-//! of each separator as an integer, taken behind the prefix that all separators share: a search is a search over
+//! bytes, so that a position is a plain number and stepping costs nothing. For byte order, a further array holds eight
+//! bytes of each separator as an integer, taken behind the prefix that all separators share: a search is a search over
 //! integers, and whole separators are compared only among equals.
 //!
 //! Invariants: separators do not fall; blocks rise and do not overlap; each block with its trailer lies in the file.
