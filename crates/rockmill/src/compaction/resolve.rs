@@ -13,8 +13,8 @@
 //! 5. What survives at the bottommost level and is seen by every reader gets sequence number 0, which compresses
 //!    better and lets tables skip comparisons.
 //!
-//! There is no merge operator and no compaction filter yet: [`Resolver::next_survivor`] is the one place where entries of a
-//! key pass, and `emit` the one where they leave.
+//! There is no merge operator and no compaction filter yet: [`Resolver::next_survivor`] is the one place where entries
+//! of a key pass, and `emit` the one where they leave.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -195,7 +195,7 @@ impl Tree {
 
 #[test]
 fn a_tree_under_random_jobs_shows_its_history() {
-    for seed in 0..25 {
+    for seed in 0..16 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let dir = tempfile::tempdir().unwrap();
         let mut cf = small_options();
@@ -430,7 +430,7 @@ fn each_failing_call_fails_the_job_and_leaves_nothing_behind() {
     let fs = Arc::new(MemFileSystem::new());
     let dir = PathBuf::from("/db");
     fs.create_dir(&dir, true).unwrap();
-    let (mut tree, mut c) = tree_with_l0(Arc::clone(&fs) as _, dir.clone(), small_options(), 40);
+    let (mut tree, mut c) = tree_with_l0(Arc::clone(&fs) as _, dir.clone(), small_options(), 25);
     tree.ctx.db.writable_file_max_buffer_size = 512;
     let list = || {
         let mut names = fs.list_dir(&dir).unwrap();
@@ -493,51 +493,4 @@ fn records_that_go_missing_are_noticed() {
     let parts = [PartOutput { stats: ResolveStats { input_records: 5, ..Default::default() }, ..Default::default() }];
     let e = check_record_count(&c, &parts, &tree.ctx).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Corruption);
-}
-
-/// Not a test: how fast one thread is. Run in release with `--ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    for (value_len, n) in [(1024usize, 200_000u64), (100, 1_500_000)] {
-        let fs = Arc::new(MemFileSystem::new());
-        let dir = PathBuf::from("/db");
-        fs.create_dir(&dir, true).unwrap();
-        let mut cf = CfOptions { compression: CompressionType::None, num_levels: 4, ..CfOptions::default() };
-        cf.level_compaction_dynamic_level_bytes = false;
-        let mut ctx = context(fs, dir, cf);
-        ctx.db.compaction_readahead_size = 2 << 20;
-        let mut tree = Tree::new(ctx);
-        let value: Vec<u8> = (0..value_len).map(|i| i as u8).collect();
-        let mut rng = fastrand::Rng::with_seed(1);
-        for id in 0..4 {
-            let mem = MemTable::new(id, InternalKeyComparator::default(), 1 << 20);
-            for i in 0..n / 4 {
-                let key = format!("{:016}", rng.u64(0..n * 10));
-                mem.add(id * n + i + 1, ValueType::Value, key.as_bytes(), &value);
-            }
-            let t = std::time::Instant::now();
-            let (mut entry, stats) = flush::build_l0(&[Arc::new(mem)], &tree.ctx).unwrap().unwrap();
-            let s = t.elapsed().as_secs_f64();
-            println!("flush   {value_len:5} B: {:7.1} MB/s", stats.output_bytes as f64 / s / 1e6);
-            entry.epoch_number = id + 1;
-            tree.install(0, vec![entry]);
-        }
-        let version = Arc::new(tree.version.clone());
-        let none = CompactionCursors::new();
-        let ManualPick::Pick(c, _) = manual::pick(&version, &tree.ctx.cf, &none, 0, 1, None, None, u64::MAX) else {
-            panic!("nothing picked")
-        };
-        for _ in 0..3 {
-            let t = std::time::Instant::now();
-            let stats = run(&c, &tree.ctx).unwrap().stats;
-            let s = t.elapsed().as_secs_f64();
-            println!(
-                "compact {value_len:5} B: {:7.1} MB/s, {:5.2} M entries/s, {:.0} % CPU",
-                stats.input_bytes as f64 / s / 1e6,
-                stats.input_records as f64 / s / 1e6,
-                stats.cpu_micros as f64 / s / 1e4
-            );
-        }
-    }
 }
