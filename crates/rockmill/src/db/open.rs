@@ -20,6 +20,7 @@ use rockmill_format::comparator::{
 };
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename::{self, FileType};
+use rockmill_io::FileSystem;
 
 use super::background;
 use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
@@ -303,7 +304,7 @@ fn open(
     let mut lock = None;
     if !read_only {
         if db_options.create_if_missing {
-            fs.create_dir(path, true).map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
+            create_database_dir(&**fs, path)?;
         } else {
             check_is_database(db_options, path)?;
         }
@@ -734,4 +735,22 @@ fn new_session_id(now: u64) -> String {
         n /= 36;
     }
     digits.into_iter().map(char::from).collect()
+}
+
+/// Creates the directory and those above it that are missing, and makes their names durable: a synced write in a
+/// directory whose own name a power cut takes away would be lost with it.
+fn create_database_dir(fs: &dyn FileSystem, path: &Path) -> Result<()> {
+    let mut above = Vec::new();
+    let mut at = path;
+    while !fs.exists(at).map_err(|e| Error::io(at.display(), &e))? {
+        // The parent of a bare name is the working directory.
+        let Some(parent) = at.parent() else { break };
+        at = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        above.push(at);
+    }
+    fs.create_dir(path, true).map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
+    for dir in above {
+        fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
+    }
+    Ok(())
 }
