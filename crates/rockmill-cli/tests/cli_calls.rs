@@ -1,0 +1,148 @@
+//! Help, usage errors, exit codes, locks and pipes.
+
+mod cli_support;
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use cli_support::{ROCKMILL, Sandbox};
+use serde_json::Value;
+
+const COMMANDS: [&str; 12] =
+    ["load", "put", "get", "delete", "scan", "stats", "compact", "verify", "dump", "list-cf", "create-cf", "drop-cf"];
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let s = Sandbox::new();
+    let top = s.ok(&["--help"]);
+    assert!(top.contains("Exit codes:") && top.contains("Examples:"), "{top}");
+    for command in COMMANDS {
+        assert!(top.contains(&format!("  {command} ")), "{command} is not listed:\n{top}");
+        let help = s.ok(&[command, "--help"]);
+        assert!(help.contains("Examples:"), "{help}");
+        assert!(help.contains(&format!("  rockmill {command} ")), "{help}");
+        for global in ["--json", "--column-family", "--quiet"] {
+            assert!(help.contains(global), "{command} --help has no {global}");
+        }
+        assert!(help.lines().all(|l| l.chars().count() <= 120), "{help}");
+    }
+    assert!(s.ok(&["--version"]).starts_with("rockmill "));
+}
+
+#[test]
+fn wrong_calls_are_told_apart_from_failures() {
+    let s = Sandbox::new();
+    s.run(&["scan", "db", "--bogus"]).fails(2, &["--bogus"]);
+    s.run(&["frobnicate"]).fails(2, &["frobnicate"]);
+    s.run(&["get", "db"]).fails(2, &["<KEY>"]);
+    assert_eq!(s.run(&[]).code, 2);
+    let json = s.run(&["scan", "db", "--bogus", "--json"]);
+    assert_eq!(json.code, 2);
+    let e: Value = serde_json::from_str(&json.stderr).expect("an error object");
+    assert_eq!(e["error"]["kind"], "Usage");
+
+    s.ok(&["put", "db", "k", "v", "--create"]);
+    s.run(&["get", "db", "--hex", "xyz"]).fails(2, &["\"xyz\" is not hexadecimal", "hint: "]);
+    s.run(&["scan", "db", "--hex", "--from", "0"]).fails(2, &["--from \"0\" is not hexadecimal"]);
+    s.run(&["put", "db", "k", "v", "--bloom-bits", "1000"]).fails(2, &["--bloom-bits"]);
+    s.run(&["put", "db", "k", "v", "--format-version", "4"]).fails(2, &["--format-version"]);
+}
+
+#[test]
+fn what_is_no_database_is_named() {
+    let s = Sandbox::new();
+    std::fs::create_dir(s.path("empty")).expect("made");
+    s.file("file", "x");
+    for command in [&["get", "DB", "k"][..], &["scan", "DB"], &["stats", "DB"], &["compact", "DB"], &["verify", "DB"]] {
+        let with = |db: &str| s.run(&command.iter().map(|a| if *a == "DB" { db } else { *a }).collect::<Vec<_>>());
+        with("missing").fails(3, &["missing: no such directory", "hint: "]);
+        with("empty").fails(3, &["empty: is no database", "CURRENT"]);
+        with("file").fails(3, &["file: is a file"]);
+    }
+    s.run(&["put", "missing", "k", "v"]).fails(3, &["no such directory"]);
+    assert!(!s.path("missing").exists());
+    let json = s.run(&["verify", "missing", "--json"]);
+    let e: Value = serde_json::from_str(&json.stderr).expect("an error object");
+    assert!(e["error"]["hint"].is_string());
+}
+
+#[test]
+fn a_locked_database_can_be_read_and_not_written() {
+    let s = Sandbox::new();
+    s.ok(&["put", "db", "k", "v", "--create"]);
+    let holder = rockmill::Db::open(&rockmill::Options::default(), s.path("db")).expect("opens");
+    for command in [&["put", "db", "k", "w"][..], &["delete", "db", "k"], &["compact", "db"], &["create-cf", "db", "x"]]
+    {
+        s.run(command).fails(3, &["open elsewhere", "hint: close the other process"]);
+    }
+    let json = s.run(&["put", "db", "k", "w", "--json"]);
+    let e: Value = serde_json::from_str(&json.stderr).expect("an error object");
+    assert_eq!(e["error"]["kind"], "Busy");
+    assert_eq!(s.ok(&["get", "db", "k"]), "v");
+    assert_eq!(s.ok(&["scan", "db"]), "k\tv\n");
+    s.ok(&["stats", "db"]);
+    s.ok(&["verify", "db"]);
+    drop(holder);
+    s.ok(&["put", "db", "k", "w"]);
+}
+
+#[test]
+fn an_unknown_comparator_is_refused_by_name() {
+    let s = Sandbox::new();
+    #[derive(Debug)]
+    struct ByLength;
+    impl rockmill_format::Comparator for ByLength {
+        fn name(&self) -> &str {
+            "test.ByLength"
+        }
+        fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+            a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+        }
+        fn find_shortest_separator(&self, _: &mut Vec<u8>, _: &[u8]) {}
+        fn find_short_successor(&self, _: &mut Vec<u8>) {}
+    }
+    {
+        let mut options = rockmill::Options::default();
+        options.create_if_missing(true);
+        let db = rockmill::Db::open(&options, s.path("db")).expect("opens");
+        db.put("k", "v").expect("written");
+        options.set_comparator(std::sync::Arc::new(ByLength));
+        let cf = db.create_cf("lengths", &options).expect("made");
+        db.put_cf(&cf, "long", "v").expect("written");
+    }
+    assert_eq!(s.ok(&["get", "db", "k"]), "v", "other column families can still be read");
+    s.run(&["get", "db", "long", "--column-family", "lengths"]).fails(3, &["test.ByLength", "\"lengths\""]);
+    s.run(&["put", "db", "k", "w"]).fails(3, &["test.ByLength"]);
+    s.run(&["verify", "db"]).fails(3, &["test.ByLength"]);
+    assert_eq!(s.ok(&["list-cf", "db"]), "default\nlengths\n");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let s = Sandbox::new();
+    s.database("db", 20_000);
+    let mut child = Command::new(ROCKMILL)
+        .args(["scan", "db"])
+        .current_dir(s.dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut first = [0; 10];
+    child.stdout.take().expect("a pipe").read_exact(&mut first).expect("some output"); // and the pipe closes
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(&first, b"key000000\t");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn nothing_moves_on_a_screen_that_is_none() {
+    let s = Sandbox::new();
+    let file = s.file("in.tsv", "a\t1\n".repeat(10_000));
+    for command in [&["load", "db", &file][..], &["verify", "db"], &["compact", "db"], &["stats", "db"]] {
+        let done = s.run(command);
+        assert!(!done.text().contains('\u{1b}') && !done.stderr.contains('\u{1b}'), "{command:?}");
+        done.ok();
+    }
+}

@@ -1,0 +1,238 @@
+//! stats, compact, verify and dump, on sound and on damaged databases.
+
+mod cli_support;
+
+use cli_support::{Sandbox, flip};
+use serde_json::Value;
+
+#[test]
+fn stats_show_the_levels() {
+    let s = Sandbox::new();
+    s.database("db", 8000);
+    let v = s.json(&["stats", "db"]);
+    let family = &v["column_families"][0];
+    assert_eq!(family["name"], "default");
+    let levels = v["levels"].as_array().expect("levels");
+    assert_eq!(levels.len(), 7);
+    assert_eq!(family["levels"], v["levels"]);
+    let sum = |name: &str| levels.iter().map(|l| l[name].as_u64().expect("a number")).sum::<u64>();
+    let on_disk: u64 = s.files("db", ".sst").iter().map(|p| p.metadata().expect("there").len()).sum();
+    assert_eq!(sum("bytes"), on_disk);
+    assert_eq!(sum("files"), s.files("db", ".sst").len() as u64);
+    assert_eq!(sum("entries") + family["memtable_entries"].as_u64().expect("a number"), 8000);
+    assert!(family["space_amplification"].as_f64().is_some_and(|a| a >= 1.0));
+    assert_eq!(family["estimated_keys"], 8000);
+
+    let text = s.ok(&["stats", "db"]);
+    for word in ["column family default", "Level", "Files", "Score", "Debt", "L0", "L6", "space amplification"] {
+        assert!(text.contains(word), "no {word} in\n{text}");
+    }
+    let empty = s.file("empty.tsv", "");
+    s.ok(&["load", "empty", &empty]);
+    assert_eq!(s.json(&["stats", "empty"])["column_families"][0]["space_amplification"], 1.0);
+}
+
+#[test]
+fn compact_measures_itself_and_keeps_the_contents() {
+    let s = Sandbox::new();
+    s.database("db", 8000);
+    s.ok(&["delete", "db", "key000007", "key004000"]);
+    let before = s.ok(&["scan", "db"]);
+    let v = s.json(&["compact", "db", "--engine", "pread", "--threads", "2", "--compression", "zstd"]);
+    assert_eq!(v["engine"], "pread");
+    for name in ["input_bytes", "output_bytes", "wall_seconds", "cpu_seconds", "syscalls", "jobs"] {
+        assert!(v[name].as_f64().is_some_and(|n| n > 0.0), "{name} in {v}");
+    }
+    let files = |levels: &Value| -> Vec<u64> {
+        levels.as_array().expect("levels").iter().map(|l| l["files"].as_u64().expect("a number")).collect()
+    };
+    assert!(files(&v["levels_before"])[0] > 0, "the flushed memtable is in L0: {v}");
+    let after = files(&v["levels_after"]);
+    assert_eq!(after[..6], [0; 6], "{v}");
+    assert!(after[6] > 0);
+    assert_eq!(s.ok(&["scan", "db"]), before);
+    let stats = s.json(&["stats", "db"]);
+    assert_eq!(stats["levels"][6]["entries"], 7998);
+    assert_eq!(stats["levels"][6]["deletions"], 0);
+    s.ok(&["verify", "db"]);
+
+    let text = s.ok(&["compact", "db"]);
+    assert!(text.starts_with("compacted ") && text.contains("\nafter:  L6 "), "{text}");
+    assert_eq!(s.ok(&["compact", "db", "--bottommost", "skip"]), "nothing to compact\n");
+    s.ok(&["compact", "db", "--from", "key000100", "--to", "key000200"]);
+    s.run(&["compact", "db", "--from", "b", "--to", "a"]).fails(2, &["end comes before the start"]);
+    assert_eq!(s.ok(&["scan", "db"]), before);
+}
+
+#[test]
+fn verify_finds_nothing_in_a_sound_database_and_changes_nothing() {
+    let s = Sandbox::new();
+    s.database("db", 8000);
+    let listing = |s: &Sandbox| -> Vec<_> {
+        let modified = |p: &std::path::PathBuf| p.metadata().expect("there").modified().expect("a time");
+        s.files("db", "").into_iter().map(|p| (modified(&p), p)).collect()
+    };
+    let before = listing(&s);
+    let text = s.ok(&["verify", "db"]);
+    assert!(text.ends_with("all sound\n"), "{text}");
+    let v = s.json(&["verify", "db", "--direct"]);
+    assert_eq!(v["ok"], true);
+    assert_eq!(v["problems"], serde_json::json!([]));
+    assert_eq!(v["tables"], s.files("db", ".sst").len());
+    assert!(v["wal_records"].as_u64().is_some_and(|n| n > 0), "{v}");
+    assert_eq!(s.ok(&["verify", "db", "--quiet"]), "");
+    assert_eq!(listing(&s), before);
+}
+
+#[test]
+fn verify_finds_every_flipped_bit_of_a_table() {
+    let seed = 7;
+    eprintln!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let s = Sandbox::new();
+    s.database("db", 2000);
+    s.ok(&["compact", "db", "--compression", "none", "--bloom-bits", "10"]);
+    let table = s.files("db", ".sst").pop().expect("a table");
+    let sound = std::fs::read(&table).expect("read");
+    for _ in 0..12 {
+        // The footer of format_version 5 has no checksum of its own, and some of its bytes are padding.
+        let at = rng.u64(0..sound.len() as u64 - 53);
+        flip(&table, at);
+        let done = s.run(&["verify", "db"]).fails(1, &["problem"]);
+        let name = table.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(done.text().contains("problem: ") && done.text().contains(&name), "bit at {at}: {}", done.text());
+        std::fs::write(&table, &sound).expect("written");
+    }
+    s.ok(&["verify", "db"]);
+}
+
+#[test]
+fn verify_names_what_is_missing_cut_or_left_over() {
+    let s = Sandbox::new();
+    s.database("db", 3000);
+    let tables = s.files("db", ".sst");
+    let sound = std::fs::read(&tables[0]).expect("read");
+
+    std::fs::write(s.path("db/009999.sst"), b"left over").expect("written");
+    let v = s.json(&["verify", "db"]);
+    assert_eq!(v["ok"], true, "an orphan is no problem");
+    assert_eq!(v["warnings"][0]["file"], "009999.sst");
+    std::fs::remove_file(s.path("db/009999.sst")).expect("removed");
+
+    std::fs::write(&tables[0], &sound[..sound.len() - 1]).expect("written");
+    let done = s.run(&["verify", "db"]).fails(1, &[]);
+    assert!(done.text().contains("bytes, the MANIFEST says"), "{}", done.text());
+    std::fs::remove_file(&tables[0]).expect("removed");
+    let done = s.run(&["verify", "db", "--json"]);
+    assert_eq!(done.code, 1);
+    let v: Value = serde_json::from_str(&done.text()).expect("an object");
+    assert_eq!(v["ok"], false);
+    assert!(v["problems"][0]["message"].as_str().is_some_and(|m| m.starts_with("missing")), "{v}");
+    std::fs::write(&tables[0], &sound).expect("written");
+
+    // A record in the middle of the WAL.
+    let wal = s.files("db", ".log").pop().expect("a WAL");
+    let bytes = std::fs::read(&wal).expect("read");
+    assert!(bytes.len() > 1000, "the test needs a WAL with something in it");
+    flip(&wal, 20);
+    let done = s.run(&["verify", "db"]).fails(1, &[]);
+    assert!(done.text().contains("offset 0"), "{}", done.text());
+    // A last record cut short is what a crash leaves.
+    std::fs::write(&wal, &bytes[..bytes.len() - 3]).expect("written");
+    let text = s.ok(&["verify", "db"]);
+    assert!(text.contains("warning: ") && text.contains("ends inside a record"), "{text}");
+    std::fs::write(&wal, &bytes).expect("written");
+
+    let manifest = s.files("db", "").into_iter().find(|p| p.to_string_lossy().contains("MANIFEST")).expect("there");
+    flip(&manifest, 30);
+    s.run(&["verify", "db"]).fails(1, &["1 problem found"]);
+    flip(&manifest, 30);
+    std::fs::write(s.path("db/CURRENT"), b"nonsense").expect("written");
+    let done = s.run(&["verify", "db"]).fails(1, &[]);
+    assert!(done.text().contains("CURRENT"), "{}", done.text());
+}
+
+#[test]
+fn dump_shows_each_kind_of_file() {
+    let s = Sandbox::new();
+    s.database("db", 3000);
+    s.ok(&["delete", "db", "--from", "key000001", "--to", "key000003"]);
+    s.ok(&["put", "db", "last", "word", "--wal=off"]);
+    s.ok(&["put", "db", "logged", "\u{e4}"]);
+    let name = |p: &std::path::Path| p.to_string_lossy().into_owned();
+
+    let current = s.ok(&["dump", "db/CURRENT"]);
+    assert!(current.starts_with("MANIFEST-"), "{current}");
+    let manifest = format!("db/{}", current.trim_end());
+    let text = s.ok(&["dump", &manifest]);
+    assert!(text.contains("comparator leveldb.BytewiseComparator") && text.contains("  add    L"), "{text}");
+    let v = s.json(&["dump", &manifest]);
+    let files: usize =
+        v["edits"].as_array().expect("edits").iter().filter_map(|e| e["new_files"].as_array()).map(Vec::len).sum();
+    assert!(files > 0, "{v}");
+    assert_eq!(v["count"], v["edits"].as_array().expect("edits").len());
+
+    let wal = name(s.files("db", ".log").last().expect("a WAL"));
+    let text = s.ok(&["dump", &wal]);
+    assert!(text.contains("Put 'logged' => '\u{e4}'"), "{text}");
+    let v = s.json(&["dump", &wal]);
+    let update = &v["records"][0]["updates"][0];
+    assert_eq!(
+        (&update["kind"], &update["key"], &update["value_hex"]),
+        (&"Put".into(), &"logged".into(), &"c3a4".into())
+    );
+    assert!(s.ok(&["dump", &wal, "--hex"]).contains("6c6f67676564"));
+
+    let mut tombstones = 0;
+    for table in s.files("db", ".sst") {
+        let text = s.ok(&["dump", &name(&table)]);
+        for word in ["Footer", "format_version 5", "Properties", "rocksdb.num.entries", "Index: "] {
+            assert!(text.contains(word), "no {word} in\n{text}");
+        }
+        let v = s.json(&["dump", &name(&table), "--entries"]);
+        let entries = v["entries"].as_array().expect("entries").len();
+        let tombs = v["range_deletions"].as_array().expect("tombstones").len();
+        tombstones += tombs;
+        let says = v["properties"]["rocksdb.num.entries"].as_str().expect("a count");
+        assert_eq!((entries + tombs).to_string(), says, "range deletions count as entries");
+        let some = s.json(&["dump", &name(&table), "--entries", "--limit", "1"]);
+        assert_eq!(some["entries"].as_array().expect("entries").len(), entries.min(1));
+    }
+    assert_eq!(tombstones, 1);
+    let table = name(&s.files("db", ".sst")[0]);
+    let lines = s.ok(&["dump", &table, "--entries", "--limit", "3"]);
+    assert_eq!(lines.lines().filter(|l| l.contains(" => ")).count(), 3, "{lines}");
+
+    s.run(&["dump", "db"]).fails(2, &["is a directory"]);
+    s.run(&["dump", "db/nope.sst"]).fails(3, &["No such file"]);
+    s.run(&["dump", "db/IDENTITY"]).fails(2, &["plain text"]);
+    let odd = s.file("odd", b"not anything");
+    s.run(&["dump", &odd]).fails(2, &["--type"]);
+    s.run(&["dump", &odd, "--type", "sst"]).fails(3, &["not an SST file"]);
+    std::fs::copy(&table, s.path("renamed")).expect("copied");
+    assert!(s.ok(&["dump", "renamed"]).contains("Footer"), "a table is known by its end");
+}
+
+#[test]
+fn dump_shows_what_is_left_of_a_damaged_table() {
+    let s = Sandbox::new();
+    s.database("db", 1000);
+    s.ok(&["compact", "db", "--compression", "none"]);
+    let table = s.files("db", ".sst").pop().expect("a table");
+    flip(&table, 100);
+    let name = table.to_string_lossy().into_owned();
+    let done = s.run(&["dump", &name, "--entries"]).fails(3, &["damaged at one place"]);
+    assert!(done.text().contains("DAMAGED: block checksum mismatch"), "{}", done.text());
+    assert!(done.text().contains("'key000999'"), "what is sound is still shown");
+    let done = s.run(&["dump", &name, "--entries", "--json"]);
+    assert_eq!(done.code, 3);
+    let v: Value = serde_json::from_str(&done.text()).expect("still one object");
+    assert_eq!(v["damage"][0]["offset"], 0);
+
+    // Cut anywhere: an error, never a panic.
+    let bytes = std::fs::read(&table).expect("read");
+    for len in [0, 1, 52, 53, 500, bytes.len() / 2, bytes.len() - 1] {
+        std::fs::write(&table, &bytes[..len]).expect("written");
+        s.run(&["dump", &name, "--entries"]).fails(3, &[]);
+    }
+}

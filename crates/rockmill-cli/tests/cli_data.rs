@@ -1,0 +1,205 @@
+//! put, get, delete, scan, load and the column family commands, as a person would call them.
+
+mod cli_support;
+
+use cli_support::Sandbox;
+use serde_json::Value;
+
+#[test]
+fn put_get_and_delete() {
+    let s = Sandbox::new();
+    s.ok(&["put", "db", "greeting", "hello", "--create"]);
+    s.ok(&["put", "db", "--hex", "00ff", "0a00ff", "--sync"]);
+    assert_eq!(s.ok(&["get", "db", "greeting"]), "hello", "a piped value is the value and nothing else");
+    assert_eq!(s.ok(&["get", "db", "--hex", "00ff"]), "0a00ff\n");
+    s.ok(&["put", "db", "greeting", "hi", "--wal=off"]);
+    assert_eq!(s.ok(&["get", "db", "greeting"]), "hi", "without a WAL the write is in a table when the command ends");
+    s.run_with_input(&["put", "db", "picture", "-"], b"\x89PNG\r\n\x00\xff").ok();
+    assert_eq!(s.run(&["get", "db", "picture"]).stdout, b"\x89PNG\r\n\x00\xff");
+    s.ok(&["put", "db", "--", "-dash", "-value"]);
+    assert_eq!(s.ok(&["get", "db", "--", "-dash"]), "-value");
+
+    let v = s.json(&["get", "db", "--hex", "00ff"]);
+    assert_eq!(v["key_hex"], "00ff");
+    assert_eq!(v["key"], Value::Null, "no UTF-8, no text");
+    assert_eq!(v["value_hex"], "0a00ff");
+
+    s.ok(&["delete", "db", "greeting", "not there"]);
+    s.run(&["get", "db", "greeting"]).fails(1, &["key greeting not found"]);
+    let json = s.run(&["get", "db", "greeting", "--json"]);
+    assert_eq!(json.code, 1);
+    let e: Value = serde_json::from_str(&json.stderr).expect("an error object");
+    assert_eq!(e["error"]["kind"], "NotFound");
+    assert!(e["error"]["message"].as_str().is_some_and(|m| m.contains("greeting")));
+}
+
+#[test]
+fn scans_have_bounds_prefixes_limits_and_directions() {
+    let s = Sandbox::new();
+    let file = s.file("in.tsv", "a1\t1\na2\t2\nb1\t3\nb2\t4\nc\t5\n");
+    s.ok(&["load", "db", &file]);
+    let scan = |flags: &[&str]| s.ok(&[&["scan", "db"], flags].concat());
+    assert_eq!(scan(&[]), "a1\t1\na2\t2\nb1\t3\nb2\t4\nc\t5\n");
+    assert_eq!(scan(&["--from", "a2", "--to", "b2"]), "a2\t2\nb1\t3\n");
+    assert_eq!(scan(&["--prefix", "b"]), "b1\t3\nb2\t4\n");
+    assert_eq!(scan(&["--prefix", "b", "--reverse"]), "b2\t4\nb1\t3\n");
+    assert_eq!(scan(&["--reverse", "--limit", "2"]), "c\t5\nb2\t4\n");
+    assert_eq!(scan(&["--from", "a2", "--to", "b2", "--reverse", "--keys-only"]), "b1\na2\n");
+    assert_eq!(scan(&["--prefix", "b", "--from", "b2"]), "b2\t4\n");
+    assert_eq!(scan(&["--hex", "--limit", "1"]), "6131\t31\n");
+    assert_eq!(scan(&["--hex", "--from", "63"]), "63\t35\n");
+    assert_eq!(scan(&["--limit", "0"]), "");
+    assert_eq!(scan(&["--count"]), "5\n");
+    assert_eq!(s.json(&["scan", "db", "--count", "--prefix", "a"])["count"], 2);
+    let lines = scan(&["--json", "--from", "b"]);
+    let keys: Vec<Value> =
+        lines.lines().map(|l| serde_json::from_str::<Value>(l).expect("an object a line")["key"].clone()).collect();
+    assert_eq!(keys, ["b1", "b2", "c"]);
+}
+
+#[test]
+fn deleting_a_range_leaves_its_end() {
+    let s = Sandbox::new();
+    let file = s.file("in.tsv", "a\t1\nb\t2\nc\t3\nd\t4\n");
+    s.ok(&["load", "db", &file]);
+    s.ok(&["delete", "db", "--from", "b", "--to", "d"]);
+    assert_eq!(s.ok(&["scan", "db"]), "a\t1\nd\t4\n");
+    s.run(&["delete", "db", "--from", "z", "--to", "a"]).fails(2, &["end comes before the start"]);
+    s.run(&["delete", "db"]).fails(2, &[]);
+    s.run(&["delete", "db", "--from", "a"]).fails(2, &["--to"]);
+}
+
+#[test]
+fn a_scan_in_hexadecimal_copies_any_database() {
+    let seed = 20_260_101;
+    eprintln!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let s = Sandbox::new();
+    let mut want = std::collections::BTreeMap::new();
+    let mut text = String::new();
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    for _ in 0..3000 {
+        let key: Vec<u8> = (0..rng.usize(0..6)).map(|_| *rng.choice(b"\0\t\n\xff\"a").expect("a byte")).collect();
+        let value: Vec<u8> = (0..rng.usize(0..20)).map(|_| rng.u8(..)).collect();
+        text.push_str(&format!("{}\t{}\n", hex(&key), hex(&value)));
+        want.insert(key, value);
+    }
+    let file = s.file("in.txt", &text);
+    s.ok(&["load", "a", &file, "--format", "tsv", "--hex", "--batch", "7"]);
+    let scanned = s.ok(&["scan", "a", "--hex"]);
+    let expected: String = want.iter().map(|(k, v)| format!("{}\t{}\n", hex(k), hex(v))).collect();
+    assert_eq!(scanned, expected);
+    s.run_with_input(&["load", "b", "-", "--format", "tsv", "--hex", "--quiet"], scanned.as_bytes()).ok();
+    assert_eq!(s.ok(&["scan", "b", "--hex"]), expected);
+    let backwards: String = scanned.lines().rev().map(|l| format!("{l}\n")).collect();
+    assert_eq!(s.ok(&["scan", "b", "--hex", "--reverse"]), backwards);
+}
+
+#[test]
+fn load_reports_what_it_did() {
+    let s = Sandbox::new();
+    let file = s.file("in.csv", "id,name\n1,Ada\n2,Alan\n3,Grace\n");
+    let flags = ["load", "db", &file, "--header", "--key-column", "name", "--value-column", "id", "--batch", "2"];
+    let v = s.json(&flags);
+    assert_eq!(v["records"], 3);
+    assert_eq!(v["bytes"], 12 + 3);
+    assert_eq!(v["skipped"], 0);
+    assert!(v["seconds"].as_f64().is_some_and(|t| t > 0.0));
+    assert_eq!(s.ok(&["get", "db", "Alan"]), "2");
+
+    let acks = s.ok(&[&flags[..], &["--ack", "--quiet"]].concat());
+    assert_eq!(acks, "acked 2\nacked 3\n");
+    let text = s.ok(&flags);
+    assert!(text.starts_with("loaded 3 records (15 B) in "), "{text}");
+    assert_eq!(s.ok(&[&flags[..], &["--quiet"]].concat()), "");
+
+    let jsonl = s.file("in.jsonl", "{\"user\":{\"id\":9},\"v\":[1]}\n");
+    s.ok(&["load", "db", &jsonl, "--key", "user.id", "--wal=off"]);
+    assert_eq!(s.ok(&["get", "db", "9"]), "{\"user\":{\"id\":9},\"v\":[1]}");
+    assert_eq!(s.files("db", ".sst").len(), 1, "without a WAL the data is in a table when load is done");
+
+    let (a, b) = (s.file("a.txt", "one\ntwo\n"), s.file("b.txt", "three\n"));
+    s.ok(&["load", "lines", &a, &b]);
+    assert_eq!(s.ok(&["scan", "lines"]), "000000000001\tone\n000000000002\ttwo\n000000000003\tthree\n");
+}
+
+#[test]
+fn bad_lines_stop_a_load_or_are_counted() {
+    let s = Sandbox::new();
+    let file = s.file("in.tsv", "a\t1\nb\t2\nno tab\nc\t3\n");
+    let flags = ["load", "db", &file, "--batch", "1"];
+    s.run(&flags).fails(3, &["in.tsv:3: ", "no tab", "hint: ", "--skip-bad", "2 records were written"]);
+    assert_eq!(s.ok(&["scan", "db", "--keys-only"]), "a\nb\n", "what stood before the bad line is there");
+    let done = s.run(&[&flags[..], &["--skip-bad"]].concat());
+    assert_eq!(done.code, 0);
+    assert!(done.stderr.contains("warning: in.tsv:3: "), "{}", done.stderr);
+    assert!(done.text().contains("1 bad lines left out"), "{}", done.text());
+    assert_eq!(s.ok(&["scan", "db", "--keys-only"]), "a\nb\nc\n");
+    let v: Value = serde_json::from_str(&s.run(&[&flags[..], &["--skip-bad", "--json", "--quiet"]].concat()).ok())
+        .expect("an object");
+    assert_eq!(v["skipped"], 1);
+
+    let hex = s.file("hex.tsv", "61\t62\nxyz\t00\n");
+    s.run(&["load", "db", &hex, "--hex"]).fails(3, &["hex.tsv:2: the key \"xyz\" is not hexadecimal"]);
+    let json = s.file("x.jsonl", "{\"k\":1}\n{broken\n");
+    s.run(&["load", "db", &json, "--key", "k"]).fails(3, &["x.jsonl:2: not JSON"]);
+}
+
+#[test]
+fn load_refuses_what_it_cannot_mean() {
+    let s = Sandbox::new();
+    let file = s.file("in.dat", "a\t1\n");
+    s.run(&["load", "db", &file]).fails(2, &["does not tell its format", "hint: give --format"]);
+    s.run(&["load", "db", "-"]).fails(2, &["standard input", "hint: give --format"]);
+    s.run(&["load", "db", "x.tsv.gz"]).fails(2, &["is compressed", "zcat"]);
+    s.run(&["load", "db", "missing.tsv"]).fails(3, &["cannot open missing.tsv", "No such file"]);
+    s.run(&["load", "db", &file, "--format", "jsonl"]).fails(2, &["--key FIELD"]);
+    s.run(&["load", "db", &file, "--format", "lines", "--header"]).fails(2, &["--header is for tsv and csv"]);
+    s.run(&["load", "db", &file, "--format", "tsv", "--sync", "--wal=off"]).fails(2, &["--sync needs the write-ahead"]);
+    s.run(&["load", "db", &file, "--format", "tsv", "--batch", "0"]).fails(2, &["--batch"]);
+    s.run(&["load", "db", &file, "--format", "tsv", "--write-buffer-size", "12Q"]).fails(2, &["12Q"]);
+    assert!(!s.path("db").exists(), "a refused load makes no database");
+
+    // A directory of other files is not made a database, nor is one that lost its CURRENT.
+    std::fs::create_dir(s.path("home")).expect("made");
+    s.file("home/notes.txt", "mine");
+    s.run(&["load", "home", &file, "--format", "tsv"]).fails(3, &["files that are not a database's", "notes.txt"]);
+    s.database("old", 2000);
+    let before = s.files("old", "");
+    std::fs::remove_file(s.path("old/CURRENT")).expect("removed");
+    s.run(&["load", "old", &file, "--format", "tsv"]).fails(3, &["no file CURRENT"]);
+    assert_eq!(s.files("old", "").len(), before.len() - 1, "nothing that was there is lost");
+}
+
+#[test]
+fn column_families_are_made_used_and_dropped() {
+    let s = Sandbox::new();
+    s.ok(&["put", "db", "k", "default value", "--create"]);
+    s.ok(&["create-cf", "db", "sessions"]);
+    s.ok(&["create-cf", "db", "newest", "--reverse-order"]);
+    s.ok(&["put", "db", "k", "session value", "--column-family", "sessions"]);
+    assert_eq!(s.ok(&["get", "db", "k"]), "default value");
+    assert_eq!(s.ok(&["get", "db", "k", "--column-family", "sessions"]), "session value");
+    assert_eq!(s.ok(&["list-cf", "db"]), "default\nsessions\nnewest\n");
+    let v = s.json(&["list-cf", "db"]);
+    assert_eq!(v["column_families"][2]["comparator"], "rocksdb.ReverseBytewiseComparator");
+
+    let file = s.file("in.tsv", "a\t1\nab\t2\nb\t3\n");
+    s.ok(&["load", "db", &file, "--column-family", "newest"]);
+    let scan = |flags: &[&str]| s.ok(&[&["scan", "db", "--keys-only", "--column-family", "newest"], flags].concat());
+    assert_eq!(scan(&[]), "b\nab\na\n");
+    assert_eq!(scan(&["--prefix", "a"]), "ab\na\n");
+    assert_eq!(scan(&["--from", "ab", "--reverse"]), "a\nab\n");
+    s.ok(&["compact", "db", "--column-family", "newest", "--quiet"]);
+    assert_eq!(scan(&[]), "b\nab\na\n");
+    s.ok(&["verify", "db"]);
+    s.ok(&["load", "db", &file, "--column-family", "made by load"]);
+    assert_eq!(s.ok(&["scan", "db", "--count", "--column-family", "made by load"]), "3\n");
+
+    s.run(&["get", "db", "k", "--column-family", "nope"]).fails(2, &["\"nope\" does not exist", "there are: default,"]);
+    s.run(&["put", "db", "k", "v", "--column-family", "nope"]).fails(2, &["\"nope\" does not exist"]);
+    s.run(&["create-cf", "db", "sessions"]).fails(2, &["already exists"]);
+    s.run(&["drop-cf", "db", "default"]).fails(2, &["cannot be dropped"]);
+    s.ok(&["drop-cf", "db", "sessions"]);
+    s.run(&["get", "db", "k", "--column-family", "sessions"]).fails(2, &["does not exist"]);
+}
