@@ -253,7 +253,8 @@ pub struct LoadArgs {
     #[arg(long)]
     pub skip_bad: bool,
     /// Records in a batch (all of a batch is written or nothing); a batch also ends at 8 MiB
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub batch: u64,
     /// Print `acked N` after each batch: N records are written so far
     #[arg(long)]
@@ -500,7 +501,7 @@ pub struct DumpArgs {
     /// Tables: print every version of every key
     #[arg(long)]
     pub entries: bool,
-    /// Entries or records at most
+    /// Entries or records at most, and blocks of a table's index
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     /// Print keys and values as hexadecimal, in full

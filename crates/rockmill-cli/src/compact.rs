@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use rockmill::compaction::MergeEngine;
 use rockmill::{BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, LevelStats, Ticker};
-use rockmill_io::{CountingFileSystem, PosixFileSystem};
+use rockmill_io::{CountingFileSystem, IoCounts, PosixFileSystem};
 use serde_json::{Map, Value, json};
 
 use crate::args::{BottommostArg, CompactArgs, EngineArg};
@@ -71,8 +71,8 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
     db.flush_cf(&cf)?;
     let before = levels(&db, &cf);
     let (counts, io, cpu, started) = (Counts::of(&db), fs.counts(), cpu::process_seconds(), Instant::now());
-    let bar = progress::spinner("compact", out.quiet);
-    with_progress(&db, counts, &bar, || db.compact_range_cf_opt(&cf, from.as_deref(), to.as_deref(), &options))?;
+    let bar = progress::bytes("compact", Some(before.iter().map(|l| l.bytes).sum()), out.quiet);
+    with_progress(&fs, io, &bar, || db.compact_range_cf_opt(&cf, from.as_deref(), to.as_deref(), &options))?;
     let wall = started.elapsed().as_secs_f64();
     let cpu = cpu::process_seconds() - cpu;
     let counts = Counts::of(&db).since(counts);
@@ -105,14 +105,14 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
         return out.note("nothing to compact");
     }
     out.note(format!(
-        "compacted {} into {} in {} ({} of CPU, {} system calls, {} jobs, {} of them moves)",
+        "compacted {} into {} in {} ({} of CPU, {} system calls, {}{})",
         output::size(counts.read),
         output::size(counts.written),
         output::seconds(wall),
         output::seconds(cpu),
         output::count(io.calls()),
-        counts.compactions + counts.moves,
-        counts.moves,
+        output::plural(counts.compactions + counts.moves, "job"),
+        if counts.moves == 0 { String::new() } else { format!(", of them {} moved without a copy", counts.moves) },
     ))?;
     out.note(format!("before: {}", in_words(&before)))?;
     out.note(format!("after:  {}", in_words(&after)))
@@ -127,16 +127,13 @@ fn in_words(levels: &[LevelRow]) -> String {
     let used: Vec<String> = levels
         .iter()
         .filter(|l| l.files > 0)
-        .map(|l| {
-            let s = if l.files == 1 { "" } else { "s" };
-            format!("L{} {} file{s} {}", l.level, output::count(l.files), output::size(l.bytes))
-        })
+        .map(|l| format!("L{} {} {}", l.level, output::plural(l.files, "file"), output::size(l.bytes)))
         .collect();
     if used.is_empty() { "no tables".to_owned() } else { used.join(", ") }
 }
 
-/// Runs `work` while another thread shows how far it is.
-fn with_progress<T>(db: &Db, before: Counts, bar: &ProgressBar, work: impl FnOnce() -> T) -> T {
+/// Runs `work` while another thread shows how far it is: bytes read, of those that the tree has.
+fn with_progress<T>(fs: &CountingFileSystem, before: IoCounts, bar: &ProgressBar, work: impl FnOnce() -> T) -> T {
     if bar.is_hidden() {
         return work();
     }
@@ -144,13 +141,11 @@ fn with_progress<T>(db: &Db, before: Counts, bar: &ProgressBar, work: impl FnOnc
     std::thread::scope(|scope| {
         scope.spawn(move || {
             while stopped.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
-                let now = Counts::of(db).since(before);
-                bar.set_message(format!(
-                    "{} jobs, {} read, {} written",
-                    now.compactions + now.moves,
-                    output::size(now.read),
-                    output::size(now.written)
-                ));
+                let now = fs.counts() - before;
+                // Data that moves down level by level is read more than once.
+                bar.set_length(bar.length().unwrap_or(0).max(now.read_bytes));
+                bar.set_position(now.read_bytes);
+                bar.set_message(format!("{} written", output::size(now.write_bytes)));
             }
         });
         let done = work();

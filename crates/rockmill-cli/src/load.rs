@@ -207,15 +207,15 @@ impl Loader<'_> {
             }));
         }
         let mut text = format!(
-            "loaded {} records ({}) in {}: {} records/s, {}/s",
-            output::count(self.records),
+            "loaded {} ({}) in {}: {} records/s, {}/s",
+            output::plural(self.records, "record"),
             output::size(self.record_bytes),
             output::seconds(seconds),
             output::count(rate as u64),
             output::size(byte_rate as u64),
         );
         if self.skipped > 0 {
-            text.push_str(&format!("; {} bad lines left out", output::count(self.skipped)));
+            text.push_str(&format!("; {} left out", output::plural(self.skipped, "bad line")));
         }
         if delayed + stopped >= 0.01 {
             text.push_str(&format!("; writers waited {}", output::seconds(delayed + stopped)));

@@ -200,6 +200,11 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// A number of things: `1 file`, `1,200 files`.
+pub fn plural(n: u64, thing: &str) -> String {
+    format!("{} {thing}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// Seconds for people: `3.21 s`, `4 min 5 s`.
 pub fn seconds(s: f64) -> String {
     if s < 120.0 { format!("{s:.2} s") } else { format!("{} min {} s", s as u64 / 60, s as u64 % 60) }
@@ -251,6 +256,8 @@ mod tests {
         assert_eq!(size(3 << 30), "3.0 GiB");
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
+        assert_eq!(plural(1, "file"), "1 file");
+        assert_eq!(plural(1200, "file"), "1,200 files");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(seconds(61.5), "61.50 s");
         assert_eq!(seconds(185.0), "3 min 5 s");

@@ -38,16 +38,6 @@ pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool
     bar
 }
 
-/// A spinner with a message, for work whose length is not known.
-pub fn spinner(what: impl Into<Cow<'static, str>>, quiet: bool) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, target(quiet)).with_prefix(what);
-    bar.set_style(style("{prefix} {spinner:.cyan} {elapsed} {msg}"));
-    if shown(quiet) {
-        bar.enable_steady_tick(Duration::from_millis(200));
-    }
-    bar
-}
-
 /// A bar over `total` things.
 pub fn count(what: impl Into<Cow<'static, str>>, total: u64, quiet: bool) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), target(quiet)).with_prefix(what);

@@ -279,9 +279,9 @@ fn words(f: &Family) -> Vec<String> {
     let ratio = f.compression_ratio().map_or_else(|| "-".to_owned(), |r| format!("{r:.2}"));
     vec![
         format!(
-            "space amplification {:.2}; a lookup asks at most {} sorted runs; compression ratio {ratio}",
+            "space amplification {:.2}; a lookup asks at most {}; compression ratio {ratio}",
             f.space_amplification(),
-            f.sorted_runs(),
+            output::plural(f.sorted_runs(), "sorted run"),
         ),
         format!(
             "about {} keys; in memtables {} entries, {}",

@@ -133,7 +133,7 @@ fn bad_lines_stop_a_load_or_are_counted() {
     let done = s.run(&[&flags[..], &["--skip-bad"]].concat());
     assert_eq!(done.code, 0);
     assert!(done.stderr.contains("warning: in.tsv:3: "), "{}", done.stderr);
-    assert!(done.text().contains("1 bad lines left out"), "{}", done.text());
+    assert!(done.text().contains("1 bad line left out"), "{}", done.text());
     assert_eq!(s.ok(&["scan", "db", "--keys-only"]), "a\nb\nc\n");
     let v: Value = serde_json::from_str(&s.run(&[&flags[..], &["--skip-bad", "--json", "--quiet"]].concat()).ok())
         .expect("an object");

@@ -40,7 +40,8 @@ pub fn run(dump: &mut Dump<'_>, out: &mut Out) -> Result<()> {
     }
     out.line(format!("\nIndex: {} data blocks", output::count(index.len() as u64)))?;
     let mut partition = None;
-    for (i, e) in index.iter().enumerate() {
+    let shown = usize::try_from(dump.left).unwrap_or(usize::MAX);
+    for (i, e) in index.iter().enumerate().take(shown) {
         if e.partition != partition {
             partition = e.partition;
             if let Some(p) = partition {
@@ -49,6 +50,9 @@ pub fn run(dump: &mut Dump<'_>, out: &mut Out) -> Result<()> {
         }
         let key = if user_keys { dump.show(&e.separator) } else { dump.show_key(&e.separator) };
         out.line(format!("  {i:>6}  offset {:>12}  size {:>10}  up to {key}", e.handle.offset, e.handle.size))?;
+    }
+    if shown < index.len() {
+        out.line(format!("  ... and {} more", output::count((index.len() - shown) as u64)))?;
     }
     if !tombstones.is_empty() {
         out.line(format!("\nRange deletions: {}", tombstones.len()))?;

@@ -130,10 +130,7 @@ pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
     print(&report, started.elapsed().as_secs_f64(), out)?;
     match report.problems.total {
         0 => Ok(()),
-        n => {
-            let s = if n == 1 { "" } else { "s" };
-            Err(CliError::problems(format!("{}: {} problem{s} found", args.db.display(), output::count(n))))
-        }
+        n => Err(CliError::problems(format!("{}: {} found", args.db.display(), output::plural(n, "problem")))),
     }
 }
 
@@ -243,21 +240,18 @@ fn print(report: &Report, seconds: f64, out: &mut Out) -> Result<()> {
             out.line(format!("{word}: {} more like these", output::count(more)))?;
         }
     }
-    let plural = |n: u64| if n == 1 { "" } else { "s" };
     out.note(format!(
-        "checked {} table{} ({}, {} entries), {} WAL{} ({} records) and {} in {}: {}",
-        output::count(report.tables),
-        plural(report.tables),
+        "checked {} ({}, {} entries), {} ({} records) and {} in {}: {}",
+        output::plural(report.tables, "table"),
         output::size(report.table_bytes),
         output::count(report.entries),
-        output::count(report.wals),
-        plural(report.wals),
+        output::plural(report.wals, "WAL"),
         output::count(report.wal_records),
         report.manifest.as_deref().unwrap_or("no MANIFEST"),
         output::seconds(seconds),
         match report.problems.total {
             0 => "all sound".to_owned(),
-            n => format!("{} problem{}", output::count(n), plural(n)),
+            n => output::plural(n, "problem"),
         },
     ))
 }
