@@ -114,9 +114,9 @@ fn load_reports_what_it_did() {
     assert_eq!(s.ok(&[&flags[..], &["--quiet"]].concat()), "");
 
     let jsonl = s.file("in.jsonl", "{\"user\":{\"id\":9},\"v\":[1]}\n");
-    s.ok(&["load", "db", &jsonl, "--key", "user.id", "--wal=off"]);
-    assert_eq!(s.ok(&["get", "db", "9"]), "{\"user\":{\"id\":9},\"v\":[1]}");
-    assert_eq!(s.files("db", ".sst").len(), 1, "without a WAL the data is in a table when load is done");
+    s.ok(&["load", "unlogged", &jsonl, "--key", "user.id", "--wal=off"]);
+    assert_eq!(s.ok(&["get", "unlogged", "9"]), "{\"user\":{\"id\":9},\"v\":[1]}");
+    assert_eq!(s.files("unlogged", ".sst").len(), 1, "without a WAL the data is in a table when load is done");
 
     let (a, b) = (s.file("a.txt", "one\ntwo\n"), s.file("b.txt", "three\n"));
     s.ok(&["load", "lines", &a, &b]);
