@@ -51,7 +51,7 @@ pub fn put_length_prefixed(dst: &mut Vec<u8>, s: &[u8]) {
 /// Number of bytes that [`put_varint64`] writes for `v`.
 #[inline]
 pub fn varint_len(v: u64) -> usize {
-    (((64 - (v | 1).leading_zeros()) as usize) + 6) / 7
+    ((64 - (v | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
 /// Reads a little-endian `u32` at `offset`, or `None` past the end.

@@ -14,7 +14,7 @@ use super::column_family::CfData;
 use super::install::add_files;
 use super::stats::Ticker;
 use super::tables::CfTables;
-use super::{DbInner, State};
+use super::{CfState, DbInner, State};
 use crate::compaction::strategy::{leveled, score};
 use crate::compaction::{Compaction, JobContext, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
@@ -161,9 +161,8 @@ fn pick_compaction(state: &mut State) -> Option<(Arc<CfData>, Compaction)> {
     let mut order: Vec<(f64, u32)> = state
         .cfs
         .iter()
-        .filter(|(_, c)| !c.cf.options.disable_auto_compactions)
+        .filter(|(_, c)| !c.cf.options.disable_auto_compactions && (c.scores.needs_compaction() || has_marked(c)))
         .map(|(&id, c)| (c.scores.max_score(), id))
-        .filter(|(score, _)| *score >= 1.0)
         .collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     for (_, id) in order {
@@ -175,6 +174,12 @@ fn pick_compaction(state: &mut State) -> Option<(Arc<CfData>, Compaction)> {
         }
     }
     None
+}
+
+/// True when a table that no job has yet is marked for compaction (RocksDB marks them in the MANIFEST).
+fn has_marked(c: &CfState) -> bool {
+    let mut files = c.version.levels.iter().flatten();
+    files.any(|f| f.entry.marked_for_compaction && !f.being_compacted.load(Ordering::Acquire))
 }
 
 /// Marks a compaction's inputs as taken. Under the lock that it was picked under.

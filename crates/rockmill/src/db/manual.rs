@@ -17,6 +17,17 @@ const WAIT: Duration = Duration::from_millis(200);
 impl Db {
     /// Writes the default column family's memtables as tables.
     pub fn flush(&self) -> Result<()> {
+        self.flush_opt(&FlushOptions::default())
+    }
+
+    /// Writes the default column family's memtables as tables.
+    pub fn flush_opt(&self, options: &FlushOptions) -> Result<()> {
+        let cf = self.inner.default_cf.clone();
+        self.flush_cfs_opt(&[cf], options)
+    }
+
+    /// Writes the memtables of every column family as tables.
+    pub fn flush_all(&self) -> Result<()> {
         let all: Vec<_> = self.inner.cfs.load().by_name.values().cloned().collect();
         let unlogged = self.inner.unlogged.swap(false, Ordering::AcqRel);
         let done = self.flush_cfs_opt(&all, &FlushOptions::default());
@@ -24,12 +35,6 @@ impl Db {
             self.inner.unlogged.store(true, Ordering::Release);
         }
         done
-    }
-
-    /// Writes the memtables of every column family as tables.
-    pub fn flush_opt(&self, options: &FlushOptions) -> Result<()> {
-        let cf = self.inner.default_cf.clone();
-        self.flush_cfs_opt(&[cf], options)
     }
 
     /// Writes a column family's memtables as tables.

@@ -282,7 +282,7 @@ impl Drop for Db {
             if unlogged && !db.opts.avoid_flush_during_shutdown && !db.shutdown.load(Ordering::Acquire) {
                 // Nobody can be told of a failure here; the data was written without a WAL, so its loss in a crash was
                 // accepted.
-                let _ = self.flush();
+                let _ = self.flush_all();
             }
         }
         self.stop_threads();

@@ -414,6 +414,12 @@ fn recover(
             // Not to be opened; read anyway, because edits about it follow. Whether that is allowed is checked below.
             return Ok((InternalKeyComparator::new(comparator_named(stored)), 64));
         };
+        if stored.ends_with(".u64ts") {
+            return Err(Error::not_supported(format!(
+                "{}: column family {name:?} has user-defined timestamps (comparator {stored})",
+                path.display()
+            )));
+        }
         let given = o.comparator.name();
         if given != stored {
             return Err(Error::invalid_argument(format!(
@@ -690,7 +696,7 @@ fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     if o.target_file_size_base == 0 || o.max_bytes_for_level_base == 0 {
         return bad("target_file_size_base and max_bytes_for_level_base must not be 0");
     }
-    if !(o.max_bytes_for_level_multiplier > 1.0) {
+    if o.max_bytes_for_level_multiplier.is_nan() || o.max_bytes_for_level_multiplier <= 1.0 {
         return bad("max_bytes_for_level_multiplier must be above 1");
     }
     use crate::options::CompressionType::{Bzip2, Xpress};

@@ -17,6 +17,8 @@ use crate::error::Result;
 use crate::range_del::FragmentedRangeTombstones;
 use crate::version::{FileMeta, Version};
 
+/// From (inclusive) to (exclusive) user keys; `None` unbounded.
+type Stretch = (Option<Vec<u8>>, Option<Vec<u8>>);
 type Tombstones = Option<Arc<FragmentedRangeTombstones>>;
 
 pub(crate) struct RangeView {
@@ -27,7 +29,7 @@ pub(crate) struct RangeView {
     /// Tombstones of memtables: they hold everywhere.
     memory: Vec<Arc<FragmentedRangeTombstones>>,
     /// Keys around the current one where no table has tombstones: from (inclusive; `None` unbounded) to (exclusive).
-    quiet: Option<(Option<Vec<u8>>, Option<Vec<u8>>)>,
+    quiet: Option<Stretch>,
     /// Tombstones of the tables around the key that was asked for last, when there were any, and for which key.
     active: Vec<Arc<FragmentedRangeTombstones>>,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rockmill_format::key::MAX_SEQUENCE;
 use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, ValueType};
 
-use super::aggregator::Coverage;
+use super::coverage::Coverage;
 use super::{FragmentedRangeTombstones, RangeTombstone, TruncatedRangeTombstones};
 
 /// The tombstones of a compaction's (or flush's) inputs.

@@ -3,18 +3,16 @@
 //!
 //! - [`FragmentedRangeTombstones`]: one memtable's or table's tombstones, made to be searched.
 //! - [`TruncatedRangeTombstones`]: a table's, cut to the table's boundaries.
-//! - [`RangeDelAggregator`]: those of all places an iterator reads.
 //! - [`CompactionRangeDel`]: those of a compaction's inputs, by snapshot stripe, and what goes into its outputs.
 
-mod aggregator;
 mod compaction;
+mod coverage;
 mod truncated;
 
 use std::collections::BTreeMap;
 
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-pub use aggregator::{RangeDelAggregator, SharedRangeDels};
 pub use compaction::{CompactionRangeDel, OutputTombstone};
 pub use truncated::TruncatedRangeTombstones;
 

@@ -196,7 +196,7 @@ mod tests {
             VersionEdit { new_files: vec![(9, file(1, "a", "c", 1))], ..Default::default() },
         ];
         for edit in bad {
-            assert!(build(&empty(), &[edit.clone()]).is_err(), "{edit:?}");
+            assert!(build(&empty(), std::slice::from_ref(&edit)).is_err(), "{edit:?}");
         }
     }
 }

@@ -94,13 +94,16 @@ struct CfState {
     cursors: BTreeMap<u32, InternalKey>,
 }
 
+/// From a column family's name and stored comparator name to its order and number of levels.
+pub type CfOrder<'a> = dyn FnMut(&str, &str) -> Result<(InternalKeyComparator, usize)> + 'a;
+
 /// Reads CURRENT and the MANIFEST it names. `cf_order` gives comparator and level count for a column family's name
 /// and stored comparator name (an error when they do not fit; for read-only inspection a caller may accept any).
 pub fn recover_manifest(
     fs: &dyn FileSystem,
     dir: &Path,
     purge: &Arc<PurgeQueue>,
-    cf_order: &mut dyn FnMut(&str, &str) -> Result<(InternalKeyComparator, usize)>,
+    cf_order: &mut CfOrder<'_>,
 ) -> Result<RecoveredState> {
     let manifest_number = current_manifest(fs, dir)?;
     let path = dir.join(filename::manifest(manifest_number));
@@ -163,7 +166,7 @@ pub fn for_each_edit(fs: &dyn FileSystem, path: &Path, f: &mut dyn FnMut(Version
 struct Recovery<'a> {
     path: &'a PathBuf,
     purge: &'a Arc<PurgeQueue>,
-    cf_order: &'a mut dyn FnMut(&str, &str) -> Result<(InternalKeyComparator, usize)>,
+    cf_order: &'a mut CfOrder<'a>,
     cfs: BTreeMap<u32, CfState>,
     db_id: Option<String>,
     next_file_number: Option<u64>,

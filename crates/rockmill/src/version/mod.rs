@@ -15,7 +15,7 @@ use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
 pub use manifest::{
-    LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, recover_manifest,
+    CfOrder, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, recover_manifest,
     set_current,
 };
 

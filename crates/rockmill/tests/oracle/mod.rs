@@ -333,7 +333,7 @@ pub fn from_hex(text: &str) -> Vec<u8> {
     if text == "-" {
         return vec![];
     }
-    assert!(text.len() % 2 == 0 && text.is_ascii(), "not hex: {text}");
+    assert!(text.len().is_multiple_of(2) && text.is_ascii(), "not hex: {text}");
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("hex")).collect()
 }
 

@@ -1,18 +1,14 @@
-//! The range tombstones of all places that an iterator reads.
+//! Several lists of range tombstones, asked for those over one key after another.
 //!
-//! Between two neighbouring bounds of any of the lists, the tombstones over a key are the same. The aggregator keeps
+//! Between two neighbouring bounds of any of the lists, the tombstones over a key are the same. [`Coverage`] keeps
 //! that interval and the sequence numbers over it: as long as keys stay inside, in whichever direction they move, a
 //! question is two comparisons. A key outside finds the lists' pieces anew, each from where its cursor stood.
 
 use std::cmp::Ordering as KeyOrdering;
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-use super::{FragmentedRangeTombstones, TruncatedRangeTombstones};
+use super::TruncatedRangeTombstones;
 
 /// A bound of the interval: which list's, and which of its bounds.
 #[derive(Debug, Clone, Copy)]
@@ -187,103 +183,4 @@ fn locate(bounds: &[Vec<u8>], cursor: usize, key: &[u8], cmp: &InternalKeyCompar
         .flatten()
         .find(|&n| n <= bounds.len() && fits(n))
         .unwrap_or_else(|| bounds.partition_point(|b| cmp.compare_user(b, key).is_le()))
-}
-
-/// The tombstones visible at a snapshot of the memtables, tables and levels that an iterator reads (RocksDB's
-/// `ReadRangeDelAggregator`).
-#[derive(Debug)]
-pub struct RangeDelAggregator {
-    coverage: Coverage,
-    snapshot: SequenceNumber,
-    files: HashSet<u64>,
-}
-
-impl RangeDelAggregator {
-    /// Without tombstones so far.
-    pub fn new(cmp: InternalKeyComparator, snapshot: SequenceNumber) -> Self {
-        Self { coverage: Coverage::new(cmp), snapshot, files: HashSet::new() }
-    }
-
-    /// True without a tombstone.
-    pub fn is_empty(&self) -> bool {
-        self.coverage.is_empty()
-    }
-
-    /// Adds tombstones; at any time.
-    pub fn add(&mut self, tombstones: TruncatedRangeTombstones) {
-        self.coverage.add(tombstones);
-    }
-
-    /// Notes that a file's tombstones are being added; false if they were before.
-    pub fn add_file(&mut self, number: u64) -> bool {
-        self.files.insert(number)
-    }
-
-    /// True if a visible tombstone deletes version `seq` of `user_key`. Cheapest for keys that move in one direction.
-    #[inline]
-    pub fn covers(&mut self, user_key: &[u8], seq: SequenceNumber) -> bool {
-        self.max_covering(user_key, seq) > seq
-    }
-
-    /// The newest visible tombstone over version `seq` of `user_key`, whether or not newer than it; 0 none.
-    #[inline]
-    pub fn max_covering(&mut self, user_key: &[u8], seq: SequenceNumber) -> SequenceNumber {
-        let snapshot = self.snapshot;
-        let seqs = self.coverage.over(user_key, seq);
-        seqs.get(seqs.partition_point(|&s| s > snapshot)).copied().unwrap_or(0)
-    }
-}
-
-/// An aggregator shared by an iterator, which asks, and the level iterators below it, which add the tombstones of each
-/// file that they open.
-#[derive(Clone)]
-pub struct SharedRangeDels {
-    inner: Arc<Shared>,
-}
-
-struct Shared {
-    any: AtomicBool,
-    aggregator: Mutex<RangeDelAggregator>,
-}
-
-impl SharedRangeDels {
-    /// Without tombstones so far.
-    pub fn new(cmp: InternalKeyComparator, snapshot: SequenceNumber) -> Self {
-        let aggregator = Mutex::new(RangeDelAggregator::new(cmp, snapshot));
-        Self { inner: Arc::new(Shared { any: AtomicBool::new(false), aggregator }) }
-    }
-
-    /// Adds a memtable's tombstones.
-    pub fn add_memtable(&self, list: Arc<FragmentedRangeTombstones>) {
-        self.add(TruncatedRangeTombstones::whole(list));
-    }
-
-    /// Adds a file's tombstones, unless they were added before.
-    pub fn add_file(&self, file: &crate::version::FileMeta, list: Option<&Arc<FragmentedRangeTombstones>>) {
-        let Some(list) = list.filter(|l| !l.is_empty()) else { return };
-        let mut aggregator = self.inner.aggregator.lock();
-        if aggregator.add_file(file.number()) {
-            let cmp = aggregator.coverage.cmp().clone();
-            let entry = &file.entry;
-            let cut = TruncatedRangeTombstones::of_file(Arc::clone(list), &entry.smallest, &entry.largest, &cmp);
-            aggregator.add(cut);
-            self.inner.any.store(true, Ordering::Release);
-        }
-    }
-
-    /// Adds tombstones.
-    pub fn add(&self, tombstones: TruncatedRangeTombstones) {
-        if !tombstones.is_empty() {
-            self.inner.aggregator.lock().add(tombstones);
-            // Release: the level iterator that adds and the iterator that asks run on one thread or are handed over
-            // with synchronisation; the lock, taken after the flag is seen, orders the list itself.
-            self.inner.any.store(true, Ordering::Release);
-        }
-    }
-
-    /// See [`RangeDelAggregator::covers`]; one load when there are no tombstones.
-    #[inline]
-    pub fn covers(&self, user_key: &[u8], seq: SequenceNumber) -> bool {
-        self.inner.any.load(Ordering::Acquire) && self.inner.aggregator.lock().covers(user_key, seq)
-    }
 }
