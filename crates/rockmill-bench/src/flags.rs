@@ -56,7 +56,8 @@ impl Value for String {
 /// Declares the flags once: their fields, defaults, parsing, help text and JSON.
 macro_rules! flags {
     ($($help:literal $name:ident: $t:ty = $default:expr;)*) => {
-        /// The flags of a run. Names, meanings and defaults are db_bench's (RocksDB 7.8) unless the text says otherwise.
+        /// The flags of a run. Names, meanings and defaults are db_bench's (RocksDB 7.8) unless the text says
+        /// otherwise.
         #[derive(Debug, Clone, PartialEq)]
         pub struct Flags {
             $(#[doc = $help] pub $name: $t,)*
