@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering;
 
 use rockmill_format::batch::BatchRep;
 use rockmill_format::filename::{self, FileType};
-use rockmill_format::log::{LogEvent, LogReader, RecoveryAction};
+use rockmill_format::log::{LogEvent, LogReader, RecoveryAction, RecoveryMode};
 use rockmill_format::{FormatError, SequenceNumber};
 
 use super::install::add_files;
 use super::switch::arena_block_size;
+use super::wal::Follows;
 use super::write::parts;
 use super::{CfState, DbInner};
 use crate::compaction::flush;
@@ -36,10 +37,15 @@ struct Replay {
     next: SequenceNumber,
     /// A WAL ended in a hole (point-in-time recovery): later ones count only if they go on exactly there.
     hole: Option<u64>,
+    /// The hole may be none: behind the end of a whole recycled WAL stand bytes of its earlier use, which look like an
+    /// old record, or like damage where the end fell inside one.
+    hole_is_doubtful: bool,
     /// Something was replayed.
     any: bool,
-    /// Largest WAL number seen.
+    /// The WAL of the last record replayed; files without a record count for nothing.
     last_wal: u64,
+    /// WALs below this hold nothing that is not in tables, and may be gone.
+    oldest: u64,
 }
 
 impl DbInner {
@@ -47,14 +53,20 @@ impl DbInner {
     /// written as tables (not yet in a MANIFEST: the caller writes a new one with the whole state).
     pub(crate) fn recover_wals(self: &Arc<Self>, logs: &[u64], flush_full: bool) -> Result<()> {
         let oldest = self.state.lock().cfs.values().map(|c| c.log_number).min().unwrap_or(0);
-        let mut replay = Replay { next: self.last_sequence() + 1, hole: None, any: false, last_wal: 0 };
+        let mut replay = Replay {
+            next: self.last_sequence() + 1,
+            hole: None,
+            hole_is_doubtful: false,
+            any: false,
+            last_wal: 0,
+            oldest,
+        };
         for &number in logs.iter().filter(|&&n| n >= oldest) {
             self.next_file.fetch_max(number + 1, Ordering::AcqRel);
             self.replay_wal(number, &mut replay, flush_full)?;
-            replay.last_wal = number;
         }
         if let Some(at) = replay.hole {
-            self.check_tables_not_ahead(at)?;
+            self.check_tables_not_ahead(at, &replay)?;
         }
         if replay.any {
             self.last_sequence.fetch_max(replay.next - 1, Ordering::AcqRel);
@@ -98,6 +110,7 @@ impl DbInner {
                 RecoveryAction::Stop { hole } => {
                     if hole {
                         replay.hole = Some(number);
+                        replay.hole_is_doubtful = reader.is_recycled() && replay.last_wal == number;
                     }
                     return Ok(());
                 }
@@ -123,6 +136,27 @@ impl DbInner {
         let sequence = batch.sequence();
         if *first {
             *first = false;
+            // The WAL before this one lost its end between two records, or as a whole.
+            if let Some(follows) = Follows::read(&batch)
+                && follows.wal >= replay.oldest
+                && (replay.last_wal != follows.wal || replay.next != follows.end)
+                && replay.hole.is_none()
+            {
+                match self.opts.wal_recovery_mode {
+                    RecoveryMode::PointInTime => {
+                        replay.hole = Some(follows.wal);
+                        replay.hole_is_doubtful = false;
+                    }
+                    RecoveryMode::AbsoluteConsistency => {
+                        return Err(FormatError::corruption(
+                            format!("WAL {:06}.log, which this one follows, has lost its end", follows.wal),
+                            0,
+                        ));
+                    }
+                    // These two take what there is.
+                    RecoveryMode::TolerateCorruptedTailRecords | RecoveryMode::SkipAnyCorruptedRecords => {}
+                }
+            }
             if replay.hole.is_some() {
                 if sequence != replay.next {
                     return Ok(Applied::BehindHole);
@@ -149,16 +183,22 @@ impl DbInner {
         drop(state);
         replay.next = seq;
         replay.any = true;
+        replay.last_wal = number;
         *record = batch.into_bytes();
         Ok(Applied::Yes)
     }
 
     /// After point-in-time recovery stopped inside WAL `at`, a column family whose tables hold data from later WALs
     /// would be ahead of the others: the database would not be at one point in time (RocksDB's check).
-    fn check_tables_not_ahead(&self, at: u64) -> Result<()> {
+    ///
+    /// Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in time.
+    /// RocksDB would refuse a database that lost nothing.
+    fn check_tables_not_ahead(&self, at: u64, replay: &Replay) -> Result<()> {
         let state = self.state.lock();
         for c in state.cfs.values() {
-            if c.log_number > at && c.version.num_files() > 0 {
+            let mut files = c.version.levels.iter().flatten();
+            let ahead = files.any(|f| !replay.hole_is_doubtful || f.entry.largest_seqno >= replay.next);
+            if c.log_number > at && ahead {
                 return Err(Error::corruption(format!(
                     "{}: the WAL {:06}.log is damaged and tables of column family {:?} are newer than it; the database \
                      cannot be brought to one point in time (another recovery mode may open it with a loss)",

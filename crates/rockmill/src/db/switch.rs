@@ -137,7 +137,7 @@ impl DbInner {
         let number = self.new_file_number();
         let recycle = wal.recycle.pop();
         let created = self.create_wal(number, recycle);
-        let fresh = match created {
+        let mut fresh = match created {
             Ok(w) => w,
             Err(e) => {
                 drop(wal);
@@ -145,6 +145,9 @@ impl DbInner {
                 return Err(e);
             }
         };
+        if let Some(before) = &wal.current {
+            fresh.follow(before);
+        }
         let left = wal.current.replace(fresh);
         let mut size = 0;
         if let Some(old) = left {

@@ -272,13 +272,13 @@ impl DbInner {
             return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
         };
         let n = if members.is_empty() {
-            current.add_record(own.as_bytes())?
+            current.add_batch(own)?
         } else {
             let mut merged = own.clone();
             for m in members {
                 merged.append(&m.rep.lock());
             }
-            current.add_record(merged.as_bytes())?
+            current.add_batch(&merged)?
         };
         self.stats.add(Ticker::WalBytes, n);
         self.stats.add(Ticker::WriteGroups, 1);
