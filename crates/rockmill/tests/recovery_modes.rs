@@ -1,0 +1,195 @@
+//! The four WAL recovery modes over a whole database, with RocksDB's `ldb` as the judge of the default one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rockmill::{Db, ErrorKind, IteratorMode, Options, RecoveryMode, Result};
+
+const RECORDS: u32 = 40;
+
+fn key(n: u32) -> String {
+    format!("key{n:04}")
+}
+
+fn value(n: u32) -> Vec<u8> {
+    format!("{n}-").bytes().chain(std::iter::repeat_n(b'v', 3000)).collect()
+}
+
+fn options(mode: RecoveryMode) -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.create_missing_column_families(true);
+    o.set_wal_recovery_mode(mode);
+    o
+}
+
+/// A copy of the directory as a killed process leaves it: everything that was handed to the kernel.
+fn copy(from: &Path) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("db");
+    fs::create_dir(&to).unwrap();
+    for e in fs::read_dir(from).unwrap() {
+        let e = e.unwrap();
+        fs::copy(e.path(), to.join(e.file_name())).unwrap();
+    }
+    (dir, to)
+}
+
+fn wals(path: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(path).unwrap().map(|e| e.unwrap().path());
+    let mut logs: Vec<_> = files.filter(|p| p.extension().is_some_and(|e| e == "log")).collect();
+    logs.sort();
+    logs
+}
+
+fn read(db: &Db) -> BTreeMap<String, Vec<u8>> {
+    let all = db.iterator(IteratorMode::Start).map(|kv| kv.unwrap());
+    all.map(|(k, v)| (String::from_utf8(k.into()).unwrap(), v.into())).collect()
+}
+
+fn open(path: &Path, mode: RecoveryMode) -> Result<BTreeMap<String, Vec<u8>>> {
+    let (_keep, path) = copy(path);
+    let contents = read(&Db::open(&options(mode), &path)?);
+    // What recovery decided stays decided: it is in tables now.
+    assert_eq!(contents, read(&Db::open(&options(RecoveryMode::AbsoluteConsistency), &path)?));
+    Ok(contents)
+}
+
+/// The keys that RocksDB finds, or `None` when it refuses to open; `Err` without RocksDB's tool.
+fn rocksdb(path: &Path) -> std::result::Result<Option<Vec<String>>, String> {
+    let (_keep, path) = copy(path);
+    let out = Command::new("ldb")
+        .arg(format!("--db={}", path.display()))
+        .arg("scan")
+        .output()
+        .map_err(|e| format!("skipped: comparison with ldb: {e} (Debian: rocksdb-tools)"))?;
+    if !out.status.success() {
+        return Ok(None);
+    }
+    let text = String::from_utf8_lossy(&out.stdout);
+    Ok(Some(text.lines().filter_map(|l| l.split_once(" : ")).map(|(k, _)| k.to_owned()).collect()))
+}
+
+fn assert_like_rocksdb(what: &str, path: &Path, ours: &Result<BTreeMap<String, Vec<u8>>>) {
+    match rocksdb(path) {
+        Err(skip) => println!("{skip}"),
+        Ok(theirs) => {
+            let ours = ours.as_ref().ok().map(|c| c.keys().cloned().collect::<Vec<_>>());
+            assert_eq!(ours, theirs, "{what}: ours and RocksDB's");
+        }
+    }
+}
+
+/// A database with everything in one WAL.
+fn with_one_wal() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let db = Db::open(&options(RecoveryMode::PointInTime), &path).unwrap();
+    for n in 0..RECORDS {
+        db.put(key(n), value(n)).unwrap();
+    }
+    copy(&path)
+}
+
+fn prefix(n: u32) -> Vec<String> {
+    (0..n).map(key).collect()
+}
+
+fn keys(r: &Result<BTreeMap<String, Vec<u8>>>) -> Vec<String> {
+    r.as_ref().map(|c| c.keys().cloned().collect()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn a_sound_wal_opens_in_every_mode() {
+    let (_keep, path) = with_one_wal();
+    use RecoveryMode::*;
+    for mode in [TolerateCorruptedTailRecords, AbsoluteConsistency, PointInTime, SkipAnyCorruptedRecords] {
+        let got = open(&path, mode);
+        assert_eq!(keys(&got), prefix(RECORDS), "{mode:?}");
+        assert_eq!(got.unwrap()[&key(7)], value(7));
+    }
+}
+
+#[test]
+fn a_tail_cut_by_a_crash() {
+    let (_keep, path) = with_one_wal();
+    let wal = &wals(&path)[0];
+    let len = fs::metadata(wal).unwrap().len();
+    fs::OpenOptions::new().write(true).open(wal).unwrap().set_len(len - 1000).unwrap();
+    use RecoveryMode::*;
+    for mode in [TolerateCorruptedTailRecords, PointInTime, SkipAnyCorruptedRecords] {
+        assert_eq!(keys(&open(&path, mode)), prefix(RECORDS - 1), "{mode:?}");
+    }
+    let e = open(&path, AbsoluteConsistency).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Corruption);
+    assert!(e.to_string().contains(".log"), "{e}");
+    assert_like_rocksdb("cut tail", &path, &open(&path, PointInTime));
+}
+
+#[test]
+fn a_record_damaged_in_the_middle() {
+    let (_keep, path) = with_one_wal();
+    let wal = &wals(&path)[0];
+    let mut bytes = fs::read(wal).unwrap();
+    // In the second record of the second 32 KiB block, clear of block boundaries.
+    let at = 32 * 1024 + 6000;
+    bytes[at] ^= 0x10;
+    fs::write(wal, &bytes).unwrap();
+    use RecoveryMode::*;
+    let before = keys(&open(&path, PointInTime));
+    assert!((9..13).contains(&before.len()), "{}", before.len());
+    assert_eq!(before, prefix(before.len() as u32));
+    for mode in [TolerateCorruptedTailRecords, AbsoluteConsistency] {
+        let e = open(&path, mode).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{mode:?}");
+        assert!(e.to_string().contains(".log"), "{e}");
+    }
+    let rest = keys(&open(&path, SkipAnyCorruptedRecords));
+    assert!(rest.len() > before.len() && rest.len() < RECORDS as usize, "{} of {RECORDS}", rest.len());
+    assert!(rest.contains(&key(RECORDS - 1)), "what follows the damage is kept");
+    assert_like_rocksdb("damaged middle", &path, &open(&path, PointInTime));
+}
+
+#[test]
+fn a_hole_in_an_older_wal() {
+    // A flush of one column family begins a new WAL while the other's data stays in the old one.
+    let dir = tempfile::tempdir().unwrap();
+    let live = dir.path().join("db");
+    let o = options(RecoveryMode::PointInTime);
+    let db = Db::open_cf(&o, &live, ["default", "other"]).unwrap();
+    let other = db.cf_handle("other").unwrap();
+    for n in 0..RECORDS / 2 {
+        db.put(key(n), value(n)).unwrap();
+    }
+    db.put_cf(&other, "o", "1").unwrap();
+    db.flush_cf(&other).unwrap();
+    for n in RECORDS / 2..RECORDS {
+        db.put(key(n), value(n)).unwrap();
+    }
+    let (_keep, path) = copy(&live);
+    assert_eq!(wals(&path).len(), 2, "two live WALs");
+    let open = |path: &Path, mode| -> Result<Vec<String>> {
+        let (_keep, path) = copy(path);
+        let db = Db::open_cf(&options(mode), &path, ["default", "other"])?;
+        Ok(read(&db).into_keys().collect())
+    };
+    assert_eq!(open(&path, RecoveryMode::PointInTime).unwrap(), prefix(RECORDS));
+
+    // The older WAL is damaged, and a table of the other column family is newer than the damage: no point in time.
+    let old = &wals(&path)[0];
+    let mut bytes = fs::read(old).unwrap();
+    bytes[9000] ^= 1;
+    fs::write(old, &bytes).unwrap();
+    let e = open(&path, RecoveryMode::PointInTime).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Corruption);
+    assert!(e.to_string().contains("other"), "{e}");
+    // Skipping the damage keeps the rest of both WALs.
+    let rest = open(&path, RecoveryMode::SkipAnyCorruptedRecords).unwrap();
+    assert!(rest.contains(&key(RECORDS - 1)) && rest.len() < RECORDS as usize);
+    match rocksdb(&path) {
+        Err(skip) => println!("{skip}"),
+        Ok(theirs) => assert_eq!(theirs, None, "RocksDB refuses it, too"),
+    }
+}
