@@ -100,8 +100,8 @@ impl Outcome {
         }
         let u = &self.usage;
         text += &format!(
-            "  cpu {:.2} s user {:.2} s system; peak RSS {:.1} MB; device {:.1} MB read {:.1} MB written; calls {} read \
-             {} write\n",
+            "  cpu {:.2} s user {:.2} s system; peak RSS {:.1} MB; device {:.1} MB read {:.1} MB written; calls {} \
+             read {} write\n",
             u.user.as_secs_f64(),
             u.system.as_secs_f64(),
             u.peak_rss_bytes as f64 / MIB,

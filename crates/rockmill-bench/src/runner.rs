@@ -85,8 +85,8 @@ impl Runner<'_> {
         let f = self.flags;
         let raw = f.num as f64 * (f.key_size + f.value_size) as f64 / f64::from(1 << 20);
         let text = format!(
-            "Rockmill:   version {}\nKeys:       {} bytes each\nValues:     {} bytes each ({} bytes after compression)\n\
-             Entries:    {}\nRawSize:    {raw:.1} MB (estimated)\nCompression: {}\nThreads:    {}\n\
+            "Rockmill:   version {}\nKeys:       {} bytes each\nValues:     {} bytes each ({} bytes after \
+             compression)\nEntries:    {}\nRawSize:    {raw:.1} MB (estimated)\nCompression: {}\nThreads:    {}\n\
              ------------------------------------------------\n",
             env!("CARGO_PKG_VERSION"),
             f.key_size,
