@@ -1,0 +1,113 @@
+//! `kill -9` of `rockmill load`, many times: what it acknowledged is there, and `rockmill verify` finds all in order.
+
+mod cli_support;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use cli_support::{ROCKMILL, Sandbox};
+
+const ROWS: usize = 60_000;
+
+fn row(n: usize) -> (String, String) {
+    let word = ["granite", "basalt", "slate", "marble", "flint"][n % 5];
+    // Keys in no order, values of many lengths.
+    (format!("rock/{:06}", n * 7919 % 100_003), format!("{n} {}", word.repeat(n % 40)))
+}
+
+/// Starts a load of the file's rows, kills it after `delay`, and gives the last acknowledged number of rows.
+fn load_and_kill(sandbox: &Sandbox, flags: &[&str], delay: Duration) -> Option<usize> {
+    let mut child = Command::new(ROCKMILL)
+        .args(["load", "db", "rows.tsv", "--ack", "--batch", "50", "--quiet"])
+        .args(flags)
+        .current_dir(sandbox.dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let stdout = child.stdout.take().expect("a pipe");
+    let reader = std::thread::spawn(move || {
+        let mut last = None;
+        for line in BufReader::new(stdout).lines() {
+            let line = line.expect("the command's output");
+            if let Some(n) = line.strip_prefix("acked ") {
+                last = Some(n.parse().expect("a number"));
+            }
+        }
+        last
+    });
+    std::thread::sleep(delay);
+    child.kill().expect("SIGKILL");
+    child.wait().expect("the command's end");
+    reader.join().expect("acknowledgements")
+}
+
+fn rounds(flags: &[&str], rounds: usize) {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}, flags {flags:?}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let sandbox = Sandbox::new();
+    let rows: Vec<_> = (0..ROWS).map(row).collect();
+    let text: String = rows.iter().map(|(k, v)| format!("{k}\t{v}\n")).collect();
+    sandbox.file("rows.tsv", text);
+    let mut acknowledged = 0;
+    for round in 0..rounds {
+        // Each round loads into a new database: what is there must be a beginning of the file.
+        let _ = fs::remove_dir_all(sandbox.path("db"));
+        let Some(acked) = load_and_kill(&sandbox, flags, Duration::from_millis(rng.u64(20..500))) else { continue };
+        acknowledged += acked;
+        let done = sandbox.run(&["scan", "db"]);
+        assert_eq!(done.code, 0, "round {round}: {}", done.stderr);
+        let scanned = String::from_utf8(done.stdout).expect("text");
+        let count = scanned.lines().count();
+        assert!(count >= acked, "round {round}: {acked} acknowledged, {count} there");
+        let mut expected: Vec<_> = rows[..count.min(ROWS)].iter().map(|(k, v)| format!("{k}\t{v}")).collect();
+        expected.sort();
+        assert!(scanned.lines().eq(expected), "round {round}: {count} rows, not the first {count} of the file");
+        let done = sandbox.run(&["verify", "db"]);
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert_eq!(done.code, 0, "round {round}: {said}{}", done.stderr);
+    }
+    assert!(acknowledged > 0, "every load was killed before its first batch: the test sees nothing");
+    // The last database takes the whole file, on top of what it has.
+    let done = sandbox.run(&["load", "db", "rows.tsv", "--quiet"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let done = sandbox.run(&["compact", "db", "--quiet"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let done = sandbox.run(&["scan", "db"]);
+    let mut expected: Vec<_> = rows.iter().map(|(k, v)| format!("{k}\t{v}\n")).collect();
+    expected.sort();
+    assert!(done.stdout == expected.concat().into_bytes(), "the whole file was loaded, but other rows are there");
+}
+
+#[test]
+fn acknowledged_rows_survive_kill() {
+    rounds(&[], 12);
+}
+
+#[test]
+fn acknowledged_synced_rows_survive_kill() {
+    rounds(&["--sync"], 6);
+}
+
+/// Without a log nothing is promised before the command ends, but the database is sound.
+#[test]
+fn a_load_without_a_log_leaves_a_sound_database() {
+    let sandbox = Sandbox::new();
+    let text: String = (0..ROWS).map(row).map(|(k, v)| format!("{k}\t{v}\n")).collect();
+    sandbox.file("rows.tsv", text);
+    for delay in [30, 100, 250] {
+        load_and_kill(&sandbox, &["--wal", "off"], Duration::from_millis(delay));
+        if sandbox.path("db/CURRENT").exists() {
+            let done = sandbox.run(&["verify", "db"]);
+            assert_eq!(done.code, 0, "{}{}", String::from_utf8_lossy(&done.stdout), done.stderr);
+        }
+    }
+    let done = sandbox.run(&["load", "db", "rows.tsv", "--wal", "off", "--quiet"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let done = sandbox.run(&["scan", "db"]);
+    assert_eq!(done.stdout.split(|b| *b == b'\n').count(), ROWS + 1);
+}
