@@ -1,7 +1,7 @@
 //! Reading files: `pread` at any offset, or front to back.
 
 use super::sys::{self, Advice};
-use crate::aligned::{ALIGNMENT, AlignedBuf, align_down, align_up};
+use crate::aligned::{ALIGNMENT, AlignedBuf};
 use crate::error::path_error;
 use crate::fs::{RandomAccessFile, SequentialFile};
 use std::cell::RefCell;
@@ -10,10 +10,14 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Largest piece of one unaligned direct read: what a thread's bounce buffer grows to at most.
 const BOUNCE_BYTES_MAX: usize = 1 << 20;
+
+/// Alignment of direct reads that is tried first: the logical block of most devices. A 4 KiB block of a table that stands
+/// anywhere in its file then costs little more than itself, not two pages.
+const BLOCK_BYTES_MIN: u64 = 512;
 
 thread_local! {
     static BOUNCE: RefCell<AlignedBuf> = const { RefCell::new(AlignedBuf::empty()) };
@@ -27,6 +31,8 @@ pub(super) struct PosixRandomAccessFile {
     size: u64,
     /// Atomic because the first read may find out that the file system takes the flag but not the reads.
     direct: AtomicBool,
+    /// Alignment of direct reads, in bytes: a power of two. Raised when the file system refuses a smaller one.
+    block: AtomicU64,
 }
 
 impl PosixRandomAccessFile {
@@ -45,7 +51,13 @@ impl PosixRandomAccessFile {
             // Point lookups: the kernel's own readahead would read many times what is asked. Who scans calls prefetch.
             sys::advise(&file, 0, 0, Advice::Random);
         }
-        Ok(Self { file, path: path.to_path_buf(), size, direct: AtomicBool::new(direct) })
+        Ok(Self {
+            file,
+            path: path.to_path_buf(),
+            size,
+            direct: AtomicBool::new(direct),
+            block: AtomicU64::new(BLOCK_BYTES_MIN),
+        })
     }
 
     #[cold]
@@ -71,10 +83,11 @@ impl PosixRandomAccessFile {
         while done < buf.len() {
             let at = offset + done as u64;
             let rest = &mut buf[done..];
-            let aligned = at.is_multiple_of(ALIGNMENT as u64)
-                && rest.len().is_multiple_of(ALIGNMENT)
+            let block = self.block.load(Ordering::Relaxed);
+            let aligned = at.is_multiple_of(block)
+                && (rest.len() as u64).is_multiple_of(block)
                 && rest.as_ptr().addr().is_multiple_of(ALIGNMENT);
-            let read = if aligned { self.file.read_at(rest, at) } else { self.read_bounced(at, rest) };
+            let read = if aligned { self.file.read_at(rest, at) } else { self.read_bounced(at, rest, block) };
             match read {
                 Ok(0) => break,
                 Ok(n) => {
@@ -85,6 +98,10 @@ impl PosixRandomAccessFile {
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // The device's blocks are larger: once for each file.
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) && block < ALIGNMENT as u64 => {
+                    self.block.store(ALIGNMENT as u64, Ordering::Relaxed);
+                }
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                     sys::clear_direct(&self.file).map_err(|e| self.error(at, e))?;
                     self.direct.store(false, Ordering::Relaxed);
@@ -97,11 +114,11 @@ impl PosixRandomAccessFile {
     }
 
     /// One read of the aligned range around the wanted one, of which the wanted part is copied out.
-    fn read_bounced(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        let start = align_down(offset);
+    fn read_bounced(&self, offset: u64, out: &mut [u8], block: u64) -> io::Result<usize> {
+        let start = offset & !(block - 1);
         let before = (offset - start) as usize;
         let wanted = out.len().min(BOUNCE_BYTES_MAX - before);
-        let span = align_up((before + wanted) as u64) as usize;
+        let span = (before + wanted).next_multiple_of(block as usize);
         BOUNCE.with_borrow_mut(|bounce| {
             // Doubled, so that slowly rising sizes do not allocate each time.
             bounce.grow(span.next_power_of_two(), 0);
