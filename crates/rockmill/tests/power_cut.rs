@@ -49,8 +49,11 @@ fn try_open(fs: &MemFileSystem, recycle: bool) -> rockmill::Result<Db> {
     Db::open_cf_descriptors(&options, path(), FAMILIES.map(|f| ColumnFamilyDescriptor::new(f, options.clone())))
 }
 
+/// A key and its new value; `None` deletes it.
+type Change = (Vec<u8>, Option<Vec<u8>>);
+
 /// Operation `n`: per column family, what it puts, and what it deletes (`None`).
-fn operation(seed: u64, n: u64) -> [Vec<(Vec<u8>, Option<Vec<u8>>)>; 2] {
+fn operation(seed: u64, n: u64) -> [Vec<Change>; 2] {
     let mut rng = fastrand::Rng::with_seed(seed ^ n.wrapping_mul(0x9e37_79b9));
     let mut one = || {
         let mut changes = vec![(NUMBER.to_vec(), Some(n.to_string().into_bytes()))];
@@ -127,7 +130,7 @@ fn moment(what: &str, db: &Db, states: &[[Contents; 2]]) -> u64 {
     let expected = &states[n as usize];
     for (family, (expected, found)) in FAMILIES.iter().zip(expected.iter().zip(&found)) {
         if expected != found {
-            let wrong = expected.iter().map(|(k, _)| k).chain(found.keys()).find(|k| expected.get(*k) != found.get(*k));
+            let wrong = expected.keys().chain(found.keys()).find(|k| expected.get(*k) != found.get(*k));
             let wrong = wrong.map(|k| String::from_utf8_lossy(k).into_owned());
             panic!("{what}: {family} at operation {n} differs, first at {wrong:?}");
         }
