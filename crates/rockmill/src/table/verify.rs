@@ -203,8 +203,8 @@ impl TableReader {
             ("rocksdb.raw.key.size", p.raw_key_size, counts.key_bytes),
             ("rocksdb.raw.value.size", p.raw_value_size, counts.value_bytes),
         ] {
-            // Tables of long ago do not count merge operands; RocksDB does not count the blocks of a table that it holds
-            // back for the training of a compression dictionary.
+            // Tables of long ago do not count merge operands; RocksDB does not count the blocks of a table that it
+            // holds back to train a compression dictionary.
             let uncounted = matches!(name, "rocksdb.merge.operands" | "rocksdb.num.data.blocks");
             if stored != counted && !(uncounted && stored == 0) {
                 return Err(self.bad(format_args!("property {name} is {stored}, the table has {counted}")));
