@@ -23,3 +23,8 @@ pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
     CompressionType, DataBlockIndexType, DbOptions, FlushOptions, Options, RecoveryMode, WriteOptions,
 };
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
