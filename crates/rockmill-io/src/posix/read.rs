@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Largest piece of one unaligned direct read: what a thread's bounce buffer grows to at most.
 const BOUNCE_BYTES_MAX: usize = 1 << 20;
 
-/// Alignment of direct reads that is tried first: the logical block of most devices. A 4 KiB block of a table that stands
-/// anywhere in its file then costs little more than itself, not two pages.
+/// Alignment of direct reads that is tried first: the logical block of most devices. A 4 KiB block of a table that
+/// stands anywhere in its file then costs little more than itself, not two pages.
 const BLOCK_BYTES_MIN: u64 = 512;
 
 thread_local! {
