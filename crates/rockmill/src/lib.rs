@@ -14,9 +14,9 @@ pub mod table;
 pub mod version;
 
 pub use db::{
-    AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator,
-    DbPinnableSlice, DbRawIterator, DbSummary, Direction, IteratorMode, LevelStats, LiveFile, ReadOptions, Snapshot,
-    StallReason, Statistics, Ticker, WriteBatch,
+    AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Db,
+    DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction, IteratorMode, LevelStats, LiveFile, ReadOptions,
+    Snapshot, StallReason, Statistics, Ticker, WriteBatch,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use options::{

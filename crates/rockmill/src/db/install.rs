@@ -96,7 +96,9 @@ impl DbInner {
         let number = self.new_file_number();
         let snapshot = self.snapshot_edits(&self.state.lock());
         *writer = ManifestWriter::create(&self.opts.fs, &self.path, number, &snapshot)?;
-        let _ = self.opts.fs.remove(&self.path.join(filename::manifest(old))); // an orphan is removed at the next open
+        if self.deletions_off.load(Ordering::Acquire) == 0 {
+            let _ = self.opts.fs.remove(&self.path.join(filename::manifest(old)));
+        } // an orphan is removed at the next open
         Ok(())
     }
 
@@ -183,6 +185,10 @@ impl DbInner {
         let mut gone = Vec::new();
         {
             let mut state = self.state.lock();
+            // Under the lock: whoever sees a WAL in `state` after forbidding deletions keeps it.
+            if self.deletions_off.load(Ordering::Acquire) > 0 {
+                return;
+            }
             let oldest = state.cfs.values().filter_map(CfState::oldest_wal).min();
             while state.wals.len() > 1 {
                 let (number, _) = state.wals[0];
@@ -213,6 +219,9 @@ impl DbInner {
     /// Deletes tables that no version and no reader refers to any more. An orphan left by a failure here is removed
     /// at the next open.
     pub fn delete_purged_files(&self) {
+        if self.deletions_off.load(Ordering::Acquire) > 0 {
+            return; // they stay queued
+        }
         for number in self.purge.take() {
             let path = self.path.join(filename::table(number));
             if self.opts.fs.remove(&path).is_err() {

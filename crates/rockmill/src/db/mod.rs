@@ -8,6 +8,7 @@
 //! | `background.rs`, `install.rs` | flush and compaction threads, version installation |
 //! | `manual.rs` | `flush`, `compact_range` |
 //! | `read.rs`, `iterator.rs` | point lookups, iterators |
+//! | `checkpoint.rs` | checkpoints; deletions held off |
 //! | `properties.rs`, `stats.rs` | what users can ask about the store |
 //!
 //! Locks, in the order in which they may be taken: write leadership, `manifest`, `state`, then leaf locks (`wal` by
@@ -16,6 +17,7 @@
 
 mod background;
 mod batch;
+mod checkpoint;
 mod column_family;
 mod install;
 mod iterator;
@@ -37,7 +39,7 @@ mod write;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
@@ -54,6 +56,7 @@ use crate::table::BlockCache;
 use crate::version::{ManifestWriter, PurgeQueue, Version};
 
 pub use batch::WriteBatch;
+pub use checkpoint::Checkpoint;
 pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use open::DbSummary;
@@ -103,6 +106,8 @@ pub(crate) struct DbInner {
     pub next_file: Arc<AtomicU64>,
     pub snapshots: SnapshotList,
     pub purge: Arc<PurgeQueue>,
+    /// While it is not 0, no file is deleted.
+    pub deletions_off: AtomicUsize,
     pub shutdown: Arc<AtomicBool>,
     /// The write leader has something to do before the next write: switch a memtable, wait, report an error.
     pub attention: AtomicBool,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::{Condvar, Mutex};
@@ -518,6 +518,7 @@ fn assemble(
         next_file: Arc::new(AtomicU64::new(recovered.map_or(1, |r| r.next_file_number))),
         snapshots: super::snapshot::SnapshotList::default(),
         purge,
+        deletions_off: AtomicUsize::new(0),
         shutdown: Arc::new(AtomicBool::new(false)),
         attention: AtomicBool::new(false),
         unlogged: AtomicBool::new(false),

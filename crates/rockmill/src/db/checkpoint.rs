@@ -1,0 +1,300 @@
+//! Checkpoints: a database of its own that shows this one as it is at one moment, its tables shared by hard links.
+//!
+//! 1. Memtables are flushed, unless the WAL is small and the caller would rather have it copied.
+//! 2. Under write leadership, so between two write groups: versions, counters, WALs and their lengths are noted.
+//! 3. Without any lock: tables are linked, WALs copied as far as noted, a MANIFEST of the noted state written. Files
+//!    are not deleted meanwhile.
+//! 4. All this happens in `<path>.tmp`, which takes its name when everything in it is durable: after a crash there is
+//!    a whole checkpoint or none.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rockmill_format::edit::VersionEdit;
+use rockmill_format::filename::{self, FileType};
+use rockmill_io::WriteOptions as FileWriteOptions;
+
+use super::wal::WalWriter;
+use super::{Db, DbInner};
+use crate::error::{Error, Result};
+use crate::version::{ManifestWriter, Version};
+
+/// Bytes copied at a time.
+const COPY_BYTES: usize = 256 << 10;
+
+/// Makes checkpoints of an open database (`rocksdb::checkpoint::Checkpoint`).
+///
+/// ```
+/// # fn main() -> rockmill::Result<()> {
+/// # let dir = std::env::temp_dir().join(format!("rockmill-doc-checkpoint-{}", std::process::id()));
+/// # let options = rockmill::Options::default();
+/// # for d in ["db", "copy"] { rockmill::Db::destroy(&options, dir.join(d))?; }
+/// let db = rockmill::Db::open_default(dir.join("db"))?;
+/// db.put("k", "v")?;
+/// rockmill::Checkpoint::new(&db)?.create_checkpoint(dir.join("copy"))?;
+/// let copy = rockmill::Db::open_default(dir.join("copy"))?;
+/// assert_eq!(copy.get("k")?.as_deref(), Some(&b"v"[..]));
+/// # drop((db, copy));
+/// # for d in ["db", "copy"] { rockmill::Db::destroy(&options, dir.join(d))?; }
+/// # let _ = std::fs::remove_dir(dir);
+/// # Ok(()) }
+/// ```
+pub struct Checkpoint<'db> {
+    db: &'db Db,
+}
+
+impl std::fmt::Debug for Checkpoint<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Checkpoint").field(self.db).finish()
+    }
+}
+
+/// The database at one moment.
+struct Moment {
+    edits: Vec<VersionEdit>,
+    versions: Vec<Arc<Version>>,
+    /// Number and length of the WALs whose data is in no table.
+    wals: Vec<(u64, u64)>,
+}
+
+/// Keeps files from being deleted while it lives.
+struct DeletionsOff<'a>(&'a DbInner);
+
+impl<'a> DeletionsOff<'a> {
+    fn new(db: &'a DbInner) -> Self {
+        db.deletions_off.fetch_add(1, Ordering::AcqRel);
+        Self(db)
+    }
+}
+
+impl Drop for DeletionsOff<'_> {
+    fn drop(&mut self) {
+        self.0.allow_deletions();
+    }
+}
+
+impl<'db> Checkpoint<'db> {
+    /// Prepares to make checkpoints of `db`; an error if it was opened read-only.
+    pub fn new(db: &'db Db) -> Result<Self> {
+        db.inner.check_writable()?;
+        Ok(Self { db })
+    }
+
+    /// Makes a checkpoint in the directory `path`, which must not exist; its parent must. The memtables of every
+    /// column family are flushed first. What is written meanwhile may be in it or not, always whole batches and never
+    /// a later one without the earlier ones.
+    ///
+    /// Tables are hard links where `path` is on the same file system and copies elsewhere.
+    pub fn create_checkpoint(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.create_checkpoint_with_log_size(path, 0)
+    }
+
+    /// As [`Self::create_checkpoint`]; flushes only if the WALs have `log_size_for_flush` bytes or more, and copies
+    /// them otherwise. 0 always flushes, `u64::MAX` never; without a flush, data written with `disable_wal` is not in
+    /// the checkpoint.
+    pub fn create_checkpoint_with_log_size(&self, path: impl AsRef<Path>, log_size_for_flush: u64) -> Result<()> {
+        let (db, path) = (&*self.db.inner, path.as_ref());
+        let fs = &db.opts.fs;
+        let (Some(name), false) = (path.file_name(), path.as_os_str().is_empty()) else {
+            return Err(Error::invalid_argument(format!(
+                "{}: not a name for a checkpoint's directory",
+                path.display()
+            )));
+        };
+        if fs.exists(path).map_err(|e| Error::io(path.display(), &e))? {
+            return Err(Error::invalid_argument(format!(
+                "{}: exists; a checkpoint needs a new directory",
+                path.display()
+            )));
+        }
+        let mut temp_name = name.to_owned();
+        temp_name.push(".tmp");
+        let temp = path.with_file_name(temp_name);
+        let failed = |e: Error| e.context(format_args!("cannot make a checkpoint in {}", path.display()));
+        // What an earlier attempt left when the process died.
+        remove_database_dir(db, &temp).map_err(failed)?;
+        if wants_flush(db, log_size_for_flush) {
+            self.db.flush_all().map_err(failed)?;
+        }
+        let deletions_off = DeletionsOff::new(db);
+        let done = fill(db, &temp).and_then(|()| {
+            let parent = match path.parent() {
+                Some(p) if !p.as_os_str().is_empty() => p,
+                _ => Path::new("."),
+            };
+            let renamed = fs.rename(&temp, path).and_then(|()| fs.sync_dir(parent));
+            renamed.map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))
+        });
+        drop(deletions_off);
+        done.map_err(|e| {
+            let _ = remove_database_dir(db, &temp); // the next attempt removes it otherwise
+            failed(e)
+        })
+    }
+}
+
+impl Db {
+    /// Keeps files of the database from being deleted until [`Self::enable_file_deletions`] was called as many times,
+    /// so that they can be copied. The database grows meanwhile.
+    pub fn disable_file_deletions(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        self.inner.deletions_off.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Undoes one [`Self::disable_file_deletions`]; the last one deletes what was kept. An error if there was none.
+    pub fn enable_file_deletions(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        if !self.inner.allow_deletions() {
+            return Err(Error::invalid_argument("enable_file_deletions: file deletions are not disabled"));
+        }
+        Ok(())
+    }
+}
+
+impl DbInner {
+    /// Undoes one disabling of deletions; false if there was none.
+    fn allow_deletions(&self) -> bool {
+        let less = |n: usize| n.checked_sub(1);
+        match self.deletions_off.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) {
+            Ok(1) => {
+                self.delete_obsolete_wals();
+                self.delete_purged_files();
+                true
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+fn wants_flush(db: &DbInner, log_size_for_flush: u64) -> bool {
+    match log_size_for_flush {
+        0 => true,
+        u64::MAX => false,
+        limit => {
+            let closed: u64 = db.state.lock().wals.iter().map(|w| w.1).sum();
+            closed + db.wal.lock().current.as_ref().map_or(0, WalWriter::size) >= limit
+        }
+    }
+}
+
+/// Notes the state between two write groups.
+fn moment(db: &DbInner) -> Moment {
+    let _alone = db.lead_alone();
+    // Only a leader begins a WAL or writes to it.
+    let current = db.wal.lock().current.as_ref().map(|w| (w.number, w.size()));
+    let state = db.state.lock();
+    let needed = state.cfs.values().map(|c| c.log_number).min().unwrap_or(0);
+    let length = |(number, size)| match current {
+        Some((n, now)) if n == number => (number, now),
+        _ => (number, size),
+    };
+    let wals = state.wals.iter().copied().map(length).filter(|&(n, size)| n >= needed && size > 0).collect();
+    Moment {
+        edits: db.snapshot_edits(&state),
+        versions: state.cfs.values().map(|c| Arc::clone(&c.version)).collect(),
+        wals,
+    }
+}
+
+/// Makes the whole checkpoint in `dir`, durable but for the directory's own name.
+fn fill(db: &DbInner, dir: &Path) -> Result<()> {
+    let fs = &db.opts.fs;
+    fs.create_dir(dir, false).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
+    // Before the moment, so that it is below the next file number that the checkpoint records.
+    let manifest = db.new_file_number();
+    let now = moment(db);
+    let mut link = true;
+    for file in now.versions.iter().flat_map(|v| v.levels.iter().flatten()) {
+        let from = db.table_path(file.number());
+        let Some(name) = from.file_name() else { continue };
+        let to = dir.join(name);
+        if link {
+            match fs.hard_link(&from, &to) {
+                Ok(()) => continue,
+                Err(e) if cannot_link(&e) => link = false,
+                Err(e) => {
+                    return Err(Error::io(format_args!("cannot link {} to {}", from.display(), to.display()), &e));
+                }
+            }
+        }
+        copy(db, &from, &to, file.size())?;
+    }
+    for &(number, size) in &now.wals {
+        let name = filename::wal(number);
+        copy(db, &db.path.join(&name), &dir.join(&name), size)?;
+    }
+    copy_options(db, dir)?;
+    let identity = dir.join(filename::IDENTITY);
+    fs.write_all(&identity, db.db_id.as_bytes())
+        .map_err(|e| Error::io(format_args!("cannot write {}", identity.display()), &e))?;
+    // Syncs the directory, then points CURRENT at the MANIFEST.
+    ManifestWriter::create(fs, dir, manifest, &now.edits)?;
+    Ok(())
+}
+
+/// The newest OPTIONS file, if there is one.
+fn copy_options(db: &DbInner, dir: &Path) -> Result<()> {
+    let fs = &db.opts.fs;
+    let names = fs.list_dir(&db.path).map_err(|e| Error::io(format_args!("cannot list {}", db.path.display()), &e))?;
+    let newest = names.iter().filter_map(|n| match filename::parse(n) {
+        Some(FileType::Options(number)) => Some(number),
+        _ => None,
+    });
+    if let Some(number) = newest.max() {
+        let from = db.path.join(filename::options(number));
+        let size = fs.file_size(&from).map_err(|e| Error::io(from.display(), &e))?;
+        copy(db, &from, &dir.join(filename::options(number)), size)?;
+    }
+    Ok(())
+}
+
+/// True where a copy can do what a hard link cannot.
+fn cannot_link(e: &io::Error) -> bool {
+    use io::ErrorKind::{CrossesDevices, PermissionDenied, TooManyLinks, Unsupported};
+    matches!(e.kind(), CrossesDevices | PermissionDenied | TooManyLinks | Unsupported)
+}
+
+/// Copies the first `size` bytes of a file, durably but for its name.
+pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64) -> Result<()> {
+    let fs = &db.opts.fs;
+    let copied = (|| -> io::Result<()> {
+        let mut source = fs.open_sequential(from)?;
+        let mut target = fs.create(to, FileWriteOptions::default())?;
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut left = size;
+        while left > 0 {
+            let want = left.min(COPY_BYTES as u64) as usize;
+            let n = source.read(&mut buffer[..want])?;
+            if n == 0 {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    format!("{left} of {size} bytes are missing"),
+                ));
+            }
+            target.append(&buffer[..n])?;
+            left -= n as u64;
+        }
+        target.sync()?;
+        target.close()
+    })();
+    copied.map_err(|e| Error::io(format_args!("cannot copy {} to {}", from.display(), to.display()), &e))
+}
+
+/// Removes a directory with a database's files in it and nothing else; fine if it is not there.
+fn remove_database_dir(db: &DbInner, dir: &Path) -> Result<()> {
+    let fs = &db.opts.fs;
+    let failed = |e| Error::io(format_args!("cannot remove {}", dir.display()), &e);
+    if !fs.exists(dir).map_err(failed)? {
+        return Ok(());
+    }
+    for name in fs.list_dir(dir).map_err(failed)? {
+        if filename::parse(&name).is_some() {
+            fs.remove(&dir.join(&name)).map_err(failed)?;
+        }
+    }
+    fs.remove_dir(dir).map_err(failed)
+}
