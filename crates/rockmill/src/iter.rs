@@ -1,5 +1,7 @@
 //! The iterator over internal entries that memtables, tables, levels and merges all implement.
 
+use std::path::Path;
+
 use crate::error::Result;
 
 /// Entries in internal-key order (RocksDB's `InternalIterator`).
@@ -27,6 +29,10 @@ pub trait InternalIterator: Send {
     fn value(&self) -> &[u8];
     /// The error that ended the iteration, if one did.
     fn status(&self) -> Result<()>;
+    /// The file that the current entry is in, for messages about it; nothing for what is in memory.
+    fn file(&self) -> Option<&Path> {
+        None
+    }
 }
 
 /// An iterator over nothing, with a status.

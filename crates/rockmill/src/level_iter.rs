@@ -1,6 +1,7 @@
 //! The files of a sorted level, one behind the other (RocksDB's `LevelIterator`). A file is opened when the iterator
 //! gets to it, and at most one is open at a time.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
@@ -210,6 +211,10 @@ impl InternalIterator for LevelIterator {
 
     fn status(&self) -> Result<()> {
         self.status.clone()
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.iter.as_ref().and_then(|i| i.file())
     }
 }
 

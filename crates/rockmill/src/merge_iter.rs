@@ -9,6 +9,7 @@
 //! that the two directions are each other's reverse.
 
 use std::cmp::Ordering;
+use std::path::Path;
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::key::user_key;
@@ -245,6 +246,10 @@ impl InternalIterator for MergingIterator {
 
     fn status(&self) -> Result<()> {
         self.status.clone()
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.current.and_then(|i| self.children[i].iter.file())
     }
 }
 

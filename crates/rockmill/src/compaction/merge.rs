@@ -15,6 +15,7 @@
 //!
 //! No step allocates. A key or value is valid until the next step.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
@@ -37,6 +38,10 @@ pub trait MergeStream {
     fn key(&self) -> &[u8];
     /// The current value.
     fn value(&self) -> &[u8];
+    /// The file that the current entry is in, for messages about it; nothing for what is in memory.
+    fn file(&self) -> Option<&Path> {
+        None
+    }
 }
 
 /// One input of a merge.
@@ -49,6 +54,10 @@ pub trait Run {
     fn key(&self) -> &[u8];
     /// The current value.
     fn value(&self) -> &[u8];
+    /// The file that the current entry is in, for messages about it; nothing for what is in memory.
+    fn file(&self) -> Option<&Path> {
+        None
+    }
 }
 
 /// A run of table files, opened one after another.
@@ -141,6 +150,10 @@ impl Run for TableRun {
     #[inline]
     fn value(&self) -> &[u8] {
         self.current.as_ref().map_or(&[], |i| i.value())
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.current.as_ref().and_then(|i| i.file())
     }
 }
 
@@ -311,6 +324,10 @@ impl<R: Run> MergeStream for Merger<R> {
     #[inline]
     fn value(&self) -> &[u8] {
         self.heads.first().map_or(&[], |h| self.runs[h.run as usize].value())
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.heads.first().and_then(|h| self.runs[h.run as usize].file())
     }
 }
 

@@ -157,7 +157,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         }
         while self.input.valid() {
             self.count()?;
-            let entry = parse(self.input.key())?;
+            let entry = parse(&self.input)?;
             let (seq, value_type) = (entry.sequence, entry.value_type);
             if self.has_user_key && self.same_user_key(entry.user_key) {
                 self.set_tag(seq, value_type);
@@ -230,7 +230,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.open_operand = false;
         self.advance()?;
         let next = if self.input.valid() {
-            let entry = parse(self.input.key())?;
+            let entry = parse(&self.input)?;
             self.same_user_key(entry.user_key).then_some((entry.sequence, entry.value_type))
         } else {
             None
@@ -266,7 +266,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.open_operand = false;
         self.advance()?;
         while self.input.valid() {
-            let entry = parse(self.input.key())?;
+            let entry = parse(&self.input)?;
             if !self.same_user_key(entry.user_key) {
                 break;
             }
@@ -288,21 +288,25 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
 }
 
 #[inline]
-fn parse(ikey: &[u8]) -> Result<ParsedInternalKey<'_>> {
-    match ParsedInternalKey::parse(ikey) {
+fn parse(input: &impl MergeStream) -> Result<ParsedInternalKey<'_>> {
+    match ParsedInternalKey::parse(input.key()) {
         Ok(entry) if is_supported(entry.value_type) => Ok(entry),
-        other => Err(refuse(ikey, other)),
+        other => Err(refuse(input, other)),
     }
 }
 
 #[cold]
-fn refuse(ikey: &[u8], parsed: rockmill_format::Result<ParsedInternalKey<'_>>) -> Error {
-    match parsed {
+fn refuse(input: &impl MergeStream, parsed: rockmill_format::Result<ParsedInternalKey<'_>>) -> Error {
+    let e = match parsed {
         Ok(entry) => match entry.value_type.unsupported_feature() {
             Some(feature) => Error::not_supported(format!("an entry to compact uses {feature}")),
             None => Error::corruption(format!("an entry of type {:?} does not belong in a table", entry.value_type)),
         },
-        Err(e) => Error::corruption(format!("a bad internal key of {} bytes in a compaction: {e}", ikey.len())),
+        Err(e) => Error::corruption(format!("a bad internal key of {} bytes in a compaction: {e}", input.key().len())),
+    };
+    match input.file() {
+        Some(file) => e.context(file.display()),
+        None => e,
     }
 }
 

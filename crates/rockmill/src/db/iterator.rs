@@ -297,7 +297,7 @@ impl DbRawIterator<'_> {
         while self.iter.valid() {
             let parsed = match ParsedInternalKey::parse(self.iter.key()) {
                 Ok(p) => p,
-                Err(e) => return self.fail(Error::corruption(e.to_string())),
+                Err(e) => return self.fail(in_file(&*self.iter, Error::corruption(e.to_string()))),
             };
             let user_key = parsed.user_key;
             if self.upper.as_ref().is_some_and(|u| self.cmp.compare_user(user_key, u).is_ge()) {
@@ -348,7 +348,7 @@ impl DbRawIterator<'_> {
                     skipping = true;
                     self.iter.next();
                 }
-                other => return self.fail(unexpected(other)),
+                other => return self.fail(in_file(&*self.iter, unexpected(other))),
             }
         }
     }
@@ -362,7 +362,7 @@ impl DbRawIterator<'_> {
         while self.iter.valid() {
             let parsed = match ParsedInternalKey::parse(self.iter.key()) {
                 Ok(p) => p,
-                Err(e) => return self.fail(Error::corruption(e.to_string())),
+                Err(e) => return self.fail(in_file(&*self.iter, Error::corruption(e.to_string()))),
             };
             let user_key = parsed.user_key;
             if candidate.is_some() && self.cmp.compare_user(user_key, &self.saved_key).is_lt() {
@@ -388,7 +388,7 @@ impl DbRawIterator<'_> {
                     ValueType::Value | ValueType::Merge | ValueType::Deletion | ValueType::SingleDeletion => {
                         candidate = None;
                     }
-                    other => return self.fail(unexpected(other)),
+                    other => return self.fail(in_file(&*self.iter, unexpected(other))),
                 }
             }
             self.iter.prev();
@@ -417,6 +417,15 @@ fn unexpected(t: ValueType) -> Error {
     match t.unsupported_feature() {
         Some(feature) => Error::not_supported(format!("the value uses {feature}")),
         None => Error::corruption(format!("unexpected value type {t:?} in an iterator")),
+    }
+}
+
+/// Says in which file the entry is that `e` is about.
+#[cold]
+fn in_file(iter: &dyn InternalIterator, e: Error) -> Error {
+    match iter.file() {
+        Some(file) => e.context(file.display()),
+        None => e,
     }
 }
 

@@ -416,8 +416,7 @@ fn recover(
         };
         if stored.ends_with(".u64ts") {
             return Err(Error::not_supported(format!(
-                "{}: column family {name:?} has user-defined timestamps (comparator {stored})",
-                path.display()
+                "column family {name:?} has user-defined timestamps (comparator {stored})"
             )));
         }
         let given = o.comparator.name();

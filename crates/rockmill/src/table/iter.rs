@@ -4,6 +4,7 @@
 //! access is sequential; compactions stream the file through one buffer, past the cache. Steps inside a block touch
 //! neither the source nor the index.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::FormatError;
@@ -244,6 +245,10 @@ impl<S: Source> InternalIterator for TableIter<S> {
             None => Ok(()),
             Some(e) => Err(e.clone()),
         }
+    }
+
+    fn file(&self) -> Option<&Path> {
+        Some(self.table.path())
     }
 }
 

@@ -255,7 +255,7 @@ impl Recovery<'_> {
 
     fn create_cf(&mut self, id: u32, name: String, comparator: Option<&str>) -> Result<()> {
         let comparator_name = comparator.unwrap_or(rockmill_format::comparator::BYTEWISE_NAME).to_owned();
-        let (cmp, num_levels) = (self.cf_order)(&name, &comparator_name)?;
+        let (cmp, num_levels) = (self.cf_order)(&name, &comparator_name).map_err(|e| e.context(self.path.display()))?;
         let base = Arc::new(Version::empty(num_levels, cmp));
         let builder = VersionBuilder::new(base, Arc::clone(self.purge));
         let cf = CfState { name, comparator_name, log_number: 0, builder, cursors: BTreeMap::new() };
