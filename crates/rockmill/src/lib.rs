@@ -9,6 +9,7 @@ pub mod level_iter;
 pub mod memtable;
 pub mod merge_iter;
 pub mod options;
+mod options_text;
 pub mod range_del;
 pub mod table;
 pub mod version;

@@ -19,6 +19,7 @@ use crate::compaction::strategy::{leveled, score};
 use crate::compaction::{Compaction, JobContext, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::MemTable;
+use crate::options::CfOptions;
 
 /// RocksDB's split: a quarter of the background jobs, at least one, flush; the rest, at least one, compact.
 pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
@@ -108,8 +109,8 @@ fn pick_flush(state: &mut State) -> Option<FlushPick> {
         return None;
     }
     for c in state.cfs.values_mut() {
-        let enough = c.imm.len() >= c.cf.options.min_write_buffer_number_to_merge.max(1) as usize
-            || c.imm.len() >= c.cf.options.max_write_buffer_number.max(1) as usize
+        let enough = c.imm.len() >= c.cf.options.load().min_write_buffer_number_to_merge.max(1) as usize
+            || c.imm.len() >= c.cf.options.load().max_write_buffer_number.max(1) as usize
             || c.flush_requested;
         if c.flushing || c.imm.is_empty() || !enough {
             continue;
@@ -161,13 +162,15 @@ fn pick_compaction(state: &mut State) -> Option<(Arc<CfData>, Compaction)> {
     let mut order: Vec<(f64, u32)> = state
         .cfs
         .iter()
-        .filter(|(_, c)| !c.cf.options.disable_auto_compactions && (c.scores.needs_compaction() || has_marked(c)))
+        .filter(|(_, c)| {
+            !c.cf.options.load().disable_auto_compactions && (c.scores.needs_compaction() || has_marked(c))
+        })
         .map(|(&id, c)| (c.scores.max_score(), id))
         .collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     for (_, id) in order {
         let c = state.cfs.get_mut(&id)?;
-        if let Some(compaction) = leveled::pick(&c.version, &c.cf.options, &mut c.cursors) {
+        if let Some(compaction) = leveled::pick(&c.version, &c.cf.options.load(), &mut c.cursors) {
             let cf = Arc::clone(&c.cf);
             begin_compaction(state, &cf, &compaction);
             return Some((cf, compaction));
@@ -199,7 +202,7 @@ impl DbInner {
         if let Some(c) = state.cfs.get_mut(&cf.id) {
             c.cursors.finish(compaction);
             c.compacting -= 1;
-            c.scores = score::level_scores(&c.version, &c.cf.options);
+            c.scores = score::level_scores(&c.version, &c.cf.options.load());
         }
         drop(state);
         self.progress.notify_all();
@@ -213,7 +216,7 @@ impl DbInner {
             clock: Arc::clone(&self.opts.clock),
             dir: self.path.clone(),
             db: self.opts.clone(),
-            cf: cf.options.clone(),
+            cf: CfOptions::clone(&cf.options.load()),
             cf_id: cf.id,
             cf_name: cf.name.clone(),
             cmp: cf.cmp.clone(),
@@ -227,10 +230,10 @@ impl DbInner {
     }
 
     pub fn cache_of(&self, cf: &CfData) -> Option<Arc<crate::table::BlockCache>> {
-        if cf.options.table.no_block_cache {
+        if cf.options.load().table.no_block_cache {
             return None;
         }
-        cf.options.table.block_cache.clone().or_else(|| self.cache.clone())
+        cf.options.load().table.block_cache.clone().or_else(|| self.cache.clone())
     }
 
     fn run_flush(self: &Arc<Self>, pick: &FlushPick) -> Result<()> {

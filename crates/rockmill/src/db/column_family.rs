@@ -16,7 +16,8 @@ pub const DEFAULT_COLUMN_FAMILY_NAME: &str = "default";
 pub(crate) struct CfData {
     pub id: u32,
     pub name: String,
-    pub options: CfOptions,
+    /// Replaced whole by `set_options`.
+    pub options: ArcSwap<CfOptions>,
     pub cmp: InternalKeyComparator,
     /// What a reader sees; replaced whole when a memtable or the version changes.
     pub current: ArcSwap<SuperVersion>,

@@ -65,7 +65,7 @@ impl DbInner {
         c.version = version;
         install(c);
         c.publish();
-        c.scores = score::level_scores(&c.version, &c.cf.options);
+        c.scores = score::level_scores(&c.version, &c.cf.options.load());
         self.update_pressure(&state);
         drop(state);
         self.progress.notify_all();
@@ -137,7 +137,7 @@ impl DbInner {
             }
         };
         for c in state.cfs.values() {
-            let o = &c.cf.options;
+            let o = c.cf.options.load();
             if o.disable_auto_compactions {
                 continue; // nothing would ever lower the debt
             }
@@ -162,7 +162,7 @@ impl DbInner {
     /// Why writers must wait now, if they must.
     pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
         for c in state.cfs.values() {
-            let o = &c.cf.options;
+            let o = c.cf.options.load();
             if c.imm.len() >= o.max_write_buffer_number.max(1) as usize {
                 return Some(StallReason::Memtables);
             }

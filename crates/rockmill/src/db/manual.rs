@@ -172,9 +172,11 @@ impl Db {
                 return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
             }
             let due = state.cfs.values().any(|c| {
-                let enough = c.imm.len() >= c.cf.options.min_write_buffer_number_to_merge.max(1) as usize;
+                let enough = c.imm.len() >= c.cf.options.load().min_write_buffer_number_to_merge.max(1) as usize;
                 (!c.imm.is_empty() && (enough || c.flush_requested))
-                    || (!c.cf.options.disable_auto_compactions && c.scores.needs_compaction() && state.paused == 0)
+                    || (!c.cf.options.load().disable_auto_compactions
+                        && c.scores.needs_compaction()
+                        && state.paused == 0)
             });
             if !due && state.running_flushes == 0 && state.running_compactions == 0 {
                 return Ok(());
@@ -221,7 +223,7 @@ impl DbInner {
         let mut walk = ManualWalk::new(&first, start, end, options.bottommost_level_compaction, next_file);
         drop(first);
         while let Some(now) = version() {
-            let Some(step) = walk.next_step(&now, &cf.options) else { break };
+            let Some(step) = walk.next_step(&now, &cf.options.load()) else { break };
             drop(now);
             self.compact_level(cf, &step, start, end, options)?;
         }
@@ -251,7 +253,7 @@ impl DbInner {
                     let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
                     let picked = manual::pick(
                         &c.version,
-                        &cf.options,
+                        &cf.options.load(),
                         &c.cursors,
                         step.level,
                         step.output_level,

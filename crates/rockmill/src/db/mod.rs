@@ -27,6 +27,7 @@ mod properties;
 mod range_view;
 mod read;
 mod recovery;
+mod set_options;
 mod snapshot;
 mod stall;
 mod stats;

@@ -386,7 +386,7 @@ fn finish_open(db: &Arc<DbInner>, wanted: &BTreeMap<String, CfOptions>, new: boo
             // Everything recovered is in tables: older WALs hold nothing.
             c.mem_wal = wal_number;
             c.log_number = wal_number;
-            c.scores = level_scores(&c.version, &c.cf.options);
+            c.scores = level_scores(&c.version, &c.cf.options.load());
             c.publish();
         }
         db.publish_cfs(&state);
@@ -543,7 +543,7 @@ fn new_cf_state(
         cf: Arc::new(CfData {
             id,
             name,
-            options,
+            options: ArcSwap::from_pointee(options),
             cmp,
             current: ArcSwap::from_pointee(current),
             dropped: AtomicBool::new(false),
@@ -673,7 +673,7 @@ fn check_db_options(o: &DbOptions) -> Result<()> {
     Ok(())
 }
 
-fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
+pub(super) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     let bad = |what: &str| Err(Error::invalid_argument(format!("column family {name:?}: {what}")));
     if !(1..=64).contains(&o.num_levels) {
         return bad("num_levels must be between 1 and 64");

@@ -214,7 +214,7 @@ impl DbInner {
     fn flush_full_memtables(self: &Arc<Self>) -> Result<()> {
         let full: Vec<u32> = {
             let state = self.state.lock();
-            let full = |c: &CfState| c.mem.memory_usage() >= c.cf.options.write_buffer_size;
+            let full = |c: &CfState| c.mem.memory_usage() >= c.cf.options.load().write_buffer_size;
             state.cfs.iter().filter(|(_, c)| full(c)).map(|(&id, _)| id).collect()
         };
         full.into_iter().try_for_each(|id| self.flush_recovered(id))
@@ -230,7 +230,8 @@ impl DbInner {
             }
             c.next_epoch += 1;
             c.next_mem_id += 1;
-            let fresh = Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options)));
+            let fresh =
+                Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options.load())));
             let mem = std::mem::replace(&mut c.mem, fresh);
             (Arc::clone(&c.cf), mem, Arc::clone(&c.version), c.next_epoch)
         };

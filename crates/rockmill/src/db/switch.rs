@@ -71,7 +71,7 @@ impl DbInner {
         let mut full: Vec<u32> = state
             .cfs
             .iter()
-            .filter(|(_, c)| !c.mem.is_empty() && c.mem.memory_usage() >= c.cf.options.write_buffer_size)
+            .filter(|(_, c)| !c.mem.is_empty() && c.mem.memory_usage() >= c.cf.options.load().write_buffer_size)
             .map(|(&id, _)| id)
             .collect();
         if state.cfs.len() > 1 {
@@ -79,7 +79,10 @@ impl DbInner {
                 0 => state
                     .cfs
                     .values()
-                    .map(|c| c.cf.options.write_buffer_size as u64 * c.cf.options.max_write_buffer_number.max(1) as u64)
+                    .map(|c| {
+                        c.cf.options.load().write_buffer_size as u64
+                            * c.cf.options.load().max_write_buffer_number.max(1) as u64
+                    })
                     .sum::<u64>()
                     .saturating_mul(4),
                 n => n,
@@ -114,7 +117,8 @@ impl DbInner {
             && !c.mem.is_empty()
         {
             c.next_mem_id += 1;
-            let fresh = Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options)));
+            let fresh =
+                Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options.load())));
             let full = std::mem::replace(&mut c.mem, fresh);
             c.imm.push_back(ImmTable { mem: full, wal: c.mem_wal });
             c.mem_wal = wal_number;

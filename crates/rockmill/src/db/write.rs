@@ -302,7 +302,9 @@ impl DbInner {
             let Some((cf, t, key, value)) = parts(&record) else { continue };
             if at.as_ref().is_none_or(|(id, ..)| *id != cf) {
                 full |= at.take().is_some_and(|(_, sv, limit)| sv.mem.memory_usage() >= limit);
-                at = self.cf_by_id(cf).map(|c| (cf, c.data.current.load_full(), c.data.options.write_buffer_size));
+                at = self
+                    .cf_by_id(cf)
+                    .map(|c| (cf, c.data.current.load_full(), c.data.options.load().write_buffer_size));
             }
             if let Some((_, sv, _)) = &at {
                 sv.mem.add(seq, t, key, value);
