@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rockmill_format::key::{ParsedInternalKey, SequenceNumber, ValueType};
 
 use crate::error::{Error, Result};
+use crate::merge_operator::{self, MergeOperator};
 use crate::table::CachedBlock;
 
 /// A value found by a lookup: pinned in its block, or copied.
@@ -131,15 +132,28 @@ impl<'a> GetContext<'a> {
         false
     }
 
-    /// The end of the search: every place was looked at.
-    pub fn finish(self) -> Result<Option<PinnedValue>> {
+    /// The end of the search: every place was looked at. Operands are merged with `operator`.
+    pub fn finish(self, operator: Option<&dyn MergeOperator>) -> Result<Option<PinnedValue>> {
         match self.state {
             GetState::NotFound | GetState::Deleted => Ok(None),
             GetState::Found(v) => Ok(Some(v)),
-            GetState::Merge(_) | GetState::MergeDone(..) => Err(Error::invalid_argument(
-                "the key has merge operands and no merge operator is set for its column family",
-            )),
+            GetState::Merge(operands) => merge(self.user_key, &operands, None, operator).map(Some),
+            GetState::MergeDone(operands, base) => merge(self.user_key, &operands, base, operator).map(Some),
             GetState::Failed(e) => Err(e),
         }
     }
+}
+
+/// What `operands`, newest first, make of `base`.
+#[cold]
+fn merge(
+    key: &[u8],
+    operands: &[PinnedValue],
+    base: Option<PinnedValue>,
+    operator: Option<&dyn MergeOperator>,
+) -> Result<PinnedValue> {
+    let Some(operator) = operator else { return Err(merge_operator::missing(key)) };
+    let operands: Vec<&[u8]> = operands.iter().rev().map(PinnedValue::as_slice).collect();
+    let existing = base.as_ref().map(PinnedValue::as_slice);
+    merge_operator::full_merge(operator, key, existing, &operands).map(PinnedValue::Owned)
 }

@@ -8,6 +8,7 @@ pub mod iter;
 pub mod level_iter;
 pub mod memtable;
 pub mod merge_iter;
+pub mod merge_operator;
 pub mod options;
 mod options_text;
 pub mod range_del;
@@ -20,6 +21,7 @@ pub use db::{
     Snapshot, StallReason, Statistics, Ticker, WriteBatch,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use merge_operator::{MergeFn, MergeOperands, MergeOperator};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
     CompressionType, DataBlockIndexType, DbOptions, FlushOptions, Options, RecoveryMode, WriteOptions,

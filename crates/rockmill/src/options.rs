@@ -12,6 +12,7 @@ pub use rockmill_format::log::RecoveryMode;
 use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use crate::compaction::MergeEngine;
+use crate::merge_operator::MergeOperator;
 use crate::table::BlockCache;
 
 /// Options of the whole database.
@@ -140,6 +141,8 @@ impl fmt::Debug for DbOptions {
 pub struct CfOptions {
     /// Order of user keys; its name is stored and checked.
     pub comparator: Arc<dyn Comparator>,
+    /// What merge operands do to values; its name is stored in tables.
+    pub merge_operator: Option<Arc<dyn MergeOperator>>,
     /// Of block-based tables.
     pub table: BlockBasedOptions,
     /// Size of a memtable, in bytes.
@@ -190,6 +193,7 @@ impl Default for CfOptions {
     fn default() -> Self {
         Self {
             comparator: Arc::new(BytewiseComparator),
+            merge_operator: None,
             table: BlockBasedOptions::default(),
             write_buffer_size: 64 << 20,
             max_write_buffer_number: 2,
@@ -220,6 +224,7 @@ impl fmt::Debug for CfOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CfOptions")
             .field("comparator", &self.comparator.name())
+            .field("merge_operator", &self.merge_operator.as_ref().map(|m| m.name()))
             .field("table", &self.table)
             .field("write_buffer_size", &self.write_buffer_size)
             .field("max_write_buffer_number", &self.max_write_buffer_number)

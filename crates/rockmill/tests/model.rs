@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use rockmill::merge_operator::StringAppendOperator;
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, ChecksumType, ColumnFamilyDescriptor,
     CompactOptions, CompressionType, DataBlockIndexType, Db, Direction, IteratorMode, Options, ReadOptions, Snapshot,
@@ -17,6 +18,8 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const CFS: [&str; 3] = ["default", "second", "reversed"];
 const REVERSED: usize = 2;
+/// The column family with a merge operator that appends with a comma.
+const MERGING: usize = 1;
 
 fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -77,6 +80,9 @@ fn open(path: &Path, options: &Options) -> Db {
         if i == REVERSED {
             o.set_comparator(Arc::new(ReverseBytewiseComparator));
         }
+        if i == MERGING {
+            o.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
+        }
         ColumnFamilyDescriptor::new(*name, o)
     });
     Db::open_cf_descriptors(options, path, cfs).unwrap()
@@ -108,6 +114,13 @@ impl Model {
             Op::Put(cf, k, v) => {
                 self.now[*cf].insert(k.clone(), v.clone());
             }
+            Op::Merge(k, v) => match self.now[MERGING].get_mut(k) {
+                Some(value) => {
+                    value.push(b',');
+                    value.extend_from_slice(v);
+                }
+                None => drop(self.now[MERGING].insert(k.clone(), v.clone())),
+            },
             Op::Delete(cf, k) => {
                 self.now[*cf].remove(k);
             }
@@ -122,6 +135,8 @@ impl Model {
 
 enum Op {
     Put(usize, Vec<u8>, Vec<u8>),
+    /// In the column family that has a merge operator only.
+    Merge(Vec<u8>, Vec<u8>),
     Delete(usize, Vec<u8>),
     /// In bytewise order of the keys; given to the reversed column family the other way round.
     DeleteRange(usize, Vec<u8>, Vec<u8>),
@@ -135,6 +150,10 @@ fn random_op(rng: &mut fastrand::Rng, n: u64) -> Op {
             if a <= b { Op::DeleteRange(cf, a, b) } else { Op::DeleteRange(cf, b, a) }
         }
         2..=80 => Op::Delete(cf, random_key(rng)),
+        81..=240 if cf == MERGING => {
+            let operand: Vec<u8> = std::iter::repeat_with(|| rng.u8(b'a'..=b'f')).take((n % 12) as usize).collect();
+            Op::Merge(random_key(rng), operand)
+        }
         _ => Op::Put(cf, random_key(rng), random_value(rng, n)),
     }
 }
@@ -308,6 +327,7 @@ fn run(seed: u64, ops: u64) {
                         let cf = |i: usize| db.cf_handle(CFS[i]).unwrap();
                         match op {
                             Op::Put(i, k, v) => batch.put_cf(&cf(i), k, v),
+                            Op::Merge(k, v) => batch.merge_cf(&cf(MERGING), k, v),
                             Op::Delete(i, k) => batch.delete_cf(&cf(i), k),
                             Op::DeleteRange(i, a, b) => batch.delete_range_cf(&cf(i), a, b),
                         }

@@ -148,7 +148,8 @@ pub(super) fn drain<R: Run>(
     stop: [&AtomicBool; 2],
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {
     let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created);
-    let mut resolver = Resolver::new(merger, &plan.rules, tombstones, stop);
+    let mut resolver =
+        Resolver::new(merger, &plan.rules, tombstones, stop).merging_with(ctx.cf.merge_operator.as_deref());
     while resolver.next_survivor()? {
         outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
     }

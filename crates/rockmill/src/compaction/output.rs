@@ -279,6 +279,7 @@ fn table_options(ctx: &JobContext, plan: &OutputPlan, number: u64, path: PathBuf
         orig_file_number: number,
         db_id: ctx.db_id.clone(),
         db_session_id: ctx.db_session_id.clone(),
+        merge_operator_name: cf.merge_operator.as_ref().map_or_else(String::new, |m| m.name().to_owned()),
         ..TableProperties::default()
     };
     TableBuilderOptions {

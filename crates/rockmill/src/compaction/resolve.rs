@@ -13,18 +13,24 @@
 //! 5. What survives at the bottommost level and is seen by every reader gets sequence number 0, which compresses
 //!    better and lets tables skip comparisons.
 //!
-//! There is no merge operator and no compaction filter yet: [`Resolver::next_survivor`] is the one place where entries
-//! of a key pass, and `emit` the one where they leave.
+//! With a merge operator, the operands of a stripe become one entry where that can be (`operands`); without one they
+//! all survive, down to their base. There is no compaction filter yet: [`Resolver::next_survivor`] is the one place
+//! where entries of a key pass, and `emit` the one where they leave.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rockmill_format::key::{ParsedInternalKey, SequenceNumber, TAG_LEN, ValueType, pack_tag};
 
+use operands::Operands;
+
 use super::merge::MergeStream;
 use super::plan::{Rules, is_supported};
 use super::tombstones::Tombstones;
 use crate::error::{Error, ErrorKind, Result};
+use crate::merge_operator::MergeOperator;
 use crate::range_del::CompactionRangeDel;
+
+mod operands;
 
 /// Entries between two looks at the stop flags.
 const STOP_CHECK_ENTRIES: u64 = 1024;
@@ -42,6 +48,8 @@ pub struct ResolveStats {
     pub obsolete: u64,
     /// Gone under a range tombstone.
     pub range_deleted: u64,
+    /// Merge operands and bases that went into another entry.
+    pub merged: u64,
 }
 
 /// The surviving entries of a merge.
@@ -67,6 +75,9 @@ pub struct Resolver<'a, S> {
     open_operand: bool,
     /// A version of the user key got sequence number 0.
     zeroed: bool,
+    operands: Operands<'a>,
+    /// The current survivor's value is in `operands`.
+    left_operand: bool,
     /// The input stands on the current entry and must be moved before the next.
     on_current: bool,
 }
@@ -90,8 +101,17 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
             stripe: None,
             open_operand: false,
             zeroed: false,
+            operands: Operands::default(),
+            left_operand: false,
             on_current: false,
         }
+    }
+
+    /// Merges operands with `operator`; without one they are kept as they are.
+    #[must_use]
+    pub fn merging_with(mut self, operator: Option<&'a dyn MergeOperator>) -> Self {
+        self.operands.operator = operator;
+        self
     }
 
     /// The current survivor's internal key.
@@ -103,8 +123,14 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     /// The current survivor's value.
     #[inline]
     pub fn value(&self) -> &[u8] {
-        // Only tombstones leave after the input has moved on; they have no value.
-        if self.on_current { self.input.value() } else { &[] }
+        // Only tombstones, which have no value, and what was merged leave after the input has moved on.
+        if self.on_current {
+            self.input.value()
+        } else if self.left_operand {
+            self.operands.value()
+        } else {
+            &[]
+        }
     }
 
     /// True when the current survivor's user key is not that of the one before.
@@ -154,6 +180,10 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     pub fn next_survivor(&mut self) -> Result<bool> {
         if std::mem::take(&mut self.on_current) {
             self.advance()?;
+        } else if std::mem::take(&mut self.left_operand) && self.operands.waiting() {
+            self.next_operand();
+            self.left_operand = true;
+            return Ok(self.emit());
         }
         while self.input.valid() {
             self.count()?;
@@ -207,14 +237,28 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                 continue;
             }
             self.open_operand = value_type == ValueType::Merge;
-            if self.rules.bottommost && seq <= self.earliest_snapshot && value_type == ValueType::Value {
-                self.set_tag(0, ValueType::Value);
-                self.zeroed = true;
+            if self.open_operand
+                && let Some(operator) = self.operands.operator
+            {
+                self.open_operand = false;
+                self.merge_operands(operator, seq, older_snapshot)?;
+                self.left_operand = true;
+                return Ok(self.emit());
             }
+            self.zero_sequence(seq, value_type);
             self.on_current = true;
             return Ok(self.emit());
         }
         Ok(false)
+    }
+
+    /// Gives a value that every reader sees sequence number 0 at the bottommost level.
+    #[inline]
+    fn zero_sequence(&mut self, seq: SequenceNumber, value_type: ValueType) {
+        if self.rules.bottommost && seq <= self.earliest_snapshot && value_type == ValueType::Value {
+            self.set_tag(0, ValueType::Value);
+            self.zeroed = true;
+        }
     }
 
     /// Hands the entry in `key` out.

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
 use crate::level_iter::LevelIterator;
 use crate::merge_iter::MergingIterator;
+use crate::merge_operator::{self, MergeOperator, OperandList};
 
 /// Entries of one user key stepped over one by one before a seek is tried (RocksDB's
 /// `max_sequential_skip_in_iterations`).
@@ -53,10 +54,14 @@ pub struct DbRawIterator<'a> {
     filter: Option<Vec<u8>>,
     direction: Direction,
     valid: bool,
-    /// Forward: the key whose older versions are being stepped over. Reverse: the current key.
+    /// The current entry is in `saved_key` and `saved_value`, else `iter` stands on it.
+    saved: bool,
+    /// Forward: the key whose older versions are being stepped over. With `saved`, the current key.
     saved_key: Vec<u8>,
-    /// Reverse: the current value.
+    /// With `saved`, the current value.
     saved_value: Vec<u8>,
+    operator: Option<Arc<dyn MergeOperator>>,
+    operands: OperandList,
     target: Vec<u8>,
     status: Result<()>,
     /// Keeps what `iter` reads alive, and the database open.
@@ -115,8 +120,11 @@ impl DbInner {
             filter,
             direction: Direction::Forward,
             valid: false,
+            saved: false,
             saved_key: Vec::new(),
             saved_value: Vec::new(),
+            operator: cf.options.merge_operator.clone(),
+            operands: OperandList::default(),
             target: Vec::new(),
             status: Ok(()),
             _pin: (current, self),
@@ -161,18 +169,12 @@ impl DbRawIterator<'_> {
 
     #[inline]
     fn current_key(&self) -> &[u8] {
-        match self.direction {
-            Direction::Forward => key::user_key(self.iter.key()),
-            Direction::Reverse => &self.saved_key,
-        }
+        if self.saved { &self.saved_key } else { key::user_key(self.iter.key()) }
     }
 
     #[inline]
     fn current_value(&self) -> &[u8] {
-        match self.direction {
-            Direction::Forward => self.iter.value(),
-            Direction::Reverse => &self.saved_value,
-        }
+        if self.saved { &self.saved_value } else { self.iter.value() }
     }
 
     /// To the first key.
@@ -242,7 +244,7 @@ impl DbRawIterator<'_> {
             let key = std::mem::take(&mut self.saved_key);
             self.seek_internal(&key, 0);
             self.saved_key = key;
-        } else {
+        } else if !self.saved {
             self.saved_key.clear();
             self.saved_key.extend_from_slice(key::user_key(self.iter.key()));
             self.iter.next();
@@ -257,7 +259,7 @@ impl DbRawIterator<'_> {
         }
         if self.direction == Direction::Forward {
             self.direction = Direction::Reverse;
-            let key = key::user_key(self.iter.key()).to_vec();
+            let key = self.current_key().to_vec();
             self.seek_before(&key);
         }
         self.find_prev();
@@ -293,6 +295,7 @@ impl DbRawIterator<'_> {
     /// `saved_key` are older versions of what was returned or deleted.
     fn find_next(&mut self, mut skipping: bool) {
         self.valid = false;
+        self.saved = false;
         let mut skipped = 0;
         while self.iter.valid() {
             let parsed = match ParsedInternalKey::parse(self.iter.key()) {
@@ -341,7 +344,7 @@ impl DbRawIterator<'_> {
                     self.valid = true;
                     return;
                 }
-                ValueType::Merge if !covered && !filtered => return self.fail(no_merge_operator(user_key)),
+                ValueType::Merge if !covered && !filtered => return self.merge_forward(),
                 ValueType::Value | ValueType::Merge | ValueType::Deletion | ValueType::SingleDeletion => {
                     self.saved_key.clear();
                     self.saved_key.extend_from_slice(user_key);
@@ -353,12 +356,66 @@ impl DbRawIterator<'_> {
         }
     }
 
+    /// `iter` stands on the newest operand of a key: merges it with the older ones and what they apply to.
+    #[cold]
+    fn merge_forward(&mut self) {
+        self.saved_key.clear();
+        self.saved_key.extend_from_slice(key::user_key(self.iter.key()));
+        self.operands.clear();
+        let mut has_base = false;
+        while self.iter.valid() {
+            let parsed = match ParsedInternalKey::parse(self.iter.key()) {
+                Ok(p) => p,
+                Err(e) => return self.fail(in_file(&*self.iter, Error::corruption(e.to_string()))),
+            };
+            if self.cmp.compare_user(parsed.user_key, &self.saved_key).is_ne() {
+                break;
+            }
+            match self.view.covers(parsed.user_key, parsed.sequence) {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(e) => return self.fail(e),
+            }
+            match parsed.value_type {
+                ValueType::Merge => self.operands.push(self.iter.value()),
+                ValueType::Value => {
+                    has_base = true;
+                    break;
+                }
+                ValueType::Deletion | ValueType::SingleDeletion => break,
+                other => return self.fail(in_file(&*self.iter, unexpected(other))),
+            }
+            self.iter.next();
+        }
+        // Behind an error there may be the base.
+        if !has_base && self.iter.status().is_err() {
+            return;
+        }
+        let base = has_base.then(|| self.iter.value());
+        let merged = merge(self.operator.as_deref(), &self.saved_key, base, &self.operands.reversed());
+        self.return_merged(merged);
+    }
+
+    fn return_merged(&mut self, merged: Result<Vec<u8>>) {
+        match merged {
+            Ok(value) => {
+                self.saved_value = value;
+                self.saved = true;
+                self.valid = true;
+            }
+            Err(e) => self.fail(e),
+        }
+    }
+
     /// From where `iter` is, backward to the newest visible version of a live key; leaves `iter` before all of its
     /// versions.
     fn find_prev(&mut self) {
         self.valid = false;
+        self.saved = true;
         // What the newest visible version seen so far of `saved_key` is; `None` while there is no candidate.
         let mut candidate: Option<ValueType> = None;
+        // With operands: `saved_value` is what they apply to.
+        let mut has_base = false;
         while self.iter.valid() {
             let parsed = match ParsedInternalKey::parse(self.iter.key()) {
                 Ok(p) => p,
@@ -378,12 +435,24 @@ impl DbRawIterator<'_> {
                 };
                 let filtered = self.filter.as_ref().is_some_and(|p| !user_key.starts_with(p));
                 match parsed.value_type {
-                    t @ (ValueType::Value | ValueType::Merge) if !covered && !filtered => {
-                        candidate = Some(t);
+                    ValueType::Value if !covered && !filtered => {
+                        candidate = Some(ValueType::Value);
                         self.saved_key.clear();
                         self.saved_key.extend_from_slice(user_key);
                         self.saved_value.clear();
                         self.saved_value.extend_from_slice(self.iter.value());
+                        has_base = true;
+                        self.operands.clear();
+                    }
+                    ValueType::Merge if !covered && !filtered => {
+                        if candidate.is_none() {
+                            self.saved_key.clear();
+                            self.saved_key.extend_from_slice(user_key);
+                            has_base = false;
+                            self.operands.clear();
+                        }
+                        candidate = Some(ValueType::Merge);
+                        self.operands.push(self.iter.value());
                     }
                     ValueType::Value | ValueType::Merge | ValueType::Deletion | ValueType::SingleDeletion => {
                         candidate = None;
@@ -397,8 +466,10 @@ impl DbRawIterator<'_> {
             // An error below would hide a newer version of the key.
             Some(_) if self.iter.status().is_err() => {}
             Some(ValueType::Merge) => {
-                let e = no_merge_operator(&self.saved_key);
-                self.fail(e);
+                let operator = self.operator.as_deref();
+                let base = has_base.then_some(&self.saved_value[..]);
+                let merged = merge(operator, &self.saved_key, base, &self.operands.pushed());
+                self.return_merged(merged);
             }
             Some(_) => self.valid = true,
             None => {}
@@ -406,11 +477,10 @@ impl DbRawIterator<'_> {
     }
 }
 
-fn no_merge_operator(key: &[u8]) -> Error {
-    Error::invalid_argument(format!(
-        "key {} has merge operands and no merge operator is set for its column family",
-        key.escape_ascii()
-    ))
+/// The value that `operands`, oldest first, make of `base`.
+fn merge(operator: Option<&dyn MergeOperator>, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Vec<u8>> {
+    let operator = operator.ok_or_else(|| merge_operator::missing(key))?;
+    merge_operator::full_merge(operator, key, base, operands)
 }
 
 fn unexpected(t: ValueType) -> Error {

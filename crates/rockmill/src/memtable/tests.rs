@@ -13,7 +13,7 @@ fn get(m: &MemTable, user: &[u8], snapshot: u64) -> Option<Vec<u8>> {
     let ikey = InternalKey::new(user, snapshot, VALUE_TYPE_FOR_SEEK);
     let mut ctx = GetContext::new(user);
     m.get(ikey.as_bytes(), &mut ctx);
-    ctx.finish().unwrap().map(|v| v.into_vec())
+    ctx.finish(None).unwrap().map(|v| v.into_vec())
 }
 
 #[test]

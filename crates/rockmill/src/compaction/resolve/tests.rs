@@ -243,3 +243,54 @@ fn a_closing_store_stops_it() {
     assert_eq!(end.unwrap_err().kind(), ErrorKind::ShutdownInProgress);
     assert!(resolver.stats().input_records <= STOP_CHECK_ENTRIES);
 }
+
+/// Resolves with an operator that appends with commas: "key:seq=value" for a value, "key:seq+operand" for an operand.
+fn merged(input: &str, snapshots: &[u64], bottommost: bool, ranges: &[(&str, &str, u64)]) -> String {
+    let r = rules(snapshots, bottommost, None);
+    let list = entries(input).into_iter().map(|(k, seq, t, _)| {
+        let value = if matches!(t, ValueType::Value | ValueType::Merge) { seq.to_string() } else { String::new() };
+        (InternalKey::new(&k, seq, t).as_bytes().to_vec(), value.into_bytes())
+    });
+    let merger = Merger::new(vec![VecRun::new(&r.cmp, list.collect())], r.cmp.clone(), None, None).unwrap();
+    let ranges = ranges.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq }).collect();
+    let tombstones = Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(ranges, &r.cmp)));
+    let never = AtomicBool::new(false);
+    let operator = crate::merge_operator::StringAppendOperator::default();
+    let mut resolver = Resolver::new(merger, &r, &tombstones, [&never, &never]).merging_with(Some(&operator));
+    let mut out = Vec::new();
+    while resolver.next_survivor().unwrap() {
+        let e = ParsedInternalKey::parse(resolver.key()).unwrap();
+        let sign = match e.value_type {
+            ValueType::Value => "=",
+            ValueType::Merge => "+",
+            _ => "-",
+        };
+        let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
+        out.push(format!("{}:{}{sign}{}", text(e.user_key), e.sequence, text(resolver.value())));
+    }
+    let stats = resolver.stats();
+    assert_eq!(stats.input_records as usize, entries(input).len(), "every entry is counted once");
+    let gone = stats.hidden + stats.obsolete + stats.range_deleted + stats.merged;
+    assert_eq!(stats.input_records, stats.output_records + gone, "{stats:?}");
+    out.join(" ")
+}
+
+#[test]
+fn operands_become_one_entry_within_a_stripe() {
+    let all = "a9 merge, a8 merge, a7 put, a6 put, b5 merge, b4 merge";
+    assert_eq!(merged(all, &[], false, &[]), "a:9=7,8,9 b:5+4,5");
+    assert_eq!(merged(all, &[], true, &[]), "a:0=7,8,9 b:0=4,5", "the bottommost level holds the whole history");
+    assert_eq!(merged(all, &[8], false, &[]), "a:9+9 a:8=7,8 b:5+4,5", "a snapshot parts the operands");
+    assert_eq!(merged(all, &[8], true, &[]), "a:9+9 a:0=7,8 b:0=4,5");
+    assert_eq!(merged(all, &[4], true, &[]), "a:9=7,8,9 b:5+5 b:0=4");
+    assert_eq!(merged("a9 merge, a8 del, a7 put", &[], false, &[]), "a:9=9", "a tombstone is a base");
+    assert_eq!(merged("a9 merge, a8 sdel, a7 put", &[], false, &[]), "a:9=9");
+    assert_eq!(merged("a9 put, a8 merge, a7 put", &[], false, &[]), "a:9=9");
+    assert_eq!(
+        merged("a9 merge, a8 merge, a7 put", &[], false, &[("a", "b", 8)]),
+        "a:9=8,9",
+        "a range cuts the base off"
+    );
+    assert_eq!(merged("a9 merge, a7 merge", &[], false, &[("a", "b", 8)]), "a:9=9");
+    assert_eq!(merged("a7 merge, a6 put", &[], false, &[("a", "b", 8)]), "", "all under a range");
+}
