@@ -103,7 +103,7 @@ impl ExactSizeIterator for MergeOperandsIter<'_> {}
 /// A function that merges (`rocksdb::merge_operator::MergeFn`): key, existing value, operands from the oldest.
 pub trait MergeFn: Fn(&[u8], Option<&[u8]>, &MergeOperands<'_>) -> Option<Vec<u8>> + Send + Sync + 'static {}
 
-impl<F> MergeFn for F where F: Fn(&[u8], Option<&[u8]>, &MergeOperands<'_>) -> Option<Vec<u8>> + Send + Sync + 'static {}
+impl<F> MergeFn for F where F: Fn(&[u8], Option<&[u8]>, &MergeOperands) -> Option<Vec<u8>> + Send + Sync + 'static {}
 
 /// An operator made of two functions.
 struct FnOperator<F, P> {
