@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use rockmill_format::InternalKeyComparator;
 
 use super::super_version::SuperVersion;
+use crate::merge_operator::MergeOperator;
 use crate::options::{CfOptions, Options};
 
 /// Name of the column family that every database has.
@@ -19,6 +20,8 @@ pub(crate) struct CfData {
     /// Replaced whole by `set_options`.
     pub options: ArcSwap<CfOptions>,
     pub cmp: InternalKeyComparator,
+    /// That of the options: no call changes it, and reads need it without a look at them.
+    pub merge_operator: Option<Arc<dyn MergeOperator>>,
     /// What a reader sees; replaced whole when a memtable or the version changes.
     pub current: ArcSwap<SuperVersion>,
     pub dropped: AtomicBool,

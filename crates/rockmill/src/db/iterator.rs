@@ -123,7 +123,7 @@ impl DbInner {
             saved: false,
             saved_key: Vec::new(),
             saved_value: Vec::new(),
-            operator: cf.options.merge_operator.clone(),
+            operator: cf.merge_operator.clone(),
             operands: OperandList::default(),
             target: Vec::new(),
             status: Ok(()),

@@ -543,6 +543,7 @@ fn new_cf_state(
         cf: Arc::new(CfData {
             id,
             name,
+            merge_operator: options.merge_operator.clone(),
             options: ArcSwap::from_pointee(options),
             cmp,
             current: ArcSwap::from_pointee(current),

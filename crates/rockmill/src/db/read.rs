@@ -159,7 +159,7 @@ impl DbInner {
         if !ctx.is_done() {
             self.get_from_tables(cf, current, ikey, options.table(), &mut ctx)?;
         }
-        ctx.finish(cf.options.merge_operator.as_deref())
+        ctx.finish(cf.merge_operator.as_deref())
     }
 
     fn get_from_tables(
