@@ -446,8 +446,8 @@ impl Db {
         self.write_one(BatchRecord::SingleDelete { cf, key: key.as_ref() }, &WriteOptions::default())
     }
 
-    /// Adds a merge operand. It is stored as RocksDB stores it; there are no merge operators yet, so a read of the key
-    /// fails until it is overwritten or deleted.
+    /// Adds a merge operand: what it does to the value is the column family's merge operator's business, when the key
+    /// is read. Without an operator a read of the key fails until it is overwritten or deleted.
     pub fn merge(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let record = BatchRecord::Merge { cf: 0, key: key.as_ref(), value: value.as_ref() };
         self.write_one(record, &WriteOptions::default())
