@@ -71,10 +71,20 @@ impl ReadBlock for LogSource {
     }
 }
 
+/// RocksDB's `EncryptedEnv` puts a page in front of every file; CURRENT itself is a short line.
+const ENCRYPTION_PREFIX_BYTES: usize = 4096;
+
 /// Number of the MANIFEST that CURRENT names.
 pub fn current_manifest(fs: &dyn FileSystem, dir: &Path) -> Result<u64> {
     let path = dir.join(filename::CURRENT);
     let bytes = fs.read_to_vec(&path).map_err(|e| Error::io(format_args!("cannot read {}", path.display()), &e))?;
+    if bytes.len() >= ENCRYPTION_PREFIX_BYTES {
+        return Err(Error::not_supported(format!(
+            "{}: has {} bytes where a name should be, as behind an encrypting Env: encryption is not supported",
+            path.display(),
+            bytes.len()
+        )));
+    }
     let name = bytes.strip_suffix(b"\n").and_then(|b| std::str::from_utf8(b).ok());
     match name.and_then(filename::parse) {
         Some(FileType::Manifest(n)) => Ok(n),
@@ -372,4 +382,25 @@ pub fn set_current(fs: &dyn FileSystem, dir: &Path, manifest_number: u64) -> Res
         .and_then(|()| fs.rename(&temp, &current))
         .and_then(|()| fs.sync_dir(dir));
     done.map_err(|e| Error::io(format_args!("cannot point {} at the new MANIFEST", current.display()), &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rockmill_io::MemFileSystem;
+
+    #[test]
+    fn an_encrypted_current_is_refused_by_name() {
+        let fs = MemFileSystem::default();
+        let dir = Path::new("/db");
+        fs.create_dir(dir, true).unwrap();
+        fs.write_all(&dir.join(filename::CURRENT), &[0xa7; 4096 + 16]).unwrap();
+        let e = current_manifest(&fs, dir).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NotSupported);
+        assert!(e.to_string().contains("encryption") && e.to_string().contains("CURRENT"), "{e}");
+        fs.write_all(&dir.join(filename::CURRENT), b"MANIFEST-000007\n").unwrap();
+        assert_eq!(current_manifest(&fs, dir).unwrap(), 7);
+        fs.write_all(&dir.join(filename::CURRENT), b"MANIFEST-00\x0007\n").unwrap();
+        assert_eq!(current_manifest(&fs, dir).unwrap_err().kind(), ErrorKind::Corruption);
+    }
 }
