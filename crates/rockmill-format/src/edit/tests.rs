@@ -345,3 +345,21 @@ fn rocksdb_7_8_wrote_this_manifest() {
     assert_eq!(edits[1].new_files[0].1.epoch_number, 0, "7.8 knows no epochs");
     assert_eq!(edits[4].max_column_family, Some(1));
 }
+
+#[test]
+fn boundaries_of_truncated_range_tombstones_are_sound() {
+    // RocksDB 9.8 wrote a file whose smallest key had the type 0x1a, its `kTypeMaxValid`.
+    for (t, sound) in [(0x1a_u8, true), (0x7f, true), (0x80, false), (0xff, false)] {
+        let boundary = |seq: u64| {
+            InternalKey::from_encoded([b"key".as_slice(), &(seq << 8 | u64::from(t)).to_le_bytes()].concat())
+        };
+        let entry =
+            FileEntry { number: 9, size: 1, smallest: boundary(7), largest: boundary(5), ..FileEntry::default() };
+        let edit = VersionEdit { new_files: vec![(1, entry)], ..VersionEdit::default() };
+        let decoded = VersionEdit::decode(&edit.encode());
+        assert_eq!(decoded.is_ok(), sound, "{t:#x}: {decoded:?}");
+        if sound {
+            assert_eq!(decoded.unwrap(), edit);
+        }
+    }
+}
