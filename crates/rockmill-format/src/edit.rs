@@ -612,9 +612,9 @@ fn path_id(id: u32, at: u64) -> Result<u32> {
     }
 }
 
-/// A file's boundary or a compaction cursor. A boundary that a range tombstone gives a file may have a type that no entry
-/// has: RocksDB's `kTypeMaxValid`, one more than the largest type that its version knows (0x1a in 9 to 11), which its
-/// truncated tombstones use. So any type up to `kMaxValue` counts as sound here.
+/// A file's boundary or a compaction cursor. A boundary that a range tombstone gives a file may have a type that no
+/// entry has: RocksDB's `kTypeMaxValid`, one more than the largest type that its version knows (0x1a in 9 to 11), which
+/// its truncated tombstones use. So any type up to `kMaxValue` counts as sound here.
 fn internal_key(d: &mut Decoder<'_>, what: &'static str) -> Result<InternalKey> {
     let at = d.offset();
     let bytes = d.length_prefixed(what)?;
