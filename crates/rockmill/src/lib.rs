@@ -10,7 +10,6 @@ pub mod memtable;
 pub mod merge_iter;
 pub mod merge_operator;
 pub mod options;
-mod options_text;
 pub mod range_del;
 pub mod table;
 pub mod version;

@@ -11,7 +11,7 @@ use super::{AsColumnFamilyRef, Db};
 use crate::compaction::strategy::score::level_scores;
 use crate::error::Result;
 use crate::options::CfOptions;
-use crate::options_text::set_mutable;
+use crate::options::text::set_mutable;
 
 impl Db {
     /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",

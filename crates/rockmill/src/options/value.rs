@@ -1,11 +1,20 @@
 //! Values of options as RocksDB's text.
 
-use crate::options::CompressionType;
+use super::{BlockBasedIndexType, ChecksumType, CompressionType, DataBlockIndexType, RecoveryMode};
+use crate::compaction::MergeEngine;
 
 /// A type of option values.
-pub(super) trait Value: Sized {
+pub(crate) trait Value: Sized {
     /// From text; `None` if it is no such value.
     fn read(text: &str) -> Option<Self>;
+
+    /// As text, in the form that RocksDB writes.
+    fn write(&self) -> String;
+}
+
+/// Reads a value into its field; false if it is no value of the field's type.
+pub(crate) fn read_into<T: Value>(field: &mut T, text: &str) -> bool {
+    T::read(text).map(|value| *field = value).is_some()
 }
 
 impl Value for bool {
@@ -15,6 +24,10 @@ impl Value for bool {
             "false" | "0" => Some(false),
             _ => None,
         }
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -38,36 +51,81 @@ macro_rules! integers {
             fn read(text: &str) -> Option<Self> {
                 integer(text).and_then(|n| Self::try_from(n).ok())
             }
+
+            fn write(&self) -> String {
+                self.to_string()
+            }
         }
     )*};
 }
-integers!(i32, u64, usize);
+integers!(i32, u32, u64, usize);
 
 impl Value for f64 {
     fn read(text: &str) -> Option<Self> {
         text.parse().ok().filter(|n: &f64| n.is_finite())
     }
+
+    fn write(&self) -> String {
+        format!("{self:.6}")
+    }
 }
 
-impl Value for CompressionType {
-    fn read(text: &str) -> Option<Self> {
-        Some(match text {
-            "kNoCompression" => Self::None,
-            "kSnappyCompression" => Self::Snappy,
-            "kZlibCompression" => Self::Zlib,
-            "kBZip2Compression" => Self::Bzip2,
-            "kLZ4Compression" => Self::Lz4,
-            "kLZ4HCCompression" => Self::Lz4hc,
-            "kXpressCompression" => Self::Xpress,
-            "kZSTD" => Self::Zstd,
-            _ => return None,
-        })
+/// Values that are one of a list of names.
+macro_rules! names {
+    ($($t:ident { $($variant:ident = $name:literal),* $(,)? })*) => {$(
+        impl Value for $t {
+            fn read(text: &str) -> Option<Self> {
+                match text {
+                    $($name => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            fn write(&self) -> String {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+                .to_owned()
+            }
+        }
+    )*};
+}
+names! {
+    CompressionType {
+        None = "kNoCompression",
+        Snappy = "kSnappyCompression",
+        Zlib = "kZlibCompression",
+        Bzip2 = "kBZip2Compression",
+        Lz4 = "kLZ4Compression",
+        Lz4hc = "kLZ4HCCompression",
+        Xpress = "kXpressCompression",
+        Zstd = "kZSTD",
     }
+    ChecksumType {
+        None = "kNoChecksum",
+        Crc32c = "kCRC32c",
+        XxHash = "kxxHash",
+        XxHash64 = "kxxHash64",
+        Xxh3 = "kXXH3",
+    }
+    RecoveryMode {
+        TolerateCorruptedTailRecords = "kTolerateCorruptedTailRecords",
+        AbsoluteConsistency = "kAbsoluteConsistency",
+        PointInTime = "kPointInTimeRecovery",
+        SkipAnyCorruptedRecords = "kSkipAnyCorruptedRecords",
+    }
+    BlockBasedIndexType { BinarySearch = "kBinarySearch", TwoLevelIndexSearch = "kTwoLevelIndexSearch" }
+    DataBlockIndexType { BinarySearch = "kDataBlockBinarySearch", BinaryAndHash = "kDataBlockBinaryAndHash" }
+    MergeEngine { Auto = "auto", Pread = "pread" }
 }
 
 impl Value for Option<CompressionType> {
     fn read(text: &str) -> Option<Self> {
         if text == "kDisableCompressionOption" { Some(None) } else { CompressionType::read(text).map(Some) }
+    }
+
+    fn write(&self) -> String {
+        self.as_ref().map_or_else(|| "kDisableCompressionOption".to_owned(), Value::write)
     }
 }
 
@@ -75,6 +133,11 @@ impl Value for Vec<CompressionType> {
     fn read(text: &str) -> Option<Self> {
         let text = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(text);
         if text.is_empty() { Some(Self::new()) } else { text.split(':').map(CompressionType::read).collect() }
+    }
+
+    fn write(&self) -> String {
+        let names: Vec<String> = self.iter().map(Value::write).collect();
+        names.join(":")
     }
 }
 

@@ -1,0 +1,91 @@
+//! Options of a column family.
+
+use std::sync::Arc;
+
+use rockmill_format::comparator::{BytewiseComparator, Comparator};
+
+use super::declare::declare_options;
+use super::{BlockBasedOptions, CompressionType, Options};
+use crate::merge_operator::MergeOperator;
+
+declare_options! {
+    /// Options of a column family (RocksDB's `ColumnFamilyOptions`).
+    pub struct CfOptions;
+    setters of Options at cf;
+
+    /// Order of user keys; its name is stored and checked.
+    comparator: Arc<dyn Comparator> = Arc::new(BytewiseComparator), object(|c| c.name().to_owned());
+    /// What merge operands do to values; its name is stored in tables.
+    merge_operator: Option<Arc<dyn MergeOperator>> = None, object(merge_operator_text);
+    /// Of block-based tables.
+    table: BlockBasedOptions = BlockBasedOptions::default(), part;
+    /// Size of a memtable, in bytes.
+    write_buffer_size: usize = 64 << 20, mutable, set_write_buffer_size;
+    /// Memtables, the active one included, before writers stop.
+    max_write_buffer_number: i32 = 2, mutable, set_max_write_buffer_number;
+    /// Immutable memtables that a flush waits for.
+    min_write_buffer_number_to_merge: i32 = 1, fixed, set_min_write_buffer_number_to_merge;
+    /// L0 files that start a compaction.
+    level0_file_num_compaction_trigger: i32 = 4, mutable, set_level_zero_file_num_compaction_trigger;
+    /// L0 files where the delay of writers is near its limit.
+    level0_slowdown_writes_trigger: i32 = 20, mutable, set_level_zero_slowdown_writes_trigger;
+    /// L0 files that stop writers.
+    level0_stop_writes_trigger: i32 = 36, mutable, set_level_zero_stop_writes_trigger;
+    /// Levels of the tree.
+    num_levels: i32 = 7, fixed, set_num_levels;
+    /// Size of tables in the base level, in bytes.
+    target_file_size_base: u64 = 64 << 20, mutable, set_target_file_size_base;
+    /// How much larger tables are one level deeper.
+    target_file_size_multiplier: i32 = 1, mutable, set_target_file_size_multiplier;
+    /// Size of the base level, in bytes.
+    max_bytes_for_level_base: u64 = 256 << 20, mutable, set_max_bytes_for_level_base;
+    /// How much larger a level is than the one above.
+    max_bytes_for_level_multiplier: f64 = 10.0, mutable, set_max_bytes_for_level_multiplier;
+    /// Size levels from the last one up.
+    level_compaction_dynamic_level_bytes: bool = true, fixed, set_level_compaction_dynamic_level_bytes;
+    /// Compaction debt where the delay of writers is near its limit.
+    soft_pending_compaction_bytes_limit: u64 = 64 << 30, mutable, set_soft_pending_compaction_bytes_limit;
+    /// Compaction debt that stops writers.
+    hard_pending_compaction_bytes_limit: u64 = 256 << 30, mutable, set_hard_pending_compaction_bytes_limit;
+    /// Bytes of one compaction's input and overlap; 0 means 25 times the table size.
+    max_compaction_bytes: u64 = 0, mutable, set_max_compaction_bytes;
+    /// Compact only when told.
+    disable_auto_compactions: bool = false, mutable, set_disable_auto_compactions;
+    /// Of table blocks, where no per-level choice says otherwise.
+    compression: CompressionType = CompressionType::Snappy, mutable, set_compression_type;
+    /// Of the deepest level's blocks.
+    bottommost_compression: Option<CompressionType> = None, mutable;
+    /// The compression library's level; `i32::MAX` its default.
+    compression_level: i32 = i32::MAX, part, set_compression_level;
+    /// Compression of each level (with dynamic levels: L0, then the base level, …); empty uses `compression`.
+    compression_per_level: Vec<CompressionType> = Vec::new(), mutable;
+    /// Memtable arena step, in bytes; 0 chooses.
+    arena_block_size: usize = 0, mutable, set_arena_block_size;
+}
+
+/// As OPTIONS files have it.
+fn merge_operator_text(operator: &Option<Arc<dyn MergeOperator>>) -> String {
+    operator.as_ref().map_or_else(|| "nullptr".to_owned(), |o| o.name().to_owned())
+}
+
+impl Options {
+    /// Compression of the deepest level.
+    pub fn set_bottommost_compression_type(&mut self, value: CompressionType) {
+        self.cf.bottommost_compression = Some(value);
+    }
+
+    /// Compression of each level.
+    pub fn set_compression_per_level(&mut self, levels: &[CompressionType]) {
+        self.cf.compression_per_level = levels.to_vec();
+    }
+
+    /// Options of tables.
+    pub fn set_block_based_table_factory(&mut self, table: &BlockBasedOptions) {
+        self.cf.table = table.clone();
+    }
+
+    /// Order of keys.
+    pub fn set_comparator(&mut self, comparator: Arc<dyn Comparator>) {
+        self.cf.comparator = comparator;
+    }
+}

@@ -1,0 +1,52 @@
+//! Options of manual compactions.
+
+/// What a manual compaction does with the deepest level (RocksDB's `BottommostLevelCompaction`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BottommostLevelCompaction {
+    /// Leave it.
+    Skip,
+    /// Compact it when there is a compaction filter (there is none yet: leave it).
+    #[default]
+    IfHaveCompactionFilter,
+    /// Compact it.
+    Force,
+    /// Compact it, except files this compaction itself made.
+    ForceOptimized,
+}
+
+/// Options of `compact_range` (RocksDB's `CompactRangeOptions`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CompactOptions {
+    /// Let no automatic compaction run meanwhile.
+    pub exclusive_manual_compaction: bool,
+    /// Move the result to `target_level`.
+    pub change_level: bool,
+    /// With `change_level`: the level, or -1 for the smallest possible.
+    pub target_level: i32,
+    /// The deepest level.
+    pub bottommost_level_compaction: BottommostLevelCompaction,
+    /// Threads; 0 takes the database's `max_subcompactions`.
+    pub max_subcompactions: u32,
+}
+
+impl CompactOptions {
+    /// Sets what happens to the deepest level.
+    pub fn set_bottommost_level_compaction(&mut self, v: BottommostLevelCompaction) {
+        self.bottommost_level_compaction = v;
+    }
+
+    /// Sets `exclusive_manual_compaction`.
+    pub fn set_exclusive_manual_compaction(&mut self, v: bool) {
+        self.exclusive_manual_compaction = v;
+    }
+
+    /// Sets `change_level`.
+    pub fn set_change_level(&mut self, v: bool) {
+        self.change_level = v;
+    }
+
+    /// Sets `target_level`.
+    pub fn set_target_level(&mut self, v: i32) {
+        self.target_level = v;
+    }
+}

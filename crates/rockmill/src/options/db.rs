@@ -1,0 +1,85 @@
+//! Options of the whole database.
+
+use std::sync::Arc;
+
+use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
+
+use super::declare::declare_options;
+use super::{Options, RecoveryMode};
+use crate::compaction::MergeEngine;
+
+declare_options! {
+    /// Options of the whole database (RocksDB's `DBOptions`).
+    pub struct DbOptions;
+    setters of Options at db;
+
+    /// Create the database when the directory holds none.
+    create_if_missing: bool = false, fixed, create_if_missing;
+    /// Create column families that `open_cf` names and the database lacks.
+    create_missing_column_families: bool = false, fixed, create_missing_column_families;
+    /// Refuse to open an existing database.
+    error_if_exists: bool = false, fixed, set_error_if_exists;
+    /// Refuse a database with damage rather than open what is left.
+    paranoid_checks: bool = true, fixed, set_paranoid_checks;
+    /// Open table files at most; -1 keeps every table open.
+    max_open_files: i32 = -1, fixed, set_max_open_files;
+    /// Flushes and compactions that run at once; a quarter, at least one, is kept for flushes.
+    max_background_jobs: i32 = 2, fixed, set_max_background_jobs;
+    /// Threads that one compaction may be split over.
+    max_subcompactions: u32 = 1, fixed, set_max_subcompactions;
+    /// Use fsync instead of fdatasync.
+    use_fsync: bool = false, fixed, set_use_fsync;
+    /// Bytes of WAL that make the store flush the oldest column family; 0 means four times all memtables.
+    max_total_wal_size: u64 = 0, fixed, set_max_total_wal_size;
+    /// How much damage a WAL may have.
+    wal_recovery_mode: RecoveryMode = RecoveryMode::PointInTime, fixed, set_wal_recovery_mode;
+    /// Old WAL files kept for reuse.
+    recycle_log_file_num: usize = 0, fixed, set_recycle_log_file_num;
+    /// Read tables past the page cache.
+    use_direct_reads: bool = false, fixed, set_use_direct_reads;
+    /// Write tables past the page cache.
+    use_direct_io_for_flush_and_compaction: bool = false, fixed, set_use_direct_io_for_flush_and_compaction;
+    /// Start write-back of tables every so many bytes; 0 off.
+    bytes_per_sync: u64 = 0, fixed, set_bytes_per_sync;
+    /// Start write-back of the WAL every so many bytes; 0 off.
+    wal_bytes_per_sync: u64 = 0, fixed, set_wal_bytes_per_sync;
+    /// Bytes that a compaction reads at once from each input; 0 reads block by block.
+    compaction_readahead_size: usize = 2 << 20, fixed, set_compaction_readahead_size;
+    /// Bytes per second that writers may write when delay begins.
+    delayed_write_rate: u64 = 16 << 20, fixed, set_delayed_write_rate;
+    /// Size at which a new MANIFEST is begun.
+    max_manifest_file_size: u64 = 1 << 30, fixed, set_max_manifest_file_size;
+    /// Bytes gathered before a table write goes to the kernel.
+    writable_file_max_buffer_size: usize = 1 << 20, fixed, set_writable_file_max_buffer_size;
+    /// Let the members of a write group insert at the same time.
+    allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
+    /// Leave unlogged (disable_wal) data unflushed at close.
+    avoid_flush_during_shutdown: bool = false, fixed, set_avoid_flush_during_shutdown;
+    /// Keep recovered WAL data in the memtable and the WAL itself in use.
+    avoid_flush_during_recovery: bool = false, fixed, set_avoid_flush_during_recovery;
+    /// How compactions read and merge.
+    merge_engine: MergeEngine = MergeEngine::Auto, own_fixed, set_merge_engine;
+    /// Kept for compatibility; statistics are read with properties.
+    stats_dump_period_sec: u32 = 600, fixed, set_stats_dump_period_sec;
+    /// Where files are.
+    fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default()), hidden;
+    /// Source of time.
+    clock: Arc<dyn Clock> = Arc::new(SystemClock::default()), hidden;
+}
+
+impl Options {
+    /// RocksDB's shorthand: as many background jobs as `threads`.
+    pub fn increase_parallelism(&mut self, threads: i32) {
+        self.db.max_background_jobs = threads.max(2);
+    }
+
+    /// Replaces the file system, for tests.
+    pub fn set_file_system(&mut self, fs: Arc<dyn FileSystem>) {
+        self.db.fs = fs;
+    }
+
+    /// Replaces the clock, for tests.
+    pub fn set_clock(&mut self, clock: Arc<dyn Clock>) {
+        self.db.clock = clock;
+    }
+}

@@ -1,0 +1,32 @@
+//! Options of databases, column families, tables, reads and writes, with RocksDB's names and meanings.
+//!
+//! Each option is declared once, in `db.rs`, `cf.rs` or `table.rs` (the macro: `declare.rs`); setters have the names of
+//! the `rocksdb` crate. `text.rs` and `value.rs` have options as text.
+
+mod cf;
+mod compact;
+mod db;
+pub(crate) mod declare;
+mod table;
+pub(crate) mod text;
+pub(crate) mod value;
+mod write;
+
+pub use rockmill_format::checksum::ChecksumType;
+pub use rockmill_format::compression::CompressionType;
+pub use rockmill_format::log::RecoveryMode;
+
+pub use cf::CfOptions;
+pub use compact::{BottommostLevelCompaction, CompactOptions};
+pub use db::DbOptions;
+pub use table::{BlockBasedIndexType, BlockBasedOptions, DataBlockIndexType};
+pub use write::{FlushOptions, WriteOptions};
+
+/// Options of a database and of the column families opened with it, as in the `rocksdb` crate.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The database's part.
+    pub db: DbOptions,
+    /// The column family's part.
+    pub cf: CfOptions,
+}
