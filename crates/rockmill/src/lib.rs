@@ -11,6 +11,7 @@ pub mod merge_iter;
 pub mod merge_operator;
 pub mod options;
 pub mod range_del;
+pub mod rate_limiter;
 pub mod table;
 pub mod version;
 
@@ -25,6 +26,7 @@ pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
     CompressionType, DataBlockIndexType, DbOptions, FlushOptions, Options, RecoveryMode, WriteOptions,
 };
+pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 
 /// The README's example compiles.
 #[cfg(doctest)]

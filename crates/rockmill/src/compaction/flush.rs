@@ -16,6 +16,7 @@ use super::tombstones::Tombstones;
 use super::{JobContext, JobStats};
 use crate::error::Result;
 use crate::memtable::MemTable;
+use crate::rate_limiter::IoPriority;
 
 /// Writes `memtables` (oldest first) as one L0 table, synced together with its directory; `None` when nothing
 /// survives. The epoch number is the caller's to set. A closing store does not stop a flush: the data may be nowhere
@@ -46,6 +47,7 @@ fn write(memtables: &[Arc<MemTable>], ctx: &JobContext, created: &Created) -> Re
         grandparents: Vec::new(),
         grandparent_overlap_max: u64::MAX,
         compression: ctx.cf.compression_per_level.first().copied().unwrap_or(ctx.cf.compression),
+        io_priority: IoPriority::High,
         epoch_number: 0,
         oldest_ancestor_time: 0,
     };

@@ -25,6 +25,7 @@ use super::plan::{InputRun, Part};
 use super::{JobContext, TableSource};
 use crate::error::Result;
 use crate::iter::InternalIterator;
+use crate::rate_limiter::{IoPriority, Limit};
 use crate::table::CompactionIter;
 use crate::version::FileMeta;
 
@@ -66,6 +67,8 @@ pub struct TableRun {
     current: Option<CompactionIter>,
     tables: Arc<dyn TableSource>,
     readahead: usize,
+    /// What reads are asked of, where they are limited.
+    limit: Option<Limit>,
     /// Sorts after everything that is wanted: reads stop there.
     end: Option<InternalKey>,
 }
@@ -88,6 +91,7 @@ impl TableRun {
             current: None,
             tables: Arc::clone(&ctx.tables),
             readahead: ctx.db.compaction_readahead_size,
+            limit: ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()),
             end: part.end.as_deref().map(InternalKey::min_possible),
         };
         new.next_file(part.begin.as_deref().map(InternalKey::min_possible).as_ref())?;
@@ -101,6 +105,9 @@ impl TableRun {
             let Some(file) = self.files.next() else { return Ok(()) };
             let table = self.tables.table_for_compaction(&file)?;
             let mut iter = table.compaction_iter(self.readahead, true);
+            if let Some(limit) = &self.limit {
+                iter.limit_rate(limit.clone());
+            }
             if let Some(end) = &self.end {
                 iter.limit_readahead(end.as_bytes());
             }

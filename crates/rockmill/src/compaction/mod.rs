@@ -24,6 +24,7 @@ use rockmill_io::{Clock, FileSystem};
 
 use crate::error::Result;
 use crate::options::{CfOptions, DbOptions};
+use crate::rate_limiter::{IoPriority, Limit};
 use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
 
@@ -164,6 +165,16 @@ pub struct JobContext {
     pub db_session_id: String,
     /// Set when the store closes: the job ends with `ShutdownInProgress`.
     pub shutdown: Arc<AtomicBool>,
+    /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
+    pub urgent: Arc<AtomicBool>,
+}
+
+impl JobContext {
+    /// The database's rate limiter, to be asked as a job of this priority asks.
+    pub(crate) fn limit(&self, priority: IoPriority) -> Option<Limit> {
+        let limiter = Arc::clone(self.db.rate_limiter.as_ref()?);
+        Some(Limit { limiter, priority, urgent: Arc::clone(&self.urgent), stop: Arc::clone(&self.shutdown) })
+    }
 }
 
 /// Counters of a job.

@@ -18,7 +18,7 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::filename;
 use rockmill_format::key::user_key;
 use rockmill_format::properties::TableProperties;
-use rockmill_io::WriteOptions;
+use rockmill_io::{WritableFile, WriteOptions};
 
 use super::JobContext;
 use super::plan::{OutputPlan, Part, Rules};
@@ -27,6 +27,7 @@ use super::unique_id::internal_unique_id;
 use crate::error::{Error, Result};
 use crate::options::{BlockBasedIndexType, DataBlockIndexType};
 use crate::range_del::CompactionRangeDel;
+use crate::rate_limiter::LimitedFile;
 use crate::table::{TableBuilder, TableBuilderOptions, TableSummary};
 use crate::version::FileMeta;
 
@@ -252,9 +253,12 @@ fn open_table(ctx: &JobContext, plan: &OutputPlan, created: &Created, lower: Opt
     } else {
         plan.file_size_max.saturating_add(plan.file_size_max / 10).min(PREALLOCATE_MAX)
     };
+    let limit = ctx.limit(plan.io_priority).filter(|l| l.limiter.mode().limits_writes());
+    let buffer_size = ctx.db.writable_file_max_buffer_size;
+    let chunk = limit.as_ref().map(|l| l.chunk(buffer_size));
     let options = WriteOptions {
         direct: ctx.db.use_direct_io_for_flush_and_compaction,
-        buffer_size: ctx.db.writable_file_max_buffer_size,
+        buffer_size: chunk.unwrap_or(buffer_size),
         bytes_per_sync: ctx.db.bytes_per_sync,
         preallocate,
     };
@@ -264,6 +268,10 @@ fn open_table(ctx: &JobContext, plan: &OutputPlan, created: &Created, lower: Opt
         .fs
         .create(&path, options)
         .map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))?;
+    let file: Box<dyn WritableFile> = match limit.zip(chunk) {
+        Some((limit, chunk)) => Box::new(LimitedFile::new(file, limit, chunk)),
+        None => file,
+    };
     let builder = TableBuilder::new(table_options(ctx, plan, number, path.clone()), file);
     Ok(Open { builder, number, path, lower })
 }

@@ -10,6 +10,7 @@ use rockmill_format::{InternalKeyComparator, ValueType};
 
 use super::{Compaction, JobContext};
 use crate::error::Result;
+use crate::rate_limiter::IoPriority;
 use crate::version::FileMeta;
 
 /// One sorted input: files in key order that do not overlap, read as one stream.
@@ -78,6 +79,8 @@ pub struct OutputPlan {
     pub grandparent_overlap_max: u64,
     /// Of blocks.
     pub compression: CompressionType,
+    /// How urgent the job is to the rate limiter.
+    pub io_priority: IoPriority,
     /// Of the outputs: the inputs' smallest, so that L0 order holds.
     pub epoch_number: u64,
     /// Unix seconds of the oldest data that went in; 0 unknown.
@@ -132,6 +135,7 @@ impl JobPlan {
                 grandparents: compaction.grandparents.clone(),
                 grandparent_overlap_max: compaction.grandparent_overlap_max,
                 compression: compaction.compression,
+                io_priority: IoPriority::Low,
                 epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
                 oldest_ancestor_time: times.min().unwrap_or(0),
             },

@@ -226,6 +226,7 @@ impl DbInner {
             db_id: self.db_id.clone(),
             db_session_id: self.session_id.clone(),
             shutdown: Arc::clone(&self.shutdown),
+            urgent: Arc::clone(&self.urgent),
         }
     }
 

@@ -154,7 +154,9 @@ impl DbInner {
             }
         }
         self.controller.set(worst.0, worst.1, self.opts.delayed_write_rate);
-        if self.stop_reason(state).is_some() {
+        let stopped = self.stop_reason(state).is_some();
+        self.urgent.store(stopped || worst.0 > 0.0, Ordering::Relaxed);
+        if stopped {
             self.attention.store(true, Ordering::Release);
         }
     }

@@ -110,6 +110,8 @@ pub(crate) struct DbInner {
     /// While it is not 0, no file is deleted.
     pub deletions_off: AtomicUsize,
     pub shutdown: Arc<AtomicBool>,
+    /// Writers are delayed or stopped: background work goes first at the rate limiter.
+    pub urgent: Arc<AtomicBool>,
     /// The write leader has something to do before the next write: switch a memtable, wait, report an error.
     pub attention: AtomicBool,
     /// Data was written without a WAL since the last flush.

@@ -519,6 +519,7 @@ fn assemble(
         purge,
         deletions_off: AtomicUsize::new(0),
         shutdown: Arc::new(AtomicBool::new(false)),
+        urgent: Arc::new(AtomicBool::new(false)),
         attention: AtomicBool::new(false),
         unlogged: AtomicBool::new(false),
         controller: super::stall::WriteController::default(),
@@ -670,6 +671,9 @@ fn check_db_options(o: &DbOptions) -> Result<()> {
     }
     if o.max_open_files < -1 {
         return Err(Error::invalid_argument("max_open_files must be -1 or more"));
+    }
+    if let Some(limiter) = &o.rate_limiter {
+        limiter.check()?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 use super::declare::declare_options;
 use super::{Options, RecoveryMode};
 use crate::compaction::MergeEngine;
+use crate::rate_limiter::{RateLimiter, RateLimiterMode};
 
 declare_options! {
     /// Options of the whole database (RocksDB's `DBOptions`).
@@ -61,6 +62,8 @@ declare_options! {
     merge_engine: MergeEngine = MergeEngine::Auto, own_fixed, set_merge_engine;
     /// Kept for compatibility; statistics are read with properties.
     stats_dump_period_sec: u32 = 600, fixed, set_stats_dump_period_sec;
+    /// Bounds the bytes per second of background work, by priority; see [`RateLimiter`].
+    rate_limiter: Option<Arc<RateLimiter>> = None, hidden;
     /// Where files are.
     fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default()), hidden;
     /// Source of time.
@@ -71,6 +74,37 @@ impl Options {
     /// RocksDB's shorthand: as many background jobs as `threads`.
     pub fn increase_parallelism(&mut self, threads: i32) {
         self.db.max_background_jobs = threads.max(2);
+    }
+
+    /// Limits what flushes and compactions write to `rate_bytes_per_sec`, handed out every `refill_period_us`; once in
+    /// `fairness` periods a lower priority goes first. See [`RateLimiter`].
+    pub fn set_ratelimiter(&mut self, rate_bytes_per_sec: i64, refill_period_us: i64, fairness: i32) {
+        let mode = RateLimiterMode::KWritesOnly;
+        self.set_ratelimiter_with_mode(rate_bytes_per_sec, refill_period_us, fairness, mode, false);
+    }
+
+    /// [`Self::set_ratelimiter`] with a rate that follows demand, up to `rate_bytes_per_sec`.
+    pub fn set_auto_tuned_ratelimiter(&mut self, rate_bytes_per_sec: i64, refill_period_us: i64, fairness: i32) {
+        let mode = RateLimiterMode::KWritesOnly;
+        self.set_ratelimiter_with_mode(rate_bytes_per_sec, refill_period_us, fairness, mode, true);
+    }
+
+    /// [`Self::set_ratelimiter`] for the reads of compactions, for writes, or for both.
+    pub fn set_ratelimiter_with_mode(
+        &mut self,
+        rate_bytes_per_sec: i64,
+        refill_period_us: i64,
+        fairness: i32,
+        mode: RateLimiterMode,
+        auto_tuned: bool,
+    ) {
+        let limiter = RateLimiter::new(rate_bytes_per_sec, refill_period_us, fairness, mode, auto_tuned);
+        self.db.rate_limiter = Some(limiter);
+    }
+
+    /// Limits background work by `limiter`, which other databases may share and which may be changed later.
+    pub fn set_shared_ratelimiter(&mut self, limiter: &Arc<RateLimiter>) {
+        self.db.rate_limiter = Some(Arc::clone(limiter));
     }
 
     /// Replaces the file system, for tests.

@@ -16,6 +16,7 @@ use super::cache::CachedBlock;
 use super::reader::{TableReadOptions, TableReader};
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
+use crate::rate_limiter::Limit;
 
 /// Iterator of a compaction; see [`TableReader::compaction_iter`].
 pub type CompactionIter = TableIter<Stream>;
@@ -60,6 +61,11 @@ impl TableIter<Stream> {
         if at < self.table.index.len() {
             self.source.end = self.table.index.handle(at).end();
         }
+    }
+
+    /// Asks a rate limiter for the bytes of each read of the file.
+    pub(crate) fn limit_rate(&mut self, limit: Limit) {
+        self.source.limit = Some(limit);
     }
 
     /// Reads made of the file so far.
@@ -434,12 +440,21 @@ pub struct Stream {
     verify: bool,
     /// Read-ahead stops here.
     end: u64,
+    limit: Option<Limit>,
 }
 
 impl Stream {
     /// Reads of `readahead` bytes that do not go past `end`.
     pub(super) fn new(readahead: usize, verify: bool, end: u64) -> Self {
-        Self { window: Window::default(), current: Current::None, scratch: Vec::new(), readahead, verify, end }
+        Self {
+            window: Window::default(),
+            current: Current::None,
+            scratch: Vec::new(),
+            readahead,
+            verify,
+            end,
+            limit: None,
+        }
     }
 }
 
@@ -451,7 +466,11 @@ impl Source for Stream {
             Some(place) => place,
             None => {
                 let rest = usize::try_from(self.end.saturating_sub(handle.offset)).unwrap_or(usize::MAX);
-                self.window.fill(table, handle.offset, block_len.max(self.readahead.min(rest)))?;
+                let len = block_len.max(self.readahead.min(rest));
+                if let Some(limit) = &self.limit {
+                    limit.request(len as u64);
+                }
+                self.window.fill(table, handle.offset, len)?;
                 0..block_len
             }
         };

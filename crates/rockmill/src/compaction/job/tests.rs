@@ -52,6 +52,7 @@ fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
         db_id: "00000000-0000-0000-0000-000000000001".into(),
         db_session_id: "ABCDEFGHIJKLMNOPQRST".into(),
         shutdown: Arc::default(),
+        urgent: Arc::default(),
         fs,
         dir,
     }

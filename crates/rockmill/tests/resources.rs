@@ -1,0 +1,53 @@
+//! What bounds memory, files and I/O: rate limiter, write buffer manager, cache capacity, open files, how files are
+//! read and written, compression of levels.
+
+#[path = "resources/rate.rs"]
+mod rate;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::{Db, Options};
+use rockmill_io::{FileSystem, MemFileSystem};
+
+/// Options of a new database in memory that compacts only when told.
+fn options(fs: &Arc<dyn FileSystem>) -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(Arc::clone(fs));
+    o.set_disable_auto_compactions(true);
+    o.set_compression_type(rockmill::CompressionType::None);
+    o
+}
+
+fn memory() -> Arc<dyn FileSystem> {
+    Arc::new(MemFileSystem::default())
+}
+
+/// Bytes that do not compress, the same for the same number.
+fn noise(n: u64, len: usize) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(n);
+    std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
+}
+
+fn key(n: u64) -> Vec<u8> {
+    format!("key{n:08}").into_bytes()
+}
+
+/// Puts keys `range` with values of `len` bytes.
+fn fill(db: &Db, range: std::ops::Range<u64>, len: usize) {
+    for n in range {
+        db.put(key(n), noise(n, len)).unwrap();
+    }
+}
+
+/// Names and sizes of the tables in a directory.
+fn tables(fs: &dyn FileSystem, dir: &Path) -> Vec<(String, u64)> {
+    let mut all: Vec<_> = fs.list_dir(dir).unwrap().into_iter().filter(|n| n.ends_with(".sst")).collect();
+    all.sort();
+    all.into_iter().map(|n| (n.clone(), fs.file_size(&dir.join(n)).unwrap())).collect()
+}
+
+fn table_bytes(fs: &dyn FileSystem, dir: &Path) -> u64 {
+    tables(fs, dir).iter().map(|t| t.1).sum()
+}

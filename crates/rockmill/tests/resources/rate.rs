@@ -1,0 +1,112 @@
+//! The rate limiter in flushes and compactions.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rockmill::{Db, FlushOptions, IoPriority, Options, RateLimiter, RateLimiterMode};
+use rockmill_io::{Clock, ManualClock};
+
+use super::{fill, key, memory, noise, options, table_bytes};
+
+const MB: i64 = 1 << 20;
+
+fn limiter(mode: RateLimiterMode) -> (Arc<RateLimiter>, ManualClock) {
+    let clock = ManualClock::new(1_000_000);
+    (RateLimiter::with_clock(MB, 100_000, 10, mode, false, Arc::new(clock.clone())), clock)
+}
+
+#[test]
+fn flushes_ask_with_high_and_compactions_with_low_priority() {
+    let fs = memory();
+    let dir = Path::new("/db");
+    let (limiter, clock) = limiter(RateLimiterMode::KWritesOnly);
+    let mut o = options(&fs);
+    o.set_shared_ratelimiter(&limiter);
+    let db = Db::open(&o, dir).unwrap();
+    fill(&db, 0..2000, 1000);
+    db.flush().unwrap();
+    let flushed = table_bytes(&*fs, dir);
+    assert!(flushed > 2_000_000);
+    assert_eq!(limiter.total_bytes_through(Some(IoPriority::High)), flushed);
+    assert_eq!(limiter.total_bytes_through(None), flushed);
+    let took = clock.monotonic_nanos() as f64 / 1e9;
+    let wanted = flushed as f64 / MB as f64;
+    assert!((wanted - 0.3..wanted + 0.3).contains(&took), "{flushed} bytes at 1 MiB/s took {took} s");
+
+    fill(&db, 1000..1500, 1000);
+    db.flush().unwrap();
+    let before = limiter.total_bytes_through(Some(IoPriority::High));
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    let compacted = table_bytes(&*fs, dir);
+    assert_eq!(limiter.total_bytes_through(Some(IoPriority::Low)), compacted);
+    assert_eq!(limiter.total_bytes_through(Some(IoPriority::High)), before);
+    // No request is larger than what one period gives.
+    assert!(limiter.total_requests(Some(IoPriority::Low)) >= compacted.div_ceil(limiter.single_burst_bytes() as u64));
+    for n in [0, 1234, 1999] {
+        assert_eq!(db.get(key(n)).unwrap(), Some(noise(n, 1000)));
+    }
+}
+
+#[test]
+fn reads_of_compactions_are_limited_when_asked() {
+    for mode in [RateLimiterMode::KReadsOnly, RateLimiterMode::KAllIo] {
+        let fs = memory();
+        let dir = Path::new("/db");
+        let (limiter, _) = limiter(mode);
+        let mut o = options(&fs);
+        o.set_shared_ratelimiter(&limiter);
+        o.set_compaction_readahead_size(64 << 10);
+        let db = Db::open(&o, dir).unwrap();
+        fill(&db, 0..500, 1000);
+        db.flush().unwrap();
+        fill(&db, 0..500, 1000);
+        db.flush().unwrap();
+        let inputs = table_bytes(&*fs, dir);
+        let flushed = limiter.total_bytes_through(Some(IoPriority::High));
+        assert_eq!(flushed > 0, mode == RateLimiterMode::KAllIo);
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        let low = limiter.total_bytes_through(Some(IoPriority::Low));
+        let written = if mode == RateLimiterMode::KAllIo { table_bytes(&*fs, dir) } else { 0 };
+        let read = low - written;
+        // Data blocks are read; index and properties were when the tables were opened.
+        assert!(read > inputs * 9 / 10 && read < inputs * 12 / 10, "{mode:?}: {read} of {inputs}");
+    }
+}
+
+#[test]
+fn databases_share_a_limiter_and_closing_ends_waits() {
+    let limiter = RateLimiter::new(1000, 100_000, 10, RateLimiterMode::KWritesOnly, false);
+    let dbs: Vec<Db> = (0..2)
+        .map(|_| {
+            let mut o = options(&memory());
+            o.set_shared_ratelimiter(&limiter);
+            Db::open(&o, "/db").unwrap()
+        })
+        .collect();
+    for db in &dbs {
+        fill(db, 0..200, 1000);
+        db.flush_opt(&FlushOptions { wait: false }).unwrap(); // 200 s at this rate
+    }
+    let started = Instant::now();
+    while limiter.total_pending_requests(None) < 2 {
+        assert!(started.elapsed() < Duration::from_secs(10), "the flushes do not ask");
+        std::thread::yield_now();
+    }
+    let started = Instant::now();
+    drop(dbs);
+    assert!(started.elapsed() < Duration::from_secs(5), "closing took {:?}", started.elapsed());
+    assert_eq!(limiter.total_pending_requests(None), 0);
+}
+
+#[test]
+fn a_limiter_that_makes_no_sense_is_refused_at_open() {
+    let mut o = options(&memory());
+    o.set_ratelimiter(0, 100_000, 10);
+    let e = Db::open(&o, "/db").unwrap_err().to_string();
+    assert!(e.contains("rate limiter"), "{e}");
+    o.set_ratelimiter(1, 1, 1);
+    o.set_auto_tuned_ratelimiter(10 * MB, 100_000, 10);
+    let _: &Options = &o;
+    drop(Db::open(&o, "/db").unwrap());
+}
