@@ -46,6 +46,8 @@ pub trait FileSystem: Send + Sync + Debug {
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Shortens or extends an existing file.
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
+    /// Makes the contents and length of an existing file durable that somebody else wrote (fdatasync).
+    fn sync_file(&self, path: &Path) -> io::Result<()>;
     /// Makes creations, renames and deletions in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Takes the exclusive lock file, for as long as the result lives. `WouldBlock` when another holder (this

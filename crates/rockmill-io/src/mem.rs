@@ -446,6 +446,15 @@ impl FileSystem for MemFileSystem {
         Ok(())
     }
 
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        let failed = |e| path_error("fdatasync", path, e);
+        let fault = self.enter(OpKind::Sync, path, None);
+        let mut live = self.shared.live.write();
+        let id = live.tree.find_file(path).map_err(failed)?.0;
+        live.commit(if fault.is_ok() { Event::Sync(id) } else { Event::SyncFailed(id) });
+        fault.map_err(failed)
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let failed = |e| path_error("fsync directory", path, e);
         self.enter(OpKind::SyncDir, path, None).map_err(failed)?;

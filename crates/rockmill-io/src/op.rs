@@ -33,7 +33,7 @@ pub enum OpKind {
     Write,
     /// The cut of padding or recycled space on sync or close.
     Cut,
-    /// `WritableFile::sync`, after what it wrote.
+    /// `WritableFile::sync`, after what it wrote, or `FileSystem::sync_file`.
     Sync,
     /// `WritableFile::close`, after what it wrote.
     Close,

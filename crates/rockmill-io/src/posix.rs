@@ -124,6 +124,11 @@ impl FileSystem for PosixFileSystem {
         file.set_len(len).map_err(|e| path_error(format!("truncate to {len} bytes"), path, e))
     }
 
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        let file = OpenOptions::new().read(true).open(path).map_err(|e| path_error("open", path, e))?;
+        file.sync_data().map_err(|e| path_error("fdatasync", path, e))
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let dir = OpenOptions::new()
             .read(true)

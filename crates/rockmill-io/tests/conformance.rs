@@ -253,6 +253,7 @@ fn names_come_and_go() {
         fs.write_all(&place.path("a"), b"A").unwrap();
         fs.write_all(&place.path("b"), b"B").unwrap();
         fs.hard_link(&place.path("a"), &place.path("link")).unwrap();
+        fs.sync_file(&place.path("link")).unwrap();
         assert_eq!(place.names(""), ["a", "b", "link"]);
         fs.rename(&place.path("a"), &place.path("b")).unwrap();
         assert_eq!((place.names(""), place.read("b")), (vec!["b".into(), "link".into()], b"A".to_vec()));
@@ -330,6 +331,7 @@ fn errors_have_the_system_s_number_and_name_the_path() {
         check("link a directory", fs.hard_link(&path("dir"), &path("to")).err(), libc::EPERM, "dir");
         check("truncate", fs.truncate(&no, 1).err(), libc::ENOENT, "none");
         check("sync nothing", fs.sync_dir(&no).err(), libc::ENOENT, "none");
+        check("sync no file", fs.sync_file(&no).err(), libc::ENOENT, "none");
         check("sync a file as directory", fs.sync_dir(&path("file")).err(), libc::ENOTDIR, "file");
         check("space", fs.free_space(&no).err(), libc::ENOENT, "none");
         check("lock", fs.lock(&path("none/LOCK")).err(), libc::ENOENT, "none/LOCK");

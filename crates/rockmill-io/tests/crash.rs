@@ -42,6 +42,20 @@ fn synced_data_under_a_synced_name_survives_every_crash() {
 }
 
 #[test]
+fn a_file_that_another_wrote_can_be_synced_under_another_name() {
+    let fs = with_db();
+    let mut file = fs.create(p("/outside"), WriteOptions::default()).unwrap();
+    file.append_and_flush(b"data").unwrap();
+    fs.hard_link(p("/outside"), p("/db/f")).unwrap();
+    fs.sync_dir(p("/db")).unwrap();
+    assert_eq!(read(&fs.crash_image(CrashMode::SyncedOnly), "/db/f").unwrap(), b"", "its name alone is durable");
+    fs.sync_file(p("/db/f")).unwrap();
+    assert_eq!(read(&fs.crash_image(CrashMode::SyncedOnly), "/db/f").unwrap(), b"data");
+    fs.set_fault(Box::new(|op| (op.kind == OpKind::Sync).then(|| io::Error::from_raw_os_error(5))));
+    assert_eq!(raw_os_error(&fs.sync_file(p("/db/f")).unwrap_err()), Some(5));
+}
+
+#[test]
 fn only_synced_bytes_survive_at_least_and_written_ones_at_most() {
     let fs = with_db();
     let mut file = fs.create(p("/db/log"), WriteOptions::default()).unwrap();

@@ -12,6 +12,7 @@ pub mod merge_operator;
 pub mod options;
 pub mod range_del;
 pub mod rate_limiter;
+mod sst_file_writer;
 pub mod table;
 pub mod version;
 
@@ -27,6 +28,7 @@ pub use options::{
     CompressionType, DataBlockIndexType, DbOptions, FlushOptions, Options, RecoveryMode, WriteOptions,
 };
 pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
+pub use sst_file_writer::{ExternalSstFileInfo, SstFileWriter};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -12,6 +12,9 @@ pub mod strategy;
 mod tombstones;
 mod unique_id;
 
+pub(crate) use output::builder_options;
+pub(crate) use unique_id::internal_unique_id;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;

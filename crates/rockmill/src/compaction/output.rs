@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::filename;
 use rockmill_format::key::user_key;
@@ -25,7 +27,7 @@ use super::plan::{OutputPlan, Part, Rules};
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
 use crate::error::{Error, Result};
-use crate::options::{BlockBasedIndexType, DataBlockIndexType};
+use crate::options::{BlockBasedIndexType, CfOptions, DataBlockIndexType};
 use crate::range_del::CompactionRangeDel;
 use crate::rate_limiter::LimitedFile;
 use crate::table::{TableBuilder, TableBuilderOptions, TableSummary};
@@ -277,7 +279,7 @@ fn open_table(ctx: &JobContext, plan: &OutputPlan, created: &Created, lower: Opt
 }
 
 fn table_options(ctx: &JobContext, plan: &OutputPlan, number: u64, path: PathBuf) -> TableBuilderOptions {
-    let (cf, t) = (&ctx.cf, &ctx.cf.table);
+    let cf = &ctx.cf;
     let now = ctx.clock.now_micros() / 1_000_000;
     let properties = TableProperties {
         column_family_id: u64::from(ctx.cf_id),
@@ -290,15 +292,27 @@ fn table_options(ctx: &JobContext, plan: &OutputPlan, number: u64, path: PathBuf
         merge_operator_name: cf.merge_operator.as_ref().map_or_else(String::new, |m| m.name().to_owned()),
         ..TableProperties::default()
     };
+    builder_options(cf, ctx.cmp.clone(), plan.compression, properties, path)
+}
+
+/// How a table of a column family with these options is written. `properties` has what the options do not say.
+pub(crate) fn builder_options(
+    cf: &CfOptions,
+    cmp: InternalKeyComparator,
+    compression: CompressionType,
+    properties: TableProperties,
+    path: PathBuf,
+) -> TableBuilderOptions {
+    let t = &cf.table;
     TableBuilderOptions {
-        cmp: ctx.cmp.clone(),
+        cmp,
         block_size: t.block_size,
         block_size_deviation: t.block_size_deviation,
         block_restart_interval: t.block_restart_interval,
         index_block_restart_interval: t.index_block_restart_interval,
         format_version: t.format_version,
         checksum: t.checksum,
-        compression: plan.compression,
+        compression,
         compression_level: cf.compression_level,
         bloom_bits_per_key: t.bloom_bits_per_key,
         two_level_index: t.index_type == BlockBasedIndexType::TwoLevelIndexSearch,

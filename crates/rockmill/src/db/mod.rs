@@ -68,6 +68,7 @@ pub use stall::StallReason;
 pub use stats::{Statistics, Ticker};
 
 use column_family::CfData;
+pub(crate) use open::new_session_id;
 use snapshot::SnapshotList;
 use stall::WriteController;
 use wal::WalState;

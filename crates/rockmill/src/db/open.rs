@@ -737,7 +737,7 @@ fn new_db_id(now: u64) -> String {
 }
 
 /// A session id in RocksDB's shape: twenty base-36 digits.
-fn new_session_id(now: u64) -> String {
+pub(crate) fn new_session_id(now: u64) -> String {
     let mut n = (u128::from(random_bits(now)) << 64) | u128::from(random_bits(now ^ 2));
     let mut digits = Vec::with_capacity(20);
     for _ in 0..20 {

@@ -12,6 +12,11 @@
 //   compact_files CF LEVEL FILES   the first FILES tables of L0 into LEVEL
 //   snap NAME, release NAME
 //   ingest CF K V ...      writes a table of these entries and ingests it
+//   write_sst CF PATH OP... a table by SstFileWriter; OP is p K V, m K V, d K or r BEGIN END
+//   ingest_files CF FLAGS PATH...  FLAGS: "-" or any of move, behind, nosnapshots, parted by commas
+//   export CF DIR          "file NAME LEVEL SIZE SMALLEST_SEQ LARGEST_SEQ" for each
+//   import NAME DIR FILE... each FILE as export printed it, without the word file
+//   delete_files CF BEGIN END  files wholly in [BEGIN, END]
 //   create_cf NAME OPTIONS, drop_cf NAME
 //   dump CF [SNAP]         "entry K V" for each
 //   rdump CF [SNAP]        the same backwards
@@ -27,6 +32,7 @@
 #include <rocksdb/options.h>
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/table.h>
+#include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/version.h>
 #include <rocksdb/write_batch.h>
 #include <unistd.h>
@@ -280,6 +286,66 @@ struct Driver {
       IngestExternalFileOptions options;
       options.move_files = true;
       Check(Open().IngestExternalFile(cf, {file}, options));
+    } else if (command == "write_sst") {
+      std::string name = Word(in);
+      SstFileWriter writer(EnvOptions(), Options(db_options, families[name]));
+      Check(writer.Open(Word(in)));
+      std::string op;
+      while (in >> op) {
+        std::string key = Hex(in);
+        if (op == "d") {
+          Check(writer.Delete(key));
+        } else {
+          std::string value = Hex(in);
+          Check(op == "p" ? writer.Put(key, value)
+                : op == "m" ? writer.Merge(key, value)
+                            : writer.DeleteRange(key, value));
+        }
+      }
+      Check(writer.Finish());
+    } else if (command == "ingest_files") {
+      auto* cf = Handle(Word(in));
+      std::string flags = Word(in), word;
+      IngestExternalFileOptions options;
+      options.move_files = flags.find("move") != std::string::npos;
+      options.ingest_behind = flags.find("behind") != std::string::npos;
+      options.snapshot_consistency = flags.find("nosnapshots") == std::string::npos;
+      std::vector<std::string> files;
+      while (in >> word) files.push_back(word);
+      Check(Open().IngestExternalFile(cf, files, options));
+    } else if (command == "export") {
+      auto* cf = Handle(Word(in));
+      Checkpoint* raw = nullptr;
+      Check(Checkpoint::Create(&Open(), &raw));
+      std::unique_ptr<Checkpoint> checkpoint(raw);
+      ExportImportFilesMetaData* made = nullptr;
+      Check(checkpoint->ExportColumnFamily(cf, Word(in), &made));
+      std::unique_ptr<ExportImportFilesMetaData> meta(made);
+      for (auto& f : meta->files) {
+        std::cout << "file " << f.name << ' ' << f.level << ' ' << f.size << ' ' << f.smallest_seqno << ' '
+                  << f.largest_seqno << '\n';
+      }
+    } else if (command == "import") {
+      std::string name = Word(in), dir = Word(in), file;
+      ExportImportFilesMetaData meta;
+      meta.db_comparator_name = families[name].comparator->Name();
+      while (in >> file) {
+        LiveFileMetaData f;
+        f.name = file;
+        f.db_path = dir;
+        f.level = std::stoi(Word(in));
+        f.size = std::stoull(Word(in));
+        f.smallest_seqno = std::stoull(Word(in));
+        f.largest_seqno = std::stoull(Word(in));
+        meta.files.push_back(f);
+      }
+      ImportColumnFamilyOptions options;
+      Check(Open().CreateColumnFamilyWithImport(families[name], name, options, meta, &handles[name]));
+    } else if (command == "delete_files") {
+      auto* cf = Handle(Word(in));
+      std::string begin = Hex(in), end = Hex(in);
+      Slice from(begin), to(end);
+      Check(DeleteFilesInRange(&Open(), cf, &from, &to));
     } else if (command == "dump" || command == "rdump") {
       Dump(in, command == "rdump");
     } else if (command == "get") {

@@ -17,9 +17,11 @@ from rocksdict import (
     DataBlockIndexType,
     DBCompactionStyle,
     DBCompressionType,
+    IngestExternalFileOptions,
     Options,
     Rdict,
     ReadOptions,
+    SstFileWriter,
     WriteBatch,
     WriteOptions,
 )
@@ -262,6 +264,25 @@ class Driver:
         elif command == "release":
             for cf in self.handles:
                 del self.snapshots[args[0], cf]
+        elif command == "write_sst":
+            writer = SstFileWriter(new_options(self.db_texts + self.families.get(args[0], [])))
+            writer.open(args[1])
+            ops = iter(args[2:])
+            for op in ops:
+                if op == "p":
+                    key = from_hex(next(ops))
+                    writer[key] = from_hex(next(ops))
+                elif op == "d":
+                    del writer[from_hex(next(ops))]
+                else:
+                    unsupported(f"{op} in write_sst")
+            writer.finish()
+        elif command == "ingest_files":
+            options = IngestExternalFileOptions()
+            options.set_move_files("move" in args[1])
+            options.set_ingest_behind("behind" in args[1])
+            options.set_snapshot_consistency("nosnapshots" not in args[1])
+            self.handles[args[0]].ingest_external_file(args[2:], options)
         elif command in ("dump", "rdump"):
             self.dump(args[0], args[1] if len(args) > 1 else None, command == "rdump")
         elif command == "get":
