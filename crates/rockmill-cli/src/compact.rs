@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use rockmill::compaction::MergeEngine;
-use rockmill::{BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, LevelStats, Ticker};
+use rockmill::{BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, LevelStats};
 use rockmill_io::{CountingFileSystem, IoCounts, PosixFileSystem};
 use serde_json::{Map, Value, json};
 
@@ -32,12 +32,12 @@ struct Counts {
 
 impl Counts {
     fn of(db: &Db) -> Self {
-        let s = db.statistics();
+        let s = db.counters();
         Self {
-            compactions: s.get(Ticker::Compactions),
-            moves: s.get(Ticker::TrivialMoves),
-            read: s.get(Ticker::CompactReadBytes),
-            written: s.get(Ticker::CompactWriteBytes),
+            compactions: s.compactions,
+            moves: s.trivial_moves,
+            read: s.compact_read_bytes,
+            written: s.compact_write_bytes,
         }
     }
 

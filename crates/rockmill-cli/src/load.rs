@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use rockmill::{ColumnFamily, Db, Ticker, WriteBatch, WriteOptions};
+use rockmill::{ColumnFamily, Db, WriteBatch, WriteOptions};
 use serde_json::json;
 
 use crate::args::{FormatArg, LoadArgs, Switch};
@@ -185,12 +185,11 @@ impl Loader<'_> {
     fn report(self, seconds: f64) -> Result<()> {
         let rate = self.records as f64 / seconds.max(1e-9);
         let byte_rate = self.record_bytes as f64 / seconds.max(1e-9);
-        let stats = self.db.statistics();
+        let stats = self.db.counters();
         let stalled = |name| self.db.property_int_value(name).map(|v| v.unwrap_or(0) as f64 / 1e6);
         let delayed = stalled("rockmill.stall-delayed-micros")?;
         let stopped = stalled("rockmill.stall-stopped-micros")?;
-        let written =
-            stats.get(Ticker::FlushBytes) + stats.get(Ticker::CompactWriteBytes) + stats.get(Ticker::WalBytes);
+        let written = stats.flush_bytes + stats.compact_write_bytes + stats.wal_bytes;
         let amplification = if self.record_bytes == 0 { 0.0 } else { written as f64 / self.record_bytes as f64 };
         if self.out.json {
             return self.out.json_object(&json!({

@@ -17,4 +17,4 @@ pub use counting::{CountingFileSystem, IoCounts};
 pub use fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 pub use mem::{CrashMode, MemFileSystem};
 pub use op::{Fault, Op, OpKind};
-pub use posix::PosixFileSystem;
+pub use posix::{LocalTime, PosixFileSystem, local_time, thread_id};

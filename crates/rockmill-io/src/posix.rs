@@ -6,6 +6,8 @@ mod read;
 mod sys;
 mod write;
 
+pub use sys::{LocalTime, local_time, thread_id};
+
 use crate::error::path_error;
 use crate::fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 use std::fs::{self, File, OpenOptions};

@@ -3,7 +3,9 @@
 pub mod compaction;
 pub mod db;
 pub mod error;
+pub mod event_listener;
 pub mod get;
+pub mod info_log;
 pub mod iter;
 pub mod level_iter;
 pub mod memtable;
@@ -13,15 +15,18 @@ pub mod options;
 pub mod range_del;
 pub mod rate_limiter;
 mod sst_file_writer;
+pub mod statistics;
 pub mod table;
 pub mod version;
 
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Db,
-    DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction, IteratorMode, LevelStats, LiveFile, ReadOptions,
-    Snapshot, StallReason, Statistics, Ticker, WriteBatch,
+    DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction, IteratorMode, LevelStats, LiveFile,
+    ReadOptions, Snapshot, StallReason, WriteBatch,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use event_listener::{EventListener, Listeners};
+pub use info_log::{InfoLogger, LogLevel};
 pub use merge_operator::{MergeFn, MergeOperands, MergeOperator};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,

@@ -118,3 +118,40 @@ pub(super) fn lock_holder(file: &File) -> Option<i32> {
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut request) }).ok()?;
     (libc::c_int::from(request.l_type) != libc::F_UNLCK).then_some(request.l_pid)
 }
+
+/// A moment as the clock on the wall shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct LocalTime {
+    pub year: i32,
+    pub month: i32,
+    pub day: i32,
+    pub hour: i32,
+    pub minute: i32,
+    pub second: i32,
+}
+
+/// The local time of a moment, given in seconds since the Unix epoch.
+pub fn local_time(seconds: i64) -> LocalTime {
+    let mut tm = MaybeUninit::<libc::tm>::zeroed();
+    let seconds: libc::time_t = seconds;
+    // SAFETY: both pointers are to live memory of the right types; `tm` is plain data, for which zeroes are a value.
+    let tm = unsafe {
+        libc::localtime_r(&seconds, tm.as_mut_ptr());
+        tm.assume_init()
+    };
+    LocalTime {
+        year: tm.tm_year + 1900,
+        month: tm.tm_mon + 1,
+        day: tm.tm_mday,
+        hour: tm.tm_hour,
+        minute: tm.tm_min,
+        second: tm.tm_sec,
+    }
+}
+
+/// The kernel's number of the calling thread.
+pub fn thread_id() -> u64 {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::gettid() as u64 }
+}

@@ -12,7 +12,7 @@ use rockmill_format::edit::VersionEdit;
 
 use super::column_family::CfData;
 use super::install::add_files;
-use super::stats::Ticker;
+use super::stats::count;
 use super::tables::CfTables;
 use super::{CfState, DbInner, State};
 use crate::compaction::strategy::{leveled, score};
@@ -269,8 +269,8 @@ impl DbInner {
             self.remove_outputs(&written, done.as_ref().err());
         }
         done?;
-        self.stats.add(Ticker::Flushes, 1);
-        self.stats.add(Ticker::FlushBytes, stats.output_bytes);
+        count(&self.stats.flushes, 1);
+        count(&self.stats.flush_bytes, stats.output_bytes);
         Ok(())
     }
 
@@ -300,7 +300,7 @@ impl DbInner {
             let files = compaction.inputs.iter().flat_map(|(_, files)| files);
             edit.new_files = files.map(|f| (compaction.output_level as u32, f.entry.clone())).collect();
             self.log_and_apply(cf, edit, |_| {})?;
-            self.stats.add(Ticker::TrivialMoves, 1);
+            count(&self.stats.trivial_moves, 1);
             return Ok(JobStats::default());
         }
         let output = job::run(compaction, &self.job_context(cf))?;
@@ -313,11 +313,11 @@ impl DbInner {
         }
         done?;
         let s = output.stats;
-        self.stats.add(Ticker::Compactions, 1);
-        self.stats.add(Ticker::CompactReadBytes, s.input_bytes);
-        self.stats.add(Ticker::CompactWriteBytes, s.output_bytes);
-        self.stats.add(Ticker::CompactMicros, s.wall_micros);
-        self.stats.add(Ticker::CompactCpuMicros, s.cpu_micros);
+        count(&self.stats.compactions, 1);
+        count(&self.stats.compact_read_bytes, s.input_bytes);
+        count(&self.stats.compact_write_bytes, s.output_bytes);
+        count(&self.stats.compact_micros, s.wall_micros);
+        count(&self.stats.compact_cpu_micros, s.cpu_micros);
         Ok(s)
     }
 }

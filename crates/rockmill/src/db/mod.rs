@@ -51,6 +51,8 @@ use rockmill_io::FileLock;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::score::LevelScores;
 use crate::error::{Error, Result};
+use crate::event_listener::EventListener;
+use crate::info_log::InfoLog;
 use crate::memtable::MemTable;
 use crate::options::DbOptions;
 use crate::table::BlockCache;
@@ -65,12 +67,13 @@ pub use properties::{LevelStats, LiveFile};
 pub use read::{DbPinnableSlice, ReadOptions};
 pub use snapshot::Snapshot;
 pub use stall::StallReason;
-pub use stats::{Statistics, Ticker};
+pub use stats::DbCounters;
 
 use column_family::CfData;
 pub(crate) use open::new_session_id;
 use snapshot::SnapshotList;
 use stall::WriteController;
+use stats::InternalStats;
 use wal::WalState;
 use write::WriteQueue;
 
@@ -118,7 +121,10 @@ pub(crate) struct DbInner {
     /// Data was written without a WAL since the last flush.
     pub unlogged: AtomicBool,
     pub controller: WriteController,
-    pub stats: Statistics,
+    pub stats: InternalStats,
+    pub log: InfoLog,
+    /// Number of the last background job, for the info log and listeners.
+    pub last_job: AtomicU64,
     /// Tables open now, oldest first, when `max_open_files` bounds them.
     pub open_tables: Mutex<VecDeque<std::sync::Weak<crate::version::FileMeta>>>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
@@ -186,6 +192,16 @@ impl DbInner {
         self.next_file.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// A number for a background job.
+    pub fn new_job(&self) -> u64 {
+        self.last_job.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Tells the listeners. No lock may be held: they may use the database.
+    pub fn notify(&self, tell: impl Fn(&dyn EventListener)) {
+        self.opts.listeners.notify(&self.log, tell);
+    }
+
     pub fn now_seconds(&self) -> u64 {
         self.opts.clock.now_micros() / 1_000_000
     }
@@ -250,9 +266,9 @@ impl Db {
         self.inner.default_cf.clone()
     }
 
-    /// Tickers of the database since it was opened.
-    pub fn statistics(&self) -> &Statistics {
-        &self.inner.stats
+    /// What the database did since it was opened. Always counted; more is in [`crate::statistics`].
+    pub fn counters(&self) -> DbCounters {
+        self.inner.stats.read()
     }
 
     /// The error that made the database read-only, if one did.

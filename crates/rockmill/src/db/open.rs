@@ -32,6 +32,7 @@ use super::{CfMap, CfState, Db, DbInner, State};
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, ErrorKind, Result};
+use crate::info_log::InfoLog;
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::table::BlockCache;
@@ -318,9 +319,10 @@ fn open(
         check_is_database(db_options, path)?;
     }
 
+    let log = InfoLog::default();
     let purge = Arc::new(PurgeQueue::default());
     let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
-    let db = assemble(options, path, &wanted, recovered.as_ref(), purge, read_only)?;
+    let db = assemble(options, path, &wanted, recovered.as_ref(), purge, read_only, log)?;
     *db.lock.lock() = lock;
 
     let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
@@ -455,6 +457,7 @@ fn assemble(
     recovered: Option<&RecoveredState>,
     purge: Arc<PurgeQueue>,
     read_only: bool,
+    log: InfoLog,
 ) -> Result<Arc<DbInner>> {
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64| {
@@ -523,7 +526,9 @@ fn assemble(
         attention: AtomicBool::new(false),
         unlogged: AtomicBool::new(false),
         controller: super::stall::WriteController::default(),
-        stats: super::stats::Statistics::default(),
+        stats: super::stats::InternalStats::default(),
+        log,
+        last_job: AtomicU64::new(0),
         open_tables: Mutex::default(),
         lock: Mutex::new(None),
     }))

@@ -83,16 +83,12 @@ impl Db {
             }
             "rocksdb.stats" | "rocksdb.cfstats" | "rocksdb.cfstats-no-file-histogram" => {
                 let mut s = level_table(c);
-                for (name, n) in self.inner.stats.all() {
-                    let _ = writeln!(s, "{name} COUNT : {n}");
-                }
+                let _ = writeln!(s, "{:?}", self.inner.stats.read());
                 s
             }
             "rocksdb.dbstats" => {
                 let mut s = String::new();
-                for (name, n) in self.inner.stats.all() {
-                    let _ = writeln!(s, "{name} COUNT : {n}");
-                }
+                let _ = writeln!(s, "{:?}", self.inner.stats.read());
                 s
             }
             "rockmill.write-stall-reason" => self.inner.controller.reason().name().to_owned(),

@@ -1,64 +1,71 @@
-//! Counters of a database since it was opened.
+//! Counters of the work of a database since it was opened. They are always on: a write or a job touches few of them,
+//! once (RocksDB's `InternalStats`). What costs more to count is in `statistics`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-#[allow(missing_docs)]
-pub enum Ticker {
-    KeysWritten,
-    BytesWritten,
-    Writes,
-    WriteGroups,
-    WalBytes,
-    WalSyncs,
-    Flushes,
-    FlushBytes,
-    Compactions,
-    TrivialMoves,
-    CompactReadBytes,
-    CompactWriteBytes,
-    CompactMicros,
-    CompactCpuMicros,
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters at one moment (`Db::counters`).
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct DbCounters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The counters, being counted. Relaxed: exact in sum, not ordered with anything else.
+        #[derive(Debug, Default)]
+        pub(crate) struct InternalStats {
+            $(pub $name: AtomicU64,)*
+        }
+
+        impl InternalStats {
+            /// What they are now.
+            pub fn read(&self) -> DbCounters {
+                DbCounters { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
 }
 
-const NAMES: [&str; 14] = [
-    "rocksdb.number.keys.written",
-    "rocksdb.bytes.written",
-    "rocksdb.write.self",
-    "rockmill.write.groups",
-    "rocksdb.wal.bytes",
-    "rocksdb.wal.synced",
-    "rockmill.flushes",
-    "rocksdb.flush.write.bytes",
-    "rockmill.compactions",
-    "rockmill.trivial.moves",
-    "rocksdb.compact.read.bytes",
-    "rocksdb.compact.write.bytes",
-    "rockmill.compact.micros",
-    "rockmill.compact.cpu.micros",
-];
-
-/// The tickers. Relaxed atomics: exact in sum, not ordered with anything else.
-#[derive(Debug, Default)]
-pub struct Statistics {
-    tickers: [AtomicU64; NAMES.len()],
+counters! {
+    /// Records of write batches.
+    keys_written,
+    /// Bytes of write batches.
+    bytes_written,
+    /// Writes whose own thread led the group.
+    writes_by_self,
+    /// Writes that another thread did for theirs.
+    writes_by_other,
+    /// Writes that went to the WAL.
+    writes_with_wal,
+    /// Records written to WALs: groups of writes.
+    write_groups,
+    /// Bytes written to WALs.
+    wal_bytes,
+    /// Syncs of WALs.
+    wal_syncs,
+    /// Microseconds that writers waited or were delayed.
+    stall_micros,
+    /// Flushes.
+    flushes,
+    /// Bytes of tables that flushes wrote.
+    flush_bytes,
+    /// Compactions, without those that only moved tables.
+    compactions,
+    /// Compactions that only moved tables.
+    trivial_moves,
+    /// Bytes of tables that compactions read.
+    compact_read_bytes,
+    /// Bytes of tables that compactions wrote.
+    compact_write_bytes,
+    /// Wall time of compactions, in microseconds.
+    compact_micros,
+    /// CPU time of compactions, in microseconds.
+    compact_cpu_micros,
 }
 
-impl Statistics {
-    #[inline]
-    pub(crate) fn add(&self, t: Ticker, n: u64) {
-        self.tickers[t as usize].fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// The count.
-    pub fn get(&self, t: Ticker) -> u64 {
-        self.tickers[t as usize].load(Ordering::Relaxed)
-    }
-
-    /// All of them by name.
-    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        NAMES.iter().zip(&self.tickers).map(|(n, t)| (*n, t.load(Ordering::Relaxed)))
-    }
+/// Adds to a counter.
+#[inline]
+pub(crate) fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
 }

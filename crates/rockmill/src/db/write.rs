@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::{SequenceNumber, ValueType};
 
-use super::stats::Ticker;
+use super::stats::count;
 use super::{AsColumnFamilyRef, ColumnFamily, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::WriteOptions;
@@ -254,12 +254,23 @@ impl DbInner {
                 self.insert_batch(&rep, rep.sequence());
             }
         }
+        self.count_group(own, &members, next - first);
         // Release: a reader that sees this number sees every entry up to it.
         self.last_sequence.store(next - 1, Ordering::Release);
         for m in &members {
             m.wake(DONE);
         }
         Ok(())
+    }
+
+    fn count_group(&self, own: &BatchRep, members: &[Arc<Slot>], keys: u64) {
+        let bytes = own.len_bytes() + members.iter().map(|m| m.bytes).sum::<usize>();
+        count(&self.stats.keys_written, keys);
+        count(&self.stats.bytes_written, bytes as u64);
+        count(&self.stats.writes_by_self, 1);
+        if !members.is_empty() {
+            count(&self.stats.writes_by_other, members.len() as u64);
+        }
     }
 
     fn log_group(&self, own: &BatchRep, members: &[Arc<Slot>], disable_wal: bool, sync: bool) -> Result<()> {
@@ -280,12 +291,12 @@ impl DbInner {
             }
             current.add_batch(&merged)?
         };
-        self.stats.add(Ticker::WalBytes, n);
-        self.stats.add(Ticker::WriteGroups, 1);
-        self.stats.add(Ticker::Writes, members.len() as u64 + 1);
+        count(&self.stats.wal_bytes, n);
+        count(&self.stats.write_groups, 1);
+        count(&self.stats.writes_with_wal, members.len() as u64 + 1);
         if sync {
             wal.sync()?;
-            self.stats.add(Ticker::WalSyncs, 1);
+            count(&self.stats.wal_syncs, 1);
         }
         Ok(())
     }
@@ -296,7 +307,6 @@ impl DbInner {
         let mut seq = first;
         let mut at: Option<(u32, Arc<super::super_version::SuperVersion>, usize)> = None;
         let mut full = false;
-        let mut bytes = 0u64;
         for record in rep.iter() {
             let Ok(record) = record else { break }; // the batch was checked when it was built
             let Some((cf, t, key, value)) = parts(&record) else { continue };
@@ -308,13 +318,10 @@ impl DbInner {
             }
             if let Some((_, sv, _)) = &at {
                 sv.mem.add(seq, t, key, value);
-                bytes += (key.len() + value.len()) as u64;
             }
             seq += 1;
         }
         full |= at.is_some_and(|(_, sv, limit)| sv.mem.memory_usage() >= limit);
-        self.stats.add(Ticker::BytesWritten, bytes);
-        self.stats.add(Ticker::KeysWritten, seq - first);
         if full {
             self.attention.store(true, Ordering::Release);
         }

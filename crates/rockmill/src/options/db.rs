@@ -1,5 +1,6 @@
 //! Options of the whole database.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
@@ -7,7 +8,10 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 use super::declare::declare_options;
 use super::{Options, RecoveryMode};
 use crate::compaction::MergeEngine;
+use crate::event_listener::Listeners;
+use crate::info_log::{InfoLogger, LogLevel};
 use crate::rate_limiter::{RateLimiter, RateLimiterMode};
+use crate::statistics::Statistics;
 
 declare_options! {
     /// Options of the whole database (RocksDB's `DBOptions`).
@@ -60,8 +64,25 @@ declare_options! {
     avoid_flush_during_recovery: bool = false, fixed, set_avoid_flush_during_recovery;
     /// How compactions read and merge.
     merge_engine: MergeEngine = MergeEngine::Auto, own_fixed, set_merge_engine;
-    /// Kept for compatibility; statistics are read with properties.
+    /// Seconds between two dumps of `rocksdb.stats` (and of statistics, where they are enabled) into the info log; 0
+    /// dumps none.
     stats_dump_period_sec: u32 = 600, fixed, set_stats_dump_period_sec;
+    /// Counters and histograms; `None` counts nothing. See [`Options::enable_statistics`].
+    statistics: Option<Arc<Statistics>> = None, hidden;
+    /// Who is told what happens. See [`Options::add_event_listener`].
+    listeners: Listeners = Listeners::default(), hidden;
+    /// Lines below this level do not go to the info log.
+    info_log_level: LogLevel = LogLevel::Info, fixed, set_log_level;
+    /// Takes the lines of the info log in place of the file LOG. See [`Options::set_info_logger`].
+    info_logger: Option<InfoLogger> = None, hidden;
+    /// Where the info log is; empty means the database's directory.
+    db_log_dir: PathBuf = PathBuf::new(), fixed;
+    /// Files of the info log, the present one included, that are kept.
+    keep_log_file_num: usize = 1000, fixed, set_keep_log_file_num;
+    /// Bytes of the info log at which another file is begun; 0 never.
+    max_log_file_size: usize = 0, fixed, set_max_log_file_size;
+    /// Seconds after which another file of the info log is begun; 0 never.
+    log_file_time_to_roll: usize = 0, fixed, set_log_file_time_to_roll;
     /// Bounds the bytes per second of background work, by priority; see [`RateLimiter`].
     rate_limiter: Option<Arc<RateLimiter>> = None, hidden;
     /// Where files are.

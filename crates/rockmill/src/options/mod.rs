@@ -7,6 +7,7 @@ mod cf;
 mod compact;
 mod db;
 pub(crate) mod declare;
+mod operations;
 mod table;
 pub(crate) mod text;
 pub(crate) mod value;

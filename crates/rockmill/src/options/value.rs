@@ -1,7 +1,10 @@
 //! Values of options as RocksDB's text.
 
+use std::path::PathBuf;
+
 use super::{BlockBasedIndexType, ChecksumType, CompressionType, DataBlockIndexType, RecoveryMode};
 use crate::compaction::MergeEngine;
+use crate::info_log::LogLevel;
 
 /// A type of option values.
 pub(crate) trait Value: Sized {
@@ -60,6 +63,16 @@ macro_rules! integers {
 }
 integers!(i32, u32, u64, usize);
 
+impl Value for PathBuf {
+    fn read(text: &str) -> Option<Self> {
+        Some(Self::from(text))
+    }
+
+    fn write(&self) -> String {
+        self.to_string_lossy().into_owned()
+    }
+}
+
 impl Value for f64 {
     fn read(text: &str) -> Option<Self> {
         text.parse().ok().filter(|n: &f64| n.is_finite())
@@ -117,6 +130,14 @@ names! {
     BlockBasedIndexType { BinarySearch = "kBinarySearch", TwoLevelIndexSearch = "kTwoLevelIndexSearch" }
     DataBlockIndexType { BinarySearch = "kDataBlockBinarySearch", BinaryAndHash = "kDataBlockBinaryAndHash" }
     MergeEngine { Auto = "auto", Pread = "pread" }
+    LogLevel {
+        Debug = "DEBUG_LEVEL",
+        Info = "INFO_LEVEL",
+        Warn = "WARN_LEVEL",
+        Error = "ERROR_LEVEL",
+        Fatal = "FATAL_LEVEL",
+        Header = "HEADER_LEVEL",
+    }
 }
 
 impl Value for Option<CompressionType> {

@@ -1,0 +1,366 @@
+//! Event listeners: calls into the user's code when a store flushes, compacts, stalls or fails (RocksDB's
+//! `EventListener`).
+//!
+//! Listeners are called by the thread on which the event happened, with no lock of the database held, so they may read
+//! and write; a listener that waits holds up that thread's work. A panic in a listener is caught and goes to the info
+//! log.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rockmill_format::SequenceNumber;
+use rockmill_format::compression::CompressionType;
+use rockmill_format::properties::TableProperties;
+
+pub use crate::compaction::CompactionReason;
+use crate::error::Error;
+use crate::info_log::{InfoLog, log_error};
+
+/// Why a memtable is flushed (RocksDB's `FlushReason`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlushReason {
+    /// None of the others.
+    #[default]
+    Others,
+    /// The list of live files was asked for with a flush.
+    GetLiveFiles,
+    /// The database closes.
+    ShutDown,
+    /// A file with overlapping keys is ingested.
+    ExternalFileIngestion,
+    /// `compact_range` was called.
+    ManualCompaction,
+    /// The write buffer manager's memory is used up.
+    WriteBufferManager,
+    /// The memtable is full.
+    WriteBufferFull,
+    /// Files of a key range are deleted.
+    DeleteFiles,
+    /// `flush` was called.
+    ManualFlush,
+    /// `resume` writes out what the old WAL held.
+    ErrorRecovery,
+    /// The WALs together are too large.
+    WalFull,
+}
+
+impl FlushReason {
+    /// RocksDB's words for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Others => "Other Reasons",
+            Self::GetLiveFiles => "Get Live Files",
+            Self::ShutDown => "Shut down",
+            Self::ExternalFileIngestion => "External File Ingestion",
+            Self::ManualCompaction => "Manual Compaction",
+            Self::WriteBufferManager => "Write Buffer Manager",
+            Self::WriteBufferFull => "Write Buffer Full",
+            Self::DeleteFiles => "Delete Files",
+            Self::ManualFlush => "Manual Flush",
+            Self::ErrorRecovery => "Error Recovery",
+            Self::WalFull => "WAL Full",
+        }
+    }
+}
+
+/// What failed in the background (RocksDB's `BackgroundErrorReason`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackgroundErrorReason {
+    /// A flush.
+    Flush,
+    /// A compaction.
+    Compaction,
+    /// A write to a WAL.
+    WriteCallback,
+    /// An insertion into a memtable.
+    MemTable,
+    /// A write to the MANIFEST.
+    ManifestWrite,
+}
+
+/// How writers are treated (RocksDB's `WriteStallCondition`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WriteStallCondition {
+    /// They run free.
+    #[default]
+    Normal,
+    /// They are slowed.
+    Delayed,
+    /// They wait.
+    Stopped,
+}
+
+/// Why a table file was written (RocksDB's `TableFileCreationReason`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TableFileCreationReason {
+    /// A flush.
+    #[default]
+    Flush,
+    /// A compaction.
+    Compaction,
+    /// The replay of a WAL while the database opened.
+    Recovery,
+}
+
+/// A flush. `file_*`, `table_properties` and the numbers are known when it is done; a flush of which nothing survives
+/// writes no file, and `file_number` is 0.
+#[derive(Debug, Clone, Default)]
+pub struct FlushJobInfo {
+    /// Id of the column family.
+    pub cf_id: u32,
+    /// Its name.
+    pub cf_name: String,
+    /// The table.
+    pub file_path: PathBuf,
+    /// Its number.
+    pub file_number: u64,
+    /// The job's number, as in the info log.
+    pub job_id: u64,
+    /// Memtables that went into it.
+    pub memtables: usize,
+    /// The flush made L0 so large that writers are slowed.
+    pub triggered_writes_slowdown: bool,
+    /// The flush made L0 so large that writers wait.
+    pub triggered_writes_stop: bool,
+    /// Smallest sequence number in the table.
+    pub smallest_seqno: SequenceNumber,
+    /// Largest sequence number in the table.
+    pub largest_seqno: SequenceNumber,
+    /// The table's properties.
+    pub table_properties: Option<TableProperties>,
+    /// Why.
+    pub flush_reason: FlushReason,
+}
+
+/// A table of a compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompactionFileInfo {
+    /// Its level.
+    pub level: usize,
+    /// Its number.
+    pub file_number: u64,
+}
+
+/// What a compaction did (the parts of RocksDB's `CompactionJobStats` that are known here).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CompactionJobStats {
+    /// Wall time.
+    pub elapsed_micros: u64,
+    /// CPU time of all its threads.
+    pub cpu_micros: u64,
+    /// Entries read.
+    pub num_input_records: u64,
+    /// Tables read.
+    pub num_input_files: usize,
+    /// Of them, tables of the output level.
+    pub num_input_files_at_output_level: usize,
+    /// Entries written.
+    pub num_output_records: u64,
+    /// Tables written.
+    pub num_output_files: usize,
+    /// `compact_range` or its kin asked for it.
+    pub is_manual_compaction: bool,
+    /// Bytes of the tables read.
+    pub total_input_bytes: u64,
+    /// Bytes of the tables written.
+    pub total_output_bytes: u64,
+    /// Entries dropped behind newer ones of their key.
+    pub num_records_replaced: u64,
+    /// Tombstones dropped because nothing older exists.
+    pub num_expired_deletion_records: u64,
+}
+
+/// A compaction. Outputs and statistics are known when it is done.
+#[derive(Debug, Clone)]
+pub struct CompactionJobInfo {
+    /// Id of the column family.
+    pub cf_id: u32,
+    /// Its name.
+    pub cf_name: String,
+    /// How it ended; `Ok` while it begins.
+    pub status: Result<(), Error>,
+    /// The job's number, as in the info log.
+    pub job_id: u64,
+    /// Files in L0 when it began.
+    pub num_l0_files: usize,
+    /// Smallest level of the inputs.
+    pub base_input_level: usize,
+    /// Level of the outputs.
+    pub output_level: usize,
+    /// Paths of the inputs.
+    pub input_files: Vec<PathBuf>,
+    /// Levels and numbers of the inputs.
+    pub input_file_infos: Vec<CompactionFileInfo>,
+    /// Paths of the outputs.
+    pub output_files: Vec<PathBuf>,
+    /// Levels and numbers of the outputs.
+    pub output_file_infos: Vec<CompactionFileInfo>,
+    /// Why.
+    pub compaction_reason: CompactionReason,
+    /// Of the outputs' blocks.
+    pub compression: CompressionType,
+    /// What it did.
+    pub stats: CompactionJobStats,
+}
+
+/// A table file that was written.
+#[derive(Debug, Clone)]
+pub struct TableFileCreationInfo {
+    /// The database's directory.
+    pub db_name: PathBuf,
+    /// Name of the column family.
+    pub cf_name: String,
+    /// The file.
+    pub file_path: PathBuf,
+    /// The job's number, as in the info log.
+    pub job_id: u64,
+    /// Why.
+    pub reason: TableFileCreationReason,
+    /// Bytes.
+    pub file_size: u64,
+    /// The table's properties.
+    pub table_properties: TableProperties,
+    /// Whether it was written whole.
+    pub status: Result<(), Error>,
+}
+
+/// A table file that was deleted.
+#[derive(Debug, Clone)]
+pub struct TableFileDeletionInfo {
+    /// The database's directory.
+    pub db_name: PathBuf,
+    /// The file.
+    pub file_path: PathBuf,
+    /// The job's number, as in the info log.
+    pub job_id: u64,
+    /// Whether it is gone.
+    pub status: Result<(), Error>,
+}
+
+/// A memtable that takes no more writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemTableInfo {
+    /// Name of the column family.
+    pub cf_name: String,
+    /// Sequence number of its first entry.
+    pub first_seqno: SequenceNumber,
+    /// No entry of the memtable is older than this.
+    pub earliest_seqno: SequenceNumber,
+    /// Entries.
+    pub num_entries: u64,
+    /// Of them, tombstones.
+    pub num_deletes: u64,
+}
+
+/// A change of how writers are treated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteStallInfo {
+    /// Name of the column family that is the cause.
+    pub cf_name: String,
+    /// How writers are treated now.
+    pub cur: WriteStallCondition,
+    /// How they were treated before.
+    pub prev: WriteStallCondition,
+}
+
+/// A table that was ingested.
+#[derive(Debug, Clone, Default)]
+pub struct ExternalFileIngestionInfo {
+    /// Name of the column family.
+    pub cf_name: String,
+    /// Where it was.
+    pub external_file_path: PathBuf,
+    /// Where it is.
+    pub internal_file_path: PathBuf,
+    /// Sequence number of its keys; 0 when they have none of their own.
+    pub global_seqno: SequenceNumber,
+    /// Its properties.
+    pub table_properties: TableProperties,
+}
+
+/// An end of error recovery.
+#[derive(Debug, Clone)]
+pub struct BackgroundErrorRecoveryInfo {
+    /// The error that the database had.
+    pub old_bg_error: Error,
+    /// The one it has now; `None` when it is well.
+    pub new_bg_error: Option<Error>,
+}
+
+/// What a user wants to be told (RocksDB's `EventListener`); see the module. Every call does nothing by default.
+#[allow(unused_variables)]
+pub trait EventListener: Send + Sync {
+    /// A flush begins.
+    fn on_flush_begin(&self, info: &FlushJobInfo) {}
+    /// A flush is done and its table installed.
+    fn on_flush_completed(&self, info: &FlushJobInfo) {}
+    /// A compaction begins.
+    fn on_compaction_begin(&self, info: &CompactionJobInfo) {}
+    /// A compaction ended, with or without success.
+    fn on_compaction_completed(&self, info: &CompactionJobInfo) {}
+    /// A table file was written, or could not be.
+    fn on_table_file_created(&self, info: &TableFileCreationInfo) {}
+    /// A table file was deleted, or could not be.
+    fn on_table_file_deleted(&self, info: &TableFileDeletionInfo) {}
+    /// A memtable became immutable.
+    fn on_memtable_sealed(&self, info: &MemTableInfo) {}
+    /// Writers are slowed, stopped, or free again.
+    fn on_stall_conditions_changed(&self, info: &WriteStallInfo) {}
+    /// The database takes no more writes until it recovers.
+    fn on_background_error(&self, reason: BackgroundErrorReason, error: &Error) {}
+    /// Recovery from a background error begins; false keeps it from going on by itself.
+    fn on_error_recovery_begin(&self, reason: BackgroundErrorReason, error: &Error) -> bool {
+        true
+    }
+    /// The database recovered from `old_error`.
+    fn on_error_recovery_completed(&self, old_error: &Error) {}
+    /// Recovery ended, with or without success.
+    fn on_error_recovery_end(&self, info: &BackgroundErrorRecoveryInfo) {}
+    /// A table was ingested.
+    fn on_external_file_ingested(&self, info: &ExternalFileIngestionInfo) {}
+    /// A column family was dropped; its handles are still usable for reads.
+    fn on_column_family_handle_deletion_started(&self, cf_name: &str) {}
+}
+
+/// The listeners of a database, in the order in which they were added.
+#[derive(Clone, Default)]
+pub struct Listeners {
+    list: Vec<Arc<dyn EventListener>>,
+}
+
+impl Listeners {
+    /// Adds one.
+    pub fn push(&mut self, listener: Arc<dyn EventListener>) {
+        self.list.push(listener);
+    }
+
+    /// True when nobody listens: then nothing need be gathered for them.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Tells every listener. No lock of the database may be held.
+    pub(crate) fn notify(&self, log: &InfoLog, tell: impl Fn(&dyn EventListener)) {
+        for listener in &self.list {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&**listener))) {
+                let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+                let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
+                log_error!(log, "an event listener panicked: {}", words.as_deref().unwrap_or("no message"));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} listeners", self.list.len())
+    }
+}

@@ -1,0 +1,79 @@
+//! Events as JSON, in the form in which RocksDB's tools read them: `{"time_micros": 1, "event": "flush_started"}`.
+
+use std::fmt::Write as _;
+
+use rockmill_io::Clock;
+
+/// A JSON object being written.
+pub(crate) struct Event {
+    text: String,
+}
+
+impl Event {
+    /// An event of this kind, happening now.
+    pub fn new(clock: &dyn Clock, kind: &str) -> Self {
+        Self { text: format!("{{\"time_micros\": {}", clock.now_micros()) }.text("event", kind)
+    }
+
+    fn key(&mut self, key: &str) {
+        let _ = write!(self.text, ", \"{key}\": ");
+    }
+
+    /// A number.
+    #[must_use]
+    pub fn number(mut self, key: &str, value: impl std::fmt::Display) -> Self {
+        self.key(key);
+        let _ = write!(self.text, "{value}");
+        self
+    }
+
+    /// A text.
+    #[must_use]
+    pub fn text(mut self, key: &str, value: &str) -> Self {
+        self.key(key);
+        self.string(value);
+        self
+    }
+
+    /// A list of numbers.
+    #[must_use]
+    pub fn numbers<T: std::fmt::Display>(mut self, key: &str, values: impl IntoIterator<Item = T>) -> Self {
+        self.key(key);
+        self.text.push('[');
+        for (i, value) in values.into_iter().enumerate() {
+            let _ = write!(self.text, "{}{value}", if i > 0 { ", " } else { "" });
+        }
+        self.text.push(']');
+        self
+    }
+
+    /// An object; its members are written by `inner`.
+    #[must_use]
+    pub fn object(mut self, key: &str, inner: impl FnOnce(Self) -> Self) -> Self {
+        self.key(key);
+        let within = inner(Self { text: String::new() }).text;
+        let _ = write!(self.text, "{{{}}}", within.strip_prefix(", ").unwrap_or(&within));
+        self
+    }
+
+    /// The object as text.
+    pub fn finish(mut self) -> String {
+        self.text.push('}');
+        self.text
+    }
+
+    fn string(&mut self, value: &str) {
+        self.text.push('"');
+        for c in value.chars() {
+            match c {
+                '"' => self.text.push_str("\\\""),
+                '\\' => self.text.push_str("\\\\"),
+                c if (c as u32) < 0x20 => {
+                    let _ = write!(self.text, "\\u{:04x}", c as u32);
+                }
+                c => self.text.push(c),
+            }
+        }
+        self.text.push('"');
+    }
+}

@@ -1,0 +1,304 @@
+//! The info log: what a store does, in words, in the file `LOG` of the database's directory, in RocksDB's form.
+//!
+//! Whoever logs formats a line and puts it behind a short lock into memory; only [`InfoLog::write_out`], which the
+//! database's timer thread calls, and the end of the database write to the file. A log that cannot be written loses
+//! lines and fails nothing else.
+
+mod event;
+mod file;
+
+use std::fmt::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rockmill_io::Clock;
+
+pub(crate) use event::Event;
+pub(crate) use file::{log_name, old_logs};
+
+use crate::options::DbOptions;
+use file::LogFile;
+
+/// How important a line is (`rocksdb::LogLevel`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[repr(u8)]
+pub enum LogLevel {
+    /// For those who look for a fault in the store.
+    Debug = 0,
+    /// What happens.
+    #[default]
+    Info = 1,
+    /// What may be wrong.
+    Warn = 2,
+    /// What is wrong.
+    Error = 3,
+    /// What ends the database.
+    Fatal = 4,
+    /// What a log begins with; always written.
+    Header = 5,
+}
+
+impl LogLevel {
+    /// What RocksDB puts before a line of this level.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Debug => "[DEBUG] ",
+            Self::Info | Self::Header => "",
+            Self::Warn => "[WARN] ",
+            Self::Error => "[ERROR] ",
+            Self::Fatal => "[FATAL] ",
+        }
+    }
+}
+
+/// The user's function that gets the lines instead of the file.
+type Callback = dyn Fn(LogLevel, &str) + Send + Sync;
+
+/// Takes the lines of the info log in place of the file `LOG` (`rocksdb::InfoLogger`).
+#[derive(Clone)]
+pub struct InfoLogger {
+    level: LogLevel,
+    call: Arc<Callback>,
+}
+
+impl InfoLogger {
+    /// Calls `call` with each line of at least `level`, without time and thread. It may be called from any thread, at
+    /// any moment, also while the database holds locks: it must not use the database. A panic in it is caught.
+    pub fn new_callback_logger(level: LogLevel, call: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
+        Self { level, call: Arc::new(call) }
+    }
+
+    /// Writes each line of at least `level` to the standard error, behind `prefix`.
+    pub fn new_stderr_logger(level: LogLevel, prefix: impl Into<String>) -> Self {
+        let prefix = prefix.into();
+        Self::new_callback_logger(level, move |_, line| eprintln!("{prefix}{line}"))
+    }
+}
+
+impl fmt::Debug for InfoLogger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InfoLogger({:?})", self.level)
+    }
+}
+
+/// Bytes of lines that wait for the file at most. Lines beyond are counted and lost.
+const PENDING_BYTES_MAX: usize = 4 << 20;
+/// Bytes of waiting lines at which the writing thread is woken.
+const PENDING_BYTES_WAKE: usize = 64 << 10;
+
+enum Sink {
+    File(Box<Mutex<LogFile>>),
+    Callback(InfoLogger),
+}
+
+/// What waits for the writing thread.
+#[derive(Default)]
+struct Pending {
+    lines: Vec<u8>,
+    /// Head lines, which files that follow begin with, too.
+    headers: Vec<u8>,
+    /// The writing thread should not wait any longer.
+    urgent: bool,
+}
+
+struct Inner {
+    level: AtomicU8,
+    sink: Sink,
+    clock: Arc<dyn Clock>,
+    pending: Mutex<Pending>,
+    lost: AtomicU64,
+    wake: Condvar,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.write_out();
+        if let Sink::File(file) = &self.sink {
+            file.lock().close();
+        }
+    }
+}
+
+/// A handle of the info log; cheap to clone. The default one takes nothing.
+#[derive(Clone, Default)]
+pub(crate) struct InfoLog(Option<Arc<Inner>>);
+
+impl fmt::Debug for InfoLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "InfoLog(on)" } else { "InfoLog(off)" })
+    }
+}
+
+impl InfoLog {
+    /// Begins a log for the database at `dir`: the user's logger, or a new file, the file of before being renamed. A
+    /// file that cannot be made gives a log that takes nothing.
+    pub fn begin(options: &DbOptions, dir: &Path) -> Self {
+        let (sink, level) = match &options.info_logger {
+            Some(logger) => (Sink::Callback(logger.clone()), logger.level),
+            None => match LogFile::begin(options, dir) {
+                Ok(file) => (Sink::File(Box::new(Mutex::new(file))), options.info_log_level),
+                Err(_) => return Self::default(),
+            },
+        };
+        Self(Some(Arc::new(Inner {
+            level: AtomicU8::new(level as u8),
+            sink,
+            clock: Arc::clone(&options.clock),
+            pending: Mutex::default(),
+            lost: AtomicU64::new(0),
+            wake: Condvar::new(),
+        })))
+    }
+
+    /// True when lines of this level are wanted.
+    #[inline]
+    pub fn wants(&self, level: LogLevel) -> bool {
+        self.0.as_ref().is_some_and(|i| level as u8 >= i.level.load(Ordering::Relaxed))
+    }
+
+    /// Adds a line (or several: each line break begins one) if its level is wanted. Never waits for I/O.
+    pub fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
+        if let Some(inner) = self.0.as_ref().filter(|_| self.wants(level)) {
+            inner.log(level, message);
+        }
+    }
+
+    /// Adds an `EVENT_LOG_v1` line.
+    pub fn event(&self, event: Event) {
+        self.log(LogLevel::Info, format_args!("EVENT_LOG_v1 {}", event.finish()));
+    }
+
+    /// Writes what waits to the file.
+    pub fn write_out(&self) {
+        if let Some(inner) = &self.0 {
+            inner.write_out();
+        }
+    }
+
+    /// Waits until many lines wait, `time` has gone by, or `wake_writer` was called.
+    pub fn wait(&self, time: Duration) {
+        let Some(inner) = &self.0 else { return };
+        let mut pending = inner.pending.lock();
+        if !pending.urgent {
+            inner.wake.wait_for(&mut pending, time);
+        }
+        pending.urgent = false;
+    }
+
+    /// Ends a `wait` at once.
+    pub fn wake_writer(&self) {
+        if let Some(inner) = &self.0 {
+            inner.pending.lock().urgent = true;
+            inner.wake.notify_all();
+        }
+    }
+
+    /// True when there is a log of any kind.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl Inner {
+    fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
+        if let Sink::Callback(logger) = &self.sink {
+            let text = message.to_string();
+            // The user's logger must not bring down what it reports on.
+            let _ = catch_unwind(AssertUnwindSafe(|| (logger.call)(level, text.trim_end_matches('\n'))));
+            return;
+        }
+        let mut line = String::with_capacity(160);
+        stamp(&mut line, self.clock.now_micros());
+        line.push_str(level.prefix());
+        let _ = line.write_fmt(message);
+        if !line.ends_with('\n') {
+            line.push('\n');
+        }
+        let mut pending = self.pending.lock();
+        if pending.lines.len() + line.len() > PENDING_BYTES_MAX {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        pending.lines.extend_from_slice(line.as_bytes());
+        if level == LogLevel::Header {
+            pending.headers.extend_from_slice(line.as_bytes());
+        }
+        if pending.lines.len() >= PENDING_BYTES_WAKE && !pending.urgent {
+            pending.urgent = true;
+            self.wake.notify_all();
+        }
+    }
+
+    fn write_out(&self) {
+        let Sink::File(file) = &self.sink else { return };
+        // The file's lock first: blocks of lines reach the file in the order in which they were taken.
+        let mut file = file.lock();
+        let (mut lines, headers) = {
+            let mut pending = self.pending.lock();
+            (std::mem::take(&mut pending.lines), std::mem::take(&mut pending.headers))
+        };
+        file.keep_headers(&headers);
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let mut line = String::new();
+            stamp(&mut line, self.clock.now_micros());
+            let _ = writeln!(line, "{}{lost} lines were lost", LogLevel::Warn.prefix());
+            lines.extend_from_slice(line.as_bytes());
+        }
+        if !lines.is_empty() {
+            // Nobody can be told: the log is what failed.
+            let _ = file.write(&lines);
+        }
+    }
+}
+
+/// Local time and thread, as RocksDB begins a line.
+fn stamp(line: &mut String, now_micros: u64) {
+    let t = rockmill_io::local_time((now_micros / 1_000_000) as i64);
+    let _ = write!(
+        line,
+        "{:04}/{:02}/{:02}-{:02}:{:02}:{:02}.{:06} {} ",
+        t.year,
+        t.month,
+        t.day,
+        t.hour,
+        t.minute,
+        t.second,
+        now_micros % 1_000_000,
+        rockmill_io::thread_id()
+    );
+}
+
+/// A source file's place as RocksDB writes it: `db/open.rs`.
+pub(crate) fn place(file: &'static str) -> &'static str {
+    file.rsplit_once("src/").map_or(file, |(_, name)| name)
+}
+
+macro_rules! log_at {
+    ($log:expr, $level:ident, $($message:tt)*) => {
+        if $log.wants($crate::info_log::LogLevel::$level) {
+            $log.log(
+                $crate::info_log::LogLevel::$level,
+                format_args!("[{}:{}] {}", $crate::info_log::place(file!()), line!(), format_args!($($message)*)),
+            );
+        }
+    };
+}
+macro_rules! log_info {
+    ($log:expr, $($m:tt)*) => { $crate::info_log::log_at!($log, Info, $($m)*) };
+}
+macro_rules! log_warn {
+    ($log:expr, $($m:tt)*) => { $crate::info_log::log_at!($log, Warn, $($m)*) };
+}
+macro_rules! log_error {
+    ($log:expr, $($m:tt)*) => { $crate::info_log::log_at!($log, Error, $($m)*) };
+}
+/// A line that a log begins with, without place; written again at the head of a file that follows.
+macro_rules! log_header {
+    ($log:expr, $($m:tt)*) => { $log.log($crate::info_log::LogLevel::Header, format_args!($($m)*)) };
+}
+pub(crate) use {log_at, log_error, log_header, log_info, log_warn};
