@@ -19,6 +19,10 @@ pub mod statistics;
 pub mod table;
 pub mod version;
 
+pub use compaction::filter::{
+    CompactionFilter, CompactionFilterContext, CompactionFilterFactory, CompactionFilterFn,
+    Decision as CompactionDecision, TableFileCreationReason,
+};
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Db,
     DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction, IteratorMode, LevelStats, LiveFile,

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use rockmill_format::edit::FileEntry;
 
+use super::filter::{FilterPlan, TableFileCreationReason};
 use super::job::{ThreadCpu, drain, guarded, sync_dir};
 use super::merge::{IteratorRun, Merger};
 use super::output::{Created, remove_created};
@@ -21,11 +22,15 @@ use crate::rate_limiter::IoPriority;
 /// Writes `memtables` (oldest first) as one L0 table, synced together with its directory; `None` when nothing
 /// survives. The epoch number is the caller's to set. A closing store does not stop a flush: the data may be nowhere
 /// else.
-pub fn build_l0(memtables: &[Arc<MemTable>], ctx: &JobContext) -> Result<Option<(FileEntry, JobStats)>> {
+pub fn build_l0(
+    memtables: &[Arc<MemTable>],
+    ctx: &JobContext,
+    reason: TableFileCreationReason,
+) -> Result<Option<(FileEntry, JobStats)>> {
     let started = ctx.clock.monotonic_nanos();
     let cpu = ThreadCpu::now();
     let created = Created::default();
-    let done = guarded(|| write(memtables, ctx, &created)).and_then(|(files, stats)| {
+    let done = guarded(|| write(memtables, ctx, &created, reason)).and_then(|(files, stats)| {
         sync_dir(ctx, &created)?;
         Ok((files, stats))
     });
@@ -38,8 +43,17 @@ pub fn build_l0(memtables: &[Arc<MemTable>], ctx: &JobContext) -> Result<Option<
     Ok(files.into_iter().next().map(|f| (f, stats)))
 }
 
-fn write(memtables: &[Arc<MemTable>], ctx: &JobContext, created: &Created) -> Result<(Vec<FileEntry>, JobStats)> {
-    let rules = Rules { cmp: ctx.cmp.clone(), snapshots: ctx.snapshots.clone(), bottommost: false, below: None };
+fn write(
+    memtables: &[Arc<MemTable>],
+    ctx: &JobContext,
+    created: &Created,
+    reason: TableFileCreationReason,
+) -> Result<(Vec<FileEntry>, JobStats)> {
+    let rules = Rules {
+        merge_operator: ctx.cf.merge_operator.clone(),
+        filter: FilterPlan::of_flush(&ctx.cf, ctx.cf_id, reason)?,
+        ..Rules::new(ctx.cmp.clone(), ctx.snapshots.clone())
+    };
     let output = OutputPlan {
         level: 0,
         file_size_target: u64::MAX,

@@ -34,12 +34,12 @@ struct PartOutput {
 /// Runs a compaction that is not a trivial move. The tables it returns are synced, and so is the directory.
 pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
     let started = ctx.clock.monotonic_nanos();
-    let mut plan = JobPlan::new(compaction, ctx);
     let threads = match compaction.subcompactions_max {
         0 => ctx.db.max_subcompactions as usize,
         n => n,
     };
     let what = || format!("compaction of level {} into level {}", compaction.start_level(), compaction.output_level);
+    let mut plan = JobPlan::new(compaction, ctx).map_err(|e| e.context(what()))?;
     plan.split(threads, ctx).map_err(|e| e.context(what()))?;
     let tombstones = Tombstones::gather(&plan, ctx).map_err(|e| e.context(what()))?;
 
@@ -148,8 +148,7 @@ pub(super) fn drain<R: Run>(
     stop: [&AtomicBool; 2],
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {
     let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created);
-    let mut resolver =
-        Resolver::new(merger, &plan.rules, tombstones, stop).merging_with(ctx.cf.merge_operator.as_deref());
+    let mut resolver = Resolver::new(merger, &plan.rules, tombstones, stop)?;
     while resolver.next_survivor()? {
         outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
     }

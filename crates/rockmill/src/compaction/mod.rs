@@ -1,5 +1,6 @@
 //! Compaction: choose (strategy), plan, run (merge engine), resolve, build, commit. See `docs/compaction.md`.
 
+pub mod filter;
 pub mod flush;
 pub mod job;
 pub mod merge;

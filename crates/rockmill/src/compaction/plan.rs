@@ -2,14 +2,17 @@
 //! rules entries survive, and what outputs look like. Every merge engine takes the same plan, and none looks
 //! anything up in the tree by itself.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rockmill_format::compression::CompressionType;
 use rockmill_format::key::SequenceNumber;
 use rockmill_format::{InternalKeyComparator, ValueType};
 
+use super::filter::FilterPlan;
 use super::{Compaction, JobContext};
 use crate::error::Result;
+use crate::merge_operator::MergeOperator;
 use crate::rate_limiter::IoPriority;
 use crate::version::FileMeta;
 
@@ -31,8 +34,8 @@ pub struct Part {
     pub end: Option<Vec<u8>>,
 }
 
-/// Which versions survive.
-#[derive(Debug, Clone)]
+/// Which versions survive, and as what.
+#[derive(Clone)]
 pub struct Rules {
     /// Order of keys.
     pub cmp: InternalKeyComparator,
@@ -43,9 +46,36 @@ pub struct Rules {
     /// Files below the output level that overlap the job, level by level. `None`: older data may exist anywhere
     /// (flush, and output into L0), so that no tombstone can go unless `bottommost`.
     pub below: Option<Vec<Vec<Arc<FileMeta>>>>,
+    /// Merges operands; without one they stay as they are.
+    pub merge_operator: Option<Arc<dyn MergeOperator>>,
+    /// Asked about values and operands.
+    pub filter: Option<FilterPlan>,
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rules")
+            .field("comparator", &self.cmp.user_comparator().name())
+            .field("snapshots", &self.snapshots)
+            .field("bottommost", &self.bottommost)
+            .field("below", &self.below)
+            .field("merge_operator", &self.merge_operator.as_ref().map(|m| m.name()))
+            .field("filter", &self.filter)
+            .finish()
+    }
 }
 
 impl Rules {
+    /// Rules of a job that knows nothing of older data: neither merged nor filtered.
+    pub fn new(cmp: InternalKeyComparator, snapshots: Vec<SequenceNumber>) -> Self {
+        Self { cmp, snapshots, bottommost: false, below: None, merge_operator: None, filter: None }
+    }
+
+    /// The newest snapshot; entries behind it are seen by the latest state only. 0 without one.
+    pub fn latest_snapshot(&self) -> SequenceNumber {
+        self.snapshots.last().copied().unwrap_or(0)
+    }
+
     /// The oldest snapshot; entries that it sees are seen by every reader. All are when there is no snapshot.
     pub fn earliest_snapshot(&self) -> SequenceNumber {
         self.snapshots.first().copied().unwrap_or(SequenceNumber::MAX)
@@ -102,7 +132,7 @@ pub struct JobPlan {
 
 impl JobPlan {
     /// The plan of a compaction, in one part.
-    pub fn new(compaction: &Compaction, ctx: &JobContext) -> Self {
+    pub fn new(compaction: &Compaction, ctx: &JobContext) -> Result<Self> {
         let mut runs = Vec::new();
         for (level, files) in &compaction.inputs {
             if *level == 0 {
@@ -120,13 +150,15 @@ impl JobPlan {
                 .collect()
         });
         let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
-        Self {
+        Ok(Self {
             runs,
             rules: Rules {
                 cmp: ctx.cmp.clone(),
                 snapshots: ctx.snapshots.clone(),
                 bottommost: compaction.bottommost,
                 below,
+                merge_operator: ctx.cf.merge_operator.clone(),
+                filter: FilterPlan::of_compaction(compaction, &ctx.cf, ctx.cf_id)?,
             },
             output: OutputPlan {
                 level: compaction.output_level,
@@ -140,7 +172,7 @@ impl JobPlan {
                 oldest_ancestor_time: times.min().unwrap_or(0),
             },
             parts: vec![Part::default()],
-        }
+        })
     }
 
     /// Splits the plan into at most `parts_max` parts of about equal input bytes, none smaller than an output file.
@@ -202,12 +234,7 @@ mod tests {
 
     #[test]
     fn stripes_lie_between_snapshots() {
-        let rules = |snapshots: &[u64]| Rules {
-            cmp: InternalKeyComparator::default(),
-            snapshots: snapshots.to_vec(),
-            bottommost: false,
-            below: None,
-        };
+        let rules = |snapshots: &[u64]| Rules::new(InternalKeyComparator::default(), snapshots.to_vec());
         assert_eq!(rules(&[]).stripe(7), (u64::MAX, 0));
         let r = rules(&[5, 10]);
         assert_eq!(r.stripe(5), (5, 0));

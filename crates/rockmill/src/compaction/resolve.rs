@@ -14,8 +14,11 @@
 //!    better and lets tables skip comparisons.
 //!
 //! With a merge operator, the operands of a stripe become one entry where that can be (`operands`); without one they
-//! all survive, down to their base. There is no compaction filter yet: [`Resolver::next_survivor`] is the one place
-//! where entries of a key pass, and `emit` the one where they leave.
+//! all survive, down to their base.
+//!
+//! Before all that, a compaction filter is asked about the newest version of a user key, if it is a value, whoever
+//! sees it: removed, it is a tombstone with its sequence number from then on. Operands are asked about while they are
+//! gathered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,11 +26,11 @@ use rockmill_format::key::{ParsedInternalKey, SequenceNumber, TAG_LEN, ValueType
 
 use operands::Operands;
 
+use super::filter::{Decision, FilterPlan, PartFilter};
 use super::merge::MergeStream;
 use super::plan::{Rules, is_supported};
 use super::tombstones::Tombstones;
 use crate::error::{Error, ErrorKind, Result};
-use crate::merge_operator::MergeOperator;
 use crate::range_del::CompactionRangeDel;
 
 mod operands;
@@ -50,6 +53,8 @@ pub struct ResolveStats {
     pub range_deleted: u64,
     /// Merge operands and bases that went into another entry.
     pub merged: u64,
+    /// Values and merge operands that a compaction filter removed, those that it skipped included.
+    pub filtered: u64,
 }
 
 /// The surviving entries of a merge.
@@ -78,6 +83,11 @@ pub struct Resolver<'a, S> {
     operands: Operands<'a>,
     /// The current survivor's value is in `operands`.
     left_operand: bool,
+    filter: Option<PartFilter>,
+    /// The filter was not yet asked about a version of the user key.
+    ask_filter: bool,
+    /// What the filter made of the current entry's value.
+    replaced: Option<Vec<u8>>,
     /// The input stands on the current entry and must be moved before the next.
     on_current: bool,
 }
@@ -85,8 +95,8 @@ pub struct Resolver<'a, S> {
 impl<'a, S: MergeStream> Resolver<'a, S> {
     /// Resolves what `input` gives. It ends with an error when one of `stop` is set: the store closes, or another part
     /// of the job failed.
-    pub fn new(input: S, rules: &'a Rules, tombstones: &Tombstones, stop: [&'a AtomicBool; 2]) -> Self {
-        Self {
+    pub fn new(input: S, rules: &'a Rules, tombstones: &Tombstones, stop: [&'a AtomicBool; 2]) -> Result<Self> {
+        Ok(Self {
             input,
             rules,
             range_del: tombstones.cursor(rules),
@@ -101,17 +111,13 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
             stripe: None,
             open_operand: false,
             zeroed: false,
-            operands: Operands::default(),
+            operands: Operands::new(rules.merge_operator.as_deref()),
             left_operand: false,
+            filter: rules.filter.as_ref().map(FilterPlan::begin).transpose()?,
+            ask_filter: false,
+            replaced: None,
             on_current: false,
-        }
-    }
-
-    /// Merges operands with `operator`; without one they are kept as they are.
-    #[must_use]
-    pub fn merging_with(mut self, operator: Option<&'a dyn MergeOperator>) -> Self {
-        self.operands.operator = operator;
-        self
+        })
     }
 
     /// The current survivor's internal key.
@@ -125,7 +131,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     pub fn value(&self) -> &[u8] {
         // Only tombstones, which have no value, and what was merged leave after the input has moved on.
         if self.on_current {
-            self.input.value()
+            self.replaced.as_deref().unwrap_or_else(|| self.input.value())
         } else if self.left_operand {
             self.operands.value()
         } else {
@@ -187,8 +193,9 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         }
         while self.input.valid() {
             self.count()?;
+            self.replaced = None;
             let entry = parse(&self.input)?;
-            let (seq, value_type) = (entry.sequence, entry.value_type);
+            let (seq, mut value_type) = (entry.sequence, entry.value_type);
             if self.has_user_key && self.same_user_key(entry.user_key) {
                 self.set_tag(seq, value_type);
             } else {
@@ -199,6 +206,13 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                 self.open_operand = false;
                 self.zeroed = false;
                 self.emitted = false;
+                self.ask_filter = self.filter.is_some();
+            }
+            if std::mem::take(&mut self.ask_filter) && value_type == ValueType::Value {
+                match self.filter_value(seq)? {
+                    Some(filtered) => value_type = filtered,
+                    None => continue,
+                }
             }
             let (stripe, older_snapshot) = self.rules.stripe(seq);
             let hidden = self.stripe.is_some_and(|newest| newest <= stripe);
@@ -241,15 +255,62 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                 && let Some(operator) = self.operands.operator
             {
                 self.open_operand = false;
-                self.merge_operands(operator, seq, older_snapshot)?;
-                self.left_operand = true;
-                return Ok(self.emit());
+                if self.merge_operands(operator, seq, older_snapshot)? {
+                    self.left_operand = true;
+                    return Ok(self.emit());
+                }
+                // The filter took all operands: what is behind them is as if they had never been.
+                self.stripe = None;
+                self.ask_filter = self.filter.is_some();
+                continue;
             }
             self.zero_sequence(seq, value_type);
             self.on_current = true;
             return Ok(self.emit());
         }
         Ok(false)
+    }
+
+    /// Asks the filter about the current entry, a value: its type from now on, or `None` when it and those behind it
+    /// were skipped.
+    fn filter_value(&mut self, seq: SequenceNumber) -> Result<Option<ValueType>> {
+        let Some(filter) = &mut self.filter else { return Ok(Some(ValueType::Value)) };
+        let user_key = &self.key[..self.key.len().saturating_sub(TAG_LEN)];
+        let tombstone = match filter.value(user_key, self.input.value())? {
+            Decision::Keep => return Ok(Some(ValueType::Value)),
+            Decision::Change(value) => {
+                self.replaced = Some(value);
+                return Ok(Some(ValueType::Value));
+            }
+            Decision::RemoveAndSkipUntil(until) => {
+                if self.rules.cmp.compare_user(&until, user_key).is_le() {
+                    return Ok(Some(ValueType::Value));
+                }
+                self.skip_until(&until)?;
+                return Ok(None);
+            }
+            Decision::Remove => ValueType::Deletion,
+            Decision::Purge => ValueType::SingleDeletion,
+        };
+        self.stats.filtered += 1;
+        self.replaced = Some(Vec::new());
+        self.set_tag(seq, tombstone);
+        Ok(Some(tombstone))
+    }
+
+    /// Drops the current entry, which is counted, and every one before user key `until`.
+    fn skip_until(&mut self, until: &[u8]) -> Result<()> {
+        self.stats.filtered += 1;
+        self.advance()?;
+        while self.input.valid() {
+            if self.rules.cmp.compare_user(parse(&self.input)?.user_key, until).is_ge() {
+                break;
+            }
+            self.count()?;
+            self.stats.filtered += 1;
+            self.advance()?;
+        }
+        Ok(())
     }
 
     /// Gives a value that every reader sees sequence number 0 at the bottommost level.

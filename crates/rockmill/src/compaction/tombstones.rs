@@ -133,8 +133,7 @@ mod tests {
     use crate::range_del::RangeTombstone;
 
     fn rules(snapshots: &[u64], bottommost: bool) -> Rules {
-        let cmp = InternalKeyComparator::default();
-        Rules { cmp, snapshots: snapshots.to_vec(), bottommost, below: None }
+        Rules { bottommost, ..Rules::new(InternalKeyComparator::default(), snapshots.to_vec()) }
     }
 
     fn cursor(tombstones: &[(&str, &str, u64)], rules: &Rules) -> CompactionRangeDel {

@@ -15,6 +15,7 @@ use super::install::add_files;
 use super::stats::count;
 use super::tables::CfTables;
 use super::{CfState, DbInner, State};
+use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::strategy::{leveled, score};
 use crate::compaction::{Compaction, JobContext, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
@@ -243,7 +244,7 @@ impl DbInner {
         if self.state.lock().cfs.len() > 1 {
             self.wal.lock().sync_older()?;
         }
-        let built = flush::build_l0(&pick.mems, &self.job_context(&pick.cf))?;
+        let built = flush::build_l0(&pick.mems, &self.job_context(&pick.cf), TableFileCreationReason::Flush)?;
         self.sync_dir()?;
         let (mut entries, mut stats) = (Vec::new(), JobStats::default());
         if let Some((mut entry, s)) = built {

@@ -13,6 +13,7 @@ use super::switch::arena_block_size;
 use super::wal::Follows;
 use super::write::parts;
 use super::{CfState, DbInner};
+use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::flush;
 use crate::error::{Error, Result};
 use crate::memtable::MemTable;
@@ -235,7 +236,9 @@ impl DbInner {
             let mem = std::mem::replace(&mut c.mem, fresh);
             (Arc::clone(&c.cf), mem, Arc::clone(&c.version), c.next_epoch)
         };
-        if let Some((mut entry, _)) = flush::build_l0(&[mem], &self.job_context(&cf))? {
+        if let Some((mut entry, _)) =
+            flush::build_l0(&[mem], &self.job_context(&cf), TableFileCreationReason::Recovery)?
+        {
             entry.epoch_number = epoch;
             let mut builder = VersionBuilder::new(base, Arc::clone(&self.purge));
             builder.apply(&add_files(0, [entry]))?;

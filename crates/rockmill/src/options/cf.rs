@@ -6,6 +6,7 @@ use rockmill_format::comparator::{BytewiseComparator, Comparator};
 
 use super::declare::declare_options;
 use super::{BlockBasedOptions, CompressionType, Options};
+use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::MergeOperator;
 
 declare_options! {
@@ -16,7 +17,11 @@ declare_options! {
     /// Order of user keys; its name is stored and checked.
     comparator: Arc<dyn Comparator> = Arc::new(BytewiseComparator), object(|c| c.name().to_owned());
     /// What merge operands do to values; its name is stored in tables.
-    merge_operator: Option<Arc<dyn MergeOperator>> = None, object(merge_operator_text);
+    merge_operator: Option<Arc<dyn MergeOperator>> = None, object(|m| named(m.as_ref().map(|m| m.name())));
+    /// Asked about values in compactions; before the factory where both are set.
+    compaction_filter: Option<SharedFilter> = None, object(|f| named(f.as_ref().map(SharedFilter::name)));
+    /// Makes the filters of compactions and flushes.
+    compaction_filter_factory: Option<SharedFactory> = None, object(|f| named(f.as_ref().map(|f| f.name())));
     /// Of block-based tables.
     table: BlockBasedOptions = BlockBasedOptions::default(), part;
     /// Size of a memtable, in bytes.
@@ -63,9 +68,16 @@ declare_options! {
     arena_block_size: usize = 0, mutable, set_arena_block_size;
 }
 
-/// As OPTIONS files have it.
-fn merge_operator_text(operator: &Option<Arc<dyn MergeOperator>>) -> String {
-    operator.as_ref().map_or_else(|| "nullptr".to_owned(), |o| o.name().to_owned())
+/// An object as OPTIONS files have it.
+fn named(name: Option<&str>) -> String {
+    name.unwrap_or("nullptr").to_owned()
+}
+
+impl CfOptions {
+    /// True when compactions ask a filter.
+    pub(crate) fn has_compaction_filter(&self) -> bool {
+        self.compaction_filter.is_some() || self.compaction_filter_factory.is_some()
+    }
 }
 
 impl Options {

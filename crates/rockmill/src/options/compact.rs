@@ -5,7 +5,7 @@
 pub enum BottommostLevelCompaction {
     /// Leave it.
     Skip,
-    /// Compact it when there is a compaction filter (there is none yet: leave it).
+    /// Compact it when there is a compaction filter, except files this compaction itself made.
     #[default]
     IfHaveCompactionFilter,
     /// Compact it.

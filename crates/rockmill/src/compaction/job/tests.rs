@@ -8,6 +8,7 @@ use rockmill_format::key::{ParsedInternalKey, ValueType};
 use rockmill_io::{FileSystem, ManualClock, MemFileSystem, PosixFileSystem};
 
 use super::*;
+use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::model::{Entry, Model, random_history};
 use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{CompactionCursors, leveled};
@@ -131,7 +132,7 @@ impl Tree {
         for m in models {
             self.history = std::mem::take(&mut self.history).plus(m);
         }
-        if let Some((mut entry, stats)) = flush::build_l0(&mems, &self.ctx).unwrap() {
+        if let Some((mut entry, stats)) = flush::build_l0(&mems, &self.ctx, TableFileCreationReason::Flush).unwrap() {
             assert_eq!(stats.input_records, models.iter().map(|m| m.entries.len() as u64).sum::<u64>());
             self.epoch += 1;
             entry.epoch_number = self.epoch;
@@ -309,7 +310,7 @@ fn parts_write_what_one_thread_writes() {
         model.assert_same(&all, &tree.ctx.snapshots, "in parts");
         // Parts are of about equal size.
         if parts == 4 {
-            let mut plan = JobPlan::new(&c, &tree.ctx);
+            let mut plan = JobPlan::new(&c, &tree.ctx).unwrap();
             plan.split(4, &tree.ctx).unwrap();
             let ends: Vec<_> = plan.parts.iter().map(|p| p.end.clone()).collect();
             let share = |i: usize| {
@@ -414,7 +415,9 @@ fn tombstones_without_points_make_a_file_of_their_own() {
 fn nothing_left_is_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let ctx = context(Arc::new(PosixFileSystem::default()), dir.path().to_owned(), small_options());
-    assert!(flush::build_l0(&[memtable(1, &Model::default())], &ctx).unwrap().is_none());
+    assert!(
+        flush::build_l0(&[memtable(1, &Model::default())], &ctx, TableFileCreationReason::Flush).unwrap().is_none()
+    );
     let pair = Model {
         entries: vec![
             (b"a".to_vec(), 1, ValueType::Value, b"v".to_vec()),
@@ -422,7 +425,7 @@ fn nothing_left_is_no_file() {
         ],
         ranges: Vec::new(),
     };
-    assert!(flush::build_l0(&[memtable(1, &pair)], &ctx).unwrap().is_none());
+    assert!(flush::build_l0(&[memtable(1, &pair)], &ctx, TableFileCreationReason::Flush).unwrap().is_none());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 

@@ -6,10 +6,13 @@
 //! 2. Where the key's entries end without a base and nothing older can exist elsewhere, the base is nothing.
 //! 3. Otherwise a partial merge makes one operand of them, again with the newest one's sequence number. An operator
 //!    that has no partial merge gets them back one by one.
+//!
+//! Operands that no snapshot sees pass the compaction filter on the way. The base does not, as in RocksDB.
 
 use rockmill_format::key::{SequenceNumber, TAG_LEN, ValueType};
 
 use super::{Resolver, parse};
+use crate::compaction::filter::Decision;
 use crate::compaction::merge::MergeStream;
 use crate::error::Result;
 use crate::merge_operator::{MergeOperator, OperandList, full_merge, partial_merge};
@@ -29,7 +32,12 @@ pub(super) struct Operands<'a> {
     merged: Vec<u8>,
 }
 
-impl Operands<'_> {
+impl<'a> Operands<'a> {
+    /// None yet.
+    pub fn new(operator: Option<&'a dyn MergeOperator>) -> Self {
+        Self { operator, ..Self::default() }
+    }
+
     /// The value of the survivor that left last.
     pub fn value(&self) -> &[u8] {
         match self.next.checked_sub(1) {
@@ -42,6 +50,11 @@ impl Operands<'_> {
     #[inline]
     pub fn waiting(&self) -> bool {
         self.next < self.list.len()
+    }
+
+    fn push(&mut self, operand: &[u8], seq: SequenceNumber) {
+        self.list.push(operand);
+        self.sequences.push(seq);
     }
 
     /// Forgets the operands and the value.
@@ -66,26 +79,30 @@ enum Base {
     End,
     /// The rest of the key belongs to an older snapshot.
     Snapshot,
+    /// The filter skipped the rest of the key, operands included.
+    Skipped,
 }
 
 impl<S: MergeStream> Resolver<'_, S> {
     /// The input stands on the newest operand of a stripe, counted and in `key`. Leaves the survivor's type and
-    /// sequence number in `key`, its value in `operands`, and the input behind what was merged.
+    /// sequence number in `key`, its value in `operands`, and the input behind what was merged. False when the filter
+    /// left no operand: the input then stands behind them.
     pub(super) fn merge_operands(
         &mut self,
         operator: &dyn MergeOperator,
         seq: SequenceNumber,
         older_snapshot: SequenceNumber,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         self.operands.clear();
-        self.operands.list.push(self.input.value());
-        self.operands.sequences.push(seq);
-        self.advance()?;
-        let base = self.gather(older_snapshot)?;
+        let base = match self.take_operand(seq)? {
+            true => self.gather(older_snapshot)?,
+            false => Base::Skipped,
+        };
+        let Some(&seq) = self.operands.sequences.first() else { return Ok(false) };
         let base_is_known = match base {
             Base::Found { .. } => true,
             Base::End => self.no_older_data(),
-            Base::Snapshot => false,
+            Base::Snapshot | Base::Skipped => false,
         };
         let user_len = self.key.len().saturating_sub(TAG_LEN);
         let user_key = &self.key[..user_len];
@@ -103,7 +120,7 @@ impl<S: MergeStream> Resolver<'_, S> {
             }
             self.set_tag(seq, ValueType::Value);
             self.zero_sequence(seq, ValueType::Value);
-            return Ok(());
+            return Ok(true);
         }
         let merged = if operands.len() > 1 { partial_merge(operator, user_key, &operands)? } else { None };
         drop(operands);
@@ -114,7 +131,32 @@ impl<S: MergeStream> Resolver<'_, S> {
             }
             None => self.operands.next = 1,
         }
-        Ok(())
+        self.set_tag(seq, ValueType::Merge);
+        Ok(true)
+    }
+
+    /// Adds the operand at the input, which is counted, if the filter keeps it, and moves on. False when the filter
+    /// skipped the rest of the key: what was gathered is gone too.
+    fn take_operand(&mut self, seq: SequenceNumber) -> Result<bool> {
+        let decision = match &mut self.filter {
+            Some(filter) if seq > self.rules.latest_snapshot() => {
+                filter.operand(&self.key[..self.key.len().saturating_sub(TAG_LEN)], self.input.value())?
+            }
+            _ => Decision::Keep,
+        };
+        match decision {
+            Decision::Change(operand) => self.operands.push(&operand, seq),
+            Decision::Remove | Decision::Purge => self.stats.filtered += 1,
+            Decision::RemoveAndSkipUntil(until) if self.rules.cmp.compare_user(&until, self.user_key()).is_gt() => {
+                self.stats.filtered += self.operands.list.len() as u64;
+                self.operands.clear();
+                self.skip_until(&until)?;
+                return Ok(false);
+            }
+            Decision::Keep | Decision::RemoveAndSkipUntil(_) => self.operands.push(self.input.value(), seq),
+        }
+        self.advance()?;
+        Ok(true)
     }
 
     /// Gathers further operands of the stripe.
@@ -134,9 +176,9 @@ impl<S: MergeStream> Resolver<'_, S> {
                 return Ok(Base::Found { value: !covered && value_type == ValueType::Value });
             }
             self.count()?;
-            self.operands.list.push(self.input.value());
-            self.operands.sequences.push(seq);
-            self.advance()?;
+            if !self.take_operand(seq)? {
+                return Ok(Base::Skipped);
+            }
         }
         Ok(Base::End)
     }

@@ -1,10 +1,14 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::compaction::Compaction;
+use crate::compaction::filter::{CompactionFilter, SharedFilter};
 use crate::compaction::merge::Merger;
 use crate::compaction::merge::testing::VecRun;
 use crate::compaction::model::{Entry, Model, random_history};
+use crate::compaction::strategy::testing::TreeSpec;
 use crate::compaction::tombstones::for_file;
+use crate::options::CfOptions;
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::version::FileMeta;
 use rockmill_format::edit::FileEntry;
@@ -12,7 +16,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_format::{FormatError, InternalKeyComparator};
 
 fn rules(snapshots: &[u64], bottommost: bool, below: Option<Vec<Vec<Arc<FileMeta>>>>) -> Rules {
-    Rules { cmp: InternalKeyComparator::default(), snapshots: snapshots.to_vec(), bottommost, below }
+    Rules { bottommost, below, ..Rules::new(InternalKeyComparator::default(), snapshots.to_vec()) }
 }
 
 fn file_over(smallest: &[u8], largest: &[u8]) -> Arc<FileMeta> {
@@ -36,7 +40,7 @@ fn resolve(input: &Model, rules: &Rules, runs: usize) -> (Model, ResolveStats) {
     let tombstones = Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(list.collect(), &rules.cmp)));
     let merger = Merger::new(runs, rules.cmp.clone(), None, None).unwrap();
     let never = AtomicBool::new(false);
-    let mut r = Resolver::new(merger, rules, &tombstones, [&never, &never]);
+    let mut r = Resolver::new(merger, rules, &tombstones, [&never, &never]).unwrap();
     let mut out = Model::default();
     while r.next_survivor().unwrap() {
         let e = ParsedInternalKey::parse(r.key()).unwrap();
@@ -214,7 +218,7 @@ fn bad_entries_are_errors() {
         let never = AtomicBool::new(false);
         let input = VecRun { entries: vec![(key, Vec::new())], at: 0 };
         let merger = Merger::new(vec![input], r.cmp.clone(), None, None).unwrap();
-        Resolver::new(merger, &r, &tombstones, [&never, &never]).next_survivor().unwrap_err()
+        Resolver::new(merger, &r, &tombstones, [&never, &never]).unwrap().next_survivor().unwrap_err()
     };
     assert_eq!(run(b"abc".to_vec()).kind(), ErrorKind::Corruption);
     assert_eq!(run(vec![0xee; 12]).kind(), ErrorKind::Corruption);
@@ -233,7 +237,7 @@ fn a_closing_store_stops_it() {
     let list =
         (0u32..5000).map(|i| (InternalKey::new(&i.to_be_bytes(), 1, ValueType::Value).as_bytes().to_vec(), vec![]));
     let merger = Merger::new(vec![VecRun::new(&r.cmp, list.collect())], r.cmp.clone(), None, None).unwrap();
-    let mut resolver = Resolver::new(merger, &r, &tombstones, [&stop, &never]);
+    let mut resolver = Resolver::new(merger, &r, &tombstones, [&stop, &never]).unwrap();
     let end = loop {
         match resolver.next_survivor() {
             Ok(true) => {}
@@ -246,7 +250,23 @@ fn a_closing_store_stops_it() {
 
 /// Resolves with an operator that appends with commas: "key:seq=value" for a value, "key:seq+operand" for an operand.
 fn merged(input: &str, snapshots: &[u64], bottommost: bool, ranges: &[(&str, &str, u64)]) -> String {
-    let r = rules(snapshots, bottommost, None);
+    filtered(input, snapshots, bottommost, ranges, None)
+}
+
+/// The same with a filter.
+fn filtered(
+    input: &str,
+    snapshots: &[u64],
+    bottommost: bool,
+    ranges: &[(&str, &str, u64)],
+    filter: Option<ByText>,
+) -> String {
+    let cf = CfOptions { compaction_filter: filter.clone().map(SharedFilter::new), ..CfOptions::default() };
+    let below = (!bottommost).then(|| vec![vec![file_over(b"m", b"z")]]).filter(|_| filter.is_some());
+    let mut r = rules(snapshots, bottommost, below);
+    r.merge_operator = Some(Arc::new(crate::merge_operator::StringAppendOperator::default()));
+    let inputs = Compaction { inputs: vec![(3, Vec::new())], ..TreeSpec::new(7).compaction() };
+    r.filter = FilterPlan::of_compaction(&inputs, &cf, 0).unwrap();
     let list = entries(input).into_iter().map(|(k, seq, t, _)| {
         let value = if matches!(t, ValueType::Value | ValueType::Merge) { seq.to_string() } else { String::new() };
         (InternalKey::new(&k, seq, t).as_bytes().to_vec(), value.into_bytes())
@@ -255,8 +275,7 @@ fn merged(input: &str, snapshots: &[u64], bottommost: bool, ranges: &[(&str, &st
     let ranges = ranges.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq }).collect();
     let tombstones = Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(ranges, &r.cmp)));
     let never = AtomicBool::new(false);
-    let operator = crate::merge_operator::StringAppendOperator::default();
-    let mut resolver = Resolver::new(merger, &r, &tombstones, [&never, &never]).merging_with(Some(&operator));
+    let mut resolver = Resolver::new(merger, &r, &tombstones, [&never, &never]).unwrap();
     let mut out = Vec::new();
     while resolver.next_survivor().unwrap() {
         let e = ParsedInternalKey::parse(resolver.key()).unwrap();
@@ -271,8 +290,86 @@ fn merged(input: &str, snapshots: &[u64], bottommost: bool, ranges: &[(&str, &st
     let stats = resolver.stats();
     assert_eq!(stats.input_records as usize, entries(input).len(), "every entry is counted once");
     let gone = stats.hidden + stats.obsolete + stats.range_deleted + stats.merged;
-    assert_eq!(stats.input_records, stats.output_records + gone, "{stats:?}");
+    if filter.is_none() {
+        assert_eq!(stats.input_records, stats.output_records + gone, "{stats:?}");
+    }
     out.join(" ")
+}
+
+/// Decides by an entry's value, which tests make its sequence number.
+#[derive(Clone, Default)]
+struct ByText {
+    decisions: Vec<(&'static str, Decision)>,
+    asked: Arc<parking_lot::Mutex<Vec<String>>>,
+}
+
+impl ByText {
+    fn decide(&self, kind: &str, level: u32, key: &[u8], value: &[u8]) -> Decision {
+        assert_eq!(level, 3);
+        let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
+        let name = format!("{}{}{kind}", text(key), text(value));
+        self.asked.lock().push(name.clone());
+        let found = self.decisions.iter().find(|(n, _)| *n == name);
+        found.map_or(Decision::Keep, |(_, d)| d.clone())
+    }
+}
+
+impl CompactionFilter for ByText {
+    fn filter(&mut self, level: u32, key: &[u8], value: &[u8]) -> Decision {
+        self.decide("=", level, key, value)
+    }
+    fn filter_merge_operand(&mut self, level: u32, key: &[u8], operand: &[u8]) -> Decision {
+        self.decide("+", level, key, operand)
+    }
+    fn name(&self) -> &str {
+        "by text"
+    }
+}
+
+#[test]
+fn filters_decide_as_in_rocksdb() {
+    use Decision::{Change, Purge, Remove, RemoveAndSkipUntil};
+    let skip = |to: &str| RemoveAndSkipUntil(to.into());
+    type Case = (&'static str, &'static [u64], bool, Vec<(&'static str, Decision)>, &'static str, &'static str);
+    // Input, snapshots, bottommost (else a file over m to z lies below), decisions, survivors, what was asked.
+    let cases: Vec<Case> = vec![
+        // A removed value is a tombstone: it hides what is older, and stays where older data may be below.
+        ("a9 put, a5 put, b3 put", &[], false, vec![("a9=", Remove)], "b:3=3", "a9= b3="),
+        ("n9 put, n5 put", &[], false, vec![("n9=", Remove)], "n:9-", "n9="),
+        ("n9 put, n5 put", &[], true, vec![("n9=", Remove)], "", "n9="),
+        // Snapshots do not protect, and versions behind the newest are not asked about.
+        ("n9 put, n5 put", &[9], false, vec![("n9=", Remove)], "n:9-", "n9="),
+        ("n9 put, n5 put", &[5], false, vec![("n9=", Remove), ("n5=", Remove)], "n:9- n:5=5", "n9="),
+        // A newest version that is no value is not asked about, nor what it hides.
+        ("n9 del, n5 put", &[5], false, vec![("n5=", Remove)], "n:9- n:5=5", ""),
+        ("a9 put, b5 put", &[], true, vec![("a9=", Change(b"x".to_vec()))], "a:0=x b:0=5", "a9= b5="),
+        ("a9 put, a5 put", &[5], false, vec![("a9=", Change(Vec::new()))], "a:9= a:5=5", "a9="),
+        // As a single delete: with the put behind it in its stripe.
+        ("n9 put, n5 put", &[], false, vec![("n9=", Purge)], "", "n9="),
+        ("n9 put", &[], false, vec![("n9=", Purge)], "n:9-", "n9="),
+        ("n9 put", &[], true, vec![("n9=", Purge)], "", "n9="),
+        // Skipped keys leave nothing, whatever they are.
+        ("n9 put, n5 put, o4 merge, p3 put", &[5], false, vec![("n9=", skip("p"))], "p:3=3", "n9= p3="),
+        ("n9 put, p3 put", &[], false, vec![("n9=", skip("n"))], "n:9=9 p:3=3", "n9= p3="),
+        ("n9 put, p3 put", &[], false, vec![("n9=", skip("z"))], "", "n9="),
+        // Operands: asked about one by one, unless a snapshot sees them; the base is not.
+        ("a9 merge, a8 merge, a7 put", &[], false, vec![("a8+", Remove)], "a:9=7,9", "a9+ a8+"),
+        ("a9 merge, a8 merge, a7 put", &[], false, vec![("a9+", Remove)], "a:8=7,8", "a9+ a8+"),
+        ("a9 merge, a8 merge, a7 put", &[8], false, vec![("a9+", Remove), ("a8+", Remove)], "a:8=7,8", "a9+"),
+        ("n9 merge, n8 merge", &[], false, vec![("n9+", Change(b"x".to_vec()))], "n:9+8,x", "n9+ n8+"),
+        // Without operands left, the value behind them is the newest version.
+        ("a9 merge, a7 put", &[], false, vec![("a9+", Remove)], "a:7=7", "a9+ a7="),
+        ("a9 merge, a7 put", &[], false, vec![("a9+", Purge), ("a7=", Remove)], "", "a9+ a7="),
+        ("a9 merge, b7 put", &[], false, vec![("a9+", Remove)], "b:7=7", "a9+ b7="),
+        ("a9 merge, a8 merge, a7 put, b6 put", &[], false, vec![("a8+", skip("b"))], "b:6=6", "a9+ a8+ b6="),
+        ("a9 merge, a8 merge, a7 put", &[], false, vec![("a8+", skip("a"))], "a:9=7,8,9", "a9+ a8+"),
+    ];
+    for (input, snapshots, bottommost, decisions, want, asked) in cases {
+        let filter = ByText { decisions, ..ByText::default() };
+        let got = filtered(input, snapshots, bottommost, &[], Some(filter.clone()));
+        assert_eq!(got, want, "{input} {snapshots:?} {:?}", filter.decisions);
+        assert_eq!(filter.asked.lock().join(" "), asked, "{input} {:?}", filter.decisions);
+    }
 }
 
 #[test]

@@ -267,7 +267,9 @@ impl<'a> Picker<'a> {
     ) -> Compaction {
         inputs.retain(|(_, f)| !f.is_empty());
         let bottommost = self.bottommost(&inputs, output_level);
-        let trivial_move = self.trivial_move(&inputs, output_level, l0_may_overlap);
+        // Who asks for a compaction with a filter wants everything to pass it.
+        let must_filter = reason == CompactionReason::ManualCompaction && self.options.has_compaction_filter();
+        let trivial_move = !must_filter && self.trivial_move(&inputs, output_level, l0_may_overlap);
         let grandparents = if output_level == 0 { Vec::new() } else { self.grandparents(&inputs, output_level) };
         let target = if output_level == 0 { u64::MAX } else { self.target_file_size(output_level) };
         let start_level = inputs.first().map_or(0, |(l, _)| *l);

@@ -176,10 +176,13 @@ impl ManualWalk {
         }
         self.state = State::Done;
         let file_number_limit = match self.bottommost {
-            // There is no compaction filter, so `IfHaveCompactionFilter` has nothing to do either.
-            BottommostLevelCompaction::Skip | BottommostLevelCompaction::IfHaveCompactionFilter => return None,
+            BottommostLevelCompaction::Skip => return None,
+            BottommostLevelCompaction::IfHaveCompactionFilter if !options.has_compaction_filter() => return None,
             BottommostLevelCompaction::Force => u64::MAX,
-            BottommostLevelCompaction::ForceOptimized => self.first_new_file,
+            // What the walk wrote was filtered on the way down.
+            BottommostLevelCompaction::ForceOptimized | BottommostLevelCompaction::IfHaveCompactionFilter => {
+                self.first_new_file
+            }
         };
         Some(ManualStep { level, output_level: level, file_number_limit, rewrite: true })
     }

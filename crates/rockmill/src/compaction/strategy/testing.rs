@@ -6,6 +6,8 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
+use crate::compaction::{Compaction, CompactionReason};
+use crate::options::CompressionType;
 use crate::version::{FileMeta, PurgeQueue, Version};
 
 /// A tree under construction. L0 files are given oldest first, as they would be flushed.
@@ -65,6 +67,25 @@ impl TreeSpec {
         self.next += 1;
         self.levels[level].push(Arc::new(FileMeta::new(entry, Arc::clone(&self.purge))));
         self
+    }
+
+    /// A compaction of nothing.
+    pub(crate) fn compaction(self) -> Compaction {
+        Compaction {
+            reason: CompactionReason::LevelL0FilesNum,
+            inputs: Vec::new(),
+            output_level: 1,
+            grandparents: Vec::new(),
+            version: self.build(),
+            bottommost: false,
+            trivial_move: false,
+            output_file_size_target: 0,
+            output_file_size_max: 0,
+            grandparent_overlap_max: 0,
+            compression: CompressionType::None,
+            subcompactions_max: 0,
+            score: 0.0,
+        }
     }
 
     pub(crate) fn build(mut self) -> Arc<Version> {
