@@ -243,15 +243,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                     continue;
                 }
             }
-            let user_len = self.key.len().saturating_sub(TAG_LEN);
-            if self.range_del.covers(&self.key[..user_len], seq) {
-                self.stats.range_deleted += 1;
-                self.open_operand = false;
-                self.advance()?;
-                continue;
-            }
-            self.open_operand = value_type == ValueType::Merge;
-            if self.open_operand
+            if value_type == ValueType::Merge
                 && let Some(operator) = self.operands.operator
             {
                 self.open_operand = false;
@@ -264,11 +256,24 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                 self.ask_filter = self.filter.is_some();
                 continue;
             }
+            if self.covers(seq) {
+                self.stats.range_deleted += 1;
+                self.open_operand = false;
+                self.advance()?;
+                continue;
+            }
+            self.open_operand = value_type == ValueType::Merge;
             self.zero_sequence(seq, value_type);
             self.on_current = true;
             return Ok(self.emit());
         }
         Ok(false)
+    }
+
+    /// True when a range tombstone hides version `seq` of the current user key.
+    #[inline]
+    fn covers(&mut self, seq: SequenceNumber) -> bool {
+        self.range_del.covers(&self.key[..self.key.len().saturating_sub(TAG_LEN)], seq)
     }
 
     /// Asks the filter about the current entry, a value: its type from now on, or `None` when it and those behind it

@@ -4,11 +4,13 @@
 //
 //   db OPTIONS             database options, as RocksDB's option strings ("a=1;b=2"); may be repeated
 //   cf NAME OPTIONS        a column family and its options
+//   filter CF [flush]      a compaction filter that does what values say (ByValue); with "flush" a factory's, in flushes too
+//   ttl SECONDS            what is opened from here on is a DBWithTTL
 //   open PATH | open_ro PATH
 //   wopt sync|nowal|default
 //   put CF K V, del CF K, sdel CF K, merge CF K V, delrange CF BEGIN END
 //   begin, commit          what stands between is one batch
-//   flush CF, flush_wal, compact CF [LEVEL], wait
+//   flush CF, flush_wal, compact CF [LEVEL], compact_once CF, wait
 //   compact_files CF LEVEL FILES   the first FILES tables of L0 into LEVEL
 //   snap NAME, release NAME
 //   ingest CF K V ...      writes a table of these entries and ingests it
@@ -27,12 +29,14 @@
 //   version                "version MAJOR.MINOR.PATCH"
 //   close
 //   crash                  ends the process as kill -9 would, nothing closed
+#include <rocksdb/compaction_filter.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/checkpoint.h>
+#include <rocksdb/utilities/db_ttl.h>
 #include <rocksdb/version.h>
 #include <rocksdb/write_batch.h>
 #include <unistd.h>
@@ -90,7 +94,45 @@ std::string ToHex(const Slice& bytes) {
   return out;
 }
 
+// Decides by the first byte of values and operands: r removes, c makes it "C" and the rest, p purges, s skips to the key
+// in the rest, anything else stays.
+class ByValue : public CompactionFilter {
+ public:
+  const char* Name() const override { return "ByValue"; }
+  Decision FilterV2(int, const Slice&, ValueType, const Slice& value, std::string* changed,
+                    std::string* skip_until) const override {
+    if (value.empty()) return Decision::kKeep;
+    std::string rest(value.data() + 1, value.size() - 1);
+    switch (value[0]) {
+      case 'r':
+        return Decision::kRemove;
+      case 'c':
+        *changed = "C" + rest;
+        return Decision::kChangeValue;
+      case 'p':
+        return Decision::kPurge;
+      case 's':
+        *skip_until = rest;
+        return Decision::kRemoveAndSkipUntil;
+      default:
+        return Decision::kKeep;
+    }
+  }
+};
+
+class ByValueFactory : public CompactionFilterFactory {
+ public:
+  const char* Name() const override { return "ByValueFactory"; }
+  bool ShouldFilterTableFileCreation(TableFileCreationReason) const override { return true; }
+  std::unique_ptr<CompactionFilter> CreateCompactionFilter(const CompactionFilter::Context&) override {
+    return std::make_unique<ByValue>();
+  }
+};
+
 struct Driver {
+  ByValue by_value;
+  bool with_ttl = false;
+  int ttl = 0;
   ConfigOptions config;
   DBOptions db_options;
   std::map<std::string, ColumnFamilyOptions> families;
@@ -125,6 +167,14 @@ struct Driver {
     std::vector<ColumnFamilyDescriptor> descriptors;
     for (auto& [name, options] : families) descriptors.emplace_back(name, options);
     std::vector<ColumnFamilyHandle*> opened;
+    if (with_ttl) {
+      DBWithTTL* raw = nullptr;
+      std::vector<int32_t> ttls(descriptors.size(), ttl);
+      Check(DBWithTTL::Open(db_options, path, descriptors, &opened, &raw, ttls, read_only));
+      db.reset(raw);
+      for (auto* h : opened) handles[h->GetName()] = h;
+      return;
+    }
 #if ROCKSDB_MAJOR >= 10
     Check(read_only ? DB::OpenForReadOnly(db_options, path, descriptors, &opened, &db)
                     : DB::Open(db_options, path, descriptors, &opened, &db));
@@ -199,6 +249,17 @@ struct Driver {
       Check(Open().DestroyColumnFamilyHandle(Handle(name)));
       handles.erase(name);
       families.erase(name);
+    } else if (command == "filter") {
+      auto& options = families[Word(in)];
+      std::string flush;
+      if (in >> flush) {
+        options.compaction_filter_factory = std::make_shared<ByValueFactory>();
+      } else {
+        options.compaction_filter = &by_value;
+      }
+    } else if (command == "ttl") {
+      with_ttl = true;
+      ttl = std::stoi(Word(in));
     } else if (command == "open") {
       OpenDb(Word(in), false);
     } else if (command == "open_ro") {
@@ -241,6 +302,11 @@ struct Driver {
         options.target_level = level;
       }
       Check(Open().CompactRange(options, cf, nullptr, nullptr));
+    } else if (command == "compact_once") {
+      // No entry passes a filter twice.
+      CompactRangeOptions options;
+      options.bottommost_level_compaction = BottommostLevelCompaction::kForceOptimized;
+      Check(Open().CompactRange(options, Handle(Word(in)), nullptr, nullptr));
     } else if (command == "compact_files") {
       auto* cf = Handle(Word(in));
       int level = std::stoi(Word(in));

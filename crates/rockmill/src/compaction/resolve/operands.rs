@@ -7,7 +7,8 @@
 //! 3. Otherwise a partial merge makes one operand of them, again with the newest one's sequence number. An operator
 //!    that has no partial merge gets them back one by one.
 //!
-//! Operands that no snapshot sees pass the compaction filter on the way. The base does not, as in RocksDB.
+//! Operands that no snapshot sees pass the compaction filter on the way, even under a range tombstone: the filter may
+//! skip what is behind them. The base does not, as in RocksDB.
 
 use rockmill_format::key::{SequenceNumber, TAG_LEN, ValueType};
 
@@ -75,6 +76,8 @@ impl<'a> Operands<'a> {
 enum Base {
     /// It stands at the input: a value, or something that leaves none.
     Found { value: bool },
+    /// Nothing: what there was is under a range tombstone.
+    Known,
     /// The key has no older entry in the input.
     End,
     /// The rest of the key belongs to an older snapshot.
@@ -94,13 +97,10 @@ impl<S: MergeStream> Resolver<'_, S> {
         older_snapshot: SequenceNumber,
     ) -> Result<bool> {
         self.operands.clear();
-        let base = match self.take_operand(seq)? {
-            true => self.gather(older_snapshot)?,
-            false => Base::Skipped,
-        };
+        let base = self.gather(seq, older_snapshot)?;
         let Some(&seq) = self.operands.sequences.first() else { return Ok(false) };
         let base_is_known = match base {
-            Base::Found { .. } => true,
+            Base::Found { .. } | Base::Known => true,
             Base::End => self.no_older_data(),
             Base::Snapshot | Base::Skipped => false,
         };
@@ -135,52 +135,65 @@ impl<S: MergeStream> Resolver<'_, S> {
         Ok(true)
     }
 
-    /// Adds the operand at the input, which is counted, if the filter keeps it, and moves on. False when the filter
-    /// skipped the rest of the key: what was gathered is gone too.
-    fn take_operand(&mut self, seq: SequenceNumber) -> Result<bool> {
+    /// Gathers the operands of the stripe. The first one, with `seq`, stands at the input and is counted.
+    fn gather(&mut self, seq: SequenceNumber, older_snapshot: SequenceNumber) -> Result<Base> {
+        // A range tombstone hides the rest of the stripe, and what it hides is no base.
+        let mut covered = false;
+        let mut next = Some(seq);
+        while let Some(seq) = next {
+            if !self.take_operand(seq, &mut covered)? {
+                return Ok(Base::Skipped);
+            }
+            if !self.input.valid() {
+                break;
+            }
+            let entry = parse(&self.input)?;
+            if !self.same_user_key(entry.user_key) {
+                break;
+            }
+            let (seq, value_type) = (entry.sequence, entry.value_type);
+            if older_snapshot != 0 && seq <= older_snapshot {
+                return Ok(if covered { Base::Known } else { Base::Snapshot });
+            }
+            if value_type != ValueType::Merge {
+                let value = value_type == ValueType::Value && !self.covers(seq);
+                return Ok(Base::Found { value });
+            }
+            self.count()?;
+            next = Some(seq);
+        }
+        Ok(if covered { Base::Known } else { Base::End })
+    }
+
+    /// Adds the operand at the input, which is counted, unless the filter or a range tombstone takes it, and moves
+    /// on. False when the filter skipped the rest of the key: what was gathered is gone too.
+    fn take_operand(&mut self, seq: SequenceNumber, covered: &mut bool) -> Result<bool> {
         let decision = match &mut self.filter {
             Some(filter) if seq > self.rules.latest_snapshot() => {
                 filter.operand(&self.key[..self.key.len().saturating_sub(TAG_LEN)], self.input.value())?
             }
             _ => Decision::Keep,
         };
-        match decision {
-            Decision::Change(operand) => self.operands.push(&operand, seq),
-            Decision::Remove | Decision::Purge => self.stats.filtered += 1,
-            Decision::RemoveAndSkipUntil(until) if self.rules.cmp.compare_user(&until, self.user_key()).is_gt() => {
-                self.stats.filtered += self.operands.list.len() as u64;
-                self.operands.clear();
-                self.skip_until(&until)?;
-                return Ok(false);
+        if let Decision::RemoveAndSkipUntil(until) = &decision
+            && self.rules.cmp.compare_user(until, self.user_key()).is_gt()
+        {
+            self.stats.filtered += self.operands.list.len() as u64;
+            self.operands.clear();
+            self.skip_until(until)?;
+            return Ok(false);
+        }
+        *covered = *covered || self.covers(seq);
+        if *covered {
+            self.stats.range_deleted += 1;
+        } else {
+            match decision {
+                Decision::Change(operand) => self.operands.push(&operand, seq),
+                Decision::Remove | Decision::Purge => self.stats.filtered += 1,
+                Decision::Keep | Decision::RemoveAndSkipUntil(_) => self.operands.push(self.input.value(), seq),
             }
-            Decision::Keep | Decision::RemoveAndSkipUntil(_) => self.operands.push(self.input.value(), seq),
         }
         self.advance()?;
         Ok(true)
-    }
-
-    /// Gathers further operands of the stripe.
-    fn gather(&mut self, older_snapshot: SequenceNumber) -> Result<Base> {
-        while self.input.valid() {
-            let entry = parse(&self.input)?;
-            if !self.same_user_key(entry.user_key) {
-                return Ok(Base::End);
-            }
-            let (seq, value_type) = (entry.sequence, entry.value_type);
-            if older_snapshot != 0 && seq <= older_snapshot {
-                return Ok(Base::Snapshot);
-            }
-            let user_len = self.key.len().saturating_sub(TAG_LEN);
-            let covered = self.range_del.covers(&self.key[..user_len], seq);
-            if covered || value_type != ValueType::Merge {
-                return Ok(Base::Found { value: !covered && value_type == ValueType::Value });
-            }
-            self.count()?;
-            if !self.take_operand(seq)? {
-                return Ok(Base::Skipped);
-            }
-        }
-        Ok(Base::End)
     }
 
     /// Lets the next unmerged operand leave.

@@ -1,0 +1,399 @@
+//! Compaction filters: what they are asked, what their decisions do to readers and to what is on disk, what a failing
+//! one does, and that RocksDB's do the same.
+
+mod oracle;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use oracle::{Peer, Script};
+use parking_lot::Mutex;
+use rockmill::{
+    BottommostLevelCompaction, CompactOptions, CompactionDecision, CompactionFilter, CompactionFilterContext,
+    CompactionFilterFactory, Db, ErrorKind, IteratorMode, Options, TableFileCreationReason, merge_operator,
+};
+use rockmill_io::MemFileSystem;
+
+fn memory() -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_disable_auto_compactions(true);
+    o.set_file_system(Arc::new(MemFileSystem::new()));
+    o
+}
+
+fn compact(db: &Db) {
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("compaction");
+}
+
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn all(db: &Db) -> Entries {
+    let items = db.iterator(IteratorMode::Start).map(|kv| kv.expect("an entry"));
+    items.map(|(k, v)| (k.into_vec(), v.into_vec())).collect()
+}
+
+/// Decides as the driver's filter of the same name.
+#[derive(Default)]
+struct ByValue;
+
+impl ByValue {
+    fn decide(value: &[u8]) -> CompactionDecision {
+        match value.split_first() {
+            Some((b'r', _)) => CompactionDecision::Remove,
+            Some((b'c', rest)) => CompactionDecision::Change([b"C", rest].concat()),
+            Some((b'p', _)) => CompactionDecision::Purge,
+            Some((b's', rest)) => CompactionDecision::RemoveAndSkipUntil(rest.to_vec()),
+            _ => CompactionDecision::Keep,
+        }
+    }
+}
+
+impl CompactionFilter for ByValue {
+    fn filter(&mut self, _: u32, _: &[u8], value: &[u8]) -> CompactionDecision {
+        Self::decide(value)
+    }
+    fn filter_merge_operand(&mut self, _: u32, _: &[u8], operand: &[u8]) -> CompactionDecision {
+        Self::decide(operand)
+    }
+    fn name(&self) -> &str {
+        "ByValue"
+    }
+}
+
+/// Remembers what it was asked for.
+#[derive(Default, Clone)]
+struct Recorder {
+    contexts: Arc<Mutex<Vec<CompactionFilterContext>>>,
+    asked: Arc<AtomicU64>,
+    in_flushes: bool,
+}
+
+impl CompactionFilterFactory for Recorder {
+    type Filter = Counter;
+
+    fn create(&mut self, context: CompactionFilterContext) -> Counter {
+        self.contexts.lock().push(context);
+        Counter(Arc::clone(&self.asked))
+    }
+    fn should_filter_table_file_creation(&self, reason: TableFileCreationReason) -> bool {
+        self.in_flushes || reason == TableFileCreationReason::Compaction
+    }
+    fn name(&self) -> &str {
+        "recorder"
+    }
+}
+
+struct Counter(Arc<AtomicU64>);
+
+impl CompactionFilter for Counter {
+    fn filter(&mut self, _: u32, _: &[u8], value: &[u8]) -> CompactionDecision {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        ByValue::decide(value)
+    }
+    fn name(&self) -> &str {
+        "counter"
+    }
+}
+
+#[test]
+fn a_filter_is_asked_in_compactions_only() {
+    let mut o = memory();
+    let mut seen = 0;
+    o.set_compaction_filter("first byte", move |level, key, value| {
+        assert_eq!((level, key), (0, &[b'a' + seen][..]));
+        seen += 1;
+        ByValue::decide(value)
+    });
+    let db = Db::open(&o, "/db").expect("open");
+    for (k, v) in [("a", "r"), ("b", "keep"), ("c", "change")] {
+        db.put(k, v).expect("put");
+    }
+    db.flush().expect("flush");
+    assert_eq!(all(&db).len(), 3, "a flush does not ask it");
+    let before = db.snapshot();
+    db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &{
+        let mut c = CompactOptions::default();
+        c.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
+        c
+    })
+    .expect("compaction");
+    let entry = |k: &str, v: &str| (k.as_bytes().to_vec(), v.as_bytes().to_vec());
+    assert_eq!(all(&db), [entry("b", "keep"), entry("c", "Change")]);
+    assert_eq!(before.get("a").expect("get"), None, "a snapshot does not protect a value from a filter");
+    assert_eq!(before.get("c").expect("get").as_deref(), Some(&b"Change"[..]));
+}
+
+#[test]
+fn factories_learn_what_for() {
+    let recorder = Recorder { in_flushes: true, ..Recorder::default() };
+    let mut o = memory();
+    o.set_compaction_filter_factory(recorder.clone());
+    {
+        let db = Db::open(&o, "/db").expect("open");
+        db.put("a", "rest in the memtable").expect("put");
+        db.put("b", "b").expect("put");
+        db.flush().expect("flush");
+        assert_eq!(db.get("a").expect("get"), None, "a flush asks where the factory wants it");
+        compact(&db);
+        db.put("c", "c").expect("put");
+        compact(&db);
+        db.put("d", "ready").expect("put");
+    }
+    let db = Db::open(&o, "/db").expect("open");
+    assert_eq!(db.get("d").expect("get"), None, "recovery asks too");
+    let contexts = std::mem::take(&mut *recorder.contexts.lock());
+    let short: Vec<_> = contexts
+        .iter()
+        .map(|c| (c.reason, c.input_start_level, c.is_full_compaction, c.is_manual_compaction, c.column_family_id))
+        .collect();
+    use TableFileCreationReason::{Compaction, Flush, Recovery};
+    let want = [
+        (Flush, None, false, false, 0),
+        (Compaction, Some(0), true, true, 0),
+        (Flush, None, false, false, 0),
+        (Compaction, Some(0), false, true, 0),
+        // The old table in the deepest level was not filtered on the way down.
+        (Compaction, Some(6), false, true, 0),
+        (Recovery, None, false, false, 0),
+    ];
+    assert_eq!(short, want);
+}
+
+#[test]
+fn the_deepest_level_is_filtered_if_there_is_a_filter() {
+    for (has_filter, bottommost, asked) in [
+        (false, BottommostLevelCompaction::IfHaveCompactionFilter, 0),
+        (true, BottommostLevelCompaction::Skip, 0),
+        (true, BottommostLevelCompaction::IfHaveCompactionFilter, 1),
+    ] {
+        let recorder = Recorder::default();
+        let mut o = memory();
+        let db = Db::open(&o, "/db").expect("open");
+        db.put("a", "a").expect("put");
+        compact(&db);
+        drop(db);
+        if has_filter {
+            o.set_compaction_filter_factory(recorder.clone());
+        }
+        let db = Db::open(&o, "/db").expect("open");
+        let mut c = CompactOptions::default();
+        c.set_bottommost_level_compaction(bottommost);
+        db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &c).expect("compaction");
+        assert_eq!(recorder.asked.load(Ordering::Relaxed), asked, "{has_filter} {bottommost:?}");
+    }
+}
+
+#[test]
+fn a_filters_panic_makes_the_store_read_only_and_loses_nothing() {
+    let fs = Arc::new(MemFileSystem::new());
+    for in_flush in [false, true] {
+        let path = format!("/db-{in_flush}");
+        let mut o = memory();
+        o.set_file_system(fs.clone());
+        struct Panics(bool);
+        impl CompactionFilterFactory for Panics {
+            type Filter = Box<dyn CompactionFilter>;
+            fn create(&mut self, _: CompactionFilterContext) -> Self::Filter {
+                struct F;
+                impl CompactionFilter for F {
+                    fn filter(&mut self, _: u32, _: &[u8], value: &[u8]) -> CompactionDecision {
+                        assert_ne!(value, b"bad", "cannot read {value:?}");
+                        CompactionDecision::Keep
+                    }
+                    fn name(&self) -> &str {
+                        "careful"
+                    }
+                }
+                Box::new(F)
+            }
+            fn should_filter_table_file_creation(&self, reason: TableFileCreationReason) -> bool {
+                self.0 || reason == TableFileCreationReason::Compaction
+            }
+            fn name(&self) -> &str {
+                "careful factory"
+            }
+        }
+        o.set_compaction_filter_factory(Panics(in_flush));
+        o.set_disable_auto_compactions(false);
+        o.set_level_zero_file_num_compaction_trigger(2);
+        let db = Db::open(&o, &path).expect("open");
+        for (k, v) in [("a", "good"), ("b", "bad"), ("c", "good")] {
+            db.put("0", "in each table, so that none just moves").expect("put");
+            db.put(k, v).expect("put");
+            if db.flush().is_err() {
+                break;
+            }
+        }
+        let _ = db.wait_for_background_work();
+        let e = db.background_error().unwrap_or_else(|| panic!("{in_flush}: {:?}", db.live_files()));
+        assert_eq!(e.kind(), ErrorKind::Aborted, "{e}");
+        for part in ["\"careful\" panicked on key b", "cannot read"] {
+            assert!(e.to_string().contains(part), "{part:?} is not in {e}");
+        }
+        assert!(db.put("d", "more").is_err(), "the store is read-only");
+        let live = db.live_files().expect("files").len();
+        let names = rockmill_io::FileSystem::list_dir(&*fs, path.as_ref()).expect("names");
+        assert_eq!(names.iter().filter(|n| n.ends_with(".sst")).count(), live, "no table of the failed job stays");
+        assert_eq!(db.get("b").expect("get").as_deref(), Some(&b"bad"[..]));
+        drop(db);
+        o.cf.compaction_filter_factory = None;
+        let db = Db::open(&o, &path).expect("open without the filter");
+        for (k, v) in [("a", "good"), ("b", "bad")] {
+            assert_eq!(db.get(k).expect("get").as_deref(), Some(v.as_bytes()), "what was acknowledged is there");
+        }
+        db.put("d", "more").expect("put");
+    }
+}
+
+#[test]
+fn subcompactions_share_a_filter() {
+    let mut o = memory();
+    o.set_max_subcompactions(4);
+    o.set_target_file_size_base(4096);
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    o.set_compaction_filter("odd", move |_, key, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        if key[3] % 2 == 1 { CompactionDecision::Remove } else { CompactionDecision::Keep }
+    });
+    let db = Db::open(&o, "/db").expect("open");
+    for i in 0u32..2000 {
+        db.put(i.to_be_bytes(), [7; 50]).expect("put");
+    }
+    compact(&db);
+    assert_eq!(all(&db).len(), 1000);
+    assert_eq!(asked.load(Ordering::Relaxed), 2000);
+}
+
+/// One random history through both stores with the same filter; what each shows after each step.
+fn alike(test: &str, seed: u64, in_flushes: bool) {
+    let driver = need!(test, Peer::Library.driver());
+    let home = tempfile::tempdir().expect("a folder");
+    let (theirs, ours) = (home.path().join("theirs"), home.path().join("ours"));
+    let mut script = Script::new();
+    script.line("cf default merge_operator=stringappend;disable_auto_compactions=true;num_levels=4");
+    script.line(if in_flushes { "filter default flush" } else { "filter default" }).open(&theirs);
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_disable_auto_compactions(true);
+    o.set_num_levels(4);
+    o.set_level_compaction_dynamic_level_bytes(false);
+    o.set_merge_operator_object(merge_operator::by_name("stringappend").expect("built in"));
+    if in_flushes {
+        struct Factory;
+        impl CompactionFilterFactory for Factory {
+            type Filter = ByValue;
+            fn create(&mut self, _: CompactionFilterContext) -> ByValue {
+                ByValue
+            }
+            fn should_filter_table_file_creation(&self, _: TableFileCreationReason) -> bool {
+                true
+            }
+            fn name(&self) -> &str {
+                "ByValueFactory"
+            }
+        }
+        o.set_compaction_filter_factory(Factory);
+    } else {
+        o.set_compaction_filter_object(ByValue);
+    }
+    let db = Db::open(&o, &ours).expect("open");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut expected = Entries::new();
+    let mut snapshots = Vec::new();
+    let mut once = 0u32;
+    for step in 0..250 {
+        let key = [rng.u8(b'a'..b'p')];
+        let value = match rng.u8(0..8) {
+            0 => b"remove".to_vec(),
+            1 => format!("change {step}").into_bytes(),
+            // Behind its own key or before it.
+            2 => vec![b's', rng.u8(b'a'..b'p')],
+            _ => format!("keep {step}").into_bytes(),
+        };
+        match rng.u8(0..20) {
+            0 | 1 => {
+                script.hex("del", "default", &[&key]);
+                db.delete(key).expect("delete");
+            }
+            2 => {
+                let end = [key[0] + 2];
+                script.hex("delrange", "default", &[&key, &end]);
+                db.delete_range_cf(&db.default_cf(), key, end).expect("delete_range");
+            }
+            3..=7 => {
+                script.hex("merge", "default", &[&key, &value]);
+                db.merge(key, &value).expect("merge");
+            }
+            8 => {
+                // A key that is put once, as purges and single deletes ask for.
+                once += 1;
+                let key = format!("z{once}");
+                script.put("default", &key, "purge");
+                db.put(&key, "purge").expect("put");
+            }
+            9 => {
+                script.line(format!("snap {step}"));
+                snapshots.push((step, db.snapshot()));
+            }
+            10 if !snapshots.is_empty() => {
+                let (name, _) = snapshots.swap_remove(rng.usize(0..snapshots.len()));
+                script.line(format!("release {name}"));
+            }
+            11 | 12 => {
+                script.line("flush default").line("dump default");
+                db.flush().expect("flush");
+                expected.extend(all(&db));
+            }
+            13 => {
+                script.line("compact_once default").line("dump default");
+                let mut c = CompactOptions::default();
+                c.set_bottommost_level_compaction(BottommostLevelCompaction::ForceOptimized);
+                db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &c).expect("compaction");
+                expected.extend(all(&db));
+                for (name, s) in &snapshots {
+                    script.line(format!("dump default {name}"));
+                    let items = db.snapshot_iterator(s, IteratorMode::Start).map(|kv| kv.expect("an entry"));
+                    expected.extend(items.map(|(k, v)| (k.into_vec(), v.into_vec())));
+                }
+            }
+            _ => {
+                script.put("default", key, &value);
+                db.put(key, &value).expect("put");
+            }
+        }
+    }
+    let found = driver.answer(test, &script).expect("filters").entries();
+    assert!(found.len() > 50, "{} entries are too few to show anything", found.len());
+    let text = |e: &Entries| -> Vec<String> {
+        e.iter().map(|(k, v)| format!("{}={}", k.escape_ascii(), v.escape_ascii())).collect()
+    };
+    let (found, expected) = (text(&found), text(&expected));
+    if let Some(at) = (0..found.len().max(expected.len())).find(|&i| found.get(i) != expected.get(i)) {
+        let part = |e: &[String]| e[at.saturating_sub(20).min(e.len())..(at + 20).min(e.len())].join(" ");
+        panic!("seed {seed}, flushes {in_flushes}:\nRocksDB  {}\nRockmill {}", part(&found), part(&expected));
+    }
+    // RocksDB takes over what Rockmill wrote.
+    drop(snapshots);
+    let now = all(&db);
+    drop(db);
+    let mut script = Script::new();
+    script.line("cf default merge_operator=stringappend;disable_auto_compactions=true;num_levels=4");
+    script.open(&ours).line("dump default").line("verify");
+    assert_eq!(text(&driver.answer(test, &script).expect("opens").entries()), text(&now));
+}
+
+#[test]
+fn rocksdb_filters_alike() {
+    for seed in 0..4 {
+        alike("rocksdb_filters_alike", seed, false);
+    }
+}
+
+#[test]
+fn rocksdb_filters_flushes_alike() {
+    for seed in 10..13 {
+        alike("rocksdb_filters_flushes_alike", seed, true);
+    }
+}
