@@ -20,7 +20,7 @@ use crate::compaction::strategy::{leveled, score};
 use crate::compaction::{Compaction, JobContext, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::MemTable;
-use crate::options::CfOptions;
+use crate::options::{CfOptions, DbOptions};
 
 /// RocksDB's split: a quarter of the background jobs, at least one, flush; the rest, at least one, compact.
 pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
@@ -31,7 +31,7 @@ pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
 
 /// Starts the background threads.
 pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
-    let (flushes, compactions) = thread_counts(db.opts.max_background_jobs);
+    let (flushes, compactions) = thread_counts(db.live().max_background_jobs);
     let mut threads = Vec::new();
     let mut spawn = |name: String, run: fn(&Arc<DbInner>)| -> Result<()> {
         let db = Arc::clone(db);
@@ -216,7 +216,7 @@ impl DbInner {
             fs: Arc::clone(&self.opts.fs),
             clock: Arc::clone(&self.opts.clock),
             dir: self.path.clone(),
-            db: self.opts.clone(),
+            db: DbOptions::clone(&self.live()),
             cf: CfOptions::clone(&cf.options.load()),
             cf_id: cf.id,
             cf_name: cf.name.clone(),

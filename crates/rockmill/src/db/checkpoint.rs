@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rockmill_format::edit::VersionEdit;
-use rockmill_format::filename::{self, FileType};
+use rockmill_format::filename;
 use rockmill_io::WriteOptions as FileWriteOptions;
 
+use super::options_file::latest_options_file;
 use super::wal::WalWriter;
 use super::{Db, DbInner};
 use crate::error::{Error, Result};
@@ -239,13 +240,7 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
 /// The newest OPTIONS file, if there is one.
 fn copy_options(db: &DbInner, dir: &Path) -> Result<()> {
     let fs = &db.opts.fs;
-    let names = fs.list_dir(&db.path).map_err(|e| Error::io(format_args!("cannot list {}", db.path.display()), &e))?;
-    let newest = names.iter().filter_map(|n| match filename::parse(n) {
-        Some(FileType::Options(number)) => Some(number),
-        _ => None,
-    });
-    if let Some(number) = newest.max() {
-        let from = db.path.join(filename::options(number));
+    if let Some((number, from)) = latest_options_file(&**fs, &db.path)? {
         let size = fs.file_size(&from).map_err(|e| Error::io(from.display(), &e))?;
         copy(db, &from, &dir.join(filename::options(number)), size)?;
     }

@@ -153,7 +153,7 @@ impl DbInner {
                 raise(debt.pressure(c.scores.pending_bytes as f64), StallReason::PendingCompactionBytes);
             }
         }
-        self.controller.set(worst.0, worst.1, self.opts.delayed_write_rate);
+        self.controller.set(worst.0, worst.1, self.live().delayed_write_rate);
         let stopped = self.stop_reason(state).is_some();
         self.urgent.store(stopped || worst.0 > 0.0, Ordering::Relaxed);
         if stopped {

@@ -265,7 +265,7 @@ impl DbInner {
                         ManualPick::None => break None,
                         ManualPick::Pick(mut compaction, next) => {
                             compaction.subcompactions_max = match options.max_subcompactions {
-                                0 => self.opts.max_subcompactions.max(1) as usize,
+                                0 => self.live().max_subcompactions.max(1) as usize,
                                 n => n as usize,
                             };
                             begin_compaction(&mut state, cf, &compaction);

@@ -23,6 +23,7 @@ mod install;
 mod iterator;
 mod manual;
 mod open;
+mod options_file;
 mod properties;
 mod range_view;
 mod read;
@@ -90,7 +91,10 @@ pub type DB = Db;
 
 pub(crate) struct DbInner {
     pub path: PathBuf,
+    /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
     pub opts: DbOptions,
+    /// Replaced whole by `set_db_options`.
+    pub live: ArcSwap<DbOptions>,
     pub read_only: bool,
     pub db_id: String,
     pub session_id: String,
@@ -184,6 +188,12 @@ pub(crate) struct CfState {
 }
 
 impl DbInner {
+    /// The options as they are now.
+    #[inline]
+    pub fn live(&self) -> arc_swap::Guard<Arc<DbOptions>> {
+        self.live.load()
+    }
+
     pub fn last_sequence(&self) -> SequenceNumber {
         self.last_sequence.load(Ordering::Acquire)
     }
@@ -304,7 +314,7 @@ impl Drop for Db {
         let db = &self.inner;
         if !db.read_only {
             let unlogged = db.unlogged.load(Ordering::Acquire);
-            if unlogged && !db.opts.avoid_flush_during_shutdown && !db.shutdown.load(Ordering::Acquire) {
+            if unlogged && !db.live().avoid_flush_during_shutdown && !db.shutdown.load(Ordering::Acquire) {
                 // Nobody can be told of a failure here; the data was written without a WAL, so its loss in a crash was
                 // accepted.
                 let _ = self.flush_all();

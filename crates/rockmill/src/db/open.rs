@@ -494,6 +494,7 @@ fn assemble(
     Ok(Arc::new(DbInner {
         path: path.to_owned(),
         opts: options.db.clone(),
+        live: ArcSwap::from_pointee(options.db.clone()),
         read_only,
         db_id,
         session_id: new_session_id(options.db.clock.now_micros()),

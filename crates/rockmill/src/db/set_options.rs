@@ -11,7 +11,8 @@ use super::{AsColumnFamilyRef, Db};
 use crate::compaction::strategy::score::level_scores;
 use crate::error::Result;
 use crate::options::CfOptions;
-use crate::options::text::set_mutable;
+use crate::options::known::Notes;
+use crate::options::text::{Allow, Escapes, refuse, set_cf};
 
 impl Db {
     /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",
@@ -32,7 +33,9 @@ impl Db {
             return Err(super::write::dropped(cf));
         };
         let mut changed = CfOptions::clone(&c.cf.options.load());
-        set_mutable(&mut changed, options)?;
+        let mut notes = Notes::default();
+        set_cf(&mut changed, &owned(options), Allow::Mutable, Escapes::No, &mut notes)?;
+        refuse(&notes)?;
         check_cf_options(cf.name(), &changed)?;
         c.scores = level_scores(&c.version, &changed);
         c.cf.options.store(Arc::new(changed));
@@ -42,4 +45,8 @@ impl Db {
         db.progress.notify_all();
         Ok(())
     }
+}
+
+fn owned(options: &[(&str, &str)]) -> Vec<(String, String)> {
+    options.iter().map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
 }

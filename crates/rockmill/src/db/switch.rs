@@ -75,7 +75,7 @@ impl DbInner {
             .map(|(&id, _)| id)
             .collect();
         if state.cfs.len() > 1 {
-            let limit = match self.opts.max_total_wal_size {
+            let limit = match self.live().max_total_wal_size {
                 0 => state
                     .cfs
                     .values()
@@ -168,7 +168,8 @@ impl DbInner {
     }
 
     pub fn create_wal(&self, number: u64, recycle: Option<u64>) -> Result<WalWriter> {
-        let options = FileWriteOptions { bytes_per_sync: self.opts.wal_bytes_per_sync, ..FileWriteOptions::default() };
+        let options =
+            FileWriteOptions { bytes_per_sync: self.live().wal_bytes_per_sync, ..FileWriteOptions::default() };
         let recyclable = self.opts.recycle_log_file_num > 0;
         WalWriter::create(&self.opts.fs, &self.path, number, options, recycle, recyclable)
     }

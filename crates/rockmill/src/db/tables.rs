@@ -87,8 +87,9 @@ impl DbInner {
     ) -> Result<Arc<TableReader>> {
         let table = self.open_table(file, cmp, cache, self.opts.use_direct_reads)?;
         file.table.store(Some(Arc::clone(&table)));
-        if self.opts.max_open_files >= 0 {
-            let limit = (self.opts.max_open_files as usize).saturating_sub(RESERVED_FILES).max(1);
+        let max_open_files = self.live().max_open_files;
+        if max_open_files >= 0 {
+            let limit = (max_open_files as usize).saturating_sub(RESERVED_FILES).max(1);
             let mut open = self.open_tables.lock();
             open.push_back(Arc::downgrade(file));
             while open.len() > limit {

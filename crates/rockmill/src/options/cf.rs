@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use rockmill_format::comparator::{BytewiseComparator, Comparator};
+use rockmill_format::comparator::{
+    BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
+};
 
 use super::declare::declare_options;
+use super::parse;
 use super::{BlockBasedOptions, CompressionType, Options};
 use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
-use crate::merge_operator::MergeOperator;
+use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
 
 declare_options! {
     /// Options of a column family (RocksDB's `ColumnFamilyOptions`).
@@ -15,9 +18,9 @@ declare_options! {
     setters of Options at cf;
 
     /// Order of user keys; its name is stored and checked.
-    comparator: Arc<dyn Comparator> = Arc::new(BytewiseComparator), object(|c| c.name().to_owned());
+    comparator: Arc<dyn Comparator> = Arc::new(BytewiseComparator), object(|c| c.name().to_owned(), comparator_named);
     /// What merge operands do to values; its name is stored in tables.
-    merge_operator: Option<Arc<dyn MergeOperator>> = None, object(|m| named(m.as_ref().map(|m| m.name())));
+    merge_operator: Option<Arc<dyn MergeOperator>> = None, object(|m| named(m.as_ref().map(|m| m.name())), merge_operator_named);
     /// Asked about values in compactions; before the factory where both are set.
     compaction_filter: Option<SharedFilter> = None, object(|f| named(f.as_ref().map(SharedFilter::name)));
     /// Makes the filters of compactions and flushes.
@@ -77,6 +80,30 @@ impl CfOptions {
     /// True when compactions ask a filter.
     pub(crate) fn has_compaction_filter(&self) -> bool {
         self.compaction_filter.is_some() || self.compaction_filter_factory.is_some()
+    }
+}
+
+/// RocksDB's comparators by their names.
+pub(crate) fn comparator_named(name: &str) -> Option<Arc<dyn Comparator>> {
+    match name {
+        BYTEWISE_NAME => Some(Arc::new(BytewiseComparator)),
+        REVERSE_BYTEWISE_NAME => Some(Arc::new(ReverseBytewiseComparator)),
+        _ => None,
+    }
+}
+
+/// RocksDB's merge operators as OPTIONS files have them: `uint64add`, `{id=StringAppendOperator;delimiter=,;}`.
+fn merge_operator_named(text: &str) -> Option<Option<Arc<dyn MergeOperator>>> {
+    if text.is_empty() || text == "nullptr" {
+        return Some(None);
+    }
+    let (id, properties) = parse::object(text).ok()?;
+    match properties.as_slice() {
+        [] => merge_operator::by_name(&id).map(Some),
+        [(name, delimiter)] if name == "delimiter" && matches!(&*id, "StringAppendOperator" | "stringappend") => {
+            Some(Some(Arc::new(StringAppendOperator::new(parse::unescape(delimiter)))))
+        }
+        _ => None,
     }
 }
 

@@ -27,15 +27,15 @@ declare_options! {
     /// Refuse a database with damage rather than open what is left.
     paranoid_checks: bool = true, fixed, set_paranoid_checks;
     /// Open table files at most; -1 keeps every table open.
-    max_open_files: i32 = -1, fixed, set_max_open_files;
+    max_open_files: i32 = -1, mutable, set_max_open_files;
     /// Flushes and compactions that run at once; a quarter, at least one, is kept for flushes.
-    max_background_jobs: i32 = 2, fixed, set_max_background_jobs;
+    max_background_jobs: i32 = 2, mutable, set_max_background_jobs;
     /// Threads that one compaction may be split over.
-    max_subcompactions: u32 = 1, fixed, set_max_subcompactions;
+    max_subcompactions: u32 = 1, mutable, set_max_subcompactions;
     /// Use fsync instead of fdatasync.
     use_fsync: bool = false, fixed, set_use_fsync;
     /// Bytes of WAL that make the store flush the oldest column family; 0 means four times all memtables.
-    max_total_wal_size: u64 = 0, fixed, set_max_total_wal_size;
+    max_total_wal_size: u64 = 0, mutable, set_max_total_wal_size;
     /// How much damage a WAL may have.
     wal_recovery_mode: RecoveryMode = RecoveryMode::PointInTime, fixed, set_wal_recovery_mode;
     /// Old WAL files kept for reuse.
@@ -45,28 +45,28 @@ declare_options! {
     /// Write tables past the page cache.
     use_direct_io_for_flush_and_compaction: bool = false, fixed, set_use_direct_io_for_flush_and_compaction;
     /// Start write-back of tables every so many bytes; 0 off.
-    bytes_per_sync: u64 = 0, fixed, set_bytes_per_sync;
+    bytes_per_sync: u64 = 0, mutable, set_bytes_per_sync;
     /// Start write-back of the WAL every so many bytes; 0 off.
-    wal_bytes_per_sync: u64 = 0, fixed, set_wal_bytes_per_sync;
+    wal_bytes_per_sync: u64 = 0, mutable, set_wal_bytes_per_sync;
     /// Bytes that a compaction reads at once from each input; 0 reads block by block.
-    compaction_readahead_size: usize = 2 << 20, fixed, set_compaction_readahead_size;
+    compaction_readahead_size: usize = 2 << 20, mutable, set_compaction_readahead_size;
     /// Bytes per second that writers may write when delay begins.
-    delayed_write_rate: u64 = 16 << 20, fixed, set_delayed_write_rate;
+    delayed_write_rate: u64 = 16 << 20, mutable, set_delayed_write_rate;
     /// Size at which a new MANIFEST is begun.
     max_manifest_file_size: u64 = 1 << 30, fixed, set_max_manifest_file_size;
     /// Bytes gathered before a table write goes to the kernel.
-    writable_file_max_buffer_size: usize = 1 << 20, fixed, set_writable_file_max_buffer_size;
+    writable_file_max_buffer_size: usize = 1 << 20, mutable, set_writable_file_max_buffer_size;
     /// Let the members of a write group insert at the same time.
     allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
     /// Leave unlogged (disable_wal) data unflushed at close.
-    avoid_flush_during_shutdown: bool = false, fixed, set_avoid_flush_during_shutdown;
+    avoid_flush_during_shutdown: bool = false, mutable, set_avoid_flush_during_shutdown;
     /// Keep recovered WAL data in the memtable and the WAL itself in use.
     avoid_flush_during_recovery: bool = false, fixed, set_avoid_flush_during_recovery;
     /// How compactions read and merge.
-    merge_engine: MergeEngine = MergeEngine::Auto, own_fixed, set_merge_engine;
+    merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
     /// Seconds between two dumps of `rocksdb.stats` (and of statistics, where they are enabled) into the info log; 0
     /// dumps none.
-    stats_dump_period_sec: u32 = 600, fixed, set_stats_dump_period_sec;
+    stats_dump_period_sec: u32 = 600, mutable, set_stats_dump_period_sec;
     /// Counters and histograms; `None` counts nothing. See [`Options::enable_statistics`].
     statistics: Option<Arc<Statistics>> = None, hidden;
     /// Who is told what happens. See [`Options::add_event_listener`].

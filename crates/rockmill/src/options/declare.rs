@@ -1,8 +1,10 @@
 //! The macro that declares options, each in one place: name, type, default, document, setter and text form.
 //!
 //! A line is `name: Type = default, kind;` or `name: Type = default, kind, setter;`. The setter, where one is given,
-//! becomes a method of [`Options`](super::Options) with the option's document. The kind says what the option is to
-//! `set_options` and to OPTIONS files:
+//! becomes a method of [`Options`](super::Options) with the option's document. The type implements
+//! [`Value`](super::value::Value) unless the kind brings its own text; a struct of options
+//! (`compression_opts={level=3;...}`) gets it from [`nested!`](super::value::nested). The kind says what the option is
+//! to `set_options` or `set_db_options`, to option strings and to OPTIONS files:
 //!
 //! | kind | `set_options` | OPTIONS file |
 //! |---|---|---|
@@ -10,9 +12,19 @@
 //! | `fixed` | refuses it: only an open sets it | written and read under its name |
 //! | `own` | changes it | not written: RocksDB does not know the option |
 //! | `own_fixed` | refuses it | not written |
-//! | `object(text)` | refuses it | written as what the function `text` returns, and compared when read |
-//! | `part` | refuses it | written and read by hand, since RocksDB has it in another form |
+//! | `object(text)` | refuses it | written as what the function `text` returns; read: reported if it is another |
+//! | `object(text, make)` | refuses it | the same; read: `make(text)` gives the object, or `None` if it is not built in |
+//! | `mutable_object(text, make)` | changes it to what `make` gives | the same |
+//! | `named("name", text, read)` | changes it | has another name there: written as what `text(&field)` returns; \
+//! `read(&mut field, text, notes)` takes it, and returns false for what it cannot be |
+//! | `part` | refuses it | neither written nor read by itself |
 //! | `hidden` | refuses it | not written: it has no text, and `Debug` does not show it |
+//!
+//! What a `mutable` option of the database is read through: `DbInner::live()`, never `DbInner::opts`, which stays as
+//! it was at open. An option that RocksDB 7.8 does not know is listed in `known.rs` with the version that brought it:
+//! it is written only where its value is not RocksDB's default.
+
+use super::known::Notes;
 
 /// What an option is to `set_options` and to OPTIONS files; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,13 +38,33 @@ pub(crate) enum Kind {
     Hidden,
 }
 
+impl Kind {
+    /// True if an open database takes a change.
+    pub fn is_mutable(self) -> bool {
+        matches!(self, Self::Mutable | Self::Own)
+    }
+
+    /// True if RocksDB's text has it.
+    pub fn is_in_files(self) -> bool {
+        matches!(self, Self::Mutable | Self::Fixed | Self::Object)
+    }
+
+    /// True if it has a text.
+    pub fn has_text(self) -> bool {
+        !matches!(self, Self::Part | Self::Hidden)
+    }
+}
+
 /// An option of the options `O` as text.
 pub(crate) struct TextOption<O> {
-    /// RocksDB's name, which is the field's.
+    /// RocksDB's name.
     pub name: &'static str,
     pub kind: Kind,
-    /// Reads a value into the field; false if the text is no value of its type.
-    pub read: fn(&mut O, &str) -> bool,
+    /// The lines of its document.
+    pub doc: &'static [&'static str],
+    /// Reads a value into the field; false if the text is no value of its type. What it says about RocksDB's options
+    /// that are nested in it goes to the notes.
+    pub read: fn(&mut O, &str, &mut Notes) -> bool,
     /// The field as text; `None` if it has none.
     pub write: fn(&O) -> Option<String>,
 }
@@ -42,6 +74,26 @@ pub(super) fn describe<T>(value: &T, describe: impl Fn(&T) -> String) -> String 
     describe(value)
 }
 
+/// Reads with a function of the declaration; a function for the same reason.
+pub(super) fn read_with<T>(
+    value: &mut T,
+    text: &str,
+    notes: &mut Notes,
+    read: impl Fn(&mut T, &str, &mut Notes) -> bool,
+) -> bool {
+    read(value, text, notes)
+}
+
+/// Takes the object that `text` names, if it is built in.
+pub(super) fn make_with<T>(
+    value: &mut T,
+    text: &str,
+    describe: impl Fn(&T) -> String,
+    make: impl Fn(&str) -> Option<T>,
+) -> bool {
+    describe(value) == text || make(text).map(|object| *value = object).is_some()
+}
+
 /// See the module.
 macro_rules! declare_options {
     (
@@ -49,15 +101,17 @@ macro_rules! declare_options {
         pub struct $Name:ident;
         setters of $Owner:ident at $part:ident;
         $(
-            $(#[$doc:meta])*
-            $field:ident: $type:ty = $default:expr, $kind:ident $(($describe:expr))? $(, $setter:ident)?;
+            $(#[doc = $doc:literal])*
+            $(#[allow($allow:ident)])*
+            $field:ident: $type:ty = $default:expr, $kind:ident $(($($arg:expr),+))? $(, $setter:ident)?;
         )*
     ) => {
         $(#[$attr])*
         #[derive(Clone)]
         pub struct $Name {
             $(
-                $(#[$doc])*
+                $(#[doc = $doc])*
+                $(#[allow($allow)])*
                 pub $field: $type,
             )*
         }
@@ -71,7 +125,7 @@ macro_rules! declare_options {
         impl std::fmt::Debug for $Name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($Name))
-                    $(.field(stringify!($field), declare_options!(@debug self.$field, $kind $(($describe))?)))*
+                    $(.field(stringify!($field), declare_options!(@debug self.$field, $kind $(($($arg),+))?)))*
                     .finish()
             }
         }
@@ -79,53 +133,83 @@ macro_rules! declare_options {
         impl $Name {
             /// Every option as text, in the order of declaration.
             pub(crate) const TEXT: &'static [$crate::options::declare::TextOption<Self>] = &[
-                $(declare_options!(@text $field, $kind $(($describe))?)),*
+                $(declare_options!(@text $field, [$($doc),*], $kind $(($($arg),+))?)),*
             ];
         }
 
         impl $Owner {
-            $(declare_options!(@setter $part $field: $type, [$($setter)?], $(#[$doc])*);)*
+            $(declare_options!(@setter $part $field: $type, [$($setter)?], $($doc),*);)*
         }
     };
 
-    (@setter $part:ident $field:ident: $type:ty, [], $(#[$doc:meta])*) => {};
-    (@setter $part:ident $field:ident: $type:ty, [$setter:ident], $(#[$doc:meta])*) => {
-        $(#[$doc])*
+    (@setter $part:ident $field:ident: $type:ty, [], $($doc:literal),*) => {};
+    (@setter $part:ident $field:ident: $type:ty, [$setter:ident], $($doc:literal),*) => {
+        $(#[doc = $doc])*
         pub fn $setter(&mut self, value: $type) {
             self.$part.$field = value;
         }
     };
 
-    (@debug $self:ident.$field:ident, object($describe:expr)) => {
+    (@debug $self:ident.$field:ident, object($describe:expr $(, $make:expr)?)) => {
+        &$crate::options::declare::describe(&$self.$field, $describe)
+    };
+    (@debug $self:ident.$field:ident, mutable_object($describe:expr, $make:expr)) => {
         &$crate::options::declare::describe(&$self.$field, $describe)
     };
     (@debug $self:ident.$field:ident, hidden) => { &format_args!("..") };
-    (@debug $self:ident.$field:ident, $kind:ident) => { &$self.$field };
+    (@debug $self:ident.$field:ident, $kind:ident $(($($arg:expr),+))?) => { &$self.$field };
 
-    (@text $field:ident, object($describe:expr)) => {
+    (@text $field:ident, $doc:tt, object($describe:expr)) => {
         $crate::options::declare::TextOption {
             name: stringify!($field),
             kind: $crate::options::declare::Kind::Object,
-            read: |o, text| $crate::options::declare::describe(&o.$field, $describe) == text,
+            doc: &$doc,
+            read: |o, text, _| $crate::options::declare::describe(&o.$field, $describe) == text,
             write: |o| Some($crate::options::declare::describe(&o.$field, $describe)),
         }
     };
-    (@text $field:ident, part) => { declare_options!(@silent $field, Part) };
-    (@text $field:ident, hidden) => { declare_options!(@silent $field, Hidden) };
-    (@text $field:ident, $kind:ident) => {
+    (@text $field:ident, $doc:tt, object($describe:expr, $make:expr)) => {
+        declare_options!(@made $field, $doc, Object, $describe, $make)
+    };
+    (@text $field:ident, $doc:tt, mutable_object($describe:expr, $make:expr)) => {
+        declare_options!(@made $field, $doc, Mutable, $describe, $make)
+    };
+    (@made $field:ident, $doc:tt, $Kind:ident, $describe:expr, $make:expr) => {
+        $crate::options::declare::TextOption {
+            name: stringify!($field),
+            kind: $crate::options::declare::Kind::$Kind,
+            doc: &$doc,
+            read: |o, text, _| $crate::options::declare::make_with(&mut o.$field, text, $describe, $make),
+            write: |o| Some($crate::options::declare::describe(&o.$field, $describe)),
+        }
+    };
+    (@text $field:ident, $doc:tt, named($name:expr, $describe:expr, $read:expr)) => {
+        $crate::options::declare::TextOption {
+            name: $name,
+            kind: $crate::options::declare::Kind::Mutable,
+            doc: &$doc,
+            read: |o, text, notes| $crate::options::declare::read_with(&mut o.$field, text, notes, $read),
+            write: |o| Some($crate::options::declare::describe(&o.$field, $describe)),
+        }
+    };
+    (@text $field:ident, $doc:tt, part) => { declare_options!(@silent $field, $doc, Part) };
+    (@text $field:ident, $doc:tt, hidden) => { declare_options!(@silent $field, $doc, Hidden) };
+    (@text $field:ident, $doc:tt, $kind:ident) => {
         $crate::options::declare::TextOption {
             name: stringify!($field),
             kind: declare_options!(@kind $kind),
-            read: |o, text| $crate::options::value::read_into(&mut o.$field, text),
+            doc: &$doc,
+            read: |o, text, notes| $crate::options::value::Value::update(&mut o.$field, text, notes),
             write: |o| Some($crate::options::value::Value::write(&o.$field)),
         }
     };
 
-    (@silent $field:ident, $Kind:ident) => {
+    (@silent $field:ident, $doc:tt, $Kind:ident) => {
         $crate::options::declare::TextOption {
             name: stringify!($field),
             kind: $crate::options::declare::Kind::$Kind,
-            read: |_, _| false,
+            doc: &$doc,
+            read: |_, _, _| false,
             write: |_| None,
         }
     };

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::declare::declare_options;
+use super::known::{Notes, What};
+use super::parse;
 use super::{ChecksumType, Options};
 use crate::table::BlockCache;
 
@@ -32,31 +34,53 @@ declare_options! {
     setters of Options at cf;
 
     /// Uncompressed bytes at which a data block ends.
-    block_size: usize = 4096, fixed;
+    block_size: usize = 4096, mutable;
     /// Percentage of `block_size` that may stay free rather than split an entry over it.
-    block_size_deviation: usize = 10, fixed;
+    block_size_deviation: usize = 10, mutable;
     /// Entries between restart points of data blocks.
-    block_restart_interval: usize = 16, fixed;
+    block_restart_interval: usize = 16, mutable;
     /// The same for index blocks.
-    index_block_restart_interval: usize = 1, fixed;
+    index_block_restart_interval: usize = 1, mutable;
     /// Of tables written: 5, 6 or 7. All of 2 to 7 are read.
-    format_version: u32 = 5, fixed;
+    format_version: u32 = 5, mutable;
     /// Of blocks written.
-    checksum: ChecksumType = ChecksumType::Xxh3, fixed;
+    checksum: ChecksumType = ChecksumType::Xxh3, mutable;
     /// Bits per key of the Bloom filter; 0 writes none.
-    bloom_bits_per_key: f64 = 0.0, part;
+    bloom_bits_per_key: f64 = 0.0, named("filter_policy", filter_text, read_filter);
     /// Index of tables written.
-    index_type: BlockBasedIndexType = BlockBasedIndexType::BinarySearch, fixed;
+    index_type: BlockBasedIndexType = BlockBasedIndexType::BinarySearch, mutable;
     /// Size of index partitions, in bytes.
-    metadata_block_size: usize = 4096, fixed;
+    metadata_block_size: usize = 4096, mutable;
     /// Data block index of tables written.
-    data_block_index_type: DataBlockIndexType = DataBlockIndexType::BinarySearch, fixed;
+    data_block_index_type: DataBlockIndexType = DataBlockIndexType::BinarySearch, mutable;
     /// Entries per bucket of the data block hash index.
-    data_block_hash_table_util_ratio: f64 = 0.75, fixed;
+    data_block_hash_table_util_ratio: f64 = 0.75, mutable;
     /// Where uncompressed blocks are kept; `None` gives each database 32 MiB of its own.
     block_cache: Option<Arc<BlockCache>> = None, hidden;
     /// Keep no blocks.
-    no_block_cache: bool = false, part;
+    no_block_cache: bool = false, fixed;
+}
+
+/// A Bloom filter as OPTIONS files have it.
+fn filter_text(bits_per_key: &f64) -> String {
+    if *bits_per_key > 0.0 { format!("bloomfilter:{bits_per_key}:false") } else { "nullptr".to_owned() }
+}
+
+/// Reads `bloomfilter:10:false` and its like; filters of other kinds are not written.
+fn read_filter(bits_per_key: &mut f64, text: &str, notes: &mut Notes) -> bool {
+    if text.is_empty() || text == "nullptr" {
+        *bits_per_key = 0.0;
+        return true;
+    }
+    let Ok((id, _)) = parse::object(text) else { return false };
+    let mut words = id.split(':');
+    if matches!(words.next(), Some("bloomfilter" | "rocksdb.BloomFilter" | "rocksdb.internal.FastLocalBloomFilter")) {
+        let bits = words.next().and_then(|w| w.parse().ok()).filter(|b: &f64| b.is_finite());
+        return bits.map(|b| *bits_per_key = b).is_some();
+    }
+    notes.add("filter_policy", text, What::NoEffect("such filters are read; none is written"));
+    *bits_per_key = 0.0;
+    true
 }
 
 impl BlockBasedOptions {

@@ -1,53 +1,166 @@
-//! Options by RocksDB's names and as RocksDB's text: what `set_options` takes.
+//! Options by RocksDB's names and as RocksDB's text: what `set_options` and option strings give, what OPTIONS files
+//! hold.
 //!
-//! An option is one of three: changeable, fixed while the database is open, or not known. The latter two are refused
-//! by name, so that no option is passed over silently.
+//! An option is one of four: declared and changeable now, declared and fixed while the database is open, RocksDB's and
+//! not here (`known.rs`), or not known. The last three are refused or said in the notes, so that no option is passed
+//! over silently.
 
-use super::CfOptions;
-use super::declare::Kind;
+use super::declare::{Kind, TextOption};
+use super::known::{self, Notes, Section, What};
+use super::parse;
+use super::{BlockBasedOptions, CfOptions, DbOptions};
 use crate::error::{Error, Result};
 
-/// Changes options of an open column family. On an error some of `options` may have changed: give it a copy.
-pub(crate) fn set_mutable(options: &mut CfOptions, changes: &[(&str, &str)]) -> Result<()> {
-    for &(name, value) in changes {
-        let (name, value) = (name.trim(), value.trim());
-        let changeable = |k: Kind| matches!(k, Kind::Mutable | Kind::Own);
-        match CfOptions::TEXT.iter().find(|o| o.name == name) {
-            Some(o) if changeable(o.kind) => {
-                if !(o.read)(options, value) {
-                    return Err(Error::invalid_argument(format!("option {name:?} cannot have the value {value:?}")));
+/// Names and values.
+pub(crate) type Pairs = [(String, String)];
+
+/// Which options a reader may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Allow {
+    /// All: the database is not open.
+    All,
+    /// Those that an open database takes, and nothing that is not Rockmill's.
+    Mutable,
+}
+
+/// Values as they stand in strings, or with the escapes of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Escapes {
+    No,
+    Yes,
+}
+
+fn bad_value(name: &str, value: &str) -> Error {
+    Error::invalid_argument(format!("option {name:?} cannot have the value {value:?}"))
+}
+
+/// Changes options of the database. On an error some may have changed: give it a copy.
+pub(crate) fn set_db(
+    o: &mut DbOptions,
+    pairs: &Pairs,
+    allow: Allow,
+    escapes: Escapes,
+    notes: &mut Notes,
+) -> Result<()> {
+    set(o, DbOptions::TEXT, Section::Db, pairs, allow, escapes, notes)
+}
+
+/// Changes options of tables; see [`set_db`].
+pub(crate) fn set_table(
+    o: &mut BlockBasedOptions,
+    pairs: &Pairs,
+    allow: Allow,
+    escapes: Escapes,
+    notes: &mut Notes,
+) -> Result<()> {
+    set(o, BlockBasedOptions::TEXT, Section::Table, pairs, allow, escapes, notes)
+}
+
+/// Changes options of a column family, and of its tables as `block_based_table_factory={...}`; see [`set_db`].
+pub(crate) fn set_cf(
+    o: &mut CfOptions,
+    pairs: &Pairs,
+    allow: Allow,
+    escapes: Escapes,
+    notes: &mut Notes,
+) -> Result<()> {
+    for pair in pairs {
+        let (name, value) = pair;
+        let (outer, inner) = name.split_once('.').unwrap_or((name, ""));
+        match outer {
+            "block_based_table_factory" | "table_factory" if !inner.is_empty() => {
+                set_table(&mut o.table, &[(inner.to_owned(), value.clone())], allow, escapes, notes)?;
+            }
+            "block_based_table_factory" => set_table(&mut o.table, &parse::pairs(value)?, allow, escapes, notes)?,
+            "table_factory" => {
+                let (id, properties) = parse::object(value)?;
+                if id != "BlockBasedTable" {
+                    return Err(Error::not_supported(format!("table_factory={id}: tables are block-based")));
                 }
+                set_table(&mut o.table, &properties, allow, escapes, notes)?;
             }
-            Some(_) => {
-                return Err(Error::invalid_argument(format!(
-                    "option {name:?} cannot change while the database is open; give it when opening"
-                )));
-            }
-            None => {
-                let known: Vec<&str> = CfOptions::TEXT.iter().filter(|o| changeable(o.kind)).map(|o| o.name).collect();
-                return Err(Error::invalid_argument(format!(
-                    "option {name:?} is not known to set_options, which changes {}",
-                    known.join(", ")
-                )));
-            }
+            _ => set(o, CfOptions::TEXT, Section::Cf, std::slice::from_ref(pair), allow, escapes, notes)?,
         }
     }
     Ok(())
 }
 
+fn set<O>(
+    options: &mut O,
+    table: &[TextOption<O>],
+    section: Section,
+    pairs: &Pairs,
+    allow: Allow,
+    escapes: Escapes,
+    notes: &mut Notes,
+) -> Result<()> {
+    for (name, value) in pairs {
+        let value = if escapes == Escapes::Yes { parse::unescape(value) } else { value.clone() };
+        let find = |name: &str| table.iter().find(|o| o.name == name && o.kind.has_text());
+        // `compression_opts.level=3` is `compression_opts={level=3}`.
+        let (option, value) = match (find(name), name.split_once('.')) {
+            (None, Some((outer, inner))) => (find(outer), format!("{{{inner}={value}}}")),
+            (found, _) => (found, value),
+        };
+        let Some(option) = option else {
+            match allow {
+                Allow::All => notes.undeclared(section, name, &value),
+                Allow::Mutable => return Err(not_changeable(table, section, name)),
+            }
+            continue;
+        };
+        if allow == Allow::Mutable && !option.kind.is_mutable() {
+            return Err(not_changeable(table, section, name));
+        }
+        if (option.read)(options, &value, notes) {
+            continue;
+        }
+        match (option.kind, known::other_value(name, &value)) {
+            (Kind::Object, _) => notes.add(name, &value, What::Object),
+            (_, Some(why)) => notes.add(name, &value, What::NoEffect(why)),
+            _ => return Err(bad_value(name, &value)),
+        }
+    }
+    Ok(())
+}
+
+fn not_changeable<O>(table: &[TextOption<O>], section: Section, name: &str) -> Error {
+    if table.iter().any(|o| o.name == name && o.kind != Kind::Part) {
+        return Error::invalid_argument(format!(
+            "option {name:?} cannot change while the database is open; give it when opening"
+        ));
+    }
+    if known::meaning(section, name).is_some() {
+        return Error::not_supported(format!("option {name:?} is RocksDB's and has no effect in Rockmill"));
+    }
+    let known: Vec<&str> = table.iter().filter(|o| o.kind.is_mutable()).map(|o| o.name).collect();
+    Error::invalid_argument(format!("option {name:?} is not known; an open database can change {}", known.join(", ")))
+}
+
+/// Refuses what reading noted: an open database takes no option that would do nothing.
+pub(crate) fn refuse(notes: &Notes) -> Result<()> {
+    match notes.list.first() {
+        None => Ok(()),
+        Some(n) => {
+            Err(Error::invalid_argument(format!("option {:?} cannot have the value {:?} here", n.name, n.value)))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::declare::{Kind, TextOption};
-    use super::super::{BlockBasedOptions, DbOptions};
+    use super::super::declare::TextOption;
     use super::*;
 
     fn read_what_was_written<O: Default>(all: &[TextOption<O>]) {
         let mut options = O::default();
+        let mut notes = Notes::default();
         for option in all {
             match (option.write)(&options) {
-                Some(text) => assert!((option.read)(&mut options, &text), "{} = {text}", option.name),
-                None => assert!(matches!(option.kind, Kind::Part | Kind::Hidden), "{}", option.name),
+                Some(text) => assert!((option.read)(&mut options, &text, &mut notes), "{} = {text}", option.name),
+                None => assert!(!option.kind.has_text(), "{}", option.name),
             }
+            assert_eq!(notes.list, [], "{}", option.name);
         }
     }
 

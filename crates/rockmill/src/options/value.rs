@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::known::Notes;
 use super::{BlockBasedIndexType, ChecksumType, CompressionType, DataBlockIndexType, RecoveryMode};
 use crate::compaction::MergeEngine;
 use crate::info_log::LogLevel;
@@ -13,12 +14,65 @@ pub(crate) trait Value: Sized {
 
     /// As text, in the form that RocksDB writes.
     fn write(&self) -> String;
+
+    /// Reads a value into its field; false if it is no value of the field's type. A struct of options changes those
+    /// that the text has, and says in the notes what it has besides.
+    fn update(&mut self, text: &str, notes: &mut Notes) -> bool {
+        let _ = notes;
+        Self::read(text).map(|value| *self = value).is_some()
+    }
 }
 
-/// Reads a value into its field; false if it is no value of the field's type.
-pub(crate) fn read_into<T: Value>(field: &mut T, text: &str) -> bool {
-    T::read(text).map(|value| *field = value).is_some()
+/// Gives a struct of options the text that RocksDB has for it, `{name=value;...}`:
+///
+/// ```ignore
+/// nested! { CompressionOptions as "compression_opts" { window_bits, level, strategy } }
+/// ```
+///
+/// Each field has RocksDB's name and a type that is a [`Value`]; the struct has a default. RocksDB's other names for
+/// this struct are in `known.rs` as `compression_opts.name`, and so are those that RocksDB 7.8 does not know, which
+/// are left out of the text at RocksDB's default. With `or read_old`, a function of `(&mut Struct, &str) -> bool`
+/// takes a text without names (`4:-14:0`).
+macro_rules! nested {
+    ($Name:ident as $option:literal { $($field:ident),* $(,)? } $(or $old:path)?) => {
+        impl $crate::options::value::Value for $Name {
+            fn read(text: &str) -> Option<Self> {
+                let (mut value, mut notes) = (Self::default(), $crate::options::known::Notes::default());
+                (value.update(text, &mut notes) && notes.list.is_empty()).then_some(value)
+            }
+
+            fn write(&self) -> String {
+                let all = [$((stringify!($field), $crate::options::value::Value::write(&self.$field))),*];
+                let written = all.into_iter().filter(|(name, value)| {
+                    $crate::options::known::newer(&format!(concat!($option, ".{}"), name)).is_none_or(|n| n.0 != value)
+                });
+                $crate::options::parse::braced(written)
+            }
+
+            fn update(&mut self, text: &str, notes: &mut $crate::options::known::Notes) -> bool {
+                $(if !text.contains('=') && !text.trim().is_empty() {
+                    return $old(self, text);
+                })?
+                let Ok(pairs) = $crate::options::parse::pairs(text) else { return false };
+                pairs.iter().all(|(name, value)| {
+                    let value = $crate::options::parse::unescape(value);
+                    match name.as_str() {
+                        $(stringify!($field) => {
+                            $crate::options::value::Value::update(&mut self.$field, &value, notes)
+                        })*
+                        other => {
+                            let section = $crate::options::known::section_of($option);
+                            notes.undeclared(section, &format!(concat!($option, ".{}"), other), &value);
+                            true
+                        }
+                    }
+                })
+            }
+        }
+    };
 }
+#[allow(unused_imports)]
+pub(crate) use nested;
 
 impl Value for bool {
     fn read(text: &str) -> Option<Self> {

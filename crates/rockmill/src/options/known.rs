@@ -1,0 +1,515 @@
+//! RocksDB's options that Rockmill does not have, by name, and what a value of each means here.
+//!
+//! An option that is declared (`db.rs`, `cf.rs`, `table.rs`) is never looked for here: an entry that has become one
+//! does no harm. The tables have every name that OPTIONS files of RocksDB 7.8 to 11 hold.
+
+/// Which section of an OPTIONS file an option stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Section {
+    Db,
+    Cf,
+    Table,
+}
+
+/// What is to be said about a RocksDB option that is not one of Rockmill's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// Nothing at one of these values, parted by `|`; any other has no effect here, and why.
+    NoEffect(&'static str, &'static str),
+    /// Nothing at these values; any other names an object that the caller has to bring.
+    Object(&'static str),
+    /// Nothing at these values; with any other the database cannot be served, and why.
+    Refused(&'static str, &'static str),
+    /// A struct of options, each with an entry `struct.name` of its own.
+    Struct,
+    /// RocksDB itself reads it and does nothing with it.
+    Retired,
+}
+use Meaning::{NoEffect, Object, Refused, Retired, Struct};
+
+/// Something about an option that its reader wants said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Note {
+    /// With the names of the structs it is nested in, dots between.
+    pub name: String,
+    pub value: String,
+    pub what: What,
+}
+
+/// What a [`Note`] says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Neither RocksDB nor Rockmill has the option, as far as this version knows.
+    Unknown,
+    /// It is RocksDB's and does nothing here.
+    NoEffect(&'static str),
+    /// It names an object that is not built in.
+    Object,
+    /// It asks for what Rockmill cannot do.
+    Refused(&'static str),
+}
+
+/// What reading options found worth saying.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    pub list: Vec<Note>,
+}
+
+impl Notes {
+    pub fn add(&mut self, name: &str, value: &str, what: What) {
+        self.list.push(Note { name: name.to_owned(), value: value.to_owned(), what });
+    }
+
+    /// Says what there is to say about an option that is not declared.
+    pub fn undeclared(&mut self, section: Section, name: &str, value: &str) {
+        let Some(meaning) = meaning(section, name) else {
+            return self.add(name, value, What::Unknown);
+        };
+        match meaning {
+            Retired => {}
+            Struct => match super::parse::pairs(value) {
+                Ok(pairs) if value.contains('=') => {
+                    for (inner, value) in pairs {
+                        self.undeclared(section, &format!("{name}.{inner}"), &super::parse::unescape(&value));
+                    }
+                }
+                _ if value.is_empty() => {}
+                _ => self.add(name, value, What::NoEffect("the older form of this option's text")),
+            },
+            NoEffect(usual, why) => {
+                if !is_one_of(usual, value) {
+                    self.add(name, value, What::NoEffect(why));
+                }
+            }
+            Object(usual) => {
+                if !is_one_of(usual, value) {
+                    self.add(name, value, What::Object);
+                }
+            }
+            Refused(usual, why) => {
+                if !is_one_of(usual, value) {
+                    self.add(name, value, What::Refused(why));
+                }
+            }
+        }
+    }
+}
+
+/// True if `value` is one of the values parted by `|`. Numbers may be written in several ways.
+fn is_one_of(usual: &str, value: &str) -> bool {
+    let number = |text: &str| text.parse::<f64>().ok();
+    usual.split('|').any(|u| u == value || number(u).is_some_and(|n| number(value) == Some(n)))
+}
+
+/// What RocksDB's option `name` means here; `None` for a name that no RocksDB has.
+pub(crate) fn meaning(section: Section, name: &str) -> Option<Meaning> {
+    let table = match section {
+        Section::Db => DB,
+        Section::Cf => CF,
+        Section::Table => TABLE,
+    };
+    table.iter().find(|(n, _)| *n == name).map(|&(_, m)| m)
+}
+
+/// Where an option stands that is a struct of options.
+pub(crate) fn section_of(option: &str) -> Section {
+    [Section::Db, Section::Cf].into_iter().find(|&s| meaning(s, option).is_some()).unwrap_or(Section::Table)
+}
+
+/// Names of options that RocksDB has and Rockmill does not, those that do nothing in RocksDB itself left out.
+pub(crate) fn names(section: Section) -> impl Iterator<Item = (&'static str, Meaning)> {
+    let table = match section {
+        Section::Db => DB,
+        Section::Cf => CF,
+        Section::Table => TABLE,
+    };
+    table.iter().copied().filter(|(_, m)| *m != Retired)
+}
+
+/// RocksDB's value of an option that RocksDB 7.8 does not know, and the version that brought it.
+pub(crate) fn newer(name: &str) -> Option<(&'static str, (u32, u32))> {
+    NEWER.iter().find(|(n, ..)| *n == name).map(|&(_, value, version)| (value, version))
+}
+
+/// A value of a declared option that RocksDB has and Rockmill does not write; and why another is as good.
+pub(crate) fn other_value(name: &str, value: &str) -> Option<&'static str> {
+    OTHER_VALUES.iter().find(|(n, values, _)| *n == name && is_one_of(values, value)).map(|&(_, _, why)| why)
+}
+
+const OTHER_VALUES: &[(&str, &str, &str)] = &[
+    ("index_type", "kHashSearch|kBinarySearchWithFirstKey", "such tables are read; tables written get a binary index"),
+    ("format_version", "0|1|2|3|4", "such tables are read; tables written get the given or the default version"),
+];
+
+const ONE_WAY: &str = "Rockmill has one way of doing this";
+const LOG: &str = "Rockmill writes no such log";
+const BLOB: &str = "there are no blob files";
+const TEMPERATURE: &str = "files have no temperatures";
+const HINT: &str = "the operating system gets no such hint";
+
+const DB: &[(&str, Meaning)] = &[
+    ("WAL_size_limit_MB", NoEffect("0", "obsolete WALs are deleted at once")),
+    ("WAL_ttl_seconds", NoEffect("0", "obsolete WALs are deleted at once")),
+    ("access_hint_on_compaction_start", Retired),
+    ("advise_random_on_open", NoEffect("true", HINT)),
+    ("allow_2pc", NoEffect("false", "there are no transactions")),
+    ("allow_data_in_errors", NoEffect("false", "errors name keys")),
+    ("allow_fallocate", NoEffect("true", "space is not reserved ahead")),
+    ("allow_ingest_behind", Refused("false", "files cannot be ingested behind others")),
+    ("allow_mmap_reads", NoEffect("false", "files are read, never mapped")),
+    ("allow_mmap_writes", NoEffect("false", "files are written, never mapped")),
+    ("allow_os_buffer", Retired),
+    ("async_wal_precreate", NoEffect("false", ONE_WAY)),
+    ("atomic_flush", NoEffect("false", "column families are flushed one by one")),
+    ("avoid_unnecessary_blocking_io", NoEffect("false", ONE_WAY)),
+    ("background_close_inactive_wals", NoEffect("false", ONE_WAY)),
+    ("base_background_compactions", Retired),
+    ("best_efforts_recovery", NoEffect("false", "a damaged database is not opened in part")),
+    ("bgerror_resume_retry_interval", NoEffect("1000000", "background errors are not retried by themselves")),
+    ("calculate_sst_write_lifetime_hint_set", NoEffect("|kCompactionStyleLevel", HINT)),
+    ("compaction_service", Object("nullptr")),
+    ("compaction_verify_record_count", NoEffect("true|false", ONE_WAY)),
+    ("concurrent_prepare", Retired),
+    ("daily_offpeak_time_utc", NoEffect("", "no time of day is better for compactions than another")),
+    ("db_host_id", NoEffect("__hostname__", "tables record no host")),
+    ("db_log_dir", NoEffect("", LOG)),
+    ("db_write_buffer_size", NoEffect("0", "memtables are bounded by column family")),
+    ("delete_obsolete_files_period_micros", NoEffect("21600000000", "obsolete files are deleted at once")),
+    ("disableDataSync", Retired),
+    ("disable_data_sync", Retired),
+    ("dump_malloc_stats", NoEffect("false", LOG)),
+    ("enable_pipelined_write", NoEffect("false", ONE_WAY)),
+    ("enable_thread_tracking", NoEffect("false", ONE_WAY)),
+    ("enable_write_thread_adaptive_yield", NoEffect("true", ONE_WAY)),
+    ("enforce_single_del_contracts", NoEffect("true", ONE_WAY)),
+    ("enforce_write_buffer_manager_during_recovery", NoEffect("true|false", ONE_WAY)),
+    ("env", Object("|nullptr|Default|DefaultEnv")),
+    ("experimental_allow_mempurge", Retired),
+    ("experimental_mempurge_policy", Retired),
+    ("experimental_mempurge_threshold", Retired),
+    ("fail_if_options_file_error", Retired),
+    ("file_checksum_gen_factory", Object("nullptr")),
+    ("flush_verify_memtable_count", NoEffect("true|false", ONE_WAY)),
+    ("follower_catchup_retry_count", NoEffect("10", "there are no followers")),
+    ("follower_catchup_retry_wait_ms", NoEffect("100", "there are no followers")),
+    ("follower_refresh_catchup_period_ms", NoEffect("10000", "there are no followers")),
+    ("info_log_level", NoEffect("DEBUG_LEVEL|INFO_LEVEL|HEADER_LEVEL", LOG)),
+    ("is_fd_close_on_exec", NoEffect("true", "files are always closed in programs that are started")),
+    ("keep_log_file_num", NoEffect("1000", LOG)),
+    ("listeners", Object("|nullptr|{}")),
+    ("log_file_time_to_roll", NoEffect("0", LOG)),
+    ("log_readahead_size", NoEffect("0", ONE_WAY)),
+    ("lowest_used_cache_tier", NoEffect("kNonVolatileBlockTier", "there is one tier of cache")),
+    ("manifest_preallocation_size", NoEffect("4194304", "space is not reserved ahead")),
+    ("manual_wal_flush", NoEffect("false", "each write goes to the operating system at once")),
+    ("max_background_compactions", NoEffect("-1", "give max_background_jobs")),
+    ("max_background_flushes", NoEffect("-1", "give max_background_jobs")),
+    ("max_bgerror_resume_count", NoEffect("2147483647", "background errors are not retried by themselves")),
+    ("max_compaction_trigger_wakeup_seconds", NoEffect("43200", ONE_WAY)),
+    ("max_file_opening_threads", NoEffect("16", ONE_WAY)),
+    ("max_log_file_size", NoEffect("0", LOG)),
+    ("max_manifest_space_amp_pct", NoEffect("500", "a new MANIFEST is begun at max_manifest_file_size")),
+    ("max_write_batch_group_size_bytes", NoEffect("1048576", ONE_WAY)),
+    ("metadata_write_temperature", NoEffect("kUnknown", TEMPERATURE)),
+    ("new_table_reader_for_compaction_inputs", Retired),
+    ("open_files_async", NoEffect("false", ONE_WAY)),
+    ("optimize_manifest_for_recovery", NoEffect("false|true", ONE_WAY)),
+    ("persist_stats_to_disk", NoEffect("false", "no history of statistics is kept")),
+    ("prefix_seek_opt_in_only", NoEffect("false", ONE_WAY)),
+    ("preserve_deletes", Retired),
+    ("random_access_max_buffer_size", Retired),
+    ("rate_limiter", Retired),
+    ("rate_limiter_bytes_per_sec", NoEffect("0", "writes of background jobs are not limited")),
+    ("reuse_manifest_on_open", NoEffect("false", "each open begins a new MANIFEST")),
+    ("row_cache", Object("nullptr")),
+    ("seq_per_batch", Retired),
+    ("skip_checking_sst_file_sizes_on_db_open", NoEffect("false", ONE_WAY)),
+    ("skip_log_error_on_recovery", Retired),
+    ("skip_stats_update_on_db_open", NoEffect("false", ONE_WAY)),
+    ("statistics", NoEffect("|nullptr", "statistics are always kept")),
+    ("stats_history_buffer_size", NoEffect("1048576", "no history of statistics is kept")),
+    ("stats_persist_period_sec", NoEffect("600|0", "no history of statistics is kept")),
+    ("strict_bytes_per_sync", NoEffect("false", ONE_WAY)),
+    ("table_cache_numshardbits", NoEffect("6", ONE_WAY)),
+    ("track_and_verify_wals", NoEffect("false", "each WAL says where the one before it ended")),
+    ("track_and_verify_wals_in_manifest", NoEffect("false", "each WAL says where the one before it ended")),
+    ("two_write_queues", NoEffect("false", ONE_WAY)),
+    ("unordered_write", NoEffect("false", ONE_WAY)),
+    ("use_adaptive_mutex", NoEffect("false", ONE_WAY)),
+    ("use_direct_writes", Retired),
+    ("verify_manifest_content_on_close", NoEffect("false", ONE_WAY)),
+    ("verify_sst_unique_id_in_manifest", NoEffect("true", ONE_WAY)),
+    ("wal_compression", NoEffect("kNoCompression", "WALs are written as they are")),
+    ("wal_dir", Refused("", "the WAL is in the database's directory")),
+    ("wal_filter", Object("nullptr")),
+    ("wal_write_temperature", NoEffect("kUnknown", TEMPERATURE)),
+    ("write_dbid_to_manifest", NoEffect("false|true", ONE_WAY)),
+    ("write_identity_file", NoEffect("true", "the file is always written")),
+    ("write_thread_max_yield_usec", NoEffect("100", ONE_WAY)),
+    ("write_thread_slow_yield_usec", NoEffect("3", ONE_WAY)),
+];
+
+const CF: &[(&str, Meaning)] = &[
+    ("blob_cache", NoEffect("|nullptr", BLOB)),
+    ("blob_compaction_readahead_size", NoEffect("0", BLOB)),
+    ("blob_compression_type", NoEffect("kNoCompression", BLOB)),
+    ("blob_direct_write_partitions", NoEffect("1", BLOB)),
+    ("blob_file_size", NoEffect("268435456", BLOB)),
+    ("blob_file_starting_level", NoEffect("0", BLOB)),
+    ("blob_garbage_collection_age_cutoff", NoEffect("0.25", BLOB)),
+    ("blob_garbage_collection_force_threshold", NoEffect("1", BLOB)),
+    ("block_protection_bytes_per_key", NoEffect("0", "keys in memory have no checksums of their own")),
+    ("bloom_locality", NoEffect("0", ONE_WAY)),
+    ("bottommost_compression_opts", Struct),
+    ("bottommost_compression_opts.checksum", NoEffect("false", ONE_WAY)),
+    ("bottommost_compression_opts.enabled", NoEffect("false", "the deepest level has compression_opts")),
+    ("bottommost_compression_opts.level", NoEffect("32767", "the deepest level has compression_opts")),
+    ("bottommost_compression_opts.max_compressed_bytes_per_kb", NoEffect("896", ONE_WAY)),
+    ("bottommost_compression_opts.max_dict_buffer_bytes", NoEffect("0", "dictionaries are not written")),
+    ("bottommost_compression_opts.max_dict_bytes", NoEffect("0", "dictionaries are not written")),
+    ("bottommost_compression_opts.parallel_threads", NoEffect("1", ONE_WAY)),
+    ("bottommost_compression_opts.strategy", NoEffect("0", ONE_WAY)),
+    ("bottommost_compression_opts.use_zstd_dict_trainer", NoEffect("true", "dictionaries are not written")),
+    ("bottommost_compression_opts.window_bits", NoEffect("-14", ONE_WAY)),
+    ("bottommost_compression_opts.zstd_max_train_bytes", NoEffect("0", "dictionaries are not written")),
+    ("bottommost_file_compaction_delay", NoEffect("0", ONE_WAY)),
+    ("bottommost_temperature", Retired),
+    ("cf_allow_ingest_behind", Refused("false", "files cannot be ingested behind others")),
+    ("check_flush_compaction_key_order", Retired),
+    ("compaction_filter", Object("nullptr")),
+    ("compaction_filter_factory", Object("nullptr")),
+    ("compaction_measure_io_stats", Retired),
+    ("compaction_options_fifo", Struct),
+    ("compaction_options_fifo.age_for_warm", NoEffect("0", TEMPERATURE)),
+    ("compaction_options_fifo.allow_compaction", NoEffect("false", "the style is leveled")),
+    ("compaction_options_fifo.allow_trivial_copy_when_change_temperature", NoEffect("false", TEMPERATURE)),
+    ("compaction_options_fifo.file_temperature_age_thresholds", NoEffect("", TEMPERATURE)),
+    ("compaction_options_fifo.max_data_files_size", NoEffect("0", "the style is leveled")),
+    ("compaction_options_fifo.max_table_files_size", NoEffect("1073741824", "the style is leveled")),
+    ("compaction_options_fifo.trivial_copy_buffer_size", NoEffect("4096", TEMPERATURE)),
+    ("compaction_options_fifo.ttl", Retired),
+    ("compaction_options_fifo.use_kv_ratio_compaction", NoEffect("false", "the style is leveled")),
+    ("compaction_options_universal", Struct),
+    ("compaction_options_universal.allow_trivial_move", NoEffect("false", "the style is leveled")),
+    ("compaction_options_universal.compression_size_percent", NoEffect("-1", "the style is leveled")),
+    ("compaction_options_universal.incremental", NoEffect("false", "the style is leveled")),
+    ("compaction_options_universal.max_merge_width", NoEffect("4294967295", "the style is leveled")),
+    ("compaction_options_universal.max_read_amp", NoEffect("-1", "the style is leveled")),
+    ("compaction_options_universal.max_size_amplification_percent", NoEffect("200", "the style is leveled")),
+    ("compaction_options_universal.min_merge_width", NoEffect("2", "the style is leveled")),
+    ("compaction_options_universal.reduce_file_locking", NoEffect("false", "the style is leveled")),
+    ("compaction_options_universal.size_ratio", NoEffect("1", "the style is leveled")),
+    ("compaction_options_universal.stop_style", NoEffect("kCompactionStopStyleTotalSize", "the style is leveled")),
+    ("compaction_pri", NoEffect("kMinOverlappingRatio", ONE_WAY)),
+    ("compaction_style", Refused("kCompactionStyleLevel", "compactions are leveled")),
+    ("compaction_thread_limiter", Object("nullptr")),
+    ("compression_manager", Refused("nullptr|BuiltinV2", "compression is that of the built-in kinds")),
+    ("compression_opts", Struct),
+    ("compression_opts.checksum", NoEffect("false", ONE_WAY)),
+    ("compression_opts.enabled", NoEffect("false|true", ONE_WAY)),
+    ("compression_opts.level", NoEffect("32767", ONE_WAY)),
+    ("compression_opts.max_compressed_bytes_per_kb", NoEffect("896", ONE_WAY)),
+    ("compression_opts.max_dict_buffer_bytes", NoEffect("0", "dictionaries are not written")),
+    ("compression_opts.max_dict_bytes", NoEffect("0", "dictionaries are not written")),
+    ("compression_opts.parallel_threads", NoEffect("1", ONE_WAY)),
+    ("compression_opts.strategy", NoEffect("0", ONE_WAY)),
+    ("compression_opts.use_zstd_dict_trainer", NoEffect("true", "dictionaries are not written")),
+    ("compression_opts.window_bits", NoEffect("-14", ONE_WAY)),
+    ("compression_opts.zstd_max_train_bytes", NoEffect("0", "dictionaries are not written")),
+    ("default_temperature", NoEffect("kUnknown", TEMPERATURE)),
+    ("default_write_temperature", NoEffect("kUnknown", TEMPERATURE)),
+    ("disallow_memtable_writes", Refused("false", "every column family can be written")),
+    ("enable_blob_direct_write", Refused("false", BLOB)),
+    ("enable_blob_files", Refused("false", BLOB)),
+    ("enable_blob_garbage_collection", NoEffect("false|true", BLOB)),
+    ("expanded_compaction_factor", Retired),
+    ("experimental_mempurge_threshold", NoEffect("0", ONE_WAY)),
+    ("filter_deletes", Retired),
+    ("force_consistency_checks", NoEffect("true", "the tree is always checked")),
+    ("hard_rate_limit", Retired),
+    ("ignore_max_compaction_bytes_for_input", Retired),
+    ("inplace_update_num_locks", NoEffect("10000", "values are never changed in place")),
+    ("inplace_update_support", NoEffect("false", "values are never changed in place")),
+    ("last_level_temperature", NoEffect("kUnknown", TEMPERATURE)),
+    ("level_compaction_dynamic_file_size", Retired),
+    ("max_bytes_for_level_multiplier_additional", NoEffect("1:1:1:1:1:1:1", ONE_WAY)),
+    ("max_grandparent_overlap_factor", Retired),
+    ("max_mem_compaction_level", Retired),
+    ("max_sequential_skip_in_iterations", NoEffect("8", ONE_WAY)),
+    ("max_successive_merges", NoEffect("0", "operands are merged by reads, flushes and compactions")),
+    ("max_write_buffer_number_to_maintain", NoEffect("0", "there are no transactions")),
+    ("max_write_buffer_size_to_maintain", NoEffect("0", "there are no transactions")),
+    ("memtable", Object("|nullptr|SkipListFactory|skip_list")),
+    ("memtable_avg_op_scan_flush_trigger", NoEffect("0", ONE_WAY)),
+    ("memtable_batch_lookup_optimization", NoEffect("false|true", ONE_WAY)),
+    ("memtable_factory", NoEffect("SkipListFactory|skip_list", "memtables are skip lists")),
+    ("memtable_huge_page_size", NoEffect("0", HINT)),
+    ("memtable_insert_with_hint_prefix_extractor", NoEffect("nullptr", ONE_WAY)),
+    ("memtable_max_range_deletions", NoEffect("0", ONE_WAY)),
+    ("memtable_op_scan_flush_trigger", NoEffect("0", ONE_WAY)),
+    ("memtable_prefix_bloom_bits", Retired),
+    ("memtable_prefix_bloom_huge_page_tlb_size", Retired),
+    ("memtable_prefix_bloom_probes", Retired),
+    ("memtable_prefix_bloom_size_ratio", NoEffect("0", "memtables have no filter")),
+    ("memtable_protection_bytes_per_key", NoEffect("0", "keys in memory have no checksums of their own")),
+    ("memtable_veirfy_per_key_checksum_on_seek", NoEffect("false", "keys in memory have no checksums of their own")),
+    ("memtable_verify_per_key_checksum_on_seek", NoEffect("false", "keys in memory have no checksums of their own")),
+    ("memtable_whole_key_filtering", NoEffect("false", "memtables have no filter")),
+    ("min_blob_size", NoEffect("0", BLOB)),
+    ("min_partial_merge_operands", Retired),
+    ("optimize_filters_for_hits", NoEffect("false", "every level has its filters")),
+    ("paranoid_file_checks", NoEffect("false", "tables are not read back when they are written")),
+    ("paranoid_memory_checks", NoEffect("false", ONE_WAY)),
+    ("periodic_compaction_seconds", NoEffect("0|18446744073709551614", "old tables are not rewritten for their age")),
+    ("persist_user_defined_timestamps", Refused("true", "there are no user-defined timestamps")),
+    ("plain_table_factory", Refused("", "tables are block-based")),
+    ("preclude_last_level_data_seconds", NoEffect("0", TEMPERATURE)),
+    ("prefix_extractor", Object("nullptr")),
+    ("prepopulate_blob_cache", NoEffect("kDisable", BLOB)),
+    ("preserve_internal_time_seconds", NoEffect("0", TEMPERATURE)),
+    ("purge_redundant_kvs_while_flush", Retired),
+    ("rate_limit_delay_max_milliseconds", Retired),
+    ("read_triggered_compaction_threshold", NoEffect("0", ONE_WAY)),
+    ("report_bg_io_stats", NoEffect("false", ONE_WAY)),
+    ("sample_for_compression", NoEffect("0", ONE_WAY)),
+    ("snap_refresh_nanos", Retired),
+    ("soft_rate_limit", Retired),
+    ("source_compaction_factor", Retired),
+    ("sst_partitioner_factory", Object("nullptr")),
+    ("strict_max_successive_merges", NoEffect("false|true", "operands are merged by reads, flushes and compactions")),
+    ("table_properties_collectors", Object("|nullptr|{}")),
+    ("target_file_size_is_upper_bound", NoEffect("false", ONE_WAY)),
+    ("ttl", NoEffect("0|2592000|18446744073709551614", "old tables are not rewritten for their age")),
+    ("uncache_aggressiveness", NoEffect("0", "blocks of deleted tables age out of the cache")),
+    ("verify_checksums_in_compaction", Retired),
+    ("verify_output_flags", NoEffect("0", "tables are not read back when they are written")),
+];
+
+const TABLE: &[(&str, Meaning)] = &[
+    ("block_align", NoEffect("false", "blocks are written one behind the other")),
+    ("block_cache", NoEffect("|nullptr", "give a cache when loading")),
+    ("block_cache_compressed", Retired),
+    ("cache_index_and_filter_blocks", NoEffect("false", "index and filter blocks are kept with the table")),
+    ("cache_index_and_filter_blocks_with_high_priority", NoEffect("true|false", "the cache has one priority")),
+    ("decouple_partitioned_filters", NoEffect("false|true", "filters written are not partitioned")),
+    ("detect_filter_construct_corruption", NoEffect("false", ONE_WAY)),
+    ("enable_index_compression", NoEffect("true", ONE_WAY)),
+    ("fail_if_no_udi_on_open", Refused("false", "indexes are the built-in ones")),
+    ("filter_policy", Object("nullptr")),
+    ("flush_block_policy_factory", Object("FlushBlockBySizePolicyFactory|nullptr")),
+    ("hash_index_allow_collision", Retired),
+    ("index_block_search_type", NoEffect("kBinary", "index blocks are searched by halves")),
+    ("index_per_partition", Retired),
+    ("index_shortening", NoEffect("kShortenSeparators", ONE_WAY)),
+    ("initial_auto_readahead_size", NoEffect("8192", ONE_WAY)),
+    ("max_auto_readahead_size", NoEffect("262144", ONE_WAY)),
+    ("metadata_cache_options", Struct),
+    ("metadata_cache_options.partition_pinning", NoEffect("kFallback", ONE_WAY)),
+    ("metadata_cache_options.top_level_index_pinning", NoEffect("kFallback", ONE_WAY)),
+    ("metadata_cache_options.unpartitioned_pinning", NoEffect("kFallback", ONE_WAY)),
+    ("num_file_reads_for_auto_readahead", NoEffect("2", ONE_WAY)),
+    ("optimize_filters_for_memory", NoEffect("false|true", "filters have the size that was asked for")),
+    ("partition_filters", NoEffect("false", "filters written are not partitioned")),
+    ("persistent_cache", Object("nullptr")),
+    ("pin_l0_filter_and_index_blocks_in_cache", NoEffect("false|true", "index and filter blocks stay in memory")),
+    ("pin_top_level_index_and_filter", NoEffect("true|false", "index and filter blocks stay in memory")),
+    ("prepopulate_block_cache", NoEffect("kDisable", "blocks are cached when they are read")),
+    ("read_amp_bytes_per_bit", NoEffect("0", "read amplification is not measured by block")),
+    ("reserve_table_builder_memory", Retired),
+    ("reserve_table_reader_memory", Retired),
+    ("separate_key_value_in_data_block", NoEffect("false", "such tables are read, not written")),
+    ("skip_table_builder_flush", Retired),
+    ("super_block_alignment_size", NoEffect("0", "such tables are read, not written")),
+    ("super_block_alignment_space_overhead_ratio", NoEffect("128", "such tables are read, not written")),
+    ("uniform_cv_threshold", NoEffect("-1|0.2", "index blocks are searched by halves")),
+    ("use_delta_encoding", NoEffect("true", ONE_WAY)),
+    ("user_defined_index_factory", Object("nullptr")),
+    ("verify_compression", NoEffect("false", ONE_WAY)),
+    ("whole_key_filtering", NoEffect("true", "filters hold whole keys")),
+];
+
+/// Options, and options nested in others, that are not in RocksDB 7.8: RocksDB's default and the first version.
+const NEWER: &[(&str, &str, (u32, u32))] = &[
+    ("background_close_inactive_wals", "false", (9, 5)),
+    ("block_protection_bytes_per_key", "0", (8, 1)),
+    ("bottommost_file_compaction_delay", "0", (8, 9)),
+    ("calculate_sst_write_lifetime_hint_set", "kCompactionStyleLevel", (10, 4)),
+    ("cf_allow_ingest_behind", "false", (10, 6)),
+    ("compaction_verify_record_count", "true", (8, 6)),
+    ("compression_manager", "nullptr", (10, 3)),
+    ("compression_opts.checksum", "false", (8, 2)),
+    ("compression_opts.max_compressed_bytes_per_kb", "896", (8, 0)),
+    ("bottommost_compression_opts.checksum", "false", (8, 2)),
+    ("bottommost_compression_opts.max_compressed_bytes_per_kb", "896", (8, 0)),
+    ("compaction_options_fifo.allow_trivial_copy_when_change_temperature", "false", (10, 1)),
+    ("compaction_options_fifo.file_temperature_age_thresholds", "", (8, 9)),
+    ("compaction_options_fifo.max_data_files_size", "0", (11, 0)),
+    ("compaction_options_fifo.trivial_copy_buffer_size", "4096", (10, 1)),
+    ("compaction_options_fifo.use_kv_ratio_compaction", "false", (11, 0)),
+    ("compaction_options_universal.max_read_amp", "-1", (9, 4)),
+    ("compaction_options_universal.reduce_file_locking", "false", (10, 3)),
+    ("daily_offpeak_time_utc", "", (8, 9)),
+    ("decouple_partitioned_filters", "false", (9, 8)),
+    ("default_temperature", "kUnknown", (8, 6)),
+    ("default_write_temperature", "kUnknown", (8, 11)),
+    ("disallow_memtable_writes", "false", (9, 9)),
+    ("follower_catchup_retry_count", "10", (9, 3)),
+    ("follower_catchup_retry_wait_ms", "100", (9, 3)),
+    ("follower_refresh_catchup_period_ms", "10000", (9, 3)),
+    ("max_compaction_trigger_wakeup_seconds", "43200", (11, 0)),
+    ("max_manifest_space_amp_pct", "500", (10, 10)),
+    ("memtable_avg_op_scan_flush_trigger", "0", (10, 2)),
+    ("memtable_max_range_deletions", "0", (8, 9)),
+    ("memtable_op_scan_flush_trigger", "0", (10, 1)),
+    ("metadata_write_temperature", "kUnknown", (9, 8)),
+    ("paranoid_memory_checks", "false", (9, 7)),
+    ("persist_user_defined_timestamps", "true", (8, 4)),
+    ("prefix_seek_opt_in_only", "false", (9, 7)),
+    ("separate_key_value_in_data_block", "false", (11, 0)),
+    ("strict_max_successive_merges", "false", (9, 0)),
+    ("super_block_alignment_size", "0", (10, 7)),
+    ("target_file_size_is_upper_bound", "false", (10, 10)),
+    ("track_and_verify_wals", "false", (9, 11)),
+    ("uncache_aggressiveness", "0", (9, 6)),
+    ("use_delta_encoding", "true", (9, 5)),
+    ("verify_output_flags", "0", (10, 8)),
+    ("wal_write_temperature", "kUnknown", (9, 8)),
+    ("write_identity_file", "true", (9, 7)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_silent_and_other_values_are_named() {
+        let mut notes = Notes::default();
+        notes.undeclared(Section::Cf, "blob_garbage_collection_age_cutoff", "0.250000");
+        notes.undeclared(Section::Cf, "compression_opts", "max_dict_bytes=0;checksum=false;level=32767;");
+        notes.undeclared(Section::Db, "fail_if_options_file_error", "whatever");
+        assert_eq!(notes.list, []);
+        notes.undeclared(Section::Cf, "compression_opts", "max_dict_bytes=16384;nonsense=1");
+        notes.undeclared(Section::Cf, "compaction_filter", "mine");
+        notes.undeclared(Section::Cf, "enable_blob_files", "true");
+        notes.undeclared(Section::Db, "enable_blob_files", "true");
+        let found: Vec<(&str, &What)> = notes.list.iter().map(|n| (n.name.as_str(), &n.what)).collect();
+        assert_eq!(
+            found,
+            [
+                ("compression_opts.max_dict_bytes", &What::NoEffect("dictionaries are not written")),
+                ("compression_opts.nonsense", &What::Unknown),
+                ("compaction_filter", &What::Object),
+                ("enable_blob_files", &What::Refused(BLOB)),
+                ("enable_blob_files", &What::Unknown),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_tables_are_in_order() {
+        for table in [DB, CF, TABLE] {
+            let sorted = table.windows(2).all(|w| w[0].0 < w[1].0);
+            assert!(sorted, "{:?}", table.windows(2).find(|w| w[0].0 >= w[1].0).map(|w| w[1].0));
+        }
+    }
+}
