@@ -208,6 +208,11 @@ impl RecoveryMode {
     }
 }
 
+/// Where the block that holds `offset` begins.
+pub fn block_start(offset: u64) -> u64 {
+    offset - offset % BLOCK_SIZE as u64
+}
+
 /// Source of log bytes, so that decoding stays free of I/O: fill `buf` from the next position, return the count,
 /// which is short only at the end of the file.
 pub trait ReadBlock {
@@ -294,6 +299,8 @@ pub struct LogReader<R> {
     recycled: bool,
     first_record_read: bool,
     cut: bool,
+    /// Bytes to pass over in the first block.
+    start_in_block: usize,
 }
 
 /// A fragment whose header and checksum are right. The payload is `block[start..end]`.
@@ -328,7 +335,17 @@ impl<R: ReadBlock> LogReader<R> {
             recycled: false,
             first_record_read: false,
             cut: false,
+            start_in_block: 0,
         }
+    }
+
+    /// A reader that begins at `offset`, where a record ended or the log begins: [`Self::offset`] of an earlier reader;
+    /// `recycled` is its [`Self::is_recycled`]. `source` must stand at the beginning of the block that holds `offset`:
+    /// at [`block_start`].
+    pub fn resume(source: R, log_number: u64, offset: u64, recycled: bool) -> Self {
+        let block_start = block_start(offset);
+        let start_in_block = (offset - block_start) as usize;
+        Self { block_start, start_in_block, recycled, ..Self::new(source, log_number) }
     }
 
     /// File offset of the next unread byte: after a record, where it ends.
@@ -517,7 +534,7 @@ impl<R: ReadBlock> LogReader<R> {
         let n = self.source.read_block(&mut self.block)?.min(BLOCK_SIZE);
         self.block_start += self.len as u64;
         self.len = n;
-        self.pos = 0;
+        self.pos = std::mem::take(&mut self.start_in_block).min(n);
         self.eof = n < BLOCK_SIZE;
         Ok(())
     }

@@ -63,6 +63,7 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     no_space: bool,
+    missing_file: bool,
 }
 
 /// Result of the store's calls.
@@ -71,7 +72,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { inner: Box::new(Inner { kind, message: message.into(), no_space: false }) }
+        Self { inner: Box::new(Inner { kind, message: message.into(), no_space: false, missing_file: false }) }
     }
 
     /// Damaged data; say which file and where.
@@ -93,6 +94,7 @@ impl Error {
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         let mut e = Self::new(ErrorKind::IOError, format!("{what}: {error}"));
         e.inner.no_space = is_no_space(error);
+        e.inner.missing_file = error.kind() == io::ErrorKind::NotFound;
         e
     }
 
@@ -113,6 +115,11 @@ impl Error {
     /// The message without the kind's words.
     pub fn message(&self) -> &str {
         &self.inner.message
+    }
+
+    /// True when the cause is a file that is not there.
+    pub fn is_missing_file(&self) -> bool {
+        self.inner.missing_file
     }
 
     /// True when the cause is a full disk or quota.

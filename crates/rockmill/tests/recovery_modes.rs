@@ -193,3 +193,32 @@ fn a_hole_in_an_older_wal() {
         Ok(theirs) => assert_eq!(theirs, None, "RocksDB refuses it, too"),
     }
 }
+
+/// A column family without data holds back no WAL, and its log number in the MANIFEST stays where it was. That a WAL
+/// is gone which a later one follows on is then no loss.
+#[test]
+fn wals_that_an_idle_column_family_outlived_are_not_missed() {
+    for mode in [RecoveryMode::PointInTime, RecoveryMode::AbsoluteConsistency] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.create_missing_column_families(true);
+        o.set_wal_recovery_mode(mode);
+        o.set_disable_auto_compactions(true);
+        let open = || Db::open_cf(&o, dir.path(), ["default", "idle"]).unwrap();
+        let db = open();
+        let idle = db.cf_handle("idle").unwrap();
+        db.put_cf(&idle, "a", "1").unwrap();
+        db.put("a", "1").unwrap();
+        db.flush_cf(&idle).unwrap();
+        for i in 0..4 {
+            db.put("b", i.to_string()).unwrap();
+            db.flush().unwrap();
+        }
+        db.put("c", "last").unwrap();
+        drop(db);
+        let db = open();
+        assert_eq!(db.get("c").unwrap().as_deref(), Some(&b"last"[..]));
+        assert_eq!(db.get("b").unwrap().as_deref(), Some(&b"3"[..]));
+    }
+}

@@ -438,3 +438,30 @@ fn rocksdb_wrote_this_legacy_log() {
 fn unhex(s: &str) -> Vec<u8> {
     (0..s.len()).step_by(2).map(|i| u8::from_str_radix(&s[i..i + 2], 16).unwrap()).collect()
 }
+
+#[test]
+fn reading_goes_on_where_it_ended() {
+    let mut log = Vec::new();
+    let mut encoder = LogEncoder::new(7, true, 0);
+    let records: Vec<Vec<u8>> = (0..60u8).map(|i| vec![i; 37 * usize::from(i) * usize::from(i) % 70_000]).collect();
+    let mut ends = vec![0];
+    for r in &records {
+        encoder.add_record(r, &mut log);
+        ends.push(log.len());
+    }
+    // From each record's end, with a log that ends there, and then with the whole of it.
+    for (i, &end) in ends.iter().enumerate() {
+        let whole = &log[block_start(end as u64) as usize..];
+        let cut = &log[block_start(end as u64) as usize..end];
+        let mut record = Vec::new();
+        let mut reader = LogReader::resume(cut, 7, end as u64, true);
+        assert_eq!(reader.next_record(&mut record), Ok(LogEvent::End { clean: true }), "{i}");
+        let mut reader = LogReader::resume(whole, 7, end as u64, true);
+        for (want, end) in records[i..].iter().zip(&ends[i + 1..]) {
+            assert!(matches!(reader.next_record(&mut record), Ok(LogEvent::Record { .. })));
+            assert!(record == *want);
+            assert_eq!(reader.offset(), *end as u64);
+        }
+        assert_eq!(reader.next_record(&mut record), Ok(LogEvent::End { clean: true }));
+    }
+}

@@ -44,6 +44,10 @@ impl DbInner {
         let mut manifest = self.manifest.lock();
         let base = {
             let state = self.state.lock();
+            if let Some(log_number) = edit.log_number {
+                let bound = self.wal_bound(&state, cf.id, Some(log_number));
+                edit.min_log_number_to_keep = (bound > state.wal_bound).then_some(bound);
+            }
             match state.cfs.get(&cf.id) {
                 Some(c) => Arc::clone(&c.version),
                 None => {
@@ -60,6 +64,7 @@ impl DbInner {
         self.append_to_manifest(&mut manifest, &mut [edit.clone()])?;
 
         let mut state = self.state.lock();
+        state.wal_bound = state.wal_bound.max(edit.min_log_number_to_keep.unwrap_or(0));
         let c = state.cfs.get_mut(&cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
         mark_obsolete(&base.levels, &version.levels);
         c.version = version;
@@ -120,6 +125,7 @@ impl DbInner {
         }
         edits.push(VersionEdit {
             prev_log_number: Some(0),
+            min_log_number_to_keep: Some(state.wal_bound),
             next_file_number: Some(self.next_file.load(Ordering::Acquire)),
             last_sequence: Some(self.last_sequence()),
             max_column_family: Some(state.max_column_family),
@@ -182,6 +188,14 @@ impl DbInner {
         None
     }
 
+    /// The oldest WAL that is needed when column family `id` needs `log_number` and later ones, or none.
+    pub fn wal_bound(&self, state: &State, id: u32, log_number: Option<u64>) -> u64 {
+        let others = state.cfs.iter().filter(|(other, _)| **other != id).filter_map(|(_, c)| c.oldest_wal());
+        // What is written from now on goes to the current WAL or a later one.
+        let current = state.wals.back().map_or(0, |(number, _)| *number);
+        others.chain(log_number).chain([current]).min().unwrap_or(0)
+    }
+
     /// Deletes WALs whose data is all in tables.
     pub fn delete_obsolete_wals(&self) {
         let mut gone = Vec::new();
@@ -194,7 +208,7 @@ impl DbInner {
             let oldest = state.cfs.values().filter_map(CfState::oldest_wal).min();
             while state.wals.len() > 1 {
                 let (number, _) = state.wals[0];
-                if oldest.is_some_and(|o| number >= o) {
+                if oldest.is_some_and(|o| number >= o) || number >= state.wal_bound {
                     break;
                 }
                 state.wals.pop_front();

@@ -8,6 +8,7 @@
 //! | `background.rs`, `install.rs` | flush and compaction threads, version installation |
 //! | `manual.rs` | `flush`, `compact_range` |
 //! | `read.rs`, `iterator.rs` | point lookups, iterators |
+//! | `secondary.rs` | instances that follow another process's database |
 //! | `checkpoint.rs` | checkpoints; deletions held off |
 //! | `properties.rs`, `stats.rs` | what users can ask about the store |
 //!
@@ -28,6 +29,7 @@ mod properties;
 mod range_view;
 mod read;
 mod recovery;
+mod secondary;
 mod set_options;
 mod snapshot;
 mod stall;
@@ -40,12 +42,12 @@ mod write;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use rockmill_format::SequenceNumber;
 use rockmill_io::FileLock;
 
@@ -72,6 +74,7 @@ pub use stats::DbCounters;
 
 use column_family::CfData;
 pub(crate) use open::new_session_id;
+use secondary::Secondary;
 use snapshot::SnapshotList;
 use stall::WriteController;
 use stats::InternalStats;
@@ -132,6 +135,10 @@ pub(crate) struct DbInner {
     /// Tables open now, oldest first, when `max_open_files` bounds them.
     pub open_tables: Mutex<VecDeque<std::sync::Weak<crate::version::FileMeta>>>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
+    /// How far a secondary instance has read; set in one only.
+    secondary: OnceLock<Mutex<Secondary>>,
+    /// Held by a secondary while it changes several column families, and by reads that look at several.
+    pub catching_up: RwLock<()>,
 }
 
 /// Column families by name and by id.
@@ -146,6 +153,9 @@ pub(crate) struct State {
     pub cfs: BTreeMap<u32, CfState>,
     /// Live WALs, oldest first: (number, bytes written to it when it was left).
     pub wals: VecDeque<(u64, u64)>,
+    /// The MANIFEST says that WALs below this hold nothing that is not in tables (its `min_log_number_to_keep`): only
+    /// these may be deleted. A column family's log number says less: without data it stays where it is.
+    pub wal_bound: u64,
     pub max_column_family: u32,
     /// Set by a failed background job or log write; every write fails with it until `resume`.
     pub background_error: Option<Error>,
@@ -223,11 +233,17 @@ impl DbInner {
         self.cfs.load().by_id.get(&id).cloned()
     }
 
+    /// True for an instance that follows another process's database.
+    pub fn is_secondary(&self) -> bool {
+        self.secondary.get().is_some()
+    }
+
     /// Refuses what changes a read-only database.
     pub fn check_writable(&self) -> Result<()> {
         if self.read_only {
+            let how = if self.is_secondary() { "as a secondary instance" } else { "read-only" };
             return Err(Error::not_supported(format!(
-                "{} was opened read-only; open it with Db::open to change it",
+                "{} was opened {how}; open it with Db::open to change it",
                 self.path.display()
             )));
         }

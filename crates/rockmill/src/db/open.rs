@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::{
     BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
@@ -42,6 +42,9 @@ use crate::version::{
 
 /// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
 const DEFAULT_CACHE_BYTES: usize = 32 << 20;
+
+/// Levels that a tree can have.
+pub(super) const LEVELS_MAX: usize = 64;
 
 /// A column family of a database that is not open, as the MANIFEST describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,9 +224,16 @@ impl Db {
         let cf = self
             .cf_handle(name)
             .ok_or_else(|| Error::invalid_argument(format!("column family {name:?} does not exist")))?;
-        let edit = VersionEdit { column_family: cf.id(), column_family_drop: true, ..VersionEdit::default() };
+        let bound = db.wal_bound(&db.state.lock(), cf.id(), None);
+        let edit = VersionEdit {
+            column_family: cf.id(),
+            column_family_drop: true,
+            min_log_number_to_keep: Some(bound),
+            ..VersionEdit::default()
+        };
         db.append_to_manifest(&mut manifest, &mut [edit])?;
         let mut state = db.state.lock();
+        state.wal_bound = state.wal_bound.max(bound);
         cf.data.dropped.store(true, Ordering::Release);
         if let Some(c) = state.cfs.remove(&cf.id()) {
             for f in c.version.levels.iter().flatten() {
@@ -282,15 +292,12 @@ impl DbInner {
     }
 }
 
-fn open(
+/// The column families to open by name; refuses options that make no sense.
+pub(super) fn checked_column_families(
     options: &Options,
-    path: &Path,
     cfs: Vec<ColumnFamilyDescriptor>,
-    read_only: bool,
-    error_if_wal_exists: bool,
-) -> Result<Db> {
-    let db_options = &options.db;
-    check_db_options(db_options)?;
+) -> Result<BTreeMap<String, CfOptions>> {
+    check_db_options(&options.db)?;
     let mut wanted: BTreeMap<String, CfOptions> = BTreeMap::new();
     for d in cfs {
         check_cf_options(&d.name, &d.options.cf)?;
@@ -301,6 +308,18 @@ fn open(
     if !wanted.contains_key(DEFAULT_COLUMN_FAMILY_NAME) {
         return Err(Error::invalid_argument("the default column family must be opened too"));
     }
+    Ok(wanted)
+}
+
+fn open(
+    options: &Options,
+    path: &Path,
+    cfs: Vec<ColumnFamilyDescriptor>,
+    read_only: bool,
+    error_if_wal_exists: bool,
+) -> Result<Db> {
+    let db_options = &options.db;
+    let wanted = checked_column_families(options, cfs)?;
     let fs = &db_options.fs;
     let mut lock = None;
     if !read_only {
@@ -384,6 +403,7 @@ fn finish_open(db: &Arc<DbInner>, wanted: &BTreeMap<String, CfOptions>, new: boo
     let wal_number = db.new_file_number();
     let snapshot = {
         let mut state = db.state.lock();
+        state.wal_bound = wal_number;
         for c in state.cfs.values_mut() {
             // Everything recovered is in tables: older WALs hold nothing.
             c.mem_wal = wal_number;
@@ -404,7 +424,7 @@ fn finish_open(db: &Arc<DbInner>, wanted: &BTreeMap<String, CfOptions>, new: boo
     Ok(())
 }
 
-fn recover(
+pub(super) fn recover(
     options: &DbOptions,
     path: &Path,
     purge: &Arc<PurgeQueue>,
@@ -414,7 +434,7 @@ fn recover(
     let mut order = |name: &str, stored: &str| -> Result<(InternalKeyComparator, usize)> {
         let Some(o) = wanted.get(name) else {
             // Not to be opened; read anyway, because edits about it follow. Whether that is allowed is checked below.
-            return Ok((InternalKeyComparator::new(comparator_named(stored)), 64));
+            return Ok((InternalKeyComparator::new(comparator_named(stored)), LEVELS_MAX));
         };
         if stored.ends_with(".u64ts") {
             return Err(Error::not_supported(format!(
@@ -446,11 +466,11 @@ fn recover(
 }
 
 /// A comparator that only has to carry its name (for column families that are not opened).
-fn comparator_named(name: &str) -> Arc<dyn Comparator> {
+pub(super) fn comparator_named(name: &str) -> Arc<dyn Comparator> {
     if name == REVERSE_BYTEWISE_NAME { Arc::new(ReverseBytewiseComparator) } else { Arc::new(BytewiseComparator) }
 }
 
-fn assemble(
+pub(super) fn assemble(
     options: &Options,
     path: &Path,
     wanted: &BTreeMap<String, CfOptions>,
@@ -504,6 +524,7 @@ fn assemble(
         state: Mutex::new(State {
             cfs,
             wals: VecDeque::new(),
+            wal_bound: recovered.map_or(0, |r| r.min_log_number_to_keep),
             max_column_family: recovered.map_or(0, |r| r.max_column_family),
             background_error: None,
             running_flushes: 0,
@@ -532,6 +553,8 @@ fn assemble(
         last_job: AtomicU64::new(0),
         open_tables: Mutex::default(),
         lock: Mutex::new(None),
+        secondary: OnceLock::new(),
+        catching_up: RwLock::new(()),
     }))
 }
 
@@ -686,7 +709,7 @@ fn check_db_options(o: &DbOptions) -> Result<()> {
 
 pub(super) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     let bad = |what: &str| Err(Error::invalid_argument(format!("column family {name:?}: {what}")));
-    if !(1..=64).contains(&o.num_levels) {
+    if !(1..=LEVELS_MAX as i32).contains(&o.num_levels) {
         return bad("num_levels must be between 1 and 64");
     }
     if !(5..=7).contains(&o.table.format_version) {

@@ -306,6 +306,8 @@ impl Db {
         options: &ReadOptions,
     ) -> Vec<Result<Option<Vec<u8>>>> {
         let keys: Vec<(&C, K)> = keys.into_iter().collect();
+        // A secondary's snapshots hold nothing back: there, nothing may change meanwhile.
+        let _still = self.inner.is_secondary().then(|| self.inner.catching_up.read());
         // A snapshot, so that column families looked at one after another are seen at the same moment.
         let snapshot = options.snapshot.is_none().then(|| self.snapshot());
         let mut options = options.clone();

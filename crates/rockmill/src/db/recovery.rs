@@ -53,7 +53,12 @@ impl DbInner {
     /// Replays every WAL that may hold data which is in no table. With `flush_full`, memtables that fill up are
     /// written as tables (not yet in a MANIFEST: the caller writes a new one with the whole state).
     pub(crate) fn recover_wals(self: &Arc<Self>, logs: &[u64], flush_full: bool) -> Result<()> {
-        let oldest = self.state.lock().cfs.values().map(|c| c.log_number).min().unwrap_or(0);
+        let oldest = {
+            let state = self.state.lock();
+            let by_families = state.cfs.values().map(|c| c.log_number).min().unwrap_or(0);
+            // A WAL below that the directory still has may have lost its unsynced end: it says nothing about others.
+            by_families.max(state.wal_bound)
+        };
         let mut replay = Replay {
             next: self.last_sequence() + 1,
             hole: None,

@@ -9,7 +9,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::{InternalKey, SequenceNumber};
-use rockmill_format::log::{DamageKind, LogEncoder, LogEvent, LogReader, ReadBlock};
+use rockmill_format::log::{DamageKind, LogEncoder, LogEvent, LogReader, ReadBlock, block_start};
 use rockmill_io::{FileSystem, SequentialFile, WritableFile, WriteOptions};
 
 use super::{PurgeQueue, Version, VersionBuilder};
@@ -35,8 +35,8 @@ pub struct RecoveredCf {
 pub struct RecoveredState {
     /// Number of the MANIFEST that was read.
     pub manifest_number: u64,
-    /// Size in bytes of it.
-    pub manifest_size: u64,
+    /// Where its last edit ends, in bytes: a secondary instance reads on from here.
+    pub manifest_end: u64,
     /// Database id, if recorded.
     pub db_id: Option<String>,
     /// Next unused file number.
@@ -55,6 +55,15 @@ pub struct RecoveredState {
 
 /// A sequential file as the source of a [`LogReader`].
 pub struct LogSource(pub Box<dyn SequentialFile>);
+
+impl LogSource {
+    /// Opens a log to read on from `from`; the source for [`LogReader::resume`].
+    pub fn open(fs: &dyn FileSystem, path: &Path, from: u64) -> io::Result<Self> {
+        let mut file = fs.open_sequential(path)?;
+        file.skip(block_start(from))?;
+        Ok(Self(file))
+    }
+}
 
 impl ReadBlock for LogSource {
     type Error = io::Error;
@@ -130,30 +139,45 @@ pub fn recover_manifest(
         max_column_family: 0,
         wals: BTreeMap::new(),
     };
-    for_each_edit(fs, &path, &mut |edit| recovery.apply(edit))?;
-    let manifest_size = fs.file_size(&path).map_err(|e| Error::io(path.display(), &e))?;
-    recovery.finish(manifest_number, manifest_size)
+    let manifest_end = for_each_edit_from(fs, &path, 0, &mut |edit| recovery.apply(edit))?;
+    recovery.finish(manifest_number, manifest_end)
 }
 
 /// Calls `f` with each edit of the MANIFEST at `path`; the edits of an atomic group come only when it is whole.
 pub fn for_each_edit(fs: &dyn FileSystem, path: &Path, f: &mut dyn FnMut(VersionEdit) -> Result<()>) -> Result<()> {
-    let file = fs.open_sequential(path).map_err(|e| {
+    for_each_edit_from(fs, path, 0, f).map(drop)
+}
+
+/// [`for_each_edit`] from an offset where an edit ends (0: from the beginning). Returns where the last edit, or the
+/// last whole atomic group, ends.
+pub fn for_each_edit_from(
+    fs: &dyn FileSystem,
+    path: &Path,
+    from: u64,
+    f: &mut dyn FnMut(VersionEdit) -> Result<()>,
+) -> Result<u64> {
+    let source = LogSource::open(fs, path, from).map_err(|e| {
         let hint = if e.kind() == io::ErrorKind::NotFound { " (CURRENT names it, but it is missing)" } else { "" };
         Error::io(format_args!("cannot open {}{hint}", path.display()), &e)
     })?;
-    let mut reader = LogReader::new(LogSource(file), 0);
+    let mut reader = LogReader::resume(source, 0, from, false);
     let mut record = Vec::new();
     let mut group: Vec<VersionEdit> = Vec::new();
+    let mut end = from;
     loop {
         match reader.next_record(&mut record).map_err(|e| Error::io(path.display(), &e))? {
             LogEvent::Record { offset } => {
                 let edit = VersionEdit::decode(&record)
                     .map_err(|e| Error::format(path, &e).context(format_args!("version edit at offset {offset}")))?;
                 match edit.remaining_in_group {
-                    None if group.is_empty() => f(edit)?,
+                    None if group.is_empty() => {
+                        f(edit)?;
+                        end = reader.offset();
+                    }
                     Some(0) => {
                         group.push(edit);
                         group.drain(..).try_for_each(&mut *f)?;
+                        end = reader.offset();
                     }
                     Some(_) => group.push(edit),
                     None => {
@@ -168,7 +192,7 @@ pub fn for_each_edit(fs: &dyn FileSystem, path: &Path, f: &mut dyn FnMut(Version
             LogEvent::Damage { kind: DamageKind::CutTail, .. } => {}
             // A MANIFEST is synced before anything depends on it: damage before its end is never a crash's doing.
             LogEvent::Damage { error, .. } => return Err(Error::format(path, &error)),
-            LogEvent::End { .. } => return Ok(()),
+            LogEvent::End { .. } => return Ok(end),
         }
     }
 }
@@ -273,7 +297,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    fn finish(mut self, manifest_number: u64, manifest_size: u64) -> Result<RecoveredState> {
+    fn finish(mut self, manifest_number: u64, manifest_end: u64) -> Result<RecoveredState> {
         if !self.cfs.contains_key(&0) {
             self.create_cf(0, "default".to_owned(), None)?;
         }
@@ -299,7 +323,7 @@ impl Recovery<'_> {
         }
         Ok(RecoveredState {
             manifest_number,
-            manifest_size,
+            manifest_end,
             db_id: self.db_id,
             next_file_number: next_file_number.max(manifest_number + 1).max(self.log_number + 1),
             last_sequence,

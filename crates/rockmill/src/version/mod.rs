@@ -15,8 +15,8 @@ use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
 pub use manifest::{
-    CfOrder, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, recover_manifest,
-    set_current,
+    CfOrder, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit,
+    for_each_edit_from, recover_manifest, set_current,
 };
 
 /// Numbers of files that nothing refers to any more, waiting to be deleted.

@@ -1,0 +1,417 @@
+//! Secondary instances: readers that follow a database which another process (the primary) has open for writing
+//! (RocksDB's `DBImplSecondary`).
+//!
+//! A secondary takes no lock and changes nothing in the primary's directory. [`Db::try_catch_up_with_primary`] brings
+//! it to what the primary has done meanwhile:
+//!
+//! 1. New edits of the MANIFEST are applied; a new MANIFEST is read whole. Tables are opened now: an open one can be
+//!    read after the primary has deleted it.
+//! 2. New records of the WALs go into memtables. Those of a WAL that the column family no longer needs are dropped.
+//! 3. If the MANIFEST has grown during step 2, a WAL may have gone before it was read, and its data is in the new
+//!    tables: back to step 1.
+//! 4. The sequence number is raised, then readers get the new memtables and tables.
+//!
+//! Invariants: what is published is one point of the primary's history. A memtable that readers have is only ever
+//! appended to, above the sequence number they may see; after a change of tables, records go into a new memtable, so
+//! that readers of the old tables do not see what came after them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::batch::BatchRep;
+use rockmill_format::edit::VersionEdit;
+use rockmill_format::filename;
+use rockmill_format::log::{DamageKind, LogEvent, LogReader};
+
+use super::column_family::{CfData, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
+use super::open::{LEVELS_MAX, assemble, checked_column_families, comparator_named, recover};
+use super::recovery::wal_numbers;
+use super::super_version::SuperVersion;
+use super::switch::arena_block_size;
+use super::write::parts;
+use super::{Db, DbInner};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memtable::MemTable;
+use crate::options::{CfOptions, Options};
+use crate::version::{
+    LogSource, PurgeQueue, RecoveredState, Version, VersionBuilder, current_manifest, for_each_edit_from,
+    recover_manifest,
+};
+
+/// Times that a catch-up begins again because the primary has changed its files meanwhile.
+const ROUNDS_MAX: usize = 100;
+
+/// How far a secondary has read.
+pub(crate) struct Secondary {
+    wanted: BTreeMap<String, CfOptions>,
+    /// The MANIFEST, and where its last edit that was applied ends.
+    manifest: (u64, u64),
+    /// The versions are half applied: read the MANIFEST whole.
+    reload: bool,
+    cfs: BTreeMap<u32, SecondaryCf>,
+    /// WALs by number: where the last record that was applied ends, and whether the file is a recycled one.
+    wals: BTreeMap<u64, (u64, bool)>,
+    last_sequence: u64,
+}
+
+struct SecondaryCf {
+    data: Arc<CfData>,
+    version: Arc<Version>,
+    log_number: u64,
+    /// With the WAL whose records each holds, oldest first.
+    memtables: Vec<(u64, Arc<MemTable>)>,
+    /// The version is not the one that readers have.
+    changed: bool,
+    /// The newest memtable is not one that readers have.
+    unpublished: bool,
+    next_memtable: u64,
+}
+
+impl Db {
+    /// Opens a database that another process has open for writing, to follow it: a secondary instance. It sees the
+    /// database as it is now, until [`Self::try_catch_up_with_primary`]. `secondary_path` is a directory for its own
+    /// files (its info log); it is created. `max_open_files` must be -1, since the primary deletes tables.
+    ///
+    /// Iterators stay at the moment they were made. A snapshot holds the primary's compactions off nothing: use it
+    /// until the next catch-up only.
+    pub fn open_as_secondary(
+        options: &Options,
+        primary_path: impl AsRef<Path>,
+        secondary_path: impl AsRef<Path>,
+    ) -> Result<Self> {
+        Self::open_cf_as_secondary(options, primary_path, secondary_path, [DEFAULT_COLUMN_FAMILY_NAME])
+    }
+
+    /// Opens some column families as a secondary; see [`Self::open_as_secondary`].
+    pub fn open_cf_as_secondary(
+        options: &Options,
+        primary_path: impl AsRef<Path>,
+        secondary_path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Self> {
+        let cfs = cfs.into_iter().map(|n| ColumnFamilyDescriptor::new(n.as_ref(), options.clone()));
+        Self::open_cf_descriptors_as_secondary(options, primary_path, secondary_path, cfs)
+    }
+
+    /// Opens some column families as a secondary; see [`Self::open_as_secondary`].
+    pub fn open_cf_descriptors_as_secondary(
+        options: &Options,
+        primary_path: impl AsRef<Path>,
+        secondary_path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = ColumnFamilyDescriptor>,
+    ) -> Result<Self> {
+        let (path, own) = (primary_path.as_ref(), secondary_path.as_ref());
+        if options.db.max_open_files != -1 {
+            return Err(Error::invalid_argument(
+                "a secondary instance needs max_open_files = -1: it must keep tables open that the primary deletes",
+            ));
+        }
+        let wanted = checked_column_families(options, cfs.into_iter().collect())?;
+        let fs = &options.db.fs;
+        fs.create_dir(own, true).map_err(|e| Error::io(format_args!("cannot create {}", own.display()), &e))?;
+        let purge = Arc::new(PurgeQueue::default());
+        let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
+        let db = assemble(options, path, &wanted, Some(&recovered), purge, true)?;
+        let mut secondary = Secondary::new(&db, wanted, &recovered);
+        retry(&mut || secondary.catch_up(&db))?;
+        db.publish_cfs(&db.state.lock());
+        let _ = db.secondary.set(Mutex::new(secondary));
+        Ok(Self { inner: db, threads: Mutex::default() })
+    }
+
+    /// Brings a secondary instance to the primary's present state. An error leaves it where it was, to be tried again.
+    /// `NotSupported` for a database that was not opened as a secondary.
+    pub fn try_catch_up_with_primary(&self) -> Result<()> {
+        let db = &self.inner;
+        let Some(secondary) = db.secondary.get() else {
+            return Err(Error::not_supported(format!("{} is not open as a secondary instance", db.path.display())));
+        };
+        let mut secondary = secondary.lock();
+        retry(&mut || secondary.catch_up(db)).map_err(|e| e.context("cannot catch up with the primary"))
+    }
+}
+
+/// Again, as long as a file has gone since its name was read: the primary has put others in its place.
+fn retry<T>(f: &mut dyn FnMut() -> Result<T>) -> Result<T> {
+    let mut rounds = 0;
+    loop {
+        match f() {
+            Err(e) if e.is_missing_file() && rounds < ROUNDS_MAX => rounds += 1,
+            done => return done,
+        }
+    }
+}
+
+impl Secondary {
+    fn new(db: &DbInner, wanted: BTreeMap<String, CfOptions>, recovered: &RecoveredState) -> Self {
+        let state = db.state.lock();
+        let cf = |c: &super::CfState| SecondaryCf {
+            data: Arc::clone(&c.cf),
+            version: Arc::clone(&c.version),
+            log_number: c.log_number,
+            memtables: Vec::new(),
+            changed: true,
+            unpublished: false,
+            next_memtable: 1,
+        };
+        Self {
+            wanted,
+            manifest: (recovered.manifest_number, recovered.manifest_end),
+            reload: false,
+            cfs: state.cfs.iter().map(|(&id, c)| (id, cf(c))).collect(),
+            wals: BTreeMap::new(),
+            last_sequence: recovered.last_sequence,
+        }
+    }
+
+    fn catch_up(&mut self, db: &Arc<DbInner>) -> Result<()> {
+        for _ in 0..ROUNDS_MAX {
+            self.read_manifest(db)?;
+            self.open_tables(db)?;
+            self.read_wals(db)?;
+            if !self.manifest_has_grown(db)? {
+                self.publish(db);
+                return Ok(());
+            }
+        }
+        Err(Error::new(
+            ErrorKind::TryAgain,
+            format!("{}: the primary changed its tables {ROUNDS_MAX} times meanwhile", db.path.display()),
+        ))
+    }
+
+    fn read_manifest(&mut self, db: &DbInner) -> Result<()> {
+        let fs = &*db.opts.fs;
+        let number = current_manifest(fs, &db.path)?;
+        if self.reload || number != self.manifest.0 {
+            let mut order = |name: &str, stored: &str| {
+                let (cmp, levels) = match self.wanted.get(name) {
+                    Some(o) => (Arc::clone(&o.comparator), o.num_levels.max(1) as usize),
+                    None => (comparator_named(stored), LEVELS_MAX),
+                };
+                Ok((InternalKeyComparator::new(cmp), levels))
+            };
+            let recovered = recover_manifest(fs, &db.path, &db.purge, &mut order)?;
+            self.replace(recovered);
+            return Ok(());
+        }
+        let path = db.path.join(filename::manifest(number));
+        let mut edits = Vec::new();
+        let end = for_each_edit_from(fs, &path, self.manifest.1, &mut |edit| {
+            edits.push(edit);
+            Ok(())
+        })?;
+        // Until all are applied, some column families are ahead of others.
+        self.reload = true;
+        self.apply(db, edits).map_err(|e| e.context(path.display()))?;
+        self.reload = false;
+        self.manifest.1 = end;
+        Ok(())
+    }
+
+    fn apply(&mut self, db: &DbInner, edits: Vec<VersionEdit>) -> Result<()> {
+        let mut builders: BTreeMap<u32, VersionBuilder> = BTreeMap::new();
+        for edit in edits {
+            let id = edit.column_family;
+            self.last_sequence = self.last_sequence.max(edit.last_sequence.unwrap_or(0));
+            if edit.column_family_drop {
+                builders.remove(&id);
+                self.drop_cf(id);
+            }
+            let Some(cf) = self.cfs.get_mut(&id) else { continue };
+            cf.log_number = cf.log_number.max(edit.log_number.unwrap_or(0));
+            if !edit.new_files.is_empty() || !edit.deleted_files.is_empty() {
+                let fresh = || VersionBuilder::new(Arc::clone(&cf.version), Arc::clone(&db.purge));
+                builders.entry(id).or_insert_with(fresh).apply(&edit)?;
+            }
+        }
+        for (id, builder) in builders {
+            let version = Arc::new(builder.build()?);
+            if let Some(cf) = self.cfs.get_mut(&id) {
+                cf.version = version;
+                cf.changed = true;
+            }
+        }
+        self.drop_flushed_memtables();
+        Ok(())
+    }
+
+    /// Takes the state that a whole MANIFEST describes.
+    fn replace(&mut self, recovered: RecoveredState) {
+        self.manifest = (recovered.manifest_number, recovered.manifest_end);
+        self.reload = false;
+        self.last_sequence = self.last_sequence.max(recovered.last_sequence);
+        let mut gone: Vec<u32> = self.cfs.keys().copied().collect();
+        for new in recovered.column_families {
+            let Some(cf) = self.cfs.get_mut(&new.id) else { continue };
+            gone.retain(|&id| id != new.id);
+            let mut version = new.version;
+            // The same tables stay open.
+            let old: BTreeMap<u64, _> = cf.version.levels.iter().flatten().map(|f| (f.number(), f)).collect();
+            for f in version.levels.iter_mut().flatten() {
+                if let Some(same) = old.get(&f.number()).filter(|o| o.entry == f.entry) {
+                    *f = Arc::clone(same);
+                }
+            }
+            cf.version = Arc::new(version);
+            cf.log_number = cf.log_number.max(new.log_number);
+            cf.changed = true;
+        }
+        gone.into_iter().for_each(|id| self.drop_cf(id));
+        self.drop_flushed_memtables();
+    }
+
+    fn drop_cf(&mut self, id: u32) {
+        if let Some(cf) = self.cfs.remove(&id) {
+            cf.data.dropped.store(true, Ordering::Release);
+        }
+    }
+
+    fn drop_flushed_memtables(&mut self) {
+        for cf in self.cfs.values_mut() {
+            let log_number = cf.log_number;
+            cf.memtables.retain(|(wal, _)| *wal >= log_number);
+        }
+        let oldest = self.oldest_wal();
+        self.wals.retain(|&n, _| n >= oldest);
+    }
+
+    fn oldest_wal(&self) -> u64 {
+        self.cfs.values().map(|c| c.log_number).min().unwrap_or(u64::MAX)
+    }
+
+    fn open_tables(&self, db: &DbInner) -> Result<()> {
+        for cf in self.cfs.values() {
+            for f in cf.version.levels.iter().flatten().filter(|f| f.table.load().is_none()) {
+                db.table(f, &cf.data.cmp, db.cache_of(&cf.data).as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_wals(&mut self, db: &DbInner) -> Result<()> {
+        let names = db.opts.fs.list_dir(&db.path);
+        let names = names.map_err(|e| Error::io(format_args!("cannot list {}", db.path.display()), &e))?;
+        let oldest = self.oldest_wal();
+        for number in wal_numbers(&names).into_iter().filter(|&n| n >= oldest) {
+            self.read_wal(db, number)?;
+        }
+        Ok(())
+    }
+
+    fn read_wal(&mut self, db: &DbInner, number: u64) -> Result<()> {
+        let path = db.path.join(filename::wal(number));
+        let (from, recycled) = self.wals.get(&number).copied().unwrap_or_default();
+        let source = LogSource::open(&*db.opts.fs, &path, from)
+            .map_err(|e| Error::io(format_args!("cannot open WAL {}", path.display()), &e))?;
+        let mut reader = LogReader::resume(source, number, from, recycled);
+        let mut record = Vec::new();
+        loop {
+            let event = reader
+                .next_record(&mut record)
+                .map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))?;
+            match event {
+                LogEvent::Record { .. } => {
+                    record = self.apply_batch(number, record).map_err(|e| Error::format(&path, &e))?;
+                    self.wals.insert(number, (reader.offset(), reader.is_recycled()));
+                }
+                // The primary is writing here, or the rest is an earlier log's: what comes next is read next time.
+                LogEvent::End { .. }
+                | LogEvent::Damage {
+                    kind:
+                        DamageKind::CutTail | DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true },
+                    ..
+                } => return Ok(()),
+                LogEvent::Damage { error, .. } => return Err(Error::format(&path, &error)),
+            }
+        }
+    }
+
+    /// Applies a record of WAL `number`, and gives its buffer back.
+    fn apply_batch(&mut self, number: u64, record: Vec<u8>) -> rockmill_format::Result<Vec<u8>> {
+        let batch = BatchRep::from_bytes(record)?;
+        // The whole batch is checked before any of it is applied.
+        for r in batch.iter() {
+            r?;
+        }
+        let mut seq = batch.sequence();
+        for r in batch.iter() {
+            let Some((id, t, key, value)) = parts(&r?) else { continue };
+            if let Some(cf) = self.cfs.get_mut(&id)
+                && cf.log_number <= number
+            {
+                cf.memtable(number).add(seq, t, key, value);
+            }
+            seq += 1;
+        }
+        self.last_sequence = self.last_sequence.max(seq.saturating_sub(1));
+        Ok(batch.into_bytes())
+    }
+
+    fn manifest_has_grown(&self, db: &DbInner) -> Result<bool> {
+        let number = current_manifest(&*db.opts.fs, &db.path)?;
+        if number != self.manifest.0 {
+            return Ok(true);
+        }
+        let mut grown = false;
+        let path = db.path.join(filename::manifest(number));
+        for_each_edit_from(&*db.opts.fs, &path, self.manifest.1, &mut |_| {
+            grown = true;
+            Ok(())
+        })?;
+        Ok(grown)
+    }
+
+    fn publish(&mut self, db: &DbInner) {
+        let _alone = db.catching_up.write();
+        // First the number: a reader takes the tables first and the number after them.
+        db.last_sequence.fetch_max(self.last_sequence, Ordering::AcqRel);
+        let mut state = db.state.lock();
+        for (&id, cf) in &mut self.cfs {
+            let (mem, imm) = cf.readers_memtables();
+            let version = Arc::clone(&cf.version);
+            if let Some(c) = state.cfs.get_mut(&id) {
+                c.mem = Arc::clone(&mem);
+                c.version = Arc::clone(&version);
+                c.log_number = cf.log_number;
+            }
+            cf.data.current.store(Arc::new(SuperVersion { mem, imm, version }));
+            (cf.changed, cf.unpublished) = (false, false);
+        }
+    }
+}
+
+impl SecondaryCf {
+    /// The memtable for a record of WAL `number`.
+    fn memtable(&mut self, number: u64) -> Arc<MemTable> {
+        if let Some((wal, newest)) = self.memtables.last()
+            && *wal == number
+            && (self.unpublished || !self.changed)
+        {
+            return Arc::clone(newest);
+        }
+        let fresh = self.fresh_memtable();
+        self.memtables.push((number, Arc::clone(&fresh)));
+        self.unpublished = true;
+        fresh
+    }
+
+    fn fresh_memtable(&mut self) -> Arc<MemTable> {
+        self.next_memtable += 1;
+        let options = self.data.options.load();
+        Arc::new(MemTable::new(self.next_memtable, self.data.cmp.clone(), arena_block_size(&options)))
+    }
+
+    /// As a super version has them: the newest, and the others, newest first.
+    fn readers_memtables(&mut self) -> (Arc<MemTable>, Vec<Arc<MemTable>>) {
+        let mut all = self.memtables.iter().rev().map(|(_, m)| Arc::clone(m));
+        match all.next() {
+            Some(newest) => (newest, all.collect()),
+            None => (self.fresh_memtable(), Vec::new()),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Runs every example program and wants it to succeed: an example that no longer works is worse than none.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Benchmarks, which take long and check nothing; they are only compiled.
+const NOT_RUN: [&str; 2] = ["memtable_bench", "table_bench"];
+
+/// Cargo puts examples beside the folder of the test programs.
+fn folder() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows where it is");
+    test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").join("examples")
+}
+
+#[test]
+fn every_example_runs() {
+    // `cargo test` has built them; `cargo test --test examples` alone has not.
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--examples", "--manifest-path"]);
+    build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo runs").success(), "the examples do not compile");
+
+    let sources = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).expect("a folder");
+    let mut names: Vec<String> = sources
+        .map(|e| e.expect("a readable folder").path())
+        .filter(|p| p.extension().is_some_and(|e| e == "rs"))
+        .map(|p| p.file_stem().expect("a name").to_string_lossy().into_owned())
+        .filter(|n| !NOT_RUN.contains(&n.as_str()))
+        .collect();
+    names.sort();
+    assert!(names.len() > 2, "the examples were not found");
+    let mut failed = Vec::new();
+    for name in &names {
+        let done = Command::new(folder().join(name)).output().unwrap_or_else(|e| panic!("{name} does not start: {e}"));
+        println!("{name}: {}", done.status);
+        if !done.status.success() {
+            let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+            failed.push(format!("{name}: {}\n{out}{err}", done.status));
+        }
+    }
+    assert!(failed.is_empty(), "{} examples failed:\n{}", failed.len(), failed.join("\n"));
+}
