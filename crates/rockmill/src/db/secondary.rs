@@ -35,6 +35,7 @@ use super::switch::arena_block_size;
 use super::write::parts;
 use super::{Db, DbInner};
 use crate::error::{Error, ErrorKind, Result};
+use crate::info_log::InfoLog;
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, Options};
 use crate::version::{
@@ -115,7 +116,7 @@ impl Db {
         fs.create_dir(own, true).map_err(|e| Error::io(format_args!("cannot create {}", own.display()), &e))?;
         let purge = Arc::new(PurgeQueue::default());
         let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
-        let db = assemble(options, path, &wanted, Some(&recovered), purge, true)?;
+        let db = assemble(options, path, &wanted, Some(&recovered), purge, true, InfoLog::begin(&options.db, own))?;
         let mut secondary = Secondary::new(&db, wanted, &recovered);
         retry(&mut || secondary.catch_up(&db))?;
         db.publish_cfs(&db.state.lock());
