@@ -15,6 +15,7 @@ use rockmill_format::compression::CompressionType;
 use rockmill_format::properties::TableProperties;
 
 pub use crate::compaction::CompactionReason;
+pub use crate::compaction::filter::TableFileCreationReason;
 use crate::error::Error;
 use crate::info_log::{InfoLog, log_error};
 
@@ -90,18 +91,6 @@ pub enum WriteStallCondition {
     Delayed,
     /// They wait.
     Stopped,
-}
-
-/// Why a table file was written (RocksDB's `TableFileCreationReason`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TableFileCreationReason {
-    /// A flush.
-    #[default]
-    Flush,
-    /// A compaction.
-    Compaction,
-    /// The replay of a WAL while the database opened.
-    Recovery,
 }
 
 /// A flush. `file_*`, `table_properties` and the numbers are known when it is done; a flush of which nothing survives

@@ -12,6 +12,7 @@ pub mod memtable;
 pub mod merge_iter;
 pub mod merge_operator;
 pub mod options;
+pub mod perf;
 pub mod range_del;
 pub mod rate_limiter;
 mod sst_file_writer;

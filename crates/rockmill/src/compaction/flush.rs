@@ -80,6 +80,7 @@ fn write(
         output_bytes: files.iter().map(|f| f.size).sum(),
         input_records: resolved.input_records,
         output_records: resolved.output_records,
+        dropped: resolved,
         subcompactions: 1,
         ..JobStats::default()
     };

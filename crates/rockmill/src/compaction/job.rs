@@ -61,6 +61,7 @@ pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
     for part in parts {
         stats.input_records += part.stats.input_records;
         stats.output_records += part.stats.output_records;
+        stats.dropped.add(&part.stats);
         stats.cpu_micros += part.cpu_micros;
         stats.output_bytes += part.files.iter().map(|f| f.size).sum::<u64>();
         output.files.extend(part.files);

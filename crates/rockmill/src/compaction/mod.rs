@@ -1,5 +1,6 @@
 //! Compaction: choose (strategy), plan, run (merge engine), resolve, build, commit. See `docs/compaction.md`.
 
+pub mod events;
 pub mod filter;
 pub mod flush;
 pub mod job;
@@ -31,6 +32,8 @@ use crate::options::{CfOptions, DbOptions};
 use crate::rate_limiter::{IoPriority, Limit};
 use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
+pub use events::JobEvents;
+use resolve::ResolveStats;
 
 /// How compactions read and merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -171,6 +174,8 @@ pub struct JobContext {
     pub shutdown: Arc<AtomicBool>,
     /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
     pub urgent: Arc<AtomicBool>,
+    /// Where events go.
+    pub events: JobEvents,
 }
 
 impl JobContext {
@@ -198,6 +203,8 @@ pub struct JobStats {
     pub cpu_micros: u64,
     /// Subcompactions it was split over.
     pub subcompactions: u64,
+    /// What became of the entries that did not survive.
+    pub dropped: ResolveStats,
 }
 
 /// What a job made: files written, synced and closed, not yet live.

@@ -147,7 +147,9 @@ impl<'a> Outputs<'a> {
                 builder.add_range_tombstone(begin, end, seq)
             })?;
         }
-        let summary = open.builder.finish().map_err(|e| e.context(open.path.display()))?;
+        let done = open.builder.finish().map_err(|e| e.context(open.path.display()));
+        self.ctx.table_written(open.number, &open.path, &done);
+        let summary = done?;
         let mut entry = file_entry(self.ctx, self.plan, open.number, &summary);
         entry.compensated_range_deletion_size = dead_below;
         self.files.push(entry);

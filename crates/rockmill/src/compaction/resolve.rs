@@ -57,6 +57,19 @@ pub struct ResolveStats {
     pub filtered: u64,
 }
 
+impl ResolveStats {
+    /// Adds those of another part of the job.
+    pub fn add(&mut self, o: &Self) {
+        self.input_records += o.input_records;
+        self.output_records += o.output_records;
+        self.hidden += o.hidden;
+        self.obsolete += o.obsolete;
+        self.range_deleted += o.range_deleted;
+        self.merged += o.merged;
+        self.filtered += o.filtered;
+    }
+}
+
 /// The surviving entries of a merge.
 pub struct Resolver<'a, S> {
     input: S,

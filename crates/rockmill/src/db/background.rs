@@ -11,14 +11,15 @@ use std::thread::JoinHandle;
 use rockmill_format::edit::VersionEdit;
 
 use super::column_family::CfData;
+use super::events::FlushEvent;
 use super::install::add_files;
-use super::stats::count;
 use super::tables::CfTables;
-use super::{CfState, DbInner, State};
+use super::{CfState, DbInner, State, timer};
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::strategy::{leveled, score};
-use crate::compaction::{Compaction, JobContext, JobStats, flush, job};
+use crate::compaction::{Compaction, JobContext, JobEvents, JobOutput, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions};
 
@@ -45,6 +46,7 @@ pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
     for i in 0..compactions {
         spawn(format!("rockmill:comp{i}"), compaction_thread)?;
     }
+    spawn("rockmill:timer".to_owned(), timer::run)?;
     Ok(threads)
 }
 
@@ -64,6 +66,7 @@ struct FlushPick {
     cf: Arc<CfData>,
     mems: Vec<Arc<MemTable>>,
     epoch: u64,
+    reason: FlushReason,
 }
 
 fn flush_thread(db: &Arc<DbInner>) {
@@ -95,13 +98,15 @@ fn flush_thread(db: &Arc<DbInner>) {
         if let Err(e) = done
             && e.kind() != ErrorKind::ColumnFamilyDropped
         {
-            db.set_background_error(&format!("a flush of column family {:?}", cf.name), &e);
+            let what = format!("a flush of column family {:?}", cf.name);
+            db.set_background_error(BackgroundErrorReason::Flush, &what, &e);
         }
         db.progress.notify_all();
         db.work.notify_all();
         drop(pick);
         db.delete_obsolete_wals();
         db.delete_purged_files();
+        db.tell_waiting();
     }
 }
 
@@ -123,6 +128,7 @@ fn pick_flush(state: &mut State) -> Option<FlushPick> {
             cf: Arc::clone(&c.cf),
             mems: c.imm.iter().map(|i| Arc::clone(&i.mem)).collect(),
             epoch: c.next_epoch,
+            reason: std::mem::replace(&mut c.flush_reason, FlushReason::WriteBufferFull),
         });
     }
     None
@@ -148,10 +154,11 @@ fn compaction_thread(db: &Arc<DbInner>) {
             && !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped)
         {
             let what = format!("a compaction of column family {:?} into level {}", cf.name, compaction.output_level);
-            db.set_background_error(&what, &e);
+            db.set_background_error(BackgroundErrorReason::Compaction, &what, &e);
         }
         drop(compaction);
         db.delete_purged_files();
+        db.tell_waiting();
     }
 }
 
@@ -210,7 +217,7 @@ impl DbInner {
         self.work.notify_all();
     }
 
-    pub fn job_context(self: &Arc<Self>, cf: &CfData) -> JobContext {
+    pub fn job_context(self: &Arc<Self>, cf: &CfData, job: u64, reason: TableFileCreationReason) -> JobContext {
         let next = Arc::clone(&self.next_file);
         JobContext {
             fs: Arc::clone(&self.opts.fs),
@@ -227,6 +234,7 @@ impl DbInner {
             db_id: self.db_id.clone(),
             db_session_id: self.session_id.clone(),
             shutdown: Arc::clone(&self.shutdown),
+            events: JobEvents { log: self.log.clone(), job, reason, ..JobEvents::default() },
             urgent: Arc::clone(&self.urgent),
         }
     }
@@ -244,7 +252,10 @@ impl DbInner {
         if self.state.lock().cfs.len() > 1 {
             self.wal.lock().sync_older()?;
         }
-        let built = flush::build_l0(&pick.mems, &self.job_context(&pick.cf), TableFileCreationReason::Flush)?;
+        let event = FlushEvent { job: self.new_job(), reason: pick.reason, memtables: pick.mems.len() };
+        self.flush_begins(&pick.cf, &event, &pick.mems);
+        let ctx = self.job_context(&pick.cf, event.job, TableFileCreationReason::Flush);
+        let built = flush::build_l0(&pick.mems, &ctx, TableFileCreationReason::Flush)?;
         self.sync_dir()?;
         let (mut entries, mut stats) = (Vec::new(), JobStats::default());
         if let Some((mut entry, s)) = built {
@@ -253,6 +264,7 @@ impl DbInner {
             stats = s;
         }
         let written: Vec<u64> = entries.iter().map(|e| e.number).collect();
+        let entry = entries.first().cloned();
         let n = pick.mems.len();
         let mut edit = add_files(0, entries);
         edit.log_number = {
@@ -270,8 +282,8 @@ impl DbInner {
             self.remove_outputs(&written, done.as_ref().err());
         }
         done?;
-        count(&self.stats.flushes, 1);
-        count(&self.stats.flush_bytes, stats.output_bytes);
+        let table = ctx.events.written.lock().pop();
+        self.flush_ended(&pick.cf, &event, entry.as_ref(), &stats, table.as_ref());
         Ok(())
     }
 
@@ -293,6 +305,13 @@ impl DbInner {
 
     /// Runs a compaction and commits it.
     pub fn run_compaction(self: &Arc<Self>, cf: &Arc<CfData>, compaction: &Compaction) -> Result<JobStats> {
+        let job = self.compaction_begins(cf, compaction);
+        let done = self.compact(cf, compaction, job);
+        self.compaction_ended(cf, compaction, job, &done);
+        done.map(|output| output.stats)
+    }
+
+    fn compact(self: &Arc<Self>, cf: &Arc<CfData>, compaction: &Compaction, job: u64) -> Result<JobOutput> {
         let mut edit = VersionEdit::default();
         for (level, files) in &compaction.inputs {
             edit.deleted_files.extend(files.iter().map(|f| (*level as u32, f.number())));
@@ -301,24 +320,17 @@ impl DbInner {
             let files = compaction.inputs.iter().flat_map(|(_, files)| files);
             edit.new_files = files.map(|f| (compaction.output_level as u32, f.entry.clone())).collect();
             self.log_and_apply(cf, edit, |_| {})?;
-            count(&self.stats.trivial_moves, 1);
-            return Ok(JobStats::default());
+            return Ok(JobOutput::default());
         }
-        let output = job::run(compaction, &self.job_context(cf))?;
+        let ctx = self.job_context(cf, job, TableFileCreationReason::Compaction);
+        let output = job::run(compaction, &ctx)?;
         self.sync_dir()?;
         let written: Vec<u64> = output.files.iter().map(|e| e.number).collect();
-        edit.new_files = output.files.into_iter().map(|f| (compaction.output_level as u32, f)).collect();
+        edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
         let done = self.log_and_apply(cf, edit, |_| {});
         if done.is_err() {
             self.remove_outputs(&written, done.as_ref().err());
         }
-        done?;
-        let s = output.stats;
-        count(&self.stats.compactions, 1);
-        count(&self.stats.compact_read_bytes, s.input_bytes);
-        count(&self.stats.compact_write_bytes, s.output_bytes);
-        count(&self.stats.compact_micros, s.wall_micros);
-        count(&self.stats.compact_cpu_micros, s.cpu_micros);
-        Ok(s)
+        done.map(|()| output)
     }
 }

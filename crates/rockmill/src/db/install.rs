@@ -12,6 +12,7 @@ use super::super_version::SuperVersion;
 use super::{CfState, DbInner, State};
 use crate::compaction::strategy::score;
 use crate::error::{Error, Result};
+use crate::event_listener::WriteStallCondition;
 use crate::version::{FileMeta, ManifestWriter, VersionBuilder};
 
 impl CfState {
@@ -136,13 +137,13 @@ impl DbInner {
 
     /// Recomputes how much writers are to be slowed, from every column family.
     pub fn update_pressure(&self, state: &State) {
-        let mut worst = (0.0, StallReason::None);
-        let mut raise = |p: f64, why| {
-            if p > worst.0 {
-                worst = (p, why);
-            }
-        };
-        for c in state.cfs.values() {
+        let mut worst = (0.0, StallReason::None, 0);
+        for (&id, c) in &state.cfs {
+            let mut raise = |p: f64, why| {
+                if p > worst.0 {
+                    worst = (p, why, id);
+                }
+            };
             let o = c.cf.options.load();
             if o.disable_auto_compactions {
                 continue; // nothing would ever lower the debt
@@ -160,29 +161,41 @@ impl DbInner {
             }
         }
         self.controller.set(worst.0, worst.1, self.live().delayed_write_rate);
-        let stopped = self.stop_reason(state).is_some();
-        self.urgent.store(stopped || worst.0 > 0.0, Ordering::Relaxed);
-        if stopped {
+        let stopped = self.stop_cause(state);
+        self.urgent.store(stopped.is_some() || worst.0 > 0.0, Ordering::Relaxed);
+        if stopped.is_some() {
             self.attention.store(true, Ordering::Release);
+        }
+        match stopped {
+            Some(cause) => self.note_stall(state, WriteStallCondition::Stopped, Some(cause)),
+            None if worst.0 > 0.0 => {
+                self.note_stall(state, WriteStallCondition::Delayed, Some((worst.2, worst.1)));
+            }
+            None => self.note_stall(state, WriteStallCondition::Normal, None),
         }
     }
 
     /// Why writers must wait now, if they must.
     pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
-        for c in state.cfs.values() {
+        self.stop_cause(state).map(|(_, why)| why)
+    }
+
+    /// The same with the column family that is the cause.
+    fn stop_cause(&self, state: &State) -> Option<(u32, StallReason)> {
+        for (&id, c) in &state.cfs {
             let o = c.cf.options.load();
             if c.imm.len() >= o.max_write_buffer_number.max(1) as usize {
-                return Some(StallReason::Memtables);
+                return Some((id, StallReason::Memtables));
             }
             if o.disable_auto_compactions {
                 continue;
             }
             if c.version.levels[0].len() >= o.level0_stop_writes_trigger.max(1) as usize {
-                return Some(StallReason::L0Files);
+                return Some((id, StallReason::L0Files));
             }
             let hard = o.hard_pending_compaction_bytes_limit;
             if hard > 0 && c.scores.pending_bytes >= hard {
-                return Some(StallReason::PendingCompactionBytes);
+                return Some((id, StallReason::PendingCompactionBytes));
             }
         }
         None
@@ -240,9 +253,11 @@ impl DbInner {
         }
         for number in self.purge.take() {
             let path = self.path.join(filename::table(number));
-            if self.opts.fs.remove(&path).is_err() {
-                let _ = self.opts.fs.remove(&path.with_extension("ldb"));
+            let mut done = self.opts.fs.remove(&path);
+            if done.is_err() && self.opts.fs.remove(&path.with_extension("ldb")).is_ok() {
+                done = Ok(());
             }
+            self.table_deleted(number, &path, &done);
         }
     }
 }

@@ -9,6 +9,7 @@ use super::column_family::CfData;
 use super::{AsColumnFamilyRef, Db, DbInner};
 use crate::compaction::strategy::manual::{self, ManualPick, ManualStep, ManualWalk};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::FlushReason;
 use crate::options::{CompactOptions, FlushOptions};
 
 /// How long a wait lasts before the condition is looked at again by itself.
@@ -49,6 +50,16 @@ impl Db {
 
     /// Writes the memtables of several column families as tables.
     pub fn flush_cfs_opt<C: AsColumnFamilyRef>(&self, cfs: &[C], options: &FlushOptions) -> Result<()> {
+        self.flush_cfs_for(cfs, options, FlushReason::ManualFlush)
+    }
+
+    /// The same, for a reason that listeners are told.
+    pub(crate) fn flush_cfs_for<C: AsColumnFamilyRef>(
+        &self,
+        cfs: &[C],
+        options: &FlushOptions,
+        reason: FlushReason,
+    ) -> Result<()> {
         let db = &self.inner;
         db.check_writable()?;
         let mut waiting_for = Vec::new();
@@ -75,11 +86,13 @@ impl Db {
                     && !c.imm.is_empty()
                 {
                     c.flush_requested = true;
+                    c.flush_reason = reason;
                     waiting_for.push((cf.id(), mem_id));
                 }
             }
         }
         db.work.notify_all();
+        db.tell_waiting();
         if !options.wait {
             return Ok(());
         }
@@ -144,7 +157,8 @@ impl Db {
         {
             return Err(Error::invalid_argument("compact_range: the end comes before the start"));
         }
-        self.flush_cf(&super::ColumnFamily { data: Arc::clone(cf) })?;
+        let whole = super::ColumnFamily { data: Arc::clone(cf) };
+        self.flush_cfs_for(&[whole], &FlushOptions::default(), FlushReason::ManualCompaction)?;
         if options.exclusive_manual_compaction {
             let mut state = db.state.lock();
             state.exclusive_manual += 1;
@@ -283,6 +297,7 @@ impl DbInner {
             self.end_compaction(cf, &compaction);
             drop(compaction);
             self.delete_purged_files();
+            self.tell_waiting();
             done?;
             match next {
                 Some(next) => from = Some(next),

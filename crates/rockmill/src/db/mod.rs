@@ -20,10 +20,12 @@ mod background;
 mod batch;
 mod checkpoint;
 mod column_family;
+mod events;
 mod install;
 mod iterator;
 mod manual;
 mod open;
+mod open_log;
 mod options_file;
 mod properties;
 mod range_view;
@@ -37,6 +39,7 @@ mod stats;
 mod super_version;
 mod switch;
 mod tables;
+mod timer;
 mod wal;
 mod write;
 
@@ -54,8 +57,8 @@ use rockmill_io::FileLock;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::score::LevelScores;
 use crate::error::{Error, Result};
-use crate::event_listener::EventListener;
-use crate::info_log::InfoLog;
+use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason, WriteStallCondition};
+use crate::info_log::{Alarm, InfoLog, log_info};
 use crate::memtable::MemTable;
 use crate::options::DbOptions;
 use crate::table::BlockCache;
@@ -73,6 +76,7 @@ pub use stall::StallReason;
 pub use stats::DbCounters;
 
 use column_family::CfData;
+use events::{CfJobStats, Later};
 pub(crate) use open::new_session_id;
 use secondary::Secondary;
 use snapshot::SnapshotList;
@@ -130,6 +134,12 @@ pub(crate) struct DbInner {
     pub controller: WriteController,
     pub stats: InternalStats,
     pub log: InfoLog,
+    /// Wakes the timer thread.
+    pub alarm: Arc<Alarm>,
+    /// Calls of listeners that wait until no lock is held.
+    pub later: Later,
+    /// How writers were treated when listeners were last told. A leaf lock.
+    pub stall_condition: Mutex<WriteStallCondition>,
     /// Number of the last background job, for the info log and listeners.
     pub last_job: AtomicU64,
     /// Tables open now, oldest first, when `max_open_files` bounds them.
@@ -192,9 +202,12 @@ pub(crate) struct CfState {
     pub next_mem_id: u64,
     /// Flush what is immutable even if it is fewer than `min_write_buffer_number_to_merge`.
     pub flush_requested: bool,
+    /// Why the next flush happens.
+    pub flush_reason: FlushReason,
     pub flushing: bool,
     /// Compactions of this column family that are running, for `stats` and for drops.
     pub compacting: usize,
+    pub job_stats: CfJobStats,
 }
 
 impl DbInner {
@@ -251,7 +264,10 @@ impl DbInner {
     }
 
     /// Makes the store read-only for a stated reason. The first error stays.
-    pub fn set_background_error(&self, what: &str, error: &Error) {
+    pub fn set_background_error(&self, reason: BackgroundErrorReason, what: &str, error: &Error) {
+        if error.kind() != crate::ErrorKind::ShutdownInProgress {
+            self.note_background_error(reason, error);
+        }
         let mut state = self.state.lock();
         state.background_errors += 1;
         if state.background_error.is_none() && error.kind() != crate::ErrorKind::ShutdownInProgress {
@@ -309,6 +325,7 @@ impl Db {
         drop(self.inner.state.lock());
         self.inner.work.notify_all();
         self.inner.progress.notify_all();
+        self.inner.alarm.ring();
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
         }
@@ -321,6 +338,7 @@ impl Db {
         } else {
             self.inner.shutdown.store(true, Ordering::Release);
             self.inner.work.notify_all();
+            self.inner.alarm.ring();
         }
     }
 }
@@ -329,6 +347,7 @@ impl Drop for Db {
     fn drop(&mut self) {
         let db = &self.inner;
         if !db.read_only {
+            log_info!(db.log, "Shutdown: canceling all background work");
             let unlogged = db.unlogged.load(Ordering::Acquire);
             if unlogged && !db.live().avoid_flush_during_shutdown && !db.shutdown.load(Ordering::Acquire) {
                 // Nobody can be told of a failure here; the data was written without a WAL, so its loss in a crash was
@@ -341,6 +360,9 @@ impl Drop for Db {
         if let Some(wal) = db.wal.lock().current.as_mut() {
             let _ = wal.close();
         }
+        db.tell_waiting();
+        log_info!(db.log, "Shutdown complete");
+        db.log.write_out();
         db.lock.lock().take();
     }
 }

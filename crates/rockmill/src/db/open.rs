@@ -20,10 +20,11 @@ use rockmill_format::comparator::{
 };
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename::{self, FileType};
-use rockmill_io::FileSystem;
+use rockmill_io::{FileLock, FileSystem};
 
 use super::background;
 use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
+use super::open_log;
 use super::recovery::{largest_epoch, wal_numbers};
 use super::super_version::SuperVersion;
 use super::switch::arena_block_size;
@@ -32,7 +33,8 @@ use super::{CfMap, CfState, Db, DbInner, State};
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, ErrorKind, Result};
-use crate::info_log::InfoLog;
+use crate::event_listener::FlushReason;
+use crate::info_log::{Alarm, InfoLog, log_error, log_info};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::table::BlockCache;
@@ -246,6 +248,9 @@ impl Db {
         drop(manifest);
         db.progress.notify_all();
         db.delete_obsolete_wals();
+        log_info!(db.log, "Dropped column family with id {}", cf.id());
+        let name = name.to_owned();
+        db.notify_later(move |l| l.on_column_family_handle_deletion_started(&name));
         Ok(())
     }
 
@@ -268,7 +273,10 @@ impl Db {
         let ids: Vec<u32> = {
             let mut state = db.state.lock();
             state.background_error = None;
-            state.cfs.values_mut().for_each(|c| c.flush_requested = true);
+            for c in state.cfs.values_mut() {
+                c.flush_requested = true;
+                c.flush_reason = FlushReason::ErrorRecovery;
+            }
             state.cfs.iter().filter(|(_, c)| !c.mem.is_empty()).map(|(&id, _)| id).collect()
         };
         for id in ids {
@@ -338,7 +346,29 @@ fn open(
         check_is_database(db_options, path)?;
     }
 
-    let log = InfoLog::default();
+    let alarm = Arc::new(Alarm::default());
+    let log = if read_only { InfoLog::default() } else { InfoLog::begin(db_options, path, &alarm) };
+    open_log::begin(&log, db_options, &wanted, path);
+    let opened = open_files(options, path, wanted, exists, read_only, error_if_wal_exists, (log.clone(), alarm), lock);
+    if let Err(e) = &opened {
+        log_error!(log, "DB::Open() failed: {e}");
+    }
+    opened
+}
+
+/// Steps 2 to 5 of opening.
+#[expect(clippy::too_many_arguments, reason = "each one is a separate fact of the request")]
+fn open_files(
+    options: &Options,
+    path: &Path,
+    wanted: BTreeMap<String, CfOptions>,
+    exists: bool,
+    read_only: bool,
+    error_if_wal_exists: bool,
+    log: (InfoLog, Arc<Alarm>),
+    lock: Option<Box<dyn FileLock>>,
+) -> Result<Db> {
+    let (db_options, fs) = (&options.db, &options.db.fs);
     let purge = Arc::new(PurgeQueue::default());
     let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
     let db = assemble(options, path, &wanted, recovered.as_ref(), purge, read_only, log)?;
@@ -363,7 +393,9 @@ fn open(
     db.recover_wals(&logs, true)?;
     finish_open(&db, &wanted, recovered.is_none())?;
     db.remove_orphans();
+    db.log_opened();
     let threads = background::start(&db)?;
+    log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
     Ok(Db { inner: db, threads: Mutex::new(threads) })
 }
 
@@ -477,7 +509,7 @@ pub(super) fn assemble(
     recovered: Option<&RecoveredState>,
     purge: Arc<PurgeQueue>,
     read_only: bool,
-    log: InfoLog,
+    (log, alarm): (InfoLog, Arc<Alarm>),
 ) -> Result<Arc<DbInner>> {
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64| {
@@ -550,6 +582,9 @@ pub(super) fn assemble(
         controller: super::stall::WriteController::default(),
         stats: super::stats::InternalStats::default(),
         log,
+        alarm,
+        later: Default::default(),
+        stall_condition: Mutex::default(),
         last_job: AtomicU64::new(0),
         open_tables: Mutex::default(),
         lock: Mutex::new(None),
@@ -589,8 +624,10 @@ fn new_cf_state(
         scores,
         next_mem_id: 1,
         flush_requested: false,
+        flush_reason: FlushReason::WriteBufferFull,
         flushing: false,
         compacting: 0,
+        job_stats: Default::default(),
     }
 }
 

@@ -205,6 +205,18 @@ fn levels(c: &CfState) -> Vec<LevelStats> {
     c.version.levels.iter().enumerate().map(level).collect()
 }
 
+impl super::DbInner {
+    /// `rocksdb.stats` of every column family.
+    pub(crate) fn stats_text(&self) -> String {
+        let state = self.state.lock();
+        let mut s = format!("{:?}\n", self.stats.read());
+        for c in state.cfs.values() {
+            s.push_str(&level_table(c));
+        }
+        s
+    }
+}
+
 fn level_table(c: &CfState) -> String {
     let mut s = String::from("Level    Files        Bytes       Target    Score  Compacting\n");
     for l in levels(c) {

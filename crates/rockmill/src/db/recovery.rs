@@ -241,9 +241,10 @@ impl DbInner {
             let mem = std::mem::replace(&mut c.mem, fresh);
             (Arc::clone(&c.cf), mem, Arc::clone(&c.version), c.next_epoch)
         };
-        if let Some((mut entry, _)) =
-            flush::build_l0(&[mem], &self.job_context(&cf), TableFileCreationReason::Recovery)?
-        {
+        if let Some((mut entry, _)) = {
+            let reason = TableFileCreationReason::Recovery;
+            flush::build_l0(&[mem], &self.job_context(&cf, 0, reason), reason)?
+        } {
             entry.epoch_number = epoch;
             let mut builder = VersionBuilder::new(base, Arc::clone(&self.purge));
             builder.apply(&add_files(0, [entry]))?;

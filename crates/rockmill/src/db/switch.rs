@@ -10,6 +10,7 @@ use rockmill_io::WriteOptions as FileWriteOptions;
 use super::wal::WalWriter;
 use super::{DbInner, ImmTable};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::BackgroundErrorReason;
 use crate::memtable::MemTable;
 use crate::options::WriteOptions;
 
@@ -120,6 +121,7 @@ impl DbInner {
             let fresh =
                 Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options.load())));
             let full = std::mem::replace(&mut c.mem, fresh);
+            self.memtable_sealed(&c.cf, &full);
             c.imm.push_back(ImmTable { mem: full, wal: c.mem_wal });
             c.mem_wal = wal_number;
             c.publish();
@@ -145,7 +147,7 @@ impl DbInner {
             Ok(w) => w,
             Err(e) => {
                 drop(wal);
-                self.set_background_error("the creation of a WAL", &e);
+                self.set_background_error(BackgroundErrorReason::WriteCallback, "the creation of a WAL", &e);
                 return Err(e);
             }
         };

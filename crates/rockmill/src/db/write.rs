@@ -21,6 +21,7 @@ use rockmill_format::{SequenceNumber, ValueType};
 use super::stats::count;
 use super::{AsColumnFamilyRef, ColumnFamily, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::BackgroundErrorReason;
 use crate::options::WriteOptions;
 
 /// Bytes of batches in one group at most (RocksDB's `max_write_batch_group_size_bytes`).
@@ -206,6 +207,7 @@ impl DbInner {
         };
         let result = self.lead_group(rep, options);
         drop(leadership);
+        self.tell_waiting();
         result
     }
 
@@ -231,7 +233,7 @@ impl DbInner {
                 *m.result.lock() = Err(e.clone());
                 m.wake(DONE);
             }
-            self.set_background_error("a write to the WAL", e);
+            self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
             return logged;
         }
         let parallel = self.opts.allow_concurrent_memtable_write && !members.is_empty();
@@ -528,7 +530,7 @@ impl Db {
             let _alone = self.inner.lead_alone();
             let done = self.inner.wal.lock().sync();
             if let Err(e) = &done {
-                self.inner.set_background_error("a sync of the WAL", e);
+                self.inner.set_background_error(BackgroundErrorReason::WriteCallback, "a sync of the WAL", e);
             }
             return done;
         }

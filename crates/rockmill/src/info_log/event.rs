@@ -15,6 +15,11 @@ impl Event {
         Self { text: format!("{{\"time_micros\": {}", clock.now_micros()) }.text("event", kind)
     }
 
+    /// The same of a background job, whose number stands first.
+    pub fn of_job(clock: &dyn Clock, job: u64, kind: &str) -> Self {
+        Self { text: format!("{{\"time_micros\": {}", clock.now_micros()) }.number("job", job).text("event", kind)
+    }
+
     fn key(&mut self, key: &str) {
         let _ = write!(self.text, ", \"{key}\": ");
     }

@@ -101,8 +101,30 @@ struct Pending {
     lines: Vec<u8>,
     /// Head lines, which files that follow begin with, too.
     headers: Vec<u8>,
-    /// The writing thread should not wait any longer.
-    urgent: bool,
+}
+
+/// Ends the sleep of the thread that writes the log.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    ringing: Mutex<bool>,
+    rung: Condvar,
+}
+
+impl Alarm {
+    /// Sleeps until the alarm rings or `time` has gone by.
+    pub fn wait(&self, time: Duration) {
+        let mut ringing = self.ringing.lock();
+        if !*ringing {
+            self.rung.wait_for(&mut ringing, time);
+        }
+        *ringing = false;
+    }
+
+    /// Ends the present sleep, or the next one at once.
+    pub fn ring(&self) {
+        *self.ringing.lock() = true;
+        self.rung.notify_all();
+    }
 }
 
 struct Inner {
@@ -111,7 +133,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     pending: Mutex<Pending>,
     lost: AtomicU64,
-    wake: Condvar,
+    /// Rings when many lines wait.
+    alarm: Arc<Alarm>,
 }
 
 impl Drop for Inner {
@@ -136,7 +159,7 @@ impl fmt::Debug for InfoLog {
 impl InfoLog {
     /// Begins a log for the database at `dir`: the user's logger, or a new file, the file of before being renamed. A
     /// file that cannot be made gives a log that takes nothing.
-    pub fn begin(options: &DbOptions, dir: &Path) -> Self {
+    pub fn begin(options: &DbOptions, dir: &Path, alarm: &Arc<Alarm>) -> Self {
         let (sink, level) = match &options.info_logger {
             Some(logger) => (Sink::Callback(logger.clone()), logger.level),
             None => match LogFile::begin(options, dir) {
@@ -150,7 +173,7 @@ impl InfoLog {
             clock: Arc::clone(&options.clock),
             pending: Mutex::default(),
             lost: AtomicU64::new(0),
-            wake: Condvar::new(),
+            alarm: Arc::clone(alarm),
         })))
     }
 
@@ -176,24 +199,6 @@ impl InfoLog {
     pub fn write_out(&self) {
         if let Some(inner) = &self.0 {
             inner.write_out();
-        }
-    }
-
-    /// Waits until many lines wait, `time` has gone by, or `wake_writer` was called.
-    pub fn wait(&self, time: Duration) {
-        let Some(inner) = &self.0 else { return };
-        let mut pending = inner.pending.lock();
-        if !pending.urgent {
-            inner.wake.wait_for(&mut pending, time);
-        }
-        pending.urgent = false;
-    }
-
-    /// Ends a `wait` at once.
-    pub fn wake_writer(&self) {
-        if let Some(inner) = &self.0 {
-            inner.pending.lock().urgent = true;
-            inner.wake.notify_all();
         }
     }
 
@@ -227,9 +232,10 @@ impl Inner {
         if level == LogLevel::Header {
             pending.headers.extend_from_slice(line.as_bytes());
         }
-        if pending.lines.len() >= PENDING_BYTES_WAKE && !pending.urgent {
-            pending.urgent = true;
-            self.wake.notify_all();
+        let many = pending.lines.len() >= PENDING_BYTES_WAKE;
+        drop(pending);
+        if many {
+            self.alarm.ring();
         }
     }
 

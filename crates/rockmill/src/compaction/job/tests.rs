@@ -41,6 +41,7 @@ impl TableSource for Tables {
 fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
     let next = Arc::new(AtomicU64::new(1));
     JobContext {
+        events: crate::compaction::JobEvents::default(),
         clock: Arc::new(ManualClock::new(1_700_000_000_000_000)),
         db: DbOptions { compaction_readahead_size: 4096, ..DbOptions::default() },
         cf,

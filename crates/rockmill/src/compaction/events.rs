@@ -1,0 +1,104 @@
+//! What a job tells of while it runs: the tables that it writes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rockmill_format::properties::TableProperties;
+
+use super::JobContext;
+use crate::error::{Error, Result};
+use crate::event_listener::{TableFileCreationInfo, TableFileCreationReason};
+use crate::info_log::{Event, InfoLog};
+use crate::table::TableSummary;
+
+/// Where a job's events go.
+#[derive(Debug, Clone)]
+pub struct JobEvents {
+    pub(crate) log: InfoLog,
+    /// The job's number.
+    pub(crate) job: u64,
+    pub(crate) reason: TableFileCreationReason,
+    /// Properties of the tables written so far.
+    pub(crate) written: Arc<Mutex<Vec<TableProperties>>>,
+}
+
+impl Default for JobEvents {
+    fn default() -> Self {
+        let (log, written) = (InfoLog::default(), Arc::default());
+        Self { log, job: 0, reason: TableFileCreationReason::Compaction, written }
+    }
+}
+
+impl JobContext {
+    /// Logs a table that was written, or could not be, and tells the listeners.
+    pub(super) fn table_written(&self, number: u64, path: &Path, done: &Result<TableSummary>) {
+        let JobEvents { log, job, reason, written } = &self.events;
+        if let Ok(summary) = done {
+            written.lock().push(summary.properties.clone());
+        }
+        if let Ok(summary) = done
+            && log.wants(crate::info_log::LogLevel::Info)
+        {
+            log.event(
+                Event::new(&*self.clock, "table_file_creation")
+                    .text("cf_name", &self.cf_name)
+                    .number("job", job)
+                    .number("file_number", number)
+                    .number("file_size", summary.file_size)
+                    .number("smallest_seqno", summary.smallest_seqno)
+                    .number("largest_seqno", summary.largest_seqno)
+                    .object("table_properties", |e| properties(e, &summary.properties)),
+            );
+        }
+        if self.db.listeners.is_empty() {
+            return;
+        }
+        let info = TableFileCreationInfo {
+            db_name: self.dir.clone(),
+            cf_name: self.cf_name.clone(),
+            file_path: path.to_owned(),
+            job_id: *job,
+            reason: *reason,
+            file_size: done.as_ref().map_or(0, |s| s.file_size),
+            table_properties: done.as_ref().map(|s| s.properties.clone()).unwrap_or_default(),
+            status: done.as_ref().map(drop).map_err(Error::clone),
+        };
+        self.db.listeners.notify(log, |l| l.on_table_file_created(&info));
+    }
+}
+
+fn properties(event: Event, p: &TableProperties) -> Event {
+    let average = |bytes: u64| bytes.checked_div(p.num_entries).unwrap_or(0);
+    event
+        .number("data_size", p.data_size)
+        .number("index_size", p.index_size)
+        .number("index_partitions", p.index_partitions)
+        .number("top_level_index_size", p.top_level_index_size)
+        .number("index_key_is_user_key", p.index_key_is_user_key)
+        .number("index_value_is_delta_encoded", p.index_value_is_delta_encoded)
+        .number("filter_size", p.filter_size)
+        .number("raw_key_size", p.raw_key_size)
+        .number("raw_average_key_size", average(p.raw_key_size))
+        .number("raw_value_size", p.raw_value_size)
+        .number("raw_average_value_size", average(p.raw_value_size))
+        .number("num_data_blocks", p.num_data_blocks)
+        .number("num_entries", p.num_entries)
+        .number("num_filter_entries", p.num_filter_entries)
+        .number("num_deletions", p.num_deletions)
+        .number("num_merge_operands", p.num_merge_operands)
+        .number("num_range_deletions", p.num_range_deletions)
+        .number("format_version", p.format_version)
+        .text("filter_policy", &p.filter_policy_name)
+        .text("column_family_name", &p.column_family_name)
+        .number("column_family_id", p.column_family_id)
+        .text("comparator", &p.comparator_name)
+        .text("merge_operator", &p.merge_operator_name)
+        .text("prefix_extractor_name", &p.prefix_extractor_name)
+        .text("compression", &p.compression_name)
+        .number("creation_time", p.creation_time)
+        .number("file_creation_time", p.file_creation_time)
+        .text("db_id", &p.db_id)
+        .text("db_session_id", &p.db_session_id)
+        .number("orig_file_number", p.orig_file_number)
+}

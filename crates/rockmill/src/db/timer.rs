@@ -1,0 +1,42 @@
+//! The timer thread: writes the info log to its file, dumps statistics into it now and then, and makes the calls of
+//! listeners that nobody else made.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::DbInner;
+use crate::info_log::{LogLevel, log_warn};
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// What the thread runs.
+pub(crate) fn run(db: &Arc<DbInner>) {
+    let mut dumped = db.opts.clock.now_micros();
+    while !db.shutdown.load(Ordering::Acquire) {
+        db.alarm.wait(PERIOD);
+        db.tell_waiting();
+        let period = u64::from(db.live().stats_dump_period_sec) * 1_000_000;
+        let now = db.opts.clock.now_micros();
+        if period > 0 && now.saturating_sub(dumped) >= period {
+            dumped = now;
+            db.dump_stats();
+        }
+        db.log.write_out();
+    }
+}
+
+impl DbInner {
+    /// Writes `rocksdb.stats` and the statistics, if they are on, into the info log.
+    pub fn dump_stats(&self) {
+        if !self.log.wants(LogLevel::Warn) {
+            return;
+        }
+        log_warn!(self.log, "------- DUMPING STATS -------");
+        log_warn!(self.log, "{}", self.stats_text());
+        if let Some(s) = &self.opts.statistics {
+            log_warn!(self.log, "STATISTICS:\n {s}");
+        }
+    }
+}
