@@ -58,7 +58,7 @@ use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::score::LevelScores;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason, WriteStallCondition};
-use crate::info_log::{Alarm, InfoLog, log_info};
+use crate::info_log::{InfoLog, log_info};
 use crate::memtable::MemTable;
 use crate::options::DbOptions;
 use crate::table::BlockCache;
@@ -134,8 +134,6 @@ pub(crate) struct DbInner {
     pub controller: WriteController,
     pub stats: InternalStats,
     pub log: InfoLog,
-    /// Wakes the timer thread.
-    pub alarm: Arc<Alarm>,
     /// Calls of listeners that wait until no lock is held.
     pub later: Later,
     /// How writers were treated when listeners were last told. A leaf lock.
@@ -325,7 +323,7 @@ impl Db {
         drop(self.inner.state.lock());
         self.inner.work.notify_all();
         self.inner.progress.notify_all();
-        self.inner.alarm.ring();
+        self.inner.log.alarm().ring();
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
         }
@@ -338,7 +336,7 @@ impl Db {
         } else {
             self.inner.shutdown.store(true, Ordering::Release);
             self.inner.work.notify_all();
-            self.inner.alarm.ring();
+            self.inner.log.alarm().ring();
         }
     }
 }

@@ -34,7 +34,7 @@ use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
-use crate::info_log::{Alarm, InfoLog, log_error, log_info};
+use crate::info_log::{InfoLog, log_error, log_info};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::table::BlockCache;
@@ -346,10 +346,9 @@ fn open(
         check_is_database(db_options, path)?;
     }
 
-    let alarm = Arc::new(Alarm::default());
-    let log = if read_only { InfoLog::default() } else { InfoLog::begin(db_options, path, &alarm) };
+    let log = if read_only { InfoLog::default() } else { InfoLog::begin(db_options, path) };
     open_log::begin(&log, db_options, &wanted, path);
-    let opened = open_files(options, path, wanted, exists, read_only, error_if_wal_exists, (log.clone(), alarm), lock);
+    let opened = open_files(options, path, wanted, exists, read_only, error_if_wal_exists, log.clone(), lock);
     if let Err(e) = &opened {
         log_error!(log, "DB::Open() failed: {e}");
     }
@@ -365,7 +364,7 @@ fn open_files(
     exists: bool,
     read_only: bool,
     error_if_wal_exists: bool,
-    log: (InfoLog, Arc<Alarm>),
+    log: InfoLog,
     lock: Option<Box<dyn FileLock>>,
 ) -> Result<Db> {
     let (db_options, fs) = (&options.db, &options.db.fs);
@@ -509,7 +508,7 @@ pub(super) fn assemble(
     recovered: Option<&RecoveredState>,
     purge: Arc<PurgeQueue>,
     read_only: bool,
-    (log, alarm): (InfoLog, Arc<Alarm>),
+    log: InfoLog,
 ) -> Result<Arc<DbInner>> {
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64| {
@@ -582,7 +581,6 @@ pub(super) fn assemble(
         controller: super::stall::WriteController::default(),
         stats: super::stats::InternalStats::default(),
         log,
-        alarm,
         later: Default::default(),
         stall_condition: Mutex::default(),
         last_job: AtomicU64::new(0),

@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 pub(crate) fn run(db: &Arc<DbInner>) {
     let mut dumped = db.opts.clock.now_micros();
     while !db.shutdown.load(Ordering::Acquire) {
-        db.alarm.wait(PERIOD);
+        db.log.alarm().wait(PERIOD);
         db.tell_waiting();
         let period = u64::from(db.live().stats_dump_period_sec) * 1_000_000;
         let now = db.opts.clock.now_micros();

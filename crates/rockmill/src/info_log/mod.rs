@@ -148,18 +148,21 @@ impl Drop for Inner {
 
 /// A handle of the info log; cheap to clone. The default one takes nothing.
 #[derive(Clone, Default)]
-pub(crate) struct InfoLog(Option<Arc<Inner>>);
+pub(crate) struct InfoLog {
+    inner: Option<Arc<Inner>>,
+    alarm: Arc<Alarm>,
+}
 
 impl fmt::Debug for InfoLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "InfoLog(on)" } else { "InfoLog(off)" })
+        f.write_str(if self.inner.is_some() { "InfoLog(on)" } else { "InfoLog(off)" })
     }
 }
 
 impl InfoLog {
     /// Begins a log for the database at `dir`: the user's logger, or a new file, the file of before being renamed. A
     /// file that cannot be made gives a log that takes nothing.
-    pub fn begin(options: &DbOptions, dir: &Path, alarm: &Arc<Alarm>) -> Self {
+    pub fn begin(options: &DbOptions, dir: &Path) -> Self {
         let (sink, level) = match &options.info_logger {
             Some(logger) => (Sink::Callback(logger.clone()), logger.level),
             None => match LogFile::begin(options, dir) {
@@ -167,25 +170,27 @@ impl InfoLog {
                 Err(_) => return Self::default(),
             },
         };
-        Self(Some(Arc::new(Inner {
+        let alarm: Arc<Alarm> = Arc::default();
+        let inner = Arc::new(Inner {
             level: AtomicU8::new(level as u8),
             sink,
             clock: Arc::clone(&options.clock),
             pending: Mutex::default(),
             lost: AtomicU64::new(0),
-            alarm: Arc::clone(alarm),
-        })))
+            alarm: Arc::clone(&alarm),
+        });
+        Self { inner: Some(inner), alarm }
     }
 
     /// True when lines of this level are wanted.
     #[inline]
     pub fn wants(&self, level: LogLevel) -> bool {
-        self.0.as_ref().is_some_and(|i| level as u8 >= i.level.load(Ordering::Relaxed))
+        self.inner.as_ref().is_some_and(|i| level as u8 >= i.level.load(Ordering::Relaxed))
     }
 
     /// Adds a line (or several: each line break begins one) if its level is wanted. Never waits for I/O.
     pub fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
-        if let Some(inner) = self.0.as_ref().filter(|_| self.wants(level)) {
+        if let Some(inner) = self.inner.as_ref().filter(|_| self.wants(level)) {
             inner.log(level, message);
         }
     }
@@ -197,14 +202,19 @@ impl InfoLog {
 
     /// Writes what waits to the file.
     pub fn write_out(&self) {
-        if let Some(inner) = &self.0 {
+        if let Some(inner) = &self.inner {
             inner.write_out();
         }
     }
 
+    /// What wakes the thread that writes the log.
+    pub fn alarm(&self) -> &Alarm {
+        &self.alarm
+    }
+
     /// True when there is a log of any kind.
     pub fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.inner.is_some()
     }
 }
 
