@@ -1,7 +1,9 @@
 //! Rockmill: an embedded, ordered, persistent key-value store in RocksDB's formats.
 
+pub mod backup;
 pub mod compaction;
 pub mod db;
+mod env;
 pub mod error;
 pub mod event_listener;
 pub mod get;
@@ -29,6 +31,7 @@ pub use db::{
     DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction, IteratorMode, LevelStats, LiveFile,
     ReadOptions, Snapshot, StallReason, WriteBatch,
 };
+pub use env::Env;
 pub use error::{Error, ErrorKind, Result};
 pub use event_listener::{EventListener, Listeners};
 pub use info_log::{InfoLogger, LogLevel};

@@ -190,7 +190,7 @@ pub(super) fn sync_dir(ctx: &JobContext, created: &Created) -> Result<()> {
 }
 
 /// Turns a panic into an error.
-pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic: Box<dyn Any + Send>| {
         let message = panic
             .downcast_ref::<&str>()

@@ -53,18 +53,19 @@ impl std::fmt::Debug for Checkpoint<'_> {
 }
 
 /// The database at one moment.
-struct Moment {
-    edits: Vec<VersionEdit>,
-    versions: Vec<Arc<Version>>,
+pub(crate) struct Moment {
+    /// What a MANIFEST of its own says.
+    pub edits: Vec<VersionEdit>,
+    pub versions: Vec<Arc<Version>>,
     /// Number and length of the WALs whose data is in no table.
-    wals: Vec<(u64, u64)>,
+    pub wals: Vec<(u64, u64)>,
 }
 
 /// Keeps files from being deleted while it lives.
-struct DeletionsOff<'a>(&'a DbInner);
+pub(crate) struct DeletionsOff<'a>(&'a DbInner);
 
 impl<'a> DeletionsOff<'a> {
-    fn new(db: &'a DbInner) -> Self {
+    pub fn new(db: &'a DbInner) -> Self {
         db.deletions_off.fetch_add(1, Ordering::AcqRel);
         Self(db)
     }
@@ -183,7 +184,7 @@ fn wants_flush(db: &DbInner, log_size_for_flush: u64) -> bool {
 }
 
 /// Notes the state between two write groups.
-fn moment(db: &DbInner) -> Moment {
+pub(crate) fn moment(db: &DbInner) -> Moment {
     let _alone = db.lead_alone();
     // Only a leader begins a WAL or writes to it.
     let current = db.wal.lock().current.as_ref().map(|w| (w.number, w.size()));
@@ -228,7 +229,9 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
         let name = filename::wal(number);
         copy(db, &db.path.join(&name), &dir.join(&name), size)?;
     }
-    copy_options(db, dir)?;
+    if let Some((name, size)) = newest_options(db)? {
+        copy(db, &db.path.join(&name), &dir.join(&name), size)?;
+    }
     let identity = dir.join(filename::IDENTITY);
     fs.write_all(&identity, db.db_id.as_bytes())
         .map_err(|e| Error::io(format_args!("cannot write {}", identity.display()), &e))?;
@@ -237,14 +240,12 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The newest OPTIONS file, if there is one.
-fn copy_options(db: &DbInner, dir: &Path) -> Result<()> {
+/// Name and size of the newest OPTIONS file, if there is one.
+pub(crate) fn newest_options(db: &DbInner) -> Result<Option<(String, u64)>> {
     let fs = &db.opts.fs;
-    if let Some((number, from)) = latest_options_file(&**fs, &db.path)? {
-        let size = fs.file_size(&from).map_err(|e| Error::io(from.display(), &e))?;
-        copy(db, &from, &dir.join(filename::options(number)), size)?;
-    }
-    Ok(())
+    let Some((number, path)) = latest_options_file(&**fs, &db.path)? else { return Ok(None) };
+    let size = fs.file_size(&path).map_err(|e| Error::io(path.display(), &e))?;
+    Ok(Some((filename::options(number), size)))
 }
 
 /// True where a copy can do what a hard link cannot.

@@ -18,7 +18,7 @@
 
 mod background;
 mod batch;
-mod checkpoint;
+pub(crate) mod checkpoint;
 mod column_family;
 mod events;
 mod install;

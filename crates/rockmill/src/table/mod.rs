@@ -18,4 +18,5 @@ pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
 pub use cache::{BlockCache, CacheStats, CachedBlock};
 pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
 pub use iter::{CompactionIter, TableIter};
+pub use open::properties_of;
 pub use reader::{TableOpenOptions, TableReadOptions, TableReader};

@@ -148,6 +148,17 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
     })
 }
 
+/// The properties of a table, and nothing else of it: neither its comparator nor its features are looked at.
+pub fn properties_of(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<TableProperties> {
+    let tail = Tail::read(&*file, path)?;
+    let footer = Footer::decode(&tail.bytes, file.size()).map_err(|e| Error::format(path, &e))?;
+    let blocks = BlockFile { file, path: path.to_owned(), footer, dictionary: None, block_len_max: u32::MAX as usize };
+    match find(&read_metaindex(&tail, &blocks)?, names::PROPERTIES) {
+        Some(handle) => read_properties(&tail, &blocks, handle),
+        None => Err(Error::corruption(format!("{}: no properties block", path.display()))),
+    }
+}
+
 fn find(metaindex: &[(String, BlockHandle)], name: &str) -> Option<BlockHandle> {
     metaindex.iter().find(|(n, _)| n == name).map(|(_, handle)| *handle)
 }

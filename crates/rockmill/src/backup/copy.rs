@@ -1,0 +1,261 @@
+//! Copying and reading files: by several threads, no faster than allowed, until told to stop.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rockmill_format::checksum::crc32c_extend;
+use rockmill_io::{Clock, FileSystem, WriteOptions};
+
+use super::options::{BackupProgress, Callback};
+use crate::compaction::job::guarded;
+use crate::error::{Error, ErrorKind, Result};
+
+/// With a rate limit, bytes are asked for in at least so many steps a second.
+const STEPS_PER_SECOND: u64 = 10;
+const BUFFER_BYTES_MIN: u64 = 4096;
+
+/// Spreads transfers over time.
+#[derive(Debug)]
+struct Throttle {
+    clock: Arc<dyn Clock>,
+    bytes_per_second: u64,
+    /// When the next transfer may begin, in monotonic nanoseconds.
+    next: Mutex<u64>,
+}
+
+impl Throttle {
+    fn wait(&self, bytes: u64) {
+        let cost = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
+        let now = self.clock.monotonic_nanos();
+        let start = {
+            let mut next = self.next.lock();
+            let start = now.max(*next);
+            *next = start.saturating_add(u64::try_from(cost).unwrap_or(u64::MAX));
+            start
+        };
+        if start > now {
+            self.clock.sleep(Duration::from_nanos(start - now));
+        }
+    }
+}
+
+/// What all transfers of one operation share.
+pub(super) struct Transfer<'a> {
+    stop: &'a AtomicBool,
+    throttle: Option<Throttle>,
+    buffer_bytes: usize,
+    callback: Option<Callback>,
+    interval: u64,
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+/// A file that was read to its end, or as far as asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub size: u64,
+    pub crc: u32,
+}
+
+impl<'a> Transfer<'a> {
+    pub fn new(
+        stop: &'a AtomicBool,
+        clock: &Arc<dyn Clock>,
+        bytes_per_second: u64,
+        buffer_bytes: u64,
+        callback: Option<&Callback>,
+        interval: u64,
+    ) -> Self {
+        let mut buffer_bytes = buffer_bytes;
+        let throttle = (bytes_per_second > 0).then(|| {
+            buffer_bytes = buffer_bytes.min((bytes_per_second / STEPS_PER_SECOND).max(BUFFER_BYTES_MIN));
+            Throttle { clock: Arc::clone(clock), bytes_per_second, next: Mutex::new(0) }
+        });
+        Self {
+            stop,
+            throttle,
+            buffer_bytes: usize::try_from(buffer_bytes).unwrap_or(usize::MAX).max(1),
+            callback: callback.cloned(),
+            interval,
+            done: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds to what there is to do.
+    pub fn expect(&self, bytes: u64) {
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub fn check_stop(&self) -> Result<()> {
+        if self.stop.load(Ordering::Acquire) {
+            return Err(stopped());
+        }
+        Ok(())
+    }
+
+    fn moved(&self, bytes: u64) {
+        let before = self.done.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(callback) = &self.callback
+            && before / self.interval != (before + bytes) / self.interval
+        {
+            let total = self.total.load(Ordering::Relaxed);
+            callback(BackupProgress { bytes_done: before + bytes, bytes_total: total.max(before + bytes) });
+        }
+    }
+
+    /// Reads the first `limit` bytes (all, without one) and hands them on.
+    fn read(
+        &self,
+        fs: &dyn FileSystem,
+        path: &Path,
+        limit: Option<u64>,
+        mut take: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Contents> {
+        let failed = |e: io::Error| Error::io(format_args!("cannot read {}", path.display()), &e);
+        let mut file = fs.open_sequential(path).map_err(failed)?;
+        let mut buffer = vec![0; self.buffer_bytes.min(usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX))];
+        let mut contents = Contents { size: 0, crc: 0 };
+        loop {
+            self.check_stop()?;
+            let left = limit.map_or(u64::MAX, |l| l - contents.size);
+            if left == 0 {
+                return Ok(contents);
+            }
+            let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            if let Some(throttle) = &self.throttle {
+                throttle.wait(want as u64);
+            }
+            let n = file.read(&mut buffer[..want]).map_err(failed)?;
+            if n == 0 {
+                return match limit {
+                    None => Ok(contents),
+                    Some(limit) => Err(Error::corruption(format!(
+                        "{}: has {} bytes where {limit} are expected",
+                        path.display(),
+                        contents.size
+                    ))),
+                };
+            }
+            contents.crc = crc32c_extend(contents.crc, &buffer[..n]);
+            contents.size += n as u64;
+            take(&buffer[..n]).map_err(|e| Error::io(format_args!("cannot copy {}", path.display()), &e))?;
+            self.moved(n as u64);
+        }
+    }
+
+    /// Size and checksum of a file.
+    pub fn checksum(&self, fs: &dyn FileSystem, path: &Path) -> Result<Contents> {
+        self.read(fs, path, None, |_| Ok(()))
+    }
+
+    /// Copies the first `limit` bytes of a file (all, without a limit); with `sync` the contents are durable.
+    pub fn copy(
+        &self,
+        from: (&dyn FileSystem, &Path),
+        to: (&dyn FileSystem, &Path),
+        limit: Option<u64>,
+        sync: bool,
+    ) -> Result<Contents> {
+        let path = to.1;
+        let failed = |e: io::Error| Error::io(format_args!("cannot write {}", path.display()), &e);
+        let mut target = to.0.create(path, WriteOptions::default()).map_err(failed)?;
+        let contents = self.read(from.0, from.1, limit, |bytes| target.append(bytes))?;
+        let ended = if sync { target.sync() } else { Ok(()) };
+        ended.and_then(|()| target.close()).map_err(failed)?;
+        Ok(contents)
+    }
+
+    /// Writes a small file.
+    pub fn write(&self, fs: &dyn FileSystem, path: &Path, bytes: &[u8], sync: bool) -> Result<Contents> {
+        self.check_stop()?;
+        let written = fs.create(path, WriteOptions::default()).and_then(|mut f| {
+            f.append(bytes)?;
+            if sync {
+                f.sync()?;
+            }
+            f.close()
+        });
+        written.map_err(|e| Error::io(format_args!("cannot write {}", path.display()), &e))?;
+        self.moved(bytes.len() as u64);
+        Ok(Contents { size: bytes.len() as u64, crc: crc32c_extend(0, bytes) })
+    }
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Incomplete, "the backup engine was told to stop (stop_backup)")
+}
+
+/// Does every job, on so many threads; the results in the jobs' order, or the first error, after which no job is begun.
+pub(super) fn in_parallel<T: Sync, R: Send>(
+    threads: usize,
+    jobs: &[T],
+    run: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(jobs.len()));
+    let work = || {
+        while failed.lock().is_none() {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(at) else { break };
+            // A progress callback is the caller's code: if it panics, the operation fails.
+            match guarded(|| run(job)) {
+                Ok(result) => done.lock().push((at, result)),
+                Err(e) => {
+                    failed.lock().get_or_insert(e);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for i in 1..threads.min(jobs.len()) {
+            // Without another thread this one does it all.
+            let _ = std::thread::Builder::new().name(format!("rockmill:backup{i}")).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    if let Some(e) = failed.into_inner() {
+        return Err(e);
+    }
+    let mut done = done.into_inner();
+    done.sort_unstable_by_key(|(at, _)| *at);
+    Ok(done.into_iter().map(|(_, r)| r).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rockmill_io::{ManualClock, MemFileSystem};
+
+    #[test]
+    fn a_limited_copy_takes_as_long_as_the_limit_says() {
+        let fs = MemFileSystem::new();
+        fs.write_all(Path::new("/a"), &vec![7; 1_000_000]).unwrap();
+        let clock = ManualClock::new(0);
+        let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+        let stop = AtomicBool::new(false);
+        let transfer = Transfer::new(&stop, &shared, 100_000, 5 << 20, None, 1);
+        let copied = transfer.copy((&fs, Path::new("/a")), (&fs, Path::new("/b")), None, true).unwrap();
+        assert_eq!((copied.size, clock.monotonic_nanos() / 100_000_000), (1_000_000, 100));
+        assert_eq!(transfer.checksum(&fs, Path::new("/b")).unwrap(), copied);
+        let e = transfer.copy((&fs, Path::new("/a")), (&fs, Path::new("/c")), Some(1_000_001), true).unwrap_err();
+        assert!(e.to_string().contains("/a: has 1000000 bytes where 1000001"), "{e}");
+        stop.store(true, Ordering::Release);
+        assert_eq!(transfer.checksum(&fs, Path::new("/b")).unwrap_err().kind(), ErrorKind::Incomplete);
+    }
+
+    #[test]
+    fn jobs_run_once_each_in_order_and_a_panic_is_an_error() {
+        for threads in [1, 3, 50] {
+            let jobs: Vec<u64> = (0..40).collect();
+            assert_eq!(in_parallel(threads, &jobs, |n| Ok(n * 2)).unwrap(), (0..40).map(|n| n * 2).collect::<Vec<_>>());
+            let e = in_parallel(threads, &jobs, |n| if *n == 20 { panic!("no") } else { Ok(()) }).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Aborted, "{e}");
+        }
+    }
+}

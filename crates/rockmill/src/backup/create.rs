@@ -1,0 +1,294 @@
+//! Making a backup.
+//!
+//! 1. Flush if asked for; deletions of files are held off; between two write groups, versions, counters and the lengths
+//!    of WALs are noted, as for a checkpoint.
+//! 2. Tables that no backup has are copied under a temporary name and renamed; WALs are copied as far as noted. All by
+//!    several threads. The MANIFEST is a new one that says what was noted.
+//! 3. Directories are synced, then the meta file is written under a temporary name, synced and renamed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::filename;
+use rockmill_format::log::LogEncoder;
+
+use super::copy::{Contents, in_parallel};
+use super::meta::{self, BackupMeta, META, MetaFile, PRIVATE, SHARED_CHECKSUM};
+use super::{BackupEngine, CreateBackupOptions, ShareFilesNaming, State, Transfer};
+use crate::db::Db;
+use crate::db::checkpoint::{DeletionsOff, Moment, moment, newest_options};
+use crate::error::{Error, Result};
+use crate::table::properties_of;
+
+/// Bytes that a caller may store with a backup (RocksDB's limit).
+const APP_METADATA_BYTES_MAX: usize = 1 << 20;
+/// What RocksDB calls the whole-file checksum that a MANIFEST may hold.
+const FILE_CHECKSUM_CRC32C: &str = "FileChecksumCrc32c";
+
+/// A file to put into a backup.
+enum Item {
+    Table { path: PathBuf, entry: FileEntry },
+    File { path: PathBuf, size: u64 },
+    Bytes { name: String, bytes: Vec<u8> },
+}
+
+/// One backup being made.
+struct Making<'a> {
+    engine: &'a BackupEngine,
+    state: &'a State,
+    db: &'a crate::db::DbInner,
+    transfer: &'a Transfer<'a>,
+    id: u32,
+}
+
+impl BackupEngine {
+    pub(super) fn create(&self, db: &Db, options: &CreateBackupOptions, app_metadata: &[u8]) -> Result<u32> {
+        db.inner.check_writable()?;
+        if app_metadata.len() > APP_METADATA_BYTES_MAX {
+            return Err(Error::invalid_argument(format!(
+                "{} bytes of metadata; {APP_METADATA_BYTES_MAX} are possible",
+                app_metadata.len()
+            )));
+        }
+        if self.options.dir == db.inner.path {
+            return Err(Error::invalid_argument("the backup directory is the database's own"));
+        }
+        let transfer = self.transfer(self.options.backup_rate_limit, options.callback.as_ref());
+        transfer.check_stop()?;
+        let (_lock, mut state) = self.begin_change()?;
+        let id = state.latest_id().checked_add(1).ok_or_else(|| Error::invalid_argument("no number is left"))?;
+        let private = self.path(PRIVATE).join(id.to_string());
+        let leftover = self.fs().exists(&private).map_err(|e| Error::io(private.display(), &e))?;
+        if leftover {
+            self.collect(&mut state)?;
+        }
+        if options.flush_before_backup {
+            db.flush_all()?;
+        }
+        let made = {
+            let making = Making { engine: self, state: &state, db: &db.inner, transfer: &transfer, id };
+            making.run(app_metadata)
+        };
+        match made {
+            Ok((meta, sizes)) => {
+                state.add(id, meta, &sizes);
+                Ok(id)
+            }
+            Err(e) => {
+                // If even this fails, the next deletion or backup does it.
+                state.may_have_garbage = true;
+                let _ = self.fs().remove(&self.meta_path(id)).and_then(|()| self.fs().sync_dir(&self.path(META)));
+                let _ = self.collect(&mut state);
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Making<'_> {
+    fn run(&self, app_metadata: &[u8]) -> Result<(BackupMeta, BTreeMap<String, u64>)> {
+        let (engine, fs) = (self.engine, self.engine.fs());
+        let private = engine.path(PRIVATE).join(self.id.to_string());
+        fs.create_dir(&private, false)
+            .map_err(|e| Error::io(format_args!("cannot create {}", private.display()), &e))?;
+
+        let deletions_off = DeletionsOff::new(self.db);
+        // Before the moment, so that it is below the next file number that the backup records.
+        let manifest = self.db.new_file_number();
+        let now = moment(self.db);
+        let sequence = now.edits.iter().filter_map(|e| e.last_sequence).max().unwrap_or(0);
+        let items = self.items(&now, manifest)?;
+        let copied = in_parallel(engine.options.threads, &items, |item| self.put(item))?;
+        drop(deletions_off);
+
+        let mut sizes = BTreeMap::new();
+        let mut meta = BackupMeta {
+            timestamp: engine.backup.clock.now_micros() / 1_000_000,
+            sequence,
+            app_metadata: app_metadata.to_vec(),
+            ..BackupMeta::default()
+        };
+        for (path, contents) in copied {
+            sizes.insert(path.clone(), contents.size);
+            meta.files.push(MetaFile { path, crc: Some(contents.crc), size: None });
+        }
+        self.install(&meta, &private)?;
+        Ok((meta, sizes))
+    }
+
+    /// Makes everything durable, then gives the meta file its name: from there on the backup exists.
+    fn install(&self, meta: &BackupMeta, private: &Path) -> Result<()> {
+        let (engine, fs, sync) = (self.engine, self.engine.fs(), self.engine.options.sync);
+        if sync {
+            engine.sync_dir(private)?;
+            engine.sync_dir(&engine.path(PRIVATE))?;
+            if let Some(shared) = engine.shared_dir() {
+                engine.sync_dir(&engine.path(shared))?;
+            }
+        }
+        let temp = engine.path(META).join(format!(".{}.tmp", self.id));
+        self.transfer.write(fs, &temp, meta.encode().as_bytes(), sync)?;
+        let path = engine.meta_path(self.id);
+        fs.rename(&temp, &path).map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;
+        if sync { engine.sync_dir(&engine.path(META)) } else { Ok(()) }
+    }
+
+    fn items(&self, now: &Moment, manifest: u64) -> Result<Vec<Item>> {
+        let db = self.db;
+        let mut items = Vec::new();
+        for file in now.versions.iter().flat_map(|v| v.levels.iter().flatten()) {
+            items.push(Item::Table { path: db.table_path(file.number()), entry: file.entry.clone() });
+        }
+        // The largest first, so that no thread is left alone with it at the end.
+        items.sort_by_key(|i| match i {
+            Item::Table { entry, .. } => std::cmp::Reverse(entry.size),
+            _ => std::cmp::Reverse(0),
+        });
+        if self.engine.options.backup_log_files {
+            for &(number, size) in &now.wals {
+                items.push(Item::File { path: db.path.join(filename::wal(number)), size });
+            }
+        }
+        if let Some((name, size)) = newest_options(db)? {
+            items.push(Item::File { path: db.path.join(name), size });
+        }
+        items.push(Item::Bytes { name: filename::manifest(manifest), bytes: manifest_bytes(manifest, &now.edits) });
+        let current = filename::current_contents(manifest).into_bytes();
+        items.push(Item::Bytes { name: filename::CURRENT.to_owned(), bytes: current });
+        Ok(items)
+    }
+
+    /// Puts a file into the backup, unless an earlier backup has it; gives its path there.
+    fn put(&self, item: &Item) -> Result<(String, Contents)> {
+        let (engine, fs, sync) = (self.engine, self.engine.fs(), self.engine.options.sync);
+        let private = |name: &str| format!("{PRIVATE}/{}/{name}", self.id);
+        match item {
+            Item::Bytes { name, bytes } => {
+                let path = private(name);
+                self.transfer.expect(bytes.len() as u64);
+                let contents = self.transfer.write(fs, &engine.path(&path), bytes, sync)?;
+                Ok((path, contents))
+            }
+            Item::File { path, size } => {
+                let to = private(&file_name(path));
+                self.transfer.expect(*size);
+                let contents = self.copy(path, &engine.path(&to), *size)?;
+                Ok((to, contents))
+            }
+            Item::Table { path, entry } => self.put_table(path, entry),
+        }
+    }
+
+    fn copy(&self, from: &Path, to: &Path, size: u64) -> Result<Contents> {
+        let (engine, source) = (self.engine, &*self.db.opts.fs);
+        self.transfer.copy((source, from), (engine.fs(), to), Some(size), engine.options.sync)
+    }
+
+    fn put_table(&self, from: &Path, entry: &FileEntry) -> Result<(String, Contents)> {
+        let engine = self.engine;
+        let name = file_name(from);
+        let Some(shared) = engine.shared_dir() else {
+            let path = format!("{PRIVATE}/{}/{name}", self.id);
+            self.transfer.expect(entry.size);
+            let contents = self.copy(from, &engine.path(&path), entry.size)?;
+            check_crc(from, entry, contents)?;
+            return Ok((path, contents));
+        };
+        let with_session = shared == SHARED_CHECKSUM;
+        let (name, known) = if with_session { self.unique_name(from, &name, entry.size)? } else { (name, None) };
+        let path = format!("{shared}/{name}");
+        let target = engine.path(&path);
+        if let Some(info) = self.state.files.get(&path) {
+            let there = engine.size_of(&target)?;
+            if there == entry.size && info.size == entry.size {
+                // With the session in its name it is this table. By number alone it may be another one of that number.
+                let crc = match (with_session, info.crc) {
+                    (true, Some(crc)) => crc,
+                    (_, expected) => {
+                        self.transfer.expect(entry.size);
+                        let crc = self.transfer.checksum(&*self.db.opts.fs, from)?.crc;
+                        if expected.is_some_and(|e| e != crc) {
+                            return Err(another(&target, from));
+                        }
+                        crc
+                    }
+                };
+                return Ok((path, Contents { size: entry.size, crc }));
+            }
+            return Err(another(&target, from));
+        }
+        // A file of that name that no backup has is what a crash left: it is replaced.
+        self.transfer.expect(entry.size);
+        let temp = engine.path(shared).join(format!(".{name}.tmp"));
+        let contents = self.copy(from, &temp, entry.size)?;
+        check_crc(from, entry, contents)?;
+        if known.is_some_and(|k: Contents| k != contents) {
+            return Err(Error::corruption(format!("{}: two reads gave different contents", from.display())));
+        }
+        let renamed = engine.fs().rename(&temp, &target);
+        renamed.map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;
+        Ok((path, contents))
+    }
+
+    /// The name that tells this table from all others of its number, and its contents if they had to be read for it.
+    fn unique_name(&self, from: &Path, name: &str, size: u64) -> Result<(String, Option<Contents>)> {
+        let source = &*self.db.opts.fs;
+        let (stem, extension) = name.rsplit_once('.').unwrap_or((name, "sst"));
+        let naming = self.engine.options.naming;
+        if naming != ShareFilesNaming::LegacyCrc32cAndFileSize {
+            let file = source
+                .open_random(from, false)
+                .map_err(|e| Error::io(format_args!("cannot open table {}", from.display()), &e))?;
+            let session = properties_of(file, from)?.db_session_id;
+            // RocksDB before 6.12 wrote none.
+            if meta::is_session_id(&session) {
+                let with_size = naming == ShareFilesNaming::UseDbSessionIdAndFileSize;
+                let size = if with_size { format!("_{size}") } else { String::new() };
+                return Ok((format!("{stem}_s{session}{size}.{extension}"), None));
+            }
+        }
+        self.transfer.expect(size);
+        let contents = self.transfer.checksum(source, from)?;
+        Ok((format!("{stem}_{}_{}.{extension}", contents.crc, contents.size), Some(contents)))
+    }
+}
+
+/// The copy must have the checksum that the MANIFEST states, if it states one of this kind.
+fn check_crc(path: &Path, entry: &FileEntry, contents: Contents) -> Result<()> {
+    let stated: Option<[u8; 4]> = entry.file_checksum.as_slice().try_into().ok();
+    if entry.file_checksum_func_name == FILE_CHECKSUM_CRC32C
+        && let Some(stated) = stated.map(u32::from_be_bytes)
+        && stated != contents.crc
+    {
+        return Err(Error::corruption(format!(
+            "{}: its checksum is {:08x}, the MANIFEST says {stated:08x}",
+            path.display(),
+            contents.crc
+        )));
+    }
+    Ok(())
+}
+
+fn another(target: &Path, from: &Path) -> Error {
+    Error::corruption(format!(
+        "{} in the backup directory is not the same as {}; if the database's table is sound (rockmill verify), delete \
+         the old backups or back up to another directory",
+        target.display(),
+        from.display()
+    ))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// A MANIFEST with these edits.
+fn manifest_bytes(number: u64, edits: &[VersionEdit]) -> Vec<u8> {
+    let mut encoder = LogEncoder::new(number, false, 0);
+    let mut out = Vec::new();
+    for edit in edits {
+        encoder.add_record(&edit.encode(), &mut out);
+    }
+    out
+}

@@ -1,0 +1,525 @@
+//! Backups in RocksDB's layout: `BackupEngine` of either side continues, verifies and restores the other's.
+//!
+//! ```text
+//! <backup_dir>/meta/<id>                       what backup <id> consists of, with checksums: it exists if this does
+//! <backup_dir>/private/<id>/                   its MANIFEST, CURRENT, OPTIONS file and WALs
+//! <backup_dir>/shared_checksum/N_sSESSION_SIZE.sst   tables, each copied once however many backups have it
+//! <backup_dir>/shared/N.sst                    the same without `share_files_with_checksum`
+//! <backup_dir>/LOCK                            held while a backup is made or deleted
+//! ```
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `options.rs` | options, and what callers are told |
+//! | `meta.rs` | meta files and names |
+//! | `create.rs` | making a backup |
+//! | `restore.rs` | verifying and restoring |
+//! | `copy.rs` | moving bytes: threads, rate, stop, checksums |
+//!
+//! Order makes it safe: shared and private files are durable before the meta file gets its name, and the meta file is
+//! durably gone before what only it needs is deleted. A crash in between leaves files that no meta file names; the
+//! next deletion, or [`BackupEngine::garbage_collect`], removes them.
+
+mod copy;
+mod create;
+mod meta;
+mod options;
+mod restore;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use rockmill_io::{FileLock, FileSystem};
+
+use crate::db::Db;
+use crate::env::Env;
+use crate::error::{Error, ErrorKind, Result};
+use copy::Transfer;
+use meta::{BackupMeta, META, PRIVATE, SHARED, SHARED_CHECKSUM};
+use options::Callback;
+
+pub use options::{
+    BackupDetails, BackupEngineInfo, BackupEngineOptions, BackupFile, BackupProgress, CreateBackupOptions, RestoreMode,
+    RestoreOptions, ShareFilesNaming,
+};
+
+const LOCK: &str = "LOCK";
+
+/// Makes, checks, restores and deletes backups (`rocksdb::backup::BackupEngine`). Calls may come from any thread; they
+/// wait for each other, and the changing ones also for other engines on the same directory (these fail instead of
+/// waiting).
+///
+/// ```
+/// # fn main() -> rockmill::Result<()> {
+/// # let dir = std::env::temp_dir().join(format!("rockmill-doc-backup-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+///
+/// let db = rockmill::Db::open_default(dir.join("db"))?;
+/// db.put("k", "v")?;
+/// let engine = BackupEngine::open(&BackupEngineOptions::new(dir.join("backups"))?, &rockmill::Env::new()?)?;
+/// engine.create_new_backup(&db)?;
+/// drop(db);
+/// engine.restore_from_latest_backup(dir.join("db"), dir.join("db"), &RestoreOptions::default())?;
+/// assert_eq!(rockmill::Db::open_default(dir.join("db"))?.get("k")?.as_deref(), Some(&b"v"[..]));
+/// # let _ = std::fs::remove_dir_all(dir);
+/// # Ok(()) }
+/// ```
+pub struct BackupEngine {
+    options: BackupEngineOptions,
+    /// Where backups are.
+    backup: Env,
+    /// Where databases are restored to.
+    target: Env,
+    read_only: bool,
+    stop: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for BackupEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BackupEngine({})", self.options.dir.display())
+    }
+}
+
+/// A file that backups consist of.
+#[derive(Debug, Clone, Copy)]
+struct FileInfo {
+    size: u64,
+    crc: Option<u32>,
+    refs: usize,
+}
+
+/// What the directory holds.
+#[derive(Debug, Default)]
+struct State {
+    /// By path below the directory.
+    files: BTreeMap<String, FileInfo>,
+    backups: BTreeMap<u32, BackupMeta>,
+    /// Backups that cannot be used, why, and the shared files they may mean.
+    corrupt: BTreeMap<u32, (Error, Vec<String>)>,
+    /// Nothing was collected by this engine yet, or something could not be deleted.
+    may_have_garbage: bool,
+}
+
+impl State {
+    fn latest_id(&self) -> u32 {
+        let last = self.backups.keys().next_back().max(self.corrupt.keys().next_back());
+        last.copied().unwrap_or(0)
+    }
+
+    fn ids(&self) -> BTreeSet<u32> {
+        self.backups.keys().chain(self.corrupt.keys()).copied().collect()
+    }
+
+    /// Counts a backup's files, whose sizes the caller knows.
+    fn add(&mut self, id: u32, meta: BackupMeta, sizes: &BTreeMap<String, u64>) {
+        for f in &meta.files {
+            let size = sizes.get(&f.path).copied().unwrap_or(0);
+            let info = self.files.entry(f.path.clone()).or_insert(FileInfo { size, crc: f.crc, refs: 0 });
+            info.refs += 1;
+            info.crc = info.crc.or(f.crc);
+        }
+        self.backups.insert(id, meta);
+    }
+
+    /// Uncounts a backup's files; gives those that no other backup has.
+    fn remove(&mut self, id: u32) -> Vec<String> {
+        let mut gone = Vec::new();
+        for f in self.backups.remove(&id).into_iter().flat_map(|m| m.files) {
+            if let Some(info) = self.files.get_mut(&f.path) {
+                info.refs -= 1;
+                if info.refs == 0 {
+                    self.files.remove(&f.path);
+                    gone.push(f.path);
+                }
+            }
+        }
+        gone
+    }
+
+    fn info(&self, id: u32, meta: &BackupMeta) -> BackupEngineInfo {
+        BackupEngineInfo {
+            timestamp: i64::try_from(meta.timestamp).unwrap_or(i64::MAX),
+            backup_id: id,
+            size: meta.files.iter().filter_map(|f| self.files.get(&f.path)).map(|i| i.size).sum(),
+            num_files: u32::try_from(meta.files.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The backup, or why it cannot be used.
+    fn backup(&self, id: u32) -> Result<&BackupMeta> {
+        if let Some((e, _)) = self.corrupt.get(&id) {
+            return Err(e.clone().context(format_args!("backup {id} cannot be used")));
+        }
+        self.backups.get(&id).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no backup {id}")))
+    }
+}
+
+impl BackupEngine {
+    /// Opens the backup directory, creating it if it is not there. `env` says where databases are that are restored;
+    /// backups are there too, unless the options name another place.
+    pub fn open(options: &BackupEngineOptions, env: &Env) -> Result<Self> {
+        let engine = Self::new(options, env, false)?;
+        engine.create_dirs()?;
+        *engine.state.lock() = engine.load()?;
+        if options.destroy_old_data {
+            let _lock = engine.lock_dir()?;
+            let mut state = engine.state.lock();
+            for id in state.ids() {
+                engine.delete_meta(&mut state, id)?;
+            }
+            engine.collect(&mut state)?;
+        }
+        Ok(engine)
+    }
+
+    /// Opens a backup directory that is there, without writing to it (RocksDB `BackupEngineReadOnly`): to list, verify
+    /// and restore.
+    pub fn open_read_only(options: &BackupEngineOptions, env: &Env) -> Result<Self> {
+        if options.destroy_old_data {
+            return Err(Error::invalid_argument("destroy_old_data with a backup engine that is opened read-only"));
+        }
+        let engine = Self::new(options, env, true)?;
+        let there = engine.fs().exists(&engine.path(META));
+        if !there.map_err(|e| Error::io(engine.options.dir.display(), &e))? {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{}: no backup directory (it has no directory {META})", engine.options.dir.display()),
+            ));
+        }
+        *engine.state.lock() = engine.load()?;
+        Ok(engine)
+    }
+
+    fn new(options: &BackupEngineOptions, env: &Env, read_only: bool) -> Result<Self> {
+        if !options.share_table_files && options.share_files_with_checksum {
+            // As RocksDB's assertion; here the second is the default, so that turning off the first is enough.
+            let mut options = options.clone();
+            options.share_files_with_checksum = false;
+            return Self::new(&options, env, read_only);
+        }
+        Ok(Self {
+            options: options.clone(),
+            backup: options.env.clone().unwrap_or_else(|| env.clone()),
+            target: env.clone(),
+            read_only,
+            stop: AtomicBool::new(false),
+            state: Mutex::default(),
+        })
+    }
+
+    /// Makes a backup of the database as it is now; writers go on meanwhile. Data that was written without a WAL and
+    /// is in no table is not in it.
+    pub fn create_new_backup(&self, db: &Db) -> Result<()> {
+        self.create_new_backup_flush(db, false)
+    }
+
+    /// Makes a backup, after a flush of the memtables if `flush_before_backup`.
+    pub fn create_new_backup_flush(&self, db: &Db, flush_before_backup: bool) -> Result<()> {
+        let mut options = CreateBackupOptions::default();
+        options.set_flush_before_backup(flush_before_backup);
+        self.create_new_backup_with_metadata(db, &options, b"").map(|_| ())
+    }
+
+    /// Makes a backup and stores up to 1 MiB of the caller's bytes with it; gives its number.
+    pub fn create_new_backup_with_metadata(
+        &self,
+        db: &Db,
+        options: &CreateBackupOptions,
+        app_metadata: &[u8],
+    ) -> Result<u32> {
+        self.create(db, options, app_metadata)
+            .map_err(|e| e.context(format_args!("cannot make a backup in {}", self.options.dir.display())))
+    }
+
+    /// The backups that can be used, oldest first.
+    pub fn get_backup_info(&self) -> Vec<BackupEngineInfo> {
+        let state = self.state.lock();
+        state.backups.iter().map(|(&id, meta)| state.info(id, meta)).collect()
+    }
+
+    /// One backup in full.
+    pub fn get_backup_details(&self, backup_id: u32) -> Result<BackupDetails> {
+        let state = self.state.lock();
+        let meta = state.backup(backup_id)?;
+        let file = |f: &meta::MetaFile| {
+            let info = state.files.get(&f.path)?;
+            Some(BackupFile { path: f.path.clone(), size: info.size, crc32c: f.crc, backups: info.refs })
+        };
+        Ok(BackupDetails {
+            info: state.info(backup_id, meta),
+            sequence: meta.sequence,
+            app_metadata: meta.app_metadata.clone(),
+            files: meta.files.iter().filter_map(file).collect(),
+        })
+    }
+
+    /// The backups that cannot be used, with the reason, as seen when the engine was opened (RocksDB
+    /// `GetCorruptedBackups`). They can be deleted.
+    pub fn get_corrupted_backups(&self) -> Vec<(u32, Error)> {
+        self.state.lock().corrupt.iter().map(|(&id, (e, _))| (id, e.clone())).collect()
+    }
+
+    /// Deletes the oldest backups until so many are left.
+    pub fn purge_old_backups(&self, num_backups_to_keep: usize) -> Result<()> {
+        let (_lock, mut state) = self.begin_change()?;
+        let extra = state.backups.len().saturating_sub(num_backups_to_keep);
+        let ids: Vec<u32> = state.backups.keys().copied().take(extra).collect();
+        let mut first = Ok(());
+        for id in ids {
+            first = first.and(self.delete_one(&mut state, id));
+        }
+        first.and(self.collect_if_needed(&mut state))
+    }
+
+    /// Deletes a backup, also one that cannot be used.
+    pub fn delete_backup(&self, backup_id: u32) -> Result<()> {
+        let (_lock, mut state) = self.begin_change()?;
+        if !state.ids().contains(&backup_id) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no backup {backup_id}")));
+        }
+        let deleted = self.delete_one(&mut state, backup_id);
+        deleted.and(self.collect_if_needed(&mut state))
+    }
+
+    /// Removes what crashes and failures left in the directory: files that no backup names. Files that a damaged backup
+    /// may mean stay until it is deleted.
+    pub fn garbage_collect(&self) -> Result<()> {
+        let (_lock, mut state) = self.begin_change()?;
+        self.collect(&mut state)
+    }
+
+    /// Makes the backup, restore or verification that runs end as soon as it can, with `Incomplete`; from any thread.
+    /// As in RocksDB, this engine does no more of them: open another.
+    pub fn stop_backup(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    fn fs(&self) -> &dyn FileSystem {
+        &*self.backup.fs
+    }
+
+    fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
+        self.options.dir.join(relative)
+    }
+
+    fn meta_path(&self, id: u32) -> PathBuf {
+        self.path(META).join(id.to_string())
+    }
+
+    fn transfer(&self, rate: u64, callback: Option<&Callback>) -> Transfer<'_> {
+        let o = &self.options;
+        Transfer::new(&self.stop, &self.backup.clock, rate, o.io_buffer_size, callback, o.callback_interval)
+    }
+
+    fn shared_dir(&self) -> Option<&'static str> {
+        match (self.options.share_table_files, self.options.share_files_with_checksum) {
+            (false, _) => None,
+            (true, false) => Some(SHARED),
+            (true, true) => Some(SHARED_CHECKSUM),
+        }
+    }
+
+    fn create_dirs(&self) -> Result<()> {
+        let top = &self.options.dir;
+        let failed = |path: &Path, e: &io::Error| Error::io(format_args!("cannot create {}", path.display()), e);
+        let fs = self.fs();
+        fs.create_dir(top, true).map_err(|e| failed(top, &e))?;
+        for name in [PRIVATE, META].into_iter().chain(self.shared_dir()) {
+            let path = self.path(name);
+            fs.create_dir(&path, false).map_err(|e| failed(&path, &e))?;
+        }
+        if self.options.sync {
+            self.sync_dir(top)?;
+            // The directory's own name; its parent may not be ours to open.
+            let parent = top.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let _ = fs.sync_dir(parent);
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.fs().sync_dir(path).map_err(|e| Error::io(format_args!("cannot sync {}", path.display()), &e))
+    }
+
+    fn lock_dir(&self) -> Result<Box<dyn FileLock>> {
+        let path = self.path(LOCK);
+        self.fs().lock(&path).map_err(|e| {
+            if e.kind() == io::ErrorKind::WouldBlock {
+                let what = "another backup engine is changing this directory; try again later";
+                return Error::new(ErrorKind::Busy, format!("{}: {what}", self.options.dir.display()));
+            }
+            Error::io(format_args!("cannot lock {}", path.display()), &e)
+        })
+    }
+
+    /// Locks the directory and looks whether another engine changed it.
+    fn begin_change(&self) -> Result<(Box<dyn FileLock>, MutexGuard<'_, State>)> {
+        if self.read_only {
+            return Err(Error::not_supported(format!(
+                "{}: this backup engine was opened read-only",
+                self.options.dir.display()
+            )));
+        }
+        let mut state = self.state.lock();
+        let lock = self.lock_dir()?;
+        if self.list_ids()? != state.ids() {
+            *state = self.load()?;
+        }
+        Ok((lock, state))
+    }
+
+    /// Numbers of the meta files.
+    fn list_ids(&self) -> Result<BTreeSet<u32>> {
+        let path = self.path(META);
+        let names = self.fs().list_dir(&path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
+        // Other names, `.7.tmp` of an unfinished backup among them, are none.
+        let id = |n: &String| n.parse::<u32>().ok().filter(|id| *id > 0 && id.to_string() == *n);
+        Ok(names.iter().filter_map(id).collect())
+    }
+
+    /// Reads all meta files. A damaged backup is remembered as such; only I/O errors are errors here.
+    fn load(&self) -> Result<State> {
+        let mut state = State { may_have_garbage: true, ..State::default() };
+        let mut sizes = BTreeMap::new();
+        for id in self.list_ids()? {
+            let path = self.meta_path(id);
+            let text = match self.fs().read_to_vec(&path) {
+                Ok(text) => text,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue, // deleted meanwhile
+                Err(e) => return Err(Error::io(format_args!("cannot read {}", path.display()), &e)),
+            };
+            let meta = BackupMeta::decode(id, &text).map_err(|e| e.context(path.display()));
+            match meta.and_then(|meta| self.check_presence(&meta, &mut sizes).map(|()| meta)) {
+                Ok(meta) => state.add(id, meta, &sizes),
+                Err(e) if e.kind() == ErrorKind::IOError => return Err(e),
+                Err(e) => {
+                    state.corrupt.insert(id, (e, meta::mentioned(&text)));
+                }
+            }
+        }
+        Ok(state)
+    }
+
+    /// Every file must be there, with the size that its name or the meta file states; notes the sizes.
+    fn check_presence(&self, meta: &BackupMeta, sizes: &mut BTreeMap<String, u64>) -> Result<()> {
+        for f in &meta.files {
+            let path = self.path(&f.path);
+            let size = match sizes.get(&f.path) {
+                Some(&size) => size,
+                None => self.size_of(&path)?,
+            };
+            sizes.insert(f.path.clone(), size);
+            if let Some(expected) = f.size.or(meta::size_in_name(&f.path))
+                && size != expected
+            {
+                return Err(Error::corruption(format!("{}: has {size} bytes instead of {expected}", path.display())));
+            }
+        }
+        Ok(())
+    }
+
+    fn size_of(&self, path: &Path) -> Result<u64> {
+        self.fs().file_size(path).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => Error::corruption(format!("{}: the file is missing", path.display())),
+            _ => Error::io(path.display(), &e),
+        })
+    }
+
+    /// Deletes a backup's meta file, durably, and forgets it; gives the files that nobody needs any more.
+    fn delete_meta(&self, state: &mut State, id: u32) -> Result<Vec<String>> {
+        let path = self.meta_path(id);
+        match self.fs().remove(&path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io(format_args!("cannot delete backup {id}"), &e)),
+        }
+        if self.options.sync {
+            // Otherwise a power cut could bring it back without its files.
+            self.sync_dir(&self.path(META))?;
+        }
+        if state.corrupt.remove(&id).is_some() {
+            state.may_have_garbage = true;
+        }
+        Ok(state.remove(id))
+    }
+
+    /// Deletes a backup. What cannot be deleted besides the meta file is garbage for later.
+    fn delete_one(&self, state: &mut State, id: u32) -> Result<()> {
+        let gone = self.delete_meta(state, id)?;
+        let protected: BTreeSet<String> = state.corrupt.values().flat_map(|(_, p)| p).cloned().collect();
+        for path in gone.iter().filter(|p| !protected.contains(*p)) {
+            if self.fs().remove(&self.path(path)).is_err() {
+                state.may_have_garbage = true;
+            }
+        }
+        if self.fs().remove_dir(&self.path(PRIVATE).join(id.to_string())).is_err() {
+            state.may_have_garbage = true;
+        }
+        Ok(())
+    }
+
+    fn collect_if_needed(&self, state: &mut State) -> Result<()> {
+        if state.may_have_garbage { self.collect(state) } else { Ok(()) }
+    }
+
+    /// See [`Self::garbage_collect`]. Goes on after a failure; gives the first.
+    fn collect(&self, state: &mut State) -> Result<()> {
+        let fs = self.fs();
+        let mut first: Result<()> = Ok(());
+        let mut note = |path: &Path, done: io::Result<()>| {
+            if let Err(e) = done
+                && e.kind() != io::ErrorKind::NotFound
+                && first.is_ok()
+            {
+                first = Err(Error::io(format_args!("cannot remove {}", path.display()), &e));
+            }
+        };
+        let list = |dir: &str| -> Result<Vec<String>> {
+            let path = self.path(dir);
+            match fs.list_dir(&path) {
+                Ok(names) => Ok(names),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+                Err(e) => Err(Error::io(format_args!("cannot list {}", path.display()), &e)),
+            }
+        };
+        let protected: BTreeSet<&String> = state.corrupt.values().flat_map(|(_, p)| p).collect();
+        for dir in [SHARED, SHARED_CHECKSUM] {
+            for name in list(dir)? {
+                let relative = format!("{dir}/{name}");
+                if !state.files.contains_key(&relative) && !protected.contains(&relative) {
+                    let path = self.path(&relative);
+                    note(&path, fs.remove(&path));
+                }
+            }
+        }
+        let ids = state.ids();
+        for name in list(PRIVATE)? {
+            // A directory with another name is not ours, but for RocksDB's older `7.tmp`.
+            let id = name.strip_suffix(".tmp").unwrap_or(&name).parse::<u32>();
+            let Ok(id) = id else { continue };
+            if ids.contains(&id) && !name.ends_with(".tmp") {
+                continue;
+            }
+            let dir = format!("{PRIVATE}/{name}");
+            for file in list(&dir)? {
+                let path = self.path(&dir).join(file);
+                note(&path, fs.remove(&path));
+            }
+            let path = self.path(&dir);
+            note(&path, fs.remove_dir(&path));
+        }
+        for name in list(META)? {
+            if name.ends_with(".tmp") {
+                let path = self.path(META).join(name);
+                note(&path, fs.remove(&path));
+            }
+        }
+        state.may_have_garbage = first.is_err();
+        first
+    }
+}

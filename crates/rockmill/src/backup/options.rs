@@ -1,0 +1,260 @@
+//! Options of the backup engine, and what it tells.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::env::Env;
+use crate::error::{Error, Result};
+
+/// Bytes copied at a time (RocksDB's default).
+const IO_BUFFER_BYTES: u64 = 5 << 20;
+/// Bytes between two calls of a progress callback (RocksDB's default).
+const CALLBACK_BYTES: u64 = 4 << 20;
+
+/// How shared tables are named in a backup (RocksDB `ShareFilesNaming`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ShareFilesNaming {
+    /// `000012_3735928559_4096.sst`: the file's CRC-32C and size. Every backup reads every table to name it.
+    LegacyCrc32cAndFileSize,
+    /// `000012_sPZ1MIGNKN18W4BBZIXHU.sst`: the session that wrote the table.
+    UseDbSessionId,
+    /// `000012_sPZ1MIGNKN18W4BBZIXHU_4096.sst`: session and size. RocksDB's default.
+    #[default]
+    UseDbSessionIdAndFileSize,
+}
+
+/// Options of a [`super::BackupEngine`] (`rocksdb::backup::BackupEngineOptions`).
+#[derive(Debug, Clone)]
+pub struct BackupEngineOptions {
+    pub(super) dir: PathBuf,
+    pub(super) env: Option<Env>,
+    pub(super) share_table_files: bool,
+    pub(super) share_files_with_checksum: bool,
+    pub(super) naming: ShareFilesNaming,
+    pub(super) sync: bool,
+    pub(super) destroy_old_data: bool,
+    pub(super) backup_log_files: bool,
+    pub(super) backup_rate_limit: u64,
+    pub(super) restore_rate_limit: u64,
+    pub(super) io_buffer_size: u64,
+    pub(super) threads: usize,
+    pub(super) callback_interval: u64,
+}
+
+impl BackupEngineOptions {
+    /// Backups in this directory; it is created when the engine is opened. Must not be the database's.
+    pub fn new(backup_dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = backup_dir.as_ref();
+        if dir.as_os_str().is_empty() {
+            return Err(Error::invalid_argument("the backup directory's name is empty"));
+        }
+        Ok(Self {
+            dir: dir.to_owned(),
+            env: None,
+            share_table_files: true,
+            share_files_with_checksum: true,
+            naming: ShareFilesNaming::default(),
+            sync: true,
+            destroy_old_data: false,
+            backup_log_files: true,
+            backup_rate_limit: 0,
+            restore_rate_limit: 0,
+            io_buffer_size: IO_BUFFER_BYTES,
+            threads: 1,
+            callback_interval: CALLBACK_BYTES,
+        })
+    }
+
+    /// The file system where backups are, if it is not the database's (`backup_env`).
+    pub fn set_backup_env(&mut self, env: &Env) {
+        self.env = Some(env.clone());
+    }
+
+    /// Whether backups share tables, so that each is copied once. Without it every backup is a whole copy. Default:
+    /// true.
+    pub fn set_share_table_files(&mut self, share: bool) {
+        self.share_table_files = share;
+    }
+
+    /// Whether shared tables carry in their names which table they are, so that tables of several databases, or of a
+    /// database that was restored and went another way, can stand side by side. Without it tables are shared by number,
+    /// and each backup reads every table to see that it is the one that is there. Default: true.
+    pub fn set_share_files_with_checksum(&mut self, with_checksum: bool) {
+        self.share_files_with_checksum = with_checksum;
+    }
+
+    /// How shared tables are named. Default: session and size.
+    pub fn set_share_files_with_checksum_naming(&mut self, naming: ShareFilesNaming) {
+        self.naming = naming;
+    }
+
+    /// Whether a backup that returned survives a power cut. Default: true.
+    pub fn set_sync(&mut self, sync: bool) {
+        self.sync = sync;
+    }
+
+    /// Deletes all backups when the engine is opened. Default: false.
+    pub fn set_destroy_old_data(&mut self, destroy: bool) {
+        self.destroy_old_data = destroy;
+    }
+
+    /// Whether WALs are part of a backup. Without them only what is in tables is: flush before the backup. Default:
+    /// true.
+    pub fn set_backup_log_files(&mut self, backup: bool) {
+        self.backup_log_files = backup;
+    }
+
+    /// Bytes per second that backups and verifications may read; 0 is no limit. Default: 0.
+    pub fn set_backup_rate_limit(&mut self, bytes_per_second: u64) {
+        self.backup_rate_limit = bytes_per_second;
+    }
+
+    /// Bytes per second that restores may read; 0 is no limit. Default: 0.
+    pub fn set_restore_rate_limit(&mut self, bytes_per_second: u64) {
+        self.restore_rate_limit = bytes_per_second;
+    }
+
+    /// Bytes copied at a time; 0 takes the default of 5 MiB.
+    pub fn set_io_buffer_size(&mut self, bytes: u64) {
+        self.io_buffer_size = if bytes == 0 { IO_BUFFER_BYTES } else { bytes };
+    }
+
+    /// Threads that copy and check files. Default: 1; numbers below that count as 1.
+    pub fn set_max_background_operations(&mut self, threads: i32) {
+        self.threads = usize::try_from(threads).unwrap_or(1).max(1);
+    }
+
+    /// Bytes between two calls of a progress callback. Default: 4 MiB.
+    pub fn set_callback_trigger_interval_size(&mut self, bytes: u64) {
+        self.callback_interval = bytes.max(1);
+    }
+}
+
+/// How far a backup, a restore or a verification is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BackupProgress {
+    /// Bytes copied or read.
+    pub bytes_done: u64,
+    /// Bytes that there are to copy or read, as far as known; what earlier backups hold already is not among them.
+    pub bytes_total: u64,
+}
+
+/// Called while files are copied, from the threads that copy them.
+pub(super) type Callback = Arc<dyn Fn(BackupProgress) + Send + Sync>;
+
+/// How one backup is made (RocksDB `CreateBackupOptions`).
+#[derive(Clone, Default)]
+pub struct CreateBackupOptions {
+    pub(super) flush_before_backup: bool,
+    pub(super) callback: Option<Callback>,
+}
+
+impl CreateBackupOptions {
+    /// Flushes the memtables first, so that data written without a WAL is in the backup and WALs are short. Default:
+    /// false.
+    pub fn set_flush_before_backup(&mut self, flush: bool) {
+        self.flush_before_backup = flush;
+    }
+
+    /// Called each time so many bytes were copied (`callback_trigger_interval_size`). It must be quick; a panic in it
+    /// fails the backup.
+    pub fn set_progress_callback(&mut self, callback: impl Fn(BackupProgress) + Send + Sync + 'static) {
+        self.callback = Some(Arc::new(callback));
+    }
+}
+
+impl fmt::Debug for CreateBackupOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CreateBackupOptions")
+            .field("flush_before_backup", &self.flush_before_backup)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a restore leaves of the files that are in the database's directory (RocksDB `RestoreOptions::Mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RestoreMode {
+    /// Nothing: everything comes from the backup.
+    #[default]
+    PurgeAllFiles,
+    /// Tables whose number, session and size are those in the backup; their contents are not read.
+    KeepLatestDbSessionIdFiles,
+    /// Tables whose checksum is that in the backup.
+    VerifyChecksum,
+}
+
+/// How a backup is restored (`rocksdb::backup::RestoreOptions`).
+#[derive(Clone, Default)]
+pub struct RestoreOptions {
+    pub(super) keep_log_files: bool,
+    pub(super) mode: RestoreMode,
+    pub(super) callback: Option<Callback>,
+}
+
+impl RestoreOptions {
+    /// Leaves the WALs in the directory, so that they are replayed over the backup, and moves those in `archive` back
+    /// to them. Of a WAL that is in both places the one in the directory stays. For backups made without WALs
+    /// (`backup_log_files`). Default: false.
+    pub fn set_keep_log_files(&mut self, keep: bool) {
+        self.keep_log_files = keep;
+    }
+
+    /// What is left of the files in the directory. Default: nothing.
+    pub fn set_mode(&mut self, mode: RestoreMode) {
+        self.mode = mode;
+    }
+
+    /// As [`CreateBackupOptions::set_progress_callback`].
+    pub fn set_progress_callback(&mut self, callback: impl Fn(BackupProgress) + Send + Sync + 'static) {
+        self.callback = Some(Arc::new(callback));
+    }
+}
+
+impl fmt::Debug for RestoreOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RestoreOptions")
+            .field("keep_log_files", &self.keep_log_files)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A backup, in short (`rocksdb::backup::BackupEngineInfo`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackupEngineInfo {
+    /// When it was made, in seconds since the Unix epoch.
+    pub timestamp: i64,
+    /// Its number.
+    pub backup_id: u32,
+    /// Bytes of all its files, shared ones included.
+    pub size: u64,
+    /// Its files.
+    pub num_files: u32,
+}
+
+/// A backup in full (RocksDB `BackupInfo` with file details).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackupDetails {
+    /// What [`super::BackupEngine::get_backup_info`] says.
+    pub info: BackupEngineInfo,
+    /// A sequence number at or below the newest in it.
+    pub sequence: u64,
+    /// What the caller stored with it.
+    pub app_metadata: Vec<u8>,
+    /// Its files.
+    pub files: Vec<BackupFile>,
+}
+
+/// A file of a backup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackupFile {
+    /// Path below the backup directory.
+    pub path: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// CRC-32C of its contents; `None` if the backup does not say.
+    pub crc32c: Option<u32>,
+    /// How many backups have it.
+    pub backups: usize,
+}

@@ -1,0 +1,318 @@
+//! Verifying backups, and making a database of one.
+//!
+//! A restore never begins by destroying: the backup's files are looked at first, and read whole with their checksums
+//! where a database stands in the way. Then CURRENT goes, so that a directory that is half restored is no database;
+//! then the rest; then the backup's files come, each compared with its checksum on the way; CURRENT last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rockmill_format::filename::{self, FileType};
+use rockmill_io::FileSystem;
+
+use super::copy::{Contents, Transfer, in_parallel};
+use super::meta::{BackupMeta, MetaFile, database_name, is_session_id};
+use super::{BackupEngine, RestoreMode, RestoreOptions, State};
+use crate::error::{Error, ErrorKind, Result};
+use crate::table::properties_of;
+
+/// Where RocksDB moves WALs that `wal_ttl` keeps.
+const ARCHIVE: &str = "archive";
+
+/// A file to bring back.
+struct Piece<'a> {
+    file: &'a MetaFile,
+    to: PathBuf,
+    size: u64,
+}
+
+impl BackupEngine {
+    /// Checks that every file of a backup is there and has its size.
+    pub fn verify_backup(&self, backup_id: u32) -> Result<()> {
+        let state = self.state.lock();
+        self.verify_sizes(&state, backup_id).map(|_| ())
+    }
+
+    /// Reads every file of a backup and compares it with its checksum, too.
+    pub fn verify_backup_with_checksum(&self, backup_id: u32) -> Result<()> {
+        self.verify_backup_with_progress(backup_id, &RestoreOptions::default())
+    }
+
+    /// The same; `options` gives the progress callback.
+    pub fn verify_backup_with_progress(&self, backup_id: u32, options: &RestoreOptions) -> Result<()> {
+        let state = self.state.lock();
+        let meta = self.verify_sizes(&state, backup_id)?;
+        let transfer = self.transfer(self.options.backup_rate_limit, options.callback.as_ref());
+        let pieces: Vec<&MetaFile> = meta.files.iter().collect();
+        self.verify_checksums(&state, &pieces, &transfer)
+    }
+
+    /// Makes the newest usable backup the database in `db_dir`, with its WALs in `wal_dir` (usually the same). See
+    /// [`Self::restore_from_backup`].
+    pub fn restore_from_latest_backup(
+        &self,
+        db_dir: impl AsRef<Path>,
+        wal_dir: impl AsRef<Path>,
+        options: &RestoreOptions,
+    ) -> Result<()> {
+        let latest = self.state.lock().backups.keys().next_back().copied();
+        let Some(id) = latest else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{}: holds no backup that can be used", self.options.dir.display()),
+            ));
+        };
+        self.restore_from_backup(db_dir, wal_dir, options, id)
+    }
+
+    /// Makes a backup the database in `db_dir`, with its WALs in `wal_dir` (usually the same directory).
+    ///
+    /// What is there of a database is deleted, once it is sure that the backup is whole; other files stay. Fails with
+    /// `Busy` while the database is open. A restore that fails half-way leaves a directory without CURRENT, which does
+    /// not open; restoring again completes it.
+    pub fn restore_from_backup(
+        &self,
+        db_dir: impl AsRef<Path>,
+        wal_dir: impl AsRef<Path>,
+        options: &RestoreOptions,
+        backup_id: u32,
+    ) -> Result<()> {
+        let (db_dir, wal_dir) = (db_dir.as_ref(), wal_dir.as_ref());
+        self.restore(db_dir, wal_dir, options, backup_id).map_err(|e| {
+            let what = format_args!("cannot restore backup {backup_id} of {}", self.options.dir.display());
+            e.context(format_args!("{what} to {}", db_dir.display()))
+        })
+    }
+
+    /// What every file's presence and size, now, say of a backup.
+    fn verify_sizes<'s>(&self, state: &'s State, id: u32) -> Result<&'s BackupMeta> {
+        let meta = state.backup(id)?;
+        let mut sizes = BTreeMap::new();
+        self.check_presence(meta, &mut sizes)?;
+        for (path, size) in sizes {
+            if let Some(info) = state.files.get(&path)
+                && info.size != size
+            {
+                let path = self.path(path);
+                return Err(Error::corruption(format!(
+                    "{}: has {size} bytes instead of {}",
+                    path.display(),
+                    info.size
+                )));
+            }
+        }
+        Ok(meta)
+    }
+
+    fn verify_checksums(&self, state: &State, files: &[&MetaFile], transfer: &Transfer<'_>) -> Result<()> {
+        for f in files {
+            transfer.expect(state.files.get(&f.path).map_or(0, |i| i.size));
+        }
+        in_parallel(self.options.threads, files, |file| {
+            let path = self.path(&file.path);
+            let found = transfer.checksum(self.fs(), &path)?;
+            check_crc(&path, file, found)
+        })?;
+        Ok(())
+    }
+
+    fn restore(&self, db_dir: &Path, wal_dir: &Path, options: &RestoreOptions, id: u32) -> Result<()> {
+        let state = self.state.lock();
+        let meta = self.verify_sizes(&state, id)?;
+        if let Some(missing) = meta.excluded.first() {
+            return Err(Error::not_supported(format!(
+                "it was made without {missing} (exclude_files_callback), to be found in another backup directory"
+            )));
+        }
+        let fs = &*self.target.fs;
+        let transfer = self.transfer(self.options.restore_rate_limit, options.callback.as_ref());
+        transfer.check_stop()?;
+        for dir in [db_dir, wal_dir] {
+            fs.create_dir(dir, true).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
+        }
+        let _lock = lock_database(fs, db_dir)?;
+
+        let pieces = pieces(&state, meta, db_dir, wal_dir)?;
+        let kept = self.tables_to_keep(&pieces, options.mode, &transfer)?;
+        let current = db_dir.join(filename::CURRENT);
+        let (last, mut pieces): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|p| p.to == current);
+        let [last] = last.as_slice() else {
+            return Err(Error::corruption(format!("backup {id} has no file CURRENT")));
+        };
+        pieces.retain(|p| !kept.contains(&p.to));
+        if fs.exists(&current).map_err(|e| Error::io(current.display(), &e))? {
+            let files: Vec<&MetaFile> = pieces.iter().chain([last]).map(|p| p.file).collect();
+            self.verify_checksums(&state, &files, &transfer)?;
+        }
+        clear(fs, db_dir, wal_dir, &kept, options.keep_log_files)?;
+        if options.keep_log_files {
+            unarchive(fs, wal_dir)?;
+            pieces.retain(|p| !is_wal(&p.to) || !fs.exists(&p.to).unwrap_or(false));
+        }
+
+        pieces.iter().for_each(|p| transfer.expect(p.size));
+        let sync = self.options.sync;
+        in_parallel(self.options.threads, &pieces, |p| self.bring_back(p, &p.to, &transfer))?;
+        let sync_dir = |dir: &Path| match sync {
+            true => fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e)),
+            false => Ok(()),
+        };
+        sync_dir(db_dir)?;
+        sync_dir(wal_dir)?;
+        let temp = db_dir.join(filename::temp(u64::from(id)));
+        self.bring_back(last, &temp, &transfer)?;
+        fs.rename(&temp, &current).map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;
+        sync_dir(db_dir)
+    }
+
+    fn bring_back(&self, piece: &Piece<'_>, to: &Path, transfer: &Transfer<'_>) -> Result<()> {
+        let from = self.path(&piece.file.path);
+        let target = &*self.target.fs;
+        let copied = transfer.copy((self.fs(), &from), (target, to), Some(piece.size), self.options.sync)?;
+        check_crc(&from, piece.file, copied)
+    }
+
+    /// The tables in the way that are those of the backup, as far as `mode` looks.
+    fn tables_to_keep(
+        &self,
+        pieces: &[Piece<'_>],
+        mode: RestoreMode,
+        transfer: &Transfer<'_>,
+    ) -> Result<BTreeSet<PathBuf>> {
+        let fs = &*self.target.fs;
+        let same = |p: &&Piece<'_>| -> Result<bool> {
+            if !matches!(file_type(&p.to), Some(FileType::Table(_))) || fs.file_size(&p.to).ok() != Some(p.size) {
+                return Ok(false);
+            }
+            match mode {
+                RestoreMode::PurgeAllFiles => Ok(false),
+                RestoreMode::VerifyChecksum => {
+                    transfer.expect(p.size);
+                    // A table that cannot be read is replaced.
+                    match transfer.checksum(fs, &p.to) {
+                        Ok(found) => Ok(p.file.crc == Some(found.crc)),
+                        Err(e) if e.kind() == ErrorKind::Incomplete => Err(e),
+                        Err(_) => Ok(false),
+                    }
+                }
+                RestoreMode::KeepLatestDbSessionIdFiles => {
+                    let file = fs.open_random(&p.to, false).ok();
+                    let session = file.and_then(|f| properties_of(f, &p.to).ok()).map(|p| p.db_session_id);
+                    let Some(session) = session.filter(|s| is_session_id(s)) else { return Ok(false) };
+                    Ok(p.file.path.contains(&format!("_s{session}_{}.", p.size)))
+                }
+            }
+        };
+        let all: Vec<&Piece<'_>> = pieces.iter().collect();
+        let found = in_parallel(self.options.threads, &all, same)?;
+        Ok(all.iter().zip(found).filter(|(_, same)| *same).map(|(p, _)| p.to.clone()).collect())
+    }
+}
+
+fn check_crc(path: &Path, file: &MetaFile, found: Contents) -> Result<()> {
+    match file.crc {
+        Some(expected) if expected != found.crc => Err(Error::corruption(format!(
+            "{}: the backup is damaged: the file's checksum is {:08x} instead of {expected:08x}",
+            path.display(),
+            found.crc
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn file_type(path: &Path) -> Option<FileType> {
+    filename::parse(path.file_name()?.to_str()?)
+}
+
+fn is_wal(path: &Path) -> bool {
+    matches!(file_type(path), Some(FileType::Wal(_)))
+}
+
+fn lock_database(fs: &dyn FileSystem, dir: &Path) -> Result<Box<dyn rockmill_io::FileLock>> {
+    fs.lock(&dir.join(filename::LOCK)).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => {
+            Error::new(ErrorKind::Busy, format!("{}: the database is open; close it first", dir.display()))
+        }
+        _ => Error::io(format_args!("cannot lock {}", dir.display()), &e),
+    })
+}
+
+/// Where each file goes.
+fn pieces<'m>(state: &State, meta: &'m BackupMeta, db_dir: &Path, wal_dir: &Path) -> Result<Vec<Piece<'m>>> {
+    let mut taken = BTreeSet::new();
+    let mut out = Vec::new();
+    for file in &meta.files {
+        let name = database_name(&file.path);
+        let dir = match filename::parse(&name) {
+            Some(FileType::Wal(_)) => wal_dir,
+            Some(_) => db_dir,
+            None => return Err(Error::corruption(format!("{}: is not a database's file", file.path))),
+        };
+        let to = dir.join(name);
+        if !taken.insert(to.clone()) {
+            return Err(Error::corruption(format!("{}: a second file for {}", file.path, to.display())));
+        }
+        let size = state.files.get(&file.path).map_or(0, |i| i.size);
+        out.push(Piece { file, to, size });
+    }
+    Ok(out)
+}
+
+/// Removes what is there of a database: CURRENT first and durably, so that what is left is none.
+fn clear(
+    fs: &dyn FileSystem,
+    db_dir: &Path,
+    wal_dir: &Path,
+    kept: &BTreeSet<PathBuf>,
+    keep_log_files: bool,
+) -> Result<()> {
+    let remove = |path: &Path| match fs.remove(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format_args!("cannot remove {}", path.display()), &e))
+        }
+        _ => Ok(()),
+    };
+    remove(&db_dir.join(filename::CURRENT))?;
+    fs.sync_dir(db_dir).map_err(|e| Error::io(format_args!("cannot sync {}", db_dir.display()), &e))?;
+    let mut dirs = vec![db_dir.to_owned()];
+    if !keep_log_files {
+        dirs.push(wal_dir.join(ARCHIVE));
+        if wal_dir != db_dir {
+            dirs.push(wal_dir.to_owned());
+        }
+    }
+    for dir in dirs {
+        let names = match fs.list_dir(&dir) {
+            Ok(names) => names,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(Error::io(format_args!("cannot list {}", dir.display()), &e)),
+        };
+        for name in names {
+            let path = dir.join(&name);
+            match filename::parse(&name) {
+                None | Some(FileType::Lock) => {}
+                Some(FileType::Wal(_)) if keep_log_files => {}
+                Some(_) if kept.contains(&path) => {}
+                Some(_) => remove(&path)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Moves archived WALs back to the others.
+fn unarchive(fs: &dyn FileSystem, wal_dir: &Path) -> Result<()> {
+    let archive = wal_dir.join(ARCHIVE);
+    let names = match fs.list_dir(&archive) {
+        Ok(names) => names,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io(format_args!("cannot list {}", archive.display()), &e)),
+    };
+    for name in names.iter().filter(|n| matches!(filename::parse(n), Some(FileType::Wal(_)))) {
+        let from = archive.join(name);
+        fs.rename(&from, &wal_dir.join(name))
+            .map_err(|e| Error::io(format_args!("cannot move {} back", from.display()), &e))?;
+    }
+    Ok(())
+}
