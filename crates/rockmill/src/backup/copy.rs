@@ -118,7 +118,8 @@ impl<'a> Transfer<'a> {
     ) -> Result<Contents> {
         let failed = |e: io::Error| Error::io(format_args!("cannot read {}", path.display()), &e);
         let mut file = fs.open_sequential(path).map_err(failed)?;
-        let mut buffer = vec![0; self.buffer_bytes.min(usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX))];
+        let mut buffer =
+            vec![0; self.buffer_bytes.min(usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX))];
         let mut contents = Contents { size: 0, crc: 0 };
         loop {
             self.check_stop()?;

@@ -28,7 +28,7 @@ const FILE_CHECKSUM_CRC32C: &str = "FileChecksumCrc32c";
 
 /// A file to put into a backup.
 enum Item {
-    Table { path: PathBuf, entry: FileEntry },
+    Table { path: PathBuf, entry: Box<FileEntry> },
     File { path: PathBuf, size: u64 },
     Bytes { name: String, bytes: Vec<u8> },
 }
@@ -138,7 +138,7 @@ impl Making<'_> {
         let db = self.db;
         let mut items = Vec::new();
         for file in now.versions.iter().flat_map(|v| v.levels.iter().flatten()) {
-            items.push(Item::Table { path: db.table_path(file.number()), entry: file.entry.clone() });
+            items.push(Item::Table { path: db.table_path(file.number()), entry: Box::new(file.entry.clone()) });
         }
         // The largest first, so that no thread is left alone with it at the end.
         items.sort_by_key(|i| match i {

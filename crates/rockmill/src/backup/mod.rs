@@ -376,7 +376,8 @@ impl BackupEngine {
     /// Numbers of the meta files.
     fn list_ids(&self) -> Result<BTreeSet<u32>> {
         let path = self.path(META);
-        let names = self.fs().list_dir(&path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
+        let names =
+            self.fs().list_dir(&path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
         // Other names, `.7.tmp` of an unfinished backup among them, are none.
         let id = |n: &String| n.parse::<u32>().ok().filter(|id| *id > 0 && id.to_string() == *n);
         Ok(names.iter().filter_map(id).collect())

@@ -25,6 +25,12 @@
 //   get CF K [SNAP]        "value V" or "missing"
 //   levels CF              "level N FILES" for each level that has files
 //   prop CF NAME           "prop VALUE"
+//   backup DIR [flush]     a new backup of the open database in DIR
+//   backups DIR            "backup ID FILES" for each that can be used
+//   backup_verify DIR ID   with checksums
+//   backup_delete DIR ID
+//   restore DIR ID PATH    the backup becomes the database at PATH
+//   repair PATH            RepairDB with the options and column families given so far
 //   verify                 reads every block of every file and checks it
 //   version                "version MAJOR.MINOR.PATCH"
 //   close
@@ -35,6 +41,7 @@
 #include <rocksdb/options.h>
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/table.h>
+#include <rocksdb/utilities/backup_engine.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/utilities/db_ttl.h>
 #include <rocksdb/version.h>
@@ -194,6 +201,19 @@ struct Driver {
     handles.clear();
     Check(Open().Close());
     db.reset();
+  }
+
+  std::unique_ptr<BackupEngine> Backups(const std::string& dir) {
+    BackupEngine* engine = nullptr;
+    Check(BackupEngine::Open(Env::Default(), BackupEngineOptions(dir), &engine));
+    return std::unique_ptr<BackupEngine>(engine);
+  }
+
+  void Repair(const std::string& where) {
+    families.emplace("default", ColumnFamilyOptions());
+    std::vector<ColumnFamilyDescriptor> descriptors;
+    for (auto& [name, options] : families) descriptors.emplace_back(name, options);
+    Check(RepairDB(where, db_options, descriptors, families["default"]));
   }
 
   ReadOptions Reads(std::istringstream& in) {
@@ -435,6 +455,28 @@ struct Driver {
       std::string value;
       if (!Open().GetProperty(cf, Word(in), &value)) Fail("no such property");
       std::cout << "prop " << value << '\n';
+    } else if (command == "backup") {
+      auto engine = Backups(Word(in));
+      std::string flush;
+      in >> flush;
+      Check(engine->CreateNewBackup(&Open(), flush == "flush"));
+    } else if (command == "backups") {
+      std::vector<BackupInfo> found;
+      Backups(Word(in))->GetBackupInfo(&found);
+      for (auto& b : found) std::cout << "backup " << b.backup_id << ' ' << b.number_files << '\n';
+    } else if (command == "backup_verify") {
+      auto engine = Backups(Word(in));
+      Check(engine->VerifyBackup(std::stoul(Word(in)), true));
+    } else if (command == "backup_delete") {
+      auto engine = Backups(Word(in));
+      Check(engine->DeleteBackup(std::stoul(Word(in))));
+    } else if (command == "restore") {
+      auto engine = Backups(Word(in));
+      auto id = std::stoul(Word(in));
+      std::string path = Word(in);
+      Check(engine->RestoreDBFromBackup(id, path, path));
+    } else if (command == "repair") {
+      Repair(Word(in));
     } else if (command == "verify") {
       Check(Open().VerifyChecksum());
     } else if (command == "version") {
