@@ -4,49 +4,23 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use rockmill_format::checksum::crc32c_extend;
-use rockmill_io::{Clock, FileSystem, WriteOptions};
+use rockmill_io::{FileSystem, WriteOptions};
 
 use super::options::{BackupProgress, Callback};
 use crate::compaction::job::guarded;
 use crate::error::{Error, ErrorKind, Result};
+use crate::rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 
-/// With a rate limit, bytes are asked for in at least so many steps a second.
-const STEPS_PER_SECOND: u64 = 10;
+/// A buffer is not smaller, however low the rate.
 const BUFFER_BYTES_MIN: u64 = 4096;
-
-/// Spreads transfers over time.
-#[derive(Debug)]
-struct Throttle {
-    clock: Arc<dyn Clock>,
-    bytes_per_second: u64,
-    /// When the next transfer may begin, in monotonic nanoseconds.
-    next: Mutex<u64>,
-}
-
-impl Throttle {
-    fn wait(&self, bytes: u64) {
-        let cost = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
-        let now = self.clock.monotonic_nanos();
-        let start = {
-            let mut next = self.next.lock();
-            let start = now.max(*next);
-            *next = start.saturating_add(u64::try_from(cost).unwrap_or(u64::MAX));
-            start
-        };
-        if start > now {
-            self.clock.sleep(Duration::from_nanos(start - now));
-        }
-    }
-}
 
 /// What all transfers of one operation share.
 pub(super) struct Transfer<'a> {
     stop: &'a AtomicBool,
-    throttle: Option<Throttle>,
+    limiter: Option<Arc<RateLimiter>>,
     buffer_bytes: usize,
     callback: Option<Callback>,
     interval: u64,
@@ -64,20 +38,16 @@ pub(super) struct Contents {
 impl<'a> Transfer<'a> {
     pub fn new(
         stop: &'a AtomicBool,
-        clock: &Arc<dyn Clock>,
-        bytes_per_second: u64,
+        limiter: Option<Arc<RateLimiter>>,
         buffer_bytes: u64,
         callback: Option<&Callback>,
         interval: u64,
     ) -> Self {
-        let mut buffer_bytes = buffer_bytes;
-        let throttle = (bytes_per_second > 0).then(|| {
-            buffer_bytes = buffer_bytes.min((bytes_per_second / STEPS_PER_SECOND).max(BUFFER_BYTES_MIN));
-            Throttle { clock: Arc::clone(clock), bytes_per_second, next: Mutex::new(0) }
-        });
+        let burst = limiter.as_ref().map_or(u64::MAX, |l| l.single_burst_bytes().unsigned_abs());
+        let buffer_bytes = buffer_bytes.min(burst.max(BUFFER_BYTES_MIN));
         Self {
             stop,
-            throttle,
+            limiter,
             buffer_bytes: usize::try_from(buffer_bytes).unwrap_or(usize::MAX).max(1),
             callback: callback.cloned(),
             interval,
@@ -108,6 +78,13 @@ impl<'a> Transfer<'a> {
         }
     }
 
+    /// Waits until the rate allows so many bytes, if it bounds this kind of I/O.
+    fn ask(&self, bytes: u64, limits: impl Fn(RateLimiterMode) -> bool) {
+        if let Some(limiter) = self.limiter.as_ref().filter(|l| limits(l.mode())) {
+            limiter.request_until(bytes, IoPriority::Low, &|| self.stop.load(Ordering::Acquire));
+        }
+    }
+
     /// Reads the first `limit` bytes (all, without one) and hands them on.
     fn read(
         &self,
@@ -128,9 +105,6 @@ impl<'a> Transfer<'a> {
                 return Ok(contents);
             }
             let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            if let Some(throttle) = &self.throttle {
-                throttle.wait(want as u64);
-            }
             let n = file.read(&mut buffer[..want]).map_err(failed)?;
             if n == 0 {
                 return match limit {
@@ -142,6 +116,7 @@ impl<'a> Transfer<'a> {
                     ))),
                 };
             }
+            self.ask(n as u64, RateLimiterMode::limits_reads);
             contents.crc = crc32c_extend(contents.crc, &buffer[..n]);
             contents.size += n as u64;
             take(&buffer[..n]).map_err(|e| Error::io(format_args!("cannot copy {}", path.display()), &e))?;
@@ -165,7 +140,10 @@ impl<'a> Transfer<'a> {
         let path = to.1;
         let failed = |e: io::Error| Error::io(format_args!("cannot write {}", path.display()), &e);
         let mut target = to.0.create(path, WriteOptions::default()).map_err(failed)?;
-        let contents = self.read(from.0, from.1, limit, |bytes| target.append(bytes))?;
+        let contents = self.read(from.0, from.1, limit, |bytes| {
+            self.ask(bytes.len() as u64, RateLimiterMode::limits_writes);
+            target.append(bytes)
+        })?;
         let ended = if sync { target.sync() } else { Ok(()) };
         ended.and_then(|()| target.close()).map_err(failed)?;
         Ok(contents)
@@ -231,18 +209,20 @@ pub(super) fn in_parallel<T: Sync, R: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rockmill_io::{ManualClock, MemFileSystem};
+    use rockmill_io::{Clock, ManualClock, MemFileSystem};
 
     #[test]
     fn a_limited_copy_takes_as_long_as_the_limit_says() {
         let fs = MemFileSystem::new();
         fs.write_all(Path::new("/a"), &vec![7; 1_000_000]).unwrap();
         let clock = ManualClock::new(0);
-        let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+        let mode = RateLimiterMode::KReadsOnly;
+        let limiter = RateLimiter::with_clock(100_000, 100_000, 10, mode, false, Arc::new(clock.clone()));
         let stop = AtomicBool::new(false);
-        let transfer = Transfer::new(&stop, &shared, 100_000, 5 << 20, None, 1);
+        let transfer = Transfer::new(&stop, Some(limiter), 5 << 20, None, 1);
         let copied = transfer.copy((&fs, Path::new("/a")), (&fs, Path::new("/b")), None, true).unwrap();
-        assert_eq!((copied.size, clock.monotonic_nanos() / 100_000_000), (1_000_000, 100));
+        assert_eq!(copied.size, 1_000_000);
+        assert!((98..=102).contains(&(clock.monotonic_nanos() / 100_000_000)), "10 s, not {clock:?}");
         assert_eq!(transfer.checksum(&fs, Path::new("/b")).unwrap(), copied);
         let e = transfer.copy((&fs, Path::new("/a")), (&fs, Path::new("/c")), Some(1_000_001), true).unwrap_err();
         assert!(e.to_string().contains("/a: has 1000000 bytes where 1000001"), "{e}");

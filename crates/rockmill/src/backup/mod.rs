@@ -39,7 +39,7 @@ use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use copy::Transfer;
 use meta::{BackupMeta, META, PRIVATE, SHARED, SHARED_CHECKSUM};
-use options::Callback;
+use options::{Callback, Rate};
 
 pub use options::{
     BackupDetails, BackupEngineInfo, BackupEngineOptions, BackupFile, BackupProgress, CreateBackupOptions, RestoreMode,
@@ -311,9 +311,9 @@ impl BackupEngine {
         self.path(META).join(id.to_string())
     }
 
-    fn transfer(&self, rate: u64, callback: Option<&Callback>) -> Transfer<'_> {
+    fn transfer(&self, rate: &Rate, callback: Option<&Callback>) -> Transfer<'_> {
         let o = &self.options;
-        Transfer::new(&self.stop, &self.backup.clock, rate, o.io_buffer_size, callback, o.callback_interval)
+        Transfer::new(&self.stop, rate.limiter(&self.backup.clock), o.io_buffer_size, callback, o.callback_interval)
     }
 
     fn shared_dir(&self) -> Option<&'static str> {

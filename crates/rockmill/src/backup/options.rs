@@ -4,13 +4,18 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rockmill_io::Clock;
+
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::rate_limiter::{RateLimiter, RateLimiterMode};
 
 /// Bytes copied at a time (RocksDB's default).
 const IO_BUFFER_BYTES: u64 = 5 << 20;
 /// Bytes between two calls of a progress callback (RocksDB's default).
 const CALLBACK_BYTES: u64 = 4 << 20;
+/// How often a rate of our own hands bytes out.
+const REFILL_MICROS: i64 = 100_000;
 
 /// How shared tables are named in a backup (RocksDB `ShareFilesNaming`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,6 +29,30 @@ pub enum ShareFilesNaming {
     UseDbSessionIdAndFileSize,
 }
 
+/// How fast bytes may move.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rate {
+    bytes_per_second: u64,
+    limiter: Option<Arc<RateLimiter>>,
+}
+
+impl Rate {
+    fn of(bytes_per_second: u64) -> Self {
+        Self { bytes_per_second, limiter: None }
+    }
+
+    /// The shared limiter, or one for this operation, or none.
+    pub fn limiter(&self, clock: &Arc<dyn Clock>) -> Option<Arc<RateLimiter>> {
+        let own = || {
+            let rate = i64::try_from(self.bytes_per_second).unwrap_or(i64::MAX);
+            // Each byte counts once, when it is read.
+            let mode = RateLimiterMode::KReadsOnly;
+            RateLimiter::with_clock(rate, REFILL_MICROS, 10, mode, false, Arc::clone(clock))
+        };
+        self.limiter.clone().or_else(|| (self.bytes_per_second > 0).then(own))
+    }
+}
+
 /// Options of a [`super::BackupEngine`] (`rocksdb::backup::BackupEngineOptions`).
 #[derive(Debug, Clone)]
 pub struct BackupEngineOptions {
@@ -35,8 +64,8 @@ pub struct BackupEngineOptions {
     pub(super) sync: bool,
     pub(super) destroy_old_data: bool,
     pub(super) backup_log_files: bool,
-    pub(super) backup_rate_limit: u64,
-    pub(super) restore_rate_limit: u64,
+    pub(super) backup_rate: Rate,
+    pub(super) restore_rate: Rate,
     pub(super) io_buffer_size: u64,
     pub(super) threads: usize,
     pub(super) callback_interval: u64,
@@ -58,8 +87,8 @@ impl BackupEngineOptions {
             sync: true,
             destroy_old_data: false,
             backup_log_files: true,
-            backup_rate_limit: 0,
-            restore_rate_limit: 0,
+            backup_rate: Rate::default(),
+            restore_rate: Rate::default(),
             io_buffer_size: IO_BUFFER_BYTES,
             threads: 1,
             callback_interval: CALLBACK_BYTES,
@@ -107,12 +136,23 @@ impl BackupEngineOptions {
 
     /// Bytes per second that backups and verifications may read; 0 is no limit. Default: 0.
     pub fn set_backup_rate_limit(&mut self, bytes_per_second: u64) {
-        self.backup_rate_limit = bytes_per_second;
+        self.backup_rate = Rate::of(bytes_per_second);
+    }
+
+    /// Bounds backups and verifications by a limiter that others may share, at its lowest priority; its mode says
+    /// whether what is read or what is written counts.
+    pub fn set_backup_rate_limiter(&mut self, limiter: &Arc<RateLimiter>) {
+        self.backup_rate = Rate { limiter: Some(Arc::clone(limiter)), ..Rate::default() };
     }
 
     /// Bytes per second that restores may read; 0 is no limit. Default: 0.
     pub fn set_restore_rate_limit(&mut self, bytes_per_second: u64) {
-        self.restore_rate_limit = bytes_per_second;
+        self.restore_rate = Rate::of(bytes_per_second);
+    }
+
+    /// As [`Self::set_backup_rate_limiter`], for restores.
+    pub fn set_restore_rate_limiter(&mut self, limiter: &Arc<RateLimiter>) {
+        self.restore_rate = Rate { limiter: Some(Arc::clone(limiter)), ..Rate::default() };
     }
 
     /// Bytes copied at a time; 0 takes the default of 5 MiB.

@@ -43,7 +43,7 @@ impl BackupEngine {
     pub fn verify_backup_with_progress(&self, backup_id: u32, options: &RestoreOptions) -> Result<()> {
         let state = self.state.lock();
         let meta = self.verify_sizes(&state, backup_id)?;
-        let transfer = self.transfer(self.options.backup_rate_limit, options.callback.as_ref());
+        let transfer = self.transfer(&self.options.backup_rate, options.callback.as_ref());
         let pieces: Vec<&MetaFile> = meta.files.iter().collect();
         self.verify_checksums(&state, &pieces, &transfer)
     }
@@ -126,7 +126,7 @@ impl BackupEngine {
             )));
         }
         let fs = &*self.target.fs;
-        let transfer = self.transfer(self.options.restore_rate_limit, options.callback.as_ref());
+        let transfer = self.transfer(&self.options.restore_rate, options.callback.as_ref());
         transfer.check_stop()?;
         for dir in [db_dir, wal_dir] {
             fs.create_dir(dir, true).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
