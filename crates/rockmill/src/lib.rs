@@ -27,9 +27,9 @@ pub use compaction::filter::{
     Decision as CompactionDecision, TableFileCreationReason,
 };
 pub use db::{
-    AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Db,
-    DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction, IteratorMode, LevelStats, LiveFile,
-    ReadOptions, Snapshot, StallReason, WriteBatch,
+    AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB,
+    DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction,
+    IteratorMode, LevelStats, LiveFile, ReadOptions, Snapshot, StallReason, WriteBatch,
 };
 pub use env::Env;
 pub use error::{Error, ErrorKind, Result};

@@ -5,14 +5,16 @@ mod oracle;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use oracle::{Peer, Script};
 use parking_lot::Mutex;
 use rockmill::{
-    BottommostLevelCompaction, CompactOptions, CompactionDecision, CompactionFilter, CompactionFilterContext,
-    CompactionFilterFactory, Db, ErrorKind, IteratorMode, Options, TableFileCreationReason, merge_operator,
+    BottommostLevelCompaction, ColumnFamilyDescriptor, ColumnFamilyTtl, CompactOptions, CompactionDecision,
+    CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Db, ErrorKind, IteratorMode, Options,
+    TableFileCreationReason, WriteBatch, merge_operator,
 };
-use rockmill_io::MemFileSystem;
+use rockmill_io::{ManualClock, MemFileSystem};
 
 fn memory() -> Options {
     let mut o = Options::default();
@@ -396,4 +398,194 @@ fn rocksdb_filters_flushes_alike() {
     for seed in 10..13 {
         alike("rocksdb_filters_flushes_alike", seed, true);
     }
+}
+
+// Databases with a time to live.
+
+/// A moment in 2033.
+const NOW: u64 = 2_000_000_000;
+
+fn at(seconds: u64) -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(seconds * 1_000_000))
+}
+
+#[test]
+fn values_live_for_their_time() {
+    let clock = at(NOW);
+    let mut o = memory();
+    o.set_clock(clock.clone());
+    o.set_merge_operator_object(merge_operator::by_name("stringappend").expect("built in"));
+    let ttl = Duration::from_secs(100);
+    {
+        let db = Db::open_with_ttl(&o, "/db", ttl).expect("open");
+        db.put("old", "1").expect("put");
+        db.put("", "").expect("an empty value");
+        db.merge("merged", "a").expect("merge");
+        clock.advance(Duration::from_secs(60));
+        db.put("young", "2").expect("put");
+        let mut batch = WriteBatch::new();
+        batch.merge("merged", "b");
+        batch.put("gone", "x");
+        batch.delete("gone");
+        db.write(&batch).expect("write");
+        let e = |k: &str, v: &str| (k.as_bytes().to_vec(), v.as_bytes().to_vec());
+        let want = [e("", ""), e("merged", "a,b"), e("old", "1"), e("young", "2")];
+        for round in ["in memory", "flushed", "compacted"] {
+            assert_eq!(all(&db), want, "{round}");
+            let mut back: Entries = db
+                .iterator(IteratorMode::End)
+                .map(|kv| kv.map(|(k, v)| (k.into_vec(), v.into_vec())).expect("an entry"))
+                .collect();
+            back.reverse();
+            assert_eq!(back, want, "{round}");
+            for (k, v) in &want {
+                assert_eq!(db.get(k).expect("get").as_ref(), Some(v), "{round}");
+                assert_eq!(db.get_pinned(k).expect("get").as_deref(), Some(&v[..]), "{round}");
+            }
+            let many = db.multi_get(["old", "young", "none"]);
+            let many: Vec<_> = many.into_iter().map(|v| v.expect("get")).collect();
+            assert_eq!(many, [Some(b"1".to_vec()), Some(b"2".to_vec()), None]);
+            if round == "in memory" { db.flush().expect("flush") } else { compact(&db) }
+        }
+        clock.advance(Duration::from_secs(50));
+        assert_eq!(db.get("old").expect("get").as_deref(), Some(&b"1"[..]), "until a compaction meets it");
+        compact(&db);
+        // What was merged in the compaction is as young as that.
+        assert_eq!(all(&db), [e("merged", "a,b"), e("young", "2")]);
+        assert_eq!(db.get("old").expect("get"), None);
+    }
+    let raw = Db::open(&o, "/db").expect("open without");
+    let stored = raw.get("young").expect("get").expect("there");
+    assert_eq!(stored, [&b"2"[..], &(NOW as u32 + 60).to_le_bytes()].concat());
+    raw.put("plain", "no time\0\0\0\0").expect("put");
+    raw.put("short", "abc").expect("put");
+    drop(raw);
+    let db = Db::open_with_ttl(&o, "/db", ttl).expect("open");
+    for key in ["plain", "short"] {
+        let e = db.get(key).expect_err("not a time");
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        let mut iter = db.raw_iterator();
+        iter.seek(key);
+        assert!(!iter.valid() && iter.status().is_err(), "{key}");
+    }
+}
+
+#[test]
+fn column_families_have_times_of_their_own() {
+    let clock = at(NOW);
+    let mut o = memory();
+    o.set_clock(clock.clone());
+    o.create_missing_column_families(true);
+    let of = |name: &str, ttl| ColumnFamilyDescriptor::new_with_ttl(name, o.clone(), ttl);
+    let cfs = [
+        of("default", ColumnFamilyTtl::SameAsDb),
+        of("short", ColumnFamilyTtl::Duration(Duration::from_secs(10))),
+        of("ever", ColumnFamilyTtl::Disabled),
+    ];
+    let db = Db::open_cf_descriptors_with_ttl(&o, "/db", cfs, Duration::from_secs(100)).expect("open");
+    db.create_cf("later", &o).expect("create");
+    db.create_cf_with_ttl("later-short", &o, Duration::from_secs(10)).expect("create");
+    let names = db.cf_names();
+    for name in &names {
+        db.put_cf(&db.cf_handle(name).expect("there"), "k", "v").expect("put");
+    }
+    for (wait, left) in [(9, 5), (11, 3), (100, 2)] {
+        clock.advance(Duration::from_secs(wait));
+        let found = names.iter().filter(|name| {
+            let cf = db.cf_handle(name).expect("there");
+            db.compact_range_cf(&cf, None::<&[u8]>, None::<&[u8]>).expect("compaction");
+            db.get_cf(&cf, "k").expect("get").is_some_and(|v| v == b"v")
+        });
+        assert_eq!(found.count(), left);
+    }
+    drop(db);
+    let plain = Db::open_cf(&o, "/db", &names).expect("open");
+    let e = plain.create_cf_with_ttl("x", &o, Duration::ZERO).expect_err("not with a time to live");
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+}
+
+#[test]
+fn rocksdb_and_rockmill_share_times_to_live() {
+    let test = "rocksdb_and_rockmill_share_times_to_live";
+    let driver = need!(test, Peer::Library.driver());
+    let home = tempfile::tempdir().expect("a folder");
+    let (theirs, ours) = (home.path().join("theirs"), home.path().join("ours"));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    let operator = "cf default merge_operator=stringappend;disable_auto_compactions=true";
+    // RocksDB writes; Rockmill reads, and drops what is old by its own clock.
+    let mut script = Script::new();
+    script.line(operator).line("ttl 1000").open(&theirs).put("default", "a", "1").put("default", "b", "");
+    script.hex("merge", "default", &[b"a", b"2"]).line("flush default").hex("merge", "default", &[b"c", b"3"]);
+    driver.answer(test, &script).expect("writes");
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_disable_auto_compactions(true);
+    o.set_merge_operator_object(merge_operator::by_name("stringappend").expect("built in"));
+    let e = |k: &str, v: &str| (k.as_bytes().to_vec(), v.as_bytes().to_vec());
+    for (clock, left) in [(now + 900, vec![e("a", "1,2"), e("b", ""), e("c", "3")]), (now + 1100, vec![])] {
+        o.set_clock(at(clock));
+        let copy = home.path().join(format!("copy-{clock}"));
+        oracle::copy_dir(&theirs, &copy);
+        let db = Db::open_with_ttl(&o, &copy, Duration::from_secs(1000)).expect("open");
+        assert_eq!(all(&db).len(), 3);
+        // Operands are merged when they reach the bottom, which makes them young: they go with the next compaction.
+        compact(&db);
+        drop(db);
+        o.set_clock(at(clock + 1001));
+        let db = Db::open_with_ttl(&o, &copy, Duration::from_secs(if left.is_empty() { 1000 } else { 5000 }));
+        let db = db.expect("open");
+        compact(&db);
+        assert_eq!(all(&db), left);
+    }
+    // Rockmill writes, some of it long ago; RocksDB reads, and its compaction drops what is old.
+    let clock = at(now - 5000);
+    o.set_clock(clock.clone());
+    {
+        let db = Db::open_with_ttl(&o, &ours, Duration::from_secs(1000)).expect("open");
+        db.put("old", "1").expect("put");
+        db.put("merged", "1").expect("put");
+        clock.advance(Duration::from_secs(5000));
+        db.merge("merged", "2").expect("merge");
+        db.put("young", "3").expect("put");
+        db.flush().expect("flush");
+    }
+    let mut script = Script::new();
+    script.line(operator).line("ttl 1000").open(&ours).line("dump default").line("rdump default");
+    script.line("compact_once default").line("dump default");
+    let found = driver.answer(test, &script).expect("reads").entries();
+    let before = [e("merged", "1,2"), e("old", "1"), e("young", "3")];
+    let back: Entries = before.iter().rev().cloned().collect();
+    assert_eq!(found, [before.to_vec(), back, vec![e("merged", "1,2"), e("young", "3")]].concat());
+}
+
+#[test]
+fn ldb_opens_them() {
+    let test = "ldb_opens_them";
+    let ldb = need!(test, oracle::tool("ldb"));
+    let home = tempfile::tempdir().expect("a folder");
+    let db_arg = format!("--db={}", home.path().join("db").display());
+    let run = |args: &[&str]| oracle::run_tool(&ldb, &[&[&*db_arg, "--ttl"], args].concat()).expect("ldb");
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    drop(Db::open_with_ttl(&o, home.path().join("db"), Duration::ZERO).expect("create"));
+    // ldb sees what is stored.
+    let raw = oracle::run_tool(&ldb, &[&db_arg, "--value_hex", "put", "raw", "0x3100f15365"]).expect("ldb");
+    assert_eq!(raw.trim(), "OK");
+    {
+        let db = Db::open_with_ttl(&o, home.path().join("db"), Duration::ZERO).expect("open");
+        assert_eq!(db.get("raw").expect("get").as_deref(), Some(&b"1"[..]));
+        db.delete("raw").expect("delete");
+    }
+    if let Err(why) = oracle::run_tool(&ldb, &[&*db_arg, "--ttl", "put", "theirs", "1"]) {
+        assert!(why.contains("doesn't support TTL DB"), "{why}");
+        oracle::skip(test, "this ldb's --ttl opens no database that exists");
+        return;
+    }
+    {
+        let db = Db::open_with_ttl(&o, home.path().join("db"), Duration::ZERO).expect("open");
+        assert_eq!(db.get("theirs").expect("get").as_deref(), Some(&b"1"[..]));
+        db.put("ours", "2").expect("put");
+    }
+    assert_eq!(run(&["get", "ours"]).trim(), "2");
+    assert_eq!(run(&["scan"]).lines().filter(|l| l.contains(" : ")).collect::<Vec<_>>(), ["ours : 2", "theirs : 1"]);
 }

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use rockmill_format::InternalKeyComparator;
 
 use super::super_version::SuperVersion;
+use super::ttl::ColumnFamilyTtl;
 use crate::merge_operator::MergeOperator;
 use crate::options::{CfOptions, Options};
 
@@ -86,13 +87,15 @@ impl<T: AsColumnFamilyRef + ?Sized> AsColumnFamilyRef for Arc<T> {
 pub struct ColumnFamilyDescriptor {
     pub(crate) name: String,
     pub(crate) options: Options,
+    /// Counts in opens with a time to live only.
+    pub(crate) ttl: ColumnFamilyTtl,
 }
 
 impl ColumnFamilyDescriptor {
     /// Opens (or, with `create_missing_column_families`, creates) `name` with `options`; only their column family
     /// part counts.
     pub fn new(name: impl Into<String>, options: Options) -> Self {
-        Self { name: name.into(), options }
+        Self { name: name.into(), options, ttl: ColumnFamilyTtl::Disabled }
     }
 
     /// The name.

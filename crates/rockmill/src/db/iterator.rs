@@ -9,6 +9,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 use super::range_view::RangeView;
 use super::super_version::SuperVersion;
 use super::tables::CfTables;
+use super::ttl;
 use super::{AsColumnFamilyRef, Db, DbInner, ReadOptions, Snapshot};
 use crate::compaction::TableSource;
 use crate::error::{Error, Result};
@@ -63,6 +64,8 @@ pub struct DbRawIterator<'a> {
     operator: Option<Arc<dyn MergeOperator>>,
     operands: OperandList,
     target: Vec<u8>,
+    /// Bytes at the end of each value that are the time of its writing.
+    stamp_len: usize,
     status: Result<()>,
     /// Keeps what `iter` reads alive, and the database open.
     _pin: (Arc<SuperVersion>, &'a DbInner),
@@ -126,6 +129,7 @@ impl DbInner {
             operator: cf.merge_operator.clone(),
             operands: OperandList::default(),
             target: Vec::new(),
+            stamp_len: if self.with_ttl { ttl::STAMP_LEN } else { 0 },
             status: Ok(()),
             _pin: (current, self),
         }
@@ -174,7 +178,24 @@ impl DbRawIterator<'_> {
 
     #[inline]
     fn current_value(&self) -> &[u8] {
+        let stored = self.stored_value();
+        &stored[..stored.len().saturating_sub(self.stamp_len)]
+    }
+
+    #[inline]
+    fn stored_value(&self) -> &[u8] {
         if self.saved { &self.saved_value } else { self.iter.value() }
+    }
+
+    /// Refuses a current value that has no sound time.
+    #[inline]
+    fn check_stamp(&mut self) {
+        if self.stamp_len > 0
+            && self.valid
+            && let Err(e) = ttl::check_stamp(self.current_key(), self.stored_value())
+        {
+            self.fail(e);
+        }
     }
 
     /// To the first key.
@@ -293,7 +314,12 @@ impl DbRawIterator<'_> {
 
     /// From where `iter` is, forward to the newest visible version of a live key. With `skipping`, entries of
     /// `saved_key` are older versions of what was returned or deleted.
-    fn find_next(&mut self, mut skipping: bool) {
+    fn find_next(&mut self, skipping: bool) {
+        self.find_next_entry(skipping);
+        self.check_stamp();
+    }
+
+    fn find_next_entry(&mut self, mut skipping: bool) {
         self.valid = false;
         self.saved = false;
         let mut skipped = 0;
@@ -410,6 +436,11 @@ impl DbRawIterator<'_> {
     /// From where `iter` is, backward to the newest visible version of a live key; leaves `iter` before all of its
     /// versions.
     fn find_prev(&mut self) {
+        self.find_prev_entry();
+        self.check_stamp();
+    }
+
+    fn find_prev_entry(&mut self) {
         self.valid = false;
         self.saved = true;
         // What the newest visible version seen so far of `saved_key` is; `None` while there is no candidate.

@@ -40,6 +40,7 @@ mod super_version;
 mod switch;
 mod tables;
 mod timer;
+mod ttl;
 mod wal;
 mod write;
 
@@ -74,6 +75,7 @@ pub use read::{DbPinnableSlice, ReadOptions};
 pub use snapshot::Snapshot;
 pub use stall::StallReason;
 pub use stats::DbCounters;
+pub use ttl::ColumnFamilyTtl;
 
 use column_family::CfData;
 use events::{CfJobStats, Later};
@@ -103,6 +105,8 @@ pub(crate) struct DbInner {
     /// Replaced whole by `set_db_options`.
     pub live: ArcSwap<DbOptions>,
     pub read_only: bool,
+    /// Values carry the time of their writing (`ttl.rs`).
+    pub with_ttl: bool,
     pub db_id: String,
     pub session_id: String,
     pub cache: Option<Arc<BlockCache>>,

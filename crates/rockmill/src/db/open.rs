@@ -90,7 +90,7 @@ impl Db {
         path: impl AsRef<Path>,
         cfs: impl IntoIterator<Item = ColumnFamilyDescriptor>,
     ) -> Result<Self> {
-        open(options, path.as_ref(), cfs.into_iter().collect(), false, false)
+        open(options, path.as_ref(), cfs.into_iter().collect(), OpenMode::default())
     }
 
     /// Opens a database for reading, without taking its lock; sees it as it is now. With `error_if_wal_exists`, refuses
@@ -117,7 +117,8 @@ impl Db {
         cfs: impl IntoIterator<Item = ColumnFamilyDescriptor>,
         error_if_wal_exists: bool,
     ) -> Result<Self> {
-        open(options, path.as_ref(), cfs.into_iter().collect(), true, error_if_wal_exists)
+        let mode = OpenMode { read_only: true, error_if_wal_exists, ..OpenMode::default() };
+        open(options, path.as_ref(), cfs.into_iter().collect(), mode)
     }
 
     /// Names of the column families of a database that is not open.
@@ -179,7 +180,15 @@ impl Db {
 
     /// Creates a column family.
     pub fn create_cf(&self, name: impl AsRef<str>, options: &Options) -> Result<ColumnFamily> {
-        let (db, name) = (&*self.inner, name.as_ref());
+        if self.inner.with_ttl {
+            return self.create_cf_with_ttl(name, options, std::time::Duration::ZERO);
+        }
+        self.create_wrapped_cf(name.as_ref(), options)
+    }
+
+    /// Creates a column family. In a database with a time to live, its options know of the times.
+    pub(super) fn create_wrapped_cf(&self, name: &str, options: &Options) -> Result<ColumnFamily> {
+        let db = &*self.inner;
         db.check_writable()?;
         check_cf_options(name, &options.cf)?;
         let _alone = db.lead_alone();
@@ -300,6 +309,17 @@ impl DbInner {
     }
 }
 
+/// How a database is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OpenMode {
+    /// Without the lock, and nothing is changed.
+    pub read_only: bool,
+    /// Refuse a database that has a WAL.
+    pub error_if_wal_exists: bool,
+    /// Values carry the time of their writing.
+    pub with_ttl: bool,
+}
+
 /// The column families to open by name; refuses options that make no sense.
 pub(super) fn checked_column_families(
     options: &Options,
@@ -319,13 +339,8 @@ pub(super) fn checked_column_families(
     Ok(wanted)
 }
 
-fn open(
-    options: &Options,
-    path: &Path,
-    cfs: Vec<ColumnFamilyDescriptor>,
-    read_only: bool,
-    error_if_wal_exists: bool,
-) -> Result<Db> {
+pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescriptor>, mode: OpenMode) -> Result<Db> {
+    let read_only = mode.read_only;
     let db_options = &options.db;
     let wanted = checked_column_families(options, cfs)?;
     let fs = &db_options.fs;
@@ -348,7 +363,7 @@ fn open(
 
     let log = if read_only { InfoLog::default() } else { InfoLog::begin(db_options, path) };
     open_log::begin(&log, db_options, &wanted, path);
-    let opened = open_files(options, path, wanted, exists, read_only, error_if_wal_exists, log.clone(), lock);
+    let opened = open_files(options, path, wanted, exists, mode, log.clone(), lock);
     if let Err(e) = &opened {
         log_error!(log, "DB::Open() failed: {e}");
     }
@@ -356,21 +371,20 @@ fn open(
 }
 
 /// Steps 2 to 5 of opening.
-#[expect(clippy::too_many_arguments, reason = "each one is a separate fact of the request")]
 fn open_files(
     options: &Options,
     path: &Path,
     wanted: BTreeMap<String, CfOptions>,
     exists: bool,
-    read_only: bool,
-    error_if_wal_exists: bool,
+    mode: OpenMode,
     log: InfoLog,
     lock: Option<Box<dyn FileLock>>,
 ) -> Result<Db> {
+    let OpenMode { read_only, error_if_wal_exists, .. } = mode;
     let (db_options, fs) = (&options.db, &options.db.fs);
     let purge = Arc::new(PurgeQueue::default());
     let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
-    let db = assemble(options, path, &wanted, recovered.as_ref(), purge, read_only, log)?;
+    let db = assemble(options, path, &wanted, recovered.as_ref(), purge, mode, log)?;
     *db.lock.lock() = lock;
 
     let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
@@ -507,7 +521,7 @@ pub(super) fn assemble(
     wanted: &BTreeMap<String, CfOptions>,
     recovered: Option<&RecoveredState>,
     purge: Arc<PurgeQueue>,
-    read_only: bool,
+    mode: OpenMode,
     log: InfoLog,
 ) -> Result<Arc<DbInner>> {
     let mut cfs = BTreeMap::new();
@@ -546,7 +560,8 @@ pub(super) fn assemble(
         path: path.to_owned(),
         opts: options.db.clone(),
         live: ArcSwap::from_pointee(options.db.clone()),
-        read_only,
+        read_only: mode.read_only,
+        with_ttl: mode.with_ttl,
         db_id,
         session_id: new_session_id(options.db.clock.now_micros()),
         cache: needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES)),

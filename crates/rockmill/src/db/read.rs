@@ -159,7 +159,11 @@ impl DbInner {
         if !ctx.is_done() {
             self.get_from_tables(cf, current, ikey, options.table(), &mut ctx)?;
         }
-        ctx.finish(cf.merge_operator.as_deref())
+        let value = ctx.finish(cf.merge_operator.as_deref())?;
+        match value {
+            Some(value) if self.with_ttl => super::ttl::strip(key, value).map(Some),
+            value => Ok(value),
+        }
     }
 
     fn get_from_tables(

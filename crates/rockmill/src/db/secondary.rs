@@ -28,7 +28,7 @@ use rockmill_format::filename;
 use rockmill_format::log::{DamageKind, LogEvent, LogReader};
 
 use super::column_family::{CfData, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
-use super::open::{LEVELS_MAX, assemble, checked_column_families, comparator_named, recover};
+use super::open::{LEVELS_MAX, OpenMode, assemble, checked_column_families, comparator_named, recover};
 use super::recovery::wal_numbers;
 use super::super_version::SuperVersion;
 use super::switch::arena_block_size;
@@ -116,7 +116,8 @@ impl Db {
         fs.create_dir(own, true).map_err(|e| Error::io(format_args!("cannot create {}", own.display()), &e))?;
         let purge = Arc::new(PurgeQueue::default());
         let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
-        let db = assemble(options, path, &wanted, Some(&recovered), purge, true, InfoLog::begin(&options.db, own))?;
+        let mode = OpenMode { read_only: true, ..OpenMode::default() };
+        let db = assemble(options, path, &wanted, Some(&recovered), purge, mode, InfoLog::begin(&options.db, own))?;
         let mut secondary = Secondary::new(&db, wanted, &recovered);
         retry(&mut || secondary.catch_up(&db))?;
         db.publish_cfs(&db.state.lock());

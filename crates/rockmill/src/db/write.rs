@@ -201,6 +201,17 @@ impl DbInner {
 
     /// Writes a batch whose records are known to be sound. The batch is given back, with its sequence number set.
     pub fn write_rep(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+        if self.with_ttl {
+            let mut stamped = self.stamped(rep)?;
+            let done = self.write_stamped(&mut stamped, options);
+            rep.set_sequence(stamped.sequence());
+            return done;
+        }
+        self.write_stamped(rep, options)
+    }
+
+    /// Writes a batch as it is to stand in the WAL.
+    fn write_stamped(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
         let leadership = match self.queue.join(self, rep, *options, false) {
             Ok(l) => l,
             Err(done) => return done,
