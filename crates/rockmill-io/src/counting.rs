@@ -154,6 +154,10 @@ impl FileSystem for CountingFileSystem {
         self.metadata().file_size(path)
     }
 
+    fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
+        self.metadata().modified_seconds(path)
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.metadata().rename(from, to)
     }
@@ -186,6 +190,11 @@ impl FileSystem for CountingFileSystem {
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         add(&self.counters.dir_syncs, 1);
         self.inner.sync_dir(path)
+    }
+
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        add(&self.counters.syncs, 1);
+        self.inner.sync_file(path)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {

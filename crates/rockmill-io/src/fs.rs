@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::error::path_error;
+
 /// How a file is written.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteOptions {
@@ -34,6 +36,10 @@ pub trait FileSystem: Send + Sync + Debug {
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Length in bytes.
     fn file_size(&self, path: &Path) -> io::Result<u64>;
+    /// When the file's contents last changed, in seconds since the Unix epoch.
+    fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
+        Err(unsupported("ask the modification time of", path))
+    }
     /// Replaces `to` by `from`, atomically.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Deletes a file.
@@ -50,6 +56,10 @@ pub trait FileSystem: Send + Sync + Debug {
     fn sync_file(&self, path: &Path) -> io::Result<()>;
     /// Makes creations, renames and deletions in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Makes the contents of an existing file durable that nobody writes to any more.
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        Err(unsupported("sync", path))
+    }
     /// Takes the exclusive lock file, for as long as the result lives. `WouldBlock` when another holder (this
     /// process included) has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;
@@ -77,6 +87,11 @@ pub trait FileSystem: Send + Sync + Debug {
         f.sync()?;
         f.close()
     }
+}
+
+/// What a call answers that a file system made elsewhere does not have.
+fn unsupported(operation: &'static str, path: &Path) -> io::Error {
+    path_error(operation, path, io::Error::new(io::ErrorKind::Unsupported, "this file system cannot"))
 }
 
 /// Held lock; dropping it releases.

@@ -16,6 +16,7 @@ mod tree;
 
 pub use crash::{CrashMode, Replay};
 
+use crate::clock::{Clock, SystemClock};
 use crate::error::path_error;
 use crate::fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 use crate::op::{FailHook, Fault, FaultHook, Op, OpKind};
@@ -38,17 +39,24 @@ const FREE_SPACE_DEFAULT: u64 = 1 << 40;
 const FILE_BYTES_MAX: u64 = 16 << 30;
 
 /// The files, and what goes on with them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Live {
     tree: Tree,
     recording: Option<Recording>,
     /// Bytes that all files together may have; `None` for no limit.
     capacity: Option<u64>,
+    /// What modification times are taken from.
+    clock: Arc<dyn Clock>,
 }
 
 impl Live {
     fn commit(&mut self, event: Event) {
         self.tree.apply(&event);
+        if let Event::Create { id, .. } | Event::Data(id, _) = &event
+            && let Some(file) = self.tree.file_mut(*id)
+        {
+            file.modified = self.clock.now_micros() / 1_000_000;
+        }
         if let Some(recording) = &mut self.recording {
             recording.events.push(event);
         }
@@ -95,8 +103,13 @@ impl Shared {
             Some(hook) => hook(&Op { kind, path, to, offset, len, number }),
             None => Fault::None,
         };
-        if let Fault::Delay(time) = fault {
-            std::thread::sleep(time);
+        match fault {
+            Fault::Delay(time) => std::thread::sleep(time),
+            Fault::After(wait) => {
+                wait();
+                return Fault::None;
+            }
+            _ => {}
         }
         fault
     }
@@ -122,7 +135,7 @@ impl MemFileSystem {
 
     fn from_tree(tree: Tree) -> Self {
         let shared = Shared {
-            live: RwLock::new(Live { tree, ..Live::default() }),
+            live: RwLock::new(Live { tree, recording: None, capacity: None, clock: Arc::new(SystemClock::default()) }),
             hook: Mutex::new(None),
             hooked: AtomicBool::new(false),
             calls: AtomicU64::new(0),
@@ -206,6 +219,11 @@ impl MemFileSystem {
         live.capacity = bytes.map(|bytes| live.tree.used_bytes().saturating_add(bytes));
     }
 
+    /// Takes modification times from this clock from now on.
+    pub fn set_clock(&self, clock: Arc<dyn Clock>) {
+        self.shared.live.write().clock = clock;
+    }
+
     /// Bytes of all files.
     pub fn used_bytes(&self) -> u64 {
         self.shared.live.read().tree.used_bytes()
@@ -239,7 +257,7 @@ impl MemFileSystem {
     fn enter_at(&self, kind: OpKind, path: &Path, to: Option<&Path>, offset: u64) -> io::Result<()> {
         match self.shared.gate(kind, path, to, offset, 0) {
             Fault::Error(e) | Fault::Partial(_, e) => Err(e),
-            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) => Ok(()),
+            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) => Ok(()),
         }
     }
 
@@ -387,6 +405,14 @@ impl FileSystem for MemFileSystem {
         Ok(live.tree.file(id).map_or(0, |file| file.current.len() as u64))
     }
 
+    fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
+        let failed = |e| path_error("stat", path, e);
+        self.enter(OpKind::FileSize, path, None).map_err(failed)?;
+        let live = self.shared.live.read();
+        let id = live.tree.find(path).map_err(failed)?;
+        Ok(live.tree.file(id).map_or(0, |file| file.modified))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.enter(OpKind::Rename, from, Some(to))
             .and_then(|()| Self::rename_entry(&mut self.shared.live.write(), from, to))
@@ -461,6 +487,19 @@ impl FileSystem for MemFileSystem {
         let mut live = self.shared.live.write();
         let id = live.tree.find_dir(path).map_err(failed)?.0;
         live.commit(Event::SyncDir(id));
+        Ok(())
+    }
+
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        let failed = |e| path_error("fdatasync", path, e);
+        let fault = self.shared.gate(OpKind::Sync, path, None, 0, 0);
+        let mut live = self.shared.live.write();
+        let id = live.tree.find_file(path).map_err(failed)?.0;
+        if let Fault::Error(e) | Fault::Partial(_, e) = fault {
+            live.commit(Event::SyncFailed(id));
+            return Err(failed(e));
+        }
+        live.commit(Event::Sync(id));
         Ok(())
     }
 

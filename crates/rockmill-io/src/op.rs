@@ -100,7 +100,7 @@ pub struct Op<'a> {
 }
 
 /// What becomes of a call.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub enum Fault {
     /// It happens as asked.
     #[default]
@@ -114,6 +114,21 @@ pub enum Fault {
     FlipBit(u64),
     /// It happens after this time.
     Delay(Duration),
+    /// It happens when this function returns, which runs in the thread of the call; other calls go on meanwhile.
+    After(Box<dyn FnOnce() + Send>),
+}
+
+impl std::fmt::Debug for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::None => f.write_str("None"),
+            Fault::Error(e) => f.debug_tuple("Error").field(e).finish(),
+            Fault::Partial(n, e) => f.debug_tuple("Partial").field(n).field(e).finish(),
+            Fault::FlipBit(bit) => f.debug_tuple("FlipBit").field(bit).finish(),
+            Fault::Delay(time) => f.debug_tuple("Delay").field(time).finish(),
+            Fault::After(_) => f.write_str("After(..)"),
+        }
+    }
 }
 
 impl From<io::Error> for Fault {

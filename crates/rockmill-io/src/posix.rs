@@ -97,6 +97,13 @@ impl FileSystem for PosixFileSystem {
         fs::metadata(path).map(|m| m.len()).map_err(|e| path_error("stat", path, e))
     }
 
+    fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
+        let failed = |e| path_error("stat", path, e);
+        let time = fs::metadata(path).and_then(|m| m.modified()).map_err(failed)?;
+        // Times before the epoch are nobody's; the epoch stands for them.
+        Ok(time.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs()))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to).map_err(|e| pair_error("rename", from, to, e))
     }
@@ -142,6 +149,11 @@ impl FileSystem for PosixFileSystem {
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EBADF)) => Ok(()),
             other => other.map_err(|e| path_error("fsync directory", path, e)),
         }
+    }
+
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        let file = File::open(path).map_err(|e| path_error("open", path, e))?;
+        file.sync_data().map_err(|e| path_error("fdatasync", path, e))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {

@@ -52,7 +52,7 @@ impl Handle {
                 }
                 Ok(n)
             }
-            Fault::None | Fault::Delay(_) => Ok(self.copy(offset, buf)),
+            Fault::None | Fault::Delay(_) | Fault::After(_) => Ok(self.copy(offset, buf)),
         }
     }
 }
@@ -158,7 +158,7 @@ impl MemWritableFile {
         let (part, error) = match fault {
             Fault::Error(e) => (0, Some(e)),
             Fault::Partial(n, e) => (n.min(data.len()), Some(e)),
-            Fault::None | Fault::Delay(_) | Fault::FlipBit(_) => (data.len(), None),
+            Fault::None | Fault::Delay(_) | Fault::After(_) | Fault::FlipBit(_) => (data.len(), None),
         };
         let mut live = shared.live.write();
         let room = live.room_for(self.handle.id, offset, part);
@@ -218,7 +218,7 @@ impl MemWritableFile {
         let len = self.len();
         match self.handle.shared.gate(OpKind::Cut, &self.handle.path, None, len, 0) {
             Fault::Error(e) | Fault::Partial(_, e) => return Err(self.error("cut", e)),
-            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) => {}
+            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) => {}
         }
         self.data(DataOp::SetLen(len));
         self.unsynced = true;
@@ -257,7 +257,7 @@ impl MemWritableFile {
         self.closed = true;
         match self.handle.shared.gate(OpKind::Close, &self.handle.path, None, 0, 0) {
             Fault::Error(e) | Fault::Partial(_, e) => Err(self.error("close", e)),
-            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) => Ok(()),
+            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) => Ok(()),
         }
     }
 

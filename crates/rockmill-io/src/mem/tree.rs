@@ -76,6 +76,8 @@ pub(super) struct FileNode {
     pub(super) durable: Arc<Vec<u8>>,
     /// What was done to `current` since the last sync.
     pub(super) pending: Vec<DataOp>,
+    /// When `current` last changed, in seconds since the Unix epoch.
+    pub(super) modified: u64,
     /// Shared with every open handle; keeps an unlinked file alive.
     pub(super) handles: Arc<()>,
 }
@@ -136,7 +138,7 @@ impl Tree {
         }
     }
 
-    fn file_mut(&mut self, id: Id) -> Option<&mut FileNode> {
+    pub(super) fn file_mut(&mut self, id: Id) -> Option<&mut FileNode> {
         match self.nodes.get_mut(&id) {
             Some(Node::File(file)) => Some(file),
             _ => None,
