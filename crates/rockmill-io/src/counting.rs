@@ -182,11 +182,6 @@ impl FileSystem for CountingFileSystem {
         self.metadata().truncate(path, len)
     }
 
-    fn sync_file(&self, path: &Path) -> io::Result<()> {
-        add(&self.counters.syncs, 1);
-        self.inner.sync_file(path)
-    }
-
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         add(&self.counters.dir_syncs, 1);
         self.inner.sync_dir(path)

@@ -56,10 +56,6 @@ pub trait FileSystem: Send + Sync + Debug {
     fn sync_file(&self, path: &Path) -> io::Result<()>;
     /// Makes creations, renames and deletions in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Makes the contents of an existing file durable that nobody writes to any more.
-    fn sync_file(&self, path: &Path) -> io::Result<()> {
-        Err(unsupported("sync", path))
-    }
     /// Takes the exclusive lock file, for as long as the result lives. `WouldBlock` when another holder (this
     /// process included) has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;

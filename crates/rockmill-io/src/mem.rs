@@ -490,19 +490,6 @@ impl FileSystem for MemFileSystem {
         Ok(())
     }
 
-    fn sync_file(&self, path: &Path) -> io::Result<()> {
-        let failed = |e| path_error("fdatasync", path, e);
-        let fault = self.shared.gate(OpKind::Sync, path, None, 0, 0);
-        let mut live = self.shared.live.write();
-        let id = live.tree.find_file(path).map_err(failed)?.0;
-        if let Fault::Error(e) | Fault::Partial(_, e) = fault {
-            live.commit(Event::SyncFailed(id));
-            return Err(failed(e));
-        }
-        live.commit(Event::Sync(id));
-        Ok(())
-    }
-
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
         let failed = |e| path_error("lock", path, e);
         self.enter(OpKind::Lock, path, None).map_err(failed)?;

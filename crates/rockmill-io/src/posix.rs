@@ -151,11 +151,6 @@ impl FileSystem for PosixFileSystem {
         }
     }
 
-    fn sync_file(&self, path: &Path) -> io::Result<()> {
-        let file = File::open(path).map_err(|e| path_error("open", path, e))?;
-        file.sync_data().map_err(|e| path_error("fdatasync", path, e))
-    }
-
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
         Ok(Box::new(lock::lock(path)?))
     }

@@ -27,9 +27,10 @@ pub use compaction::filter::{
     Decision as CompactionDecision, TableFileCreationReason,
 };
 pub use db::{
-    AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB,
+    AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction,
-    IteratorMode, LevelStats, LiveFile, ReadOptions, Snapshot, StallReason, WriteBatch,
+    ErrorSeverity, IteratorMode, LevelStats, LiveFile, ReadOptions, Snapshot, StallReason, WalFile, WalFileType,
+    WriteBatch,
 };
 pub use env::Env;
 pub use error::{Error, ErrorKind, Result};

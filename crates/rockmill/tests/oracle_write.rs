@@ -436,7 +436,13 @@ cases! {
 }
 
 const fn plain() -> WriteOptions {
-    WriteOptions { sync: false, disable_wal: false, no_slowdown: false }
+    WriteOptions {
+        sync: false,
+        disable_wal: false,
+        no_slowdown: false,
+        ignore_missing_column_families: false,
+        low_pri: false,
+    }
 }
 
 /// A merge record that Rockmill wrote is merged by RocksDB.

@@ -96,7 +96,7 @@ impl Making<'_> {
         let deletions_off = DeletionsOff::new(self.db);
         // Before the moment, so that it is below the next file number that the backup records.
         let manifest = self.db.new_file_number();
-        let now = moment(self.db);
+        let now = moment(self.db)?;
         let sequence = now.edits.iter().filter_map(|e| e.last_sequence).max().unwrap_or(0);
         let items = self.items(&now, manifest)?;
         let copied = in_parallel(engine.options.threads, &items, |item| self.put(item))?;
@@ -147,7 +147,7 @@ impl Making<'_> {
         });
         if self.engine.options.backup_log_files {
             for &(number, size) in &now.wals {
-                items.push(Item::File { path: db.path.join(filename::wal(number)), size });
+                items.push(Item::File { path: db.wal_path(number), size });
             }
         }
         if let Some((name, size)) = newest_options(db)? {

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use rockmill_format::edit::VersionEdit;
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::properties::TableProperties;
 
 use super::column_family::CfData;
+use super::error_recovery::recovery_thread;
 use super::events::FlushEvent;
-use super::install::add_files;
+use super::install::{Change, add_files};
 use super::tables::CfTables;
 use super::{CfState, DbInner, State, timer};
 use crate::compaction::filter::TableFileCreationReason;
@@ -47,11 +49,12 @@ pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
         spawn(format!("rockmill:comp{i}"), compaction_thread)?;
     }
     spawn("rockmill:timer".to_owned(), timer::run)?;
+    spawn("rockmill:recover".to_owned(), recovery_thread)?;
     Ok(threads)
 }
 
 /// Turns a panic of a job into an error, so that the store can say what happened and go read-only.
-fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let words = panic
             .downcast_ref::<&str>()
@@ -62,11 +65,25 @@ fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-struct FlushPick {
+/// Memtables to be flushed and committed together: of one column family, or with `atomic_flush` of all.
+pub(crate) struct FlushPick {
+    parts: Vec<FlushPart>,
+}
+
+struct FlushPart {
     cf: Arc<CfData>,
     mems: Vec<Arc<MemTable>>,
     epoch: u64,
     reason: FlushReason,
+}
+
+/// What became of a [`FlushPart`].
+struct BuiltPart {
+    event: FlushEvent,
+    /// `None` when nothing was left to write.
+    entry: Option<FileEntry>,
+    stats: JobStats,
+    table: Option<TableProperties>,
 }
 
 fn flush_thread(db: &Arc<DbInner>) {
@@ -77,28 +94,20 @@ fn flush_thread(db: &Arc<DbInner>) {
                 if db.shutdown.load(Ordering::Acquire) {
                     return;
                 }
-                if let Some(p) = pick_flush(&mut state) {
+                if let Some(p) = state.pick_flush(db.opts.atomic_flush) {
                     break p;
                 }
                 db.work.wait(&mut state);
             }
         };
-        let cf = Arc::clone(&pick.cf);
-        let done = guarded("a flush", || db.run_flush(&pick));
-        {
-            let mut state = db.state.lock();
-            state.running_flushes -= 1;
-            if let Some(c) = state.cfs.get_mut(&cf.id) {
-                c.flushing = false;
-                if c.imm.is_empty() {
-                    c.flush_requested = false;
-                }
-            }
-        }
+        let done = guarded("a flush", || db.run_flush(&pick, false));
+        db.end_flush(&pick);
         if let Err(e) = done
             && e.kind() != ErrorKind::ColumnFamilyDropped
         {
-            let what = format!("a flush of column family {:?}", cf.name);
+            let names: Vec<String> = pick.parts.iter().map(|p| format!("{:?}", p.cf.name)).collect();
+            let families = if names.len() == 1 { "family" } else { "families" };
+            let what = format!("a flush of column {families} {}", names.join(", "));
             db.set_background_error(BackgroundErrorReason::Flush, &what, &e);
         }
         db.progress.notify_all();
@@ -110,28 +119,49 @@ fn flush_thread(db: &Arc<DbInner>) {
     }
 }
 
-fn pick_flush(state: &mut State) -> Option<FlushPick> {
-    if state.background_error.is_some() {
-        return None;
+impl CfState {
+    /// True when there are immutable memtables and it is time to flush them.
+    pub fn flush_due(&self, atomic: bool) -> bool {
+        let o = self.cf.options.load();
+        let n = self.imm.len();
+        // RocksDB merges no memtables before an atomic flush.
+        let merged = if atomic { 1 } else { o.min_write_buffer_number_to_merge.max(1) as usize };
+        n > 0 && (n >= merged || n >= o.max_write_buffer_number.max(1) as usize || self.flush_requested)
     }
-    for c in state.cfs.values_mut() {
-        let enough = c.imm.len() >= c.cf.options.load().min_write_buffer_number_to_merge.max(1) as usize
-            || c.imm.len() >= c.cf.options.load().max_write_buffer_number.max(1) as usize
-            || c.flush_requested;
-        if c.flushing || c.imm.is_empty() || !enough {
-            continue;
+
+    fn take_flush(&mut self) -> FlushPart {
+        self.flushing = true;
+        self.next_epoch += 1;
+        FlushPart {
+            cf: Arc::clone(&self.cf),
+            mems: self.imm.iter().map(|i| Arc::clone(&i.mem)).collect(),
+            epoch: self.next_epoch,
+            reason: std::mem::replace(&mut self.flush_reason, FlushReason::WriteBufferFull),
         }
-        c.flushing = true;
-        state.running_flushes += 1;
-        c.next_epoch += 1;
-        return Some(FlushPick {
-            cf: Arc::clone(&c.cf),
-            mems: c.imm.iter().map(|i| Arc::clone(&i.mem)).collect(),
-            epoch: c.next_epoch,
-            reason: std::mem::replace(&mut c.flush_reason, FlushReason::WriteBufferFull),
-        });
     }
-    None
+}
+
+impl State {
+    fn pick_flush(&mut self, atomic: bool) -> Option<FlushPick> {
+        if self.write_error().is_some() {
+            return None;
+        }
+        if atomic {
+            // One at a time. What becomes immutable together is picked together, because both happen under this lock.
+            let free = self.cfs.values().all(|c| !c.flushing);
+            return (free && self.cfs.values().any(|c| c.flush_due(true))).then(|| self.pick_all_flushes());
+        }
+        let part = self.cfs.values_mut().find(|c| !c.flushing && c.flush_due(false))?.take_flush();
+        self.running_flushes += 1;
+        Some(FlushPick { parts: vec![part] })
+    }
+
+    /// Everything that is immutable, to be committed together. No flush may be running.
+    pub fn pick_all_flushes(&mut self) -> FlushPick {
+        self.running_flushes += 1;
+        let with_data = self.cfs.values_mut().filter(|c| !c.imm.is_empty());
+        FlushPick { parts: with_data.map(CfState::take_flush).collect() }
+    }
 }
 
 fn compaction_thread(db: &Arc<DbInner>) {
@@ -154,7 +184,8 @@ fn compaction_thread(db: &Arc<DbInner>) {
             && !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped)
         {
             let what = format!("a compaction of column family {:?} into level {}", cf.name, compaction.output_level);
-            db.set_background_error(BackgroundErrorReason::Compaction, &what, &e);
+            let bytes = compaction.inputs.iter().flat_map(|(_, files)| files).map(|f| f.size()).sum();
+            db.set_background_error_with_need(BackgroundErrorReason::Compaction, &what, &e, bytes);
         }
         drop(compaction);
         db.delete_purged_files();
@@ -246,45 +277,97 @@ impl DbInner {
         cf.options.load().table.block_cache.clone().or_else(|| self.cache.clone())
     }
 
-    fn run_flush(self: &Arc<Self>, pick: &FlushPick) -> Result<()> {
+    /// Writes what was picked as tables and commits them together. With `leave_wals` the commit also says that no WAL
+    /// before the present one is needed, which must be so once these memtables are in tables.
+    pub fn run_flush(self: &Arc<Self>, pick: &FlushPick, leave_wals: bool) -> Result<()> {
         // With several column families a batch may span them: the WAL of what becomes durable here must not end
         // before the table does, or recovery could see half a batch.
         if self.state.lock().cfs.len() > 1 {
-            self.wal.lock().sync_older()?;
+            self.wal.sync_left()?;
         }
-        let event = FlushEvent { job: self.new_job(), reason: pick.reason, memtables: pick.mems.len() };
-        self.flush_begins(&pick.cf, &event, &pick.mems);
-        let ctx = self.job_context(&pick.cf, event.job, TableFileCreationReason::Flush);
-        let built = flush::build_l0(&pick.mems, &ctx, TableFileCreationReason::Flush)?;
-        self.sync_dir()?;
-        let (mut entries, mut stats) = (Vec::new(), JobStats::default());
-        if let Some((mut entry, s)) = built {
-            entry.epoch_number = pick.epoch;
-            entries.push(entry);
-            stats = s;
-        }
-        let written: Vec<u64> = entries.iter().map(|e| e.number).collect();
-        let entry = entries.first().cloned();
-        let n = pick.mems.len();
-        let mut edit = add_files(0, entries);
-        edit.log_number = {
-            let state = self.state.lock();
-            state.cfs.get(&pick.cf.id).map(|c| c.imm.get(n).map_or(c.mem_wal, |i| i.wal))
-        };
-        let log_number = edit.log_number;
-        let done = self.log_and_apply(&pick.cf, edit, |c| {
-            c.imm.drain(..n);
-            if let Some(l) = log_number {
-                c.log_number = c.log_number.max(l);
-            }
+        let mut built = Vec::new();
+        let done = self.build_flush(pick, &mut built).and_then(|()| {
+            self.sync_dir()?;
+            let edits = built.iter().map(|b| add_files(0, b.entry.clone())).collect();
+            self.commit_flush(pick, edits, leave_wals)
         });
-        if done.is_err() {
-            self.remove_outputs(&written, done.as_ref().err());
+        if let Err(e) = &done {
+            let written: Vec<u64> = built.iter().filter_map(|b| b.entry.as_ref()).map(|f| f.number).collect();
+            self.remove_outputs(&written, Some(e));
         }
         done?;
-        let table = ctx.events.written.lock().pop();
-        self.flush_ended(&pick.cf, &event, entry.as_ref(), &stats, table.as_ref());
+        for (part, b) in pick.parts.iter().zip(&built) {
+            if let Some(entry) = &b.entry
+                && part.cf.is_dropped()
+            {
+                // Dropped meanwhile, so left out of the commit.
+                let _ = self.opts.fs.remove(&self.path.join(rockmill_format::filename::table(entry.number)));
+            }
+            self.flush_ended(&part.cf, &b.event, b.entry.as_ref(), &b.stats, b.table.as_ref());
+        }
         Ok(())
+    }
+
+    /// Writes the tables of a flush; `built` gets what there is, one for each part, even if one fails.
+    fn build_flush(self: &Arc<Self>, pick: &FlushPick, built: &mut Vec<BuiltPart>) -> Result<()> {
+        for part in &pick.parts {
+            let event = FlushEvent { job: self.new_job(), reason: part.reason, memtables: part.mems.len() };
+            self.flush_begins(&part.cf, &event, &part.mems);
+            let ctx = self.job_context(&part.cf, event.job, TableFileCreationReason::Flush);
+            let table = flush::build_l0(&part.mems, &ctx, TableFileCreationReason::Flush)?;
+            let (entry, stats) = match table {
+                Some((mut entry, stats)) => {
+                    entry.epoch_number = part.epoch;
+                    (Some(entry), stats)
+                }
+                None => (None, JobStats::default()),
+            };
+            let table = ctx.events.written.lock().pop();
+            built.push(BuiltPart { event, entry, stats, table });
+        }
+        Ok(())
+    }
+
+    fn commit_flush(&self, pick: &FlushPick, edits: Vec<VersionEdit>, leave_wals: bool) -> Result<()> {
+        let state = self.state.lock();
+        // Column families without a memtable to flush: number of the WAL that they need from then on.
+        let others: Vec<(Arc<CfData>, u64)> = match leave_wals {
+            true => {
+                let idle = |c: &&CfState| c.imm.is_empty() && pick.parts.iter().all(|p| p.cf.id != c.cf.id);
+                state.cfs.values().filter(idle).map(|c| (Arc::clone(&c.cf), c.mem_wal)).collect()
+            }
+            false => Vec::new(),
+        };
+        let mut changes: Vec<Change<'_>> = Vec::new();
+        for (part, mut edit) in pick.parts.iter().zip(edits) {
+            let n = part.mems.len();
+            let log_number = state.cfs.get(&part.cf.id).map(|c| c.imm.get(n).map_or(c.mem_wal, |i| i.wal));
+            edit.log_number = log_number;
+            changes.push(Change::new(&part.cf, edit, move |c| {
+                c.imm.drain(..n);
+                c.log_number = c.log_number.max(log_number.unwrap_or(0));
+            }));
+        }
+        for (cf, n) in &others {
+            let (n, edit) = (*n, VersionEdit { log_number: Some(*n), ..VersionEdit::default() });
+            changes.push(Change::new(cf, edit, move |c| c.log_number = c.log_number.max(n)));
+        }
+        drop(state);
+        self.log_and_apply_all(changes)
+    }
+
+    /// Undoes `pick_flush`, whatever the flush's outcome.
+    pub fn end_flush(&self, pick: &FlushPick) {
+        let mut state = self.state.lock();
+        state.running_flushes -= 1;
+        for part in &pick.parts {
+            if let Some(c) = state.cfs.get_mut(&part.cf.id) {
+                c.flushing = false;
+                if c.imm.is_empty() {
+                    c.flush_requested = false;
+                }
+            }
+        }
     }
 
     /// Makes the names of new tables durable, before the MANIFEST refers to them.

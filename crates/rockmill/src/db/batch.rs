@@ -26,6 +26,11 @@ impl WriteBatch {
         Ok(Self { rep, refused: None })
     }
 
+    /// A batch that was read from a WAL.
+    pub(crate) fn from_rep(rep: BatchRep) -> Self {
+        Self { rep, refused: None }
+    }
+
     /// The encoded form, as it stands in the WAL.
     pub fn data(&self) -> &[u8] {
         self.rep.as_bytes()

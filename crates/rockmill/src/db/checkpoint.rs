@@ -17,9 +17,9 @@ use rockmill_format::filename;
 use rockmill_io::WriteOptions as FileWriteOptions;
 
 use super::options_file::latest_options_file;
-use super::wal::WalWriter;
 use super::{Db, DbInner};
 use crate::error::{Error, Result};
+use crate::event_listener::BackgroundErrorReason;
 use crate::version::{ManifestWriter, Version};
 
 /// Bytes copied at a time.
@@ -178,16 +178,26 @@ fn wants_flush(db: &DbInner, log_size_for_flush: u64) -> bool {
         u64::MAX => false,
         limit => {
             let closed: u64 = db.state.lock().wals.iter().map(|w| w.1).sum();
-            closed + db.wal.lock().current.as_ref().map_or(0, WalWriter::size) >= limit
+            closed + db.wal.size() >= limit
         }
     }
 }
 
 /// Notes the state between two write groups.
-pub(crate) fn moment(db: &DbInner) -> Moment {
+pub(crate) fn moment(db: &DbInner) -> Result<Moment> {
     let _alone = db.lead_alone();
     // Only a leader begins a WAL or writes to it.
-    let current = db.wal.lock().current.as_ref().map(|w| (w.number, w.size()));
+    let current = match db.wal.lead().as_mut() {
+        Some(w) => {
+            // What `manual_wal_flush` gathered is written, so it is to be in the checkpoint.
+            if let Err(e) = w.flush() {
+                db.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", &e);
+                return Err(e);
+            }
+            Some((w.number, w.size()))
+        }
+        None => None,
+    };
     let state = db.state.lock();
     let needed = state.cfs.values().map(|c| c.log_number).min().unwrap_or(0);
     let length = |(number, size)| match current {
@@ -195,11 +205,11 @@ pub(crate) fn moment(db: &DbInner) -> Moment {
         _ => (number, size),
     };
     let wals = state.wals.iter().copied().map(length).filter(|&(n, size)| n >= needed && size > 0).collect();
-    Moment {
+    Ok(Moment {
         edits: db.snapshot_edits(&state),
         versions: state.cfs.values().map(|c| Arc::clone(&c.version)).collect(),
         wals,
-    }
+    })
 }
 
 /// Makes the whole checkpoint in `dir`, durable but for the directory's own name.
@@ -208,7 +218,7 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     fs.create_dir(dir, false).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
     // Before the moment, so that it is below the next file number that the checkpoint records.
     let manifest = db.new_file_number();
-    let now = moment(db);
+    let now = moment(db)?;
     let mut link = true;
     for file in now.versions.iter().flat_map(|v| v.levels.iter().flatten()) {
         let from = db.table_path(file.number());
@@ -227,7 +237,7 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     }
     for &(number, size) in &now.wals {
         let name = filename::wal(number);
-        copy(db, &db.path.join(&name), &dir.join(&name), size)?;
+        copy(db, &db.wal_path(number), &dir.join(&name), size)?;
     }
     if let Some((name, size)) = newest_options(db)? {
         copy(db, &db.path.join(&name), &dir.join(&name), size)?;

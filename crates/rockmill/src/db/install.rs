@@ -13,7 +13,21 @@ use super::{CfState, DbInner, State};
 use crate::compaction::strategy::score;
 use crate::error::{Error, Result};
 use crate::event_listener::WriteStallCondition;
-use crate::version::{FileMeta, ManifestWriter, VersionBuilder};
+use crate::version::{FileMeta, ManifestWriter, Version, VersionBuilder};
+
+/// A change of one column family, to be committed.
+pub(crate) struct Change<'a> {
+    cf: &'a CfData,
+    edit: VersionEdit,
+    install: Box<dyn FnOnce(&mut CfState) + 'a>,
+}
+
+impl<'a> Change<'a> {
+    /// `install` runs under the database's lock when the edit is durable, before readers see the new version.
+    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState) + 'a) -> Self {
+        Self { cf, edit, install: Box::new(install) }
+    }
+}
 
 impl CfState {
     /// Makes the present memtables and version what readers see.
@@ -39,39 +53,62 @@ impl CfState {
 impl DbInner {
     /// Applies `edit` to a column family: writes it to the MANIFEST, then installs the new version. `install` runs
     /// under the database's lock when the edit is durable, before readers see the new version.
-    pub fn log_and_apply(&self, cf: &CfData, mut edit: VersionEdit, install: impl FnOnce(&mut CfState)) -> Result<()> {
-        edit.column_family = cf.id;
-        // The MANIFEST's lock is held throughout, so versions change one at a time and `base` stays current.
+    pub fn log_and_apply(&self, cf: &CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState)) -> Result<()> {
+        self.log_and_apply_all(vec![Change::new(cf, edit, install)])
+    }
+
+    /// Applies changes of several column families, at most one of each, together: in the MANIFEST they are an atomic
+    /// group, which a recovery takes as a whole or not at all. A column family that was dropped is left out; if it was
+    /// the only one, that is an error.
+    pub fn log_and_apply_all(&self, mut changes: Vec<Change<'_>>) -> Result<()> {
+        // The MANIFEST's lock is held throughout, so versions change one at a time and `bases` stay current.
         let mut manifest = self.manifest.lock();
-        let base = {
+        let (bases, bound): (Vec<Arc<Version>>, u64) = {
             let state = self.state.lock();
-            if let Some(log_number) = edit.log_number {
-                let bound = self.wal_bound(&state, cf.id, Some(log_number));
-                edit.min_log_number_to_keep = (bound > state.wal_bound).then_some(bound);
+            if let [only] = &*changes
+                && !state.cfs.contains_key(&only.cf.id)
+            {
+                return Err(Error::new(
+                    crate::ErrorKind::ColumnFamilyDropped,
+                    format!("column family {:?} was dropped", only.cf.name),
+                ));
             }
-            match state.cfs.get(&cf.id) {
-                Some(c) => Arc::clone(&c.version),
-                None => {
-                    return Err(Error::new(
-                        crate::ErrorKind::ColumnFamilyDropped,
-                        format!("column family {:?} was dropped", cf.name),
-                    ));
-                }
-            }
+            changes.retain(|change| state.cfs.contains_key(&change.cf.id));
+            let flushed = changes.iter().filter(|change| change.edit.log_number.is_some());
+            let flushed: Vec<_> = flushed.map(|change| (change.cf.id, change.edit.log_number)).collect();
+            let bound = if flushed.is_empty() { 0 } else { self.wal_bound(&state, &flushed) };
+            let states = changes.iter().filter_map(|change| state.cfs.get(&change.cf.id));
+            let bases = states.map(|c| Arc::clone(&c.version)).collect();
+            (bases, if bound > state.wal_bound { bound } else { 0 })
         };
-        let mut builder = VersionBuilder::new(Arc::clone(&base), Arc::clone(&self.purge));
-        builder.apply(&edit)?;
-        let version = Arc::new(builder.build()?);
-        self.append_to_manifest(&mut manifest, &mut [edit.clone()])?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let (mut edits, mut versions) = (Vec::new(), Vec::new());
+        for (i, (change, base)) in changes.iter_mut().zip(&bases).enumerate() {
+            let mut edit = std::mem::take(&mut change.edit);
+            edit.column_family = change.cf.id;
+            edit.remaining_in_group = (bases.len() > 1).then(|| (bases.len() - 1 - i) as u32);
+            let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(&self.purge));
+            builder.apply(&edit)?;
+            versions.push(Arc::new(builder.build()?));
+            edits.push(edit);
+        }
+        if let Some(last) = edits.last_mut() {
+            last.min_log_number_to_keep = (bound > 0).then_some(bound);
+        }
+        self.append_to_manifest(&mut manifest, &mut edits)?;
 
         let mut state = self.state.lock();
-        state.wal_bound = state.wal_bound.max(edit.min_log_number_to_keep.unwrap_or(0));
-        let c = state.cfs.get_mut(&cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
-        mark_obsolete(&base.levels, &version.levels);
-        c.version = version;
-        install(c);
-        c.publish();
-        c.scores = score::level_scores(&c.version, &c.cf.options.load());
+        state.wal_bound = state.wal_bound.max(bound);
+        for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
+            let c = state.cfs.get_mut(&change.cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
+            mark_obsolete(&base.levels, &version.levels);
+            c.version = version;
+            (change.install)(c);
+            c.publish();
+            c.scores = score::level_scores(&c.version, &c.cf.options.load());
+        }
         self.update_pressure(&state);
         drop(state);
         self.progress.notify_all();
@@ -137,6 +174,7 @@ impl DbInner {
 
     /// Recomputes how much writers are to be slowed, from every column family.
     pub fn update_pressure(&self, state: &State) {
+        let mut behind = false;
         let mut worst = (0.0, StallReason::None, 0);
         for (&id, c) in &state.cfs {
             let mut raise = |p: f64, why| {
@@ -153,13 +191,18 @@ impl DbInner {
             let stop = f64::from(o.level0_stop_writes_trigger).max(slow + 1.0);
             let l0 = Slope { begin: trigger.max((trigger + slow) / 2.0).min(slow - 1.0), slowdown: slow, stop };
             raise(l0.pressure(c.version.levels[0].len() as f64), StallReason::L0Files);
+            // RocksDB's marks where compaction is to speed up.
+            let mark = (trigger * 2.0).min(trigger + (slow - trigger) / 4.0);
+            behind |= c.version.levels[0].len() as f64 >= mark;
             let (soft, hard) =
                 (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
             if soft > 0.0 {
+                behind |= c.scores.pending_bytes as f64 >= soft / 4.0;
                 let debt = Slope { begin: soft * 0.5, slowdown: soft, stop: hard.max(soft + 1.0) };
                 raise(debt.pressure(c.scores.pending_bytes as f64), StallReason::PendingCompactionBytes);
             }
         }
+        self.controller.set_behind(behind || worst.0 > 0.0);
         self.controller.set(worst.0, worst.1, self.live().delayed_write_rate);
         let stopped = self.stop_cause(state);
         self.urgent.store(stopped.is_some() || worst.0 > 0.0, Ordering::Relaxed);
@@ -201,15 +244,16 @@ impl DbInner {
         None
     }
 
-    /// The oldest WAL that is needed when column family `id` needs `log_number` and later ones, or none.
-    pub fn wal_bound(&self, state: &State, id: u32, log_number: Option<u64>) -> u64 {
-        let others = state.cfs.iter().filter(|(other, _)| **other != id).filter_map(|(_, c)| c.oldest_wal());
+    /// The oldest WAL that is needed when column families, by their ids, need these and later ones, or none.
+    pub fn wal_bound(&self, state: &State, changed: &[(u32, Option<u64>)]) -> u64 {
+        let unchanged = |id: &u32| changed.iter().all(|(other, _)| other != id);
+        let others = state.cfs.iter().filter(|(id, _)| unchanged(id)).filter_map(|(_, c)| c.oldest_wal());
         // What is written from now on goes to the current WAL or a later one.
         let current = state.wals.back().map_or(0, |(number, _)| *number);
-        others.chain(log_number).chain([current]).min().unwrap_or(0)
+        others.chain(changed.iter().filter_map(|(_, wal)| *wal)).chain([current]).min().unwrap_or(0)
     }
 
-    /// Deletes WALs whose data is all in tables.
+    /// Deletes WALs whose data is all in tables, or archives them. Takes no lock that a writer needs while it does.
     pub fn delete_obsolete_wals(&self) {
         let mut gone = Vec::new();
         {
@@ -228,21 +272,7 @@ impl DbInner {
                 gone.push(number);
             }
         }
-        if gone.is_empty() {
-            return;
-        }
-        let mut wal = self.wal.lock();
-        for number in gone {
-            // Its data is durable in tables: it needs no sync any more.
-            if let Some(i) = wal.older.iter().position(|w| w.number == number) {
-                let _ = wal.older.remove(i).close();
-            }
-            if wal.recycle.len() < self.opts.recycle_log_file_num {
-                wal.recycle.push(number);
-            } else {
-                let _ = self.opts.fs.remove(&self.path.join(filename::wal(number)));
-            }
-        }
+        self.retire_wals(&gone);
     }
 
     /// Deletes tables that no version and no reader refers to any more. An orphan left by a failure here is removed

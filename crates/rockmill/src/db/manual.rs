@@ -48,7 +48,7 @@ impl Db {
         self.flush_cfs_opt(&[cf.as_cf().clone()], options)
     }
 
-    /// Writes the memtables of several column families as tables.
+    /// Writes the memtables of several column families as tables; with the option `atomic_flush` all together or none.
     pub fn flush_cfs_opt<C: AsColumnFamilyRef>(&self, cfs: &[C], options: &FlushOptions) -> Result<()> {
         self.flush_cfs_for(cfs, options, FlushReason::ManualFlush)
     }
@@ -65,29 +65,32 @@ impl Db {
         let mut waiting_for = Vec::new();
         {
             let _alone = db.lead_alone();
-            for cf in cfs {
-                let cf = cf.as_cf();
-                if cf.data.is_dropped() {
-                    return Err(super::write::dropped(cf));
+            let mut full = Vec::new();
+            {
+                let state = db.state.lock();
+                if let Some(e) = state.write_error() {
+                    return Err(e.clone());
                 }
-                let last = {
-                    let state = db.state.lock();
-                    if let Some(e) = &state.background_error {
-                        return Err(e.clone());
+                for cf in cfs {
+                    let cf = cf.as_cf();
+                    if cf.data.is_dropped() {
+                        return Err(super::write::dropped(cf));
                     }
-                    state.cfs.get(&cf.id()).map(|c| (c.mem.is_empty(), c.mem.id()))
-                };
-                let Some((empty, mem_id)) = last else { continue };
-                if !empty {
-                    db.switch_memtable(cf.id())?;
+                    let Some(c) = state.cfs.get(&cf.id()) else { continue };
+                    waiting_for.push((cf.id(), c.mem.id()));
+                    if !c.mem.is_empty() {
+                        full.push(cf.id());
+                    }
                 }
-                let mut state = db.state.lock();
-                if let Some(c) = state.cfs.get_mut(&cf.id())
-                    && !c.imm.is_empty()
-                {
-                    c.flush_requested = true;
+            }
+            if !full.is_empty() {
+                db.switch_memtables(&full)?;
+            }
+            let mut state = db.state.lock();
+            for (id, _) in &waiting_for {
+                if let Some(c) = state.cfs.get_mut(id) {
+                    c.flush_requested = !c.imm.is_empty();
                     c.flush_reason = reason;
-                    waiting_for.push((cf.id(), mem_id));
                 }
             }
         }
@@ -98,7 +101,7 @@ impl Db {
         }
         let mut state = db.state.lock();
         loop {
-            if let Some(e) = &state.background_error {
+            if let Some(e) = state.write_error() {
                 return Err(e.clone());
             }
             let open = waiting_for
@@ -157,8 +160,14 @@ impl Db {
         {
             return Err(Error::invalid_argument("compact_range: the end comes before the start"));
         }
-        let whole = super::ColumnFamily { data: Arc::clone(cf) };
-        self.flush_cfs_for(&[whole], &FlushOptions::default(), FlushReason::ManualCompaction)?;
+        let flush = FlushOptions::default();
+        if db.opts.atomic_flush {
+            let all: Vec<_> = db.cfs.load().by_name.values().cloned().collect();
+            self.flush_cfs_for(&all, &flush, FlushReason::ManualCompaction)?;
+        } else {
+            let whole = super::ColumnFamily { data: Arc::clone(cf) };
+            self.flush_cfs_for(&[whole], &flush, FlushReason::ManualCompaction)?;
+        }
         if options.exclusive_manual_compaction {
             let mut state = db.state.lock();
             state.exclusive_manual += 1;
@@ -179,15 +188,14 @@ impl Db {
         let db = &self.inner;
         let mut state = db.state.lock();
         loop {
-            if let Some(e) = &state.background_error {
-                return Err(e.clone());
+            if let Some(b) = &state.background_error {
+                return Err(b.error.clone());
             }
             if db.shutdown.load(Ordering::Acquire) {
                 return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
             }
             let due = state.cfs.values().any(|c| {
-                let enough = c.imm.len() >= c.cf.options.load().min_write_buffer_number_to_merge.max(1) as usize;
-                (!c.imm.is_empty() && (enough || c.flush_requested))
+                c.flush_due(db.opts.atomic_flush)
                     || (!c.cf.options.load().disable_auto_compactions
                         && c.scores.needs_compaction()
                         && state.paused == 0)
@@ -258,8 +266,8 @@ impl DbInner {
             let picked = {
                 let mut state = self.state.lock();
                 loop {
-                    if let Some(e) = &state.background_error {
-                        return Err(e.clone());
+                    if let Some(b) = &state.background_error {
+                        return Err(b.error.clone());
                     }
                     if self.shutdown.load(Ordering::Acquire) {
                         return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));

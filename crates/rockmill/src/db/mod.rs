@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `open.rs`, `recovery.rs` | open, MANIFEST and WAL recovery, orphan removal |
 //! | `write.rs`, `wal.rs`, `stall.rs` | write groups, the log, write control |
+//! | `wal_files.rs`, `wal_iterator.rs` | obsolete WALs and their archive, updates read back |
+//! | `error_recovery.rs` | background errors, how the store resumes |
 //! | `switch.rs` | full memtables become immutable, new WALs |
 //! | `background.rs`, `install.rs` | flush and compaction threads, version installation |
 //! | `manual.rs` | `flush`, `compact_range` |
@@ -12,14 +14,16 @@
 //! | `checkpoint.rs` | checkpoints; deletions held off |
 //! | `properties.rs`, `stats.rs` | what users can ask about the store |
 //!
-//! Locks, in the order in which they may be taken: write leadership, `manifest`, `state`, then leaf locks (`wal` by
-//! the write leader only, snapshots, purge queue). No lock is held across table I/O; `state` is never held across any
-//! I/O.
+//! Locks, in the order in which they may be taken: `recovery_running`, write leadership, `manifest`, `state`, then leaf
+//! locks (snapshots, purge queue, the lists in `Wal`). No lock is held across table I/O; `state` is never held across
+//! any I/O. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's; it waits for no other
+//! I/O than what its own group needs, and beginning the next WAL (`wal.rs` says how left WALs are synced beside it).
 
 mod background;
 mod batch;
 pub(crate) mod checkpoint;
 mod column_family;
+mod error_recovery;
 mod events;
 mod install;
 mod iterator;
@@ -42,6 +46,8 @@ mod tables;
 mod timer;
 mod ttl;
 mod wal;
+mod wal_files;
+mod wal_iterator;
 mod write;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -68,6 +74,7 @@ use crate::version::{ManifestWriter, PurgeQueue, Version};
 pub use batch::WriteBatch;
 pub use checkpoint::Checkpoint;
 pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
+pub use error_recovery::ErrorSeverity;
 pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use open::DbSummary;
 pub use properties::{LevelStats, LiveFile};
@@ -76,15 +83,18 @@ pub use snapshot::Snapshot;
 pub use stall::StallReason;
 pub use stats::DbCounters;
 pub use ttl::ColumnFamilyTtl;
+pub use wal_files::{WalFile, WalFileType};
+pub use wal_iterator::DBWALIterator;
 
 use column_family::CfData;
+use error_recovery::BackgroundError;
 use events::{CfJobStats, Later};
 pub(crate) use open::new_session_id;
 use secondary::Secondary;
 use snapshot::SnapshotList;
 use stall::WriteController;
 use stats::InternalStats;
-use wal::WalState;
+use wal::Wal;
 use write::WriteQueue;
 
 /// An open database (`rocksdb::DB`). All methods take `&self` and may be called from any thread.
@@ -100,6 +110,8 @@ pub type DB = Db;
 
 pub(crate) struct DbInner {
     pub path: PathBuf,
+    /// Where the WALs are.
+    pub wal_dir: PathBuf,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
     pub opts: DbOptions,
     /// Replaced whole by `set_db_options`.
@@ -118,9 +130,15 @@ pub(crate) struct DbInner {
     pub progress: Condvar,
     /// Signalled when there may be work for a background thread.
     pub work: Condvar,
+    /// Signalled when a background error is set or cleared: for the thread that recovers from it.
+    pub recovery: Condvar,
+    /// Held while a recovery from a background error runs; before every other lock.
+    pub recovery_running: Mutex<()>,
     pub manifest: Mutex<Option<ManifestWriter>>,
     pub queue: WriteQueue,
-    pub wal: Mutex<WalState>,
+    pub wal: Wal,
+    /// When the archive of WALs was last looked through, in seconds since the Unix epoch.
+    pub archive_purged: AtomicU64,
     /// Newest sequence number that reads may see.
     pub last_sequence: AtomicU64,
     pub next_file: Arc<AtomicU64>,
@@ -169,8 +187,10 @@ pub(crate) struct State {
     /// these may be deleted. A column family's log number says less: without data it stays where it is.
     pub wal_bound: u64,
     pub max_column_family: u32,
-    /// Set by a failed background job or log write; every write fails with it until `resume`.
-    pub background_error: Option<Error>,
+    /// Set by a failed background job or log write.
+    pub background_error: Option<BackgroundError>,
+    /// A recovery from it runs: what fails meanwhile takes its place.
+    pub recovering: bool,
     pub running_flushes: usize,
     pub running_compactions: usize,
     /// Manual compactions that want no automatic ones beside them.
@@ -264,24 +284,6 @@ impl DbInner {
         }
         Ok(())
     }
-
-    /// Makes the store read-only for a stated reason. The first error stays.
-    pub fn set_background_error(&self, reason: BackgroundErrorReason, what: &str, error: &Error) {
-        if error.kind() != crate::ErrorKind::ShutdownInProgress {
-            self.note_background_error(reason, error);
-        }
-        let mut state = self.state.lock();
-        state.background_errors += 1;
-        if state.background_error.is_none() && error.kind() != crate::ErrorKind::ShutdownInProgress {
-            state.background_error = Some(error.clone().context(format_args!(
-                "the database takes no more writes since {what} failed (fix the cause, then call resume or reopen)"
-            )));
-        }
-        self.attention.store(true, Ordering::Release);
-        drop(state);
-        self.progress.notify_all();
-        self.work.notify_all();
-    }
 }
 
 impl Db {
@@ -315,11 +317,6 @@ impl Db {
         self.inner.stats.read()
     }
 
-    /// The error that made the database read-only, if one did.
-    pub fn background_error(&self) -> Option<Error> {
-        self.inner.state.lock().background_error.clone()
-    }
-
     fn stop_threads(&self) {
         self.inner.shutdown.store(true, Ordering::Release);
         // Taking the lock between the store and the notification: a thread that saw `shutdown` unset under the lock is
@@ -327,6 +324,7 @@ impl Db {
         drop(self.inner.state.lock());
         self.inner.work.notify_all();
         self.inner.progress.notify_all();
+        self.inner.recovery.notify_all();
         self.inner.log.alarm().ring();
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
@@ -340,6 +338,7 @@ impl Db {
         } else {
             self.inner.shutdown.store(true, Ordering::Release);
             self.inner.work.notify_all();
+            self.inner.recovery.notify_all();
             self.inner.log.alarm().ring();
         }
     }
@@ -359,7 +358,8 @@ impl Drop for Db {
         }
         self.stop_threads();
         db.delete_purged_files();
-        if let Some(wal) = db.wal.lock().current.as_mut() {
+        // Also hands over what `manual_wal_flush` gathered.
+        if let Some(mut wal) = db.wal.lead().take() {
             let _ = wal.close();
         }
         db.tell_waiting();

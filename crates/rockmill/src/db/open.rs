@@ -25,10 +25,11 @@ use rockmill_io::{FileLock, FileSystem};
 use super::background;
 use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 use super::open_log;
-use super::recovery::{largest_epoch, wal_numbers};
+use super::recovery::{KeptWals, largest_epoch, wal_numbers};
 use super::super_version::SuperVersion;
 use super::switch::arena_block_size;
-use super::wal::WalState;
+use super::wal::Wal;
+use super::wal_files::{destroy_wals, wal_dir_of};
 use super::{CfMap, CfState, Db, DbInner, State};
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::score::level_scores;
@@ -172,6 +173,7 @@ impl Db {
                 fs.remove(&file).map_err(|e| Error::io(format_args!("cannot remove {}", file.display()), &e))?;
             }
         }
+        destroy_wals(&**fs, path, &wal_dir_of(&options.db, path))?;
         drop(lock);
         let _ = fs.remove(&lock_path);
         let _ = fs.remove_dir(path); // stays if the user keeps other files in it
@@ -201,7 +203,7 @@ impl Db {
             state.max_column_family += 1;
             state.max_column_family
         };
-        let wal = db.wal.lock().current.as_ref().map_or(0, |w| w.number);
+        let wal = db.wal.number();
         let cmp = InternalKeyComparator::new(Arc::clone(&options.cf.comparator));
         let version = Arc::new(Version::empty(options.cf.num_levels.max(1) as usize, cmp.clone()));
         db.append_to_manifest(
@@ -230,12 +232,12 @@ impl Db {
         if name == DEFAULT_COLUMN_FAMILY_NAME {
             return Err(Error::invalid_argument("the default column family cannot be dropped"));
         }
-        let _alone = db.lead_alone();
+        let alone = db.lead_alone();
         let mut manifest = db.manifest.lock();
         let cf = self
             .cf_handle(name)
             .ok_or_else(|| Error::invalid_argument(format!("column family {name:?} does not exist")))?;
-        let bound = db.wal_bound(&db.state.lock(), cf.id(), None);
+        let bound = db.wal_bound(&db.state.lock(), &[(cf.id(), None)]);
         let edit = VersionEdit {
             column_family: cf.id(),
             column_family_drop: true,
@@ -253,45 +255,12 @@ impl Db {
         }
         db.publish_cfs(&state);
         db.update_pressure(&state);
-        drop(state);
-        drop(manifest);
+        drop((state, manifest, alone));
         db.progress.notify_all();
         db.delete_obsolete_wals();
         log_info!(db.log, "Dropped column family with id {}", cf.id());
         let name = name.to_owned();
         db.notify_later(move |l| l.on_column_family_handle_deletion_started(&name));
-        Ok(())
-    }
-
-    /// Clears a background error once its cause is gone, and lets writes and background work go on.
-    pub fn resume(&self) -> Result<()> {
-        let db = &*self.inner;
-        db.check_writable()?;
-        let _alone = db.lead_alone();
-        if db.state.lock().background_error.is_none() {
-            return Ok(());
-        }
-        // What stands at the end of the WAL and of the MANIFEST is unknown: begin new ones. Everything acknowledged is
-        // in memtables or tables; flushing the memtables makes it independent of the old WAL.
-        {
-            let mut manifest = db.manifest.lock();
-            let edit = VersionEdit { prev_log_number: Some(0), ..VersionEdit::default() };
-            db.append_to_manifest(&mut manifest, &mut [edit])?;
-        }
-        db.abandon_wal()?;
-        let ids: Vec<u32> = {
-            let mut state = db.state.lock();
-            state.background_error = None;
-            for c in state.cfs.values_mut() {
-                c.flush_requested = true;
-                c.flush_reason = FlushReason::ErrorRecovery;
-            }
-            state.cfs.iter().filter(|(_, c)| !c.mem.is_empty()).map(|(&id, _)| id).collect()
-        };
-        for id in ids {
-            db.switch_memtable(id)?;
-        }
-        db.work.notify_all();
         Ok(())
     }
 }
@@ -387,24 +356,41 @@ fn open_files(
     let db = assemble(options, path, &wanted, recovered.as_ref(), purge, mode, log)?;
     *db.lock.lock() = lock;
 
-    let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
+    let list = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
+    let mut names = list(path)?;
     if recovered.is_some() {
         db.check_files(&names)?;
     }
+    if db.wal_dir != path {
+        if !read_only {
+            create_database_dir(&**fs, &db.wal_dir)?;
+        } else if !fs.exists(&db.wal_dir).map_err(|e| Error::io(db.wal_dir.display(), &e))? {
+            let what = format!("{}: wal_dir does not exist", db.wal_dir.display());
+            return Err(Error::invalid_argument(what));
+        }
+        names = list(&db.wal_dir)?;
+    }
     let logs = wal_numbers(&names);
+    if let (None, Some(wal)) = (&recovered, logs.first()) {
+        return Err(Error::corruption(format!(
+            "{}: a WAL, and {} has no database: one that lost its CURRENT file, or the wal_dir of another",
+            db.wal_path(*wal).display(),
+            path.display()
+        )));
+    }
     if read_only {
         if error_if_wal_exists && logs.iter().any(|_| true) {
             return Err(Error::new(ErrorKind::Corruption, format!("{}: the database has a WAL", path.display())));
         }
-        db.recover_wals(&logs, false)?;
+        db.recover_wals(&logs, false)?; // into memtables; nothing is kept or written
         let state = db.state.lock();
         state.cfs.values().for_each(CfState::publish);
         db.publish_cfs(&state);
         drop(state);
         return Ok(Db { inner: db, threads: Mutex::new(Vec::new()) });
     }
-    db.recover_wals(&logs, true)?;
-    finish_open(&db, &wanted, recovered.is_none())?;
+    let kept = db.recover_wals(&logs, true)?;
+    finish_open(&db, &wanted, recovered.is_none(), kept)?;
     db.remove_orphans();
     db.log_opened();
     let threads = background::start(&db)?;
@@ -412,11 +398,18 @@ fn open_files(
     Ok(Db { inner: db, threads: Mutex::new(threads) })
 }
 
-/// Steps 3 (its end) and 4 of opening for writing.
-fn finish_open(db: &Arc<DbInner>, wanted: &BTreeMap<String, CfOptions>, new: bool) -> Result<()> {
-    let ids: Vec<u32> = db.state.lock().cfs.keys().copied().collect();
-    for id in ids {
-        db.flush_recovered(id)?;
+/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables.
+fn finish_open(
+    db: &Arc<DbInner>,
+    wanted: &BTreeMap<String, CfOptions>,
+    new: bool,
+    kept: Option<KeptWals>,
+) -> Result<()> {
+    if kept.is_none() {
+        let ids: Vec<u32> = db.state.lock().cfs.keys().copied().collect();
+        for id in ids {
+            db.flush_recovered(id)?;
+        }
     }
     // Column families that are asked for and not there.
     let missing: Vec<&String> = {
@@ -448,22 +441,28 @@ fn finish_open(db: &Arc<DbInner>, wanted: &BTreeMap<String, CfOptions>, new: boo
     let wal_number = db.new_file_number();
     let snapshot = {
         let mut state = db.state.lock();
-        state.wal_bound = wal_number;
         for c in state.cfs.values_mut() {
-            // Everything recovered is in tables: older WALs hold nothing.
-            c.mem_wal = wal_number;
-            c.log_number = wal_number;
+            if c.mem.is_empty() {
+                // Everything recovered is in tables: older WALs hold nothing.
+                c.mem_wal = wal_number;
+            }
+            c.log_number = c.mem_wal;
             c.scores = level_scores(&c.version, &c.cf.options.load());
             c.publish();
         }
         db.publish_cfs(&state);
+        state.wal_bound = state.cfs.values().map(|c| c.log_number).min().unwrap_or(wal_number);
         db.snapshot_edits(&state)
     };
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     *db.manifest.lock() = Some(writer);
-    let wal = db.create_wal(wal_number, None)?;
-    db.wal.lock().current = Some(wal);
+    let mut wal = db.create_wal(wal_number, None)?;
     let mut state = db.state.lock();
+    if let Some(kept) = kept {
+        wal.follow_recovered(kept.follows);
+        state.wals.extend(kept.wals);
+    }
+    db.wal.begin(&mut db.wal.lead(), wal);
     state.wals.push_back((wal_number, 0));
     db.update_pressure(&state);
     Ok(())
@@ -558,6 +557,7 @@ pub(super) fn assemble(
     let needs_default_cache = wanted.values().any(|o| o.table.block_cache.is_none() && !o.table.no_block_cache);
     Ok(Arc::new(DbInner {
         path: path.to_owned(),
+        wal_dir: wal_dir_of(&options.db, path),
         opts: options.db.clone(),
         live: ArcSwap::from_pointee(options.db.clone()),
         read_only: mode.read_only,
@@ -573,6 +573,7 @@ pub(super) fn assemble(
             wal_bound: recovered.map_or(0, |r| r.min_log_number_to_keep),
             max_column_family: recovered.map_or(0, |r| r.max_column_family),
             background_error: None,
+            recovering: false,
             running_flushes: 0,
             running_compactions: 0,
             exclusive_manual: 0,
@@ -581,9 +582,12 @@ pub(super) fn assemble(
         }),
         progress: Condvar::new(),
         work: Condvar::new(),
+        recovery: Condvar::new(),
+        recovery_running: Mutex::new(()),
         manifest: Mutex::new(None),
         queue: super::write::WriteQueue::default(),
-        wal: Mutex::new(WalState::default()),
+        wal: Wal::default(),
+        archive_purged: AtomicU64::new(0),
         last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence)),
         next_file: Arc::new(AtomicU64::new(recovered.map_or(1, |r| r.next_file_number))),
         snapshots: super::snapshot::SnapshotList::default(),
@@ -686,16 +690,16 @@ impl DbInner {
     fn remove_orphans(&self) {
         let Ok(names) = self.opts.fs.list_dir(&self.path) else { return };
         let manifest = self.manifest.lock().as_ref().map_or(0, ManifestWriter::number);
-        let wal = self.wal.lock().current.as_ref().map_or(0, |w| w.number);
+        let mut wals = Vec::new();
         let live: std::collections::HashSet<u64> = {
             let state = self.state.lock();
+            wals.extend(state.wals.iter().map(|w| w.0));
             let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
             files.map(|f| f.number()).collect()
         };
         for name in names {
             let orphan = match filename::parse(&name) {
                 Some(FileType::Table(n)) => !live.contains(&n),
-                Some(FileType::Wal(n)) => n < wal,
                 Some(FileType::Manifest(n)) => n < manifest,
                 Some(FileType::Temp(_)) => true,
                 _ => false,
@@ -704,18 +708,10 @@ impl DbInner {
                 let _ = self.opts.fs.remove(&self.path.join(&name)); // tried again at the next open
             }
         }
-    }
-
-    /// Leaves a WAL whose end is unknown and begins another. The old one stays until the memtables are flushed.
-    fn abandon_wal(&self) -> Result<()> {
-        let mut wal = self.wal.lock();
-        wal.older.clear();
-        let number = self.new_file_number();
-        let fresh = self.create_wal(number, None)?;
-        wal.current = Some(fresh);
-        drop(wal);
-        self.state.lock().wals.push_back((number, 0));
-        Ok(())
+        let Ok(names) = self.opts.fs.list_dir(&self.wal_dir) else { return };
+        for number in wal_numbers(&names).into_iter().filter(|n| !wals.contains(n)) {
+            self.remove_wal(number);
+        }
     }
 }
 

@@ -93,7 +93,7 @@ impl Db {
             }
             "rockmill.write-stall-reason" => self.inner.controller.reason().name().to_owned(),
             "rockmill.background-error" => {
-                state.background_error.as_ref().map_or_else(String::new, ToString::to_string)
+                state.background_error.as_ref().map_or_else(String::new, |b| b.error.to_string())
             }
             _ => return Ok(None),
         };

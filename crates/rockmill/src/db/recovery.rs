@@ -47,12 +47,26 @@ struct Replay {
     last_wal: u64,
     /// WALs below this hold nothing that is not in tables, and may be gone.
     oldest: u64,
+    /// Something was damaged or missing, or a memtable was written as a table: what the WALs hold and what the
+    /// memtables hold is not the same.
+    irregular: bool,
+}
+
+/// WALs that stay in use after a recovery.
+pub(crate) struct KeptWals {
+    /// Number and length, oldest first.
+    pub wals: Vec<(u64, u64)>,
+    /// Where the last of them ends.
+    pub follows: Follows,
 }
 
 impl DbInner {
     /// Replays every WAL that may hold data which is in no table. With `flush_full`, memtables that fill up are
     /// written as tables (not yet in a MANIFEST: the caller writes a new one with the whole state).
-    pub(crate) fn recover_wals(self: &Arc<Self>, logs: &[u64], flush_full: bool) -> Result<()> {
+    ///
+    /// With `avoid_flush_during_recovery`, gives the WALs whose data is to stay in memtables, where that can be: no
+    /// memtable was full and no WAL was damaged.
+    pub(crate) fn recover_wals(self: &Arc<Self>, logs: &[u64], flush_full: bool) -> Result<Option<KeptWals>> {
         let oldest = {
             let state = self.state.lock();
             let by_families = state.cfs.values().map(|c| c.log_number).min().unwrap_or(0);
@@ -66,6 +80,7 @@ impl DbInner {
             any: false,
             last_wal: 0,
             oldest,
+            irregular: false,
         };
         for &number in logs.iter().filter(|&&n| n >= oldest) {
             self.next_file.fetch_max(number + 1, Ordering::AcqRel);
@@ -77,11 +92,29 @@ impl DbInner {
         if replay.any {
             self.last_sequence.fetch_max(replay.next - 1, Ordering::AcqRel);
         }
-        Ok(())
+        if !flush_full || !self.opts.avoid_flush_during_recovery || replay.irregular || !replay.any {
+            return Ok(None);
+        }
+        self.keep_wals(logs, Follows { wal: replay.last_wal, end: replay.next }).map(Some)
+    }
+
+    /// The WALs that memtables were recovered from, made durable: the process that wrote them may not have done so, and
+    /// what is written and synced from now on must be preceded by what they hold.
+    fn keep_wals(&self, logs: &[u64], follows: Follows) -> Result<KeptWals> {
+        let state = self.state.lock();
+        let oldest = state.cfs.values().filter_map(CfState::oldest_wal).min();
+        drop(state);
+        let mut wals = Vec::new();
+        for &number in logs.iter().filter(|&&n| oldest.is_some_and(|o| n >= o)) {
+            let path = self.wal_path(number);
+            let size = self.opts.fs.sync_file(&path).and_then(|()| self.opts.fs.file_size(&path));
+            wals.push((number, size.map_err(|e| Error::io(format_args!("cannot keep WAL {}", path.display()), &e))?));
+        }
+        Ok(KeptWals { wals, follows })
     }
 
     fn replay_wal(self: &Arc<Self>, number: u64, replay: &mut Replay, flush_full: bool) -> Result<()> {
-        let path = self.path.join(filename::wal(number));
+        let path = self.wal_path(number);
         let mode = self.opts.wal_recovery_mode;
         let file = self
             .opts
@@ -100,12 +133,14 @@ impl DbInner {
                 LogEvent::Damage { error, .. } => Some(error.clone()),
                 _ => None,
             };
+            replay.irregular |= failure.is_some();
             if action == RecoveryAction::Replay {
                 match self.replay_record(number, &mut record, &mut first, replay) {
                     Ok(Applied::Yes) => {}
                     // This WAL does not follow on from where the hole is: all of it is after the point in time.
                     Ok(Applied::BehindHole) => return Ok(()),
                     Err(e) => {
+                        replay.irregular = true;
                         action = mode.action_on_error(&e);
                         failure = Some(e);
                     }
@@ -125,8 +160,8 @@ impl DbInner {
                     return Err(Error::format(&path, &e).context(format_args!("WAL recovery ({mode:?})")));
                 }
             }
-            if flush_full {
-                self.flush_full_memtables()?;
+            if flush_full && self.flush_full_memtables()? {
+                replay.irregular = true;
             }
         }
     }
@@ -148,6 +183,7 @@ impl DbInner {
                 && (replay.last_wal != follows.wal || replay.next != follows.end)
                 && replay.hole.is_none()
             {
+                replay.irregular = true;
                 match self.opts.wal_recovery_mode {
                     RecoveryMode::PointInTime => {
                         replay.hole = Some(follows.wal);
@@ -175,13 +211,16 @@ impl DbInner {
             r?;
         }
         let mut seq = sequence;
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         for r in batch.iter() {
             let Some((cf, t, key, value)) = parts(&r?) else { continue };
             // A column family that was dropped, or whose tables already have this WAL's data, passes it over.
-            if let Some(c) = state.cfs.get(&cf)
+            if let Some(c) = state.cfs.get_mut(&cf)
                 && c.log_number <= number
             {
+                if c.mem.is_empty() {
+                    c.mem_wal = number;
+                }
                 c.mem.add(seq, t, key, value);
             }
             seq += 1;
@@ -217,13 +256,15 @@ impl DbInner {
         Ok(())
     }
 
-    fn flush_full_memtables(self: &Arc<Self>) -> Result<()> {
+    /// Writes memtables that are full as tables; true if there were any.
+    fn flush_full_memtables(self: &Arc<Self>) -> Result<bool> {
         let full: Vec<u32> = {
             let state = self.state.lock();
             let full = |c: &CfState| c.mem.memory_usage() >= c.cf.options.load().write_buffer_size;
             state.cfs.iter().filter(|(_, c)| full(c)).map(|(&id, _)| id).collect()
         };
-        full.into_iter().try_for_each(|id| self.flush_recovered(id))
+        full.iter().try_for_each(|&id| self.flush_recovered(id))?;
+        Ok(!full.is_empty())
     }
 
     /// Writes a column family's recovered memtable as a table of L0, in memory only.

@@ -296,8 +296,8 @@ impl Secondary {
     }
 
     fn read_wals(&mut self, db: &DbInner) -> Result<()> {
-        let names = db.opts.fs.list_dir(&db.path);
-        let names = names.map_err(|e| Error::io(format_args!("cannot list {}", db.path.display()), &e))?;
+        let names = db.opts.fs.list_dir(&db.wal_dir);
+        let names = names.map_err(|e| Error::io(format_args!("cannot list {}", db.wal_dir.display()), &e))?;
         let oldest = self.oldest_wal();
         for number in wal_numbers(&names).into_iter().filter(|&n| n >= oldest) {
             self.read_wal(db, number)?;
@@ -306,7 +306,7 @@ impl Secondary {
     }
 
     fn read_wal(&mut self, db: &DbInner, number: u64) -> Result<()> {
-        let path = db.path.join(filename::wal(number));
+        let path = db.wal_path(number);
         let (from, recycled) = self.wals.get(&number).copied().unwrap_or_default();
         let source = LogSource::open(&*db.opts.fs, &path, from)
             .map_err(|e| Error::io(format_args!("cannot open WAL {}", path.display()), &e))?;

@@ -9,9 +9,10 @@
 //! 4. Writers stop (waiting on a condition, woken by the job that ends it) only when memory would run out (every
 //!    memtable is full) or a stop trigger is reached.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rockmill_io::Clock;
 
 /// Why writers are delayed or stopped.
@@ -80,10 +81,16 @@ pub(crate) struct WriteController {
     reason: AtomicU8,
     /// Delay owed and not yet slept, in nanoseconds.
     owed_ns: AtomicU64,
+    /// Compaction has work enough that writes which can wait should (RocksDB's `NeedSpeedupCompaction`).
+    behind: AtomicBool,
+    /// When the next write of low priority may go, in the clock's monotonic nanoseconds.
+    low_pri_free_at: Mutex<u64>,
     pub delayed_micros: AtomicU64,
     pub stopped_micros: AtomicU64,
 }
 
+/// What writers of low priority get while compaction is behind (RocksDB's rate).
+const LOW_PRI_BYTES_PER_SECOND: u64 = 1 << 20;
 /// A sleep shorter than this costs more in wake-ups than it is worth.
 const SLEEP_NS_MIN: u64 = 1_000_000;
 /// Longest single sleep: pressure may have fallen meanwhile.
@@ -123,6 +130,33 @@ impl WriteController {
         }
     }
 
+    /// Says whether compaction is behind.
+    pub fn set_behind(&self, behind: bool) {
+        self.behind.store(behind, Ordering::Relaxed);
+    }
+
+    /// True when writes of low priority should wait.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
+    }
+
+    /// Makes a writer of low priority sleep so long that all of them together write `LOW_PRI_BYTES_PER_SECOND`.
+    pub fn delay_low_pri(&self, bytes: u64, clock: &dyn Clock) {
+        let now = clock.monotonic_nanos();
+        let until = {
+            let mut free_at = self.low_pri_free_at.lock();
+            *free_at = (*free_at).max(now) + bytes.saturating_mul(1_000_000_000) / LOW_PRI_BYTES_PER_SECOND;
+            *free_at
+        };
+        // In pieces: compaction may catch up meanwhile.
+        let mut now = now;
+        while now < until && self.is_behind() {
+            clock.sleep(Duration::from_nanos((until - now).min(SLEEP_NS_MAX)));
+            now = clock.monotonic_nanos();
+        }
+    }
+
     /// Makes the leader of a group of `bytes` sleep off what the group owes.
     pub fn delay(&self, bytes: u64, clock: &dyn Clock) {
         let owe = bytes * self.delay_ns_per_kib.load(Ordering::Relaxed) / 1024;
@@ -158,6 +192,20 @@ mod tests {
             assert!(p >= last && p - last < 0.01, "step at {i}: {last} to {p}");
             last = p;
         }
+    }
+
+    #[test]
+    fn writes_of_low_priority_share_a_megabyte_a_second_while_compaction_is_behind() {
+        let c = WriteController::default();
+        let clock = rockmill_io::ManualClock::new(0);
+        c.delay_low_pri(10 << 20, &clock);
+        assert_eq!(clock.monotonic_nanos(), 0, "compaction keeps up");
+        let c = WriteController::default();
+        c.set_behind(true);
+        for _ in 0..8 {
+            c.delay_low_pri(256 << 10, &clock);
+        }
+        assert_eq!(clock.monotonic_nanos() / 1_000_000, 2000, "2 MiB at 1 MiB/s");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rockmill_io::WriteOptions as FileWriteOptions;
 
-use super::wal::WalWriter;
-use super::{DbInner, ImmTable};
+use super::wal::{WalKind, WalWriter};
+use super::{DbInner, ImmTable, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::memtable::MemTable;
@@ -24,7 +24,7 @@ impl DbInner {
             self.attention.store(false, Ordering::Release);
             let (full, stop) = {
                 let state = self.state.lock();
-                if let Some(e) = &state.background_error {
+                if let Some(e) = state.write_error() {
                     self.attention.store(true, Ordering::Release);
                     return Err(e.clone());
                 }
@@ -41,7 +41,7 @@ impl DbInner {
                 let before = self.opts.clock.monotonic_nanos();
                 {
                     let mut state = self.state.lock();
-                    if self.stop_reason(&state).is_some() && state.background_error.is_none() {
+                    if self.stop_reason(&state).is_some() && state.write_error().is_none() {
                         self.work.notify_all();
                         self.progress.wait_for(&mut state, STOP_WAIT);
                     }
@@ -53,9 +53,7 @@ impl DbInner {
             if full.is_empty() {
                 break;
             }
-            for id in full {
-                self.switch_memtable(id)?;
-            }
+            self.switch_memtables(&full)?;
         }
         if self.controller.is_delaying() {
             if options.no_slowdown {
@@ -68,7 +66,7 @@ impl DbInner {
     }
 
     /// Column families whose memtable is full, or holds back WALs that have grown too large together.
-    fn full_memtables(&self, state: &super::State) -> Vec<u32> {
+    fn full_memtables(&self, state: &State) -> Vec<u32> {
         let mut full: Vec<u32> = state
             .cfs
             .iter()
@@ -89,8 +87,7 @@ impl DbInner {
                 n => n,
             };
             let closed: u64 = state.wals.iter().map(|w| w.1).sum();
-            let total = closed + self.wal.lock().current.as_ref().map_or(0, WalWriter::size);
-            if total > limit
+            if closed + self.wal.size() > limit
                 && let Some(oldest) = state.cfs.values().filter_map(super::CfState::oldest_wal).min()
             {
                 for (&id, c) in &state.cfs {
@@ -100,67 +97,81 @@ impl DbInner {
                 }
             }
         }
+        if self.opts.atomic_flush && !full.is_empty() {
+            return with_data(state);
+        }
         full
     }
 
-    /// Makes a column family's memtable immutable and begins a new one, and a new WAL if the present one is not empty.
-    pub fn switch_memtable(&self, id: u32) -> Result<()> {
+    /// Makes these column families' memtables immutable and begins new ones, and a new WAL if the present one is not
+    /// empty. All of them at once: nothing can be flushed that has only some.
+    pub fn switch_memtables(&self, ids: &[u32]) -> Result<()> {
         let wal_number = self.begin_wal()?;
         let mut state = self.state.lock();
-        // Memtables without data follow the new WAL: they hold back no older one.
-        for c in state.cfs.values_mut() {
-            if c.mem.is_empty() && c.imm.is_empty() {
-                c.mem_wal = wal_number;
-                c.log_number = c.log_number.max(wal_number);
-            }
-        }
-        if let Some(c) = state.cfs.get_mut(&id)
-            && !c.mem.is_empty()
-        {
-            c.next_mem_id += 1;
-            let fresh =
-                Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options.load())));
-            let full = std::mem::replace(&mut c.mem, fresh);
-            self.memtable_sealed(&c.cf, &full);
-            c.imm.push_back(ImmTable { mem: full, wal: c.mem_wal });
-            c.mem_wal = wal_number;
-            c.publish();
-        }
+        self.seal_memtables(&mut state, ids, wal_number);
         self.update_pressure(&state);
         drop(state);
         self.work.notify_all();
         Ok(())
     }
 
+    /// Makes these column families' memtables immutable, and begins new ones whose data is in WAL `wal` and later.
+    pub fn seal_memtables(&self, state: &mut State, ids: &[u32], wal: u64) {
+        // Memtables without data follow the new WAL: they hold back no older one.
+        for c in state.cfs.values_mut() {
+            if c.mem.is_empty() && c.imm.is_empty() {
+                c.mem_wal = wal;
+                c.log_number = c.log_number.max(wal);
+            }
+        }
+        for id in ids {
+            let Some(c) = state.cfs.get_mut(id) else { continue };
+            if c.mem.is_empty() {
+                continue;
+            }
+            c.next_mem_id += 1;
+            let fresh =
+                Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options.load())));
+            let full = std::mem::replace(&mut c.mem, fresh);
+            self.memtable_sealed(&c.cf, &full);
+            c.imm.push_back(ImmTable { mem: full, wal: c.mem_wal });
+            c.mem_wal = wal;
+            c.publish();
+        }
+    }
+
     /// Begins a new WAL unless the present one is empty; gives the number of the one in use afterwards.
     pub fn begin_wal(&self) -> Result<u64> {
-        let mut wal = self.wal.lock();
-        if let Some(current) = &wal.current
-            && current.size() == 0
-        {
-            return Ok(current.number);
+        let mut current = self.wal.lead();
+        if let Some(w) = current.as_mut() {
+            if w.size() == 0 {
+                return Ok(w.number);
+            }
+            // What gathered in it must not be behind what the next one holds.
+            if let Err(e) = w.flush() {
+                drop(current);
+                self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", &e);
+                return Err(e);
+            }
         }
         let number = self.new_file_number();
-        let recycle = wal.recycle.pop();
-        let created = self.create_wal(number, recycle);
-        let mut fresh = match created {
+        let mut fresh = match self.create_wal(number, self.wal.take_for_reuse()) {
             Ok(w) => w,
             Err(e) => {
-                drop(wal);
+                drop(current);
                 self.set_background_error(BackgroundErrorReason::WriteCallback, "the creation of a WAL", &e);
                 return Err(e);
             }
         };
-        if let Some(before) = &wal.current {
+        if let Some(before) = &*current {
             fresh.follow(before);
         }
-        let left = wal.current.replace(fresh);
-        let mut size = 0;
+        let left = self.wal.begin(&mut current, fresh);
+        let size = left.as_ref().map_or(0, WalWriter::size);
         if let Some(old) = left {
-            size = old.size();
-            wal.older.push(old);
+            self.wal.leave(old);
         }
-        drop(wal);
+        drop(current);
         let mut state = self.state.lock();
         if let Some(last) = state.wals.back_mut() {
             last.1 = size;
@@ -170,11 +181,20 @@ impl DbInner {
     }
 
     pub fn create_wal(&self, number: u64, recycle: Option<u64>) -> Result<WalWriter> {
-        let options =
-            FileWriteOptions { bytes_per_sync: self.live().wal_bytes_per_sync, ..FileWriteOptions::default() };
-        let recyclable = self.opts.recycle_log_file_num > 0;
-        WalWriter::create(&self.opts.fs, &self.path, number, options, recycle, recyclable)
+        let live = self.live();
+        let options = FileWriteOptions {
+            bytes_per_sync: live.wal_bytes_per_sync,
+            buffer_size: live.writable_file_max_buffer_size,
+            ..FileWriteOptions::default()
+        };
+        let kind = WalKind { recyclable: self.recycled_wals() > 0, gathers: self.opts.manual_wal_flush };
+        WalWriter::create(&self.opts.fs, &self.wal_dir, number, options, recycle, kind)
     }
+}
+
+/// Column families whose memtables have data.
+pub(crate) fn with_data(state: &State) -> Vec<u32> {
+    state.cfs.iter().filter(|(_, c)| !c.mem.is_empty()).map(|(&id, _)| id).collect()
 }
 
 /// RocksDB's choice: an eighth of the memtable, at most 1 MiB.

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
 use rockmill_format::SequenceNumber;
 use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::filename;
@@ -22,10 +24,23 @@ pub(crate) struct WalWriter {
     buffer: Vec<u8>,
     /// Bytes of the file that are not yet durable.
     unsynced: bool,
+    /// Records gather in the file's buffer until `flush` (the option `manual_wal_flush`).
+    gathers: bool,
+    /// Length up to the last record that was acknowledged, in bytes.
+    good: u64,
     /// Where the records of this WAL end: the sequence number after the last update.
     end: Option<SequenceNumber>,
     /// What this one follows on; written before its first record.
     follows: Option<Follows>,
+}
+
+/// How a WAL is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WalKind {
+    /// With the long headers of files that may be used again.
+    pub recyclable: bool,
+    /// Records gather in the file's buffer until `flush`.
+    pub gathers: bool,
 }
 
 /// The first record of a WAL that follows on another: a write batch without updates whose log data names the WAL
@@ -76,7 +91,7 @@ impl WalWriter {
         number: u64,
         options: WriteOptions,
         recycle: Option<u64>,
-        recyclable: bool,
+        kind: WalKind,
     ) -> Result<Self> {
         let path = dir.join(filename::wal(number));
         let file = match recycle {
@@ -85,8 +100,20 @@ impl WalWriter {
         };
         let file = file.map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
         fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
-        let encoder = LogEncoder::new(number, recyclable, 0);
-        Ok(Self { file, encoder, path, number, buffer: Vec::new(), unsynced: false, end: None, follows: None })
+        let encoder = LogEncoder::new(number, kind.recyclable, 0);
+        let buffer = Vec::new();
+        Ok(Self {
+            file,
+            encoder,
+            path,
+            number,
+            buffer,
+            unsynced: false,
+            gathers: kind.gathers,
+            good: 0,
+            end: None,
+            follows: None,
+        })
     }
 
     /// Says that this WAL, still empty, goes on where `before` ends.
@@ -94,7 +121,12 @@ impl WalWriter {
         self.follows = before.end.map(|end| Follows { wal: before.number, end });
     }
 
-    /// Appends a batch and hands it to the kernel: it survives the process from here on.
+    /// Says that this WAL, still empty, goes on where a recovered one ends.
+    pub fn follow_recovered(&mut self, follows: Follows) {
+        self.follows = Some(follows);
+    }
+
+    /// Appends a batch and, unless records gather, hands it to the kernel: it survives the process from here on.
     pub fn add_batch(&mut self, batch: &BatchRep) -> Result<u64> {
         self.buffer.clear();
         if let Some(follows) = self.follows.take() {
@@ -104,11 +136,16 @@ impl WalWriter {
         self.end = Some(batch.sequence() + u64::from(batch.count()));
         self.unsynced = true;
         let n = self.buffer.len() as u64;
-        let done = self.file.append_and_flush(&self.buffer);
+        let done = if self.gathers { self.file.append(&self.buffer) } else { self.file.append_and_flush(&self.buffer) };
         if self.buffer.capacity() > BUFFER_KEEP_BYTES {
             self.buffer = Vec::new();
         }
         done.map(|()| n).map_err(|e| Error::io(format_args!("cannot write {}", self.path.display()), &e))
+    }
+
+    /// Hands what was gathered to the kernel.
+    pub fn flush(&mut self) -> Result<()> {
+        self.file.flush().map_err(|e| Error::io(format_args!("cannot write {}", self.path.display()), &e))
     }
 
     /// Makes everything appended durable.
@@ -121,6 +158,16 @@ impl WalWriter {
         Ok(())
     }
 
+    /// Says that everything appended so far counts. What a failed write or sync leaves behind this does not.
+    pub fn acknowledge(&mut self) {
+        self.good = self.size();
+    }
+
+    /// Length up to the last record that counts, in bytes.
+    pub fn good(&self) -> u64 {
+        self.good
+    }
+
     /// Closes the file; not durable without `sync` before.
     pub fn close(&mut self) -> Result<()> {
         self.file.close().map_err(|e| Error::io(format_args!("cannot close {}", self.path.display()), &e))
@@ -131,34 +178,115 @@ impl WalWriter {
     }
 }
 
-/// The WAL in use and those left behind it that are not yet durable. Only the write leader and `sync_closed` touch it.
+/// The WAL in use and those left behind it that are not yet durable.
+///
+/// No lock here is both held over I/O and needed by a writer that does not ask for that I/O: a left WAL is synced under
+/// a lock of its own, which only those take who need it durable or want to delete it.
 #[derive(Debug, Default)]
-pub(crate) struct WalState {
-    pub current: Option<WalWriter>,
-    /// Left, not yet synced. A synced write must be preceded by everything before it.
-    pub older: Vec<WalWriter>,
+pub(crate) struct Wal {
+    /// The file in use. The lock is for the write leader (and for closing), so nobody ever waits for it.
+    current: Mutex<Option<WalWriter>>,
+    /// Number of `current`.
+    number: AtomicU64,
+    /// Length of `current`, in bytes.
+    size: AtomicU64,
+    /// Left, not yet synced, oldest first. A synced write must be preceded by everything before it.
+    left: Mutex<Vec<Arc<LeftWal>>>,
     /// Obsolete files kept for reuse.
-    pub recycle: Vec<u64>,
+    recycle: Mutex<Vec<u64>>,
 }
 
-impl WalState {
-    /// Makes the WALs before the current one durable and closes them.
-    pub fn sync_older(&mut self) -> Result<()> {
-        while let Some(w) = self.older.first_mut() {
-            w.sync()?;
-            w.close()?;
-            self.older.remove(0);
-        }
-        Ok(())
+/// A WAL that nothing is written to any more.
+#[derive(Debug)]
+struct LeftWal {
+    number: u64,
+    /// `None` once closed: from then on the file may be deleted or used for another WAL.
+    file: Mutex<Option<WalWriter>>,
+}
+
+impl Wal {
+    /// The file in use, for the write leader.
+    pub fn lead(&self) -> MutexGuard<'_, Option<WalWriter>> {
+        self.current.lock()
     }
 
-    /// Makes every record written so far durable.
-    pub fn sync(&mut self) -> Result<()> {
-        self.sync_older()?;
-        match &mut self.current {
-            Some(w) => w.sync(),
-            None => Ok(()),
+    /// Number of the WAL in use; 0 before there is one.
+    pub fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Bytes in the WAL in use.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Notes the length that the write leader has brought the WAL to.
+    pub fn set_size(&self, bytes: u64) {
+        self.size.store(bytes, Ordering::Release);
+    }
+
+    /// Makes `fresh` the WAL in use and gives back the one before.
+    pub fn begin(&self, current: &mut Option<WalWriter>, fresh: WalWriter) -> Option<WalWriter> {
+        self.number.store(fresh.number, Ordering::Release);
+        self.size.store(fresh.size(), Ordering::Release);
+        current.replace(fresh)
+    }
+
+    /// Keeps a WAL that was left until it is durable.
+    pub fn leave(&self, old: WalWriter) {
+        self.left.lock().push(Arc::new(LeftWal { number: old.number, file: Mutex::new(Some(old)) }));
+    }
+
+    /// Makes the WALs before the one in use durable, oldest first, and closes them.
+    pub fn sync_left(&self) -> Result<()> {
+        loop {
+            let Some(oldest) = self.left.lock().first().map(Arc::clone) else { return Ok(()) };
+            {
+                let mut file = oldest.file.lock();
+                if let Some(w) = file.as_mut() {
+                    w.sync()?;
+                    w.close()?;
+                    *file = None;
+                }
+            }
+            self.left.lock().retain(|w| !Arc::ptr_eq(w, &oldest));
         }
+    }
+
+    /// Closes WALs whose data is durable in tables: they need no sync any more. When this returns nobody touches their
+    /// files.
+    pub fn forget(&self, numbers: &[u64]) {
+        let gone: Vec<Arc<LeftWal>> = {
+            let mut left = self.left.lock();
+            left.extract_if(.., |w| numbers.contains(&w.number)).collect()
+        };
+        for w in gone {
+            if let Some(mut file) = w.file.lock().take() {
+                let _ = file.close();
+            }
+        }
+    }
+
+    /// Drops every WAL that was left, without a sync: what they hold is to be written as tables. Their files stay.
+    pub fn abandon_left(&self) {
+        for w in std::mem::take(&mut *self.left.lock()) {
+            w.file.lock().take();
+        }
+    }
+
+    /// Keeps an obsolete file for reuse if fewer than `limit` are kept.
+    pub fn keep_for_reuse(&self, number: u64, limit: usize) -> bool {
+        let mut recycle = self.recycle.lock();
+        let keep = recycle.len() < limit;
+        if keep {
+            recycle.push(number);
+        }
+        keep
+    }
+
+    /// An obsolete file to be used again.
+    pub fn take_for_reuse(&self) -> Option<u64> {
+        self.recycle.lock().pop()
     }
 }
 

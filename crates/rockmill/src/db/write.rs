@@ -201,6 +201,12 @@ impl DbInner {
 
     /// Writes a batch whose records are known to be sound. The batch is given back, with its sequence number set.
     pub fn write_rep(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+        if options.low_pri && self.controller.is_behind() {
+            if options.no_slowdown {
+                return Err(Error::new(ErrorKind::Incomplete, "low priority write stall: compaction is behind"));
+            }
+            self.controller.delay_low_pri(rep.len_bytes() as u64, &*self.opts.clock);
+        }
         if self.with_ttl {
             let mut stamped = self.stamped(rep)?;
             let done = self.write_stamped(&mut stamped, options);
@@ -291,8 +297,8 @@ impl DbInner {
             self.unlogged.store(true, Ordering::Release);
             return Ok(());
         }
-        let mut wal = self.wal.lock();
-        let Some(current) = wal.current.as_mut() else {
+        let mut wal = self.wal.lead();
+        let Some(current) = wal.as_mut() else {
             return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
         };
         let n = if members.is_empty() {
@@ -307,10 +313,13 @@ impl DbInner {
         count(&self.stats.wal_bytes, n);
         count(&self.stats.write_groups, 1);
         count(&self.stats.writes_with_wal, members.len() as u64 + 1);
+        self.wal.set_size(current.size());
         if sync {
-            wal.sync()?;
+            self.wal.sync_left()?;
+            current.sync()?;
             count(&self.stats.wal_syncs, 1);
         }
+        current.acknowledge();
         Ok(())
     }
 
@@ -519,6 +528,9 @@ impl Db {
             let record = record.map_err(|e| Error::corruption(format!("write batch: {e}")))?;
             let Some((cf, t, key, value)) = parts(&record) else { continue };
             let Some(cf) = cfs.by_id.get(&cf) else {
+                if options.ignore_missing_column_families {
+                    continue; // the insertion passes it over, too
+                }
                 return Err(Error::invalid_argument(format!(
                     "the write batch names column family {cf}, which does not exist"
                 )));
@@ -534,18 +546,36 @@ impl Db {
         self.inner.write_rep(&mut rep, options)
     }
 
-    /// Hands the WAL to the kernel (it always is) and, with `sync`, to the disk.
+    /// Hands the records that `manual_wal_flush` keeps in memory to the kernel, so that they survive the process, and
+    /// with `sync` makes every write so far durable.
     pub fn flush_wal(&self, sync: bool) -> Result<()> {
-        self.inner.check_writable()?;
-        if sync {
-            let _alone = self.inner.lead_alone();
-            let done = self.inner.wal.lock().sync();
-            if let Err(e) = &done {
-                self.inner.set_background_error(BackgroundErrorReason::WriteCallback, "a sync of the WAL", e);
-            }
-            return done;
+        let db = &self.inner;
+        db.check_writable()?;
+        let _alone = db.lead_alone();
+        if let Some(e) = db.state.lock().write_error() {
+            return Err(e.clone());
         }
-        Ok(())
+        let mut wal = db.wal.lead();
+        let Some(current) = wal.as_mut() else {
+            return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+        };
+        let done = if sync { db.wal.sync_left().and_then(|()| current.sync()) } else { current.flush() };
+        drop(wal);
+        match &done {
+            Err(e) => db.set_background_error(
+                BackgroundErrorReason::WriteCallback,
+                if sync { "a sync of the WAL" } else { "a write to the WAL" },
+                e,
+            ),
+            Ok(()) if sync => count(&db.stats.wal_syncs, 1),
+            Ok(()) => {}
+        }
+        done
+    }
+
+    /// Makes every write so far durable; the same as [`Self::flush_wal`] with `sync` (RocksDB's `SyncWAL`).
+    pub fn sync_wal(&self) -> Result<()> {
+        self.flush_wal(true)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Options of the whole database.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
@@ -15,6 +15,7 @@ use crate::statistics::Statistics;
 
 declare_options! {
     /// Options of the whole database (RocksDB's `DBOptions`).
+    #[allow(non_snake_case)] // two of RocksDB's names
     pub struct DbOptions;
     setters of Options at db;
 
@@ -58,10 +59,29 @@ declare_options! {
     writable_file_max_buffer_size: usize = 1 << 20, mutable, set_writable_file_max_buffer_size;
     /// Let the members of a write group insert at the same time.
     allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
+    /// Directory of the WALs; empty is the database's own. It must be given at every open: the database does not
+    /// record it.
+    wal_dir: PathBuf = PathBuf::new(), fixed;
+    /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
+    /// deletes them at once.
+    WAL_ttl_seconds: u64 = 0, fixed, set_wal_ttl_seconds;
+    /// Keep obsolete WALs in `archive/` up to so many MiB; 0 with `WAL_ttl_seconds` 0 deletes them at once.
+    WAL_size_limit_MB: u64 = 0, fixed, set_wal_size_limit_mb;
+    /// Keep written records in the process's memory until `flush_wal`, a synced write, a full buffer
+    /// (`writable_file_max_buffer_size`), the next WAL, or a close. Until then they are lost if the process dies.
+    manual_wal_flush: bool = false, fixed, set_manual_wal_flush;
+    /// Flush all column families with data together and commit their tables as one: with `disable_wal`, a crash then
+    /// leaves batches over several column families whole or not at all.
+    atomic_flush: bool = false, fixed, set_atomic_flush;
     /// Leave unlogged (disable_wal) data unflushed at close.
     avoid_flush_during_shutdown: bool = false, mutable, set_avoid_flush_during_shutdown;
-    /// Keep recovered WAL data in the memtable and the WAL itself in use.
+    /// Keep recovered data in memtables, and the WALs that it came from, rather than write tables at open. Memtables
+    /// that fill up, and damage in a WAL, make the open write tables all the same.
     avoid_flush_during_recovery: bool = false, fixed, set_avoid_flush_during_recovery;
+    /// How often at most the store tries to resume by itself after the same failure (a full disk); 0 never.
+    max_bgerror_resume_count: i32 = i32::MAX, fixed, set_max_bgerror_resume_count;
+    /// Microseconds between two tries to resume.
+    bgerror_resume_retry_interval: u64 = 1_000_000, fixed, set_bgerror_resume_retry_interval;
     /// How compactions read and merge.
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
     /// Seconds between two dumps of `rocksdb.stats` (and of statistics, where they are enabled) into the info log; 0
@@ -126,6 +146,12 @@ impl Options {
     /// Limits background work by `limiter`, which other databases may share and which may be changed later.
     pub fn set_shared_ratelimiter(&mut self, limiter: &Arc<RateLimiter>) {
         self.db.rate_limiter = Some(Arc::clone(limiter));
+    }
+
+    /// Directory of the WALs; empty is the database's own. It must be given at every open: the database does not
+    /// record it.
+    pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
+        self.db.wal_dir = path.as_ref().to_owned();
     }
 
     /// Replaces the file system, for tests.

@@ -9,6 +9,10 @@ pub struct WriteOptions {
     pub disable_wal: bool,
     /// Fail with `Incomplete` rather than wait when writers are delayed or stopped.
     pub no_slowdown: bool,
+    /// Pass over updates of column families that do not exist (any more) rather than refuse the batch.
+    pub ignore_missing_column_families: bool,
+    /// Slow this write down to 1 MiB/s, all such writes together, while compaction is behind.
+    pub low_pri: bool,
 }
 
 impl WriteOptions {
@@ -30,6 +34,16 @@ impl WriteOptions {
     /// Sets `no_slowdown`.
     pub fn set_no_slowdown(&mut self, no_slowdown: bool) {
         self.no_slowdown = no_slowdown;
+    }
+
+    /// Sets `ignore_missing_column_families`.
+    pub fn set_ignore_missing_column_families(&mut self, ignore: bool) {
+        self.ignore_missing_column_families = ignore;
+    }
+
+    /// Sets `low_pri`.
+    pub fn set_low_pri(&mut self, low_pri: bool) {
+        self.low_pri = low_pri;
     }
 }
 

@@ -1,0 +1,169 @@
+//! Updates read back from the WALs, archived ones included: what replication reads.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rockmill_format::SequenceNumber;
+use rockmill_format::batch::BatchRep;
+use rockmill_format::filename;
+use rockmill_format::log::{LogEvent, LogReader};
+use rockmill_io::FileSystem;
+
+use super::wal_files::{ARCHIVE, WalFile};
+use super::{Db, WriteBatch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::version::LogSource;
+
+/// Batches in the order in which they were written, each with the sequence number of its first update
+/// (`rocksdb::DBWALIterator`).
+///
+/// It ends where the database was when the iterator was made; a new one from the last sequence number seen goes on.
+/// After an error it ends.
+pub struct DBWALIterator {
+    fs: Arc<dyn FileSystem>,
+    /// Still to be read, oldest first.
+    files: VecDeque<WalFile>,
+    reader: Option<LogReader<LogSource>>,
+    /// The file that `reader` reads.
+    current: Option<WalFile>,
+    since: SequenceNumber,
+    /// Newest sequence number of the database when the iterator was made.
+    last: SequenceNumber,
+    /// Sequence number after the last batch seen; `None` before one.
+    next: Option<SequenceNumber>,
+    failed: Option<Error>,
+}
+
+impl std::fmt::Debug for DBWALIterator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DBWALIterator").field("since", &self.since).field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+impl DBWALIterator {
+    /// The error that ended the iteration, if one did.
+    pub fn status(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Opens the next file; false if there is none.
+    fn open_next(&mut self) -> Result<bool> {
+        let Some(mut file) = self.files.pop_front() else { return Ok(false) };
+        let opened = self.fs.open_sequential(&file.path).or_else(|e| {
+            if e.kind() != std::io::ErrorKind::NotFound {
+                return Err(e);
+            }
+            // Archived since it was listed.
+            let name = filename::wal(file.log_number);
+            file.path = file.path.with_file_name(ARCHIVE).join(name);
+            self.fs.open_sequential(&file.path)
+        });
+        let source = opened.map_err(|e| Error::io(format_args!("cannot open WAL {}", file.path.display()), &e))?;
+        self.reader = Some(LogReader::new(LogSource(source), file.log_number));
+        self.current = Some(file);
+        Ok(true)
+    }
+
+    fn advance(&mut self) -> Result<Option<(SequenceNumber, WriteBatch)>> {
+        let mut record = Vec::new();
+        while self.next.is_none_or(|next| next <= self.last) {
+            let Some(reader) = &mut self.reader else {
+                if self.open_next()? {
+                    continue;
+                }
+                break;
+            };
+            let path = self.current.as_ref().map(|f| f.path.display().to_string()).unwrap_or_default();
+            let event = reader.next_record(&mut record);
+            match event.map_err(|e| Error::io(format_args!("cannot read WAL {path}"), &e))? {
+                LogEvent::Record { .. } => {
+                    let batch = BatchRep::from_bytes(std::mem::take(&mut record))
+                        .map_err(|e| Error::corruption(format!("WAL {path}: {e}")))?;
+                    if batch.count() == 0 {
+                        continue; // says where the WAL before ended, or is a user's log data
+                    }
+                    let (first, end) = (batch.sequence(), batch.sequence() + u64::from(batch.count()));
+                    if first > self.last {
+                        return Ok(None); // written since
+                    }
+                    if let Some(next) = self.next
+                        && next != first
+                    {
+                        return Err(Error::corruption(format!(
+                            "WAL {path}: the updates go on at sequence number {first}, expected {next}: those between \
+                             were written without a WAL, or their WAL is gone"
+                        )));
+                    }
+                    self.next = Some(end);
+                    if first > self.since {
+                        return Ok(Some((first, WriteBatch::from_rep(batch))));
+                    }
+                }
+                // The end, or where another thread is writing; if records are missing, the next file shows it.
+                LogEvent::Damage { .. } | LogEvent::End { .. } => self.reader = None,
+            }
+        }
+        match self.next {
+            Some(next) if next <= self.last => Err(Error::new(
+                ErrorKind::TryAgain,
+                format!("the WALs end before sequence number {next}; the database is at {}", self.last),
+            )),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Iterator for DBWALIterator {
+    type Item = Result<(u64, WriteBatch)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let next = self.advance();
+        if let Err(e) = &next {
+            self.failed = Some(e.clone());
+        }
+        next.transpose()
+    }
+}
+
+impl Db {
+    /// The batches written after sequence number `seq`, from the WALs; a batch that begins at or before it is left out.
+    /// It begins with the first that is still there: compare its sequence number with `seq + 1`. WALs are there until
+    /// their data is in tables, and longer with `set_wal_ttl_seconds` or `set_wal_size_limit_mb`.
+    ///
+    /// A `seq` beyond the newest is `NotFound`. Where updates are missing in between (they were written with
+    /// `disable_wal`), the iterator ends with `Corruption`. Records that `manual_wal_flush` keeps in memory are not
+    /// there yet.
+    pub fn get_updates_since(&self, seq: u64) -> Result<DBWALIterator> {
+        let db = &self.inner;
+        let last = db.last_sequence();
+        if seq > last {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("sequence number {seq} is not written yet; the newest is {last}"),
+            ));
+        }
+        if db.recycled_wals() > 0 {
+            return Err(Error::not_supported(
+                "get_updates_since reads WALs that may be overwritten meanwhile: not with recycle_log_file_num",
+            ));
+        }
+        let mut files = VecDeque::from(db.sorted_wal_files()?);
+        // All before the last one that begins at or before what is wanted.
+        while files.get(1).is_some_and(|f| f.start_sequence <= seq.saturating_add(1)) {
+            files.pop_front();
+        }
+        Ok(DBWALIterator {
+            fs: Arc::clone(&db.opts.fs),
+            files,
+            reader: None,
+            current: None,
+            since: seq,
+            last,
+            next: None,
+            failed: None,
+        })
+    }
+}
