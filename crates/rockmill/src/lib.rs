@@ -21,6 +21,7 @@ mod sst_file_writer;
 pub mod statistics;
 pub mod table;
 pub mod version;
+pub mod write_buffer_manager;
 
 pub use compaction::filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, CompactionFilterFn,
@@ -29,8 +30,8 @@ pub use compaction::filter::{
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction,
-    ErrorSeverity, IteratorMode, LevelStats, LiveFile, ReadOptions, Snapshot, StallReason, WalFile, WalFileType,
-    WriteBatch,
+    ErrorSeverity, IteratorMode, LevelStats, LiveFile, MemoryUsageStats, ReadOptions, Snapshot, StallReason, WalFile,
+    WalFileType, WriteBatch, get_memory_usage_stats,
 };
 pub use env::Env;
 pub use error::{Error, ErrorKind, Result};
@@ -43,6 +44,8 @@ pub use options::{
 };
 pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 pub use sst_file_writer::{ExternalSstFileInfo, SstFileWriter};
+pub use table::{Cache, LruCacheOptions};
+pub use write_buffer_manager::WriteBufferManager;
 
 /// The README's example compiles.
 #[cfg(doctest)]

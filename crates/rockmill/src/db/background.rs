@@ -344,7 +344,11 @@ impl DbInner {
             let log_number = state.cfs.get(&part.cf.id).map(|c| c.imm.get(n).map_or(c.mem_wal, |i| i.wal));
             edit.log_number = log_number;
             changes.push(Change::new(&part.cf, edit, move |c| {
-                c.imm.drain(..n);
+                c.flushed.retain(|mem| mem.strong_count() > 0);
+                for flushed in c.imm.drain(..n) {
+                    flushed.mem.mark_flushed();
+                    c.flushed.push(Arc::downgrade(&flushed.mem));
+                }
                 c.log_number = c.log_number.max(log_number.unwrap_or(0));
             }));
         }

@@ -28,6 +28,7 @@ mod events;
 mod install;
 mod iterator;
 mod manual;
+mod memory_usage;
 mod open;
 mod open_log;
 mod options_file;
@@ -53,7 +54,7 @@ mod write;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
@@ -70,12 +71,14 @@ use crate::memtable::MemTable;
 use crate::options::DbOptions;
 use crate::table::BlockCache;
 use crate::version::{ManifestWriter, PurgeQueue, Version};
+use crate::write_buffer_manager::WriteBufferManager;
 
 pub use batch::WriteBatch;
 pub use checkpoint::Checkpoint;
 pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 pub use error_recovery::ErrorSeverity;
 pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
+pub use memory_usage::{MemoryUsageStats, get_memory_usage_stats};
 pub use open::DbSummary;
 pub use properties::{LevelStats, LiveFile};
 pub use read::{DbPinnableSlice, ReadOptions};
@@ -146,6 +149,8 @@ pub(crate) struct DbInner {
     pub purge: Arc<PurgeQueue>,
     /// While it is not 0, no file is deleted.
     pub deletions_off: AtomicUsize,
+    /// Bounds memtables, where something does: the options' or, for `db_write_buffer_size`, the database's own.
+    pub write_buffers: Option<WriteBufferManager>,
     pub shutdown: Arc<AtomicBool>,
     /// Writers are delayed or stopped: background work goes first at the rate limiter.
     pub urgent: Arc<AtomicBool>,
@@ -215,6 +220,8 @@ pub(crate) struct CfState {
     pub mem_wal: u64,
     /// Oldest first.
     pub imm: VecDeque<ImmTable>,
+    /// Flushed memtables that readers may still hold.
+    pub flushed: Vec<Weak<MemTable>>,
     pub version: Arc<Version>,
     /// WALs below this hold nothing for the column family; in the MANIFEST.
     pub log_number: u64,

@@ -27,7 +27,7 @@ use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT
 use super::open_log;
 use super::recovery::{KeptWals, largest_epoch, wal_numbers};
 use super::super_version::SuperVersion;
-use super::switch::arena_block_size;
+use super::switch::new_memtable;
 use super::wal::Wal;
 use super::wal_files::{destroy_wals, wal_dir_of};
 use super::{CfMap, CfState, Db, DbInner, State};
@@ -36,12 +36,12 @@ use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::info_log::{InfoLog, log_error, log_info};
-use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::table::BlockCache;
 use crate::version::{
     ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, recover_manifest,
 };
+use crate::write_buffer_manager::WriteBufferManager;
 
 /// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
 const DEFAULT_CACHE_BYTES: usize = 32 << 20;
@@ -217,7 +217,7 @@ impl Db {
                 ..VersionEdit::default()
             }],
         )?;
-        let c = new_cf_state(id, name.to_owned(), options.cf.clone(), cmp, version, wal);
+        let c = new_cf_state(id, name.to_owned(), options.cf.clone(), cmp, version, wal, db.write_buffers.as_ref());
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);
@@ -428,7 +428,7 @@ fn finish_open(
         let mut state = db.state.lock();
         state.max_column_family += 1;
         let id = state.max_column_family;
-        state.cfs.insert(id, new_cf_state(id, name.clone(), options, cmp, version, 0));
+        state.cfs.insert(id, new_cf_state(id, name.clone(), options, cmp, version, 0, db.write_buffers.as_ref()));
     }
     let identity = db.path.join(filename::IDENTITY);
     if new || !db.opts.fs.exists(&identity).unwrap_or(false) {
@@ -523,11 +523,19 @@ pub(super) fn assemble(
     mode: OpenMode,
     log: InfoLog,
 ) -> Result<Arc<DbInner>> {
+    let own = match options.db.db_write_buffer_size {
+        0 => None,
+        n => Some(WriteBufferManager::new_write_buffer_manager(n, false)),
+    };
+    let write_buffers = options.db.write_buffer_manager.clone().or(own);
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64| {
         let o = wanted.get(name).cloned().unwrap_or_default();
         let cmp = version.cmp.clone();
-        cfs.insert(id, new_cf_state(id, name.to_owned(), o, cmp, Arc::new(version), log_number));
+        cfs.insert(
+            id,
+            new_cf_state(id, name.to_owned(), o, cmp, Arc::new(version), log_number, write_buffers.as_ref()),
+        );
     };
     match recovered {
         Some(r) => {
@@ -593,6 +601,7 @@ pub(super) fn assemble(
         snapshots: super::snapshot::SnapshotList::default(),
         purge,
         deletions_off: AtomicUsize::new(0),
+        write_buffers,
         shutdown: Arc::new(AtomicBool::new(false)),
         urgent: Arc::new(AtomicBool::new(false)),
         attention: AtomicBool::new(false),
@@ -617,8 +626,9 @@ fn new_cf_state(
     cmp: InternalKeyComparator,
     version: Arc<Version>,
     log_number: u64,
+    manager: Option<&WriteBufferManager>,
 ) -> CfState {
-    let mem = Arc::new(MemTable::new(1, cmp.clone(), arena_block_size(&options)));
+    let mem = new_memtable(1, &cmp, &options, manager);
     let current = SuperVersion { mem: Arc::clone(&mem), imm: Vec::new(), version: Arc::clone(&version) };
     let scores = level_scores(&version, &options);
     CfState {
@@ -634,6 +644,7 @@ fn new_cf_state(
         mem,
         mem_wal: log_number,
         imm: VecDeque::new(),
+        flushed: Vec::new(),
         next_epoch: largest_epoch(&version),
         version,
         log_number,

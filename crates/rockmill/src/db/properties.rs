@@ -109,6 +109,10 @@ impl Db {
     pub fn property_int_value_cf(&self, cf: &impl AsColumnFamilyRef, name: &str) -> Result<Option<u64>> {
         let db = &self.inner;
         let cache = db.cache_of(&cf.as_cf().data).map(|c| c.stats()).unwrap_or_default();
+        if name == "rocksdb.block-cache-pinned-usage" {
+            // Without the lock: it looks at every entry of the cache.
+            return Ok(Some(db.cache_of(&cf.as_cf().data).map_or(0, |c| c.pinned_usage())));
+        }
         let state = db.state.lock();
         let Some(c) = state.cfs.get(&cf.as_cf().id()) else { return Ok(None) };
         let files = || c.version.levels.iter().flatten();
@@ -120,8 +124,11 @@ impl Db {
             "rocksdb.compaction-pending" => u64::from(c.scores.needs_compaction()),
             "rocksdb.background-errors" => state.background_errors,
             "rocksdb.cur-size-active-mem-table" => c.mem.memory_usage() as u64,
-            "rocksdb.cur-size-all-mem-tables" | "rocksdb.size-all-mem-tables" => {
-                c.mem.memory_usage() as u64 + imm_bytes
+            "rocksdb.cur-size-all-mem-tables" => c.mem.memory_usage() as u64 + imm_bytes,
+            "rocksdb.size-all-mem-tables" => {
+                // Readers keep flushed memtables in memory.
+                let held = c.flushed.iter().filter_map(std::sync::Weak::upgrade).map(|m| m.memory_usage() as u64);
+                c.mem.memory_usage() as u64 + imm_bytes + held.sum::<u64>()
             }
             "rocksdb.num-entries-active-mem-table" => c.mem.num_entries(),
             "rocksdb.num-entries-imm-mem-tables" => c.imm.iter().map(|i| i.mem.num_entries()).sum(),
@@ -146,10 +153,9 @@ impl Db {
             "rocksdb.num-running-compactions" => state.running_compactions as u64,
             "rocksdb.num-running-flushes" => state.running_flushes as u64,
             "rocksdb.actual-delayed-write-rate" => db.controller.rate(),
-            "rocksdb.is-write-stopped" => u64::from(db.stop_reason(&state).is_some()),
+            "rocksdb.is-write-stopped" => u64::from(db.stop_reason(&state).is_some() || db.memory_stalls()),
             "rocksdb.block-cache-capacity" => cache.capacity,
             "rocksdb.block-cache-usage" => cache.usage,
-            "rocksdb.block-cache-pinned-usage" => 0,
             "rockmill.block-cache-hits" => cache.hits,
             "rockmill.block-cache-misses" => cache.misses,
             "rockmill.stall-delayed-micros" => db.controller.delayed_micros.load(Ordering::Relaxed),

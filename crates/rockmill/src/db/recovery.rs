@@ -9,14 +9,13 @@ use rockmill_format::log::{LogEvent, LogReader, RecoveryAction, RecoveryMode};
 use rockmill_format::{FormatError, SequenceNumber};
 
 use super::install::add_files;
-use super::switch::arena_block_size;
+use super::switch::new_memtable;
 use super::wal::Follows;
 use super::write::parts;
 use super::{CfState, DbInner};
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::flush;
 use crate::error::{Error, Result};
-use crate::memtable::MemTable;
 use crate::version::{LogSource, VersionBuilder};
 
 /// Numbers of the WALs in the directory, ascending.
@@ -260,7 +259,8 @@ impl DbInner {
     fn flush_full_memtables(self: &Arc<Self>) -> Result<bool> {
         let full: Vec<u32> = {
             let state = self.state.lock();
-            let full = |c: &CfState| c.mem.memory_usage() >= c.cf.options.load().write_buffer_size;
+            let pressed = self.write_buffers.as_ref().is_some_and(|m| m.should_flush());
+            let full = |c: &CfState| pressed || c.mem.memory_usage() >= c.cf.options.load().write_buffer_size;
             state.cfs.iter().filter(|(_, c)| full(c)).map(|(&id, _)| id).collect()
         };
         full.iter().try_for_each(|&id| self.flush_recovered(id))?;
@@ -277,8 +277,7 @@ impl DbInner {
             }
             c.next_epoch += 1;
             c.next_mem_id += 1;
-            let fresh =
-                Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options.load())));
+            let fresh = new_memtable(c.next_mem_id, &c.cf.cmp, &c.cf.options.load(), self.write_buffers.as_ref());
             let mem = std::mem::replace(&mut c.mem, fresh);
             (Arc::clone(&c.cf), mem, Arc::clone(&c.version), c.next_epoch)
         };

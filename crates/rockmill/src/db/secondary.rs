@@ -31,7 +31,7 @@ use super::column_family::{CfData, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY
 use super::open::{LEVELS_MAX, OpenMode, assemble, checked_column_families, comparator_named, recover};
 use super::recovery::wal_numbers;
 use super::super_version::SuperVersion;
-use super::switch::arena_block_size;
+use super::switch::new_memtable;
 use super::write::parts;
 use super::{Db, DbInner};
 use crate::error::{Error, ErrorKind, Result};
@@ -405,7 +405,8 @@ impl SecondaryCf {
     fn fresh_memtable(&mut self) -> Arc<MemTable> {
         self.next_memtable += 1;
         let options = self.data.options.load();
-        Arc::new(MemTable::new(self.next_memtable, self.data.cmp.clone(), arena_block_size(&options)))
+        // No write buffer manager: nothing here could flush what it counts.
+        new_memtable(self.next_memtable, &self.data.cmp, &options, None)
     }
 
     /// As a super version has them: the newest, and the others, newest first.

@@ -27,6 +27,8 @@ pub enum StallReason {
     PendingCompactionBytes = 2,
     /// Every memtable is full.
     Memtables = 3,
+    /// All memtables together hold too much: the write buffer manager stops writers.
+    WriteBufferManager = 4,
 }
 
 impl StallReason {
@@ -37,6 +39,7 @@ impl StallReason {
             Self::L0Files => "L0 files",
             Self::PendingCompactionBytes => "pending compaction bytes",
             Self::Memtables => "memtables",
+            Self::WriteBufferManager => "bytes in memtables (write buffer manager)",
         }
     }
 
@@ -45,6 +48,7 @@ impl StallReason {
             1 => Self::L0Files,
             2 => Self::PendingCompactionBytes,
             3 => Self::Memtables,
+            4 => Self::WriteBufferManager,
             _ => Self::None,
         }
     }

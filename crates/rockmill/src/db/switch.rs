@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rockmill_format::InternalKeyComparator;
 use rockmill_io::WriteOptions as FileWriteOptions;
 
+use super::stall::StallReason;
 use super::wal::{WalKind, WalWriter};
 use super::{DbInner, ImmTable, State};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event_listener::BackgroundErrorReason;
+use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
-use crate::options::WriteOptions;
+use crate::options::{CfOptions, WriteOptions};
+use crate::write_buffer_manager::WriteBufferManager;
 
 /// How long a stopped writer waits before it looks again by itself.
 const STOP_WAIT: Duration = Duration::from_millis(100);
@@ -22,7 +25,7 @@ impl DbInner {
     pub fn make_room(&self, options: &WriteOptions, bytes: u64) -> Result<()> {
         loop {
             self.attention.store(false, Ordering::Release);
-            let (full, stop) = {
+            let (full, stop, victim) = {
                 let state = self.state.lock();
                 if let Some(e) = state.write_error() {
                     self.attention.store(true, Ordering::Release);
@@ -31,15 +34,28 @@ impl DbInner {
                 if self.shutdown.load(Ordering::Acquire) && self.stop_reason(&state).is_some() {
                     return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
                 }
-                (self.full_memtables(&state), self.stop_reason(&state))
+                let (mut full, victim) = (self.full_memtables(&state), self.memory_victim(&state));
+                if victim.is_some() && self.opts.atomic_flush {
+                    full = with_data(&state);
+                }
+                full.extend(victim.filter(|id| !full.contains(id)));
+                (full, self.stop_reason(&state), victim)
             };
+            let stalled = full.is_empty() && self.memory_stalls();
+            if stalled && self.shutdown.load(Ordering::Acquire) {
+                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+            }
+            let stop = stop.or(stalled.then_some(StallReason::WriteBufferManager));
             if let Some(reason) = stop {
                 self.attention.store(true, Ordering::Release);
                 if options.no_slowdown {
                     return Err(Error::new(ErrorKind::Incomplete, format!("write stall: too many {}", reason.name())));
                 }
                 let before = self.opts.clock.monotonic_nanos();
-                {
+                if let (StallReason::WriteBufferManager, Some(manager)) = (reason, &self.write_buffers) {
+                    self.work.notify_all();
+                    manager.wait(STOP_WAIT);
+                } else {
                     let mut state = self.state.lock();
                     if self.stop_reason(&state).is_some() && state.write_error().is_none() {
                         self.work.notify_all();
@@ -53,7 +69,19 @@ impl DbInner {
             if full.is_empty() {
                 break;
             }
+            if let Some(id) = victim
+                && let Some(c) = self.state.lock().cfs.get_mut(&id)
+            {
+                c.flush_reason = FlushReason::WriteBufferManager;
+            }
             self.switch_memtables(&full)?;
+            if let Some(id) = victim {
+                // Also where several memtables are to be merged: the memory is needed now.
+                if let Some(c) = self.state.lock().cfs.get_mut(&id) {
+                    c.flush_requested = !c.imm.is_empty();
+                }
+                self.work.notify_all();
+            }
         }
         if self.controller.is_delaying() {
             if options.no_slowdown {
@@ -103,6 +131,31 @@ impl DbInner {
         full
     }
 
+    /// When all memtables together hold too much: the column family with the oldest one, of those that do not wait for
+    /// a flush already.
+    fn memory_victim(&self, state: &State) -> Option<u32> {
+        if !self.write_buffers.as_ref()?.should_flush() {
+            return None;
+        }
+        let idle = |c: &super::CfState| {
+            let merge = c.cf.options.load().min_write_buffer_number_to_merge.max(1) as usize;
+            c.imm.is_empty() || (!c.flushing && !c.flush_requested && c.imm.len() < merge)
+        };
+        let candidates = state.cfs.iter().filter(|(_, c)| !c.mem.is_empty() && idle(c));
+        candidates.min_by_key(|(_, c)| c.mem.first_sequence()).map(|(&id, _)| id)
+    }
+
+    /// True when writers wait until flushes have freed memory.
+    pub fn memory_stalls(&self) -> bool {
+        self.write_buffers.as_ref().is_some_and(WriteBufferManager::should_stall)
+    }
+
+    /// True when the memory of all memtables asks for a flush, or for writers to wait.
+    #[inline]
+    pub fn memory_is_short(&self) -> bool {
+        self.write_buffers.as_ref().is_some_and(|m| m.should_flush() || m.should_stall())
+    }
+
     /// Makes these column families' memtables immutable and begins new ones, and a new WAL if the present one is not
     /// empty. All of them at once: nothing can be flushed that has only some.
     pub fn switch_memtables(&self, ids: &[u32]) -> Result<()> {
@@ -130,9 +183,9 @@ impl DbInner {
                 continue;
             }
             c.next_mem_id += 1;
-            let fresh =
-                Arc::new(MemTable::new(c.next_mem_id, c.cf.cmp.clone(), arena_block_size(&c.cf.options.load())));
+            let fresh = new_memtable(c.next_mem_id, &c.cf.cmp, &c.cf.options.load(), self.write_buffers.as_ref());
             let full = std::mem::replace(&mut c.mem, fresh);
+            full.mark_immutable();
             self.memtable_sealed(&c.cf, &full);
             c.imm.push_back(ImmTable { mem: full, wal: c.mem_wal });
             c.mem_wal = wal;
@@ -197,10 +250,19 @@ pub(crate) fn with_data(state: &State) -> Vec<u32> {
     state.cfs.iter().filter(|(_, c)| !c.mem.is_empty()).map(|(&id, _)| id).collect()
 }
 
-/// RocksDB's choice: an eighth of the memtable, at most 1 MiB.
-pub(crate) fn arena_block_size(options: &crate::options::CfOptions) -> usize {
-    match options.arena_block_size {
-        0 => (options.write_buffer_size / 8).clamp(4096, 1 << 20),
+/// An empty memtable. Its arena grows in RocksDB's steps, an eighth of the memtable and at most 1 MiB, and in smaller
+/// ones where a small limit bounds all memtables together: a fresh memtable must not come near it.
+pub(crate) fn new_memtable(
+    id: u64,
+    cmp: &InternalKeyComparator,
+    options: &CfOptions,
+    manager: Option<&WriteBufferManager>,
+) -> Arc<MemTable> {
+    let limit = manager.map_or(0, WriteBufferManager::get_buffer_size);
+    let step_max = if limit == 0 { 1 << 20 } else { (limit / 64).clamp(4096, 1 << 20) };
+    let step = match options.arena_block_size {
+        0 => (options.write_buffer_size / 8).clamp(4096, step_max),
         n => n,
-    }
+    };
+    Arc::new(MemTable::charging(id, cmp.clone(), step, manager))
 }

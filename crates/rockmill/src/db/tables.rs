@@ -61,7 +61,8 @@ impl DbInner {
             cache: cache.cloned(),
             largest_seqno: Some(file.entry.largest_seqno),
         };
-        TableReader::open(f, options)
+        let cache_id = cache.map(|c| *file.cache_id.get_or_init(|| c.new_id()));
+        TableReader::open_as(f, options, cache_id)
     }
 
     /// The open table of a file; opens it if it is not.

@@ -229,7 +229,7 @@ impl DbInner {
     }
 
     fn lead_group(&self, own: &mut BatchRep, options: &WriteOptions) -> Result<()> {
-        if self.attention.load(Ordering::Acquire) || self.controller.is_delaying() {
+        if self.attention.load(Ordering::Acquire) || self.controller.is_delaying() || self.memory_is_short() {
             self.make_room(options, own.len_bytes() as u64)?;
         }
         let members = self.queue.gather(*options, own.len_bytes());

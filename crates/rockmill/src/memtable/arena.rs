@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::write_buffer_manager::MemoryAccount;
+
 /// Every allocation is aligned to this and a multiple of it.
 pub(super) const ALIGN: usize = 8;
 
@@ -86,6 +88,8 @@ pub(super) struct Arena {
     /// The newest block.
     blocks: AtomicPtr<Block>,
     allocated: AtomicUsize,
+    /// Told of every block; dropped after they are freed.
+    account: Option<MemoryAccount>,
 }
 
 // SAFETY: the raw pointers lead to blocks that the arena owns. `position` is atomic, `size` and `previous` are not
@@ -96,7 +100,13 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// An arena that has allocated nothing yet.
+    #[cfg(test)]
     pub(super) fn new(block_size: usize) -> Self {
+        Self::charging(block_size, None)
+    }
+
+    /// An arena that has allocated nothing yet and charges what it will to `account`.
+    pub(super) fn charging(block_size: usize, account: Option<MemoryAccount>) -> Self {
         let shards = shard_count();
         Self {
             block_size: block_size.max(BLOCK_SIZE_MIN).next_multiple_of(BLOCK_ALIGN),
@@ -104,6 +114,7 @@ impl Arena {
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             blocks: AtomicPtr::new(ptr::null_mut()),
             allocated: AtomicUsize::new(0),
+            account,
         }
     }
 
@@ -112,6 +123,11 @@ impl Arena {
     pub(super) fn memory_usage(&self) -> usize {
         // Relaxed: a count that orders nothing.
         self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// Where the memory is charged.
+    pub(super) fn account(&self) -> Option<&MemoryAccount> {
+        self.account.as_ref()
     }
 
     /// `size` uninitialised bytes, aligned to [`ALIGN`], that live as long as the arena. `slot` is the caller's
@@ -174,6 +190,9 @@ impl Arena {
         }
         // Relaxed: a count that orders nothing.
         self.allocated.fetch_add(size, Ordering::Relaxed);
+        if let Some(account) = &self.account {
+            account.charge(size);
+        }
         block
     }
 }

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::get::{GetContext, ValueSource};
 use crate::iter::InternalIterator;
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use crate::write_buffer_manager::WriteBufferManager;
 use arena::{CachePadded, shard_count, thread_slot};
 use skiplist::{Cursor, SkipList};
 
@@ -48,13 +49,38 @@ struct RangeDels {
 impl MemTable {
     /// An empty memtable. `id` rises with each memtable of a column family. `arena_block_size` in bytes.
     pub fn new(id: u64, cmp: InternalKeyComparator, arena_block_size: usize) -> Self {
+        Self::charging(id, cmp, arena_block_size, None)
+    }
+
+    /// Like [`Self::new`]; its memory is charged to `manager`.
+    pub(crate) fn charging(
+        id: u64,
+        cmp: InternalKeyComparator,
+        arena_block_size: usize,
+        manager: Option<&WriteBufferManager>,
+    ) -> Self {
+        let account = manager.map(WriteBufferManager::account);
         Self {
             id,
-            list: Arc::new(SkipList::new(cmp, arena_block_size)),
+            list: Arc::new(SkipList::charging(cmp, arena_block_size, account)),
             counters: (0..shard_count()).map(|_| CachePadded::default()).collect(),
             first_sequence: AtomicU64::new(u64::MAX),
             num_range_dels: AtomicUsize::new(0),
             range_dels: Mutex::default(),
+        }
+    }
+
+    /// Says that it is written to no more and waits for its flush.
+    pub(crate) fn mark_immutable(&self) {
+        if let Some(account) = self.list.account() {
+            account.immutable();
+        }
+    }
+
+    /// Says that its data is in a table.
+    pub(crate) fn mark_flushed(&self) {
+        if let Some(account) = self.list.account() {
+            account.flushed();
         }
     }
 
@@ -88,7 +114,11 @@ impl MemTable {
     fn add_range_deletion(&self, seq: SequenceNumber, begin: &[u8], end: &[u8]) {
         let mut dels = self.range_dels.lock();
         dels.all.push(RangeTombstone { begin: begin.to_vec(), end: end.to_vec(), seq });
-        dels.bytes += begin.len() + end.len() + size_of::<RangeTombstone>();
+        let bytes = begin.len() + end.len() + size_of::<RangeTombstone>();
+        dels.bytes += bytes;
+        if let Some(account) = self.list.account() {
+            account.charge(bytes);
+        }
         dels.fragmented = None;
         // Release: a reader that learned of this write's sequence number finds at least this count, and the lock
         // gives it the list.

@@ -41,6 +41,7 @@ use rockmill_format::comparator::REVERSE_BYTEWISE_NAME;
 use rockmill_format::key;
 
 use super::arena::{ALIGN, Arena, CachePadded, shard_count, thread_slot};
+use crate::write_buffer_manager::MemoryAccount;
 
 /// Levels at most: enough for a few million entries; more entries make the top level longer, not the list wrong.
 const MAX_HEIGHT: usize = 20;
@@ -98,7 +99,17 @@ unsafe impl Sync for SkipList {}
 
 impl SkipList {
     /// An empty list.
+    #[cfg(test)]
     pub(super) fn new(cmp: InternalKeyComparator, arena_block_size: usize) -> Self {
+        Self::charging(cmp, arena_block_size, None)
+    }
+
+    /// An empty list that charges its memory to `account`.
+    pub(super) fn charging(
+        cmp: InternalKeyComparator,
+        arena_block_size: usize,
+        account: Option<MemoryAccount>,
+    ) -> Self {
         let prefix_order = if cmp.is_bytewise() {
             PrefixOrder::Bytewise
         } else if cmp.user_comparator().name() == REVERSE_BYTEWISE_NAME {
@@ -106,7 +117,7 @@ impl SkipList {
         } else {
             PrefixOrder::Unknown
         };
-        let arena = Arena::new(arena_block_size);
+        let arena = Arena::charging(arena_block_size, account);
         let head = new_node(&arena, 0, MAX_HEIGHT, Target { ikey: &[], prefix: 0 }, &[]);
         let hints = (0..shard_count()).map(|_| CachePadded(std::array::from_fn(|_| AtomicPtr::default()))).collect();
         Self { arena, cmp, prefix_order, head, height: AtomicUsize::new(1), hints }
@@ -115,6 +126,11 @@ impl SkipList {
     /// The order of the entries.
     pub(super) fn cmp(&self) -> &InternalKeyComparator {
         &self.cmp
+    }
+
+    /// Where the memory is charged.
+    pub(super) fn account(&self) -> Option<&MemoryAccount> {
+        self.arena.account()
     }
 
     /// Bytes allocated.

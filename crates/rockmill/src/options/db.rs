@@ -12,6 +12,7 @@ use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
 use crate::rate_limiter::{RateLimiter, RateLimiterMode};
 use crate::statistics::Statistics;
+use crate::write_buffer_manager::WriteBufferManager;
 
 declare_options! {
     /// Options of the whole database (RocksDB's `DBOptions`).
@@ -103,6 +104,11 @@ declare_options! {
     max_log_file_size: usize = 0, fixed, set_max_log_file_size;
     /// Seconds after which another file of the info log is begun; 0 never.
     log_file_time_to_roll: usize = 0, fixed, set_log_file_time_to_roll;
+    /// Bytes of all memtables of the database together; 0 leaves each column family to its `write_buffer_size`. Not
+    /// used beside a `write_buffer_manager`.
+    db_write_buffer_size: usize = 0, fixed, set_db_write_buffer_size;
+    /// Bounds the memory of memtables, over databases; see [`WriteBufferManager`].
+    write_buffer_manager: Option<WriteBufferManager> = None, hidden;
     /// Bounds the bytes per second of background work, by priority; see [`RateLimiter`].
     rate_limiter: Option<Arc<RateLimiter>> = None, hidden;
     /// Where files are.
@@ -115,6 +121,11 @@ impl Options {
     /// RocksDB's shorthand: as many background jobs as `threads`.
     pub fn increase_parallelism(&mut self, threads: i32) {
         self.db.max_background_jobs = threads.max(2);
+    }
+
+    /// Bounds the memory of memtables by `manager`, which other databases may share.
+    pub fn set_write_buffer_manager(&mut self, manager: &WriteBufferManager) {
+        self.db.write_buffer_manager = Some(manager.clone());
     }
 
     /// Limits what flushes and compactions write to `rate_bytes_per_sec`, handed out every `refill_period_us`; once in

@@ -1,17 +1,26 @@
 //! The block cache: uncompressed data blocks by (file, offset), bounded in bytes, shared by column families and
 //! databases.
 //!
-//! The shards are `quick_cache`'s (S3-FIFO-like, scan resistant). A block larger than one shard's share is not kept;
-//! the reader that asked for it still has it, so this only costs a later read. Shards are therefore kept large.
+//! 1. The shards are `quick_cache`'s (S3-FIFO-like, scan resistant). A block larger than one shard's share is not
+//!    kept; the reader that asked for it still has it, so this only costs a later read. Shards are therefore kept
+//!    large.
+//! 2. A block that somebody uses (a value that points into it, an iterator that stands in it) is *pinned*: it is not
+//!    evicted, so what the cache counts is what is in memory. Who holds a block holds its `Arc`; that the cache's own
+//!    is not the only one is what pinned means.
+//! 3. With everything pinned the cache grows over its capacity, and shrinks again with the next blocks; with a strict
+//!    capacity limit the block is refused instead and the read fails.
+//! 4. Other memory is charged with entries that hold nothing ([`BlockCache::reserve`]).
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use quick_cache::sync::Cache as Shards;
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 use rockmill_format::block::BlockLayout;
+
+use crate::error::{Error, ErrorKind, Result};
 
 /// An uncompressed block with its layout found.
 #[derive(Debug)]
@@ -20,19 +29,21 @@ pub struct CachedBlock {
     bytes: Box<[u8]>,
     len: usize,
     layout: BlockLayout,
+    /// Bytes to charge beside those held: what a reservation stands for.
+    extra: usize,
 }
 
 impl CachedBlock {
     /// Wraps a block's contents.
     pub fn new(data: Box<[u8]>, layout: BlockLayout) -> Self {
         let len = data.len();
-        Self { bytes: data, len, layout }
+        Self { bytes: data, len, layout, extra: 0 }
     }
 
     /// Wraps a buffer that begins with a block of `len` bytes, so that a trailer need not be cut off by copying.
     pub(super) fn with_trailer(bytes: Box<[u8]>, len: usize, layout: BlockLayout) -> Self {
         let len = len.min(bytes.len());
-        Self { bytes, len, layout }
+        Self { bytes, len, layout, extra: 0 }
     }
 
     /// The contents.
@@ -49,7 +60,7 @@ impl CachedBlock {
 
     /// Bytes to charge.
     pub fn charge(&self) -> usize {
-        self.bytes.len() + size_of::<Self>() + ENTRY_OVERHEAD
+        if self.extra > 0 { self.extra } else { self.bytes.len() + size_of::<Self>() + ENTRY_OVERHEAD }
     }
 }
 
@@ -69,7 +80,7 @@ pub struct CacheStats {
     pub capacity: u64,
 }
 
-/// (table, offset).
+/// (table, offset). Reservations have table 0.
 type Key = (u64, u64);
 
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +89,26 @@ struct ByCharge;
 impl Weighter<Key, Arc<CachedBlock>> for ByCharge {
     fn weight(&self, _: &Key, block: &Arc<CachedBlock>) -> u64 {
         block.charge() as u64
+    }
+}
+
+/// Keeps used blocks from being evicted, and frees evicted ones outside the shard's lock.
+#[derive(Debug, Clone, Copy)]
+struct Pinning;
+
+impl Lifecycle<Key, Arc<CachedBlock>> for Pinning {
+    type RequestState = [Option<Arc<CachedBlock>>; 2];
+
+    #[inline]
+    fn is_pinned(&self, _: &Key, block: &Arc<CachedBlock>) -> bool {
+        Arc::strong_count(block) > 1
+    }
+
+    fn on_evict(&self, evicted: &mut Self::RequestState, _: Key, block: Arc<CachedBlock>) {
+        // A third one is freed here, under the lock.
+        if let Some(place) = evicted.iter_mut().find(|p| p.is_none()) {
+            *place = Some(block);
+        }
     }
 }
 
@@ -125,6 +156,10 @@ const SHARD_BYTES_MIN: usize = 2 << 20;
 /// What a block is taken to weigh when room for bookkeeping is reserved.
 const BLOCK_BYTES_TYPICAL: usize = 4096;
 const STRIPES: usize = 16;
+/// RocksDB's bound.
+const SHARD_BITS_MAX: u32 = 19;
+/// A block without entries, for reservations: no restart points.
+const NO_BLOCK: [u8; 4] = [0; 4];
 
 /// Counters of some of the threads, alone on their cache lines.
 #[derive(Debug, Default)]
@@ -150,11 +185,107 @@ fn stripe_index() -> usize {
     })
 }
 
+/// How a block cache is made (`rocksdb::LruCacheOptions`).
+#[derive(Debug, Clone)]
+pub struct LruCacheOptions {
+    /// Bytes that it holds at most, but for blocks in use.
+    pub capacity: usize,
+    /// The cache has 2 to this power of shards (0 to 19), each with its share of the capacity; -1 chooses by size and
+    /// cores. A block larger than a share is not kept.
+    pub num_shard_bits: i32,
+    /// Refuse a block when all others are in use and it would go over the capacity: the read that needs it fails with
+    /// `Aborted` ("memory limit"). Otherwise the cache grows beyond its capacity as long as they are.
+    pub strict_capacity_limit: bool,
+}
+
+impl Default for LruCacheOptions {
+    fn default() -> Self {
+        Self { capacity: 32 << 20, num_shard_bits: -1, strict_capacity_limit: false }
+    }
+}
+
+impl LruCacheOptions {
+    /// Sets `capacity`, in bytes.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
+    /// Sets `num_shard_bits`.
+    pub fn set_num_shard_bits(&mut self, bits: i32) {
+        self.num_shard_bits = bits;
+    }
+
+    /// Sets `strict_capacity_limit`.
+    pub fn set_strict_capacity_limit(&mut self, strict: bool) {
+        self.strict_capacity_limit = strict;
+    }
+}
+
+/// A block cache to be shared over column families and databases (`rocksdb::Cache`). Clones are the same cache.
+///
+/// Where a `&Arc<BlockCache>` is taken, a `&Cache` may be given.
+#[derive(Debug, Clone)]
+pub struct Cache(Arc<BlockCache>);
+
+impl Cache {
+    /// A cache of `capacity` bytes. What it evicts is decided by an S3-FIFO-like policy, which keeps what is used
+    /// again and again through scans, not by pure recency.
+    pub fn new_lru_cache(capacity: usize) -> Self {
+        Self(BlockCache::new(capacity))
+    }
+
+    /// A cache made as the options say.
+    pub fn new_lru_cache_opts(options: &LruCacheOptions) -> Self {
+        Self(BlockCache::with_options(options))
+    }
+
+    /// The same as [`Self::new_lru_cache`]: its shards are read without waiting for each other, which is what RocksDB
+    /// has the clock cache for. `estimated_entry_charge` is not needed.
+    pub fn new_hyper_clock_cache(capacity: usize, _estimated_entry_charge: usize) -> Self {
+        Self::new_lru_cache(capacity)
+    }
+
+    /// Bytes held (`GetUsage`).
+    pub fn get_usage(&self) -> usize {
+        self.0.usage() as usize
+    }
+
+    /// Bytes held and in use now (`GetPinnedUsage`). Looks at every entry.
+    pub fn get_pinned_usage(&self) -> usize {
+        self.0.pinned_usage() as usize
+    }
+
+    /// Bytes allowed (`GetCapacity`).
+    pub fn get_capacity(&self) -> usize {
+        self.0.capacity.load(Ordering::Relaxed) as usize
+    }
+
+    /// Changes the bytes allowed; what is over it and not in use goes at once.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        self.0.set_capacity(capacity);
+    }
+
+    /// Changes `strict_capacity_limit`.
+    pub fn set_strict_capacity_limit(&mut self, strict: bool) {
+        self.0.strict.store(strict, Ordering::Relaxed);
+    }
+}
+
+impl std::ops::Deref for Cache {
+    type Target = Arc<BlockCache>;
+
+    fn deref(&self) -> &Arc<BlockCache> {
+        &self.0
+    }
+}
+
 /// The cache. Clone the `Arc` to share it.
 pub struct BlockCache {
-    cache: Cache<Key, Arc<CachedBlock>, ByCharge, FoldHash>,
-    capacity: u64,
+    cache: Shards<Key, Arc<CachedBlock>, ByCharge, FoldHash, Pinning>,
+    capacity: AtomicU64,
+    strict: AtomicBool,
     next_id: AtomicU64,
+    next_reservation: AtomicU64,
     stripes: [Stripe; STRIPES],
 }
 
@@ -167,20 +298,33 @@ impl std::fmt::Debug for BlockCache {
 impl BlockCache {
     /// A cache of `capacity` bytes (RocksDB's `NewLRUCache`).
     pub fn new(capacity: usize) -> Arc<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let shards = (4 * cores).min(capacity / SHARD_BYTES_MIN).max(1);
-        // Rounded down to a power of two: quick_cache rounds up, which would make shards too small.
-        let shards = 1usize << shards.ilog2();
-        let options = OptionsBuilder::new()
+        Self::with_options(&LruCacheOptions { capacity, ..LruCacheOptions::default() })
+    }
+
+    /// A cache made as the options say.
+    pub fn with_options(options: &LruCacheOptions) -> Arc<Self> {
+        let capacity = options.capacity;
+        let shards = match u32::try_from(options.num_shard_bits) {
+            Ok(bits) => 1usize << bits.min(SHARD_BITS_MAX),
+            Err(_) => {
+                let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+                let shards = (4 * cores).min(capacity / SHARD_BYTES_MIN).max(1);
+                // Rounded down to a power of two: quick_cache rounds up, which would make shards too small.
+                1usize << shards.ilog2()
+            }
+        };
+        let shape = OptionsBuilder::new()
             .shards(shards)
             .estimated_items_capacity((capacity / BLOCK_BYTES_TYPICAL).max(32 * shards))
             .weight_capacity(capacity as u64)
             .build()
             .unwrap_or_else(|e| unreachable!("capacities are set: {e}"));
         Arc::new(Self {
-            cache: Cache::with_options(options, ByCharge, FoldHash, DefaultLifecycle::default()),
-            capacity: capacity as u64,
+            cache: Shards::with_options(shape, ByCharge, FoldHash, Pinning),
+            capacity: AtomicU64::new(capacity as u64),
+            strict: AtomicBool::new(options.strict_capacity_limit),
             next_id: AtomicU64::new(1),
+            next_reservation: AtomicU64::new(0),
             stripes: Default::default(),
         })
     }
@@ -199,9 +343,60 @@ impl BlockCache {
         found
     }
 
-    /// Keeps a block.
-    pub fn insert(&self, id: u64, offset: u64, block: Arc<CachedBlock>) {
+    /// Keeps a block. Fails when the capacity is strict and everything in the cache is in use.
+    pub fn insert(&self, id: u64, offset: u64, block: Arc<CachedBlock>) -> Result<()> {
+        let charge = block.charge() as u64;
+        let strict = self.strict.load(Ordering::Relaxed);
+        if charge > self.cache.shard_capacity() {
+            return if strict { Err(self.full(charge)) } else { Ok(()) };
+        }
         self.cache.insert((id, offset), block);
+        if strict && self.cache.weight() > self.capacity.load(Ordering::Relaxed) {
+            self.cache.remove(&(id, offset));
+            return Err(self.full(charge));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn full(&self, charge: u64) -> Error {
+        let text = format!(
+            "memory limit: no room for {charge} bytes in the block cache, which holds {} of {} bytes and may not go over \
+             (strict_capacity_limit); give it more, or hold fewer iterators and pinned values",
+            self.cache.weight(),
+            self.capacity.load(Ordering::Relaxed)
+        );
+        Error::new(ErrorKind::Aborted, text)
+    }
+
+    /// Charges `bytes` of memory that is used elsewhere, as long as the result lives: blocks make room for it. `None`
+    /// when the capacity is strict and does not allow it.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
+        let layout = BlockLayout::parse(&NO_BLOCK).ok()?;
+        let block = Arc::new(CachedBlock { bytes: Box::default(), len: 0, layout, extra: bytes.max(1) });
+        let number = self.next_reservation.fetch_add(1, Ordering::Relaxed);
+        self.cache.insert((0, number), Arc::clone(&block));
+        let reservation = Reservation { cache: Arc::clone(self), number, _pin: block };
+        let over = self.cache.weight() > self.capacity.load(Ordering::Relaxed);
+        (!over || !self.strict.load(Ordering::Relaxed)).then_some(reservation)
+    }
+
+    /// Changes the bytes allowed.
+    pub fn set_capacity(&self, capacity: usize) {
+        self.capacity.store(capacity as u64, Ordering::Relaxed);
+        self.cache.set_capacity(capacity as u64);
+    }
+
+    /// Bytes held.
+    pub fn usage(&self) -> u64 {
+        self.cache.weight()
+    }
+
+    /// Bytes held that somebody uses. Looks at every entry.
+    pub fn pinned_usage(&self) -> u64 {
+        // The iterator holds each block too.
+        let pinned = self.cache.iter().filter(|(_, block)| Arc::strong_count(block) > 2);
+        pinned.map(|(_, block)| block.charge() as u64).sum()
     }
 
     /// Counters.
@@ -210,9 +405,24 @@ impl BlockCache {
         CacheStats {
             hits: sum(|s| &s.hits),
             misses: sum(|s| &s.misses),
-            usage: self.cache.weight(),
-            capacity: self.capacity,
+            usage: self.usage(),
+            capacity: self.capacity.load(Ordering::Relaxed),
         }
+    }
+}
+
+/// Memory charged to a cache; dropping it ends the charge.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    cache: Arc<BlockCache>,
+    number: u64,
+    /// Keeps the entry from being evicted.
+    _pin: Arc<CachedBlock>,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.cache.cache.remove(&(0, self.number));
     }
 }
 
@@ -234,7 +444,7 @@ mod tests {
         assert_ne!(id, cache.new_id());
         let mut dropped = 0;
         for i in 0..5_000 {
-            cache.insert(id, i * 4096, block(4096));
+            cache.insert(id, i * 4096, block(4096)).unwrap();
             dropped += u32::from(i > 10 && cache.get(id, i % 10 * 4096).is_none());
         }
         assert_eq!(dropped, 0, "blocks in constant use were dropped");
@@ -244,7 +454,7 @@ mod tests {
         assert!(cache.get(id, 1).is_none());
         assert_eq!(cache.stats().misses, stats.misses + 1);
         // Larger than the cache: not kept, and nothing else is lost for it.
-        cache.insert(id, 1, block(8 << 20));
+        cache.insert(id, 1, block(8 << 20)).unwrap();
         assert!(cache.get(id, 1).is_none());
         assert!(cache.get(id, 0).is_some());
     }
@@ -252,7 +462,7 @@ mod tests {
     #[test]
     fn counters_of_all_threads_are_summed() {
         let cache = BlockCache::new(1 << 20);
-        cache.insert(1, 0, block(100));
+        cache.insert(1, 0, block(100)).unwrap();
         std::thread::scope(|s| {
             for _ in 0..20 {
                 s.spawn(|| {
@@ -263,5 +473,63 @@ mod tests {
             }
         });
         assert_eq!((cache.stats().hits, cache.stats().misses), (1000, 1000));
+    }
+
+    #[test]
+    fn used_blocks_stay_and_count_and_a_strict_limit_holds() {
+        let options = LruCacheOptions { capacity: 1 << 20, num_shard_bits: 0, strict_capacity_limit: false };
+        let mut cache = Cache::new_lru_cache_opts(&options);
+        let charge = block(4096).charge();
+        let mut held = Vec::new();
+        let mut hold = |cache: &Cache, n: u64| {
+            let b = block(4096);
+            cache.insert(1, n, Arc::clone(&b)).map(|()| held.push(b))
+        };
+        for n in 0..400 {
+            hold(&cache, n).unwrap();
+        }
+        // All in use: over the capacity.
+        assert_eq!(cache.get_usage(), 400 * charge);
+        assert_eq!(cache.get_pinned_usage(), 400 * charge);
+        assert_eq!(cache.get_capacity(), 1 << 20);
+        cache.set_strict_capacity_limit(true);
+        let e = hold(&cache, 400).unwrap_err();
+        assert!(e.kind() == ErrorKind::Aborted && e.to_string().contains("memory limit"), "{e}");
+        assert!(cache.insert(1, 401, block(2 << 20)).is_err(), "larger than the whole cache");
+        assert_eq!(cache.get_usage(), 400 * charge);
+        // Unused ones make room.
+        held.truncate(100);
+        assert_eq!(cache.get_pinned_usage(), 100 * charge);
+        for n in 1000..2000 {
+            cache.insert(1, n, block(4096)).unwrap();
+        }
+        assert!(cache.get_usage() <= 1 << 20, "{}", cache.get_usage());
+        assert!((0..100).all(|n| cache.get(1, n).is_some()), "a block in use was evicted");
+        assert_eq!(cache.get_pinned_usage(), 100 * charge);
+        // Smaller at once, as far as nobody uses it.
+        cache.set_capacity(0);
+        assert_eq!(cache.get_usage(), 100 * charge);
+        drop(held);
+        cache.set_capacity(1 << 20);
+        cache.insert(1, 1, block(10)).unwrap();
+    }
+
+    #[test]
+    fn reservations_take_room_from_blocks() {
+        let cache = Cache::new_lru_cache(4 << 20);
+        for n in 0..2000 {
+            cache.insert(1, n, block(4096)).unwrap();
+        }
+        let all: Vec<_> = (0..12).map(|_| cache.reserve(256 << 10).unwrap()).collect();
+        let blocks = cache.get_usage() - (3 << 20);
+        assert!(cache.get_usage() <= 4 << 20 && blocks > 0, "{blocks}");
+        assert_eq!(cache.get_pinned_usage(), 3 << 20);
+        drop(all);
+        assert_eq!(cache.get_usage(), blocks);
+        let strict = LruCacheOptions { capacity: 1 << 20, num_shard_bits: 0, strict_capacity_limit: true };
+        let strict = Cache::new_lru_cache_opts(&strict);
+        let four: Vec<_> = (0..4).map(|_| strict.reserve(256 << 10).unwrap()).collect();
+        assert!(strict.reserve(1).is_none());
+        assert_eq!((four.len(), strict.get_usage()), (4, 1 << 20));
     }
 }

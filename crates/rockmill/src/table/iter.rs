@@ -387,7 +387,7 @@ impl Source for Cached {
                 {
                     // Straight into the cache's memory.
                     let block = Arc::new(table.blocks.read_data_block(handle, self.ro.verify_checksums)?);
-                    cache.insert(*id, handle.offset, Arc::clone(&block));
+                    cache.insert(*id, handle.offset, Arc::clone(&block))?;
                     self.last_end = handle.end();
                     let layout = block.layout();
                     self.current = Current::Shared(block);
@@ -409,7 +409,7 @@ impl Source for Cached {
             };
             let layout = table.blocks.layout(handle, &bytes)?;
             let block = Arc::new(CachedBlock::new(bytes, layout));
-            cache.insert(*id, handle.offset, Arc::clone(&block));
+            cache.insert(*id, handle.offset, Arc::clone(&block))?;
             self.current = Current::Shared(block);
             return Ok(layout);
         }

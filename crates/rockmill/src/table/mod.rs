@@ -15,7 +15,8 @@ mod tests;
 mod verify;
 
 pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
-pub use cache::{BlockCache, CacheStats, CachedBlock};
+pub(crate) use cache::Reservation;
+pub use cache::{BlockCache, Cache, CacheStats, CachedBlock, LruCacheOptions};
 pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
 pub use iter::{CompactionIter, TableIter};
 pub use open::properties_of;

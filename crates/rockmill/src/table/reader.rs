@@ -130,6 +130,19 @@ impl TableReader {
         open::open(file, options).map(Arc::new)
     }
 
+    /// [`Self::open`] of a file that was open before with `cache_id`: what the cache has of it serves again.
+    pub(crate) fn open_as(
+        file: Arc<dyn RandomAccessFile>,
+        options: TableOpenOptions,
+        cache_id: Option<u64>,
+    ) -> Result<Arc<Self>> {
+        let mut table = open::open(file, options)?;
+        if let Some(((_, id), given)) = table.cache.as_mut().zip(cache_id) {
+            *id = given;
+        }
+        Ok(Arc::new(table))
+    }
+
     /// Looks up `ikey` (user key with the snapshot's sequence number): tells `ctx` of the newest range tombstone over
     /// it at or below the snapshot, then asks the filter, then offers entries of that user key, newest first.
     pub fn get(&self, ikey: &[u8], ro: TableReadOptions, ctx: &mut GetContext<'_>) -> Result<()> {
@@ -215,7 +228,7 @@ impl TableReader {
         if let Some((cache, id)) = &self.cache
             && ro.fill_cache
         {
-            cache.insert(*id, handle.offset, Arc::clone(&block));
+            cache.insert(*id, handle.offset, Arc::clone(&block))?;
         }
         Ok(block)
     }

@@ -3,8 +3,8 @@
 mod builder;
 mod manifest;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -48,6 +48,8 @@ pub struct FileMeta {
     pub obsolete: AtomicBool,
     /// The open table, if it is open; the table cache sets and clears it.
     pub table: ArcSwapOption<TableReader>,
+    /// Its number in the block cache, once it was open; so that a file opened again finds its blocks.
+    pub cache_id: OnceLock<u64>,
     /// Where to report when obsolete and unreferenced.
     pub purge: Arc<PurgeQueue>,
 }
@@ -60,6 +62,7 @@ impl FileMeta {
             being_compacted: AtomicBool::new(false),
             obsolete: AtomicBool::new(false),
             table: ArcSwapOption::empty(),
+            cache_id: OnceLock::new(),
             purge,
         }
     }

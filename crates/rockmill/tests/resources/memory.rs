@@ -1,0 +1,192 @@
+//! Bounds of memory: the write buffer manager, and the capacity of the block cache.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rockmill::{
+    BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, RateLimiter, RateLimiterMode, ReadOptions,
+    WriteBufferManager, WriteOptions, get_memory_usage_stats,
+};
+
+use super::{fill, key, memory, noise, options};
+
+fn number(db: &Db, property: &str) -> u64 {
+    db.property_int_value(property).unwrap().unwrap()
+}
+
+/// Waits for what the background does.
+fn until(done: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(20), "it does not happen");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn databases_share_the_memory_of_memtables() {
+    let manager = WriteBufferManager::new_write_buffer_manager(1 << 20, false);
+    let dbs: Vec<Db> = (0..2)
+        .map(|_| {
+            let mut o = options(&memory());
+            o.set_write_buffer_manager(&manager);
+            Db::open(&o, "/db").unwrap()
+        })
+        .collect();
+    let mut most = 0;
+    for n in 0..4000 {
+        fill(&dbs[(n % 2) as usize], n..n + 1, 1000);
+        // A memtable that waits for its flush is not followed by another: let it go first.
+        until(|| dbs.iter().all(|db| number(db, "rocksdb.num-immutable-mem-table") == 0));
+        most = most.max(manager.get_mutable_usage());
+    }
+    // Without the manager nothing would be flushed before 64 MiB.
+    assert!(most <= (1 << 20) * 7 / 8 + (64 << 10), "{most}");
+    for db in &dbs {
+        assert!(number(db, "rocksdb.cur-size-active-mem-table") < 1 << 20);
+        db.flush().unwrap();
+        let files: u64 = db.property_value("rocksdb.num-files-at-level0").unwrap().unwrap().parse().unwrap();
+        assert!((2..20).contains(&files), "{files} tables");
+    }
+    for n in 0..4000 {
+        assert_eq!(dbs[(n % 2) as usize].get(key(n)).unwrap(), Some(noise(n, 1000)));
+    }
+    drop(dbs);
+    assert_eq!((manager.get_usage(), manager.get_mutable_usage()), (0, 0));
+}
+
+#[test]
+fn the_oldest_memtable_of_a_database_goes_first() {
+    let mut o = options(&memory());
+    o.set_db_write_buffer_size(1 << 20);
+    o.create_missing_column_families(true);
+    // The memory is needed now, whatever is to be merged.
+    o.set_min_write_buffer_number_to_merge(3);
+    o.set_max_write_buffer_number(5);
+    let db = Db::open_cf(&o, "/db", ["default", "old", "new"]).unwrap();
+    let (old, new) = (db.cf_handle("old").unwrap(), db.cf_handle("new").unwrap());
+    db.put_cf(&old, "k", noise(1, 10_000)).unwrap();
+    for n in 0..1000 {
+        db.put_cf(&new, key(n), noise(n, 1000)).unwrap();
+    }
+    let tables = |cf: &rockmill::ColumnFamily| {
+        db.property_value_cf(cf, "rocksdb.num-files-at-level0").unwrap().unwrap().parse::<u32>().unwrap()
+    };
+    until(|| tables(&old) > 0);
+    assert_eq!(db.get_cf(&old, "k").unwrap(), Some(noise(1, 10_000)));
+    assert!((0..1000).all(|n| db.get_cf(&new, key(n)).unwrap() == Some(noise(n, 1000))));
+}
+
+#[test]
+fn writers_wait_until_a_flush_has_freed_memory() {
+    let manager = WriteBufferManager::new_write_buffer_manager(256 << 10, true);
+    let limiter = RateLimiter::new(1000, 10_000, 10, RateLimiterMode::KWritesOnly, false);
+    let mut o = options(&memory());
+    o.set_write_buffer_manager(&manager);
+    o.set_shared_ratelimiter(&limiter); // flushes hang
+    let db = Db::open(&o, "/db").unwrap();
+    let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    let mut written = 0;
+    let refused = loop {
+        match db.put_opt(key(written), noise(written, 1000), &at_once) {
+            Ok(()) => written += 1,
+            Err(e) => break e,
+        }
+        assert!(written < 1000, "writers are not stopped");
+    };
+    assert!(refused.kind() == ErrorKind::Incomplete && refused.to_string().contains("write buffer"), "{refused}");
+    assert!(manager.get_usage() >= 256 << 10 && manager.get_usage() < 400 << 10, "{}", manager.get_usage());
+    assert_eq!(number(&db, "rocksdb.is-write-stopped"), 1);
+    std::thread::scope(|s| {
+        let waiting = s.spawn(|| fill(&db, written..written + 500, 1000));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waiting.is_finished(), "a writer did not wait");
+        limiter.set_bytes_per_second(1 << 30).unwrap();
+    });
+    assert_eq!(number(&db, "rocksdb.is-write-stopped"), 0);
+    assert!((0..written + 500).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 1000))));
+}
+
+#[test]
+fn a_writer_does_not_wait_for_its_own_iterator() {
+    let manager = WriteBufferManager::new_write_buffer_manager(256 << 10, true);
+    let mut o = options(&memory());
+    o.set_write_buffer_manager(&manager);
+    let db = Db::open(&o, "/db").unwrap();
+    fill(&db, 0..150, 1000);
+    let before = db.iterator(IteratorMode::Start); // keeps that memtable in memory
+    fill(&db, 150..2000, 1000);
+    db.flush().unwrap();
+    let stats = get_memory_usage_stats(Some(&[&db]), None).unwrap();
+    assert!(stats.mem_table_total >= stats.mem_table_unflushed + 150_000, "{stats:?}");
+    assert_eq!(before.count(), 150);
+    assert!((0..2000).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 1000))));
+}
+
+#[test]
+fn memtables_take_room_from_the_block_cache() {
+    let cache = Cache::new_lru_cache(8 << 20);
+    let manager = WriteBufferManager::new_write_buffer_manager_with_cache(4 << 20, false, cache.clone());
+    let mut o = options(&memory());
+    o.set_write_buffer_manager(&manager);
+    let db = Db::open(&o, "/db").unwrap();
+    fill(&db, 0..2000, 1000);
+    assert!(cache.get_usage() >= manager.get_usage() && manager.get_usage() > 2_000_000);
+    assert_eq!(cache.get_usage(), manager.get_cache_usage());
+    assert_eq!(cache.get_pinned_usage(), manager.get_cache_usage());
+    db.flush().unwrap();
+    until(|| cache.get_usage() < 1 << 20);
+    db.get(key(1)).unwrap();
+    let stats = get_memory_usage_stats(Some(&[&db]), Some(&[&cache, &cache.clone()])).unwrap();
+    assert_eq!(stats.cache_total, cache.get_usage() as u64);
+    assert_eq!(stats.mem_table_total, manager.get_usage() as u64);
+    assert!(stats.mem_table_readers_total > 0);
+}
+
+#[test]
+fn a_strict_cache_refuses_reads_and_nothing_else() {
+    let fs = memory();
+    let shape = LruCacheOptions { capacity: 64 << 10, num_shard_bits: 0, strict_capacity_limit: true };
+    let mut cache = Cache::new_lru_cache_opts(&shape);
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&cache);
+    let mut o = options(&fs);
+    o.set_block_based_table_factory(&table);
+    let db = Db::open(&o, "/db").unwrap();
+    fill(&db, 0..200, 1000);
+    db.flush().unwrap();
+    fill(&db, 100..300, 1000);
+    db.flush().unwrap();
+
+    // Values that point into blocks keep them in use.
+    let mut held = Vec::new();
+    let refused = (0..300).map(|n| db.get_pinned(key(n))).find_map(|v| match v {
+        Ok(v) => {
+            held.push(v.unwrap());
+            None
+        }
+        Err(e) => Some(e),
+    });
+    let refused = refused.expect("the cache holds 300 kB in 64 KiB");
+    assert!(refused.kind() == ErrorKind::Aborted && refused.to_string().contains("memory limit"), "{refused}");
+    assert!(held.len() >= 40, "{}", held.len());
+    assert!(cache.get_usage() <= 64 << 10 && cache.get_pinned_usage() > 50 << 10);
+    assert_eq!(number(&db, "rocksdb.block-cache-pinned-usage"), cache.get_pinned_usage() as u64);
+    assert_eq!(number(&db, "rocksdb.block-cache-usage"), cache.get_usage() as u64);
+    assert_eq!(number(&db, "rocksdb.block-cache-capacity"), 64 << 10);
+    // Iterators fail with the same, and do not end as if there were no more.
+    let failed = db.iterator(IteratorMode::Start).find_map(Result::err).expect("an iterator found room");
+    assert_eq!(failed.kind(), ErrorKind::Aborted);
+    // What fills no cache needs no room; compactions neither.
+    let mut past = ReadOptions::default();
+    past.fill_cache(false);
+    assert_eq!(db.get_opt(key(299), &past).unwrap(), Some(noise(299, 1000)));
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    assert!(held.iter().enumerate().all(|(n, v)| **v == noise(n as u64, 1000)));
+    drop(held);
+    assert!((0..300).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 1000))));
+    assert!(cache.get_usage() <= 64 << 10);
+    cache.set_capacity(0);
+    assert_eq!(cache.get_usage(), 0);
+    let _: &Arc<_> = &cache;
+}
