@@ -27,6 +27,7 @@ pub use compaction::filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, CompactionFilterFn,
     Decision as CompactionDecision, TableFileCreationReason,
 };
+pub use db::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction,

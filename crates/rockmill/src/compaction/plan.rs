@@ -143,7 +143,8 @@ impl JobPlan {
         }
         let range = compaction.user_key_range();
         let version = &compaction.version;
-        let below = (compaction.output_level > 0).then(|| {
+        // What is ingested behind later lies below everything.
+        let below = (compaction.output_level > 0 && !ctx.cf.reserve_last_level).then(|| {
             (compaction.output_level + 1..version.levels.len())
                 .map(|l| version.overlapping(l, range.map(|r| r.0), range.map(|r| r.1)))
                 .filter(|files| !files.is_empty())

@@ -259,7 +259,7 @@ pub(crate) fn newest_options(db: &DbInner) -> Result<Option<(String, u64)>> {
 }
 
 /// True where a copy can do what a hard link cannot.
-fn cannot_link(e: &io::Error) -> bool {
+pub(crate) fn cannot_link(e: &io::Error) -> bool {
     use io::ErrorKind::{CrossesDevices, PermissionDenied, TooManyLinks, Unsupported};
     matches!(e.kind(), CrossesDevices | PermissionDenied | TooManyLinks | Unsupported)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rockmill_format::SequenceNumber;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 
@@ -60,9 +61,19 @@ impl DbInner {
     /// Applies changes of several column families, at most one of each, together: in the MANIFEST they are an atomic
     /// group, which a recovery takes as a whole or not at all. A column family that was dropped is left out; if it was
     /// the only one, that is an error.
-    pub fn log_and_apply_all(&self, mut changes: Vec<Change<'_>>) -> Result<()> {
-        // The MANIFEST's lock is held throughout, so versions change one at a time and `bases` stay current.
-        let mut manifest = self.manifest.lock();
+    pub fn log_and_apply_all(&self, changes: Vec<Change<'_>>) -> Result<()> {
+        self.log_and_apply_locked(&mut self.manifest.lock(), changes, None)
+    }
+
+    /// The same for whoever holds the MANIFEST's lock already. Reads see sequence numbers up to `last_sequence`, where
+    /// it is given, once they can see every new version and not before.
+    pub fn log_and_apply_locked(
+        &self,
+        manifest: &mut Option<ManifestWriter>,
+        mut changes: Vec<Change<'_>>,
+        last_sequence: Option<SequenceNumber>,
+    ) -> Result<()> {
+        // The lock is held throughout, so versions change one at a time and `bases` stay current.
         let (bases, bound): (Vec<Arc<Version>>, u64) = {
             let state = self.state.lock();
             if let [only] = &*changes
@@ -96,8 +107,9 @@ impl DbInner {
         }
         if let Some(last) = edits.last_mut() {
             last.min_log_number_to_keep = (bound > 0).then_some(bound);
+            last.last_sequence = last_sequence;
         }
-        self.append_to_manifest(&mut manifest, &mut edits)?;
+        self.append_to_manifest(manifest, &mut edits)?;
 
         let mut state = self.state.lock();
         state.wal_bound = state.wal_bound.max(bound);
@@ -108,6 +120,10 @@ impl DbInner {
             (change.install)(c);
             c.publish();
             c.scores = score::level_scores(&c.version, &c.cf.options.load());
+        }
+        if let Some(n) = last_sequence {
+            // Still under the lock: a compaction that drops what the new numbers hide begins after this.
+            self.last_sequence.fetch_max(n, Ordering::AcqRel);
         }
         self.update_pressure(&state);
         drop(state);
@@ -128,7 +144,7 @@ impl DbInner {
         if let Some(last) = edits.last_mut() {
             last.next_file_number = Some(self.next_file.load(Ordering::Acquire));
             // Sequence numbers that a table of this edit may hold are not above this.
-            last.last_sequence = Some(self.last_sequence());
+            last.last_sequence = Some(last.last_sequence.unwrap_or(0).max(self.last_sequence()));
         }
         writer.append(edits)
     }
@@ -138,6 +154,8 @@ impl DbInner {
         let old = writer.number();
         let number = self.new_file_number();
         let snapshot = self.snapshot_edits(&self.state.lock());
+        // Which of the two CURRENT names after a failure is unknown: the old one must not be gone on with.
+        writer.set_failed();
         *writer = ManifestWriter::create(&self.opts.fs, &self.path, number, &snapshot)?;
         if self.deletions_off.load(Ordering::Acquire) == 0 {
             let _ = self.opts.fs.remove(&self.path.join(filename::manifest(old)));

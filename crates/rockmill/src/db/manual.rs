@@ -62,59 +62,13 @@ impl Db {
     ) -> Result<()> {
         let db = &self.inner;
         db.check_writable()?;
-        let mut waiting_for = Vec::new();
-        {
+        let waiting_for = {
             let _alone = db.lead_alone();
-            let mut full = Vec::new();
-            {
-                let state = db.state.lock();
-                if let Some(e) = state.write_error() {
-                    return Err(e.clone());
-                }
-                for cf in cfs {
-                    let cf = cf.as_cf();
-                    if cf.data.is_dropped() {
-                        return Err(super::write::dropped(cf));
-                    }
-                    let Some(c) = state.cfs.get(&cf.id()) else { continue };
-                    waiting_for.push((cf.id(), c.mem.id()));
-                    if !c.mem.is_empty() {
-                        full.push(cf.id());
-                    }
-                }
-            }
-            if !full.is_empty() {
-                db.switch_memtables(&full)?;
-            }
-            let mut state = db.state.lock();
-            for (id, _) in &waiting_for {
-                if let Some(c) = state.cfs.get_mut(id) {
-                    c.flush_requested = !c.imm.is_empty();
-                    c.flush_reason = reason;
-                }
-            }
-        }
-        db.work.notify_all();
+            let cfs: Vec<_> = cfs.iter().map(|cf| &*cf.as_cf().data).collect();
+            db.request_flush(&cfs, reason)?
+        };
         db.tell_waiting();
-        if !options.wait {
-            return Ok(());
-        }
-        let mut state = db.state.lock();
-        loop {
-            if let Some(e) = state.write_error() {
-                return Err(e.clone());
-            }
-            let open = waiting_for
-                .iter()
-                .any(|(id, mem)| state.cfs.get(id).is_some_and(|c| c.imm.iter().any(|i| i.mem.id() <= *mem)));
-            if !open {
-                return Ok(());
-            }
-            if db.shutdown.load(Ordering::Acquire) {
-                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-            }
-            db.progress.wait_for(&mut state, WAIT);
-        }
+        if options.wait { db.wait_flushed(&waiting_for) } else { Ok(()) }
     }
 
     /// Compacts the keys in `[start, end]` (`None`: unbounded) of the default column family.
@@ -227,6 +181,61 @@ impl Db {
 }
 
 impl DbInner {
+    /// Makes the memtables of column families immutable and asks for their flush; the write leader's to call. Gives
+    /// (column family, last memtable) for [`Self::wait_flushed`].
+    pub fn request_flush(&self, cfs: &[&CfData], reason: FlushReason) -> Result<Vec<(u32, u64)>> {
+        let (mut waiting_for, mut full) = (Vec::new(), Vec::new());
+        {
+            let state = self.state.lock();
+            if let Some(e) = state.write_error() {
+                return Err(e.clone());
+            }
+            for cf in cfs {
+                if cf.is_dropped() {
+                    return Err(super::write::dropped(cf));
+                }
+                let Some(c) = state.cfs.get(&cf.id) else { continue };
+                waiting_for.push((cf.id, c.mem.id()));
+                if !c.mem.is_empty() {
+                    full.push(cf.id);
+                }
+            }
+        }
+        if !full.is_empty() {
+            self.switch_memtables(&full)?;
+        }
+        let mut state = self.state.lock();
+        for (id, _) in &waiting_for {
+            if let Some(c) = state.cfs.get_mut(id) {
+                c.flush_requested = !c.imm.is_empty();
+                c.flush_reason = reason;
+            }
+        }
+        drop(state);
+        self.work.notify_all();
+        Ok(waiting_for)
+    }
+
+    /// Waits until memtables are tables.
+    pub fn wait_flushed(&self, waiting_for: &[(u32, u64)]) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(e) = state.write_error() {
+                return Err(e.clone());
+            }
+            let open = waiting_for
+                .iter()
+                .any(|(id, mem)| state.cfs.get(id).is_some_and(|c| c.imm.iter().any(|i| i.mem.id() <= *mem)));
+            if !open {
+                return Ok(());
+            }
+            if self.shutdown.load(Ordering::Acquire) {
+                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+            }
+            self.progress.wait_for(&mut state, WAIT);
+        }
+    }
+
     /// Walks down the tree: each level that holds keys of the range is compacted into the next one that the tree
     /// uses, the deepest one into itself if asked for.
     fn compact_levels(

@@ -8,6 +8,7 @@
 //! | `error_recovery.rs` | background errors, how the store resumes |
 //! | `switch.rs` | full memtables become immutable, new WALs |
 //! | `background.rs`, `install.rs` | flush and compaction threads, version installation |
+//! | `ingest/` | tables that others wrote become part of the database |
 //! | `manual.rs` | `flush`, `compact_range` |
 //! | `read.rs`, `iterator.rs` | point lookups, iterators |
 //! | `secondary.rs` | instances that follow another process's database |
@@ -25,6 +26,7 @@ pub(crate) mod checkpoint;
 mod column_family;
 mod error_recovery;
 mod events;
+pub(crate) mod ingest;
 mod install;
 mod iterator;
 mod manual;

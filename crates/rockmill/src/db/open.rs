@@ -192,7 +192,9 @@ impl Db {
     pub(super) fn create_wrapped_cf(&self, name: &str, options: &Options) -> Result<ColumnFamily> {
         let db = &*self.inner;
         db.check_writable()?;
-        check_cf_options(name, &options.cf)?;
+        let mut options = options.cf.clone();
+        options.reserve_last_level = db.opts.allow_ingest_behind;
+        check_cf_options(name, &options)?;
         let _alone = db.lead_alone();
         let mut manifest = db.manifest.lock();
         let id = {
@@ -204,8 +206,8 @@ impl Db {
             state.max_column_family
         };
         let wal = db.wal.number();
-        let cmp = InternalKeyComparator::new(Arc::clone(&options.cf.comparator));
-        let version = Arc::new(Version::empty(options.cf.num_levels.max(1) as usize, cmp.clone()));
+        let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
+        let version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
         db.append_to_manifest(
             &mut manifest,
             &mut [VersionEdit {
@@ -217,7 +219,7 @@ impl Db {
                 ..VersionEdit::default()
             }],
         )?;
-        let c = new_cf_state(id, name.to_owned(), options.cf.clone(), cmp, version, wal, db.write_buffers.as_ref());
+        let c = new_cf_state(id, name.to_owned(), options, cmp, version, wal, db.write_buffers.as_ref());
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);
@@ -296,7 +298,8 @@ pub(super) fn checked_column_families(
 ) -> Result<BTreeMap<String, CfOptions>> {
     check_db_options(&options.db)?;
     let mut wanted: BTreeMap<String, CfOptions> = BTreeMap::new();
-    for d in cfs {
+    for mut d in cfs {
+        d.options.cf.reserve_last_level = options.db.allow_ingest_behind;
         check_cf_options(&d.name, &d.options.cf)?;
         if wanted.insert(d.name.clone(), d.options.cf).is_some() {
             return Err(Error::invalid_argument(format!("column family {:?} is given twice", d.name)));
@@ -360,6 +363,13 @@ fn open_files(
     let mut names = list(path)?;
     if recovered.is_some() {
         db.check_files(&names)?;
+    }
+    // A number is used once, even if a crash kept the MANIFEST from saying so: what an orphan is may have a second name
+    // outside of the database (an ingested file), and must not be written over.
+    for name in &names {
+        if let Some(FileType::Table(n)) = filename::parse(name) {
+            db.next_file.fetch_max(n + 1, Ordering::AcqRel);
+        }
     }
     if db.wal_dir != path {
         if !read_only {
@@ -631,6 +641,7 @@ fn new_cf_state(
     let mem = new_memtable(1, &cmp, &options, manager);
     let current = SuperVersion { mem: Arc::clone(&mem), imm: Vec::new(), version: Arc::clone(&version) };
     let scores = level_scores(&version, &options);
+    let reserved_epoch = u64::from(options.reserve_last_level);
     CfState {
         cf: Arc::new(CfData {
             id,
@@ -645,7 +656,8 @@ fn new_cf_state(
         mem_wal: log_number,
         imm: VecDeque::new(),
         flushed: Vec::new(),
-        next_epoch: largest_epoch(&version),
+        // RocksDB keeps epoch 1 for files ingested behind.
+        next_epoch: largest_epoch(&version).max(reserved_epoch),
         version,
         log_number,
         cursors: CompactionCursors::new(),
@@ -771,6 +783,9 @@ pub(super) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     }
     if !(5..=7).contains(&o.table.format_version) {
         return bad("format_version must be 5, 6 or 7 (2 to 7 are read)");
+    }
+    if o.reserve_last_level && o.num_levels < 3 {
+        return bad("num_levels must be at least 3 with allow_ingest_behind, which keeps the last for itself");
     }
     if o.write_buffer_size < 4096 {
         return bad("write_buffer_size must be at least 4096 bytes");

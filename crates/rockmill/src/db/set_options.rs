@@ -30,7 +30,7 @@ impl Db {
         // Held throughout: of two changes at once, neither is lost.
         let mut state = db.state.lock();
         let Some(c) = state.cfs.get_mut(&cf.id()) else {
-            return Err(super::write::dropped(cf));
+            return Err(super::write::dropped(&cf.data));
         };
         let mut changed = CfOptions::clone(&c.cf.options.load());
         let mut notes = Notes::default();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use rockmill_format::SequenceNumber;
 
 use super::{Db, DbInner};
@@ -11,16 +11,24 @@ use super::{Db, DbInner};
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotList {
     live: Mutex<BTreeMap<SequenceNumber, (usize, u64)>>,
+    /// Held by whoever needs that no snapshot is taken.
+    gate: RwLock<()>,
 }
 
 impl SnapshotList {
     /// Registers the sequence number that `read` gives. It is read under the list's lock, so that a compaction that
     /// lists the snapshots afterwards cannot miss one that is older than the version it works on.
     pub fn acquire(&self, read: impl FnOnce() -> SequenceNumber, now_seconds: u64) -> SequenceNumber {
+        let _open = self.gate.read();
         let mut live = self.live.lock();
         let seq = read();
         live.entry(seq).or_insert((0, now_seconds)).0 += 1;
         seq
+    }
+
+    /// Lets those who want a snapshot wait as long as the result lives.
+    pub fn close(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write()
     }
 
     pub fn release(&self, seq: SequenceNumber) {

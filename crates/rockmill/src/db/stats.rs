@@ -62,6 +62,10 @@ counters! {
     compact_micros,
     /// CPU time of compactions, in microseconds.
     compact_cpu_micros,
+    /// Tables ingested.
+    ingested_files,
+    /// Bytes of them.
+    ingested_bytes,
 }
 
 /// Adds to a counter.

@@ -18,8 +18,9 @@ use parking_lot::Mutex;
 use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::{SequenceNumber, ValueType};
 
+use super::column_family::CfData;
 use super::stats::count;
-use super::{AsColumnFamilyRef, ColumnFamily, Db, DbInner, WriteBatch};
+use super::{AsColumnFamilyRef, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::options::WriteOptions;
@@ -406,7 +407,7 @@ impl Db {
     fn live(&self, cf: &impl AsColumnFamilyRef) -> Result<u32> {
         let cf = cf.as_cf();
         if cf.data.is_dropped() {
-            return Err(dropped(cf));
+            return Err(dropped(&cf.data));
         }
         Ok(cf.id())
     }
@@ -552,25 +553,7 @@ impl Db {
         let db = &self.inner;
         db.check_writable()?;
         let _alone = db.lead_alone();
-        if let Some(e) = db.state.lock().write_error() {
-            return Err(e.clone());
-        }
-        let mut wal = db.wal.lead();
-        let Some(current) = wal.as_mut() else {
-            return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-        };
-        let done = if sync { db.wal.sync_left().and_then(|()| current.sync()) } else { current.flush() };
-        drop(wal);
-        match &done {
-            Err(e) => db.set_background_error(
-                BackgroundErrorReason::WriteCallback,
-                if sync { "a sync of the WAL" } else { "a write to the WAL" },
-                e,
-            ),
-            Ok(()) if sync => count(&db.stats.wal_syncs, 1),
-            Ok(()) => {}
-        }
-        done
+        db.flush_wal_as_leader(sync)
     }
 
     /// Makes every write so far durable; the same as [`Self::flush_wal`] with `sync` (RocksDB's `SyncWAL`).
@@ -579,7 +562,32 @@ impl Db {
     }
 }
 
+impl DbInner {
+    /// [`Db::flush_wal`] for the write leader.
+    pub fn flush_wal_as_leader(&self, sync: bool) -> Result<()> {
+        if let Some(e) = self.state.lock().write_error() {
+            return Err(e.clone());
+        }
+        let mut wal = self.wal.lead();
+        let Some(current) = wal.as_mut() else {
+            return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+        };
+        let done = if sync { self.wal.sync_left().and_then(|()| current.sync()) } else { current.flush() };
+        drop(wal);
+        match &done {
+            Err(e) => self.set_background_error(
+                BackgroundErrorReason::WriteCallback,
+                if sync { "a sync of the WAL" } else { "a write to the WAL" },
+                e,
+            ),
+            Ok(()) if sync => count(&self.stats.wal_syncs, 1),
+            Ok(()) => {}
+        }
+        done
+    }
+}
+
 /// The error of a call on a dropped column family.
-pub(crate) fn dropped(cf: &ColumnFamily) -> Error {
-    Error::new(ErrorKind::ColumnFamilyDropped, format!("column family {:?} was dropped", cf.name()))
+pub(crate) fn dropped(cf: &CfData) -> Error {
+    Error::new(ErrorKind::ColumnFamilyDropped, format!("column family {:?} was dropped", cf.name))
 }

@@ -67,6 +67,9 @@ declare_options! {
     compression_level: i32 = i32::MAX, part, set_compression_level;
     /// Compression of each level (with dynamic levels: L0, then the base level, …); empty uses `compression`.
     compression_per_level: Vec<CompressionType> = Vec::new(), mutable;
+    /// The last level is for files ingested behind: no compaction reads or writes it, and what would hide such files
+    /// is kept. The store sets it from `allow_ingest_behind`.
+    reserve_last_level: bool = false, hidden;
     /// Memtable arena step, in bytes; 0 chooses.
     arena_block_size: usize = 0, mutable, set_arena_block_size;
 }
@@ -104,6 +107,13 @@ fn merge_operator_named(text: &str) -> Option<Option<Arc<dyn MergeOperator>>> {
             Some(Some(Arc::new(StringAppendOperator::new(parse::unescape(delimiter)))))
         }
         _ => None,
+    }
+}
+
+impl CfOptions {
+    /// Of a tree's levels those that compactions may use.
+    pub(crate) fn usable_levels(&self, levels: usize) -> usize {
+        if self.reserve_last_level { levels.saturating_sub(1) } else { levels }
     }
 }
 

@@ -83,6 +83,9 @@ declare_options! {
     max_bgerror_resume_count: i32 = i32::MAX, fixed, set_max_bgerror_resume_count;
     /// Microseconds between two tries to resume.
     bgerror_resume_retry_interval: u64 = 1_000_000, fixed, set_bgerror_resume_retry_interval;
+    /// Tables may be ingested behind everything else: the last level is kept for them, and compactions keep what hides
+    /// them. To be set from the database's first day on.
+    allow_ingest_behind: bool = false, fixed, set_allow_ingest_behind;
     /// How compactions read and merge.
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
     /// Seconds between two dumps of `rocksdb.stats` (and of statistics, where they are enabled) into the info log; 0

@@ -381,9 +381,14 @@ impl ManifestWriter {
         })
     }
 
-    /// True after a failed append.
+    /// True when no more can be appended.
     pub fn has_failed(&self) -> bool {
         self.failed
+    }
+
+    /// Refuses every later append: a new MANIFEST is needed.
+    pub fn set_failed(&mut self) {
+        self.failed = true;
     }
 
     /// Bytes written.

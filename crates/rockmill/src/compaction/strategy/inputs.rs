@@ -68,8 +68,9 @@ impl<'a> Picker<'a> {
         &self.version.cmp
     }
 
+    /// Levels that a job may read and write.
     pub fn num_levels(&self) -> usize {
-        self.version.levels.len()
+        self.options.usable_levels(self.version.levels.len())
     }
 
     pub fn files(&self, level: usize) -> &'a [Arc<FileMeta>] {
@@ -205,6 +206,9 @@ impl<'a> Picker<'a> {
 
     /// True when no data older than the job's output can exist for its keys.
     fn bottommost(&self, inputs: &[(usize, Files)], output_level: usize) -> bool {
+        if self.options.reserve_last_level {
+            return false; // older data may come at any time
+        }
         if output_level == 0 {
             let oldest = self.files(0).last().map(|f| f.number());
             let last = inputs.first().and_then(|(_, f)| f.last()).map(|f| f.number());

@@ -28,7 +28,7 @@ const TRIVIAL_MOVE_FILES_MAX: usize = 4;
 /// Chooses the next compaction, if one is due and possible. The caller registers it with
 /// [`CompactionCursors::start`] before anything else is picked.
 pub fn pick(version: &Arc<Version>, options: &CfOptions, cursors: &mut CompactionCursors) -> Option<Compaction> {
-    if version.levels.len() < 2 {
+    if options.usable_levels(version.levels.len()) < 2 {
         return None;
     }
     let picker = Picker::new(version, options, cursors);

@@ -161,13 +161,17 @@ impl ManualWalk {
             State::At(level) => level,
             State::AtBase => level_scores(version, options).base_level,
         };
-        let last = version.levels.len().saturating_sub(1);
+        let last = options.usable_levels(version.levels.len()).saturating_sub(1);
+        if level > last {
+            self.state = State::Done; // what was ingested behind stays
+            return None;
+        }
         if level == 0 {
             self.state = State::AtBase;
             let output_level = level_scores(version, options).base_level;
             return Some(ManualStep { level, output_level, file_number_limit: u64::MAX, rewrite: false });
         }
-        let deepest = version.levels.iter().rposition(|f| !f.is_empty()).unwrap_or(0);
+        let deepest = version.levels[..=last].iter().rposition(|f| !f.is_empty()).unwrap_or(0);
         let at_bottom =
             if options.level_compaction_dynamic_level_bytes { level >= last } else { level >= deepest.min(last) };
         if !at_bottom {

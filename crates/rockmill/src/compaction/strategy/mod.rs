@@ -35,6 +35,9 @@ pub struct CompactionCursors {
     running: Vec<Running>,
 }
 
+/// Start level of what reads no level.
+const NO_LEVEL: usize = usize::MAX;
+
 /// A running job, as far as other jobs must know it.
 #[derive(Debug)]
 struct Running {
@@ -77,6 +80,19 @@ impl CompactionCursors {
         }
     }
 
+    /// Notes that something else than a compaction (an ingestion) is about to put a file into `level`. `id` is the
+    /// file's number.
+    pub fn reserve(&mut self, id: u64, level: usize, smallest: &[u8], largest: &[u8]) {
+        let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
+        self.running.push(Running { id, start_level: NO_LEVEL, output_level: level, smallest, largest });
+    }
+
+    /// Undoes [`reserve`](Self::reserve), whether the file came or not.
+    pub fn unreserve(&mut self, id: u64) {
+        // A compaction may have taken the file already.
+        self.running.retain(|r| r.id != id || r.start_level != NO_LEVEL);
+    }
+
     /// Jobs running.
     pub fn running(&self) -> usize {
         self.running.len()
@@ -88,7 +104,7 @@ impl CompactionCursors {
     }
 
     /// True when a running job writes to `level` inside [`smallest`, `largest`].
-    fn output_conflict(&self, cmp: &InternalKeyComparator, level: usize, smallest: &[u8], largest: &[u8]) -> bool {
+    pub fn output_conflict(&self, cmp: &InternalKeyComparator, level: usize, smallest: &[u8], largest: &[u8]) -> bool {
         self.running.iter().any(|r| {
             r.output_level == level
                 && cmp.compare_user(smallest, &r.largest) != Ordering::Greater

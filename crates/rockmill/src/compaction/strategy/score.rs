@@ -49,8 +49,10 @@ impl LevelScores {
 
 /// Computes the scores of a version.
 pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
-    let sizes: Vec<u64> = (0..version.levels.len()).map(|l| version.level_bytes(l)).collect();
-    let base = base_bytes(&sizes, options);
+    let usable = options.usable_levels(version.levels.len());
+    let sizes: Vec<u64> = (0..usable).map(|l| version.level_bytes(l)).collect();
+    let mut base = base_bytes(&sizes, options);
+    base.targets.resize(version.levels.len(), u64::MAX);
     let scores = scores(version, options, &base);
     let pending_bytes = pending_bytes(version, options, &sizes, &base);
     LevelScores {
@@ -137,7 +139,8 @@ fn scores(version: &Version, options: &CfOptions, base: &Base) -> Vec<f64> {
     let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
     // Bytes that levels above will send down soon.
     let mut coming: f64 = 0.0;
-    for (level, files) in version.levels.iter().enumerate().take(version.levels.len().saturating_sub(1)) {
+    let usable = options.usable_levels(version.levels.len());
+    for (level, files) in version.levels.iter().enumerate().take(usable.saturating_sub(1)) {
         let all: u64 = files.iter().map(|f| f.size()).sum();
         let free: u64 = files.iter().filter(|f| idle(f)).map(|f| compensated_size(f)).sum();
         if level == 0 {

@@ -1,0 +1,385 @@
+//! Ingestion: tables that `SstFileWriter` wrote become part of the database without being rewritten (RocksDB's
+//! `IngestExternalFile`).
+//!
+//! 1. The files are looked at, and linked or copied into the directory under new numbers; all that is durable before
+//!    step 4. A crash leaves orphans that the next open removes.
+//! 2. All writers wait. Memtables that overlap a file are flushed. The WAL is synced, so that what is durable stays a
+//!    prefix of what was written.
+//! 3. Each file gets the deepest level above everything that it overlaps and, where it overlaps anything or a snapshot
+//!    must not see it, a sequence number for all its entries, above all others. While the MANIFEST is written,
+//!    compactions keep out of the files' ranges in their levels.
+//! 4. One atomic group in the MANIFEST names the files of all column families and raises the last sequence number.
+//!    Readers see the new numbers once they can see the files.
+//!
+//! Where step 4 fails, the MANIFEST's end is unknown: the files stay, and the database takes no more writes until
+//! `resume` has begun a new MANIFEST.
+
+mod file;
+mod options;
+mod place;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+use rockmill_format::SequenceNumber;
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::filename;
+
+use super::column_family::CfData;
+use super::install::Change;
+use super::stats::count;
+use super::tables::CfTables;
+use super::{AsColumnFamilyRef, Db, DbInner};
+use crate::compaction::TableSource;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::{BackgroundErrorReason, ExternalFileIngestionInfo, FlushReason};
+use crate::info_log::log_info;
+use crate::version::{ManifestWriter, Version};
+use file::ExternalFile;
+use place::Place;
+
+pub use options::{IngestExternalFileArg, IngestExternalFileOptions};
+
+/// What one column family gets.
+struct Family<'a> {
+    cf: Arc<CfData>,
+    options: &'a IngestExternalFileOptions,
+    files: Vec<ExternalFile>,
+    /// Files have keys in common.
+    overlap: bool,
+}
+
+/// Why an ingestion did not happen.
+struct Failure {
+    error: Error,
+    /// What was written of the MANIFEST is unknown: the files must stay.
+    files_may_be_named: bool,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, files_may_be_named: false }
+    }
+}
+
+impl Db {
+    /// Makes tables of [`SstFileWriter`](crate::SstFileWriter) part of the default column family, all or none. What
+    /// they hold is newer than everything written before. The files are copied; see
+    /// [`IngestExternalFileOptions::move_files`].
+    ///
+    /// Where files overlap each other, later ones are newer. Nothing is changed where a file is refused: it is not
+    /// of an `SstFileWriter`, damaged, of another comparator or column family.
+    pub fn ingest_external_file<P: AsRef<Path>>(&self, paths: Vec<P>) -> Result<()> {
+        self.ingest_external_file_opts(&IngestExternalFileOptions::default(), paths)
+    }
+
+    /// Ingests files into the default column family; see [`Self::ingest_external_file`].
+    pub fn ingest_external_file_opts<P: AsRef<Path>>(
+        &self,
+        options: &IngestExternalFileOptions,
+        paths: Vec<P>,
+    ) -> Result<()> {
+        self.ingest_external_file_cf_opts(&self.default_cf(), options, paths)
+    }
+
+    /// Ingests files into a column family; see [`Self::ingest_external_file`].
+    pub fn ingest_external_file_cf<P: AsRef<Path>>(&self, cf: &impl AsColumnFamilyRef, paths: Vec<P>) -> Result<()> {
+        self.ingest_external_file_cf_opts(cf, &IngestExternalFileOptions::default(), paths)
+    }
+
+    /// Ingests files into a column family; see [`Self::ingest_external_file`].
+    pub fn ingest_external_file_cf_opts<P: AsRef<Path>>(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        options: &IngestExternalFileOptions,
+        paths: Vec<P>,
+    ) -> Result<()> {
+        let external_files: Vec<PathBuf> = paths.iter().map(|p| p.as_ref().to_owned()).collect();
+        let column_family = cf.as_cf().clone();
+        self.ingest_external_files(&[IngestExternalFileArg { column_family, external_files, options: options.clone() }])
+    }
+
+    /// Ingests files into several column families, all or none (RocksDB's `IngestExternalFiles`); see
+    /// [`Self::ingest_external_file`].
+    pub fn ingest_external_files(&self, args: &[IngestExternalFileArg]) -> Result<()> {
+        let db = &self.inner;
+        db.check_writable()?;
+        check_args(db, args)?;
+        let mut families = Vec::with_capacity(args.len());
+        for arg in args {
+            families.push(inspect(db, arg)?);
+        }
+        let done = db.bring_in(&mut families).map_err(Failure::from);
+        if let Err(failure) = done.and_then(|()| db.commit_ingestion(&mut families)) {
+            if !failure.files_may_be_named {
+                families.iter().flat_map(|f| &f.files).for_each(|f| f.take_out(db));
+            }
+            return Err(failure.error.context("ingestion"));
+        }
+        for family in &families {
+            count(&db.stats.ingested_files, family.files.len() as u64);
+            count(&db.stats.ingested_bytes, family.files.iter().map(|f| f.size).sum());
+            if family.options.move_files {
+                self.remove_moved(family.files.iter().map(|f| &*f.path));
+            }
+        }
+        db.tell_ingested(&families);
+        Ok(())
+    }
+}
+
+fn check_args(db: &DbInner, args: &[IngestExternalFileArg]) -> Result<()> {
+    let bad = |what: String| Err(Error::invalid_argument(format!("ingestion: {what}")));
+    if args.is_empty() {
+        return bad("no column family is given".to_owned());
+    }
+    for (i, arg) in args.iter().enumerate() {
+        let (cf, o) = (&arg.column_family, &arg.options);
+        if cf.data.is_dropped() {
+            return Err(super::write::dropped(&cf.data));
+        }
+        if !db.cf_by_id(cf.id()).is_some_and(|ours| Arc::ptr_eq(&ours.data, &cf.data)) {
+            return bad(format!("column family {:?} is of another database", cf.name()));
+        }
+        if args[..i].iter().any(|a| a.column_family.id() == cf.id()) {
+            return bad(format!("column family {:?} is given twice", cf.name()));
+        }
+        if arg.external_files.is_empty() {
+            return bad(format!("the list of files for column family {:?} is empty", cf.name()));
+        }
+        if o.move_files && o.link_files {
+            return bad("move_files and link_files exclude each other".to_owned());
+        }
+        if o.write_global_seqno {
+            return Err(Error::not_supported(
+                "ingestion: write_global_seqno is not supported: sequence numbers stand in the MANIFEST, where RocksDB \
+                 looks for them since 5.16",
+            ));
+        }
+        if o.ingest_behind && !db.opts.allow_ingest_behind {
+            return bad("ingest_behind needs a database with the option allow_ingest_behind".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the files of one column family.
+fn inspect<'a>(db: &DbInner, arg: &'a IngestExternalFileArg) -> Result<Family<'a>> {
+    let cf = Arc::clone(&arg.column_family.data);
+    let (options, mut files) = (&arg.options, Vec::with_capacity(arg.external_files.len()));
+    for path in &arg.external_files {
+        files.push(ExternalFile::inspect(db, &cf, path, options)?);
+    }
+    let mut sorted: Vec<&ExternalFile> = files.iter().collect();
+    sorted.sort_by(|a, b| cf.cmp.compare(a.smallest.as_bytes(), b.smallest.as_bytes()));
+    let overlap = sorted.windows(2).any(|w| place::overlap(w[0], w[1], &cf.cmp));
+    if overlap && options.ingest_behind {
+        return Err(Error::not_supported("ingestion: files that overlap each other cannot be ingested behind"));
+    }
+    if overlap && !options.allow_global_seqno {
+        return Err(Error::invalid_argument(
+            "ingestion: global seqno is required, but disabled: the files overlap each other",
+        ));
+    }
+    Ok(Family { cf, options, files, overlap })
+}
+
+impl DbInner {
+    /// Says in the info log what was ingested, and to the listeners.
+    fn tell_ingested(&self, families: &[Family<'_>]) {
+        self.tell_waiting();
+        for family in families {
+            for file in &family.files {
+                let info = ExternalFileIngestionInfo {
+                    cf_name: family.cf.name.clone(),
+                    external_file_path: file.path.clone(),
+                    internal_file_path: self.path.join(filename::table(file.number)),
+                    global_seqno: file.sequence,
+                    table_properties: file.properties.clone(),
+                };
+                log_info!(
+                    self.log,
+                    "[AddFile] External SST file {} was ingested in L{} with path {} (global_seqno={})",
+                    file.path.display(),
+                    file.level,
+                    info.internal_file_path.display(),
+                    file.sequence
+                );
+                self.notify(|l| l.on_external_file_ingested(&info));
+            }
+        }
+    }
+
+    /// Step 1.
+    fn bring_in(&self, families: &mut [Family<'_>]) -> Result<()> {
+        let mut links = false;
+        for family in families.iter_mut() {
+            links |= family.options.move_files || family.options.link_files;
+            family.files.iter_mut().for_each(|f| f.number = self.new_file_number());
+        }
+        if links {
+            // The numbers are not used again after a crash: what is written under one would change the file outside,
+            // too.
+            self.append_to_manifest(&mut self.manifest.lock(), &mut [VersionEdit::default()])?;
+        }
+        for family in families.iter_mut() {
+            for file in &mut family.files {
+                file.bring_in(self, family.options)?;
+            }
+        }
+        let synced = self.opts.fs.sync_dir(&self.path);
+        synced.map_err(|e| Error::io(format_args!("cannot sync {}", self.path.display()), &e))
+    }
+
+    /// Steps 2 to 4.
+    fn commit_ingestion(self: &Arc<Self>, families: &mut [Family<'_>]) -> std::result::Result<(), Failure> {
+        let _alone = self.lead_alone();
+        self.flush_overlapped(families)?;
+        self.flush_wal_as_leader(true)?;
+        // Versions change under this lock only: what is found out about one stays true.
+        let mut manifest = self.manifest.lock();
+        let done = self.place_and_commit(families, &mut manifest);
+        let cut_short = manifest.as_ref().is_some_and(ManifestWriter::has_failed);
+        drop(manifest);
+        done.map_err(|error| {
+            let files_may_be_named = cut_short && error.kind() == ErrorKind::IOError;
+            if files_may_be_named {
+                let reason = BackgroundErrorReason::ManifestWrite;
+                self.set_background_error(reason, "the commit of an ingestion", &error);
+            }
+            Failure { files_may_be_named, error }
+        })
+    }
+
+    /// Flushes the memtables that files overlap.
+    fn flush_overlapped(&self, families: &[Family<'_>]) -> Result<()> {
+        let mut flush = Vec::new();
+        {
+            let state = self.state.lock();
+            if let Some(e) = state.write_error() {
+                return Err(e.clone());
+            }
+            for family in families {
+                let Some(c) = state.cfs.get(&family.cf.id) else {
+                    return Err(super::write::dropped(&family.cf));
+                };
+                for mem in c.imm.iter().map(|i| &i.mem).chain([&c.mem]) {
+                    if place::overlaps_memtable(mem, &family.files, &family.cf.cmp)? {
+                        flush.push(family);
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(family) = flush.iter().find(|f| !f.options.allow_blocking_flush) {
+            return Err(Error::invalid_argument(format!(
+                "external file requires flush of column family {:?}, and allow_blocking_flush is false",
+                family.cf.name
+            )));
+        }
+        let all = self.cfs.load();
+        let cfs: Vec<&CfData> = match self.opts.atomic_flush && !flush.is_empty() {
+            true => all.by_id.values().map(|cf| &*cf.data).collect(),
+            false => flush.iter().map(|f| &*f.cf).collect(),
+        };
+        self.wait_flushed(&self.request_flush(&cfs, FlushReason::ExternalFileIngestion)?)
+    }
+
+    fn place_and_commit(
+        self: &Arc<Self>,
+        families: &mut [Family<'_>],
+        manifest: &mut MutexGuard<'_, Option<ManifestWriter>>,
+    ) -> Result<()> {
+        let mut overlaps = Vec::with_capacity(families.len());
+        for family in families.iter() {
+            overlaps.push(self.first_overlaps(family)?);
+        }
+        // A snapshot that is taken while the files come, with entries of sequence number 0, would change.
+        let consistent = families.iter().any(|f| f.options.snapshot_consistency);
+        let no_new_snapshot = consistent.then(|| self.snapshots.close());
+        let (reserved, placed) = self.place_all(families, &overlaps);
+        let done = placed.and_then(|(last, places)| {
+            let edits: Vec<_> = families.iter_mut().zip(places).map(|(f, places)| self.edit(f, &places)).collect();
+            let changes = families.iter().zip(edits).map(|(f, edit)| Change::new(&f.cf, edit, |_| {})).collect();
+            self.log_and_apply_locked(manifest, changes, Some(last))
+        });
+        drop(no_new_snapshot);
+        let mut state = self.state.lock();
+        for (cf, number) in reserved {
+            if let Some(c) = state.cfs.get_mut(&cf) {
+                c.cursors.unreserve(number);
+            }
+        }
+        drop(state);
+        self.work.notify_all();
+        done
+    }
+
+    /// For each file of a column family the first level that it overlaps.
+    fn first_overlaps(self: &Arc<Self>, family: &Family<'_>) -> Result<Vec<usize>> {
+        let cf = &family.cf;
+        let version: Option<Arc<Version>> = self.state.lock().cfs.get(&cf.id).map(|c| Arc::clone(&c.version));
+        let version = version.ok_or_else(|| super::write::dropped(cf))?;
+        let tables: Arc<dyn TableSource> =
+            Arc::new(CfTables { db: Arc::clone(self), cmp: cf.cmp.clone(), cache: self.cache_of(cf) });
+        let ranges = family.files.iter().map(ExternalFile::range);
+        ranges.map(|(start, limit)| place::first_overlap(&version, &tables, start, limit)).collect()
+    }
+
+    /// Step 3. Gives what was reserved, also on an error, the last sequence number and each file's place.
+    #[expect(clippy::type_complexity, reason = "read once, by the caller")]
+    fn place_all(
+        &self,
+        families: &[Family<'_>],
+        overlaps: &[Vec<usize>],
+    ) -> (Vec<(u32, u64)>, Result<(SequenceNumber, Vec<Vec<Place>>)>) {
+        let mut state = self.state.lock();
+        let (before, snapshots) = (self.last_sequence(), self.snapshots.count() > 0);
+        let (mut last, mut reserved, mut all) = (before, Vec::new(), Vec::new());
+        for (family, overlaps) in families.iter().zip(overlaps) {
+            let Some(c) = state.cfs.get_mut(&family.cf.id) else {
+                return (reserved, Err(super::write::dropped(&family.cf)));
+            };
+            // Column families share no keys: each begins with the same number.
+            let (mut own, new_sequences) = (before, family.options.snapshot_consistency && snapshots);
+            let places = match place::place(c, family, overlaps, new_sequences, &mut own) {
+                Ok(places) => places,
+                Err(e) => return (reserved, Err(e)),
+            };
+            for (file, place) in family.files.iter().zip(&places) {
+                let (start, limit) = file.range();
+                c.cursors.reserve(file.number, place.level, start, limit);
+                reserved.push((family.cf.id, file.number));
+            }
+            last = last.max(own);
+            all.push(places);
+        }
+        (reserved, Ok((last, all)))
+    }
+
+    /// The version edit that adds the files of one column family.
+    fn edit(&self, family: &mut Family<'_>, places: &[Place]) -> VersionEdit {
+        let now = self.now_seconds();
+        let entry = |(file, place): (&mut ExternalFile, &Place)| {
+            file.set_place(place.level, place.sequence);
+            let entry = FileEntry {
+                number: file.number,
+                size: file.size,
+                smallest: file.smallest.clone(),
+                largest: file.largest.clone(),
+                smallest_seqno: place.sequence,
+                largest_seqno: place.sequence,
+                marked_for_compaction: file.only_tombstone,
+                oldest_ancester_time: now,
+                file_creation_time: now,
+                epoch_number: place.epoch,
+                unique_id: file.unique_id,
+                tail_size: file.tail_size,
+                ..FileEntry::default()
+            };
+            (place.level as u32, entry)
+        };
+        VersionEdit { new_files: family.files.iter_mut().zip(places).map(entry).collect(), ..VersionEdit::default() }
+    }
+}

@@ -1,0 +1,87 @@
+//! How external files are ingested.
+
+use std::path::PathBuf;
+
+use crate::db::ColumnFamily;
+
+/// How external files are ingested (`rocksdb::IngestExternalFileOptions`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IngestExternalFileOptions {
+    /// Give the files a second name in the database instead of copying them, and take the first away afterwards. Off.
+    pub move_files: bool,
+    /// As `move_files`, but the first name stays. What has it must not be written to any more. Off.
+    pub link_files: bool,
+    /// With `move_files` or `link_files`: copy where the file system cannot link (another device). On.
+    pub failed_move_fall_back_to_copy: bool,
+    /// Snapshots taken before do not see the files' entries. On; without it they may.
+    pub snapshot_consistency: bool,
+    /// The files' entries may be given a sequence number, which they need where they overlap what is in the database.
+    /// On; without it such files are refused.
+    pub allow_global_seqno: bool,
+    /// Memtables that the files overlap may be flushed, while all writers wait. On; without it such files are refused.
+    pub allow_blocking_flush: bool,
+    /// Put the files under everything else: keys that are in the database keep their value. Needs a database with the
+    /// option `allow_ingest_behind`. Off.
+    pub ingest_behind: bool,
+    /// Write sequence numbers into the files, as RocksDB before 5.16 needs it. Not supported: they stand in the
+    /// MANIFEST.
+    pub write_global_seqno: bool,
+    /// Read every block of the files first and check it. Off: damage is then found when the block is read.
+    pub verify_checksums_before_ingest: bool,
+    /// Refuse files that cannot go to the last level, with `TryAgain`. `ingest_behind` has precedence. Off.
+    pub fail_if_not_bottommost_level: bool,
+}
+
+impl Default for IngestExternalFileOptions {
+    fn default() -> Self {
+        Self {
+            move_files: false,
+            link_files: false,
+            failed_move_fall_back_to_copy: true,
+            snapshot_consistency: true,
+            allow_global_seqno: true,
+            allow_blocking_flush: true,
+            ingest_behind: false,
+            write_global_seqno: false,
+            verify_checksums_before_ingest: false,
+            fail_if_not_bottommost_level: false,
+        }
+    }
+}
+
+macro_rules! setters {
+    ($($setter:ident $field:ident)*) => {
+        impl IngestExternalFileOptions {
+            $(
+                #[doc = concat!("Sets `", stringify!($field), "`.")]
+                pub fn $setter(&mut self, v: bool) {
+                    self.$field = v;
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    set_move_files move_files
+    set_link_files link_files
+    set_failed_move_fall_back_to_copy failed_move_fall_back_to_copy
+    set_snapshot_consistency snapshot_consistency
+    set_allow_global_seqno allow_global_seqno
+    set_allow_blocking_flush allow_blocking_flush
+    set_ingest_behind ingest_behind
+    set_write_global_seqno write_global_seqno
+    set_verify_checksums_before_ingest verify_checksums_before_ingest
+    set_fail_if_not_bottommost_level fail_if_not_bottommost_level
+}
+
+/// What one column family gets of an ingestion into several (RocksDB's `IngestExternalFileArg`).
+#[derive(Debug, Clone)]
+pub struct IngestExternalFileArg {
+    /// The column family; each at most once in a call.
+    pub column_family: ColumnFamily,
+    /// Its files, oldest first where they overlap.
+    pub external_files: Vec<PathBuf>,
+    /// How.
+    pub options: IngestExternalFileOptions,
+}
