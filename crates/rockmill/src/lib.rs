@@ -41,7 +41,8 @@ pub use info_log::{InfoLogger, LogLevel};
 pub use merge_operator::{MergeFn, MergeOperands, MergeOperator};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
-    CompressionType, DataBlockIndexType, DbOptions, FlushOptions, Options, RecoveryMode, WriteOptions,
+    CompressionType, DataBlockIndexType, DbOptions, FlushOptions, LoadedOptions, OptionValue, OptionWarning, Options,
+    OptionsLoader, RecoveryMode, WriteOptions,
 };
 pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 pub use sst_file_writer::{ExternalSstFileInfo, SstFileWriter};

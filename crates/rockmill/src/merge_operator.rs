@@ -31,6 +31,11 @@ pub trait MergeOperator: Send + Sync {
     /// Its name, which every table records.
     fn name(&self) -> &str;
 
+    /// The operator as OPTIONS files have it: the name, or `{id=name;property=value;}` where RocksDB has properties.
+    fn option_text(&self) -> String {
+        self.name().to_owned()
+    }
+
     /// The value that `operands`, oldest first, make of `existing`; `existing` is `None` when the key had no value.
     /// `None` when they cannot be merged: the read or job then fails with `Corruption`.
     fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>>;

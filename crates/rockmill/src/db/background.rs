@@ -32,24 +32,62 @@ pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
     (flushes, jobs.saturating_sub(flushes).max(1))
 }
 
-/// Starts the background threads.
+/// A background thread: what it does, and its number among those that do the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Worker {
+    Flush(usize),
+    Compaction(usize),
+    /// There is one, as long as the database is open.
+    Timer,
+    /// The same.
+    Recovery,
+}
+
+impl Worker {
+    /// True if there are fewer threads of its kind now: it ends when it has nothing to do.
+    fn is_too_many(self, db: &DbInner) -> bool {
+        let (flushes, compactions) = thread_counts(db.live().max_background_jobs);
+        match self {
+            Self::Flush(i) => i >= flushes,
+            Self::Compaction(i) => i >= compactions,
+            Self::Timer | Self::Recovery => false,
+        }
+    }
+
+    /// True if the thread is to end now. It is gone for those who start threads when the lock is given back.
+    fn ends(self, db: &DbInner, state: &mut State) -> bool {
+        let ends = db.shutdown.load(Ordering::Acquire) || self.is_too_many(db);
+        if ends {
+            state.threads.remove(&self);
+        }
+        ends
+    }
+}
+
+/// Starts those of the background threads that should run and do not.
 pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
     let (flushes, compactions) = thread_counts(db.live().max_background_jobs);
     let mut threads = Vec::new();
-    let mut spawn = |name: String, run: fn(&Arc<DbInner>)| -> Result<()> {
-        let db = Arc::clone(db);
-        let thread = std::thread::Builder::new().name(name).spawn(move || run(&db));
-        threads.push(thread.map_err(|e| Error::io("cannot start a background thread", &e))?);
-        Ok(())
-    };
-    for i in 0..flushes {
-        spawn(format!("rockmill:flush{i}"), flush_thread)?;
+    let jobs = (0..flushes).map(Worker::Flush).chain((0..compactions).map(Worker::Compaction));
+    for worker in jobs.chain([Worker::Timer, Worker::Recovery]) {
+        if !db.state.lock().threads.insert(worker) {
+            continue;
+        }
+        let for_thread = Arc::clone(db);
+        let (name, run): (_, fn(&Arc<DbInner>, Worker)) = match worker {
+            Worker::Flush(i) => (format!("rockmill:flush{i}"), flush_thread),
+            Worker::Compaction(i) => (format!("rockmill:comp{i}"), compaction_thread),
+            Worker::Timer => ("rockmill:timer".to_owned(), |db, _| timer::run(db)),
+            Worker::Recovery => ("rockmill:recover".to_owned(), |db, _| recovery_thread(db)),
+        };
+        match std::thread::Builder::new().name(name).spawn(move || run(&for_thread, worker)) {
+            Ok(thread) => threads.push(thread),
+            Err(e) => {
+                db.state.lock().threads.remove(&worker);
+                return Err(Error::io("cannot start a background thread", &e));
+            }
+        }
     }
-    for i in 0..compactions {
-        spawn(format!("rockmill:comp{i}"), compaction_thread)?;
-    }
-    spawn("rockmill:timer".to_owned(), timer::run)?;
-    spawn("rockmill:recover".to_owned(), recovery_thread)?;
     Ok(threads)
 }
 
@@ -86,12 +124,12 @@ struct BuiltPart {
     table: Option<TableProperties>,
 }
 
-fn flush_thread(db: &Arc<DbInner>) {
+fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
     loop {
         let pick = {
             let mut state = db.state.lock();
             loop {
-                if db.shutdown.load(Ordering::Acquire) {
+                if worker.ends(db, &mut state) {
                     return;
                 }
                 if let Some(p) = state.pick_flush(db.opts.atomic_flush) {
@@ -164,12 +202,12 @@ impl State {
     }
 }
 
-fn compaction_thread(db: &Arc<DbInner>) {
+fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
     loop {
         let (cf, compaction) = {
             let mut state = db.state.lock();
             loop {
-                if db.shutdown.load(Ordering::Acquire) {
+                if worker.ends(db, &mut state) {
                     return;
                 }
                 if let Some(p) = pick_compaction(&mut state) {

@@ -102,4 +102,14 @@ impl ColumnFamilyDescriptor {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// The options; only their column family part counts.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The options, to change them.
+    pub fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
 }

@@ -15,10 +15,11 @@
 //! | `checkpoint.rs` | checkpoints; deletions held off |
 //! | `properties.rs`, `stats.rs` | what users can ask about the store |
 //!
-//! Locks, in the order in which they may be taken: `recovery_running`, write leadership, `manifest`, `state`, then leaf
-//! locks (snapshots, purge queue, the lists in `Wal`). No lock is held across table I/O; `state` is never held across
-//! any I/O. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's; it waits for no other
-//! I/O than what its own group needs, and beginning the next WAL (`wal.rs` says how left WALs are synced beside it).
+//! Locks, in the order in which they may be taken: `recovery_running`, `options_turn`, write leadership, `manifest`,
+//! `state`, then leaf locks (snapshots, purge queue, the lists in `Wal`). No lock is held across table I/O; `state` is
+//! never held across any I/O. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's; it
+//! waits for no other I/O than what its own group needs, and beginning the next WAL (`wal.rs` says how left WALs are
+//! synced beside it).
 
 mod background;
 mod batch;
@@ -53,7 +54,7 @@ mod wal_files;
 mod wal_iterator;
 mod write;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -82,6 +83,7 @@ pub use error_recovery::ErrorSeverity;
 pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use memory_usage::{MemoryUsageStats, get_memory_usage_stats};
 pub use open::DbSummary;
+pub(crate) use options_file::latest_options_file;
 pub use properties::{LevelStats, LiveFile};
 pub use read::{DbPinnableSlice, ReadOptions};
 pub use snapshot::Snapshot;
@@ -171,6 +173,8 @@ pub(crate) struct DbInner {
     pub last_job: AtomicU64,
     /// Tables open now, oldest first, when `max_open_files` bounds them.
     pub open_tables: Mutex<VecDeque<std::sync::Weak<crate::version::FileMeta>>>,
+    /// Held by who changes options or column families, until the OPTIONS file says so.
+    pub options_turn: Mutex<()>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
     /// How far a secondary instance has read; set in one only.
     secondary: OnceLock<Mutex<Secondary>>,
@@ -205,6 +209,8 @@ pub(crate) struct State {
     /// Automatic compactions are paused by `pause_background_work`.
     pub paused: usize,
     pub background_errors: u64,
+    /// Background threads that run.
+    pub threads: BTreeSet<background::Worker>,
 }
 
 /// A full memtable, waiting for its flush.

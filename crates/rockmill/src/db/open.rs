@@ -6,7 +6,7 @@
 //! 4. Write a new MANIFEST with the whole state and point CURRENT at it: from here on the old WALs are not needed.
 //! 5. Remove orphans, start the background threads.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -180,7 +180,8 @@ impl Db {
         Ok(())
     }
 
-    /// Creates a column family.
+    /// Creates a column family. With an I/O error that names an OPTIONS file the family is there: only that file is
+    /// missing.
     pub fn create_cf(&self, name: impl AsRef<str>, options: &Options) -> Result<ColumnFamily> {
         if self.inner.with_ttl {
             return self.create_cf_with_ttl(name, options, std::time::Duration::ZERO);
@@ -195,7 +196,8 @@ impl Db {
         let mut options = options.cf.clone();
         options.reserve_last_level = db.opts.allow_ingest_behind;
         check_cf_options(name, &options)?;
-        let _alone = db.lead_alone();
+        let turn = db.options_turn.lock();
+        let alone = db.lead_alone();
         let mut manifest = db.manifest.lock();
         let id = {
             let mut state = db.state.lock();
@@ -224,16 +226,21 @@ impl Db {
         let mut state = db.state.lock();
         state.cfs.insert(id, c);
         db.publish_cfs(&state);
+        drop(state);
+        drop(manifest);
+        drop(alone);
+        db.write_options_file(&turn)?;
         Ok(handle)
     }
 
-    /// Drops a column family by name. Its data goes when the last handle, snapshot or iterator on it goes.
+    /// Drops a column family by name; errors about an OPTIONS file as in [`Self::create_cf`]. Its data goes when the last handle, snapshot or iterator on it goes.
     pub fn drop_cf(&self, name: &str) -> Result<()> {
         let db = &*self.inner;
         db.check_writable()?;
         if name == DEFAULT_COLUMN_FAMILY_NAME {
             return Err(Error::invalid_argument("the default column family cannot be dropped"));
         }
+        let turn = db.options_turn.lock();
         let alone = db.lead_alone();
         let mut manifest = db.manifest.lock();
         let cf = self
@@ -263,6 +270,7 @@ impl Db {
         log_info!(db.log, "Dropped column family with id {}", cf.id());
         let name = name.to_owned();
         db.notify_later(move |l| l.on_column_family_handle_deletion_started(&name));
+        db.write_options_file(&turn)?;
         Ok(())
     }
 }
@@ -371,6 +379,7 @@ fn open_files(
             db.next_file.fetch_max(n + 1, Ordering::AcqRel);
         }
     }
+    db.pass_options_files(&names);
     if db.wal_dir != path {
         if !read_only {
             create_database_dir(&**fs, &db.wal_dir)?;
@@ -388,6 +397,7 @@ fn open_files(
             path.display()
         )));
     }
+    db.check_merge_operators()?;
     if read_only {
         if error_if_wal_exists && logs.iter().any(|_| true) {
             return Err(Error::new(ErrorKind::Corruption, format!("{}: the database has a WAL", path.display())));
@@ -401,6 +411,7 @@ fn open_files(
     }
     let kept = db.recover_wals(&logs, true)?;
     finish_open(&db, &wanted, recovered.is_none(), kept)?;
+    db.write_options_file(&db.options_turn.lock())?;
     db.remove_orphans();
     db.log_opened();
     let threads = background::start(&db)?;
@@ -597,6 +608,7 @@ pub(super) fn assemble(
             exclusive_manual: 0,
             paused: 0,
             background_errors: 0,
+            threads: BTreeSet::new(),
         }),
         progress: Condvar::new(),
         work: Condvar::new(),
@@ -623,6 +635,7 @@ pub(super) fn assemble(
         stall_condition: Mutex::default(),
         last_job: AtomicU64::new(0),
         open_tables: Mutex::default(),
+        options_turn: Mutex::new(()),
         lock: Mutex::new(None),
         secondary: OnceLock::new(),
         catching_up: RwLock::new(()),
@@ -760,7 +773,7 @@ fn lock_error(path: &Path, e: &std::io::Error) -> Error {
     Error::io(format_args!("cannot lock {}: {hint}one process at a time may open it for writing", path.display()), e)
 }
 
-fn check_db_options(o: &DbOptions) -> Result<()> {
+pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
     if o.max_background_jobs < 1 {
         return Err(Error::invalid_argument("max_background_jobs must be at least 1"));
     }

@@ -1,24 +1,32 @@
 //! Options that change while the database is open.
 //!
-//! 1. The changes are made to a copy of the column family's options and checked as a whole: all or none take effect.
+//! 1. The changes are made to a copy of the options and checked as a whole: all or none take effect.
 //! 2. The copy replaces the options. Jobs that run keep those they began with.
 //! 3. Scores and pressure are computed anew, and whoever waits for work or for room looks again.
+//! 4. A new OPTIONS file says so.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::open::check_cf_options;
-use super::{AsColumnFamilyRef, Db};
+use super::background;
+use super::open::{check_cf_options, check_db_options};
+use super::{AsColumnFamilyRef, Db, DbInner, State};
 use crate::compaction::strategy::score::level_scores;
-use crate::error::Result;
-use crate::options::CfOptions;
+use crate::error::{Error, Result};
 use crate::options::known::Notes;
-use crate::options::text::{Allow, Escapes, refuse, set_cf};
+use crate::options::text::{Allow, Escapes, refuse, set_cf, set_db};
+use crate::options::{CfOptions, DbOptions, Options};
 
 impl Db {
     /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",
-    /// "64M")]`. An option that is not known, or that cannot change in an open database, or a value that does not fit
-    /// is `InvalidArgument`, and then none of the options changes. The changes end with the database: the next open
-    /// takes the options it is given.
+    /// "64M")]`; those of its tables as `("block_based_table_factory", "{block_size=16K}")`, which tables written from
+    /// then on have.
+    ///
+    /// An option that is not known, or that cannot change in an open database, or a value that does not fit is
+    /// `InvalidArgument`, and then none of the options changes. The changes are in the database's OPTIONS file when
+    /// this returns; if that file cannot be written, the error says so, and the changes hold until the database is
+    /// closed. The next open takes the options it is given: those of the file, if they are loaded
+    /// ([`OptionsLoader`](crate::OptionsLoader)).
     pub fn set_options(&self, options: &[(&str, &str)]) -> Result<()> {
         self.set_options_cf(&self.inner.default_cf, options)
     }
@@ -27,14 +35,16 @@ impl Db {
     pub fn set_options_cf(&self, cf: &impl AsColumnFamilyRef, options: &[(&str, &str)]) -> Result<()> {
         let (db, cf) = (&*self.inner, cf.as_cf());
         db.check_writable()?;
+        let options = owned(options)?;
         // Held throughout: of two changes at once, neither is lost.
+        let turn = db.options_turn.lock();
         let mut state = db.state.lock();
         let Some(c) = state.cfs.get_mut(&cf.id()) else {
             return Err(super::write::dropped(&cf.data));
         };
         let mut changed = CfOptions::clone(&c.cf.options.load());
         let mut notes = Notes::default();
-        set_cf(&mut changed, &owned(options), Allow::Mutable, Escapes::No, &mut notes)?;
+        set_cf(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
         refuse(&notes)?;
         check_cf_options(cf.name(), &changed)?;
         c.scores = level_scores(&c.version, &changed);
@@ -43,10 +53,85 @@ impl Db {
         drop(state);
         db.work.notify_all();
         db.progress.notify_all();
-        Ok(())
+        db.write_options_file(&turn)
+    }
+
+    /// Changes options of the database (RocksDB's `SetDBOptions`): `[("max_background_jobs", "8")]`. Errors, and what
+    /// is stored, as with [`Self::set_options`].
+    ///
+    /// Background threads are started at once, and end when they have done what they are at. `bytes_per_sync`,
+    /// `compaction_readahead_size` and the like hold for jobs that begin afterwards, `wal_bytes_per_sync` from a new
+    /// WAL on, which is begun here.
+    pub fn set_db_options(&self, options: &[(&str, &str)]) -> Result<()> {
+        let db = &*self.inner;
+        db.check_writable()?;
+        let options = owned(options)?;
+        let turn = db.options_turn.lock();
+        let before = db.live.load_full();
+        let mut changed = DbOptions::clone(&before);
+        let mut notes = Notes::default();
+        set_db(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
+        refuse(&notes)?;
+        check_db_options(&changed)?;
+        db.live.store(Arc::new(changed));
+        let now = db.live.load_full();
+        {
+            let state = db.state.lock();
+            db.update_pressure(&state);
+            if now.max_open_files != before.max_open_files {
+                db.count_open_tables(&state);
+            }
+        }
+        // Memtables that hold back WALs are looked at with the next write.
+        db.attention.store(true, Ordering::Release);
+        db.work.notify_all();
+        db.progress.notify_all();
+        if !db.shutdown.load(Ordering::Acquire) {
+            let mut threads = self.threads.lock();
+            threads.retain(|t| !t.is_finished());
+            threads.extend(background::start(&self.inner)?);
+        }
+        if now.wal_bytes_per_sync != before.wal_bytes_per_sync {
+            let _alone = db.lead_alone();
+            db.begin_wal()?;
+        }
+        db.write_options_file(&turn)
+    }
+
+    /// The options of the database and of the default column family as they are now (RocksDB's `GetOptions`).
+    pub fn get_options(&self) -> Options {
+        self.get_options_cf(&self.inner.default_cf)
+    }
+
+    /// The options of the database and of a column family as they are now.
+    pub fn get_options_cf(&self, cf: &impl AsColumnFamilyRef) -> Options {
+        let cf = CfOptions::clone(&cf.as_cf().data.options.load());
+        Options { db: self.get_db_options(), cf }
+    }
+
+    /// The options of the database as they are now (RocksDB's `GetDBOptions`).
+    pub fn get_db_options(&self) -> DbOptions {
+        DbOptions::clone(&self.inner.live())
     }
 }
 
-fn owned(options: &[(&str, &str)]) -> Vec<(String, String)> {
-    options.iter().map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
+impl DbInner {
+    /// Notes the tables that are open, since `max_open_files` bounds them from now on, and closes what is too much.
+    fn count_open_tables(&self, state: &State) {
+        let mut open = self.open_tables.lock();
+        open.clear();
+        if self.live().max_open_files < 0 {
+            return;
+        }
+        let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
+        open.extend(files.filter(|f| f.table.load().is_some()).map(Arc::downgrade));
+        self.close_tables_above_limit(&mut open);
+    }
+}
+
+fn owned(options: &[(&str, &str)]) -> Result<Vec<(String, String)>> {
+    if options.is_empty() {
+        return Err(Error::invalid_argument("no option is given"));
+    }
+    Ok(options.iter().map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect())
 }

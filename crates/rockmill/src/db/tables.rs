@@ -1,7 +1,8 @@
 //! The table cache: opens table files when they are first needed and keeps them open.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rockmill_format::{InternalKeyComparator, filename};
 
@@ -88,19 +89,24 @@ impl DbInner {
     ) -> Result<Arc<TableReader>> {
         let table = self.open_table(file, cmp, cache, self.opts.use_direct_reads)?;
         file.table.store(Some(Arc::clone(&table)));
-        let max_open_files = self.live().max_open_files;
-        if max_open_files >= 0 {
-            let limit = (max_open_files as usize).saturating_sub(RESERVED_FILES).max(1);
+        if self.live().max_open_files >= 0 {
             let mut open = self.open_tables.lock();
             open.push_back(Arc::downgrade(file));
-            while open.len() > limit {
-                // Readers that hold the table go on with it; the file closes when the last of them is done.
-                if let Some(old) = open.pop_front().and_then(|w| w.upgrade()) {
-                    old.table.store(None);
-                }
-            }
+            self.close_tables_above_limit(&mut open);
         }
         Ok(table)
+    }
+
+    /// Closes the oldest of the open tables where there are more than `max_open_files` allows.
+    pub fn close_tables_above_limit(&self, open: &mut VecDeque<Weak<FileMeta>>) {
+        let Ok(max) = usize::try_from(self.live().max_open_files) else { return };
+        let limit = max.saturating_sub(RESERVED_FILES).max(1);
+        while open.len() > limit {
+            // Readers that hold the table go on with it; the file closes when the last of them is done.
+            if let Some(old) = open.pop_front().and_then(|w| w.upgrade()) {
+                old.table.store(None);
+            }
+        }
     }
 }
 

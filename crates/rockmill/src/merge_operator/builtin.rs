@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{MergeOperands, MergeOperator};
+use crate::options::parse;
 
 /// The operator that RocksDB's option strings call `name`: `uint64add`, `stringappend`, `max`, or the names that
 /// tables record, such as `UInt64AddOperator`.
@@ -63,6 +64,16 @@ impl Default for StringAppendOperator {
 impl MergeOperator for StringAppendOperator {
     fn name(&self) -> &str {
         "StringAppendOperator"
+    }
+
+    fn option_text(&self) -> String {
+        match std::str::from_utf8(&self.delimiter) {
+            // A delimiter that is the syntax's own cannot be said.
+            Ok(d) if !d.contains(['{', '}', ';']) && d.trim() == d => {
+                parse::braced([("id", self.name().to_owned()), ("delimiter", parse::escape(d))])
+            }
+            _ => self.name().to_owned(),
+        }
     }
 
     fn full_merge(&self, _key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>> {

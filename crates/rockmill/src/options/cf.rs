@@ -7,6 +7,7 @@ use rockmill_format::comparator::{
 };
 
 use super::declare::declare_options;
+use super::file::Carried;
 use super::parse;
 use super::{BlockBasedOptions, CompressionType, Options};
 use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
@@ -20,11 +21,13 @@ declare_options! {
     /// Order of user keys; its name is stored and checked.
     comparator: Arc<dyn Comparator> = Arc::new(BytewiseComparator), object(|c| c.name().to_owned(), comparator_named);
     /// What merge operands do to values; its name is stored in tables.
-    merge_operator: Option<Arc<dyn MergeOperator>> = None, object(|m| named(m.as_ref().map(|m| m.name())), merge_operator_named);
+    merge_operator: Option<Arc<dyn MergeOperator>> = None, object(merge_operator_text, merge_operator_named);
     /// Asked about values in compactions; before the factory where both are set.
     compaction_filter: Option<SharedFilter> = None, object(|f| named(f.as_ref().map(SharedFilter::name)));
     /// Makes the filters of compactions and flushes.
     compaction_filter_factory: Option<SharedFactory> = None, object(|f| named(f.as_ref().map(|f| f.name())));
+    /// RocksDB's options that a file had, with values that do nothing here: written back, so that RocksDB finds them.
+    carried: Carried = Carried::new(), hidden;
     /// Of block-based tables.
     table: BlockBasedOptions = BlockBasedOptions::default(), part;
     /// Size of a memtable, in bytes.
@@ -93,6 +96,11 @@ pub(crate) fn comparator_named(name: &str) -> Option<Arc<dyn Comparator>> {
         REVERSE_BYTEWISE_NAME => Some(Arc::new(ReverseBytewiseComparator)),
         _ => None,
     }
+}
+
+/// As OPTIONS files have it.
+fn merge_operator_text(operator: &Option<Arc<dyn MergeOperator>>) -> String {
+    operator.as_ref().map_or_else(|| named(None), |o| o.option_text())
 }
 
 /// RocksDB's merge operators as OPTIONS files have them: `uint64add`, `{id=StringAppendOperator;delimiter=,;}`.

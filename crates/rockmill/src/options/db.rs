@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use super::declare::declare_options;
+use super::file::{Carried, RocksDbVersion};
 use super::{Options, RecoveryMode};
 use crate::compaction::MergeEngine;
 use crate::event_listener::Listeners;
@@ -114,6 +115,10 @@ declare_options! {
     write_buffer_manager: Option<WriteBufferManager> = None, hidden;
     /// Bounds the bytes per second of background work, by priority; see [`RateLimiter`].
     rate_limiter: Option<Arc<RateLimiter>> = None, hidden;
+    /// RocksDB's options that a file had, with values that do nothing here: written back, so that RocksDB finds them.
+    carried: Carried = Carried::new(), hidden;
+    /// The RocksDB that wrote them.
+    carried_version: RocksDbVersion = (0, 0, 0), hidden;
     /// Where files are.
     fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default()), hidden;
     /// Source of time.

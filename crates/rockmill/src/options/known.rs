@@ -131,6 +131,13 @@ pub(crate) fn newer(name: &str) -> Option<(&'static str, (u32, u32))> {
     NEWER.iter().find(|(n, ..)| *n == name).map(|&(_, value, version)| (value, version))
 }
 
+/// The first version that reads all of the struct of options `name` with this text.
+pub(crate) fn version_of_nested(name: &str, text: &str) -> (u32, u32, u32) {
+    let Ok(pairs) = super::parse::pairs(text) else { return (0, 0, 0) };
+    let versions = pairs.iter().filter_map(|(inner, _)| newer(&format!("{name}.{inner}")));
+    versions.map(|(_, (major, minor))| (major, minor, 0)).max().unwrap_or((0, 0, 0))
+}
+
 /// A value of a declared option that RocksDB has and Rockmill does not write; and why another is as good.
 pub(crate) fn other_value(name: &str, value: &str) -> Option<&'static str> {
     OTHER_VALUES.iter().find(|(n, values, _)| *n == name && is_one_of(values, value)).map(|&(_, _, why)| why)

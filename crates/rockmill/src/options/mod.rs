@@ -7,7 +7,9 @@ mod cf;
 mod compact;
 mod db;
 pub(crate) mod declare;
+pub(crate) mod file;
 pub(crate) mod known;
+pub(crate) mod load;
 mod operations;
 pub(crate) mod parse;
 mod table;
@@ -22,6 +24,7 @@ pub use rockmill_format::log::RecoveryMode;
 pub use cf::CfOptions;
 pub use compact::{BottommostLevelCompaction, CompactOptions};
 pub use db::DbOptions;
+pub use load::{LoadedOptions, OptionValue, OptionWarning, OptionsLoader};
 pub use table::{BlockBasedIndexType, BlockBasedOptions, DataBlockIndexType};
 pub use write::{FlushOptions, WriteOptions};
 

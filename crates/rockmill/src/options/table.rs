@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::declare::declare_options;
+use super::file::Carried;
 use super::known::{Notes, What};
 use super::parse;
 use super::{ChecksumType, Options};
@@ -55,6 +56,8 @@ declare_options! {
     data_block_index_type: DataBlockIndexType = DataBlockIndexType::BinarySearch, mutable;
     /// Entries per bucket of the data block hash index.
     data_block_hash_table_util_ratio: f64 = 0.75, mutable;
+    /// RocksDB's options that a file had, with values that do nothing here: written back, so that RocksDB finds them.
+    carried: Carried = Carried::new(), hidden;
     /// Where uncompressed blocks are kept; `None` gives each database 32 MiB of its own.
     block_cache: Option<Arc<BlockCache>> = None, hidden;
     /// Keep no blocks.

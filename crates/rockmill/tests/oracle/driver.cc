@@ -6,6 +6,9 @@
 //   cf NAME OPTIONS        a column family and its options
 //   filter CF [flush]      a compaction filter that does what values say (ByValue); with "flush" a factory's, in flushes too
 //   ttl SECONDS            what is opened from here on is a DBWithTTL
+//   load PATH              takes all options from the newest OPTIONS file, which must have no unknown ones
+//   options CF             "option NAME=VALUE" for each option of a family, and of its tables; "options db"
+//   set CF NAME=VALUE      SetOptions; "set db ..." is SetDBOptions
 //   open PATH | open_ro PATH
 //   wopt sync|nowal|default
 //   put CF K V, del CF K, sdel CF K, merge CF K V, delrange CF BEGIN END
@@ -42,6 +45,7 @@
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/backup_engine.h>
+#include <rocksdb/utilities/options_util.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/utilities/db_ttl.h>
 #include <rocksdb/version.h>
@@ -244,6 +248,26 @@ struct Driver {
     return word;
   }
 
+  void Load(const std::string& where) {
+    std::vector<ColumnFamilyDescriptor> descriptors;
+    Check(LoadLatestOptions(config, where, &db_options, &descriptors));
+    families.clear();
+    for (auto& d : descriptors) families[d.name] = d.options;
+  }
+
+  void PrintOptions(const std::string& name) {
+    ConfigOptions lines = config;
+    lines.delimiter = "\noption ";
+    std::string text, table;
+    if (name == "db") {
+      Check(GetStringFromDBOptions(lines, db_options, &text));
+    } else {
+      Check(GetStringFromColumnFamilyOptions(lines, families.at(name), &text));
+      Check(families.at(name).table_factory->GetOptionString(lines, &table));
+    }
+    std::cout << "option " << text << table << '\n';
+  }
+
   std::string Hex(std::istringstream& in) { return FromHex(Word(in)); }
 
   void Run(const std::string& line) {
@@ -280,6 +304,15 @@ struct Driver {
     } else if (command == "ttl") {
       with_ttl = true;
       ttl = std::stoi(Word(in));
+    } else if (command == "load") {
+      Load(Word(in));
+    } else if (command == "options") {
+      PrintOptions(Word(in));
+    } else if (command == "set") {
+      std::string name = Word(in), option = rest();
+      auto at = option.find('=');
+      std::unordered_map<std::string, std::string> change{{option.substr(0, at), option.substr(at + 1)}};
+      Check(name == "db" ? Open().SetDBOptions(change) : Open().SetOptions(Handle(name), change));
     } else if (command == "open") {
       OpenDb(Word(in), false);
     } else if (command == "open_ro") {

@@ -224,6 +224,8 @@ class Driver:
             self.db_texts.append(line[3:].strip())
         elif command == "cf":
             self.families.setdefault(args[0], []).append(" ".join(args[1:]))
+        elif command == "load":
+            Options.load_latest(args[0])  # fails for an option that it does not know
         elif command in ("open", "open_ro"):
             self.open(args[0], command == "open_ro")
         elif command == "wopt":

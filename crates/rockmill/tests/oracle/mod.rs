@@ -195,6 +195,11 @@ impl Answer {
             .collect()
     }
 
+    /// What `options` printed.
+    pub fn options(&self) -> Vec<&str> {
+        self.lines.iter().filter_map(|l| l.strip_prefix("option ")).collect()
+    }
+
     /// What `prop` printed, in order.
     pub fn properties(&self) -> Vec<&str> {
         self.lines.iter().filter_map(|l| l.strip_prefix("prop ")).collect()

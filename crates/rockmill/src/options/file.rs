@@ -1,0 +1,288 @@
+//! OPTIONS files: RocksDB's format, read into names and values, and written.
+//!
+//! ```text
+//! [Version]
+//!   rocksdb_version=7.8.0
+//!   options_file_version=1.1
+//! [DBOptions]
+//!   max_background_jobs=2
+//! [CFOptions "default"]
+//!   write_buffer_size=67108864
+//! [TableOptions/BlockBasedTable "default"]
+//!   block_size=4096
+//! ```
+//!
+//! What is written has only names that every RocksDB since 7.8 knows, and what others have come since then only where
+//! their value is not RocksDB's default; the version then says which RocksDB it takes.
+
+use std::fmt::Write as _;
+
+use super::declare::TextOption;
+use super::known;
+use super::parse::{escape, unescape, without_comment};
+use super::{BlockBasedOptions, CfOptions, DbOptions};
+use crate::error::{Error, Result};
+
+/// A RocksDB version: major, minor, patch.
+pub(crate) type RocksDbVersion = (u32, u32, u32);
+
+/// The oldest RocksDB that reads what is written here.
+const OLDEST: RocksDbVersion = (7, 8, 0);
+
+/// The table factory that Rockmill has.
+const BLOCK_BASED: &str = "BlockBasedTable";
+
+/// Names and values in their order; values with the file's escapes.
+pub(crate) type Entries = Vec<(String, String)>;
+
+/// A column family's sections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FamilyEntries {
+    pub name: String,
+    pub options: Entries,
+    /// The table factory's name and options.
+    pub table: Option<(String, Entries)>,
+}
+
+/// What stands in an OPTIONS file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct OptionsFile {
+    pub rocksdb_version: RocksDbVersion,
+    pub db: Entries,
+    /// `default` first.
+    pub families: Vec<FamilyEntries>,
+}
+
+/// Where the reader is.
+enum Section {
+    None,
+    Version,
+    Db,
+    Family,
+    Table,
+}
+
+impl OptionsFile {
+    /// Reads the text of a file. Errors name the line; the file is for the caller to name.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut out = Self::default();
+        let mut section = Section::None;
+        let (mut has_db, mut has_version) = (false, false);
+        let mut family = 0; // that of the table section
+        for (at, line) in text.lines().enumerate() {
+            let bad = |what: &str| Error::corruption(format!("line {}: {what}", at + 1));
+            let line = without_comment(line);
+            if line.is_empty() {
+                continue;
+            }
+            if let Some(head) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+                let (title, name) = match head.split_once('"') {
+                    Some((title, name)) => {
+                        (title.trim(), unescape(name.strip_suffix('"').ok_or_else(|| bad("a quote is missing"))?))
+                    }
+                    None => (head.trim(), String::new()),
+                };
+                section = match title {
+                    "Version" if has_version => return Err(bad("there are two [Version] sections")),
+                    "Version" => {
+                        has_version = true;
+                        Section::Version
+                    }
+                    "DBOptions" if has_db => return Err(bad("there are two [DBOptions] sections")),
+                    "DBOptions" => {
+                        has_db = true;
+                        Section::Db
+                    }
+                    "CFOptions" => {
+                        out.begin_family(name).map_err(|what| bad(&what))?;
+                        Section::Family
+                    }
+                    _ => {
+                        let Some(factory) = title.strip_prefix("TableOptions/") else {
+                            return Err(bad(&format!("section [{head}] is not known")));
+                        };
+                        let Some(found) = out.families.iter().position(|f| f.name == name) else {
+                            return Err(bad(&format!("table options for column family {name:?}, which is not above")));
+                        };
+                        family = found;
+                        out.families[family].table = Some((factory.to_owned(), Vec::new()));
+                        Section::Table
+                    }
+                };
+                continue;
+            }
+            let Some((name, value)) = line.split_once('=') else { return Err(bad("a name and `=` are expected")) };
+            let (name, value) = (name.trim().to_owned(), value.trim().to_owned());
+            if name.is_empty() {
+                return Err(bad("a name is missing before `=`"));
+            }
+            match section {
+                Section::None => return Err(bad("an option stands before the first section")),
+                Section::Version => out.read_version(&name, &value).map_err(|what| bad(&what))?,
+                Section::Db => out.db.push((name, value)),
+                Section::Family => out.families.last_mut().into_iter().for_each(|f| {
+                    f.options.push((name.clone(), value.clone()));
+                }),
+                Section::Table => out.families[family].table.iter_mut().for_each(|t| {
+                    t.1.push((name.clone(), value.clone()));
+                }),
+            }
+        }
+        if !has_db {
+            return Err(Error::corruption("the section [DBOptions] is missing"));
+        }
+        if out.families.is_empty() {
+            return Err(Error::corruption("the section [CFOptions \"default\"] is missing"));
+        }
+        Ok(out)
+    }
+
+    fn begin_family(&mut self, name: String) -> std::result::Result<(), String> {
+        if self.families.is_empty() != (name == "default") {
+            return Err("the first column family has to be \"default\", and no other".to_owned());
+        }
+        if self.families.iter().any(|f| f.name == name) {
+            return Err(format!("column family {name:?} stands twice"));
+        }
+        self.families.push(FamilyEntries { name, options: Vec::new(), table: None });
+        Ok(())
+    }
+
+    fn read_version(&mut self, name: &str, value: &str) -> std::result::Result<(), String> {
+        let parts: Option<Vec<u32>> = value.split('.').map(|p| p.parse().ok()).collect();
+        let bad = || format!("{name}={value} is no version");
+        let part = |parts: &[u32], i: usize| parts.get(i).copied().unwrap_or(0);
+        match (name, parts) {
+            ("rocksdb_version", Some(p)) if p.len() <= 3 => {
+                self.rocksdb_version = (part(&p, 0), part(&p, 1), part(&p, 2));
+                Ok(())
+            }
+            ("options_file_version", Some(p)) if p.len() <= 2 && part(&p, 0) >= 1 => Ok(()),
+            ("rocksdb_version" | "options_file_version", _) => Err(bad()),
+            _ => Err(format!("{name} is not known in the section [Version]")),
+        }
+    }
+}
+
+/// What goes into a file besides what is declared: options that a file had and that do nothing here.
+pub(crate) type Carried = Vec<(String, String)>;
+
+/// Options as lines, and the RocksDB version that they take.
+struct Lines {
+    text: String,
+    version: RocksDbVersion,
+}
+
+impl Lines {
+    fn section<O>(&mut self, options: &O, table: &[TextOption<O>], more: &[(&str, &str)], carried: &Carried) {
+        let written = table.iter().filter(|o| o.kind.is_in_files());
+        let own = written.filter_map(|o| (o.write)(options).map(|value| (o.name, value)));
+        for (name, value) in own {
+            self.option(name, &value);
+        }
+        for (name, value) in more {
+            self.option(name, value);
+        }
+        for (name, value) in carried.iter().filter(|(n, _)| !table.iter().any(|o| o.name == n)) {
+            self.option(name, value);
+        }
+        self.text.push_str("  \n");
+    }
+
+    fn option(&mut self, name: &str, value: &str) {
+        if let Some((usual, (major, minor))) = known::newer(name) {
+            if usual == value {
+                return;
+            }
+            self.version = self.version.max((major, minor, 0));
+        }
+        self.version = self.version.max(known::version_of_nested(name, value));
+        // Not the colon: it parts the elements of lists. Where a text has one of its own, its writer escapes it.
+        let value = escape(value).replace("\\:", ":");
+        let _ = writeln!(self.text, "  {name}={value}"); // writing to a String cannot fail
+    }
+}
+
+/// The text of a file with these options, the default column family first.
+pub(crate) fn text(db: &DbOptions, families: &[(&str, &CfOptions)]) -> String {
+    let mut lines = Lines { text: String::new(), version: OLDEST };
+    let families_first = families.iter().filter(|f| f.0 == "default");
+    let families = families_first.chain(families.iter().filter(|f| f.0 != "default"));
+    lines.text.push_str("\n[DBOptions]\n");
+    lines.section(db, DbOptions::TEXT, &[], &db.carried);
+    if !db.carried.is_empty() || families.clone().any(|(_, o)| !o.carried.is_empty() || !o.table.carried.is_empty()) {
+        lines.version = lines.version.max(db.carried_version);
+    }
+    for (name, options) in families {
+        let name = escape(name);
+        let _ = writeln!(lines.text, "\n[CFOptions \"{name}\"]");
+        lines.section(*options, CfOptions::TEXT, &[("table_factory", BLOCK_BASED)], &options.carried);
+        let _ = writeln!(lines.text, "[TableOptions/{BLOCK_BASED} \"{name}\"]");
+        lines.section(&options.table, BlockBasedOptions::TEXT, &[], &options.table.carried);
+    }
+    let (major, minor, patch) = lines.version;
+    format!(
+        "# An options file in RocksDB's format, written by Rockmill.\n\n[Version]\n  \
+         rocksdb_version={major}.{minor}.{patch}\n  options_file_version=1.1\n{}",
+        lines.text
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "[Version]\n rocksdb_version=9.8.4\n options_file_version=1.1\n[DBOptions]\n  a=1 # why\n\
+                         [CFOptions \"default\"]\n b = x=y\n [TableOptions/BlockBasedTable \"default\"]\n c=\n\
+                         [CFOptions \"a\\#b\\:\\\\\"\"]\n";
+
+    #[test]
+    fn sections_are_read() {
+        let file = OptionsFile::parse(SMALL).unwrap();
+        assert_eq!(file.rocksdb_version, (9, 8, 4));
+        assert_eq!(file.db, [("a".to_owned(), "1".to_owned())]);
+        assert_eq!(file.families[0].options, [("b".to_owned(), "x=y".to_owned())]);
+        let table = file.families[0].table.as_ref().unwrap();
+        assert_eq!((table.0.as_str(), table.1.as_slice()), ("BlockBasedTable", &[("c".to_owned(), String::new())][..]));
+        assert_eq!(file.families[1].name, "a#b:\\\"");
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        for (text, line) in [
+            ("a=1", 1),
+            ("[DBOptions]\na", 2),
+            ("[DBOptions]\n=1", 2),
+            ("[DBOptions]\n\n[DBOptions]", 3),
+            ("[Version]\nrocksdb_version=x", 2),
+            ("[Version]\nrocksdb_version=1.2.3.4", 2),
+            ("[Version]\noptions_file_version=0.1", 2),
+            ("[Other]", 1),
+            ("[CFOptions \"x\"]", 1),
+            ("[CFOptions \"default\"]\n[CFOptions \"default\"]", 2),
+            ("[TableOptions/BlockBasedTable \"default\"]", 1),
+            ("[CFOptions \"default]", 1),
+        ] {
+            let e = OptionsFile::parse(text).unwrap_err();
+            assert!(e.message().starts_with(&format!("line {line}:")), "{text:?}: {e}");
+        }
+        for text in ["", "[DBOptions]", "[CFOptions \"default\"]"] {
+            assert!(OptionsFile::parse(text).unwrap_err().message().contains("missing"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (mut db, mut cf) = (DbOptions::default(), CfOptions::default());
+        db.max_background_jobs = 7;
+        cf.compression_per_level = vec![super::super::CompressionType::None, super::super::CompressionType::Zstd];
+        let written = text(&db, &[("z\n#1", &cf), ("default", &cf)]);
+        let file = OptionsFile::parse(&written).unwrap();
+        assert_eq!(file.rocksdb_version, OLDEST);
+        let names: Vec<&str> = file.families.iter().map(|f| f.name.as_str()).collect();
+        assert_eq!(names, ["default", "z\n#1"]);
+        assert!(file.db.contains(&("max_background_jobs".to_owned(), "7".to_owned())), "{written}");
+        let levels = ("compression_per_level".to_owned(), "kNoCompression:kZSTD".to_owned());
+        assert!(file.families[0].options.contains(&levels), "{written}");
+    }
+}

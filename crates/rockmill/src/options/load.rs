@@ -1,0 +1,343 @@
+//! Options out of OPTIONS files and option strings.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill_format::comparator::Comparator;
+use rockmill_io::{FileSystem, PosixFileSystem};
+
+use super::declare::{Kind, TextOption};
+use super::file::OptionsFile;
+use super::known::{Note, Notes, Section, What};
+use super::text::{self, Allow, Escapes, Pairs};
+use super::{BlockBasedOptions, CfOptions, DbOptions, Options, parse};
+use crate::db::{ColumnFamilyDescriptor, latest_options_file};
+use crate::error::{Error, ErrorKind, Result};
+use crate::merge_operator::MergeOperator;
+use crate::table::BlockCache;
+
+/// An option of an OPTIONS file that is not what it was there: it has no effect in Rockmill, or names an object that
+/// the caller has to bring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OptionWarning {
+    /// The column family; `None` for options of the database.
+    pub column_family: Option<String>,
+    /// RocksDB's name; dots lead into structs.
+    pub name: String,
+    /// As the file has it.
+    pub value: String,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+impl fmt::Display for OptionWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(cf) = &self.column_family {
+            write!(f, "column family {cf:?}: ")?;
+        }
+        write!(f, "{}={}: {}", self.name, self.value, self.reason)
+    }
+}
+
+/// Options as an OPTIONS file has them.
+#[derive(Debug)]
+pub struct LoadedOptions {
+    /// Of the database, and of the default column family.
+    pub options: Options,
+    /// Every column family with its options, to open the database with.
+    pub column_families: Vec<ColumnFamilyDescriptor>,
+    /// What of the file has no effect, or needs an object that was not given.
+    pub warnings: Vec<OptionWarning>,
+    /// The file.
+    pub path: PathBuf,
+    /// The RocksDB version that the file names.
+    pub rocksdb_version: (u32, u32, u32),
+}
+
+/// Reads OPTIONS files (RocksDB's `LoadLatestOptions` and `LoadOptionsFromFile`).
+///
+/// RocksDB's comparators, merge operators and filters are made from their names; others are given here and found by
+/// their names, or set in what was loaded. An option that asks for what Rockmill cannot do is an error, one that has no
+/// effect here is among the warnings.
+///
+/// ```
+/// # fn main() -> rockmill::Result<()> {
+/// # let dir = std::env::temp_dir().join(format!("rockmill-doc-options-{}", std::process::id()));
+/// # rockmill::Db::destroy(&rockmill::Options::default(), &dir)?;
+/// # drop(rockmill::Db::open_default(&dir)?);
+/// let loaded = rockmill::OptionsLoader::new().load_latest(&dir)?;
+/// let db = rockmill::Db::open_cf_descriptors(&loaded.options, &dir, loaded.column_families)?;
+/// # drop(db);
+/// # rockmill::Db::destroy(&rockmill::Options::default(), &dir)
+/// # }
+/// ```
+#[derive(Default)]
+pub struct OptionsLoader {
+    fs: Option<Arc<dyn FileSystem>>,
+    ignore_unknown_options: bool,
+    cache: Option<Arc<BlockCache>>,
+    comparators: Vec<Arc<dyn Comparator>>,
+    merge_operators: Vec<Arc<dyn MergeOperator>>,
+}
+
+impl fmt::Debug for OptionsLoader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OptionsLoader")
+            .field("ignore_unknown_options", &self.ignore_unknown_options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OptionsLoader {
+    /// A loader that knows RocksDB's own objects and takes no unknown options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes options that neither Rockmill nor any RocksDB it knows has: they are among the warnings then, and errors
+    /// otherwise.
+    pub fn ignore_unknown_options(&mut self, ignore: bool) -> &mut Self {
+        self.ignore_unknown_options = ignore;
+        self
+    }
+
+    /// Reads with this file system, and puts it into the options.
+    pub fn file_system(&mut self, fs: Arc<dyn FileSystem>) -> &mut Self {
+        self.fs = Some(fs);
+        self
+    }
+
+    /// Gives every column family this block cache; files do not say which one it was.
+    pub fn block_cache(&mut self, cache: &Arc<BlockCache>) -> &mut Self {
+        self.cache = Some(Arc::clone(cache));
+        self
+    }
+
+    /// Column families whose comparator has this one's name get it.
+    pub fn comparator(&mut self, comparator: Arc<dyn Comparator>) -> &mut Self {
+        self.comparators.push(comparator);
+        self
+    }
+
+    /// Column families whose merge operator has this one's name get it.
+    pub fn merge_operator(&mut self, operator: Arc<dyn MergeOperator>) -> &mut Self {
+        self.merge_operators.push(operator);
+        self
+    }
+
+    fn fs(&self) -> Arc<dyn FileSystem> {
+        self.fs.clone().unwrap_or_else(|| Arc::new(PosixFileSystem::default()))
+    }
+
+    /// Reads the newest OPTIONS file of the database in `dir`; `NotFound` if it has none.
+    pub fn load_latest(&self, dir: impl AsRef<Path>) -> Result<LoadedOptions> {
+        let dir = dir.as_ref();
+        match latest_options_file(&*self.fs(), dir)? {
+            Some((_, path)) => self.load_file(path),
+            None => Err(Error::new(ErrorKind::NotFound, format!("{}: there is no OPTIONS file", dir.display()))),
+        }
+    }
+
+    /// Reads an OPTIONS file.
+    pub fn load_file(&self, path: impl AsRef<Path>) -> Result<LoadedOptions> {
+        let path = path.as_ref();
+        let in_file = |e: Error| e.context(path.display());
+        let file = read_file(&*self.fs(), path)?;
+        let mut options = Options::default();
+        if let Some(fs) = &self.fs {
+            options.db.fs = Arc::clone(fs);
+        }
+        let mut warnings = Vec::new();
+        let mut notes = Notes::default();
+        text::set_db(&mut options.db, &file.db, Allow::All, Escapes::Yes, &mut notes).map_err(in_file)?;
+        options.db.carried = carried(&notes, &file.db, DbOptions::TEXT);
+        options.db.carried_version = file.rocksdb_version;
+        self.report(notes, None, &mut warnings).map_err(in_file)?;
+        let mut column_families = Vec::new();
+        for family in &file.families {
+            let in_family = |e: Error| in_file(e.context(format_args!("column family {:?}", family.name)));
+            let mut cf = CfOptions::default();
+            let mut notes = Notes::default();
+            let pairs = self.with_objects(&family.options, &mut cf);
+            text::set_cf(&mut cf, &pairs, Allow::All, Escapes::Yes, &mut notes).map_err(in_family)?;
+            cf.carried = carried(&notes, &pairs, CfOptions::TEXT);
+            self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
+            if let Some((factory, entries)) = &family.table {
+                if factory != "BlockBasedTable" {
+                    return Err(in_family(Error::not_supported(format!(
+                        "tables of the factory {factory}: Rockmill has block-based tables"
+                    ))));
+                }
+                let mut notes = Notes::default();
+                text::set_table(&mut cf.table, entries, Allow::All, Escapes::Yes, &mut notes).map_err(in_family)?;
+                cf.table.carried = carried(&notes, entries, BlockBasedOptions::TEXT);
+                self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
+            }
+            if let Some(cache) = &self.cache
+                && !cf.table.no_block_cache
+            {
+                cf.table.set_block_cache(cache);
+            }
+            if column_families.is_empty() {
+                options.cf = cf.clone();
+            }
+            let own = Options { db: options.db.clone(), cf };
+            column_families.push(ColumnFamilyDescriptor::new(&family.name, own));
+        }
+        Ok(LoadedOptions {
+            options,
+            column_families,
+            warnings,
+            path: path.to_owned(),
+            rocksdb_version: file.rocksdb_version,
+        })
+    }
+
+    /// Puts the objects that the caller gave into the options; gives the other options.
+    fn with_objects(&self, pairs: &Pairs, cf: &mut CfOptions) -> Vec<(String, String)> {
+        let mut rest = Vec::new();
+        for (name, value) in pairs {
+            let id = parse::object(&parse::unescape(value)).map(|o| o.0).unwrap_or_default();
+            match name.as_str() {
+                "comparator" if let Some(c) = self.comparators.iter().find(|c| c.name() == id) => {
+                    cf.comparator = Arc::clone(c);
+                }
+                "merge_operator" if let Some(m) = self.merge_operators.iter().find(|m| m.name() == id) => {
+                    cf.merge_operator = Some(Arc::clone(m));
+                }
+                _ => rest.push((name.clone(), value.clone())),
+            }
+        }
+        rest
+    }
+
+    /// Makes warnings and errors of what reading noted.
+    fn report(&self, notes: Notes, family: Option<&str>, warnings: &mut Vec<OptionWarning>) -> Result<()> {
+        for Note { name, value, what } in notes.list {
+            let reason = match what {
+                What::Unknown if !self.ignore_unknown_options => {
+                    let whose = family.map_or_else(String::new, |f| format!("column family {f:?}: "));
+                    return Err(Error::invalid_argument(format!(
+                        "{whose}option {name:?} (with the value {value:?}) is not known; ignore_unknown_options \
+                         passes over it"
+                    )));
+                }
+                What::Unknown => "not known: ignored".to_owned(),
+                What::NoEffect(why) => format!("has no effect: {why}"),
+                What::Object => "not built in: give the object that has this name".to_owned(),
+                What::Refused(why) => {
+                    let whose = family.map_or_else(String::new, |f| format!("column family {f:?}: "));
+                    return Err(Error::not_supported(format!("{whose}{name}={value}: {why}")));
+                }
+            };
+            warnings.push(OptionWarning { column_family: family.map(str::to_owned), name, value, reason });
+        }
+        Ok(())
+    }
+}
+
+/// Reads an OPTIONS file's names and values.
+pub(crate) fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<OptionsFile> {
+    let bytes = fs.read_to_vec(path).map_err(|e| Error::io(format_args!("cannot read {}", path.display()), &e))?;
+    let text =
+        String::from_utf8(bytes).map_err(|e| Error::corruption(format!("{}: not UTF-8: {e}", path.display())))?;
+    OptionsFile::parse(&text).map_err(|e| e.context(path.display()))
+}
+
+/// Options that do nothing here, to be written back: whole structs for what is nested in them.
+fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Vec<(String, String)> {
+    let outer = |n: &Note| n.name.split('.').next().unwrap_or_default().to_owned();
+    let names: Vec<String> = notes.list.iter().filter(|n| matches!(n.what, What::NoEffect(_))).map(outer).collect();
+    let kept = pairs.iter().filter(|(n, _)| names.contains(n) && !table.iter().any(|o| o.name == n));
+    kept.map(|(n, v)| (n.clone(), parse::unescape(v))).collect()
+}
+
+/// An option with its value, as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OptionValue {
+    /// `DBOptions`, `CFOptions` or `TableOptions/BlockBasedTable`: its section in OPTIONS files.
+    pub section: &'static str,
+    /// RocksDB's name.
+    pub name: &'static str,
+    /// As OPTIONS files have it.
+    pub value: String,
+    /// Rockmill's default.
+    pub default: String,
+    /// What it does.
+    pub document: String,
+    /// True if `set_options` or `set_db_options` changes it.
+    pub mutable: bool,
+    /// True if OPTIONS files have it; Rockmill's own options are not in them.
+    pub in_files: bool,
+}
+
+impl Options {
+    /// Changes options by RocksDB's names, given as one text: `write_buffer_size=64M;compression_opts={level=3};
+    /// block_based_table_factory={block_size=16K;filter_policy=bloomfilter:10:false}` (RocksDB's
+    /// `GetOptionsFromString`).
+    ///
+    /// An error for a name that is not known, a value that does not fit, or an option of RocksDB's that would have no
+    /// effect at that value.
+    pub fn from_string(base: &Self, text: &str) -> Result<Self> {
+        Self::from_pairs(base, parse::pairs(text)?)
+    }
+
+    /// As [`Self::from_string`], names and values apart (RocksDB's `GetDBOptionsFromMap` and
+    /// `GetColumnFamilyOptionsFromMap`).
+    pub fn from_pairs<N: Into<String>, V: Into<String>>(
+        base: &Self,
+        pairs: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Self> {
+        let mut out = base.clone();
+        let mut notes = Notes::default();
+        for (name, value) in pairs {
+            let (name, value): (String, String) = (name.into(), value.into());
+            let outer = name.split('.').next().unwrap_or_default();
+            let of_db = DbOptions::TEXT.iter().any(|o| o.name == outer && o.kind.has_text())
+                || (super::known::meaning(Section::Db, outer).is_some()
+                    && !CfOptions::TEXT.iter().any(|o| o.name == outer));
+            let pair = [(name, value)];
+            if of_db {
+                text::set_db(&mut out.db, &pair, Allow::All, Escapes::No, &mut notes)?;
+            } else {
+                text::set_cf(&mut out.cf, &pair, Allow::All, Escapes::No, &mut notes)?;
+            }
+        }
+        match notes.list.into_iter().next() {
+            None => Ok(out),
+            Some(Note { name, value, what }) => Err(match what {
+                What::Unknown => Error::invalid_argument(format!("option {name:?} is not known")),
+                What::Object => Error::invalid_argument(format!("{name}={value}: no such object is built in")),
+                What::NoEffect(why) => Error::not_supported(format!("{name}={value} would have no effect: {why}")),
+                What::Refused(why) => Error::not_supported(format!("{name}={value}: {why}")),
+            }),
+        }
+    }
+
+    /// Every option with its value, in the order of declaration: the database's, the column family's, the tables'.
+    pub fn values(&self) -> Vec<OptionValue> {
+        let base = Self::default();
+        let mut out = Vec::new();
+        add_values(&mut out, "DBOptions", DbOptions::TEXT, &self.db, &base.db);
+        add_values(&mut out, "CFOptions", CfOptions::TEXT, &self.cf, &base.cf);
+        let table = (&self.cf.table, &base.cf.table);
+        add_values(&mut out, "TableOptions/BlockBasedTable", BlockBasedOptions::TEXT, table.0, table.1);
+        out
+    }
+}
+
+fn add_values<O>(out: &mut Vec<OptionValue>, section: &'static str, table: &[TextOption<O>], options: &O, base: &O) {
+    for option in table {
+        let (Some(value), Some(default)) = ((option.write)(options), (option.write)(base)) else { continue };
+        out.push(OptionValue {
+            section,
+            name: option.name,
+            value,
+            default,
+            document: option.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "),
+            mutable: option.kind.is_mutable(),
+            in_files: option.kind.is_in_files() && option.kind != Kind::Own,
+        });
+    }
+}
