@@ -63,6 +63,7 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
         hash_index_util_ratio: None,
         properties: TableProperties::default(),
         path: path.clone(),
+        statistics: None,
     };
 
     let start = Cpu::now();
@@ -85,6 +86,7 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
             cmp: cmp.clone(),
             cache: Some(Arc::clone(&cache)),
             largest_seqno: None,
+            statistics: None,
         };
         Ok::<_, Failure>(TableReader::open(fs.open_random(&path, false)?, options)?)
     };

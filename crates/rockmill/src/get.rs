@@ -80,12 +80,14 @@ pub struct GetContext<'a> {
     pub state: GetState,
     /// Sequence number of the entry that decided.
     pub found_seq: SequenceNumber,
+    /// Entries of the key that were offered.
+    pub offered: u32,
 }
 
 impl<'a> GetContext<'a> {
     /// A lookup that has seen nothing.
     pub fn new(user_key: &'a [u8]) -> Self {
-        Self { user_key, max_covering: 0, state: GetState::NotFound, found_seq: 0 }
+        Self { user_key, max_covering: 0, state: GetState::NotFound, found_seq: 0, offered: 0 }
     }
 
     /// A range tombstone with this sequence number covers the key, in the place about to be searched or a newer one.
@@ -105,6 +107,7 @@ impl<'a> GetContext<'a> {
         let covered = key.sequence < self.max_covering;
         let value_type = if covered { ValueType::RangeDeletion } else { key.value_type };
         self.found_seq = key.sequence;
+        self.offered = self.offered.wrapping_add(1);
         let operands = match std::mem::replace(&mut self.state, GetState::Deleted) {
             GetState::Merge(operands) => Some(operands),
             _ => None,

@@ -255,7 +255,7 @@ mod tests {
             let path = path(file.number());
             TableReader::open(
                 random,
-                TableOpenOptions { path, cmp: self.cmp.clone(), cache: None, largest_seqno: None },
+                TableOpenOptions { path, cmp: self.cmp.clone(), cache: None, largest_seqno: None, statistics: None },
             )
         }
         fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
@@ -287,6 +287,7 @@ mod tests {
                 hash_index_util_ratio: None,
                 properties: TableProperties::default(),
                 path: path(number),
+                statistics: None,
             };
             let file = self.fs.create(&options.path, WriteOptions::default()).unwrap();
             let mut builder = TableBuilder::new(options, file);

@@ -16,6 +16,7 @@ use rockmill_format::key::user_key;
 
 use crate::error::Result;
 use crate::iter::{EmptyIterator, InternalIterator};
+use crate::perf::{self, PerfMetric};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
@@ -205,11 +206,17 @@ impl InternalIterator for MergingIterator {
     }
 
     fn seek(&mut self, target: &[u8]) {
-        self.start(Direction::Forward, |_, iter| iter.seek(target));
+        self.start(Direction::Forward, |_, iter| {
+            perf::count(PerfMetric::SeekChildSeekCount, 1);
+            iter.seek(target);
+        });
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) {
-        self.start(Direction::Reverse, |_, iter| iter.seek_for_prev(target));
+        self.start(Direction::Reverse, |_, iter| {
+            perf::count(PerfMetric::SeekChildSeekCount, 1);
+            iter.seek_for_prev(target);
+        });
     }
 
     #[inline]

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::perf::{self, PerfMetric};
 
 mod builtin;
 
@@ -220,6 +221,7 @@ fn guarded(
     key: &[u8],
     call: impl FnOnce() -> Option<Vec<u8>>,
 ) -> Result<Option<Vec<u8>>> {
+    let _timer = perf::time(PerfMetric::MergeOperatorTimeNanos);
     let merged = catch_unwind(AssertUnwindSafe(call)).map_err(|panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");

@@ -150,6 +150,12 @@ pub fn set_perf_stats(level: PerfStatsLevel) {
     PERF.with(|p| p.level.set(level as u8));
 }
 
+/// True when the calling thread counts.
+#[inline]
+pub(crate) fn counting() -> bool {
+    PERF.with(|p| p.level.get() >= PerfStatsLevel::EnableCount as u8)
+}
+
 /// Adds to a counter of the calling thread, if it counts.
 #[inline]
 pub(crate) fn count(metric: PerfMetric, n: u64) {

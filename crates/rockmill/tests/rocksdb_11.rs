@@ -99,8 +99,11 @@ fn open_tables(dir: &Path) -> Vec<Arc<TableReader>> {
         let path = dir.join(filename::table(number));
         let file = fs.open_random(&path, false).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let largest_seqno = Some(largest_seqno);
-        TableReader::open(file, TableOpenOptions { path, cmp: order.clone(), cache: None, largest_seqno })
-            .unwrap_or_else(|e| panic!("{e}"))
+        TableReader::open(
+            file,
+            TableOpenOptions { path, cmp: order.clone(), cache: None, largest_seqno, statistics: None },
+        )
+        .unwrap_or_else(|e| panic!("{e}"))
     };
     let all: Vec<_> = files.map(|f| open(f.number(), f.entry.largest_seqno)).collect();
     assert!(!all.is_empty(), "{}: no table", dir.display());

@@ -98,6 +98,7 @@ fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
         cmp: job.cf.version.cmp.clone(),
         cache: None,
         largest_seqno: Some(job.file.entry.largest_seqno),
+        statistics: None,
     };
     let table = match TableReader::open(file, options) {
         Ok(table) => table,

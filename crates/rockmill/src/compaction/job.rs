@@ -22,6 +22,7 @@ use super::resolve::{ResolveStats, Resolver};
 use super::tombstones::Tombstones;
 use super::{Compaction, JobContext, JobOutput};
 use crate::error::{Error, ErrorKind, Result};
+use crate::statistics::{Histogram, MaybeStatistics};
 
 /// What one part made.
 #[derive(Default)]
@@ -40,7 +41,9 @@ pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
     };
     let what = || format!("compaction of level {} into level {}", compaction.start_level(), compaction.output_level);
     let mut plan = JobPlan::new(compaction, ctx).map_err(|e| e.context(what()))?;
+    let setup = ctx.db.statistics.start(&*ctx.clock);
     plan.split(threads, ctx).map_err(|e| e.context(what()))?;
+    ctx.db.statistics.stop(Histogram::SubcompactionSetupTime, &*ctx.clock, setup);
     let tombstones = Tombstones::gather(&plan, ctx).map_err(|e| e.context(what()))?;
 
     let created = Created::default();

@@ -23,6 +23,7 @@ use rockmill_format::properties::TableProperties;
 use rockmill_io::{WritableFile, WriteOptions};
 
 use super::JobContext;
+use super::filter::TableFileCreationReason;
 use super::plan::{OutputPlan, Part, Rules};
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
@@ -30,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::options::{BlockBasedIndexType, CfOptions, DataBlockIndexType};
 use crate::range_del::CompactionRangeDel;
 use crate::rate_limiter::LimitedFile;
+use crate::statistics::{Histogram, MeasuredFile};
 use crate::table::{TableBuilder, TableBuilderOptions, TableSummary};
 use crate::version::FileMeta;
 
@@ -276,6 +278,14 @@ fn open_table(ctx: &JobContext, plan: &OutputPlan, created: &Created, lower: Opt
         Some((limit, chunk)) => Box::new(LimitedFile::new(file, limit, chunk)),
         None => file,
     };
+    let (write, sync) = match ctx.events.reason {
+        TableFileCreationReason::Flush => (Histogram::FileWriteFlushMicros, Histogram::TableSyncMicros),
+        TableFileCreationReason::Recovery => (Histogram::FileWriteDbOpenMicros, Histogram::TableSyncMicros),
+        TableFileCreationReason::Compaction => {
+            (Histogram::FileWriteCompactionMicros, Histogram::CompactionOutfileSyncMicros)
+        }
+    };
+    let file = MeasuredFile::wrap(file, ctx.db.statistics.as_ref(), write, sync);
     let builder = TableBuilder::new(table_options(ctx, plan, number, path.clone()), file);
     Ok(Open { builder, number, path, lower })
 }
@@ -294,7 +304,9 @@ fn table_options(ctx: &JobContext, plan: &OutputPlan, number: u64, path: PathBuf
         merge_operator_name: cf.merge_operator.as_ref().map_or_else(String::new, |m| m.name().to_owned()),
         ..TableProperties::default()
     };
-    builder_options(cf, ctx.cmp.clone(), plan.compression, properties, path)
+    let mut options = builder_options(cf, ctx.cmp.clone(), plan.compression, properties, path);
+    options.statistics = ctx.db.statistics.clone();
+    options
 }
 
 /// How a table of a column family with these options is written. `properties` has what the options do not say.
@@ -323,6 +335,7 @@ pub(crate) fn builder_options(
             .then_some(t.data_block_hash_table_util_ratio),
         properties,
         path,
+        statistics: None,
     }
 }
 

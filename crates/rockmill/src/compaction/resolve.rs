@@ -49,6 +49,8 @@ pub struct ResolveStats {
     pub hidden: u64,
     /// Tombstones gone because nothing older exists.
     pub obsolete: u64,
+    /// Of them, those above the bottommost level.
+    pub obsolete_above: u64,
     /// Gone under a range tombstone.
     pub range_deleted: u64,
     /// Merge operands and bases that went into another entry.
@@ -64,6 +66,7 @@ impl ResolveStats {
         self.output_records += o.output_records;
         self.hidden += o.hidden;
         self.obsolete += o.obsolete;
+        self.obsolete_above += o.obsolete_above;
         self.range_deleted += o.range_deleted;
         self.merged += o.merged;
         self.filtered += o.filtered;
@@ -245,6 +248,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
             if value_type == ValueType::Deletion {
                 if seq <= self.earliest_snapshot && self.no_older_data() {
                     self.stats.obsolete += 1;
+                    self.stats.obsolete_above += u64::from(!self.rules.bottommost);
                     self.open_operand = false;
                     self.advance()?;
                     continue;

@@ -24,6 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions};
+use crate::statistics::CountedOperator;
 
 /// RocksDB's split: a quarter of the background jobs, at least one, flush; the rest, at least one, compact.
 pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
@@ -288,12 +289,15 @@ impl DbInner {
 
     pub fn job_context(self: &Arc<Self>, cf: &CfData, job: u64, reason: TableFileCreationReason) -> JobContext {
         let next = Arc::clone(&self.next_file);
+        let mut options = CfOptions::clone(&cf.options.load());
+        let operator = options.merge_operator.as_ref();
+        options.merge_operator = CountedOperator::wrap(operator, self.opts.statistics.as_ref(), false);
         JobContext {
             fs: Arc::clone(&self.opts.fs),
             clock: Arc::clone(&self.opts.clock),
             dir: self.path.clone(),
             db: DbOptions::clone(&self.live()),
-            cf: CfOptions::clone(&cf.options.load()),
+            cf: options,
             cf_id: cf.id,
             cf_name: cf.name.clone(),
             cmp: cf.cmp.clone(),

@@ -373,6 +373,7 @@ impl DbInner {
             t.add_all([
                 (Ticker::CompactionKeyDropNewerEntry, s.dropped.hidden),
                 (Ticker::CompactionKeyDropObsolete, s.dropped.obsolete),
+                (Ticker::CompactionOptimizedDelDropObsolete, s.dropped.obsolete_above),
                 (Ticker::CompactionKeyDropRangeDel, s.dropped.range_deleted),
                 (Ticker::CompactionKeyDropUser, s.dropped.filtered),
             ]);

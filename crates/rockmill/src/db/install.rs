@@ -14,6 +14,7 @@ use super::{CfState, DbInner, State};
 use crate::compaction::strategy::score;
 use crate::error::{Error, Result};
 use crate::event_listener::WriteStallCondition;
+use crate::statistics::{Histogram, MaybeStatistics};
 use crate::version::{FileMeta, ManifestWriter, Version, VersionBuilder};
 
 /// A change of one column family, to be committed.
@@ -146,7 +147,11 @@ impl DbInner {
             // Sequence numbers that a table of this edit may hold are not above this.
             last.last_sequence = Some(last.last_sequence.unwrap_or(0).max(self.last_sequence()));
         }
-        writer.append(edits)
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let done = writer.append(edits);
+        statistics.stop(Histogram::ManifestFileSyncMicros, clock, began);
+        done
     }
 
     /// Writes the present state into a new MANIFEST and points CURRENT at it.

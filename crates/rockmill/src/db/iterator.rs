@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, VALUE_TYPE_FOR_SEEK, append_internal_key};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
+use super::iterator_counts::{IteratorCounts, Move};
 use super::range_view::RangeView;
 use super::super_version::SuperVersion;
 use super::tables::CfTables;
@@ -17,6 +18,8 @@ use crate::iter::InternalIterator;
 use crate::level_iter::LevelIterator;
 use crate::merge_iter::MergingIterator;
 use crate::merge_operator::{self, MergeOperator, OperandList};
+use crate::perf::{self, PerfMetric, Timer};
+use crate::statistics::{Histogram, MaybeStatistics, Started};
 
 /// Entries of one user key stepped over one by one before a seek is tried (RocksDB's
 /// `max_sequential_skip_in_iterations`).
@@ -67,6 +70,7 @@ pub struct DbRawIterator<'a> {
     /// Bytes at the end of each value that are the time of its writing.
     stamp_len: usize,
     status: Result<()>,
+    counts: IteratorCounts,
     /// Keeps what `iter` reads alive, and the database open.
     _pin: (Arc<SuperVersion>, &'a DbInner),
 }
@@ -131,6 +135,7 @@ impl DbInner {
             target: Vec::new(),
             stamp_len: if self.with_ttl { ttl::STAMP_LEN } else { 0 },
             status: Ok(()),
+            counts: IteratorCounts::new(self.opts.statistics.as_ref()),
             _pin: (current, self),
         }
     }
@@ -200,6 +205,7 @@ impl DbRawIterator<'_> {
 
     /// To the first key.
     pub fn seek_to_first(&mut self) {
+        let began = self.begin_seek();
         self.restart(Direction::Forward);
         match self.lower.take() {
             Some(lower) => {
@@ -209,10 +215,12 @@ impl DbRawIterator<'_> {
             None => self.iter.seek_to_first(),
         }
         self.find_next(false);
+        self.sought(began);
     }
 
     /// To the last key.
     pub fn seek_to_last(&mut self) {
+        let began = self.begin_seek();
         self.restart(Direction::Reverse);
         match self.upper.take() {
             Some(upper) => {
@@ -223,10 +231,12 @@ impl DbRawIterator<'_> {
             None => self.iter.seek_to_last(),
         }
         self.find_prev();
+        self.sought(began);
     }
 
     /// To the first key at or after `key`.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        let began = self.begin_seek();
         self.restart(Direction::Forward);
         let key = key.as_ref();
         match self.lower.take() {
@@ -239,6 +249,7 @@ impl DbRawIterator<'_> {
             None => self.seek_internal(key, self.seq),
         }
         self.find_next(false);
+        self.sought(began);
     }
 
     /// To the last key at or before `key`.
@@ -247,11 +258,13 @@ impl DbRawIterator<'_> {
         if self.upper.as_ref().is_some_and(|u| self.cmp.compare_user(key, u).is_ge()) {
             return self.seek_to_last();
         }
+        let began = self.begin_seek();
         self.restart(Direction::Reverse);
         self.target.clear();
         append_internal_key(&mut self.target, key, 0, ValueType::Deletion);
         self.iter.seek_for_prev(&self.target);
         self.find_prev();
+        self.sought(began);
     }
 
     /// To the next key.
@@ -271,6 +284,7 @@ impl DbRawIterator<'_> {
             self.iter.next();
         }
         self.find_next(true);
+        self.counts.moved(Move::Next, self.found_bytes());
     }
 
     /// To the key before.
@@ -284,6 +298,27 @@ impl DbRawIterator<'_> {
             self.seek_before(&key);
         }
         self.find_prev();
+        self.counts.moved(Move::Prev, self.found_bytes());
+    }
+
+    /// A seek begins. Gives what [`Self::sought`] takes.
+    #[inline]
+    fn begin_seek(&self) -> (Started, Timer) {
+        (self.counts.statistics().start_now(), perf::time(PerfMetric::SeekInternalSeekTime))
+    }
+
+    /// A seek is done.
+    #[inline]
+    fn sought(&mut self, (began, timer): (Started, Timer)) {
+        drop(timer);
+        self.counts.statistics().stop_now(Histogram::DbSeek, began);
+        self.counts.moved(Move::Seek, self.found_bytes());
+    }
+
+    /// Bytes of the entry that a call came to.
+    #[inline]
+    fn found_bytes(&self) -> Option<usize> {
+        self.valid.then(|| self.current_key().len() + self.current_value().len())
     }
 
     fn restart(&mut self, direction: Direction) {
@@ -320,6 +355,7 @@ impl DbRawIterator<'_> {
     }
 
     fn find_next_entry(&mut self, mut skipping: bool) {
+        let _timer = perf::time(PerfMetric::FindNextUserEntryTime);
         self.valid = false;
         self.saved = false;
         let mut skipped = 0;
@@ -334,8 +370,10 @@ impl DbRawIterator<'_> {
             }
             if skipping && self.cmp.compare_user(user_key, &self.saved_key).is_le() {
                 skipped += 1;
+                self.counts.passed += 1;
                 if skipped > SKIPS_MAX {
                     skipped = 0;
+                    self.counts.reseek();
                     let key = std::mem::take(&mut self.saved_key);
                     self.seek_internal(&key, 0);
                     self.saved_key = key;
@@ -350,8 +388,10 @@ impl DbRawIterator<'_> {
             }
             if parsed.sequence > self.seq {
                 skipped += 1;
+                self.counts.passed_recent += 1;
                 if skipped > SKIPS_MAX {
                     skipped = 0;
+                    self.counts.reseek();
                     let key = user_key.to_vec();
                     self.seek_internal(&key, self.seq);
                 } else {
@@ -372,6 +412,10 @@ impl DbRawIterator<'_> {
                 }
                 ValueType::Merge if !covered && !filtered => return self.merge_forward(),
                 ValueType::Value | ValueType::Merge | ValueType::Deletion | ValueType::SingleDeletion => {
+                    self.counts.passed += 1;
+                    if parsed.value_type != ValueType::Value {
+                        self.counts.passed_deletes += 1;
+                    }
                     self.saved_key.clear();
                     self.saved_key.extend_from_slice(user_key);
                     skipping = true;
@@ -403,7 +447,10 @@ impl DbRawIterator<'_> {
                 Err(e) => return self.fail(e),
             }
             match parsed.value_type {
-                ValueType::Merge => self.operands.push(self.iter.value()),
+                ValueType::Merge => {
+                    self.counts.merged += 1;
+                    self.operands.push(self.iter.value());
+                }
                 ValueType::Value => {
                     has_base = true;
                     break;
@@ -486,6 +533,8 @@ impl DbRawIterator<'_> {
                         self.operands.push(self.iter.value());
                     }
                     ValueType::Value | ValueType::Merge | ValueType::Deletion | ValueType::SingleDeletion => {
+                        self.counts.passed += 1;
+                        self.counts.passed_deletes += u64::from(parsed.value_type != ValueType::Value);
                         candidate = None;
                     }
                     other => return self.fail(in_file(&*self.iter, unexpected(other))),

@@ -30,6 +30,7 @@ mod events;
 pub(crate) mod ingest;
 mod install;
 mod iterator;
+mod iterator_counts;
 mod manual;
 mod memory_usage;
 mod open;

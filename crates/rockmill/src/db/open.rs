@@ -37,6 +37,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::info_log::{InfoLog, log_error, log_info};
 use crate::options::{CfOptions, DbOptions, Options};
+use crate::statistics::{CountedOperator, Statistics};
 use crate::table::BlockCache;
 use crate::version::{
     ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, recover_manifest,
@@ -221,7 +222,15 @@ impl Db {
                 ..VersionEdit::default()
             }],
         )?;
-        let c = new_cf_state(id, name.to_owned(), options, cmp, version, wal, db.write_buffers.as_ref());
+        let c = new_cf_state(
+            id,
+            name.to_owned(),
+            options,
+            cmp,
+            version,
+            wal,
+            (db.write_buffers.as_ref(), db.opts.statistics.as_ref()),
+        );
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);
@@ -449,7 +458,18 @@ fn finish_open(
         let mut state = db.state.lock();
         state.max_column_family += 1;
         let id = state.max_column_family;
-        state.cfs.insert(id, new_cf_state(id, name.clone(), options, cmp, version, 0, db.write_buffers.as_ref()));
+        state.cfs.insert(
+            id,
+            new_cf_state(
+                id,
+                name.clone(),
+                options,
+                cmp,
+                version,
+                0,
+                (db.write_buffers.as_ref(), db.opts.statistics.as_ref()),
+            ),
+        );
     }
     let identity = db.path.join(filename::IDENTITY);
     if new || !db.opts.fs.exists(&identity).unwrap_or(false) {
@@ -555,7 +575,15 @@ pub(super) fn assemble(
         let cmp = version.cmp.clone();
         cfs.insert(
             id,
-            new_cf_state(id, name.to_owned(), o, cmp, Arc::new(version), log_number, write_buffers.as_ref()),
+            new_cf_state(
+                id,
+                name.to_owned(),
+                o,
+                cmp,
+                Arc::new(version),
+                log_number,
+                (write_buffers.as_ref(), options.db.statistics.as_ref()),
+            ),
         );
     };
     match recovered {
@@ -649,7 +677,7 @@ fn new_cf_state(
     cmp: InternalKeyComparator,
     version: Arc<Version>,
     log_number: u64,
-    manager: Option<&WriteBufferManager>,
+    (manager, statistics): (Option<&WriteBufferManager>, Option<&Arc<Statistics>>),
 ) -> CfState {
     let mem = new_memtable(1, &cmp, &options, manager);
     let current = SuperVersion { mem: Arc::clone(&mem), imm: Vec::new(), version: Arc::clone(&version) };
@@ -659,7 +687,7 @@ fn new_cf_state(
         cf: Arc::new(CfData {
             id,
             name,
-            merge_operator: options.merge_operator.clone(),
+            merge_operator: CountedOperator::wrap(options.merge_operator.as_ref(), statistics, true),
             options: ArcSwap::from_pointee(options),
             cmp,
             current: ArcSwap::from_pointee(current),

@@ -10,7 +10,9 @@ use super::column_family::CfData;
 use super::super_version::SuperVersion;
 use super::{AsColumnFamilyRef, Db, DbInner, Snapshot};
 use crate::error::Result;
-use crate::get::{GetContext, PinnedValue};
+use crate::get::{GetContext, GetState, PinnedValue};
+use crate::perf::{self, PerfMetric};
+use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::table::{TableReadOptions, TableReader};
 use crate::version::FileMeta;
 
@@ -132,10 +134,34 @@ impl LookupKey {
 impl DbInner {
     /// The value of `key` as `options` see it.
     pub fn get(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
+        if self.opts.statistics.is_none() && !perf::counting() {
+            return self.get_uncounted(cf, key, options);
+        }
+        self.get_counted(cf, key, options)
+    }
+
+    /// A lookup that is one of several, or of which nobody keeps count.
+    #[inline]
+    fn get_uncounted(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
         let current = cf.current.load();
         // After the version: a sequence number read before it could be older than what a compaction kept.
         let seq = options.snapshot.unwrap_or_else(|| self.last_sequence());
         self.get_in(cf, &current, key, seq, options)
+    }
+
+    fn get_counted(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let found = self.get_uncounted(cf, key, options);
+        statistics.stop(Histogram::DbGet, clock, began);
+        statistics.add(Ticker::NumberKeysRead, 1);
+        if let Ok(Some(value)) = &found {
+            let bytes = value.as_slice().len() as u64;
+            statistics.add(Ticker::BytesRead, bytes);
+            statistics.record(Histogram::BytesPerRead, bytes);
+            perf::count(PerfMetric::GetReadBytes, bytes);
+        }
+        found
     }
 
     pub fn get_in(
@@ -149,15 +175,24 @@ impl DbInner {
         let lookup = LookupKey::new(key, seq);
         let ikey = lookup.as_bytes();
         let mut ctx = GetContext::new(key);
-        current.mem.get(ikey, &mut ctx);
-        for imm in &current.imm {
-            if ctx.is_done() {
-                break;
+        {
+            let _timer = perf::time(PerfMetric::GetFromMemtableTime);
+            current.mem.get(ikey, &mut ctx);
+            perf::count(PerfMetric::GetFromMemtableCount, 1);
+            for imm in &current.imm {
+                if ctx.is_done() {
+                    break;
+                }
+                imm.get(ikey, &mut ctx);
+                perf::count(PerfMetric::GetFromMemtableCount, 1);
             }
-            imm.get(ikey, &mut ctx);
         }
-        if !ctx.is_done() {
+        if ctx.is_done() {
+            self.opts.statistics.add(Ticker::MemtableHit, 1);
+        } else {
+            let _timer = perf::time(PerfMetric::GetFromOutputFilesTime);
             self.get_from_tables(cf, current, ikey, options.table(), &mut ctx)?;
+            self.opts.statistics.add(Ticker::MemtableMiss, 1);
         }
         let value = ctx.finish(cf.merge_operator.as_deref())?;
         match value {
@@ -182,6 +217,7 @@ impl DbInner {
             if inside {
                 self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
                 if ctx.is_done() {
+                    self.count_hit(Ticker::GetHitL0, ctx);
                     return Ok(());
                 }
             }
@@ -199,6 +235,7 @@ impl DbInner {
                 }
                 self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
                 if ctx.is_done() {
+                    self.count_hit(if level == 1 { Ticker::GetHitL1 } else { Ticker::GetHitL2AndUp }, ctx);
                     return Ok(());
                 }
                 if cf.cmp.compare_user(f.largest_user_key(), key).is_ne() {
@@ -208,6 +245,32 @@ impl DbInner {
             }
         }
         Ok(())
+    }
+
+    fn count_multi_get(&self, values: &[Result<Option<Vec<u8>>>]) {
+        if self.opts.statistics.is_none() && !perf::counting() {
+            return;
+        }
+        let found = || values.iter().filter_map(|v| v.as_ref().ok()?.as_ref());
+        let bytes = found().map(|v| v.len() as u64).sum();
+        perf::count(PerfMetric::MultigetReadBytes, bytes);
+        if let Some(s) = &self.opts.statistics {
+            s.add_all([
+                (Ticker::NumberMultigetCalls, 1),
+                (Ticker::NumberMultigetKeysRead, values.len() as u64),
+                (Ticker::NumberMultigetKeysFound, found().count() as u64),
+                (Ticker::NumberMultigetBytesRead, bytes),
+            ]);
+            s.record(Histogram::BytesPerMultiget, bytes);
+        }
+    }
+
+    /// A table gave the value, not only a tombstone.
+    #[inline]
+    fn count_hit(&self, ticker: Ticker, ctx: &GetContext<'_>) {
+        if self.opts.statistics.is_some() && matches!(ctx.state, GetState::Found(_) | GetState::MergeDone(..)) {
+            self.opts.statistics.add(ticker, 1);
+        }
     }
 
     #[inline]
@@ -309,6 +372,8 @@ impl Db {
         keys: impl IntoIterator<Item = (&'c C, K)>,
         options: &ReadOptions,
     ) -> Vec<Result<Option<Vec<u8>>>> {
+        let statistics = &self.inner.opts.statistics;
+        let began = statistics.start(&*self.inner.opts.clock);
         let keys: Vec<(&C, K)> = keys.into_iter().collect();
         // A secondary's snapshots hold nothing back: there, nothing may change meanwhile.
         let _still = self.inner.is_secondary().then(|| self.inner.catching_up.read());
@@ -328,8 +393,11 @@ impl Db {
         let mut values: Vec<Result<Option<Vec<u8>>>> = (0..keys.len()).map(|_| Ok(None)).collect();
         for i in order {
             let (cf, key) = &keys[i];
-            values[i] = self.read(*cf, key.as_ref(), &options).map(|v| v.map(PinnedValue::into_vec));
+            let found = self.inner.get_uncounted(&cf.as_cf().data, key.as_ref(), &options);
+            values[i] = found.map(|v| v.map(PinnedValue::into_vec));
         }
+        statistics.stop(Histogram::DbMultiget, &*self.inner.opts.clock, began);
+        self.inner.count_multi_get(&values);
         values
     }
 

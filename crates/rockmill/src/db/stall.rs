@@ -162,11 +162,12 @@ impl WriteController {
     }
 
     /// Makes the leader of a group of `bytes` sleep off what the group owes.
-    pub fn delay(&self, bytes: u64, clock: &dyn Clock) {
+    /// Gives the microseconds slept.
+    pub fn delay(&self, bytes: u64, clock: &dyn Clock) -> u64 {
         let owe = bytes * self.delay_ns_per_kib.load(Ordering::Relaxed) / 1024;
         let owed = self.owed_ns.fetch_add(owe, Ordering::Relaxed) + owe;
         if owed < SLEEP_NS_MIN {
-            return;
+            return 0;
         }
         let before = clock.monotonic_nanos();
         clock.sleep(Duration::from_nanos(owed.min(SLEEP_NS_MAX)));
@@ -174,6 +175,7 @@ impl WriteController {
         let slept = clock.monotonic_nanos().saturating_sub(before);
         self.delayed_micros.fetch_add(slept / 1000, Ordering::Relaxed);
         let _ = self.owed_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |o| Some(o.saturating_sub(slept)));
+        slept / 1000
     }
 }
 

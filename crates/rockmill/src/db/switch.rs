@@ -9,12 +9,15 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_io::WriteOptions as FileWriteOptions;
 
 use super::stall::StallReason;
+use super::stats::count;
 use super::wal::{WalKind, WalWriter};
 use super::{DbInner, ImmTable, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, WriteOptions};
+use crate::perf::{self, PerfMetric};
+use crate::statistics::{Histogram, Ticker};
 use crate::write_buffer_manager::WriteBufferManager;
 
 /// How long a stopped writer waits before it looks again by itself.
@@ -23,6 +26,7 @@ const STOP_WAIT: Duration = Duration::from_millis(100);
 impl DbInner {
     /// Reports a background error, switches full memtables, waits while writers are stopped, sleeps off delay.
     pub fn make_room(&self, options: &WriteOptions, bytes: u64) -> Result<()> {
+        let _timer = perf::time(PerfMetric::WriteDelayTime);
         loop {
             self.attention.store(false, Ordering::Release);
             let (full, stop, victim) = {
@@ -64,6 +68,7 @@ impl DbInner {
                 }
                 let waited = self.opts.clock.monotonic_nanos().saturating_sub(before) / 1000;
                 self.controller.stopped_micros.fetch_add(waited, Ordering::Relaxed);
+                self.count_stall(waited);
                 continue;
             }
             if full.is_empty() {
@@ -88,9 +93,21 @@ impl DbInner {
                 let reason = self.controller.reason().name();
                 return Err(Error::new(ErrorKind::Incomplete, format!("write stall: too many {reason}")));
             }
-            self.controller.delay(bytes, &*self.opts.clock);
+            let slept = self.controller.delay(bytes, &*self.opts.clock);
+            if slept > 0 {
+                self.count_stall(slept);
+            }
         }
         Ok(())
+    }
+
+    /// A writer waited or was delayed.
+    fn count_stall(&self, micros: u64) {
+        count(&self.stats.stall_micros, micros);
+        if let Some(s) = &self.opts.statistics {
+            s.add(Ticker::StallMicros, micros);
+            s.record_time(Histogram::WriteStall, micros);
+        }
     }
 
     /// Column families whose memtable is full, or holds back WALs that have grown too large together.

@@ -9,6 +9,8 @@ use rockmill_format::{InternalKeyComparator, filename};
 use super::DbInner;
 use crate::compaction::TableSource;
 use crate::error::{Error, Result};
+use crate::perf::{self, PerfMetric};
+use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::table::{BlockCache, TableOpenOptions, TableReader};
 use crate::version::FileMeta;
 
@@ -61,6 +63,7 @@ impl DbInner {
             cmp: cmp.clone(),
             cache: cache.cloned(),
             largest_seqno: Some(file.entry.largest_seqno),
+            statistics: self.opts.statistics.clone(),
         };
         let cache_id = cache.map(|c| *file.cache_id.get_or_init(|| c.new_id()));
         TableReader::open_as(f, options, cache_id)
@@ -87,7 +90,12 @@ impl DbInner {
         cmp: &InternalKeyComparator,
         cache: Option<&Arc<BlockCache>>,
     ) -> Result<Arc<TableReader>> {
-        let table = self.open_table(file, cmp, cache, self.opts.use_direct_reads)?;
+        let _timer = perf::time(PerfMetric::FindTableNanos);
+        self.opts.statistics.add(Ticker::NoFileOpens, 1);
+        let began = self.opts.statistics.start_now();
+        let opened = self.open_table(file, cmp, cache, self.opts.use_direct_reads);
+        self.opts.statistics.stop_now(Histogram::TableOpenIoMicros, began);
+        let table = opened.inspect_err(|_| self.opts.statistics.add(Ticker::NoFileErrors, 1))?;
         file.table.store(Some(Arc::clone(&table)));
         if self.live().max_open_files >= 0 {
             let mut open = self.open_tables.lock();

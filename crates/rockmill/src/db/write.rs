@@ -24,6 +24,8 @@ use super::{AsColumnFamilyRef, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::options::WriteOptions;
+use crate::perf::{self, PerfMetric};
+use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 
 /// Bytes of batches in one group at most (RocksDB's `max_write_batch_group_size_bytes`).
 const GROUP_BYTES_MAX: usize = 1 << 20;
@@ -202,6 +204,14 @@ impl DbInner {
 
     /// Writes a batch whose records are known to be sound. The batch is given back, with its sequence number set.
     pub fn write_rep(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let done = self.write_timed(rep, options);
+        statistics.stop(Histogram::DbWrite, clock, began);
+        done
+    }
+
+    fn write_timed(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
         if options.low_pri && self.controller.is_behind() {
             if options.no_slowdown {
                 return Err(Error::new(ErrorKind::Incomplete, "low priority write stall: compaction is behind"));
@@ -245,7 +255,9 @@ impl DbInner {
             next += u64::from(rep.count());
         }
         let sync = options.sync || members.iter().any(|m| m.options.sync);
+        let timer = perf::time(PerfMetric::WriteWalTime);
         let logged = self.log_group(own, &members, options.disable_wal, sync);
+        drop(timer);
         if let Err(e) = &logged {
             for m in &members {
                 *m.result.lock() = Err(e.clone());
@@ -254,6 +266,7 @@ impl DbInner {
             self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
             return logged;
         }
+        let timer = perf::time(PerfMetric::WriteMemtableTime);
         let parallel = self.opts.allow_concurrent_memtable_write && !members.is_empty();
         if parallel {
             // The leader counts itself, so that the group cannot end before it has woken everybody.
@@ -274,6 +287,7 @@ impl DbInner {
                 self.insert_batch(&rep, rep.sequence());
             }
         }
+        drop(timer);
         self.count_group(own, &members, next - first);
         // Release: a reader that sees this number sees every entry up to it.
         self.last_sequence.store(next - 1, Ordering::Release);
@@ -285,6 +299,15 @@ impl DbInner {
 
     fn count_group(&self, own: &BatchRep, members: &[Arc<Slot>], keys: u64) {
         let bytes = own.len_bytes() + members.iter().map(|m| m.bytes).sum::<usize>();
+        if let Some(s) = &self.opts.statistics {
+            s.add_all([
+                (Ticker::NumberKeysWritten, keys),
+                (Ticker::BytesWritten, bytes as u64),
+                (Ticker::WriteDoneBySelf, 1),
+                (Ticker::WriteDoneByOther, members.len() as u64),
+            ]);
+            s.record(Histogram::BytesPerWrite, bytes as u64);
+        }
         count(&self.stats.keys_written, keys);
         count(&self.stats.bytes_written, bytes as u64);
         count(&self.stats.writes_by_self, 1);
@@ -315,9 +338,18 @@ impl DbInner {
         count(&self.stats.write_groups, 1);
         count(&self.stats.writes_with_wal, members.len() as u64 + 1);
         self.wal.set_size(current.size());
+        if let Some(s) = &self.opts.statistics {
+            let bytes = own.len_bytes() + members.iter().map(|m| m.bytes).sum::<usize>();
+            let writes = members.len() as u64 + 1;
+            s.add_all([(Ticker::WalFileBytes, bytes as u64), (Ticker::WriteWithWal, writes)]);
+        }
         if sync {
+            let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+            let began = statistics.start(clock);
             self.wal.sync_left()?;
             current.sync()?;
+            statistics.stop(Histogram::WalFileSyncMicros, clock, began);
+            statistics.add(Ticker::WalFileSynced, 1);
             count(&self.stats.wal_syncs, 1);
         }
         current.acknowledge();
@@ -572,7 +604,13 @@ impl DbInner {
         let Some(current) = wal.as_mut() else {
             return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
         };
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
         let done = if sync { self.wal.sync_left().and_then(|()| current.sync()) } else { current.flush() };
+        if sync && done.is_ok() {
+            statistics.stop(Histogram::WalFileSyncMicros, clock, began);
+            statistics.add(Ticker::WalFileSynced, 1);
+        }
         drop(wal);
         match &done {
             Err(e) => self.set_background_error(

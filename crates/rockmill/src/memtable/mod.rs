@@ -13,6 +13,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 use crate::error::Result;
 use crate::get::{GetContext, ValueSource};
 use crate::iter::InternalIterator;
+use crate::perf::{self, PerfMetric};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::write_buffer_manager::WriteBufferManager;
 use arena::{CachePadded, shard_count, thread_slot};
@@ -233,16 +234,22 @@ impl InternalIterator for MemTableIterator {
         self.cursor.set(|list, _| list.last());
     }
     fn seek(&mut self, target: &[u8]) {
+        let _timer = perf::time(PerfMetric::SeekOnMemtableTime);
+        perf::count(PerfMetric::SeekOnMemtableCount, 1);
         self.cursor.set(|list, _| list.seek(target));
     }
     fn seek_for_prev(&mut self, target: &[u8]) {
+        let _timer = perf::time(PerfMetric::SeekOnMemtableTime);
+        perf::count(PerfMetric::SeekOnMemtableCount, 1);
         self.cursor.set(|list, _| list.seek_for_prev(target));
     }
     #[inline]
     fn next(&mut self) {
+        perf::count(PerfMetric::NextOnMemtableCount, 1);
         self.cursor.set(|_, at| at.and_then(|e| e.next()));
     }
     fn prev(&mut self) {
+        perf::count(PerfMetric::PrevOnMemtableCount, 1);
         self.cursor.set(|list, at| at.and_then(|e| list.before(e.key())));
     }
     #[inline]

@@ -4,7 +4,9 @@
 //! When on, threads are spread over shards, so that threads on different cores write different cache lines; readers
 //! sum the shards. Counts are exact in sum and not ordered with anything else.
 
+mod file;
 mod histogram;
+mod merge;
 mod names;
 
 use std::cell::Cell;
@@ -14,7 +16,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use rockmill_io::Clock;
 
+pub(crate) use file::MeasuredFile;
 pub use histogram::HistogramData;
+pub(crate) use merge::CountedOperator;
 pub use names::{Histogram, NameParseError, Ticker};
 
 use histogram::{Cells, Summed};
@@ -262,12 +266,29 @@ pub(crate) trait MaybeStatistics {
         }
     }
 
+    /// The same by the system's clock, where there is no other.
+    #[inline]
+    fn start_now(&self) -> Started {
+        match self.statistics() {
+            Some(s) if s.collects(StatsLevel::ExceptDetailedTimers) => Started(Some(crate::perf::now_nanos())),
+            _ => Started(None),
+        }
+    }
+
     /// The same for what RocksDB calls detailed: times measured so often that measuring costs.
     #[inline]
-    fn start_detailed(&self, clock: &dyn Clock) -> Started {
+    fn start_detailed(&self) -> Started {
         match self.statistics() {
-            Some(s) if s.collects(StatsLevel::ExceptTimeForMutex) => Started(Some(clock.monotonic_nanos())),
+            Some(s) if s.collects(StatsLevel::ExceptTimeForMutex) => Started(Some(crate::perf::now_nanos())),
             _ => Started(None),
+        }
+    }
+
+    /// Adds the microseconds since [`Self::start_now`] to a histogram.
+    #[inline]
+    fn stop_now(&self, histogram: Histogram, started: Started) {
+        if let (Some(s), Some(before)) = (self.statistics(), started.0) {
+            s.record_time(histogram, crate::perf::now_nanos().saturating_sub(before) / 1000);
         }
     }
 
@@ -279,11 +300,11 @@ pub(crate) trait MaybeStatistics {
         }
     }
 
-    /// Adds the nanoseconds since to a histogram.
+    /// Adds the nanoseconds since [`Self::start_detailed`] to a histogram.
     #[inline]
-    fn stop_nanos(&self, histogram: Histogram, clock: &dyn Clock, started: Started) {
+    fn stop_nanos(&self, histogram: Histogram, started: Started) {
         if let (Some(s), Some(before)) = (self.statistics(), started.0) {
-            s.record_time(histogram, clock.monotonic_nanos().saturating_sub(before));
+            s.record_time(histogram, crate::perf::now_nanos().saturating_sub(before));
         }
     }
 }

@@ -127,8 +127,6 @@ named! {
         CompactionKeyDropRangeDel("rocksdb.compaction.key.drop.range_del"),
         /// Entries that a compaction filter dropped.
         CompactionKeyDropUser("rocksdb.compaction.key.drop.user"),
-        /// Range tombstones dropped because nothing older exists.
-        CompactionRangeDelDropObsolete("rocksdb.compaction.range_del.drop.obsolete"),
         /// Tombstones dropped above the bottommost level because no deeper file holds the key.
         CompactionOptimizedDelDropObsolete("rocksdb.compaction.optimized.del.drop.obsolete"),
         /// Compactions given up because there was no room on the disk.
@@ -231,8 +229,6 @@ named! {
         BytesDecompressedTo("rocksdb.bytes.decompressed.to"),
         /// Nanoseconds in merge operators.
         MergeOperationTotalTime("rocksdb.merge.operation.time.nanos"),
-        /// Nanoseconds in compaction filters.
-        FilterOperationTotalTime("rocksdb.filter.operation.time.nanos"),
         /// CPU microseconds of compactions.
         CompactionCpuTotalTime("rocksdb.compaction.total.time.cpu_micros"),
         /// Lookups that the row cache answered.
@@ -269,14 +265,6 @@ named! {
         BackupReadBytes("rocksdb.backup.read.bytes"),
         /// Bytes that backups wrote.
         BackupWriteBytes("rocksdb.backup.write.bytes"),
-        /// Bytes read from tables of the last level.
-        LastLevelReadBytes("rocksdb.last.level.read.bytes"),
-        /// Reads of tables of the last level.
-        LastLevelReadCount("rocksdb.last.level.read.count"),
-        /// Bytes read from tables of other levels.
-        NonLastLevelReadBytes("rocksdb.non.last.level.read.bytes"),
-        /// Reads of tables of other levels.
-        NonLastLevelReadCount("rocksdb.non.last.level.read.count"),
         /// Block checksums verified.
         BlockChecksumComputeCount("rocksdb.block.checksum.compute.count"),
         /// Blocks whose checksum was wrong.
@@ -327,8 +315,6 @@ named! {
         ReadBlockCompactionMicros("rocksdb.read.block.compaction.micros"),
         /// Reading a block for a lookup or an iterator.
         ReadBlockGetMicros("rocksdb.read.block.get.micros"),
-        /// Writing a block of a table.
-        WriteRawBlockMicros("rocksdb.write.raw.block.micros"),
         /// Input files of a compaction.
         NumFilesInSingleCompaction("rocksdb.numfiles.in.singlecompaction"),
         /// A seek of an iterator.
@@ -339,12 +325,8 @@ named! {
         SstReadMicros("rocksdb.sst.read.micros"),
         /// A read of a table file for a compaction.
         FileReadCompactionMicros("rocksdb.file.read.compaction.micros"),
-        /// A read of a table file while a database opens.
-        FileReadDbOpenMicros("rocksdb.file.read.db.open.micros"),
         /// A read of a table file for a point lookup.
         FileReadGetMicros("rocksdb.file.read.get.micros"),
-        /// A read of a table file for a `multi_get`.
-        FileReadMultigetMicros("rocksdb.file.read.multiget.micros"),
         /// A read of a table file for an iterator.
         FileReadDbIteratorMicros("rocksdb.file.read.db.iterator.micros"),
         /// A read of a table file for `verify_checksum`.

@@ -11,6 +11,8 @@ use rockmill_io::RandomAccessFile;
 
 use super::cache::CachedBlock;
 use crate::error::{Error, Result};
+use crate::perf::{self, PerfMetric};
+use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
 
 /// A table file and what is needed to read a block of it.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(super) struct BlockFile {
     pub dictionary: Option<Dictionary>,
     /// No block of this table can be larger uncompressed.
     pub block_len_max: usize,
+    /// Where reads are counted.
+    pub statistics: Option<Arc<Statistics>>,
 }
 
 /// What stands behind a block's checksum.
@@ -37,6 +41,19 @@ impl BlockFile {
     /// Fills `buf` from `offset`; an end of file inside is corruption.
     pub fn read_exact(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         read_exact(&*self.file, &self.path, offset, buf)
+    }
+
+    /// The same for a user's read or a compaction, counted.
+    pub fn read_counted(&self, offset: u64, buf: &mut [u8], histogram: Histogram) -> Result<()> {
+        let began = self.statistics.start_now();
+        let timer = perf::time(PerfMetric::BlockReadTime);
+        let done = self.read_exact(offset, buf);
+        drop(timer);
+        perf::count(PerfMetric::BlockReadCount, 1);
+        perf::count(PerfMetric::BlockReadByte, buf.len() as u64);
+        self.statistics.stop_now(Histogram::SstReadMicros, began);
+        self.statistics.stop_now(histogram, began);
+        done
     }
 
     /// Checks that a block lies in the file, and gives its length with trailer.
@@ -68,19 +85,34 @@ impl BlockFile {
             return Err(self.error(handle, &FormatError::corruption("block without a trailer", 0)));
         };
         if verify {
-            self.footer.verify_block(raw, handle.offset).map_err(|e| self.error(handle, &e))?;
+            self.statistics.add(Ticker::BlockChecksumComputeCount, 1);
+            let _timer = perf::time(PerfMetric::BlockChecksumTime);
+            if let Err(e) = self.footer.verify_block(raw, handle.offset) {
+                self.statistics.add(Ticker::BlockChecksumMismatchCount, 1);
+                return Err(self.error(handle, &e));
+            }
         }
         if trailer[0] == 0 {
             return Ok(Stored::Plain);
         }
+        let _timer = perf::time(PerfMetric::BlockDecompressTime);
+        let began = self.statistics.start_detailed();
         decompress_into(trailer[0], data, dictionary, self.block_len_max, out).map_err(|e| self.error(handle, &e))?;
+        if let Some(s) = &self.statistics {
+            self.statistics.stop_nanos(Histogram::DecompressionTimesNanos, began);
+            s.add_all([
+                (Ticker::NumberBlockDecompressed, 1),
+                (Ticker::BytesDecompressedFrom, data.len() as u64),
+                (Ticker::BytesDecompressedTo, out.len() as u64),
+            ]);
+        }
         Ok(Stored::Decompressed)
     }
 
     /// One data block, read alone.
     pub fn read_data_block(&self, handle: BlockHandle, verify: bool) -> Result<CachedBlock> {
         let mut raw = vec![0; self.len_with_trailer(handle)?];
-        self.read_exact(handle.offset, &mut raw)?;
+        self.read_counted(handle.offset, &mut raw, Histogram::FileReadGetMicros)?;
         let mut out = Vec::new();
         match self.decode(handle, &raw, verify, self.dictionary.as_ref(), &mut out)? {
             Stored::Plain => {

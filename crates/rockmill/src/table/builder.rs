@@ -10,6 +10,7 @@
 
 use std::cmp::Ordering;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
 use rockmill_format::checksum::{self, ChecksumType};
@@ -24,6 +25,7 @@ use rockmill_io::WritableFile;
 use super::index_builder::IndexBuilder;
 use super::names;
 use crate::error::{Error, Result};
+use crate::statistics::{Histogram, MaybeStatistics, Started, Statistics, Ticker};
 
 /// Everything that decides a table's bytes. Times, ids and numbers are given, never taken from the world, so that
 /// the same input gives the same file.
@@ -59,6 +61,8 @@ pub struct TableBuilderOptions {
     pub properties: TableProperties,
     /// For error messages.
     pub path: PathBuf,
+    /// Where compression is counted.
+    pub statistics: Option<Arc<Statistics>>,
 }
 
 impl std::fmt::Debug for TableBuilderOptions {
@@ -157,6 +161,7 @@ struct BlockWriter {
     compressor: Option<Compressor>,
     compressed: Vec<u8>,
     any_compressed: bool,
+    statistics: Option<Arc<Statistics>>,
 }
 
 impl BlockWriter {
@@ -168,10 +173,39 @@ impl BlockWriter {
         Ok(())
     }
 
+    /// Counts a block for which compression was possible; `compressed` is its size if it is stored so.
+    #[inline]
+    fn count(&self, len: usize, compressed: Option<usize>, began: Started) {
+        let Some(s) = &self.statistics else { return };
+        let len = len as u64;
+        match (compressed, &self.compressor) {
+            (Some(to), _) => {
+                let to = to as u64;
+                s.add_all([
+                    (Ticker::NumberBlockCompressed, 1),
+                    (Ticker::BytesCompressedFrom, len),
+                    (Ticker::BytesCompressedTo, to),
+                ]);
+            }
+            (None, Some(_)) => {
+                s.add_all([(Ticker::NumberBlockCompressionRejected, 1), (Ticker::BytesCompressionRejected, len)]);
+            }
+            (None, None) => {
+                s.add_all([(Ticker::NumberBlockCompressionBypassed, 1), (Ticker::BytesCompressionBypassed, len)]);
+                return;
+            }
+        }
+        self.statistics.stop_nanos(Histogram::CompressionTimesNanos, began);
+    }
+
     /// Writes a block with its trailer, compressed where that is worth it and `compress` allows it.
     fn write(&mut self, contents: &[u8], compress: bool, kind: CompressionType) -> Result<BlockHandle> {
         let mut compressed = std::mem::take(&mut self.compressed);
+        let began = self.statistics.start_detailed();
         let smaller = compress && self.compressor.as_mut().is_some_and(|c| c.compress(contents, &mut compressed));
+        if compress {
+            self.count(contents.len(), smaller.then_some(compressed.len()), began);
+        }
         let (data, byte) = if smaller { (compressed.as_slice(), kind as u8) } else { (contents, 0) };
         self.any_compressed |= smaller;
         let handle = BlockHandle { offset: self.offset, size: data.len() as u64 };
@@ -238,6 +272,7 @@ impl TableBuilder {
             compressor,
             compressed: Vec::new(),
             any_compressed: false,
+            statistics: options.statistics.clone(),
         };
         let data_block = BlockBuilder::new(BlockBuilderOptions {
             restart_interval: options.block_restart_interval,

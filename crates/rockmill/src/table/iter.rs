@@ -17,6 +17,7 @@ use super::reader::{TableReadOptions, TableReader};
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
 use crate::rate_limiter::Limit;
+use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 
 /// Iterator of a compaction; see [`TableReader::compaction_iter`].
 pub type CompactionIter = TableIter<Stream>;
@@ -276,7 +277,7 @@ impl Window {
     }
 
     /// Replaces the window by `len` bytes from `offset`, keeping what it has of them.
-    fn fill(&mut self, table: &TableReader, offset: u64, len: usize) -> Result<()> {
+    fn fill(&mut self, table: &TableReader, offset: u64, len: usize, histogram: Histogram) -> Result<()> {
         let window_end = self.offset + self.bytes.len() as u64;
         let mut have = 0;
         if (self.offset..window_end).contains(&offset) {
@@ -286,7 +287,7 @@ impl Window {
         }
         self.offset = offset;
         self.bytes.resize(len, 0);
-        let read = table.blocks.read_exact(offset + have as u64, &mut self.bytes[have..]);
+        let read = table.blocks.read_counted(offset + have as u64, &mut self.bytes[have..], histogram);
         if read.is_err() {
             self.bytes.clear();
         }
@@ -368,10 +369,14 @@ impl Source for Cached {
         if let Some((cache, id)) = &table.cache
             && let Some(block) = cache.get(*id, handle.offset)
         {
+            table.count_hit(&block);
             self.last_end = handle.end();
             let layout = block.layout();
             self.current = Current::Shared(block);
             return Ok(layout);
+        }
+        if table.cache.is_some() {
+            table.statistics().add(Ticker::BlockCacheDataMiss, 1);
         }
         if self.ro.cache_only {
             return Err(table.not_in_cache(handle));
@@ -379,14 +384,22 @@ impl Source for Cached {
         let fill = table.cache.as_ref().filter(|_| self.ro.fill_cache);
         let block_len = table.blocks.len_with_trailer(handle)?;
         let place = match self.window.find(handle, block_len) {
-            Some(place) => place,
+            Some(place) => {
+                if let Some(s) = table.statistics() {
+                    s.add_all([(Ticker::PrefetchHits, 1), (Ticker::PrefetchBytesUseful, block_len as u64)]);
+                }
+                place
+            }
             None => {
                 let len = self.read_len(table, handle, block_len, in_sequence);
                 if len == block_len
                     && let Some((cache, id)) = fill
                 {
                     // Straight into the cache's memory.
+                    let began = table.statistics().start_now();
                     let block = Arc::new(table.blocks.read_data_block(handle, self.ro.verify_checksums)?);
+                    table.statistics().stop_now(Histogram::ReadBlockGetMicros, began);
+                    table.count_add(&block);
                     cache.insert(*id, handle.offset, Arc::clone(&block))?;
                     self.last_end = handle.end();
                     let layout = block.layout();
@@ -394,7 +407,8 @@ impl Source for Cached {
                     return Ok(layout);
                 }
                 self.current = Current::None;
-                self.window.fill(table, handle.offset, len)?;
+                self.window.fill(table, handle.offset, len, Histogram::FileReadDbIteratorMicros)?;
+                table.statistics().add(Ticker::PrefetchBytes, (len - block_len) as u64);
                 0..block_len
             }
         };
@@ -409,6 +423,7 @@ impl Source for Cached {
             };
             let layout = table.blocks.layout(handle, &bytes)?;
             let block = Arc::new(CachedBlock::new(bytes, layout));
+            table.count_add(&block);
             cache.insert(*id, handle.offset, Arc::clone(&block))?;
             self.current = Current::Shared(block);
             return Ok(layout);
@@ -470,7 +485,9 @@ impl Source for Stream {
                 if let Some(limit) = &self.limit {
                     limit.request(len as u64);
                 }
-                self.window.fill(table, handle.offset, len)?;
+                let began = table.statistics().start_now();
+                self.window.fill(table, handle.offset, len, Histogram::FileReadCompactionMicros)?;
+                table.statistics().stop_now(Histogram::ReadBlockCompactionMicros, began);
                 0..block_len
             }
         };

@@ -30,6 +30,7 @@ use super::names;
 use super::reader::{Filter, TableOpenOptions, TableReader};
 use crate::error::{Error, Result};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 
 /// Bounds of the first read, in bytes. Index and filter are usually below a fortieth of the file.
 const TAIL_LEN_MIN: u64 = 16 << 10;
@@ -73,8 +74,10 @@ impl Tail {
         if let Some(start) = handle.offset.checked_sub(self.offset)
             && let Some(raw) = self.bytes.get(start as usize..).and_then(|b| b.get(..len))
         {
+            blocks.statistics.add(Ticker::TableOpenPrefetchTailHit, 1);
             return Ok(raw.to_vec());
         }
+        blocks.statistics.add(Ticker::TableOpenPrefetchTailMiss, 1);
         let mut raw = vec![0; len];
         blocks.read_exact(handle.offset, &mut raw)?;
         Ok(raw)
@@ -96,10 +99,11 @@ impl Tail {
 
 /// See the module's description.
 pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<TableReader> {
-    let TableOpenOptions { path, cmp, cache, largest_seqno } = options;
+    let TableOpenOptions { path, cmp, cache, largest_seqno, statistics } = options;
     let mut tail = Tail::read(&*file, &path)?;
     let footer = Footer::decode(&tail.bytes, file.size()).map_err(|e| Error::format(&path, &e))?;
-    let mut blocks = BlockFile { file, path, footer, dictionary: None, block_len_max: u32::MAX as usize };
+    let mut blocks = BlockFile { file, path, footer, dictionary: None, block_len_max: u32::MAX as usize, statistics };
+    blocks.statistics.record(Histogram::TableOpenPrefetchTailReadBytes, tail.bytes.len() as u64);
 
     let metaindex = read_metaindex(&tail, &blocks)?;
     let properties = match find(&metaindex, names::PROPERTIES) {
@@ -152,7 +156,14 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
 pub fn properties_of(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<TableProperties> {
     let tail = Tail::read(&*file, path)?;
     let footer = Footer::decode(&tail.bytes, file.size()).map_err(|e| Error::format(path, &e))?;
-    let blocks = BlockFile { file, path: path.to_owned(), footer, dictionary: None, block_len_max: u32::MAX as usize };
+    let blocks = BlockFile {
+        file,
+        path: path.to_owned(),
+        footer,
+        dictionary: None,
+        block_len_max: u32::MAX as usize,
+        statistics: None,
+    };
     match find(&read_metaindex(&tail, &blocks)?, names::PROPERTIES) {
         Some(handle) => read_properties(&tail, &blocks, handle),
         None => Err(Error::corruption(format!("{}: no properties block", path.display()))),

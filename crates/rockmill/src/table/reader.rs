@@ -23,7 +23,9 @@ use super::open;
 use crate::error::{Error, ErrorKind, Result};
 use crate::get::{GetContext, GetState, ValueSource};
 use crate::iter::InternalIterator;
+use crate::perf::{self, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
+use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
 
 /// How one operation reads a table.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +58,8 @@ pub struct TableOpenOptions {
     /// Largest sequence number the MANIFEST gives for the file: an ingested file's global sequence number is checked
     /// against it. `None` when unknown.
     pub largest_seqno: Option<SequenceNumber>,
+    /// Where reads of the table are counted.
+    pub statistics: Option<Arc<Statistics>>,
 }
 
 /// A table's filter in memory.
@@ -152,7 +156,12 @@ impl TableReader {
                 ctx.cover(seq);
             }
         }
-        if !self.filter.may_match(ikey, &self.cmp) {
+        let filtered = !matches!(self.filter, Filter::None);
+        let may_match = self.filter.may_match(ikey, &self.cmp);
+        if filtered {
+            self.count_filter(may_match);
+        }
+        if !may_match {
             return Ok(());
         }
         let at = self.index.seek(ikey, &self.cmp);
@@ -160,9 +169,47 @@ impl TableReader {
             return Ok(());
         }
         let mut cursor = CURSOR.take();
+        let before = ctx.offered;
         let result = self.get_from(at, ikey, ro, ctx, &mut cursor);
         CURSOR.set(cursor);
+        if filtered && ctx.offered != before {
+            self.statistics().add(Ticker::BloomFilterFullTruePositive, 1);
+        }
         result
+    }
+
+    /// Where this table's reads are counted.
+    #[inline]
+    pub(super) fn statistics(&self) -> Option<&Statistics> {
+        self.blocks.statistics.as_deref()
+    }
+
+    /// A filter was asked for a lookup.
+    #[inline]
+    fn count_filter(&self, may_match: bool) {
+        let (ticker, metric) = if may_match {
+            (Ticker::BloomFilterFullPositive, PerfMetric::BloomSstHitCount)
+        } else {
+            (Ticker::BloomFilterUseful, PerfMetric::BloomSstMissCount)
+        };
+        self.statistics().add(ticker, 1);
+        perf::count(metric, 1);
+    }
+
+    /// A data block was found in the cache.
+    #[inline]
+    pub(super) fn count_hit(&self, block: &CachedBlock) {
+        if let Some(s) = self.statistics() {
+            s.add_all([(Ticker::BlockCacheDataHit, 1), (Ticker::BlockCacheBytesRead, block.charge() as u64)]);
+        }
+        perf::count(PerfMetric::BlockCacheHitCount, 1);
+    }
+
+    /// A data block was put into the cache.
+    pub(super) fn count_add(&self, block: &CachedBlock) {
+        if let Some(s) = self.statistics() {
+            s.add_all([(Ticker::BlockCacheDataAdd, 1), (Ticker::BlockCacheDataBytesInsert, block.charge() as u64)]);
+        }
     }
 
     fn get_from(
@@ -214,6 +261,7 @@ impl TableReader {
         if let Some((cache, id)) = &self.cache
             && let Some(block) = cache.get(*id, handle.offset)
         {
+            self.count_hit(&block);
             return Ok(block);
         }
         self.read_block(handle, ro)
@@ -221,13 +269,19 @@ impl TableReader {
 
     #[cold]
     fn read_block(&self, handle: BlockHandle, ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
+        if self.cache.is_some() {
+            self.statistics().add(Ticker::BlockCacheDataMiss, 1);
+        }
         if ro.cache_only {
             return Err(self.not_in_cache(handle));
         }
+        let began = self.statistics().start_now();
         let block = Arc::new(self.blocks.read_data_block(handle, ro.verify_checksums)?);
+        self.statistics().stop_now(Histogram::ReadBlockGetMicros, began);
         if let Some((cache, id)) = &self.cache
             && ro.fill_cache
         {
+            self.count_add(&block);
             cache.insert(*id, handle.offset, Arc::clone(&block))?;
         }
         Ok(block)

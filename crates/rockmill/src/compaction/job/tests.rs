@@ -30,7 +30,7 @@ impl TableSource for Tables {
         let f = self.fs.open_random(&path, false).map_err(|e| Error::io("cannot open a table", &e))?;
         let cmp = InternalKeyComparator::default();
         let largest_seqno = Some(file.entry.largest_seqno);
-        TableReader::open(f, TableOpenOptions { path, cmp, cache: None, largest_seqno })
+        TableReader::open(f, TableOpenOptions { path, cmp, cache: None, largest_seqno, statistics: None })
     }
 
     fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {

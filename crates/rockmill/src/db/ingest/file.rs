@@ -79,6 +79,7 @@ impl ExternalFile {
             cache: None,
             // What was given another number is of another database.
             largest_seqno: Some(0),
+            statistics: None,
         };
         let table = TableReader::open(file, open).map_err(|e| e.context("external file"))?;
         check_properties(&table, cf)?;

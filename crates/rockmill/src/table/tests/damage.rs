@@ -24,7 +24,13 @@ impl RandomAccessFile for Bytes {
 }
 
 fn open_bytes(bytes: Vec<u8>, cmp: &InternalKeyComparator) -> crate::Result<Arc<TableReader>> {
-    let options = TableOpenOptions { path: "/damaged.sst".into(), cmp: cmp.clone(), cache: None, largest_seqno: None };
+    let options = TableOpenOptions {
+        path: "/damaged.sst".into(),
+        cmp: cmp.clone(),
+        cache: None,
+        largest_seqno: None,
+        statistics: None,
+    };
     TableReader::open(Arc::new(Bytes(bytes)), options)
 }
 
@@ -145,6 +151,7 @@ fn a_global_seqno_written_in_place_is_read_and_other_damage_is_not() {
             cmp: o.cmp.clone(),
             cache: None,
             largest_seqno: Some(largest),
+            statistics: None,
         };
         TableReader::open(Arc::new(Bytes(bytes.to_vec())), options)
     };

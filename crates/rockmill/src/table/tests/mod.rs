@@ -44,6 +44,7 @@ fn options(cmp: InternalKeyComparator) -> TableBuilderOptions {
             ..TableProperties::default()
         },
         path: PathBuf::from("/000007.sst"),
+        statistics: Option::None,
     }
 }
 
@@ -123,7 +124,8 @@ fn open_at(
     cache: Option<Arc<BlockCache>>,
 ) -> crate::Result<Arc<TableReader>> {
     let file = fs.open_random(path, false).unwrap();
-    let options = TableOpenOptions { path: path.into(), cmp: cmp.clone(), cache, largest_seqno: None };
+    let options =
+        TableOpenOptions { path: path.into(), cmp: cmp.clone(), cache, largest_seqno: None, statistics: None };
     TableReader::open(file, options)
 }
 

@@ -322,8 +322,13 @@ for k, v in items:
         // Ingested, the file has one sequence number for all keys: the MANIFEST's.
         let ingested = tables_in(&dir.path().join("db"));
         let file = fs.open_random(&ingested[0], false).unwrap();
-        let options =
-            TableOpenOptions { path: ingested[0].clone(), cmp: cmp.clone(), cache: None, largest_seqno: Some(5) };
+        let options = TableOpenOptions {
+            path: ingested[0].clone(),
+            cmp: cmp.clone(),
+            cache: None,
+            largest_seqno: Some(5),
+            statistics: None,
+        };
         let table = TableReader::open(file, options).unwrap();
         let numbered: Entries = entries
             .iter()
