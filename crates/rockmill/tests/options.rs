@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oracle::{Peer, Script, copy_dir, run_tool, skip, tool};
+use oracle::{Outcome, Peer, Script, copy_dir, run_tool, skip, tool};
 use rockmill::merge_operator::{MaxOperator, StringAppendOperator, UInt64AddOperator};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Checkpoint, ChecksumType, ColumnFamilyDescriptor, CompressionType, Db,
     ErrorKind, Options, OptionsLoader,
 };
 use rockmill_format::comparator::ReverseBytewiseComparator;
+use rockmill_io::{CrashMode, MemFileSystem, OpKind};
 
 fn open(dir: &tempfile::TempDir, change: impl FnOnce(&mut Options)) -> Db {
     let mut o = Options::default();
@@ -98,6 +99,7 @@ fn bad_changes_are_named_and_change_nothing() {
         ("write_buffer_size", "1"),
         ("compression", "zstd"),
         ("compression", "kBZip2Compression"),
+        ("report_bg_io_stats_", "true"),
         ("max_bytes_for_level_multiplier", "0.5"),
         ("level0_stop_writes_trigger", "99999999999"),
     ] {
@@ -250,4 +252,375 @@ fn what_is_written_is_loaded_by_us_and_by_rocksdb() {
         let db = format!("--db={}", path.display());
         assert_eq!(run_tool(&ldb, &[db.as_str(), "--try_load_options", "get", "k"]).unwrap().trim(), "v");
     }
+}
+
+#[test]
+fn what_rocksdb_wrote_is_loaded_and_opens_the_database() {
+    const TEST: &str = "what_rocksdb_wrote_is_loaded_and_opens_the_database";
+    let driver = need!(TEST, Peer::Library.driver());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let mut script = Script::new();
+    script.line("db max_background_jobs=6;max_open_files=333;use_fsync=true;table_cache_numshardbits=4");
+    script.line("db wal_recovery_mode=kSkipAnyCorruptedRecords;enable_pipelined_write=true");
+    script.line(
+        "cf default write_buffer_size=1M;compression=kZSTD;merge_operator=uint64add;num_levels=5;\
+         compression_per_level=kNoCompression:kLZ4Compression;max_bytes_for_level_multiplier=4;\
+         block_based_table_factory={block_size=8K;filter_policy=bloomfilter:7.5:false;index_type=kHashSearch;\
+         checksum=kCRC32c;format_version=4};memtable_prefix_bloom_size_ratio=0.1;prefix_extractor=fixed:2",
+    );
+    script.line("cf one#two comparator=rocksdb.ReverseBytewiseComparator;merge_operator={id=stringappend;delimiter=+}");
+    script.open(&path);
+    script.put("default", "key", "v").hex("merge", "one#two", &[b"m", b"1"]).hex("merge", "one#two", &[b"m", b"2"]);
+    script.line("flush default").line("flush one#two");
+    script.line("set default level0_stop_writes_trigger=77").line("set db max_subcompactions=3").line("close");
+    if driver.answer(TEST, &script).is_none() {
+        return;
+    }
+    let loaded = OptionsLoader::new().load_latest(&path).unwrap();
+    let (db, cf) = (&loaded.options.db, &loaded.options.cf);
+    assert_eq!((db.max_background_jobs, db.max_open_files, db.use_fsync), (6, 333, true));
+    assert_eq!(db.wal_recovery_mode, rockmill::RecoveryMode::SkipAnyCorruptedRecords);
+    assert_eq!((db.max_subcompactions, cf.level0_stop_writes_trigger), (3, 77));
+    assert_eq!((cf.write_buffer_size, cf.compression, cf.num_levels), (1 << 20, CompressionType::Zstd, 5));
+    assert_eq!(cf.compression_per_level, [CompressionType::None, CompressionType::Lz4]);
+    assert_eq!(cf.max_bytes_for_level_multiplier, 4.0);
+    assert_eq!((cf.table.block_size, cf.table.checksum), (8192, ChecksumType::Crc32c));
+    assert!(loaded.options.values().iter().any(|v| v.value == "bloomfilter:7.5:false"));
+    assert_eq!(cf.merge_operator.as_ref().unwrap().name(), "UInt64AddOperator");
+    assert_eq!(loaded.column_families[1].name(), "one#two");
+    let second = &loaded.column_families[1].options().cf;
+    assert_eq!(second.comparator.name(), "rocksdb.ReverseBytewiseComparator");
+    assert_eq!(second.merge_operator.as_ref().unwrap().name(), "StringAppendOperator");
+    // What does nothing here, or differs, is said; what is at RocksDB's default is not.
+    let said: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
+    for name in ["table_cache_numshardbits=4", "index_type=kHashSearch", "format_version=4"] {
+        assert!(said.iter().any(|s| s.contains(name)), "{name} is not in {said:#?}");
+    }
+    assert!(said.len() <= 8, "{said:#?}");
+
+    let families = loaded.column_families;
+    let db = Db::open_cf_descriptors(&loaded.options, &path, families).unwrap();
+    assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"v"[..]));
+    let second = db.cf_handle("one#two").unwrap();
+    assert_eq!(db.get_cf(&second, "m").unwrap().as_deref(), Some(&b"1+2"[..]));
+    drop(db);
+    // And back: what RocksDB had and we do not is still in the file.
+    let mut script = Script::new();
+    script.line(format!("load {}", path.display())).line("options db").open(&path).line("close");
+    let answer = driver.answer(TEST, &script).unwrap();
+    for option in ["table_cache_numshardbits=4", "max_open_files=333"] {
+        assert!(answer.options().iter().any(|o| o.trim() == option), "{option}: {:#?}", answer.options());
+    }
+}
+
+#[test]
+fn the_default_options_of_every_rocksdb_load_without_a_word() {
+    const TEST: &str = "the_default_options_of_every_rocksdb_load_without_a_word";
+    for driver in Peer::all(TEST) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut script = Script::new();
+        script.line("cf default ").line("cf second ").open(dir.path()).put("default", "k", "v").line("close");
+        match driver.run(&script) {
+            Outcome::Done(_) => {}
+            other => panic!("{other:?}"),
+        }
+        let loaded = OptionsLoader::new().load_latest(dir.path()).unwrap();
+        assert_eq!(loaded.warnings, [], "{:?} {:?}", driver.peer, loaded.rocksdb_version);
+        assert_eq!(loaded.column_families.len(), 2);
+        drop(Db::open_cf_descriptors(&loaded.options, dir.path(), loaded.column_families).unwrap());
+    }
+}
+
+/// A database whose OPTIONS file has one line changed.
+fn with_line(line: &str, section: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(&dir, |_| {}));
+    let file = options_files(dir.path()).pop().unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let name = line.split('=').next().unwrap();
+    let kept: Vec<&str> = text.lines().filter(|l| l.trim().split('=').next() != Some(name)).collect();
+    let text = kept.join("\n").replace(section, &format!("{section}\n  {line}"));
+    std::fs::write(file, text).unwrap();
+    dir
+}
+
+#[test]
+fn nothing_in_a_file_is_passed_over_silently() {
+    const CF: &str = "[CFOptions \"default\"]";
+    const TABLE: &str = "[TableOptions/BlockBasedTable \"default\"]";
+    let load = |line: &str, section: &str| OptionsLoader::new().load_latest(with_line(line, section).path());
+    for (line, section, kind) in [
+        ("a_new_option=1", "[DBOptions]", ErrorKind::InvalidArgument),
+        ("a_new_option=1", CF, ErrorKind::InvalidArgument),
+        ("a_new_option=1", TABLE, ErrorKind::InvalidArgument),
+        ("compression_opts={level=3;a_new_option=1;}", CF, ErrorKind::InvalidArgument),
+        ("write_buffer_size=many", CF, ErrorKind::InvalidArgument),
+        ("enable_blob_files=true", CF, ErrorKind::NotSupported),
+        ("persist_user_defined_timestamps=false", CF, ErrorKind::NotSupported),
+        ("table_factory=PlainTable", CF, ErrorKind::NotSupported),
+        ("no equals sign", CF, ErrorKind::Corruption),
+    ] {
+        let e = load(line, section).unwrap_err();
+        assert_eq!(e.kind(), kind, "{line}: {e}");
+        let name = line.split('=').next().unwrap();
+        assert!(e.message().contains("OPTIONS-"), "{e}");
+        assert!(kind == ErrorKind::Corruption || e.message().contains(name), "{e}");
+    }
+    for (line, section) in [
+        ("enable_pipelined_write=true", "[DBOptions]"),
+        ("comparator=my.Comparator", CF),
+        ("merge_operator=MyOperator", CF),
+        ("sample_for_compression=7", CF),
+        ("block_align=true", TABLE),
+    ] {
+        let loaded = load(line, section).unwrap();
+        assert_eq!(loaded.warnings.len(), 1, "{line}: {:?}", loaded.warnings);
+        assert!(loaded.warnings[0].to_string().contains(line), "{}", loaded.warnings[0]);
+        assert_eq!(loaded.options.load_warnings(), loaded.warnings);
+    }
+    let dir = with_line("a_new_option=1", CF);
+    let loaded = OptionsLoader::new().ignore_unknown_options(true).load_latest(dir.path()).unwrap();
+    assert_eq!(loaded.warnings.len(), 1);
+    assert_eq!(OptionsLoader::new().load_latest("/no/such").unwrap_err().kind(), ErrorKind::IOError);
+    let empty = tempfile::tempdir().unwrap();
+    assert_eq!(OptionsLoader::new().load_latest(empty.path()).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn options_come_from_strings() {
+    let base = Options::default();
+    let o = Options::from_string(
+        &base,
+        "max_background_jobs=9; write_buffer_size = 8M; block_based_table_factory={block_size=16K;filter_policy=\
+         bloomfilter:12:false}; merge_operator=max; comparator=rocksdb.ReverseBytewiseComparator; atomic_flush=false;",
+    )
+    .unwrap();
+    assert_eq!((o.db.max_background_jobs, o.cf.write_buffer_size, o.cf.table.block_size), (9, 8 << 20, 16 << 10));
+    assert_eq!(o.cf.merge_operator.unwrap().name(), "MaxOperator");
+    assert_eq!(o.cf.comparator.name(), "rocksdb.ReverseBytewiseComparator");
+    let o = Options::from_pairs(&base, [("block_based_table_factory.block_size", "4096"), ("max_open_files", "-1")]);
+    assert_eq!(o.unwrap().cf.table.block_size, 4096);
+    for (text, named) in [
+        ("no_such=1", "no_such"),
+        ("write_buffer_size", "write_buffer_size"),
+        ("write_buffer_size={1", "brace"),
+        ("enable_pipelined_write=true", "enable_pipelined_write"),
+        ("block_based_table_factory={no_such=1}", "no_such"),
+        ("block_based_table_factory={block_size=x}", "block_size"),
+        ("merge_operator=mine", "mine"),
+        ("enable_blob_files=1", "enable_blob_files"),
+    ] {
+        let e = Options::from_string(&base, text).unwrap_err();
+        assert!(e.message().contains(named), "{text}: {e}");
+    }
+    assert!(Options::from_string(&base, "enable_pipelined_write=false").is_ok(), "RocksDB's default is no request");
+}
+
+/// Background threads of this process by the beginning of their names.
+fn threads(prefix: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|t| std::fs::read_to_string(t.unwrap().path().join("comm")).ok());
+    names.filter(|n| n.starts_with(prefix)).count()
+}
+
+#[test]
+fn options_of_the_database_change_while_it_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, |o| o.set_max_background_jobs(2));
+    // Thread names are cut at 15 bytes; other tests have threads of their own, of lower numbers.
+    assert_eq!(threads("rockmill:comp17"), 0);
+    db.set_db_options(&[("max_background_jobs", "24")]).unwrap();
+    let eventually = |what: &str, done: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !done() {
+            assert!(Instant::now() < end, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    eventually("no thread was started", &|| threads("rockmill:comp17") == 1 && threads("rockmill:flush5") == 1);
+    db.set_db_options(&[("max_background_jobs", "2")]).unwrap();
+    eventually("no thread ended", &|| threads("rockmill:comp17") == 0 && threads("rockmill:flush5") == 0);
+    write_tables(&db, 6); // those that are left still work
+    db.set_db_options(&[("max_open_files", "11"), ("delayed_write_rate", "1M"), ("wal_bytes_per_sync", "4096")])
+        .unwrap();
+    assert_eq!(db.get_db_options().max_open_files, 11);
+    assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&5_u32.to_be_bytes()[..]));
+    for (name, value, kind) in [
+        ("no_such", "1", ErrorKind::InvalidArgument),
+        ("create_if_missing", "true", ErrorKind::InvalidArgument),
+        ("max_background_jobs", "0", ErrorKind::InvalidArgument),
+        ("enable_pipelined_write", "true", ErrorKind::NotSupported),
+        ("write_buffer_size", "1M", ErrorKind::InvalidArgument),
+    ] {
+        let e = db.set_db_options(&[("max_open_files", "99"), (name, value)]).unwrap_err();
+        assert_eq!(e.kind(), kind, "{name}: {e}");
+        assert!(e.message().contains(name), "{e}");
+    }
+    assert_eq!(db.set_db_options(&[]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(db.get_db_options().max_open_files, 11, "one of the refused changes took effect");
+    let loaded = OptionsLoader::new().load_latest(dir.path()).unwrap();
+    assert_eq!((loaded.options.db.max_open_files, loaded.options.db.delayed_write_rate), (11, 1 << 20));
+}
+
+#[test]
+fn the_wal_bound_takes_effect_with_the_next_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, |o| o.set_disable_auto_compactions(true));
+    let cf = db.create_cf("other", &Options::default()).unwrap();
+    db.put_cf(&cf, b"old", b"value").unwrap();
+    for i in 0..100_u32 {
+        db.put(i.to_be_bytes(), [7; 1000]).unwrap();
+    }
+    assert_eq!(l0_files(&db), 0);
+    db.set_db_options(&[("max_total_wal_size", "10000")]).unwrap();
+    db.put(b"k", b"v").unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while l0_files(&db) == 0 {
+        assert!(Instant::now() < end, "nothing was flushed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn options_of_tables_change_for_tables_written_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, |_| {});
+    let change = [("block_based_table_factory", "{block_size=32K;filter_policy=bloomfilter:9:false}")];
+    db.set_options(&change).unwrap();
+    db.set_options(&[("table_factory.block_restart_interval", "8")]).unwrap();
+    let table = db.get_options().cf.table;
+    assert_eq!((table.block_size, table.block_restart_interval), (32 << 10, 8));
+    for i in 0..2000_u32 {
+        db.put(i.to_be_bytes(), [1; 100]).unwrap();
+    }
+    db.flush().unwrap();
+    assert_eq!(db.get(1999_u32.to_be_bytes()).unwrap().as_deref(), Some(&[1; 100][..]));
+    for bad in ["{block_size=0}", "{no_block_cache=true}", "{nonsense=1}", "{format_version=99}"] {
+        let e = db.set_options(&[("block_based_table_factory", bad)]).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{bad}: {e}");
+    }
+}
+
+#[test]
+fn two_files_stay_and_copies_take_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    let db = Db::open(&o, &path).unwrap();
+    assert_eq!(options_files(&path).len(), 1);
+    db.create_cf("other", &o).unwrap();
+    db.drop_cf("other").unwrap();
+    for n in 5..9 {
+        db.set_options(&[("level0_file_num_compaction_trigger", &n.to_string())]).unwrap();
+    }
+    let files = options_files(&path);
+    assert_eq!(files.len(), 2, "{files:?}");
+    Checkpoint::new(&db).unwrap().create_checkpoint(dir.path().join("copy")).unwrap();
+    drop(db);
+    let copied = options_files(&dir.path().join("copy"));
+    assert_eq!(copied.len(), 1);
+    assert_eq!(std::fs::read(&copied[0]).unwrap(), std::fs::read(&files[1]).unwrap());
+
+    let before = options_files(&path);
+    drop(Db::open_for_read_only(&o, &path, false).unwrap());
+    assert_eq!(options_files(&path), before, "a read-only open wrote one");
+    // A number above any that the MANIFEST knows, and what a crash left.
+    std::fs::rename(&before[1], path.join("OPTIONS-000900")).unwrap();
+    std::fs::write(path.join("OPTIONS-000901.dbtmp"), "[DBOpt").unwrap();
+    drop(Db::open(&o, &path).unwrap());
+    let files = options_files(&path);
+    assert!(files.len() == 2 && files[1] > path.join("OPTIONS-000900"), "{files:?}");
+    Db::destroy(&o, &path).unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn another_merge_operator_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |operator: Option<Arc<dyn rockmill::MergeOperator>>| {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        if let Some(operator) = operator {
+            o.set_merge_operator_object(operator);
+        }
+        Db::open(&o, dir.path())
+    };
+    let db = with(Some(Arc::new(UInt64AddOperator))).unwrap();
+    db.merge(b"k", 1_u64.to_le_bytes()).unwrap();
+    db.flush().unwrap();
+    drop(db);
+    let e = with(Some(Arc::new(MaxOperator))).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    for part in ["MaxOperator", "UInt64AddOperator", "OPTIONS-"] {
+        assert!(e.message().contains(part), "{e}");
+    }
+    drop(with(Some(Arc::new(UInt64AddOperator))).unwrap());
+    // A tool that left its own operator in the file does not lock out the one that wrote the tables.
+    let file = options_files(dir.path()).pop().unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let other = "merge_operator={id=StringAppendOperator;delimiter=,;}";
+    std::fs::write(&file, text.replace("merge_operator=UInt64AddOperator", other)).unwrap();
+    drop(with(Some(Arc::new(UInt64AddOperator))).unwrap());
+    drop(with(None).unwrap());
+}
+
+#[test]
+fn after_a_power_cut_the_newest_file_is_whole() {
+    let fs = MemFileSystem::new();
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(Arc::new(fs.clone()));
+    let path = Path::new("/db");
+    drop(Db::open(&o, path).unwrap());
+    fs.start_recording();
+    let db = Db::open(&o, path).unwrap();
+    let mut acknowledged = Vec::new();
+    for n in 5..8 {
+        db.set_options(&[("level0_file_num_compaction_trigger", &n.to_string())]).unwrap();
+        acknowledged.push((fs.recorded(), n));
+    }
+    drop(db);
+    for point in 0..=fs.recorded() {
+        for mode in [CrashMode::SyncedOnly, CrashMode::KeepAll, CrashMode::Hostile(point as u64)] {
+            let image = fs.crash_image_at(point, mode).unwrap();
+            let mut loader = OptionsLoader::new();
+            loader.file_system(Arc::new(image.clone()));
+            let loaded = loader.load_latest(path).unwrap_or_else(|e| panic!("point {point}, {mode:?}: {e}"));
+            let least = acknowledged.iter().filter(|a| a.0 <= point).map(|a| a.1).max().unwrap_or(4);
+            let found = loaded.options.cf.level0_file_num_compaction_trigger;
+            assert!((least..=7).contains(&found), "point {point}, {mode:?}: {found}, {least} was acknowledged");
+            drop(Db::open(&loaded.options, path).unwrap_or_else(|e| panic!("point {point}, {mode:?}: {e}")));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error_that_names_it() {
+    let fs = MemFileSystem::new();
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(Arc::new(fs.clone()));
+    let db = Db::open(&o, "/db").unwrap();
+    let fail = || {
+        fs.set_fault(Box::new(|op| {
+            let options = op.path.to_string_lossy().contains("OPTIONS-");
+            (options && op.kind == OpKind::Write).then(|| std::io::Error::from_raw_os_error(28))
+        }));
+    };
+    fail();
+    let e = db.set_options(&[("level0_file_num_compaction_trigger", "6")]).unwrap_err();
+    assert!(e.message().contains("OPTIONS-") && e.is_no_space(), "{e}");
+    assert_eq!(db.get_options().cf.level0_file_num_compaction_trigger, 6, "in effect until the database is closed");
+    let e = db.create_cf("other", &o).unwrap_err();
+    assert!(e.message().contains("OPTIONS-"), "{e}");
+    assert!(db.cf_handle("other").is_some());
+    db.put("k", "v").unwrap();
+    drop(db);
+    let e = Db::open_cf(&o, "/db", ["default", "other"]).unwrap_err();
+    assert!(e.message().contains("OPTIONS-"), "{e}");
+    fs.clear_fault();
+    let db = Db::open_cf(&o, "/db", ["default", "other"]).unwrap();
+    assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use rockmill_format::filename::{self, FileType};
 
 use super::DbInner;
-use crate::info_log::{InfoLog, log_header};
+use crate::info_log::{InfoLog, log_header, log_warn};
 use crate::options::{BlockBasedOptions, CfOptions, DbOptions};
 
 /// File names of one kind that a line shows at most.
@@ -70,6 +70,9 @@ impl DbInner {
         }
         log_header!(self.log, "DB ID: {}", self.db_id);
         log_header!(self.log, "DB Session ID:  {}", self.session_id);
+        for warning in &self.opts.load_warnings {
+            log_warn!(self.log, "Option of the OPTIONS file: {warning}");
+        }
         let state = self.state.lock();
         for c in state.cfs.values() {
             log_header!(self.log, "Column family [{}] (ID {}), log number is {}", c.cf.name, c.cf.id, c.log_number);

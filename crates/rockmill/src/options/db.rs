@@ -7,7 +7,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use super::declare::declare_options;
 use super::file::{Carried, RocksDbVersion};
-use super::{Options, RecoveryMode};
+use super::{OptionWarning, Options, RecoveryMode};
 use crate::compaction::MergeEngine;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
@@ -119,6 +119,8 @@ declare_options! {
     carried: Carried = Carried::new(), hidden;
     /// The RocksDB that wrote them.
     carried_version: RocksDbVersion = (0, 0, 0), hidden;
+    /// What of an OPTIONS file has no effect; goes to the info log at open.
+    load_warnings: Vec<OptionWarning> = Vec::new(), hidden;
     /// Where files are.
     fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default()), hidden;
     /// Source of time.

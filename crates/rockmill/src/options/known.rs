@@ -138,7 +138,8 @@ pub(crate) fn version_of_nested(name: &str, text: &str) -> (u32, u32, u32) {
     versions.map(|(_, (major, minor))| (major, minor, 0)).max().unwrap_or((0, 0, 0))
 }
 
-/// A value of a declared option that RocksDB has and Rockmill does not write; and why another is as good.
+/// A value of a declared option that RocksDB has and Rockmill does not take, and why another is as good. Such a value
+/// is not read: who makes Rockmill take it removes it here.
 pub(crate) fn other_value(name: &str, value: &str) -> Option<&'static str> {
     OTHER_VALUES.iter().find(|(n, values, _)| *n == name && is_one_of(values, value)).map(|&(_, _, why)| why)
 }

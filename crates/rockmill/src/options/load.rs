@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::comparator::Comparator;
-use rockmill_io::{FileSystem, PosixFileSystem};
+use rockmill_io::{Clock, FileSystem, PosixFileSystem};
 
 use super::declare::{Kind, TextOption};
 use super::file::OptionsFile;
@@ -13,9 +13,10 @@ use super::known::{Note, Notes, Section, What};
 use super::text::{self, Allow, Escapes, Pairs};
 use super::{BlockBasedOptions, CfOptions, DbOptions, Options, parse};
 use crate::db::{ColumnFamilyDescriptor, latest_options_file};
+use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::merge_operator::MergeOperator;
-use crate::table::BlockCache;
+use crate::table::{BlockCache, Cache};
 
 /// An option of an OPTIONS file that is not what it was there: it has no effect in Rockmill, or names an object that
 /// the caller has to bring.
@@ -75,6 +76,7 @@ pub struct LoadedOptions {
 #[derive(Default)]
 pub struct OptionsLoader {
     fs: Option<Arc<dyn FileSystem>>,
+    clock: Option<Arc<dyn Clock>>,
     ignore_unknown_options: bool,
     cache: Option<Arc<BlockCache>>,
     comparators: Vec<Arc<dyn Comparator>>,
@@ -126,6 +128,12 @@ impl OptionsLoader {
         self
     }
 
+    /// Reads with this environment, and puts it into the options.
+    pub fn env(&mut self, env: &Env) -> &mut Self {
+        self.clock = Some(Arc::clone(&env.clock));
+        self.file_system(Arc::clone(&env.fs))
+    }
+
     fn fs(&self) -> Arc<dyn FileSystem> {
         self.fs.clone().unwrap_or_else(|| Arc::new(PosixFileSystem::default()))
     }
@@ -148,13 +156,16 @@ impl OptionsLoader {
         if let Some(fs) = &self.fs {
             options.db.fs = Arc::clone(fs);
         }
+        if let Some(clock) = &self.clock {
+            options.db.clock = Arc::clone(clock);
+        }
         let mut warnings = Vec::new();
         let mut notes = Notes::default();
         text::set_db(&mut options.db, &file.db, Allow::All, Escapes::Yes, &mut notes).map_err(in_file)?;
         options.db.carried = carried(&notes, &file.db, DbOptions::TEXT);
         options.db.carried_version = file.rocksdb_version;
         self.report(notes, None, &mut warnings).map_err(in_file)?;
-        let mut column_families = Vec::new();
+        let mut families: Vec<(String, CfOptions)> = Vec::new();
         for family in &file.families {
             let in_family = |e: Error| in_file(e.context(format_args!("column family {:?}", family.name)));
             let mut cf = CfOptions::default();
@@ -179,12 +190,14 @@ impl OptionsLoader {
             {
                 cf.table.set_block_cache(cache);
             }
-            if column_families.is_empty() {
-                options.cf = cf.clone();
-            }
-            let own = Options { db: options.db.clone(), cf };
-            column_families.push(ColumnFamilyDescriptor::new(&family.name, own));
+            families.push((family.name.clone(), cf));
         }
+        options.db.load_warnings = warnings.clone();
+        if let Some((_, default)) = families.first() {
+            options.cf = default.clone();
+        }
+        let with_db = |(name, cf)| ColumnFamilyDescriptor::new(name, Options { db: options.db.clone(), cf });
+        let column_families = families.into_iter().map(with_db).collect();
         Ok(LoadedOptions {
             options,
             column_families,
@@ -273,6 +286,25 @@ pub struct OptionValue {
 }
 
 impl Options {
+    /// The options of the newest OPTIONS file of the database in `path`, and its column families, all with `cache`
+    /// (`rocksdb::Options::load_latest`). What of the file has no effect is in [`Self::load_warnings`], and goes to the
+    /// info log when the database is opened; [`OptionsLoader`] can do more.
+    pub fn load_latest(
+        path: impl AsRef<Path>,
+        env: Env,
+        ignore_unknown_options: bool,
+        cache: Cache,
+    ) -> Result<(Self, Vec<ColumnFamilyDescriptor>)> {
+        let mut loader = OptionsLoader::new();
+        loader.env(&env).ignore_unknown_options(ignore_unknown_options).block_cache(&cache);
+        loader.load_latest(path).map(|loaded| (loaded.options, loaded.column_families))
+    }
+
+    /// What has no effect, or lacks an object, of the OPTIONS file that these options were loaded from.
+    pub fn load_warnings(&self) -> &[OptionWarning] {
+        &self.db.load_warnings
+    }
+
     /// Changes options by RocksDB's names, given as one text: `write_buffer_size=64M;compression_opts={level=3};
     /// block_based_table_factory={block_size=16K;filter_policy=bloomfilter:10:false}` (RocksDB's
     /// `GetOptionsFromString`).

@@ -8,8 +8,10 @@
 use super::declare::{Kind, TextOption};
 use super::known::{self, Notes, Section, What};
 use super::parse;
+use super::value::Value;
 use super::{BlockBasedOptions, CfOptions, DbOptions};
 use crate::error::{Error, Result};
+use crate::rate_limiter::{RateLimiter, RateLimiterMode};
 
 /// Names and values.
 pub(crate) type Pairs = [(String, String)];
@@ -42,7 +44,19 @@ pub(crate) fn set_db(
     escapes: Escapes,
     notes: &mut Notes,
 ) -> Result<()> {
-    set(o, DbOptions::TEXT, Section::Db, pairs, allow, escapes, notes)
+    for pair in pairs {
+        let (name, value) = pair;
+        if name == "rate_limiter_bytes_per_sec" && allow == Allow::All {
+            // RocksDB's shorthand for a limiter with its defaults; OPTIONS files have none.
+            let rate = <u64 as Value>::read(value).and_then(|n| i64::try_from(n).ok());
+            let rate = rate.ok_or_else(|| bad_value(name, value))?;
+            let limiter = || RateLimiter::new(rate, 100_000, 10, RateLimiterMode::KWritesOnly, false);
+            o.rate_limiter = (rate > 0).then(limiter);
+        } else {
+            set(o, DbOptions::TEXT, Section::Db, std::slice::from_ref(pair), allow, escapes, notes)?;
+        }
+    }
+    Ok(())
 }
 
 /// Changes options of tables; see [`set_db`].
@@ -112,13 +126,13 @@ fn set<O>(
         if allow == Allow::Mutable && !option.kind.is_mutable() {
             return Err(not_changeable(table, section, name));
         }
-        if (option.read)(options, &value, notes) {
-            continue;
-        }
-        match (option.kind, known::other_value(name, &value)) {
-            (Kind::Object, _) => notes.add(name, &value, What::Object),
-            (_, Some(why)) => notes.add(name, &value, What::NoEffect(why)),
-            _ => return Err(bad_value(name, &value)),
+        if let Some(why) = known::other_value(name, &value) {
+            notes.add(name, &value, What::NoEffect(why));
+        } else if !(option.read)(options, &value, notes) {
+            match option.kind {
+                Kind::Object => notes.add(name, &value, What::Object),
+                _ => return Err(bad_value(name, &value)),
+            }
         }
     }
     Ok(())
