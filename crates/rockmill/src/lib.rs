@@ -32,7 +32,7 @@ pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction,
     ErrorSeverity, IteratorMode, LevelStats, LiveFile, MemoryUsageStats, ReadOptions, Snapshot, StallReason, WalFile,
-    WalFileType, WriteBatch, get_memory_usage_stats,
+    WalFileType, WriteBatch, WriteBatchIterator, WriteBatchIteratorCf, get_memory_usage_stats,
 };
 pub use env::Env;
 pub use error::{Error, ErrorKind, Result};

@@ -3,7 +3,7 @@
 use rockmill_format::batch::{BatchRecord, BatchRep, MAX_SLICE_LEN};
 
 use super::column_family::AsColumnFamilyRef;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Updates that are applied together or not at all (`rocksdb::WriteBatch`).
 #[derive(Debug, Clone, Default)]
@@ -12,6 +12,46 @@ pub struct WriteBatch {
     /// Why the batch cannot be written: an update was longer than the format's length fields can say. The update
     /// calls return nothing, as `rocksdb`'s do, so the write tells.
     pub(crate) refused: Option<Error>,
+    /// Length in bytes and count at each save point, and whether the batch was refused then.
+    save_points: Vec<(usize, u32, bool)>,
+}
+
+/// Gets the updates of a batch in their order, without column families (`rocksdb::WriteBatchIterator`).
+#[allow(unused_variables)]
+pub trait WriteBatchIterator {
+    /// `key` was set to `value`.
+    fn put(&mut self, key: &[u8], value: &[u8]);
+    /// `key` was deleted.
+    fn delete(&mut self, key: &[u8]);
+    /// An operand was added to `key`.
+    fn merge(&mut self, key: &[u8], value: &[u8]) {}
+    /// `key`, put at most once, was deleted.
+    fn single_delete(&mut self, key: &[u8]) {
+        self.delete(key);
+    }
+    /// Every key in `[begin, end)` was deleted.
+    fn delete_range(&mut self, begin: &[u8], end: &[u8]) {}
+    /// Bytes for the WAL only.
+    fn log_data(&mut self, data: &[u8]) {}
+}
+
+/// Gets the updates of a batch in their order, with the ids of column families (`rocksdb::WriteBatchIteratorCf`).
+#[allow(unused_variables)]
+pub trait WriteBatchIteratorCf {
+    /// `key` was set to `value`.
+    fn put_cf(&mut self, cf_id: u32, key: &[u8], value: &[u8]);
+    /// `key` was deleted.
+    fn delete_cf(&mut self, cf_id: u32, key: &[u8]);
+    /// An operand was added to `key`.
+    fn merge_cf(&mut self, cf_id: u32, key: &[u8], value: &[u8]);
+    /// `key`, put at most once, was deleted.
+    fn single_delete_cf(&mut self, cf_id: u32, key: &[u8]) {
+        self.delete_cf(cf_id, key);
+    }
+    /// Every key in `[begin, end)` was deleted.
+    fn delete_range_cf(&mut self, cf_id: u32, begin: &[u8], end: &[u8]) {}
+    /// Bytes for the WAL only.
+    fn log_data(&mut self, data: &[u8]) {}
 }
 
 impl WriteBatch {
@@ -23,12 +63,12 @@ impl WriteBatch {
     /// A batch from its encoded form, as `data` gives it. The records are checked when it is written.
     pub fn from_data(data: &[u8]) -> Result<Self> {
         let rep = BatchRep::from_bytes(data.to_vec()).map_err(|e| Error::corruption(format!("write batch: {e}")))?;
-        Ok(Self { rep, refused: None })
+        Ok(Self { rep, ..Self::default() })
     }
 
     /// A batch that was read from a WAL.
     pub(crate) fn from_rep(rep: BatchRep) -> Self {
-        Self { rep, refused: None }
+        Self { rep, ..Self::default() }
     }
 
     /// The encoded form, as it stands in the WAL.
@@ -55,6 +95,65 @@ impl WriteBatch {
     pub fn clear(&mut self) {
         self.rep.clear();
         self.refused = None;
+        self.save_points.clear();
+    }
+
+    /// Remembers the batch as it is now, for [`Self::rollback_to_save_point`]. Save points stack.
+    pub fn set_save_point(&mut self) {
+        self.save_points.push((self.rep.len_bytes(), self.rep.count(), self.refused.is_some()));
+    }
+
+    /// Removes what was added since the last save point, and the save point. `NotFound` without one.
+    pub fn rollback_to_save_point(&mut self) -> Result<()> {
+        let (len, count, refused) = self.last_save_point()?;
+        self.rep.truncate(len, count);
+        if !refused {
+            self.refused = None;
+        }
+        Ok(())
+    }
+
+    /// Forgets the last save point and keeps what was added since. `NotFound` without one.
+    pub fn pop_save_point(&mut self) -> Result<()> {
+        self.last_save_point().map(drop)
+    }
+
+    fn last_save_point(&mut self) -> Result<(usize, u32, bool)> {
+        let none = || Error::new(ErrorKind::NotFound, "the write batch has no save point");
+        self.save_points.pop().ok_or_else(none)
+    }
+
+    /// Gives the updates to `callbacks`. A batch from damaged bytes, or one that names a column family other than the
+    /// default one, ends before the first such record; [`Self::iterate_cf`] has ids.
+    pub fn iterate(&self, callbacks: &mut dyn WriteBatchIterator) {
+        for record in self.rep.iter() {
+            match record {
+                Ok(BatchRecord::Put { cf: 0, key, value }) => callbacks.put(key, value),
+                Ok(BatchRecord::Delete { cf: 0, key }) => callbacks.delete(key),
+                Ok(BatchRecord::SingleDelete { cf: 0, key }) => callbacks.single_delete(key),
+                Ok(BatchRecord::Merge { cf: 0, key, value }) => callbacks.merge(key, value),
+                Ok(BatchRecord::DeleteRange { cf: 0, begin, end }) => callbacks.delete_range(begin, end),
+                Ok(BatchRecord::LogData(data)) => callbacks.log_data(data),
+                Ok(BatchRecord::Noop) => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Gives the updates with their column families to `callbacks`. A batch from damaged bytes ends before the damage.
+    pub fn iterate_cf(&self, callbacks: &mut dyn WriteBatchIteratorCf) {
+        for record in self.rep.iter() {
+            match record {
+                Ok(BatchRecord::Put { cf, key, value }) => callbacks.put_cf(cf, key, value),
+                Ok(BatchRecord::Delete { cf, key }) => callbacks.delete_cf(cf, key),
+                Ok(BatchRecord::SingleDelete { cf, key }) => callbacks.single_delete_cf(cf, key),
+                Ok(BatchRecord::Merge { cf, key, value }) => callbacks.merge_cf(cf, key, value),
+                Ok(BatchRecord::DeleteRange { cf, begin, end }) => callbacks.delete_range_cf(cf, begin, end),
+                Ok(BatchRecord::LogData(data)) => callbacks.log_data(data),
+                Ok(BatchRecord::Noop) => {}
+                Err(_) => return,
+            }
+        }
     }
 
     fn push(&mut self, record: BatchRecord<'_>) {

@@ -202,10 +202,7 @@ impl DbInner {
             let wal = self.abandon_wal()?;
             let mut state = self.state.lock();
             let ids = with_data(&state);
-            self.seal_memtables(&mut state, &ids, wal);
-            for c in state.cfs.values_mut() {
-                c.flush_reason = FlushReason::ErrorRecovery;
-            }
+            self.seal_memtables(&mut state, &ids, wal, FlushReason::ErrorRecovery);
             self.update_pressure(&state);
             state.pick_all_flushes()
         };

@@ -197,6 +197,7 @@ impl DbInner {
 
     /// Recomputes how much writers are to be slowed, from every column family.
     pub fn update_pressure(&self, state: &State) {
+        self.wal.set_room(self.wal_room(state));
         let mut behind = false;
         let mut worst = (0.0, StallReason::None, 0);
         for (&id, c) in &state.cfs {

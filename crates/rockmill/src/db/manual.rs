@@ -202,7 +202,7 @@ impl DbInner {
             }
         }
         if !full.is_empty() {
-            self.switch_memtables(&full)?;
+            self.switch_memtables(&full, reason)?;
         }
         let mut state = self.state.lock();
         for (id, _) in &waiting_for {

@@ -77,7 +77,7 @@ use crate::table::BlockCache;
 use crate::version::{ManifestWriter, PurgeQueue, Version};
 use crate::write_buffer_manager::WriteBufferManager;
 
-pub use batch::WriteBatch;
+pub use batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
 pub use checkpoint::Checkpoint;
 pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 pub use error_recovery::ErrorSeverity;

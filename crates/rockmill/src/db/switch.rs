@@ -11,7 +11,7 @@ use rockmill_io::WriteOptions as FileWriteOptions;
 use super::stall::StallReason;
 use super::stats::count;
 use super::wal::{WalKind, WalWriter};
-use super::{DbInner, ImmTable, State};
+use super::{CfState, DbInner, ImmTable, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
@@ -29,7 +29,7 @@ impl DbInner {
         let _timer = perf::time(PerfMetric::WriteDelayTime);
         loop {
             self.attention.store(false, Ordering::Release);
-            let (full, stop, victim) = {
+            let (full, stop, reason) = {
                 let state = self.state.lock();
                 if let Some(e) = state.write_error() {
                     self.attention.store(true, Ordering::Release);
@@ -38,12 +38,13 @@ impl DbInner {
                 if self.shutdown.load(Ordering::Acquire) && self.stop_reason(&state).is_some() {
                     return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
                 }
-                let (mut full, victim) = (self.full_memtables(&state), self.memory_victim(&state));
+                let ((mut full, reason), victim) = (self.full_memtables(&state), self.memory_victim(&state));
                 if victim.is_some() && self.opts.atomic_flush {
                     full = with_data(&state);
                 }
                 full.extend(victim.filter(|id| !full.contains(id)));
-                (full, self.stop_reason(&state), victim)
+                let reason = if victim.is_some() { FlushReason::WriteBufferManager } else { reason };
+                (full, self.stop_reason(&state), reason)
             };
             let stalled = full.is_empty() && self.memory_stalls();
             if stalled && self.shutdown.load(Ordering::Acquire) {
@@ -74,19 +75,7 @@ impl DbInner {
             if full.is_empty() {
                 break;
             }
-            if let Some(id) = victim
-                && let Some(c) = self.state.lock().cfs.get_mut(&id)
-            {
-                c.flush_reason = FlushReason::WriteBufferManager;
-            }
-            self.switch_memtables(&full)?;
-            if let Some(id) = victim {
-                // Also where several memtables are to be merged: the memory is needed now.
-                if let Some(c) = self.state.lock().cfs.get_mut(&id) {
-                    c.flush_requested = !c.imm.is_empty();
-                }
-                self.work.notify_all();
-            }
+            self.switch_memtables(&full, reason)?;
         }
         if self.controller.is_delaying() {
             if options.no_slowdown {
@@ -110,42 +99,46 @@ impl DbInner {
         }
     }
 
-    /// Column families whose memtable is full, or holds back WALs that have grown too large together.
-    fn full_memtables(&self, state: &State) -> Vec<u32> {
-        let mut full: Vec<u32> = state
-            .cfs
-            .iter()
-            .filter(|(_, c)| !c.mem.is_empty() && c.mem.memory_usage() >= c.cf.options.load().write_buffer_size)
-            .map(|(&id, _)| id)
-            .collect();
-        if state.cfs.len() > 1 {
-            let limit = match self.live().max_total_wal_size {
-                0 => state
-                    .cfs
-                    .values()
-                    .map(|c| {
-                        c.cf.options.load().write_buffer_size as u64
-                            * c.cf.options.load().max_write_buffer_number.max(1) as u64
-                    })
-                    .sum::<u64>()
-                    .saturating_mul(4),
-                n => n,
-            };
-            let closed: u64 = state.wals.iter().map(|w| w.1).sum();
-            if closed + self.wal.size() > limit
-                && let Some(oldest) = state.cfs.values().filter_map(super::CfState::oldest_wal).min()
-            {
-                for (&id, c) in &state.cfs {
-                    if !c.mem.is_empty() && c.mem_wal <= oldest && !full.contains(&id) {
-                        full.push(id);
-                    }
+    /// Column families whose memtable is full, or holds back WALs that have grown too large together; and which of the
+    /// two it is.
+    fn full_memtables(&self, state: &State) -> (Vec<u32>, FlushReason) {
+        let mut reason = FlushReason::WriteBufferFull;
+        let is_full = |c: &CfState| c.mem.memory_usage() >= c.cf.options.load().write_buffer_size;
+        let mut full: Vec<u32> =
+            state.cfs.iter().filter(|(_, c)| !c.mem.is_empty() && is_full(c)).map(|(&id, _)| id).collect();
+        let room = self.wal_room(state);
+        if self.wal.size() > room
+            && let Some(oldest) = state.cfs.values().filter_map(CfState::oldest_wal).min()
+        {
+            for (&id, c) in &state.cfs {
+                if !c.mem.is_empty() && c.mem_wal <= oldest && !full.contains(&id) {
+                    full.push(id);
+                    reason = FlushReason::WalFull;
                 }
             }
         }
+        // With nothing to switch, flushes that run or wait make room: the end of one sets this again.
+        self.wal.set_room(if full.is_empty() && self.wal.size() > room { u64::MAX } else { room });
         if self.opts.atomic_flush && !full.is_empty() {
-            return with_data(state);
+            full = with_data(state);
         }
-        full
+        (full, reason)
+    }
+
+    /// Length of the present WAL at which all together are too large.
+    pub fn wal_room(&self, state: &State) -> u64 {
+        if state.cfs.len() <= 1 {
+            return u64::MAX; // the WAL goes with the memtable
+        }
+        let memtables = |c: &CfState| {
+            let o = c.cf.options.load();
+            (o.write_buffer_size as u64).saturating_mul(o.max_write_buffer_number.max(1) as u64)
+        };
+        let limit = match self.live().max_total_wal_size {
+            0 => state.cfs.values().map(memtables).fold(0, u64::saturating_add).saturating_mul(4),
+            n => n,
+        };
+        limit.saturating_sub(state.wals.iter().map(|w| w.1).sum())
     }
 
     /// When all memtables together hold too much: the column family with the oldest one, of those that do not wait for
@@ -175,10 +168,10 @@ impl DbInner {
 
     /// Makes these column families' memtables immutable and begins new ones, and a new WAL if the present one is not
     /// empty. All of them at once: nothing can be flushed that has only some.
-    pub fn switch_memtables(&self, ids: &[u32]) -> Result<()> {
+    pub fn switch_memtables(&self, ids: &[u32], reason: FlushReason) -> Result<()> {
         let wal_number = self.begin_wal()?;
         let mut state = self.state.lock();
-        self.seal_memtables(&mut state, ids, wal_number);
+        self.seal_memtables(&mut state, ids, wal_number, reason);
         self.update_pressure(&state);
         drop(state);
         self.work.notify_all();
@@ -186,7 +179,7 @@ impl DbInner {
     }
 
     /// Makes these column families' memtables immutable, and begins new ones whose data is in WAL `wal` and later.
-    pub fn seal_memtables(&self, state: &mut State, ids: &[u32], wal: u64) {
+    pub fn seal_memtables(&self, state: &mut State, ids: &[u32], wal: u64, reason: FlushReason) {
         // Memtables without data follow the new WAL: they hold back no older one.
         for c in state.cfs.values_mut() {
             if c.mem.is_empty() && c.imm.is_empty() {
@@ -206,6 +199,9 @@ impl DbInner {
             self.memtable_sealed(&c.cf, &full);
             c.imm.push_back(ImmTable { mem: full, wal: c.mem_wal });
             c.mem_wal = wal;
+            c.flush_reason = reason;
+            // Also where several memtables are to be merged: the WAL is to go, or the memory is needed, now.
+            c.flush_requested |= matches!(reason, FlushReason::WalFull | FlushReason::WriteBufferManager);
             c.publish();
         }
     }

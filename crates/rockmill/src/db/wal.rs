@@ -190,6 +190,8 @@ pub(crate) struct Wal {
     number: AtomicU64,
     /// Length of `current`, in bytes.
     size: AtomicU64,
+    /// The size beyond which the write leader is to look whether all WALs together are too large.
+    room: AtomicU64,
     /// Left, not yet synced, oldest first. A synced write must be preceded by everything before it.
     left: Mutex<Vec<Arc<LeftWal>>>,
     /// Obsolete files kept for reuse.
@@ -223,6 +225,17 @@ impl Wal {
     /// Notes the length that the write leader has brought the WAL to.
     pub fn set_size(&self, bytes: u64) {
         self.size.store(bytes, Ordering::Release);
+    }
+
+    /// Sets the size beyond which [`Self::is_large`] is true.
+    pub fn set_room(&self, bytes: u64) {
+        self.room.store(bytes, Ordering::Relaxed);
+    }
+
+    /// True when it may be that all WALs together are too large.
+    #[inline]
+    pub fn is_large(&self) -> bool {
+        self.size() > self.room.load(Ordering::Relaxed)
     }
 
     /// Makes `fresh` the WAL in use and gives back the one before.

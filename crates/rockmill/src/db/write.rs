@@ -338,6 +338,9 @@ impl DbInner {
         count(&self.stats.write_groups, 1);
         count(&self.stats.writes_with_wal, members.len() as u64 + 1);
         self.wal.set_size(current.size());
+        if self.wal.is_large() {
+            self.attention.store(true, Ordering::Release);
+        }
         if let Some(s) = &self.opts.statistics {
             let bytes = own.len_bytes() + members.iter().map(|m| m.bytes).sum::<usize>();
             let writes = members.len() as u64 + 1;

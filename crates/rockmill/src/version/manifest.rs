@@ -169,7 +169,16 @@ pub fn for_each_edit_from(
             LogEvent::Record { offset } => {
                 let edit = VersionEdit::decode(&record)
                     .map_err(|e| Error::format(path, &e).context(format_args!("version edit at offset {offset}")))?;
+                let expected = group.last().map(|e| e.remaining_in_group.unwrap_or(0).checked_sub(1));
                 match edit.remaining_in_group {
+                    // Each edit of a group says how many follow it.
+                    Some(remaining) if expected.is_some_and(|e| e != Some(remaining)) => {
+                        return Err(Error::corruption(format!(
+                            "{}: in an atomic group of version edits the one at offset {offset} says that {remaining} \
+                             follow, which does not fit the one before",
+                            path.display()
+                        )));
+                    }
                     None if group.is_empty() => {
                         f(edit)?;
                         end = reader.offset();

@@ -13,6 +13,8 @@
 //   wopt sync|nowal|default
 //   put CF K V, del CF K, sdel CF K, merge CF K V, delrange CF BEGIN END
 //   begin, commit          what stands between is one batch
+//   flush_all              every column family in one call
+//   updates SEQ            "update SEQ COUNT" for each batch of GetUpdatesSince, then "wals N" for the WAL files
 //   flush CF, flush_wal, compact CF [LEVEL], compact_once CF, wait
 //   compact_files CF LEVEL FILES   the first FILES tables of L0 into LEVEL
 //   snap NAME, release NAME
@@ -343,6 +345,20 @@ struct Driver {
       if (!batch) Check(Open().Write(write_options, &single));
     } else if (command == "flush") {
       Check(Open().Flush(FlushOptions(), Handle(Word(in))));
+    } else if (command == "flush_all") {
+      std::vector<ColumnFamilyHandle*> all;
+      for (auto& [name, h] : handles) all.push_back(h);
+      Check(Open().Flush(FlushOptions(), all));
+    } else if (command == "updates") {
+      std::unique_ptr<TransactionLogIterator> it;
+      Check(Open().GetUpdatesSince(std::stoull(Word(in)), &it));
+      for (; it->Valid(); it->Next()) {
+        BatchResult b = it->GetBatch();
+        std::cout << "update " << b.sequence << ' ' << b.writeBatchPtr->Count() << '\n';
+      }
+      VectorLogPtr files;
+      Check(Open().GetSortedWalFiles(files));
+      std::cout << "wals " << files.size() << '\n';
     } else if (command == "flush_wal") {
       Check(Open().FlushWAL(true));
     } else if (command == "compact") {
