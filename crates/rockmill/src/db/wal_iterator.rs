@@ -29,7 +29,7 @@ pub struct DBWALIterator {
     since: SequenceNumber,
     /// Newest sequence number of the database when the iterator was made.
     last: SequenceNumber,
-    /// Sequence number after the last batch seen; `None` before one.
+    /// Sequence number after the last batch that ends after `since`; `None` before one.
     next: Option<SequenceNumber>,
     failed: Option<Error>,
 }
@@ -66,7 +66,7 @@ impl DBWALIterator {
 
     fn advance(&mut self) -> Result<Option<(SequenceNumber, WriteBatch)>> {
         let mut record = Vec::new();
-        while self.next.is_none_or(|next| next <= self.last) {
+        while self.next.unwrap_or(self.since + 1) <= self.last {
             let Some(reader) = &mut self.reader else {
                 if self.open_next()? {
                     continue;
@@ -83,6 +83,9 @@ impl DBWALIterator {
                         continue; // says where the WAL before ended, or is a user's log data
                     }
                     let (first, end) = (batch.sequence(), batch.sequence() + u64::from(batch.count()));
+                    if end <= self.since {
+                        continue;
+                    }
                     if first > self.last {
                         return Ok(None); // written since
                     }
@@ -103,13 +106,14 @@ impl DBWALIterator {
                 LogEvent::Damage { .. } | LogEvent::End { .. } => self.reader = None,
             }
         }
-        match self.next {
-            Some(next) if next <= self.last => Err(Error::new(
+        let next = self.next.unwrap_or(self.since + 1);
+        if next <= self.last {
+            return Err(Error::new(
                 ErrorKind::TryAgain,
-                format!("the WALs end before sequence number {next}; the database is at {}", self.last),
-            )),
-            _ => Ok(None),
+                format!("the WALs end before sequence number {next}, and the database is at {}", self.last),
+            ));
         }
+        Ok(None)
     }
 }
 
@@ -134,7 +138,7 @@ impl Db {
     /// their data is in tables, and longer with `set_wal_ttl_seconds` or `set_wal_size_limit_mb`.
     ///
     /// A `seq` beyond the newest is `NotFound`. Where updates are missing in between (they were written with
-    /// `disable_wal`), the iterator ends with `Corruption`. Records that `manual_wal_flush` keeps in memory are not
+    /// `disable_wal`), the iterator ends with `Corruption`, and where they are missing at the end, with `TryAgain`. Records that `manual_wal_flush` keeps in memory are not
     /// there yet.
     pub fn get_updates_since(&self, seq: u64) -> Result<DBWALIterator> {
         let db = &self.inner;

@@ -185,6 +185,13 @@ impl Answer {
         out
     }
 
+    /// First sequence number and count of each batch that `updates` printed.
+    pub fn updates(&self) -> Vec<(u64, u64)> {
+        let number = |s: &str| s.parse().expect("a number");
+        let updates = self.lines.iter().filter_map(|l| l.strip_prefix("update "));
+        updates.map(|l| l.split_once(' ').map(|(seq, n)| (number(seq), number(n))).expect("two numbers")).collect()
+    }
+
     /// Files by level, as `levels` printed them.
     pub fn levels(&self) -> Vec<(usize, usize)> {
         let number = |s: &str| s.parse().expect("a number");
