@@ -589,3 +589,160 @@ fn ldb_opens_them() {
     assert_eq!(run(&["get", "ours"]).trim(), "2");
     assert_eq!(run(&["scan"]).lines().filter(|l| l.contains(" : ")).collect::<Vec<_>>(), ["ours : 2", "theirs : 1"]);
 }
+
+// Compactions for age, and for snapshots that went.
+
+fn aging_options(clock: &Arc<ManualClock>) -> Options {
+    let mut o = memory();
+    o.set_disable_auto_compactions(false);
+    o.set_clock(clock.clone());
+    o
+}
+
+/// Lets compactions see the clock, and waits for them.
+fn settle(db: &Db) {
+    db.wait_for_background_work().expect("background work");
+}
+
+fn files(db: &Db) -> Vec<(i32, u64, u64)> {
+    let mut files: Vec<_> =
+        db.live_files().expect("files").iter().map(|f| (f.level, f.number, f.largest_seqno)).collect();
+    files.sort_unstable();
+    files
+}
+
+#[test]
+fn periodic_compactions_take_every_table_past_the_filter() {
+    let clock = at(NOW);
+    let mut o = aging_options(&clock);
+    let condemned = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flag = Arc::clone(&condemned);
+    o.set_compaction_filter("when told", move |_, _, _| {
+        if flag.load(Ordering::Relaxed) { CompactionDecision::Remove } else { CompactionDecision::Keep }
+    });
+    o.set_periodic_compaction_seconds(100);
+    let db = Db::open(&o, "/db").expect("open");
+    db.put("a", "1").expect("put");
+    compact(&db);
+    let written = files(&db);
+    condemned.store(true, Ordering::Relaxed);
+    clock.advance(Duration::from_secs(100));
+    settle(&db);
+    assert_eq!(files(&db), written, "not yet");
+    clock.advance(Duration::from_secs(1));
+    settle(&db);
+    assert_eq!(files(&db), [], "the filter took all there was");
+    assert_eq!(all(&db), []);
+    // The option can change, which counts at once.
+    condemned.store(false, Ordering::Relaxed);
+    db.put("a", "1").expect("put");
+    compact(&db);
+    let written = files(&db);
+    clock.advance(Duration::from_secs(50));
+    settle(&db);
+    assert_eq!(files(&db), written);
+    db.set_options(&[("periodic_compaction_seconds", "40")]).expect("set_options");
+    settle(&db);
+    assert_ne!(files(&db), written);
+    let rewritten = files(&db);
+    settle(&db);
+    assert_eq!(files(&db), rewritten, "once");
+}
+
+#[test]
+fn old_data_sinks() {
+    let clock = at(NOW);
+    let mut o = aging_options(&clock);
+    o.set_level_compaction_dynamic_level_bytes(false);
+    o.set_ttl(100);
+    let db = Db::open(&o, "/db").expect("open");
+    let mut level_by_level = CompactOptions::default();
+    level_by_level.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
+    db.put("a", "1").expect("put");
+    compact(&db);
+    clock.advance(Duration::from_secs(60));
+    db.delete("a").expect("delete");
+    db.put("b", "1").expect("put");
+    db.flush().expect("flush");
+    let levels = |db: &Db| files(db).iter().map(|f| f.0).collect::<Vec<_>>();
+    assert_eq!(levels(&db), [0, 1]);
+    clock.advance(Duration::from_secs(90));
+    settle(&db);
+    assert_eq!(levels(&db), [0, 1], "the deepest level stays however old it is, and the other is young");
+    clock.advance(Duration::from_secs(11));
+    settle(&db);
+    assert_eq!(levels(&db), [1], "the old deletion met what it deletes");
+    assert_eq!(all(&db), [(b"b".to_vec(), b"1".to_vec())]);
+}
+
+#[test]
+fn the_bottom_is_cleaned_when_snapshots_go() {
+    let clock = at(NOW);
+    let db = Db::open(&aging_options(&clock), "/db").expect("open");
+    db.put("a", "old").expect("put");
+    db.put("b", "old").expect("put");
+    let (first, second) = (db.snapshot(), db.snapshot());
+    db.put("a", "new").expect("put");
+    db.delete("b").expect("delete");
+    compact(&db);
+    let written = files(&db);
+    assert_eq!(written.len(), 1);
+    assert!(written[0].2 > 0, "the snapshot needs old versions and sequence numbers");
+    settle(&db);
+    assert_eq!(files(&db), written);
+    db.put("z", "newer than the table").expect("put");
+    drop(first);
+    settle(&db);
+    assert_eq!(files(&db), written, "another one still needs them");
+    assert_eq!(second.get("a").expect("get").as_deref(), Some(&b"old"[..]));
+    drop(second);
+    settle(&db);
+    let cleaned = files(&db);
+    assert_eq!(cleaned.iter().map(|f| f.2).collect::<Vec<_>>(), [0], "sequence numbers went");
+    assert_eq!(db.get("a").expect("get").as_deref(), Some(&b"new"[..]));
+    assert_eq!(db.get("b").expect("get"), None);
+    for _ in 0..3 {
+        drop(db.snapshot());
+        settle(&db);
+    }
+    assert_eq!(files(&db), cleaned, "once");
+}
+
+#[test]
+fn what_cannot_be_cleaned_is_tried_once() {
+    let clock = at(NOW);
+    let db = Db::open(&aging_options(&clock), "/db").expect("open");
+    db.merge("k", "an operand that nobody can merge").expect("merge");
+    let snapshot = db.snapshot();
+    compact(&db);
+    let written = files(&db);
+    db.put("z", "newer than the table").expect("put");
+    drop(snapshot);
+    settle(&db);
+    let tried = files(&db);
+    assert_ne!(tried, written);
+    assert!(tried[0].2 > 0);
+    for i in 0..5 {
+        db.put("z", i.to_string()).expect("put");
+        drop(db.snapshot());
+        settle(&db);
+        assert_eq!(files(&db), tried);
+    }
+}
+
+#[test]
+fn threads_wake_up_by_themselves() {
+    let mut o = memory();
+    o.set_disable_auto_compactions(false);
+    o.set_periodic_compaction_seconds(1);
+    let db = Db::open(&o, "/db").expect("open");
+    db.put("a", "1").expect("put");
+    compact(&db);
+    let written = files(&db);
+    let begun = std::time::Instant::now();
+    while files(&db) == written {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody looked");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(begun.elapsed() > Duration::from_millis(900), "too early");
+}

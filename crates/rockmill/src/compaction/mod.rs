@@ -70,6 +70,8 @@ pub enum CompactionReason {
     ManualCompaction,
     FilesMarkedForCompaction,
     BottommostFiles,
+    Ttl,
+    PeriodicCompaction,
 }
 
 /// One compaction, chosen: plain data.

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::properties::TableProperties;
@@ -18,13 +19,19 @@ use super::install::{Change, add_files};
 use super::tables::CfTables;
 use super::{CfState, DbInner, State, timer};
 use crate::compaction::filter::TableFileCreationReason;
-use crate::compaction::strategy::{leveled, score};
-use crate::compaction::{Compaction, JobContext, JobEvents, JobOutput, JobStats, flush, job};
+use crate::compaction::strategy::aging::Moment;
+use crate::compaction::strategy::leveled;
+use crate::compaction::{Compaction, CompactionReason, JobContext, JobEvents, JobOutput, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions};
 use crate::statistics::CountedOperator;
+
+/// How long compaction threads wait between looks at tables that are due: at least, so that they do not spin, and at
+/// most.
+const DUE_WAIT_MIN: Duration = Duration::from_secs(1);
+const DUE_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// RocksDB's split: a quarter of the background jobs, at least one, flush; the rest, at least one, compact.
 pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
@@ -211,10 +218,14 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 if worker.ends(db, &mut state) {
                     return;
                 }
-                if let Some(p) = pick_compaction(&mut state) {
+                let now = db.now_seconds();
+                if let Some(p) = pick_compaction(&mut state, now) {
                     break p;
                 }
-                db.work.wait(&mut state);
+                match next_due(&state, now) {
+                    Some(wait) => drop(db.work.wait_for(&mut state, wait)),
+                    None => db.work.wait(&mut state),
+                }
             }
         };
         let done = guarded("a compaction", || db.run_compaction(&cf, &compaction));
@@ -232,27 +243,38 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
     }
 }
 
-fn pick_compaction(state: &mut State) -> Option<(Arc<CfData>, Compaction)> {
+/// How long a compaction thread may wait for the next table to be due; `None` when none will be.
+fn next_due(state: &State, now: u64) -> Option<Duration> {
+    let waits = |c: &&CfState| !c.aging_blocked && !c.cf.options.load().disable_auto_compactions;
+    let next = state.cfs.values().filter(waits).map(|c| c.aging.next_due).min().filter(|&t| t < u64::MAX)?;
+    // The clock may be set: look now and then. And never spin, whatever holds the job up.
+    Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
+}
+
+fn pick_compaction(state: &mut State, now: u64) -> Option<(Arc<CfData>, Compaction)> {
     if state.background_error.is_some() || state.exclusive_manual > 0 || state.paused > 0 {
         return None;
     }
+    let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
     // The column family whose tree is furthest over its shape first.
     let mut order: Vec<(f64, u32)> = state
         .cfs
         .iter()
         .filter(|(_, c)| {
-            !c.cf.options.load().disable_auto_compactions && (c.scores.needs_compaction() || has_marked(c))
+            !c.cf.options.load().disable_auto_compactions
+                && (c.scores.needs_compaction() || has_marked(c) || c.is_aging_due(now))
         })
         .map(|(&id, c)| (c.scores.max_score(), id))
         .collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     for (_, id) in order {
         let c = state.cfs.get_mut(&id)?;
-        if let Some(compaction) = leveled::pick(&c.version, &c.cf.options.load(), &mut c.cursors) {
+        if let Some(compaction) = leveled::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
             let cf = Arc::clone(&c.cf);
             begin_compaction(state, &cf, &compaction);
             return Some((cf, compaction));
         }
+        c.aging_blocked = c.aging.is_due(now);
     }
     None
 }
@@ -277,11 +299,13 @@ impl DbInner {
     pub fn end_compaction(&self, cf: &CfData, compaction: &Compaction) {
         let mut state = self.state.lock();
         state.running_compactions -= 1;
+        let oldest_snapshot = state.oldest_snapshot;
         if let Some(c) = state.cfs.get_mut(&cf.id) {
             c.cursors.finish(compaction);
             c.compacting -= 1;
-            c.scores = score::level_scores(&c.version, &c.cf.options.load());
+            c.rescore(oldest_snapshot);
         }
+        self.update_threshold(&state);
         drop(state);
         self.progress.notify_all();
         self.work.notify_all();
@@ -456,7 +480,14 @@ impl DbInner {
         self.sync_dir()?;
         let written: Vec<u64> = output.files.iter().map(|e| e.number).collect();
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
-        let done = self.log_and_apply(cf, edit, |_| {});
+        let cleaned = compaction.reason == CompactionReason::BottommostFiles;
+        let done = self.log_and_apply(cf, edit, |c| {
+            // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
+            let outputs = c.version.levels.get(compaction.output_level).into_iter().flatten();
+            for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {
+                f.settled.store(true, Ordering::Release);
+            }
+        });
         if done.is_err() {
             self.remove_outputs(&written, done.as_ref().err());
         }

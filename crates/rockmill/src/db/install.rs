@@ -11,7 +11,8 @@ use super::column_family::CfData;
 use super::stall::{Slope, StallReason};
 use super::super_version::SuperVersion;
 use super::{CfState, DbInner, State};
-use crate::compaction::strategy::score;
+use crate::compaction::strategy::aging::aging;
+use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, Result};
 use crate::event_listener::WriteStallCondition;
 use crate::statistics::{Histogram, MaybeStatistics};
@@ -32,6 +33,19 @@ impl<'a> Change<'a> {
 }
 
 impl CfState {
+    /// Computes anew what is due, after the version, the options or the running jobs changed.
+    pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
+        let options = self.cf.options.load();
+        self.scores = level_scores(&self.version, &options);
+        self.aging = aging(&self.version, &options, oldest_snapshot);
+        self.aging_blocked = false;
+    }
+
+    /// True when a table is due for its age or for a snapshot that went, and a job for it may be found.
+    pub fn is_aging_due(&self, now: u64) -> bool {
+        !self.aging_blocked && self.aging.is_due(now)
+    }
+
     /// Makes the present memtables and version what readers see.
     pub fn publish(&self) {
         let imm = self.imm.iter().rev().map(|i| Arc::clone(&i.mem)).collect();
@@ -113,6 +127,7 @@ impl DbInner {
         self.append_to_manifest(manifest, &mut edits)?;
 
         let mut state = self.state.lock();
+        let oldest_snapshot = state.oldest_snapshot;
         state.wal_bound = state.wal_bound.max(bound);
         for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
             let c = state.cfs.get_mut(&change.cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
@@ -120,8 +135,9 @@ impl DbInner {
             c.version = version;
             (change.install)(c);
             c.publish();
-            c.scores = score::level_scores(&c.version, &c.cf.options.load());
+            c.rescore(oldest_snapshot);
         }
+        self.update_threshold(&state);
         if let Some(n) = last_sequence {
             // Still under the lock: a compaction that drops what the new numbers hide begins after this.
             self.last_sequence.fetch_max(n, Ordering::AcqRel);
@@ -193,6 +209,12 @@ impl DbInner {
             ..VersionEdit::default()
         });
         edits
+    }
+
+    /// Notes from which oldest snapshot on another table at the bottom is due.
+    pub fn update_threshold(&self, state: &State) {
+        let threshold = state.cfs.values().map(|c| c.aging.threshold).min();
+        self.bottommost_threshold.store(threshold.unwrap_or(SequenceNumber::MAX), Ordering::Release);
     }
 
     /// Recomputes how much writers are to be slowed, from every column family.

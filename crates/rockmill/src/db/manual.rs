@@ -148,15 +148,18 @@ impl Db {
             if db.shutdown.load(Ordering::Acquire) {
                 return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
             }
+            let now = db.now_seconds();
             let due = state.cfs.values().any(|c| {
                 c.flush_due(db.opts.atomic_flush)
                     || (!c.cf.options.load().disable_auto_compactions
-                        && c.scores.needs_compaction()
+                        && (c.scores.needs_compaction() || c.is_aging_due(now))
                         && state.paused == 0)
             });
             if !due && state.running_flushes == 0 && state.running_compactions == 0 {
                 return Ok(());
             }
+            // What became due by the clock alone, threads may not have seen yet.
+            db.work.notify_all();
             db.progress.wait_for(&mut state, WAIT);
         }
     }

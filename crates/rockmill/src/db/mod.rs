@@ -67,6 +67,7 @@ use rockmill_format::SequenceNumber;
 use rockmill_io::FileLock;
 
 use crate::compaction::strategy::CompactionCursors;
+use crate::compaction::strategy::aging::Aging;
 use crate::compaction::strategy::score::LevelScores;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason, WriteStallCondition};
@@ -151,6 +152,8 @@ pub(crate) struct DbInner {
     pub last_sequence: AtomicU64,
     pub next_file: Arc<AtomicU64>,
     pub snapshots: SnapshotList,
+    /// When the oldest snapshot passes this sequence number, tables at the bottom are due ([`Aging::threshold`]).
+    pub bottommost_threshold: AtomicU64,
     pub purge: Arc<PurgeQueue>,
     /// While it is not 0, no file is deleted.
     pub deletions_off: AtomicUsize,
@@ -212,6 +215,8 @@ pub(crate) struct State {
     pub background_errors: u64,
     /// Background threads that run.
     pub threads: BTreeSet<background::Worker>,
+    /// See [`Moment::oldest_snapshot`](crate::compaction::strategy::aging::Moment).
+    pub oldest_snapshot: SequenceNumber,
 }
 
 /// A full memtable, waiting for its flush.
@@ -236,6 +241,10 @@ pub(crate) struct CfState {
     pub log_number: u64,
     pub cursors: CompactionCursors,
     pub scores: LevelScores,
+    /// When tables are due for another reason than the tree's shape.
+    pub aging: Aging,
+    /// Something is due and no job for it was found: nothing is looked for until the tree changes.
+    pub aging_blocked: bool,
     pub next_epoch: u64,
     pub next_mem_id: u64,
     /// Flush what is immutable even if it is fewer than `min_write_buffer_number_to_merge`.

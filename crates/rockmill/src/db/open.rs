@@ -32,6 +32,7 @@ use super::wal::Wal;
 use super::wal_files::{destroy_wals, wal_dir_of};
 use super::{CfMap, CfState, Db, DbInner, State};
 use crate::compaction::strategy::CompactionCursors;
+use crate::compaction::strategy::aging::aging;
 use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
@@ -488,9 +489,10 @@ fn finish_open(
                 c.mem_wal = wal_number;
             }
             c.log_number = c.mem_wal;
-            c.scores = level_scores(&c.version, &c.cf.options.load());
+            c.rescore(0);
             c.publish();
         }
+        db.update_threshold(&state);
         db.publish_cfs(&state);
         state.wal_bound = state.cfs.values().map(|c| c.log_number).min().unwrap_or(wal_number);
         db.snapshot_edits(&state)
@@ -637,6 +639,7 @@ pub(super) fn assemble(
             paused: 0,
             background_errors: 0,
             threads: BTreeSet::new(),
+            oldest_snapshot: 0,
         }),
         progress: Condvar::new(),
         work: Condvar::new(),
@@ -649,6 +652,8 @@ pub(super) fn assemble(
         last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence)),
         next_file: Arc::new(AtomicU64::new(recovered.map_or(1, |r| r.next_file_number))),
         snapshots: super::snapshot::SnapshotList::default(),
+        // Nothing is compacted before `finish_open` sets it.
+        bottommost_threshold: AtomicU64::new(u64::MAX),
         purge,
         deletions_off: AtomicUsize::new(0),
         write_buffers,
@@ -682,6 +687,7 @@ fn new_cf_state(
     let mem = new_memtable(1, &cmp, &options, manager);
     let current = SuperVersion { mem: Arc::clone(&mem), imm: Vec::new(), version: Arc::clone(&version) };
     let scores = level_scores(&version, &options);
+    let aging = aging(&version, &options, 0);
     let reserved_epoch = u64::from(options.reserve_last_level);
     CfState {
         cf: Arc::new(CfData {
@@ -703,6 +709,8 @@ fn new_cf_state(
         log_number,
         cursors: CompactionCursors::new(),
         scores,
+        aging,
+        aging_blocked: false,
         next_mem_id: 1,
         flush_requested: false,
         flush_reason: FlushReason::WriteBufferFull,

@@ -378,7 +378,7 @@ impl Db {
         // A secondary's snapshots hold nothing back: there, nothing may change meanwhile.
         let _still = self.inner.is_secondary().then(|| self.inner.catching_up.read());
         // A snapshot, so that column families looked at one after another are seen at the same moment.
-        let snapshot = options.snapshot.is_none().then(|| self.snapshot());
+        let snapshot = options.snapshot.is_none().then(|| self.internal_snapshot());
         let mut options = options.clone();
         if let Some(s) = &snapshot {
             options.set_snapshot(s);

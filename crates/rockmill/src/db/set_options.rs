@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 use super::background;
 use super::open::{check_cf_options, check_db_options};
 use super::{AsColumnFamilyRef, Db, DbInner, State};
-use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, Result};
 use crate::options::known::Notes;
 use crate::options::text::{Allow, Escapes, refuse, set_cf, set_db};
@@ -39,6 +38,7 @@ impl Db {
         // Held throughout: of two changes at once, neither is lost.
         let turn = db.options_turn.lock();
         let mut state = db.state.lock();
+        let oldest_snapshot = state.oldest_snapshot;
         let Some(c) = state.cfs.get_mut(&cf.id()) else {
             return Err(super::write::dropped(&cf.data));
         };
@@ -47,8 +47,9 @@ impl Db {
         set_cf(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
         refuse(&notes)?;
         check_cf_options(cf.name(), &changed)?;
-        c.scores = level_scores(&c.version, &changed);
         c.cf.options.store(Arc::new(changed));
+        c.rescore(oldest_snapshot);
+        db.update_threshold(&state);
         db.update_pressure(&state);
         drop(state);
         db.work.notify_all();

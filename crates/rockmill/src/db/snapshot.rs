@@ -1,6 +1,7 @@
 //! Snapshots: sequence numbers that reads may go back to and compactions must keep.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use rockmill_format::SequenceNumber;
@@ -46,6 +47,11 @@ impl SnapshotList {
         self.live.lock().keys().copied().collect()
     }
 
+    /// The oldest one.
+    pub fn oldest(&self) -> Option<SequenceNumber> {
+        self.live.lock().keys().next().copied()
+    }
+
     pub fn count(&self) -> usize {
         self.live.lock().values().map(|e| e.0).sum()
     }
@@ -61,6 +67,8 @@ impl SnapshotList {
 pub struct Snapshot<'a> {
     pub(crate) db: &'a DbInner,
     pub(crate) seq: SequenceNumber,
+    /// One call's own: its end starts nothing.
+    internal: bool,
 }
 
 impl Snapshot<'_> {
@@ -73,6 +81,9 @@ impl Snapshot<'_> {
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         self.db.snapshots.release(self.seq);
+        if !self.internal {
+            self.db.look_at_bottom();
+        }
     }
 }
 
@@ -82,11 +93,43 @@ impl std::fmt::Debug for Snapshot<'_> {
     }
 }
 
+impl DbInner {
+    /// After a snapshot went: has tables at the bottom rewritten that kept something for snapshots like it.
+    fn look_at_bottom(&self) {
+        let oldest = self.snapshots.oldest().unwrap_or_else(|| self.last_sequence());
+        if oldest <= self.bottommost_threshold.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = self.state.lock();
+        if oldest <= state.oldest_snapshot {
+            return;
+        }
+        state.oldest_snapshot = oldest;
+        let mut due = false;
+        for c in state.cfs.values_mut() {
+            c.rescore(oldest);
+            due |= c.aging.bottommost_due;
+        }
+        self.update_threshold(&state);
+        drop(state);
+        if due {
+            self.work.notify_all();
+        }
+    }
+}
+
 impl Db {
     /// A view of the database as it is now.
     pub fn snapshot(&self) -> Snapshot<'_> {
         let db = &*self.inner;
         let seq = db.snapshots.acquire(|| db.last_sequence(), db.now_seconds());
-        Snapshot { db, seq }
+        Snapshot { db, seq, internal: false }
+    }
+
+    /// One for a call of the store's own.
+    pub(super) fn internal_snapshot(&self) -> Snapshot<'_> {
+        let mut snapshot = self.snapshot();
+        snapshot.internal = true;
+        snapshot
     }
 }

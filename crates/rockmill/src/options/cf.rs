@@ -13,6 +13,9 @@ use super::{BlockBasedOptions, CompressionType, Options};
 use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
 
+/// A value of `ttl` and `periodic_compaction_seconds` that leaves the choice to the store.
+pub const DEFAULT_AGE: u64 = u64::MAX - 1;
+
 declare_options! {
     /// Options of a column family (RocksDB's `ColumnFamilyOptions`).
     pub struct CfOptions;
@@ -70,6 +73,10 @@ declare_options! {
     compression_level: i32 = i32::MAX, part, set_compression_level;
     /// Compression of each level (with dynamic levels: L0, then the base level, …); empty uses `compression`.
     compression_per_level: Vec<CompressionType> = Vec::new(), mutable;
+    /// Seconds after which the data of a table goes down a level; 0 never, the default 30 days.
+    ttl: u64 = DEFAULT_AGE, mutable, set_ttl;
+    /// Seconds after which a table is rewritten; 0 never, the default 30 days with a compaction filter, else never.
+    periodic_compaction_seconds: u64 = DEFAULT_AGE, mutable, set_periodic_compaction_seconds;
     /// The last level is for files ingested behind: no compaction reads or writes it, and what would hide such files
     /// is kept. The store sets it from `allow_ingest_behind`.
     reserve_last_level: bool = false, hidden;

@@ -21,7 +21,7 @@ pub use rockmill_format::checksum::ChecksumType;
 pub use rockmill_format::compression::CompressionType;
 pub use rockmill_format::log::RecoveryMode;
 
-pub use cf::CfOptions;
+pub use cf::{CfOptions, DEFAULT_AGE};
 pub use compact::{BottommostLevelCompaction, CompactOptions};
 pub use db::DbOptions;
 pub use load::{LoadedOptions, OptionValue, OptionWarning, OptionsLoader};

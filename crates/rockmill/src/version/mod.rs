@@ -46,6 +46,8 @@ pub struct FileMeta {
     pub being_compacted: AtomicBool,
     /// No longer in the current version.
     pub obsolete: AtomicBool,
+    /// Readers need all that it holds although every one of them sees all of it: cleaning it up again is no use.
+    pub settled: AtomicBool,
     /// The open table, if it is open; the table cache sets and clears it.
     pub table: ArcSwapOption<TableReader>,
     /// Its number in the block cache, once it was open; so that a file opened again finds its blocks.
@@ -61,6 +63,7 @@ impl FileMeta {
             entry,
             being_compacted: AtomicBool::new(false),
             obsolete: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
             table: ArcSwapOption::empty(),
             cache_id: OnceLock::new(),
             purge,

@@ -10,6 +10,7 @@ use rockmill_io::{FileSystem, ManualClock, MemFileSystem, PosixFileSystem};
 use super::*;
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::model::{Entry, Model, random_history};
+use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{CompactionCursors, leveled};
 use crate::compaction::{TableSource, flush};
@@ -238,7 +239,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
                         _ => None,
                     }
                 } else {
-                    leveled::pick(&version, &tree.ctx.cf, &mut cursors)
+                    leveled::pick(&version, &tree.ctx.cf, &mut cursors, &Moment::default())
                 };
                 let Some(mut c) = picked else { break };
                 c.subcompactions_max = rng.usize(1..5);
@@ -284,7 +285,7 @@ fn tree_with_l0(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions, writes: u3
         }
     }
     let version = Arc::new(tree.version.clone());
-    let c = leveled::pick(&version, &tree.ctx.cf, &mut CompactionCursors::new()).unwrap();
+    let c = leveled::pick(&version, &tree.ctx.cf, &mut CompactionCursors::new(), &Moment::default()).unwrap();
     assert_eq!((c.start_level(), c.output_level, c.trivial_move), (0, 1, false));
     assert_eq!(c.inputs.len(), 2);
     (tree, c)
@@ -401,7 +402,7 @@ fn tombstones_without_points_make_a_file_of_their_own() {
     tree.flush(&[Model { entries: vec![], ranges: vec![(b"a".to_vec(), b"z".to_vec(), 5)] }]);
     tree.flush(&[put(b"b", 3)]); // hidden by the tombstone though it comes later here
     let version = Arc::new(tree.version.clone());
-    let c = leveled::pick(&version, &tree.ctx.cf, &mut CompactionCursors::new()).unwrap();
+    let c = leveled::pick(&version, &tree.ctx.cf, &mut CompactionCursors::new(), &Moment::default()).unwrap();
     assert!(!c.bottommost);
     tree.compact(&c);
     assert_eq!(tree.version.levels[1].len(), 1);

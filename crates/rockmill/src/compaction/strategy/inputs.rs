@@ -10,6 +10,7 @@ use rockmill_format::compression::CompressionType;
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType, pack_tag, tag};
 
 use super::CompactionCursors;
+use super::aging::Moment;
 use super::score::{LevelScores, level_scores};
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::CfOptions;
@@ -24,6 +25,7 @@ pub(super) struct Picker<'a> {
     pub options: &'a CfOptions,
     pub scores: LevelScores,
     pub running: &'a CompactionCursors,
+    pub moment: Moment,
 }
 
 /// True when `key` ends a file without containing its user key: the exclusive end of a range tombstone.
@@ -61,7 +63,7 @@ pub(super) fn key_range<'f>(
 
 impl<'a> Picker<'a> {
     pub fn new(version: &'a Arc<Version>, options: &'a CfOptions, running: &'a CompactionCursors) -> Self {
-        Self { version, options, scores: level_scores(version, options), running }
+        Self { version, options, scores: level_scores(version, options), running, moment: Moment::default() }
     }
 
     pub fn cmp(&self) -> &'a InternalKeyComparator {

@@ -6,13 +6,14 @@
 //! 3. L0 goes down one job at a time, together with all L0 files that overlap. While that way is blocked, the newest
 //!    L0 files are merged among themselves, so that reads do not pay for the wait.
 //! 4. Files that overlap nothing below just move, several at once.
-//! 5. When no level is full: files marked for compaction, then nothing.
+//! 5. When no level is full: files marked for compaction, then those that are due for other reasons (`aging.rs`).
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::Ordering as Atomic;
 
 pub use super::CompactionCursors;
+use super::aging::{self, Moment};
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 pub use super::score::{LevelScores, level_scores};
 use crate::compaction::{Compaction, CompactionReason};
@@ -27,12 +28,27 @@ const TRIVIAL_MOVE_FILES_MAX: usize = 4;
 
 /// Chooses the next compaction, if one is due and possible. The caller registers it with
 /// [`CompactionCursors::start`] before anything else is picked.
-pub fn pick(version: &Arc<Version>, options: &CfOptions, cursors: &mut CompactionCursors) -> Option<Compaction> {
+pub fn pick(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &mut CompactionCursors,
+    moment: &Moment,
+) -> Option<Compaction> {
     if options.usable_levels(version.levels.len()) < 2 {
         return None;
     }
-    let picker = Picker::new(version, options, cursors);
-    picker.by_score().or_else(|| picker.marked())
+    let mut picker = Picker::new(version, options, cursors);
+    picker.moment = *moment;
+    picker.by_score().or_else(|| picker.marked()).or_else(|| picker.due())
+}
+
+/// Where files that are due go.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Into the level they are in.
+    Stay,
+    /// Down; those of the deepest level stay.
+    Down,
 }
 
 /// The first inputs of a job.
@@ -90,6 +106,45 @@ impl Picker<'_> {
             }
         }
         None
+    }
+
+    /// Files that are due although no level is full.
+    fn due(&self) -> Option<Compaction> {
+        let (version, options, now) = (&**self.version, self.options, self.moment.now);
+        self.first_of(&self.bottommost_due(), Way::Stay, CompactionReason::BottommostFiles)
+            .or_else(|| self.first_of(&aging::expired(version, options, now), Way::Down, CompactionReason::Ttl))
+            .or_else(|| {
+                let way = if options.level_compaction_dynamic_level_bytes { Way::Down } else { Way::Stay };
+                let files = aging::periodic(version, options, now);
+                self.first_of(&files, way, CompactionReason::PeriodicCompaction)
+            })
+    }
+
+    fn bottommost_due(&self) -> Vec<(usize, Arc<FileMeta>)> {
+        if self.moment.oldest_snapshot == 0 {
+            return Vec::new();
+        }
+        aging::bottommost(self.version, self.options, self.moment.oldest_snapshot).0
+    }
+
+    /// A job for the first of `files` that can have one.
+    fn first_of(&self, files: &[(usize, Arc<FileMeta>)], way: Way, reason: CompactionReason) -> Option<Compaction> {
+        let deepest = aging::deepest(self.version, self.options);
+        files.iter().find_map(|(level, f)| {
+            if *level == 0 && self.level0_busy() {
+                return None;
+            }
+            let output_level = match way {
+                Way::Down if *level < deepest && *level == 0 => self.scores.base_level,
+                Way::Down if *level < deepest => level + 1,
+                _ => *level,
+            };
+            let mut files = vec![Arc::clone(f)];
+            if !self.expand_to_clean_cut(*level, &mut files) {
+                return None;
+            }
+            self.complete(Start { level: *level, output_level, files, l0_move: false }, reason)
+        })
     }
 
     /// Grows the first inputs to the whole job.
@@ -184,7 +239,9 @@ impl Picker<'_> {
                 }
                 next += 1;
             }
-            let ratio = overlap.saturating_mul(1024) / super::score::compensated_size(f).max(1);
+            let ratio = overlap.saturating_mul(1024)
+                / super::score::compensated_size(f).max(1)
+                / aging::boost(self.version, self.options, level, f, self.moment.now);
             order.push((!f.entry.marked_for_compaction, ratio, i));
         }
         order.sort_unstable();

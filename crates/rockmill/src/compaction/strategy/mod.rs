@@ -11,6 +11,7 @@
 //! 3. *No crossing outputs.* A job's key range does not touch that of a running job with the same output level, and
 //!    no file is input to two jobs.
 
+pub mod aging;
 mod inputs;
 pub mod leveled;
 pub mod manual;

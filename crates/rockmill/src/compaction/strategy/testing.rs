@@ -69,6 +69,16 @@ impl TreeSpec {
         self
     }
 
+    /// Sets the times of the file added last: of its oldest data, and of its writing.
+    pub(crate) fn times(mut self, data: u64, written: u64) -> Self {
+        let number = self.next - 1;
+        for f in self.levels.iter_mut().flatten().filter(|f| f.number() == number) {
+            let entry = FileEntry { oldest_ancester_time: data, file_creation_time: written, ..f.entry.clone() };
+            *f = Arc::new(FileMeta::new(entry, Arc::clone(&self.purge)));
+        }
+        self
+    }
+
     /// A compaction of nothing.
     pub(crate) fn compaction(self) -> Compaction {
         Compaction {

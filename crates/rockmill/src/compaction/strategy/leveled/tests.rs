@@ -14,13 +14,13 @@ fn options() -> CfOptions {
 }
 
 fn pick_one(v: &Arc<Version>, o: &CfOptions) -> Compaction {
-    pick(v, o, &mut CompactionCursors::new()).expect("a compaction is due")
+    pick(v, o, &mut CompactionCursors::new(), &Moment::default()).expect("a compaction is due")
 }
 
 #[test]
 fn nothing_to_do() {
     let v = TreeSpec::new(4).file(0, "a", "z", MB).file(1, "a", "z", MB).build();
-    assert!(pick(&v, &options(), &mut CompactionCursors::new()).is_none());
+    assert!(pick(&v, &options(), &mut CompactionCursors::new(), &Moment::default()).is_none());
 }
 
 #[test]
@@ -93,7 +93,13 @@ fn neighbours_that_share_a_key_go_together() {
     let v = spec().build();
     v.levels[1][1].being_compacted.store(true, Atomic::Release);
     assert!(
-        pick(&v, &CfOptions { max_bytes_for_level_base: MB, ..options() }, &mut CompactionCursors::new()).is_none()
+        pick(
+            &v,
+            &CfOptions { max_bytes_for_level_base: MB, ..options() },
+            &mut CompactionCursors::new(),
+            &Moment::default()
+        )
+        .is_none()
     );
 }
 
@@ -119,14 +125,14 @@ fn a_blocked_l0_merges_among_itself() {
     let v = t.build();
     v.levels[1][0].being_compacted.store(true, Atomic::Release);
     let mut cursors = CompactionCursors::new();
-    let c = pick(&v, &options(), &mut cursors).unwrap();
+    let c = pick(&v, &options(), &mut cursors, &Moment::default()).unwrap();
     assert_eq!((c.output_level, c.inputs[0].0), (0, 0));
     assert_eq!(numbers(&c.inputs[0].1), [9, 8, 7, 6, 5, 4, 3, 2]);
     assert!(!c.bottommost && !c.trivial_move);
     cursors.start(&c);
-    assert!(pick(&v, &options(), &mut cursors).is_none());
+    assert!(pick(&v, &options(), &mut cursors, &Moment::default()).is_none());
     cursors.finish(&c);
-    assert!(pick(&v, &options(), &mut cursors).is_some());
+    assert!(pick(&v, &options(), &mut cursors, &Moment::default()).is_some());
 }
 
 #[test]
@@ -139,13 +145,13 @@ fn outputs_never_cross() {
         .file(3, "a", "z", MB)
         .build();
     let mut cursors = CompactionCursors::new();
-    let c = pick(&v, &options(), &mut cursors).unwrap();
+    let c = pick(&v, &options(), &mut cursors, &Moment::default()).unwrap();
     cursors.start(&c);
     assert_eq!(numbers(&c.inputs[1].1), [3]);
     assert_eq!(numbers(&c.inputs[0].1), [1, 2], "both overlap only the one file below");
     assert!(!c.bottommost);
     assert_eq!(numbers(&c.grandparents), [4]);
-    assert!(pick(&v, &options(), &mut cursors).is_none());
+    assert!(pick(&v, &options(), &mut cursors, &Moment::default()).is_none());
 }
 
 #[test]
@@ -192,6 +198,9 @@ mod random {
                 smallest: key(entries[0]),
                 largest: key(entries[entries.len() - 1]),
                 epoch_number: epoch,
+                largest_seqno: entries.iter().map(|e| e.1).max().unwrap(),
+                oldest_ancester_time: epoch,
+                file_creation_time: number,
                 ..FileEntry::default()
             };
             self.contents.insert(number, entries);
@@ -203,6 +212,12 @@ mod random {
                 self.version.levels[level]
                     .sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
             }
+        }
+
+        /// Files count the time. Now and then all that is due for its age may go, and for snapshots.
+        fn moment(&self, rng: &mut fastrand::Rng) -> Moment {
+            let now = if rng.bool() { self.next_file } else { 0 };
+            Moment { now, oldest_snapshot: rng.u64(0..self.next_seq.max(2)) * u64::from(rng.bool()) }
         }
 
         fn flush(&mut self, rng: &mut fastrand::Rng) {
@@ -307,6 +322,8 @@ mod random {
                 target_file_size_base: 60,
                 max_compaction_bytes: if rng.bool() { 0 } else { 500 },
                 level0_file_num_compaction_trigger: rng.i32(2..5),
+                ttl: if rng.bool() { 60 } else { 0 },
+                periodic_compaction_seconds: if rng.bool() { 120 } else { 0 },
                 ..CfOptions::default()
             };
             let version = Version::empty(rng.usize(3..7), rockmill_format::InternalKeyComparator::default());
@@ -344,7 +361,7 @@ mod random {
                                 _ => None,
                             }
                         } else {
-                            pick(&v, &sim.options, &mut cursors)
+                            pick(&v, &sim.options, &mut cursors, &sim.moment(&mut rng))
                         };
                         if let Some(c) = picked {
                             check_job(&c, &running, seed);
