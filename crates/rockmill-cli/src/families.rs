@@ -43,7 +43,7 @@ pub fn create(args: &CreateCfArgs, out: &mut Out) -> Result<()> {
     let (db, _) = open.open()?;
     let mut options = Options::default();
     if args.reverse_order {
-        options.set_comparator(Arc::new(ReverseBytewiseComparator));
+        options.set_comparator_object(Arc::new(ReverseBytewiseComparator));
     }
     let cf = db.create_cf(&args.name, &options)?;
     if out.json {

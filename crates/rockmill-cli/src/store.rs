@@ -214,7 +214,7 @@ fn descriptor(options: &Options, family: &DbSummary) -> Result<ColumnFamilyDescr
         .hint(format!("the command knows {BYTEWISE_NAME} and {REVERSE_BYTEWISE_NAME}; open it from a program")));
     };
     let mut options = options.clone();
-    options.set_comparator(comparator);
+    options.set_comparator_object(comparator);
     options.set_num_levels(i32::try_from(family.levels.max(NUM_LEVELS)).unwrap_or(i32::MAX));
     Ok(ColumnFamilyDescriptor::new(family.name.as_str(), options))
 }

@@ -106,7 +106,7 @@ fn an_unknown_comparator_is_refused_by_name() {
         options.create_if_missing(true);
         let db = rockmill::Db::open(&options, s.path("db")).expect("opens");
         db.put("k", "v").expect("written");
-        options.set_comparator(std::sync::Arc::new(ByLength));
+        options.set_comparator_object(std::sync::Arc::new(ByLength));
         let cf = db.create_cf("lengths", &options).expect("made");
         db.put_cf(&cf, "long", "v").expect("written");
     }

@@ -12,10 +12,50 @@ pub trait Comparator: Send + Sync {
     fn name(&self) -> &str;
     /// Orders two user keys.
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;
-    /// May change `start` to a shorter key in `[start, limit)`. Leaving it as it is is always right.
-    fn find_shortest_separator(&self, start: &mut Vec<u8>, limit: &[u8]);
-    /// May change `key` to a shorter key that is not less than it.
-    fn find_short_successor(&self, key: &mut Vec<u8>);
+    /// May change `start` to a shorter key in `[start, limit)`. Leaving it as it is, as is done here, is always right.
+    fn find_shortest_separator(&self, _start: &mut Vec<u8>, _limit: &[u8]) {}
+    /// May change `key` to a shorter key that is not less than it. Leaving it as it is is always right.
+    fn find_short_successor(&self, _key: &mut Vec<u8>) {}
+    /// Which of the two orders that are compared without a call this is; one's own comparator leaves it as it is.
+    #[doc(hidden)]
+    fn builtin(&self) -> Option<BuiltinOrder> {
+        None
+    }
+}
+
+/// The orders that Rockmill knows itself.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BuiltinOrder {
+    Bytewise,
+    ReverseBytewise,
+}
+
+/// Orders two user keys, for [`FnComparator`].
+pub type CompareFn = dyn Fn(&[u8], &[u8]) -> Ordering + Send + Sync;
+
+/// A name and a function as a comparator. Separators in indexes are whole keys, as with comparators of RocksDB's C
+/// interface.
+pub struct FnComparator {
+    name: String,
+    compare: Box<CompareFn>,
+}
+
+impl FnComparator {
+    /// A comparator that orders keys by `compare`, stored by this name.
+    pub fn new(name: impl Into<String>, compare: Box<CompareFn>) -> Self {
+        Self { name: name.into(), compare }
+    }
+}
+
+impl Comparator for FnComparator {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        (self.compare)(a, b)
+    }
 }
 
 /// Name of the default order.
@@ -69,6 +109,10 @@ impl Comparator for BytewiseComparator {
             key.truncate(i + 1);
         }
     }
+
+    fn builtin(&self) -> Option<BuiltinOrder> {
+        Some(BuiltinOrder::Bytewise)
+    }
 }
 
 /// Reversed lexicographic order (RocksDB's `ReverseBytewiseComparator`).
@@ -97,7 +141,9 @@ impl Comparator for ReverseBytewiseComparator {
         }
     }
 
-    fn find_short_successor(&self, _key: &mut Vec<u8>) {}
+    fn builtin(&self) -> Option<BuiltinOrder> {
+        Some(BuiltinOrder::ReverseBytewise)
+    }
 }
 
 /// Orders internal keys: user key ascending by the user's comparator, then tag descending.
@@ -105,15 +151,8 @@ impl Comparator for ReverseBytewiseComparator {
 /// The two built-in orders are compared without a virtual call.
 #[derive(Clone)]
 pub struct InternalKeyComparator {
-    kind: Kind,
+    builtin: Option<BuiltinOrder>,
     user: Arc<dyn Comparator>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Bytewise,
-    ReverseBytewise,
-    User,
 }
 
 impl fmt::Debug for InternalKeyComparator {
@@ -131,12 +170,8 @@ impl Default for InternalKeyComparator {
 impl InternalKeyComparator {
     /// Internal order over `user`.
     pub fn new(user: Arc<dyn Comparator>) -> Self {
-        let kind = match user.name() {
-            BYTEWISE_NAME => Kind::Bytewise,
-            REVERSE_BYTEWISE_NAME => Kind::ReverseBytewise,
-            _ => Kind::User,
-        };
-        Self { kind, user }
+        // Not by name: nothing keeps a user's comparator from having a built-in one's.
+        Self { builtin: user.builtin(), user }
     }
 
     /// The user's order.
@@ -146,16 +181,21 @@ impl InternalKeyComparator {
 
     /// True when user keys order as unsigned bytes, so that key prefixes can be compared as integers.
     pub fn is_bytewise(&self) -> bool {
-        self.kind == Kind::Bytewise
+        self.builtin == Some(BuiltinOrder::Bytewise)
+    }
+
+    /// True when user keys order as unsigned bytes, the largest first.
+    pub fn is_reverse_bytewise(&self) -> bool {
+        self.builtin == Some(BuiltinOrder::ReverseBytewise)
     }
 
     /// Orders two user keys.
     #[inline]
     pub fn compare_user(&self, a: &[u8], b: &[u8]) -> Ordering {
-        match self.kind {
-            Kind::Bytewise => a.cmp(b),
-            Kind::ReverseBytewise => b.cmp(a),
-            Kind::User => self.user.compare(a, b),
+        match self.builtin {
+            Some(BuiltinOrder::Bytewise) => a.cmp(b),
+            Some(BuiltinOrder::ReverseBytewise) => b.cmp(a),
+            None => self.user.compare(a, b),
         }
     }
 
@@ -201,6 +241,21 @@ mod tests {
         assert_eq!(c.compare(k("a", 5).as_bytes(), k("a", 4).as_bytes()), Ordering::Less);
         assert_eq!(c.compare(k("a", 5).as_bytes(), k("b", 9).as_bytes()), Ordering::Less);
         assert_eq!(c.compare(k("aa", 5).as_bytes(), k("a", 1).as_bytes()), Ordering::Greater);
+    }
+
+    #[test]
+    fn a_comparator_of_a_function_is_asked_whatever_its_name() {
+        let by_len = |a: &[u8], b: &[u8]| a.len().cmp(&b.len()).then_with(|| a.cmp(b));
+        for name in ["by.length", BYTEWISE_NAME, REVERSE_BYTEWISE_NAME] {
+            let c = InternalKeyComparator::new(Arc::new(FnComparator::new(name, Box::new(by_len))));
+            assert_eq!(c.compare_user(b"b", b"aa"), Ordering::Less, "{name}");
+            assert!(!c.is_bytewise() && !c.is_reverse_bytewise());
+            let a = InternalKey::new(b"longer key", 5, ValueType::Value).as_bytes().to_vec();
+            let mut separator = a.clone();
+            c.find_shortest_separator(&mut separator, InternalKey::new(b"much longer", 5, ValueType::Value).as_bytes());
+            c.find_short_successor(&mut separator);
+            assert_eq!(separator, a);
+        }
     }
 
     #[test]

@@ -20,7 +20,9 @@ pub mod hash;
 pub mod key;
 pub mod log;
 pub mod properties;
+pub mod slice_transform;
 
 pub use comparator::{Comparator, InternalKeyComparator};
 pub use error::{FormatError, Result};
 pub use key::{InternalKey, MAX_SEQUENCE, ParsedInternalKey, SequenceNumber, ValueType};
+pub use slice_transform::SliceTransform;

@@ -58,6 +58,9 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
         compression,
         compression_level: i32::MAX,
         bloom_bits_per_key: 10.0,
+        whole_key_filtering: true,
+        prefix_extractor: None,
+        partition_filters: false,
         two_level_index: false,
         metadata_block_size: 4096,
         hash_index_util_ratio: None,
@@ -87,6 +90,7 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
             cache: Some(Arc::clone(&cache)),
             largest_seqno: None,
             statistics: None,
+            prefix_extractor: None,
         };
         Ok::<_, Failure>(TableReader::open(fs.open_random(&path, false)?, options)?)
     };

@@ -4,11 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rockmill_format::InternalKeyComparator;
+use rockmill_format::key::user_key;
+use rockmill_format::{InternalKeyComparator, SliceTransform};
 
 use crate::compaction::TableSource;
 use crate::error::Result;
 use crate::iter::InternalIterator;
+use crate::prefix_seek::PrefixSeek;
 use crate::table::{TableReadOptions, TableReader};
 use crate::version::{FileMeta, Version};
 
@@ -21,6 +23,10 @@ enum Files {
 }
 
 impl Files {
+    fn is_last_level(&self) -> bool {
+        matches!(self, Self::Of(version, level) if level + 1 == version.levels.len())
+    }
+
     #[inline]
     fn list(&self) -> &[Arc<FileMeta>] {
         match self {
@@ -38,6 +44,7 @@ pub struct LevelIterator {
     cmp: InternalKeyComparator,
     for_compaction: bool,
     on_open: Option<OpenHook>,
+    prefix: Option<Arc<PrefixSeek>>,
     /// Place in `files` of the file that `iter` reads.
     open: usize,
     iter: Option<Box<dyn InternalIterator>>,
@@ -67,7 +74,18 @@ impl LevelIterator {
     }
 
     fn over(files: Files, tables: Arc<dyn TableSource>, options: TableReadOptions, cmp: InternalKeyComparator) -> Self {
-        Self { files, tables, options, cmp, for_compaction: false, on_open: None, open: 0, iter: None, status: Ok(()) }
+        Self {
+            files,
+            tables,
+            options,
+            cmp,
+            for_compaction: false,
+            on_open: None,
+            prefix: None,
+            open: 0,
+            iter: None,
+            status: Ok(()),
+        }
     }
 
     /// Opens files with [`TableSource::table_for_compaction`].
@@ -82,6 +100,59 @@ impl LevelIterator {
     pub fn on_open(mut self, hook: OpenHook) -> Self {
         self.on_open = Some(hook);
         self
+    }
+
+    /// Seeks that `prefix` allows to ask filters leave out files that lack the target's prefix.
+    #[must_use]
+    pub fn by_prefix(mut self, prefix: Option<Arc<PrefixSeek>>) -> Self {
+        self.prefix = prefix;
+        self
+    }
+
+    /// File `i`, or the neighbour that a seek has to go to when the filters of those before it lack the target's
+    /// prefix; `None` when no file is left.
+    #[inline]
+    fn not_left_out(&self, i: usize, target: &[u8], backward: bool) -> Option<usize> {
+        match &self.prefix {
+            None => Some(i),
+            Some(seek) => self.ask_filters(seek, i, target, backward),
+        }
+    }
+
+    fn ask_filters(&self, seek: &PrefixSeek, mut i: usize, target: &[u8], backward: bool) -> Option<usize> {
+        let key = user_key(target);
+        while let Some(file) = self.files.list().get(i) {
+            // An error shows when the file is opened.
+            let Ok(table) = self.tables.table(file) else { return Some(i) };
+            let Some(extractor) = table.filter_prefixes() else { return Some(i) };
+            let Some(prefix) = seek.question(key, extractor, backward) else { return Some(i) };
+            let may_match = table.prefix_may_match(prefix, target, backward);
+            table.count_seek(may_match, self.files.is_last_level());
+            if may_match {
+                return Some(i);
+            }
+            seek.left_out(extractor);
+            i = self.neighbour(i, backward).filter(|&next| self.may_go_on(next, prefix, extractor, backward))?;
+        }
+        Some(i)
+    }
+
+    fn neighbour(&self, i: usize, backward: bool) -> Option<usize> {
+        if backward { i.checked_sub(1) } else { Some(i + 1).filter(|&next| next < self.files.list().len()) }
+    }
+
+    /// True when a prefix that file `i`'s neighbour lacks may still begin (backwards: end) in file `i`: the neighbour's
+    /// boundary, past which the target is, can be a range tombstone's.
+    fn may_go_on(&self, i: usize, prefix: &[u8], extractor: &SliceTransform, backward: bool) -> bool {
+        let Some(file) = self.files.list().get(i) else { return false };
+        let nearest = if backward { file.largest_user_key() } else { file.smallest_user_key() };
+        extractor.prefix(nearest).is_none_or(|p| p == prefix)
+    }
+
+    /// No file is positioned, and none has failed.
+    fn leave_out(&mut self) {
+        self.status = Ok(());
+        self.iter = None;
     }
 
     /// Makes file `i` the open one; past the end, none is open.
@@ -169,12 +240,14 @@ impl InternalIterator for LevelIterator {
     }
 
     fn seek(&mut self, target: &[u8]) {
-        self.position(self.find(target), |iter| iter.seek(target));
+        let Some(i) = self.not_left_out(self.find(target), target, false) else { return self.leave_out() };
+        self.position(i, |iter| iter.seek(target));
         self.skip_forward();
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) {
         let i = self.find(target).min(self.files.list().len().saturating_sub(1));
+        let Some(i) = self.not_left_out(i, target, true) else { return self.leave_out() };
         self.position(i, |iter| iter.seek_for_prev(target));
         self.skip_backward();
     }
@@ -255,7 +328,14 @@ mod tests {
             let path = path(file.number());
             TableReader::open(
                 random,
-                TableOpenOptions { path, cmp: self.cmp.clone(), cache: None, largest_seqno: None, statistics: None },
+                TableOpenOptions {
+                    path,
+                    cmp: self.cmp.clone(),
+                    cache: None,
+                    largest_seqno: None,
+                    prefix_extractor: None,
+                    statistics: None,
+                },
             )
         }
         fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
@@ -282,6 +362,9 @@ mod tests {
                 compression: CompressionType::None,
                 compression_level: i32::MAX,
                 bloom_bits_per_key: 0.0,
+                whole_key_filtering: true,
+                prefix_extractor: None,
+                partition_filters: false,
                 two_level_index: false,
                 metadata_block_size: 4096,
                 hash_index_util_ratio: None,

@@ -15,6 +15,7 @@ pub mod merge_iter;
 pub mod merge_operator;
 pub mod options;
 pub mod perf;
+pub mod prefix_seek;
 pub mod range_del;
 pub mod rate_limiter;
 mod sst_file_writer;
@@ -45,6 +46,8 @@ pub use options::{
     OptionsLoader, RecoveryMode, WriteOptions,
 };
 pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
+pub use rockmill_format::SliceTransform;
+pub use rockmill_format::comparator::{BytewiseComparator, Comparator, ReverseBytewiseComparator};
 pub use sst_file_writer::{ExternalSstFileInfo, SstFileWriter};
 pub use table::{Cache, LruCacheOptions};
 pub use write_buffer_manager::WriteBufferManager;

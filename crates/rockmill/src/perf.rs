@@ -126,6 +126,10 @@ metrics! {
     MergeOperatorTimeNanos("merge_operator_time_nanos"),
     /// Time of finding and opening tables.
     FindTableNanos("find_table_nanos"),
+    /// Memtables' filters that let a key or prefix through.
+    BloomMemtableHitCount("bloom_memtable_hit_count"),
+    /// Memtables' filters that held a key or prefix off.
+    BloomMemtableMissCount("bloom_memtable_miss_count"),
     /// Filters that let a key through.
     BloomSstHitCount("bloom_sst_hit_count"),
     /// Filters that held a key off.

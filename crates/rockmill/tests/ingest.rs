@@ -259,7 +259,7 @@ fn what_cannot_be_ingested_changes_nothing() {
     std::fs::copy(&live, file("flushed.sst")).unwrap();
     refused(&file("flushed.sst"), ErrorKind::Corruption, "only tables of SstFileWriter");
     let mut reversed = options.clone();
-    reversed.set_comparator(Arc::new(rockmill_format::comparator::ReverseBytewiseComparator));
+    reversed.set_comparator_object(Arc::new(rockmill_format::comparator::ReverseBytewiseComparator));
     write_sst(&reversed, &file("reversed.sst"), &[("z", "1"), ("y", "1")]);
     refused(&file("reversed.sst"), ErrorKind::InvalidArgument, "comparator");
     let other = db.cf_handle("other").unwrap();

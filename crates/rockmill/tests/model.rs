@@ -78,7 +78,7 @@ fn open(path: &Path, options: &Options) -> Db {
     let cfs = CFS.iter().enumerate().map(|(i, name)| {
         let mut o = options.clone();
         if i == REVERSED {
-            o.set_comparator(Arc::new(ReverseBytewiseComparator));
+            o.set_comparator_object(Arc::new(ReverseBytewiseComparator));
         }
         if i == MERGING {
             o.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
@@ -368,7 +368,7 @@ fn the_reverse_order_has_its_own_separators() {
     let dir = tempfile::tempdir().unwrap();
     let mut o = Options::default();
     o.create_if_missing(true);
-    o.set_comparator(Arc::new(c));
+    o.set_comparator_object(Arc::new(c));
     let db = Db::open(&o, dir.path()).unwrap();
     for k in ["a", "b", "c"] {
         db.put(k, k).unwrap();

@@ -165,7 +165,7 @@ fn unusual() -> (Options, Vec<ColumnFamilyDescriptor>) {
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     o.set_block_based_table_factory(&table);
     let mut reverse = Options::default();
-    reverse.set_comparator(Arc::new(ReverseBytewiseComparator));
+    reverse.set_comparator_object(Arc::new(ReverseBytewiseComparator));
     reverse.set_num_levels(4);
     reverse.set_compression_per_level(&[CompressionType::None, CompressionType::Lz4, CompressionType::Zstd]);
     reverse.set_bottommost_compression_type(CompressionType::Zlib);

@@ -61,7 +61,7 @@ impl Case<'_> {
     fn options(&self) -> Options {
         let mut options = Options::default();
         if self.reverse {
-            options.set_comparator(Arc::new(ReverseBytewiseComparator));
+            options.set_comparator_object(Arc::new(ReverseBytewiseComparator));
         }
         options
     }

@@ -61,7 +61,7 @@ impl Case {
         (self.table)(&mut table);
         options.set_block_based_table_factory(&table);
         if self.reverse {
-            options.set_comparator(Arc::new(ReverseBytewiseComparator));
+            options.set_comparator_object(Arc::new(ReverseBytewiseComparator));
         }
         (self.options)(&mut options);
         options

@@ -101,7 +101,14 @@ fn open_tables(dir: &Path) -> Vec<Arc<TableReader>> {
         let largest_seqno = Some(largest_seqno);
         TableReader::open(
             file,
-            TableOpenOptions { path, cmp: order.clone(), cache: None, largest_seqno, statistics: None },
+            TableOpenOptions {
+                path,
+                cmp: order.clone(),
+                cache: None,
+                largest_seqno,
+                prefix_extractor: None,
+                statistics: None,
+            },
         )
         .unwrap_or_else(|e| panic!("{e}"))
     };

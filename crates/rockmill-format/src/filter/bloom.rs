@@ -105,6 +105,12 @@ impl BloomBuilder {
         }
     }
 
+    /// How many entries a filter block of `len` bytes has room for, at the wanted bits per key.
+    pub fn entries_in(&self, len: usize) -> usize {
+        let raw = (len.saturating_sub(METADATA_LEN) as u64).min(LEN_MAX) / LINE as u64 * LINE as u64;
+        (raw * 8000).checked_div(self.millibits_per_key).unwrap_or(0) as usize
+    }
+
     /// Keys added so far.
     pub fn num_keys(&self) -> usize {
         self.hashes.len()

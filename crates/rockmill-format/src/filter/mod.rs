@@ -130,6 +130,11 @@ impl FilterReader {
         self.layout.may_match_hashed(&self.data, key, hash)
     }
 
+    /// True for a filter of no keys.
+    pub fn is_empty(&self) -> bool {
+        self.layout.kind == Kind::AlwaysFalse
+    }
+
     /// Bytes held.
     pub fn memory_usage(&self) -> usize {
         self.data.capacity() + size_of::<Self>()

@@ -88,7 +88,7 @@ impl<'a> Outputs<'a> {
             Some(open) => open,
             none => {
                 let lower = if self.files.is_empty() { self.part.begin.clone() } else { Some(user_key(ikey).to_vec()) };
-                none.insert(open_table(self.ctx, self.plan, self.created, lower)?)
+                none.insert(open_table(self.ctx, self.plan, self.rules, self.created, lower)?)
             }
         };
         open.builder.add(ikey, value)
@@ -98,7 +98,7 @@ impl<'a> Outputs<'a> {
     pub fn finish(mut self) -> Result<Vec<FileEntry>> {
         if self.open.is_none() && self.files.is_empty() && self.has_tombstones()? {
             let lower = self.part.begin.clone();
-            self.open = Some(open_table(self.ctx, self.plan, self.created, lower)?);
+            self.open = Some(open_table(self.ctx, self.plan, self.rules, self.created, lower)?);
         }
         self.close(None)?;
         Ok(self.files)
@@ -251,7 +251,13 @@ impl<'a> Grandparents<'a> {
 }
 
 /// Begins a table.
-fn open_table(ctx: &JobContext, plan: &OutputPlan, created: &Created, lower: Option<Vec<u8>>) -> Result<Open> {
+fn open_table(
+    ctx: &JobContext,
+    plan: &OutputPlan,
+    rules: &Rules,
+    created: &Created,
+    lower: Option<Vec<u8>>,
+) -> Result<Open> {
     let number = (ctx.new_file_number)();
     let path = ctx.dir.join(filename::table(number));
     let preallocate = if plan.file_size_max == u64::MAX {
@@ -286,11 +292,17 @@ fn open_table(ctx: &JobContext, plan: &OutputPlan, created: &Created, lower: Opt
         }
     };
     let file = MeasuredFile::wrap(file, ctx.db.statistics.as_ref(), write, sync);
-    let builder = TableBuilder::new(table_options(ctx, plan, number, path.clone()), file);
+    let builder = TableBuilder::new(table_options(ctx, plan, rules, number, path.clone()), file);
     Ok(Open { builder, number, path, lower })
 }
 
-fn table_options(ctx: &JobContext, plan: &OutputPlan, number: u64, path: PathBuf) -> TableBuilderOptions {
+fn table_options(
+    ctx: &JobContext,
+    plan: &OutputPlan,
+    rules: &Rules,
+    number: u64,
+    path: PathBuf,
+) -> TableBuilderOptions {
     let cf = &ctx.cf;
     let now = ctx.clock.now_micros() / 1_000_000;
     let properties = TableProperties {
@@ -306,6 +318,9 @@ fn table_options(ctx: &JobContext, plan: &OutputPlan, number: u64, path: PathBuf
     };
     let mut options = builder_options(cf, ctx.cmp.clone(), plan.compression, properties, path);
     options.statistics = ctx.db.statistics.clone();
+    if cf.optimize_filters_for_hits && rules.bottommost {
+        options.bloom_bits_per_key = 0.0;
+    }
     options
 }
 
@@ -329,6 +344,9 @@ pub(crate) fn builder_options(
         compression,
         compression_level: cf.compression_level,
         bloom_bits_per_key: t.bloom_bits_per_key,
+        whole_key_filtering: t.whole_key_filtering,
+        prefix_extractor: cf.prefix_extractor.clone(),
+        partition_filters: t.partition_filters,
         two_level_index: t.index_type == BlockBasedIndexType::TwoLevelIndexSearch,
         metadata_block_size: t.metadata_block_size,
         hash_index_util_ratio: (t.data_block_index_type == DataBlockIndexType::BinaryAndHash)

@@ -325,7 +325,7 @@ impl DbInner {
             cf_id: cf.id,
             cf_name: cf.name.clone(),
             cmp: cf.cmp.clone(),
-            tables: Arc::new(CfTables { db: Arc::clone(self), cmp: cf.cmp.clone(), cache: self.cache_of(cf) }),
+            tables: Arc::new(CfTables::new(self, cf)),
             new_file_number: Arc::new(move || next.fetch_add(1, Ordering::Relaxed)),
             snapshots: self.snapshots.all(),
             db_id: self.db_id.clone(),

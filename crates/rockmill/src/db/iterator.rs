@@ -7,6 +7,7 @@ use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, VALUE_TYPE_FOR
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
 use super::iterator_counts::{IteratorCounts, Move};
+use super::prefix_scan::PrefixScan;
 use super::range_view::RangeView;
 use super::super_version::SuperVersion;
 use super::tables::CfTables;
@@ -56,6 +57,8 @@ pub struct DbRawIterator<'a> {
     upper: Option<Vec<u8>>,
     /// Only keys with this prefix, for orders in which bounds cannot say it.
     filter: Option<Vec<u8>>,
+    /// With a prefix extractor.
+    prefix: Option<Box<PrefixScan>>,
     direction: Direction,
     valid: bool,
     /// The current entry is in `saved_key` and `saved_value`, else `iter` stands on it.
@@ -84,36 +87,28 @@ impl DbInner {
         let cf = &cf.as_cf().data;
         let current = cf.current.load_full();
         let seq = options.snapshot.unwrap_or_else(|| self.last_sequence());
-        let tables: Arc<dyn TableSource> =
-            Arc::new(CfTables { db: Arc::clone(self), cmp: cf.cmp.clone(), cache: self.cache_of(cf) });
+        let tables: Arc<dyn TableSource> = Arc::new(CfTables::new(self, cf));
         let ro = options.table();
-        let mut children: Vec<Box<dyn InternalIterator>> = vec![current.mem.iter()];
-        children.extend(current.imm.iter().map(|m| m.iter()));
+        let (lower, upper, filter) = bounds(options, &cf.cmp);
+        let extractor = cf.options.load().prefix_extractor.clone();
+        let prefix = PrefixScan::new(extractor, options, upper.as_ref(), cf.cmp.is_bytewise());
+        let by_prefix = prefix.as_ref().map(|p| Arc::clone(p.seek()));
+        let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
+        for mem in [&current.mem].into_iter().chain(&current.imm) {
+            children.push(by_prefix.as_ref().map_or_else(|| mem.iter(), |p| mem.iter_by_prefix(p)));
+        }
         for (level, files) in current.version.levels.iter().enumerate() {
             if level == 0 {
                 // Each file of L0 is a run of its own, opened when it is first needed.
                 children.extend(files.iter().map(|f| {
                     let one = vec![Arc::clone(f)];
-                    Box::new(LevelIterator::new(one, Arc::clone(&tables), ro, cf.cmp.clone())) as Box<_>
+                    let run = LevelIterator::new(one, Arc::clone(&tables), ro, cf.cmp.clone());
+                    Box::new(run.by_prefix(by_prefix.clone())) as Box<_>
                 }));
             } else if !files.is_empty() {
                 let version = Arc::clone(&current.version);
-                children.push(Box::new(LevelIterator::of_level(version, level, Arc::clone(&tables), ro)));
-            }
-        }
-        let (mut lower, mut upper, mut filter) = (options.lower.clone(), options.upper.clone(), None);
-        if let Some(prefix) = &options.prefix {
-            if cf.cmp.is_bytewise() {
-                if lower.as_ref().is_none_or(|l| l < prefix) {
-                    lower = Some(prefix.clone());
-                }
-                if let Some(end) = after_prefix(prefix)
-                    && upper.as_ref().is_none_or(|u| *u > end)
-                {
-                    upper = Some(end);
-                }
-            } else {
-                filter = Some(prefix.clone());
+                let run = LevelIterator::of_level(version, level, Arc::clone(&tables), ro);
+                children.push(Box::new(run.by_prefix(by_prefix.clone())));
             }
         }
         let view = RangeView::new(&current, cf.cmp.clone(), seq, tables);
@@ -125,6 +120,7 @@ impl DbInner {
             lower,
             upper,
             filter,
+            prefix,
             direction: Direction::Forward,
             valid: false,
             saved: false,
@@ -139,6 +135,26 @@ impl DbInner {
             _pin: (current, self),
         }
     }
+}
+
+/// Lower and upper bound, and for orders in which bounds cannot say it, the prefix that keys must have.
+type Bounds = (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+
+fn bounds(options: &ReadOptions, cmp: &InternalKeyComparator) -> Bounds {
+    let (mut lower, mut upper) = (options.lower.clone(), options.upper.clone());
+    let Some(prefix) = &options.prefix else { return (lower, upper, None) };
+    if !cmp.is_bytewise() {
+        return (lower, upper, Some(prefix.clone()));
+    }
+    if lower.as_ref().is_none_or(|l| l < prefix) {
+        lower = Some(prefix.clone());
+    }
+    if let Some(end) = after_prefix(prefix)
+        && upper.as_ref().is_none_or(|u| *u > end)
+    {
+        upper = Some(end);
+    }
+    (lower, upper, None)
 }
 
 /// The first key, in bytewise order, behind every key with this prefix; `None` when there is none.
@@ -207,6 +223,9 @@ impl DbRawIterator<'_> {
     pub fn seek_to_first(&mut self) {
         let began = self.begin_seek();
         self.restart(Direction::Forward);
+        if let Some(p) = &mut self.prefix {
+            p.begin_first(self.lower.as_deref());
+        }
         match self.lower.take() {
             Some(lower) => {
                 self.seek_internal(&lower, MAX_SEQUENCE);
@@ -214,7 +233,9 @@ impl DbRawIterator<'_> {
             }
             None => self.iter.seek_to_first(),
         }
+        self.moved();
         self.find_next(false);
+        self.found();
         self.sought(began);
     }
 
@@ -222,6 +243,17 @@ impl DbRawIterator<'_> {
     pub fn seek_to_last(&mut self) {
         let began = self.begin_seek();
         self.restart(Direction::Reverse);
+        if let Some(p) = &mut self.prefix {
+            p.begin_anywhere();
+        }
+        self.move_to_last();
+        self.moved();
+        self.find_prev();
+        self.found();
+        self.sought(began);
+    }
+
+    fn move_to_last(&mut self) {
         match self.upper.take() {
             Some(upper) => {
                 // The entry before every version of the bound.
@@ -230,8 +262,6 @@ impl DbRawIterator<'_> {
             }
             None => self.iter.seek_to_last(),
         }
-        self.find_prev();
-        self.sought(began);
     }
 
     /// To the first key at or after `key`.
@@ -239,15 +269,18 @@ impl DbRawIterator<'_> {
         let began = self.begin_seek();
         self.restart(Direction::Forward);
         let key = key.as_ref();
-        match self.lower.take() {
-            Some(lower) => {
-                let below = self.cmp.compare_user(key, &lower).is_lt();
-                // The newest version of a key that may be seen: versions newer than the snapshot are passed over.
-                self.seek_internal(if below { &lower } else { key }, self.seq);
-                self.lower = Some(lower);
-            }
-            None => self.seek_internal(key, self.seq),
+        let below = |lower: &Vec<u8>| self.cmp.compare_user(key, lower).is_lt();
+        let lower = if self.lower.as_ref().is_some_and(below) { self.lower.take() } else { None };
+        let target = lower.as_deref().unwrap_or(key);
+        if let Some(p) = &mut self.prefix {
+            p.begin(target, true);
         }
+        // The newest version of a key that may be seen: versions newer than the snapshot are passed over.
+        self.seek_internal(target, self.seq);
+        if lower.is_some() {
+            self.lower = lower;
+        }
+        self.moved();
         self.find_next(false);
         self.sought(began);
     }
@@ -255,14 +288,21 @@ impl DbRawIterator<'_> {
     /// To the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) {
         let key = key.as_ref();
-        if self.upper.as_ref().is_some_and(|u| self.cmp.compare_user(key, u).is_ge()) {
-            return self.seek_to_last();
-        }
         let began = self.begin_seek();
         self.restart(Direction::Reverse);
-        self.target.clear();
-        append_internal_key(&mut self.target, key, 0, ValueType::Deletion);
-        self.iter.seek_for_prev(&self.target);
+        let past_upper = self.upper.as_ref().is_some_and(|u| self.cmp.compare_user(key, u).is_ge());
+        if let Some(p) = &mut self.prefix {
+            // The bound may have another prefix than the key.
+            p.begin(key, !past_upper);
+        }
+        if past_upper {
+            self.move_to_last();
+        } else {
+            self.target.clear();
+            append_internal_key(&mut self.target, key, 0, ValueType::Deletion);
+            self.iter.seek_for_prev(&self.target);
+        }
+        self.moved();
         self.find_prev();
         self.sought(began);
     }
@@ -321,6 +361,24 @@ impl DbRawIterator<'_> {
         self.valid.then(|| self.current_key().len() + self.current_value().len())
     }
 
+    /// The runs were moved by a seek of the user's.
+    #[inline]
+    fn moved(&mut self) {
+        if let Some(p) = &mut self.prefix {
+            p.moved();
+        }
+    }
+
+    /// The seek found the current key, if there is one.
+    fn found(&mut self) {
+        if let Some(mut p) = self.prefix.take() {
+            if self.valid {
+                p.found(self.current_key());
+            }
+            self.prefix = Some(p);
+        }
+    }
+
     fn restart(&mut self, direction: Direction) {
         self.direction = direction;
         self.valid = false;
@@ -366,6 +424,9 @@ impl DbRawIterator<'_> {
             };
             let user_key = parsed.user_key;
             if self.upper.as_ref().is_some_and(|u| self.cmp.compare_user(user_key, u).is_ge()) {
+                return;
+            }
+            if self.prefix.as_ref().is_some_and(|p| p.is_past(user_key)) {
                 return;
             }
             if skipping && self.cmp.compare_user(user_key, &self.saved_key).is_le() {
@@ -504,6 +565,9 @@ impl DbRawIterator<'_> {
                 break;
             }
             if self.lower.as_ref().is_some_and(|l| self.cmp.compare_user(user_key, l).is_lt()) {
+                break;
+            }
+            if self.prefix.as_ref().is_some_and(|p| p.is_past(user_key)) {
                 break;
             }
             if parsed.sequence <= self.seq {
@@ -661,16 +725,25 @@ impl Db {
         DbIterator::new(self.raw_iterator_cf_opt(cf, options), mode)
     }
 
-    /// Iterates over the keys of the default column family that begin with `prefix`.
+    /// Iterates over the keys of the default column family that begin with `prefix`; see
+    /// [`Self::prefix_iterator_cf`].
     pub fn prefix_iterator(&self, prefix: impl AsRef<[u8]>) -> DbIterator<'_> {
         let cf = self.inner.default_cf.clone();
         self.prefix_iterator_cf(&cf, prefix)
     }
 
-    /// Iterates over the keys of a column family that begin with `prefix`.
+    /// Iterates from `prefix` over the keys of a column family that have the same prefix as it by the column family's
+    /// prefix extractor. Without an extractor, with a `prefix` that has none by it, and in other orders than the
+    /// bytewise one: over the keys that begin with `prefix`.
     pub fn prefix_iterator_cf(&self, cf: &impl AsColumnFamilyRef, prefix: impl AsRef<[u8]>) -> DbIterator<'_> {
+        let (prefix, data) = (prefix.as_ref(), &cf.as_cf().data);
         let mut options = ReadOptions::default();
-        options.set_iterate_prefix(prefix.as_ref());
+        let in_domain = data.options.load().prefix_extractor.as_ref().is_some_and(|e| e.prefix(prefix).is_some());
+        if in_domain && data.cmp.is_bytewise() {
+            options.set_prefix_same_as_start(true);
+            return self.iterator_cf_opt(cf, options, IteratorMode::From(prefix, Direction::Forward));
+        }
+        options.set_iterate_prefix(prefix);
         self.iterator_cf_opt(cf, options, IteratorMode::Start)
     }
 

@@ -10,7 +10,7 @@
 //! | `background.rs`, `install.rs` | flush and compaction threads, version installation |
 //! | `ingest/` | tables that others wrote become part of the database |
 //! | `manual.rs` | `flush`, `compact_range` |
-//! | `read.rs`, `iterator.rs` | point lookups, iterators |
+//! | `read.rs`, `iterator.rs`, `prefix_scan.rs` | point lookups, iterators |
 //! | `secondary.rs` | instances that follow another process's database |
 //! | `checkpoint.rs` | checkpoints; deletions held off |
 //! | `properties.rs`, `stats.rs` | what users can ask about the store |
@@ -36,6 +36,7 @@ mod memory_usage;
 mod open;
 mod open_log;
 mod options_file;
+mod prefix_scan;
 mod properties;
 mod range_view;
 mod read;

@@ -37,7 +37,7 @@ use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::info_log::{InfoLog, log_error, log_info};
-use crate::options::{CfOptions, DbOptions, Options};
+use crate::options::{BlockBasedIndexType, CfOptions, DbOptions, Options};
 use crate::statistics::{CountedOperator, Statistics};
 use crate::table::BlockCache;
 use crate::version::{
@@ -860,7 +860,13 @@ pub(super) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
         return bad(&format!("compression {c:?} is not supported"));
     }
     let table = &o.table;
-    if table.data_block_hash_table_util_ratio.is_nan() || table.bloom_bits_per_key.is_nan() {
+    if table.partition_filters && table.index_type != BlockBasedIndexType::TwoLevelIndexSearch {
+        return bad("partition_filters needs the index type TwoLevelIndexSearch");
+    }
+    if o.memtable_prefix_bloom_size_ratio.is_nan()
+        || table.data_block_hash_table_util_ratio.is_nan()
+        || table.bloom_bits_per_key.is_nan()
+    {
         return bad("a ratio is not a number");
     }
     Ok(())

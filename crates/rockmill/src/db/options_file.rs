@@ -100,8 +100,7 @@ impl DbInner {
                 continue;
             }
             let wrote = |file: &Arc<FileMeta>| -> Result<bool> {
-                Ok(self.table(file, &cf.cmp, self.cache_of(&cf).as_ref())?.properties().merge_operator_name
-                    == given.name())
+                Ok(self.tables_of(&cf).table(self, file)?.properties().merge_operator_name == given.name())
             };
             let mut files = version.levels.iter().flatten();
             if !files.any(|f| wrote(f).unwrap_or(false)) {

@@ -27,6 +27,9 @@ pub struct ReadOptions {
     pub(crate) prefix: Option<Vec<u8>>,
     pub(crate) readahead: usize,
     pub(crate) cache_only: bool,
+    pub(crate) total_order_seek: bool,
+    pub(crate) prefix_same_as_start: bool,
+    pub(crate) auto_prefix_mode: bool,
 }
 
 impl ReadOptions {
@@ -69,6 +72,24 @@ impl ReadOptions {
     /// Answers from memtables and the block cache only; `Incomplete` where a file would be read.
     pub fn set_cache_only(&mut self, cache_only: bool) {
         self.cache_only = cache_only;
+    }
+
+    /// With a prefix extractor: iterators give all keys in order, as they do without one. Off (the default), a seek may
+    /// pass over tables whose filter lacks the prefix of its target, and then the iterator ends with that prefix.
+    pub fn set_total_order_seek(&mut self, total_order: bool) {
+        self.total_order_seek = total_order;
+    }
+
+    /// With a prefix extractor: iterators end where the prefix of the seek's target ends (after a seek to the first or
+    /// last key: the prefix of the key found). A target without a prefix sets no end.
+    pub fn set_prefix_same_as_start(&mut self, same: bool) {
+        self.prefix_same_as_start = same;
+    }
+
+    /// With a prefix extractor: iterators give all keys in order, and filters are used only where the upper bound shows
+    /// that this changes nothing.
+    pub fn set_auto_prefix_mode(&mut self, auto: bool) {
+        self.auto_prefix_mode = auto;
     }
 
     pub(crate) fn table(&self) -> TableReadOptions {
@@ -283,7 +304,7 @@ impl DbInner {
         let open = f.table.load();
         match open.as_ref() {
             Some(t) => use_it(t),
-            None => use_it(&*self.table(f, &cf.cmp, self.cache_of(cf).as_ref())?),
+            None => use_it(&*self.tables_of(cf).table(self, f)?),
         }
     }
 }

@@ -289,7 +289,7 @@ impl Secondary {
     fn open_tables(&self, db: &DbInner) -> Result<()> {
         for cf in self.cfs.values() {
             for f in cf.version.levels.iter().flatten().filter(|f| f.table.load().is_none()) {
-                db.table(f, &cf.data.cmp, db.cache_of(&cf.data).as_ref())?;
+                db.tables_of(&cf.data).table(db, f)?;
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use super::wal::{WalKind, WalWriter};
 use super::{CfState, DbInner, ImmTable, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
-use crate::memtable::MemTable;
+use crate::memtable::{MemTable, MemTableFilter};
 use crate::options::{CfOptions, WriteOptions};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, Ticker};
@@ -277,5 +277,12 @@ pub(crate) fn new_memtable(
         0 => (options.write_buffer_size / 8).clamp(4096, step_max),
         n => n,
     };
-    Arc::new(MemTable::charging(id, cmp.clone(), step, manager))
+    // RocksDB's limits.
+    let ratio = options.memtable_prefix_bloom_size_ratio.clamp(0.0, 0.25);
+    let filter = MemTableFilter {
+        bytes: (options.write_buffer_size as f64 * ratio) as usize,
+        whole_keys: options.memtable_whole_key_filtering,
+        prefixes: options.prefix_extractor.clone(),
+    };
+    Arc::new(MemTable::charging(id, cmp.clone(), step, &filter, manager))
 }

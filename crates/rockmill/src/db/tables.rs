@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use rockmill_format::{InternalKeyComparator, filename};
+use rockmill_format::{InternalKeyComparator, SliceTransform, filename};
 
 use super::DbInner;
+use super::column_family::CfData;
 use crate::compaction::TableSource;
 use crate::error::{Error, Result};
 use crate::perf::{self, PerfMetric};
@@ -17,11 +18,34 @@ use crate::version::FileMeta;
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
 const RESERVED_FILES: usize = 10;
 
+/// What the tables of one column family are opened with.
+pub(crate) struct TableSettings {
+    cmp: InternalKeyComparator,
+    cache: Option<Arc<BlockCache>>,
+    prefix_extractor: Option<SliceTransform>,
+}
+
 /// Opens tables of one column family.
 pub(crate) struct CfTables {
-    pub db: Arc<DbInner>,
-    pub cmp: InternalKeyComparator,
-    pub cache: Option<Arc<BlockCache>>,
+    db: Arc<DbInner>,
+    settings: TableSettings,
+}
+
+impl CfTables {
+    pub fn new(db: &Arc<DbInner>, cf: &CfData) -> Self {
+        Self { db: Arc::clone(db), settings: db.tables_of(cf) }
+    }
+}
+
+impl TableSettings {
+    /// The open table of a file; opens it if it is not.
+    #[inline]
+    pub fn table(&self, db: &DbInner, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        match file.table.load_full() {
+            Some(t) => Ok(t),
+            None => db.open_and_keep(file, self),
+        }
+    }
 }
 
 impl DbInner {
@@ -37,13 +61,7 @@ impl DbInner {
         path
     }
 
-    fn open_table(
-        &self,
-        file: &FileMeta,
-        cmp: &InternalKeyComparator,
-        cache: Option<&Arc<BlockCache>>,
-        direct: bool,
-    ) -> Result<Arc<TableReader>> {
+    fn open_table(&self, file: &FileMeta, settings: &TableSettings, direct: bool) -> Result<Arc<TableReader>> {
         let path = self.table_path(file.number());
         let f = self
             .opts
@@ -60,40 +78,28 @@ impl DbInner {
         }
         let options = TableOpenOptions {
             path,
-            cmp: cmp.clone(),
-            cache: cache.cloned(),
+            cmp: settings.cmp.clone(),
+            cache: settings.cache.clone(),
             largest_seqno: Some(file.entry.largest_seqno),
             statistics: self.opts.statistics.clone(),
+            prefix_extractor: settings.prefix_extractor.clone(),
         };
-        let cache_id = cache.map(|c| *file.cache_id.get_or_init(|| c.new_id()));
+        let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
         TableReader::open_as(f, options, cache_id)
     }
 
-    /// The open table of a file; opens it if it is not.
-    #[inline]
-    pub fn table(
-        &self,
-        file: &Arc<FileMeta>,
-        cmp: &InternalKeyComparator,
-        cache: Option<&Arc<BlockCache>>,
-    ) -> Result<Arc<TableReader>> {
-        match file.table.load_full() {
-            Some(t) => Ok(t),
-            None => self.open_and_keep(file, cmp, cache),
-        }
+    /// What the tables of a column family are opened with.
+    pub fn tables_of(&self, cf: &CfData) -> TableSettings {
+        let prefix_extractor = cf.options.load().prefix_extractor.clone();
+        TableSettings { cmp: cf.cmp.clone(), cache: self.cache_of(cf), prefix_extractor }
     }
 
     #[cold]
-    fn open_and_keep(
-        &self,
-        file: &Arc<FileMeta>,
-        cmp: &InternalKeyComparator,
-        cache: Option<&Arc<BlockCache>>,
-    ) -> Result<Arc<TableReader>> {
+    fn open_and_keep(&self, file: &Arc<FileMeta>, settings: &TableSettings) -> Result<Arc<TableReader>> {
         let _timer = perf::time(PerfMetric::FindTableNanos);
         self.opts.statistics.add(Ticker::NoFileOpens, 1);
         let began = self.opts.statistics.start_now();
-        let opened = self.open_table(file, cmp, cache, self.opts.use_direct_reads);
+        let opened = self.open_table(file, settings, self.opts.use_direct_reads);
         self.opts.statistics.stop_now(Histogram::TableOpenIoMicros, began);
         let table = opened.inspect_err(|_| self.opts.statistics.add(Ticker::NoFileErrors, 1))?;
         file.table.store(Some(Arc::clone(&table)));
@@ -120,10 +126,10 @@ impl DbInner {
 
 impl TableSource for CfTables {
     fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
-        self.db.table(file, &self.cmp, self.cache.as_ref())
+        self.settings.table(&self.db, file)
     }
 
     fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
-        self.db.table(file, &self.cmp, self.cache.as_ref())
+        self.settings.table(&self.db, file)
     }
 }

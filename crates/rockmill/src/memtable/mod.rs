@@ -1,6 +1,7 @@
-//! The in-memory table: an arena skip list of internal entries and a list of range tombstones.
+//! The in-memory table: an arena skip list of internal entries, a list of range tombstones, and a Bloom filter if wanted.
 
 mod arena;
+mod bloom;
 mod skiplist;
 
 use std::sync::Arc;
@@ -14,9 +15,12 @@ use crate::error::Result;
 use crate::get::{GetContext, ValueSource};
 use crate::iter::InternalIterator;
 use crate::perf::{self, PerfMetric};
+use crate::prefix_seek::PrefixSeek;
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::write_buffer_manager::WriteBufferManager;
 use arena::{CachePadded, shard_count, thread_slot};
+use bloom::Bloom;
+pub use bloom::MemTableFilter;
 use skiplist::{Cursor, SkipList};
 
 /// A memtable. Inserts are concurrent (compare-and-swap into the skip list); reads never wait. All memory is freed
@@ -24,6 +28,8 @@ use skiplist::{Cursor, SkipList};
 pub struct MemTable {
     id: u64,
     list: Arc<SkipList>,
+    /// Of the point entries' keys.
+    bloom: Option<Bloom>,
     /// One set of counters for each shard of threads, so that parallel inserts do not share a cache line.
     counters: Box<[CachePadded<Counters>]>,
     first_sequence: AtomicU64,
@@ -50,19 +56,30 @@ struct RangeDels {
 impl MemTable {
     /// An empty memtable. `id` rises with each memtable of a column family. `arena_block_size` in bytes.
     pub fn new(id: u64, cmp: InternalKeyComparator, arena_block_size: usize) -> Self {
-        Self::charging(id, cmp, arena_block_size, None)
+        Self::with_filter(id, cmp, arena_block_size, &MemTableFilter::default())
     }
 
-    /// Like [`Self::new`]; its memory is charged to `manager`.
+    /// An empty memtable with a Bloom filter.
+    pub fn with_filter(id: u64, cmp: InternalKeyComparator, arena_block_size: usize, filter: &MemTableFilter) -> Self {
+        Self::charging(id, cmp, arena_block_size, filter, None)
+    }
+
+    /// Like [`Self::with_filter`]; its memory is charged to `manager`.
     pub(crate) fn charging(
         id: u64,
         cmp: InternalKeyComparator,
         arena_block_size: usize,
+        filter: &MemTableFilter,
         manager: Option<&WriteBufferManager>,
     ) -> Self {
         let account = manager.map(WriteBufferManager::account);
+        let bloom = Bloom::new(filter);
+        if let (Some(account), Some(bloom)) = (&account, &bloom) {
+            account.charge(bloom.memory_usage());
+        }
         Self {
             id,
+            bloom,
             list: Arc::new(SkipList::charging(cmp, arena_block_size, account)),
             counters: (0..shard_count()).map(|_| CachePadded::default()).collect(),
             first_sequence: AtomicU64::new(u64::MAX),
@@ -98,6 +115,9 @@ impl MemTable {
             self.add_range_deletion(seq, key, value);
         } else {
             self.list.insert(key, pack_tag(seq, value_type), value);
+            if let Some(bloom) = &self.bloom {
+                bloom.add(key);
+            }
         }
         // All Relaxed: counts that order nothing; the write path publishes entries by its own sequence number.
         let counters = &self.counters[thread_slot() & (self.counters.len() - 1)].0;
@@ -134,6 +154,11 @@ impl MemTable {
         if let Some(tombstones) = self.range_tombstones() {
             ctx.cover(tombstones.max_covering(user_key, key::sequence(ikey), self.list.cmp()));
         }
+        if let Some(bloom) = &self.bloom
+            && count(bloom.may_contain(user_key)).is_some_and(|may_match| !may_match)
+        {
+            return;
+        }
         let mut entry = self.list.seek(ikey);
         while let Some(e) = entry {
             let Ok(parsed) = ParsedInternalKey::parse(e.key()) else { return };
@@ -150,7 +175,28 @@ impl MemTable {
 
     /// An iterator over the point entries; it keeps them alive.
     pub fn iter(self: &Arc<Self>) -> Box<dyn InternalIterator> {
-        Box::new(MemTableIterator { cursor: Cursor::new(Arc::clone(&self.list)) })
+        Box::new(MemTableIterator { cursor: Cursor::new(Arc::clone(&self.list)), prefix: None })
+    }
+
+    /// The same; seeks that `prefix` allows to ask the filter find nothing where it lacks the target's prefix.
+    pub fn iter_by_prefix(self: &Arc<Self>, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
+        if self.bloom.as_ref().is_none_or(|b| b.prefixes().is_none()) {
+            return self.iter();
+        }
+        let prefix = Some((Arc::clone(prefix), Arc::clone(self)));
+        Box::new(MemTableIterator { cursor: Cursor::new(Arc::clone(&self.list)), prefix })
+    }
+
+    /// True when no entry has the prefix of the seek target, which was to be asked.
+    fn lacks_prefix(&self, target: &[u8], seek: &PrefixSeek, backward: bool) -> bool {
+        let Some(bloom) = &self.bloom else { return false };
+        let Some(extractor) = bloom.prefixes() else { return false };
+        let prefix = seek.question(key::user_key(target), extractor, backward);
+        let lacks = count(prefix.map(|p| bloom.may_contain_prefix(p))) == Some(false);
+        if lacks {
+            seek.left_out(extractor);
+        }
+        lacks
     }
 
     /// The range tombstones, fragmented; `None` when there are none. Cached until another is added.
@@ -179,7 +225,7 @@ impl MemTable {
     pub fn memory_usage(&self) -> usize {
         let range_dels =
             if self.num_range_dels.load(Ordering::Relaxed) == 0 { 0 } else { self.range_dels.lock().bytes };
-        self.list.memory_usage() + range_dels
+        self.list.memory_usage() + range_dels + self.bloom.as_ref().map_or(0, Bloom::memory_usage)
     }
 
     fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
@@ -217,9 +263,27 @@ impl MemTable {
     }
 }
 
+/// Counts what a filter said, if it was asked.
+#[inline]
+fn count(may_match: Option<bool>) -> Option<bool> {
+    match may_match {
+        Some(true) => perf::count(PerfMetric::BloomMemtableHitCount, 1),
+        Some(false) => perf::count(PerfMetric::BloomMemtableMissCount, 1),
+        None => {}
+    }
+    may_match
+}
+
 /// Over a memtable's point entries; backward steps search, as the list is linked forward only.
 struct MemTableIterator {
     cursor: Cursor,
+    prefix: Option<(Arc<PrefixSeek>, Arc<MemTable>)>,
+}
+
+impl MemTableIterator {
+    fn is_left_out(&self, target: &[u8], backward: bool) -> bool {
+        self.prefix.as_ref().is_some_and(|(seek, table)| table.lacks_prefix(target, seek, backward))
+    }
 }
 
 impl InternalIterator for MemTableIterator {
@@ -236,12 +300,14 @@ impl InternalIterator for MemTableIterator {
     fn seek(&mut self, target: &[u8]) {
         let _timer = perf::time(PerfMetric::SeekOnMemtableTime);
         perf::count(PerfMetric::SeekOnMemtableCount, 1);
-        self.cursor.set(|list, _| list.seek(target));
+        let out = self.is_left_out(target, false);
+        self.cursor.set(|list, _| if out { None } else { list.seek(target) });
     }
     fn seek_for_prev(&mut self, target: &[u8]) {
         let _timer = perf::time(PerfMetric::SeekOnMemtableTime);
         perf::count(PerfMetric::SeekOnMemtableCount, 1);
-        self.cursor.set(|list, _| list.seek_for_prev(target));
+        let out = self.is_left_out(target, true);
+        self.cursor.set(|list, _| if out { None } else { list.seek_for_prev(target) });
     }
     #[inline]
     fn next(&mut self) {

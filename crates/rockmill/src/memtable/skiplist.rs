@@ -37,7 +37,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use rockmill_format::InternalKeyComparator;
-use rockmill_format::comparator::REVERSE_BYTEWISE_NAME;
 use rockmill_format::key;
 
 use super::arena::{ALIGN, Arena, CachePadded, shard_count, thread_slot};
@@ -112,7 +111,7 @@ impl SkipList {
     ) -> Self {
         let prefix_order = if cmp.is_bytewise() {
             PrefixOrder::Bytewise
-        } else if cmp.user_comparator().name() == REVERSE_BYTEWISE_NAME {
+        } else if cmp.is_reverse_bytewise() {
             PrefixOrder::ReverseBytewise
         } else {
             PrefixOrder::Unknown

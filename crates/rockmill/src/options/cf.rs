@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
+use rockmill_format::SliceTransform;
 use rockmill_format::comparator::{
-    BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
+    BYTEWISE_NAME, BytewiseComparator, Comparator, CompareFn, FnComparator, REVERSE_BYTEWISE_NAME,
+    ReverseBytewiseComparator,
 };
 
 use super::declare::declare_options;
 use super::file::Carried;
 use super::parse;
-use super::{BlockBasedOptions, CompressionType, Options};
+use super::{BlockBasedOptions, CompressionType, DataBlockIndexType, Options};
 use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
+use crate::table::BlockCache;
 
 /// A value of `ttl` and `periodic_compaction_seconds` that leaves the choice to the store.
 pub const DEFAULT_AGE: u64 = u64::MAX - 1;
@@ -29,6 +32,16 @@ declare_options! {
     compaction_filter: Option<SharedFilter> = None, object(|f| named(f.as_ref().map(SharedFilter::name)));
     /// Makes the filters of compactions and flushes.
     compaction_filter_factory: Option<SharedFactory> = None, object(|f| named(f.as_ref().map(|f| f.name())));
+    /// Makes the prefixes that filters hold. Tables remember its name: a table's prefixes are used as long as the
+    /// extractor has that name. `set_options` takes `fixed:N` and `capped:N`.
+    prefix_extractor: Option<SliceTransform> = None, mutable_object(|e| named(e.as_ref().map(|e| e.name())), extractor_named);
+    /// Part of a memtable's size that its Bloom filter has; 0 gives it none, above 0.25 counts as 0.25. The filter holds
+    /// prefixes if there is a prefix extractor, and whole keys if `memtable_whole_key_filtering` is set.
+    memtable_prefix_bloom_size_ratio: f64 = 0.0, mutable, set_memtable_prefix_bloom_ratio;
+    /// A memtable's Bloom filter holds whole keys: lookups ask it.
+    memtable_whole_key_filtering: bool = false, mutable, set_memtable_whole_key_filtering;
+    /// Write no filters into the deepest level's tables: for lookups of keys that are nearly always there.
+    optimize_filters_for_hits: bool = false, fixed, set_optimize_filters_for_hits;
     /// RocksDB's options that a file had, with values that do nothing here: written back, so that RocksDB finds them.
     carried: Carried = Carried::new(), hidden;
     /// Of block-based tables.
@@ -96,6 +109,11 @@ impl CfOptions {
     }
 }
 
+/// RocksDB's prefix extractors by their names.
+fn extractor_named(name: &str) -> Option<Option<SliceTransform>> {
+    if name.is_empty() || name == "nullptr" { Some(None) } else { SliceTransform::from_name(name).map(Some) }
+}
+
 /// RocksDB's comparators by their names.
 pub(crate) fn comparator_named(name: &str) -> Option<Arc<dyn Comparator>> {
     match name {
@@ -148,8 +166,32 @@ impl Options {
         self.cf.table = table.clone();
     }
 
-    /// Order of keys.
-    pub fn set_comparator(&mut self, comparator: Arc<dyn Comparator>) {
+    /// Orders keys by a function. The name is stored in the database, which opens with a comparator of this name only.
+    pub fn set_comparator(&mut self, name: impl Into<String>, compare: Box<CompareFn>) {
+        self.cf.comparator = Arc::new(FnComparator::new(name, compare));
+    }
+
+    /// Orders keys by a comparator, which may also shorten what indexes store: `ReverseBytewiseComparator`, for example.
+    pub fn set_comparator_object(&mut self, comparator: Arc<dyn Comparator>) {
         self.cf.comparator = comparator;
+    }
+
+    /// Makes the prefixes that filters hold.
+    pub fn set_prefix_extractor(&mut self, extractor: SliceTransform) {
+        self.cf.prefix_extractor = Some(extractor);
+    }
+
+    /// RocksDB's shorthand for lookups by key: a Bloom filter of 10 bits a key, a hash index in data blocks, a cache of
+    /// so many MiB, and a Bloom filter in memtables.
+    pub fn optimize_for_point_lookup(&mut self, block_cache_mb: u64) {
+        let bytes = usize::try_from(block_cache_mb.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
+        let mut table = BlockBasedOptions::default();
+        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+        table.set_data_block_hash_ratio(0.75);
+        table.set_bloom_filter(10.0, false);
+        table.set_block_cache(&BlockCache::new(bytes));
+        self.cf.table = table;
+        self.cf.memtable_prefix_bloom_size_ratio = 0.02;
+        self.cf.memtable_whole_key_filtering = true;
     }
 }

@@ -48,6 +48,10 @@ declare_options! {
     checksum: ChecksumType = ChecksumType::Xxh3, mutable;
     /// Bits per key of the Bloom filter; 0 writes none.
     bloom_bits_per_key: f64 = 0.0, named("filter_policy", filter_text, read_filter);
+    /// The filter holds whole keys; without, prefixes alone (which need a prefix extractor).
+    whole_key_filtering: bool = true, mutable;
+    /// The filter is partitioned; needs the index type `TwoLevelIndexSearch`.
+    partition_filters: bool = false, mutable;
     /// Index of tables written.
     index_type: BlockBasedIndexType = BlockBasedIndexType::BinarySearch, mutable;
     /// Size of index partitions, in bytes.
@@ -115,6 +119,16 @@ impl BlockBasedOptions {
     /// Writes a Bloom filter with so many bits per key. `block_based` is RocksDB's removed old layout and ignored.
     pub fn set_bloom_filter(&mut self, bits_per_key: f64, _block_based: bool) {
         self.bloom_bits_per_key = bits_per_key;
+    }
+
+    /// Whether filters hold whole keys.
+    pub fn set_whole_key_filtering(&mut self, whole_keys: bool) {
+        self.whole_key_filtering = whole_keys;
+    }
+
+    /// Writes partitioned filters.
+    pub fn set_partition_filters(&mut self, partition: bool) {
+        self.partition_filters = partition;
     }
 
     /// Kind of index.

@@ -109,6 +109,14 @@ named! {
         BloomFilterPrefixUseful("rocksdb.bloom.filter.prefix.useful"),
         /// Point lookups that a prefix filter let through and that found the key in the table.
         BloomFilterPrefixTruePositive("rocksdb.bloom.filter.prefix.true.positive"),
+        /// Seeks of iterators that a prefix filter kept off a table of the last level.
+        LastLevelSeekFiltered("rocksdb.last.level.seek.filtered"),
+        /// Seeks of iterators that a prefix filter let through to a table of the last level.
+        LastLevelSeekFilterMatch("rocksdb.last.level.seek.filter.match"),
+        /// Seeks of iterators that a prefix filter kept off a table of another level.
+        NonLastLevelSeekFiltered("rocksdb.non.last.level.seek.filtered"),
+        /// Seeks of iterators that a prefix filter let through to a table of another level.
+        NonLastLevelSeekFilterMatch("rocksdb.non.last.level.seek.filter.match"),
         /// Lookups that the memtables answered.
         MemtableHit("rocksdb.memtable.hit"),
         /// Lookups that went on to the tables.

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
 use rockmill_format::checksum::{self, ChecksumType};
 use rockmill_format::compression::{CompressionType, Compressor, compression_name};
-use rockmill_format::filter::BloomBuilder;
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, FORMAT_VERSION_MAX, Footer};
 use rockmill_format::key::{self, MAX_SEQUENCE, ValueType};
-use rockmill_format::properties::{INDEX_TYPE, IndexType, PREFIX_FILTERING, TableProperties, WHOLE_KEY_FILTERING};
-use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber};
+use rockmill_format::properties::{INDEX_TYPE, IndexType, TableProperties};
+use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, SliceTransform};
 use rockmill_io::WritableFile;
 
+use super::filter_builder::FilterBuilder;
 use super::index_builder::IndexBuilder;
 use super::names;
 use crate::error::{Error, Result};
@@ -49,8 +49,14 @@ pub struct TableBuilderOptions {
     pub compression: CompressionType,
     /// Library's level; `i32::MAX` its default.
     pub compression_level: i32,
-    /// Bits per key of the full Bloom filter; 0 writes none.
+    /// Bits per key of the Bloom filter; 0 writes none.
     pub bloom_bits_per_key: f64,
+    /// The filter holds whole keys.
+    pub whole_key_filtering: bool,
+    /// The filter holds the prefixes that this makes.
+    pub prefix_extractor: Option<SliceTransform>,
+    /// The filter is partitioned as the index is, which must be two-level.
+    pub partition_filters: bool,
     /// Two-level index (RocksDB's `kTwoLevelIndexSearch`) with partitions of about `metadata_block_size` bytes.
     pub two_level_index: bool,
     /// Size of an index partition, in bytes.
@@ -77,6 +83,9 @@ impl std::fmt::Debug for TableBuilderOptions {
             .field("checksum", &self.checksum)
             .field("compression", &self.compression)
             .field("bloom_bits_per_key", &self.bloom_bits_per_key)
+            .field("whole_key_filtering", &self.whole_key_filtering)
+            .field("prefix_extractor", &self.prefix_extractor)
+            .field("partition_filters", &self.partition_filters)
             .field("two_level_index", &self.two_level_index)
             .field("metadata_block_size", &self.metadata_block_size)
             .field("hash_index_util_ratio", &self.hash_index_util_ratio)
@@ -226,7 +235,7 @@ pub struct TableBuilder {
     policy: FlushPolicy,
     data_block: BlockBuilder,
     index: IndexBuilder,
-    filter: Option<BloomBuilder>,
+    filter: Option<FilterBuilder>,
     range_tombstones: BlockBuilder,
     scratch: Vec<u8>,
     properties: TableProperties,
@@ -246,6 +255,9 @@ impl TableBuilder {
                 "format_version {} cannot be written: choose 5 to {FORMAT_VERSION_MAX}",
                 options.format_version
             )));
+        }
+        if options.partition_filters && !options.two_level_index {
+            failed = Some(Error::invalid_argument("partitioned filters need a two-level index"));
         }
         let compressor = match options.compression {
             CompressionType::None => None,
@@ -287,7 +299,7 @@ impl TableBuilder {
             policy: FlushPolicy::new(options.block_size, options.block_size_deviation),
             data_block,
             index: IndexBuilder::new(&options),
-            filter: (options.bloom_bits_per_key > 0.0).then(|| BloomBuilder::new(options.bloom_bits_per_key)),
+            filter: FilterBuilder::new(&options),
             range_tombstones,
             scratch: Vec::new(),
             properties: options.properties.clone(),
@@ -321,7 +333,7 @@ impl TableBuilder {
             self.first_key.extend_from_slice(ikey);
         }
         if let Some(filter) = &mut self.filter {
-            filter.add_key(key::user_key(ikey));
+            filter.add(key::user_key(ikey), key::user_key(&self.last_key), &mut self.index);
         }
         self.data_block.add(ikey, value, None);
         self.last_key.clear();
@@ -430,13 +442,14 @@ impl TableBuilder {
         let tail_start = self.writer.offset;
         let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
 
-        if let Some(mut filter) = self.filter.take() {
-            let entries = filter.num_keys();
-            if entries > 0 {
-                let contents = filter.finish();
-                self.properties.num_filter_entries = entries as u64;
-                self.properties.filter_size = contents.len() as u64;
-                metaindex.push((names::FULL_FILTER.into(), self.write_plain(&contents)?));
+        if let Some(filter) = self.filter.take() {
+            let writer = &mut self.writer;
+            let written = filter.finish(&self.index, |block| writer.write(block, false, CompressionType::None))?;
+            if let Some(filter) = written {
+                self.properties.num_filter_entries = filter.entries;
+                self.properties.filter_size = filter.size;
+                let name = if filter.partitioned { names::PARTITIONED_FILTER } else { names::FULL_FILTER };
+                metaindex.push((name.into(), filter.handle));
             }
             self.properties.filter_policy_name = names::BLOOM_POLICY.into();
         }
@@ -512,7 +525,7 @@ impl TableBuilder {
             }
         };
         default(&mut p.merge_operator_name, "nullptr");
-        default(&mut p.prefix_extractor_name, "nullptr");
+        default(&mut p.prefix_extractor_name, o.prefix_extractor.as_ref().map_or("nullptr", |e| e.name()));
         default(&mut p.property_collectors_names, "[]");
         let level = if o.compression_level == i32::MAX { 32767 } else { o.compression_level };
         default(
@@ -525,8 +538,7 @@ impl TableBuilder {
         let index_type =
             if o.two_level_index { IndexType::TwoLevelIndexSearch } else { IndexType::BinarySearch } as u32;
         p.other.insert(INDEX_TYPE.into(), index_type.to_le_bytes().to_vec());
-        p.other.insert(WHOLE_KEY_FILTERING.into(), names::TRUE.to_vec());
-        p.other.insert(PREFIX_FILTERING.into(), names::FALSE.to_vec());
+        p.set_filtering(o.whole_key_filtering, o.prefix_extractor.is_some());
         if self.points > 0 {
             p.key_largest_seqno = Some(self.boundaries.largest_seqno);
             p.key_smallest_seqno = Some(self.boundaries.smallest_seqno);

@@ -6,10 +6,11 @@ use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_format::key::ParsedInternalKey;
 use rockmill_format::properties::IndexType;
 
+use super::filter::Filter;
 use super::iter::{Source, Stream};
 use super::names;
 use super::open::IndexShape;
-use super::reader::{Filter, TableReader};
+use super::reader::TableReader;
 use super::verify::hex;
 use crate::error::{Error, Result};
 

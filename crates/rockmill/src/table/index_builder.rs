@@ -33,6 +33,10 @@ struct Partitions {
     start: usize,
     /// First entries of all partitions but the first.
     cuts: Vec<usize>,
+    /// The filter builder wants the current partition to end.
+    cut_requested: bool,
+    /// A partition ended, which the filter builder has not followed yet.
+    filter_cut: bool,
 }
 
 /// What was written.
@@ -64,23 +68,28 @@ impl IndexBuilder {
                 current: index_block(restart_interval),
                 start: 0,
                 cuts: Vec::new(),
+                cut_requested: false,
+                filter_cut: false,
             }),
         }
     }
 
     /// Adds the entry of the block at `handle`, which ends with `last`; `next` is the key behind it.
     pub fn add(&mut self, last: &[u8], next: Option<&[u8]>, handle: BlockHandle, cmp: &InternalKeyComparator) {
-        // As RocksDB: the last entry never starts a partition.
-        if let Some(p) = &mut self.partitions
-            && next.is_some()
-            && !p.current.is_empty()
-        {
-            let mut value = Vec::with_capacity(20);
-            handle.encode(&mut value);
-            if p.policy.ends_before(&p.current, last.len(), value.len()) {
-                p.start = self.handles.len();
-                p.cuts.push(p.start);
-                p.current.reset();
+        if let Some(p) = &mut self.partitions {
+            // As RocksDB: the last entry never starts a partition.
+            if next.is_some() && !p.current.is_empty() {
+                let mut value = Vec::with_capacity(20);
+                handle.encode(&mut value);
+                if p.cut_requested || p.policy.ends_before(&p.current, last.len(), value.len()) {
+                    p.start = self.handles.len();
+                    p.cuts.push(p.start);
+                    p.current.reset();
+                    p.filter_cut = true;
+                }
+            }
+            if p.current.is_empty() {
+                p.cut_requested = false;
             }
         }
         self.separator.clear();
@@ -109,6 +118,28 @@ impl IndexBuilder {
         }
     }
 
+    /// Ends the current partition before the next entry, if it has one.
+    pub fn request_cut(&mut self) {
+        if let Some(p) = &mut self.partitions {
+            p.cut_requested = true;
+        }
+    }
+
+    /// True once for each partition that ended: the filter's partition ends with it.
+    pub fn take_filter_cut(&mut self) -> bool {
+        self.partitions.as_mut().is_some_and(|p| std::mem::take(&mut p.filter_cut))
+    }
+
+    /// The separator added last, an internal key; empty before the first.
+    pub fn last_separator(&self) -> &[u8] {
+        self.handles.len().checked_sub(1).map_or(&[], |last| self.separator(last))
+    }
+
+    /// A separator as the index stores it, now that it has all of them.
+    pub fn as_stored<'s>(&self, separator: &'s [u8]) -> &'s [u8] {
+        if self.internal_keys { separator } else { key::user_key(separator) }
+    }
+
     fn separator(&self, i: usize) -> &[u8] {
         let start = if i == 0 { 0 } else { self.ends[i - 1] };
         &self.separators[start..self.ends[i]]
@@ -122,8 +153,7 @@ impl IndexBuilder {
 
     /// Separator `i` as the index stores it.
     fn stored(&self, i: usize) -> &[u8] {
-        let separator = self.separator(i);
-        if self.internal_keys { separator } else { key::user_key(separator) }
+        self.as_stored(self.separator(i))
     }
 
     /// Writes all blocks with `write`.
@@ -170,7 +200,7 @@ impl IndexBuilder {
     }
 }
 
-fn index_block(restart_interval: usize) -> BlockBuilder {
+pub(super) fn index_block(restart_interval: usize) -> BlockBuilder {
     BlockBuilder::new(BlockBuilderOptions {
         restart_interval,
         value_delta_encoding: true,
@@ -178,7 +208,7 @@ fn index_block(restart_interval: usize) -> BlockBuilder {
     })
 }
 
-fn add_entry(block: &mut BlockBuilder, key: &[u8], handle: BlockHandle, previous: Option<BlockHandle>) {
+pub(super) fn add_entry(block: &mut BlockBuilder, key: &[u8], handle: BlockHandle, previous: Option<BlockHandle>) {
     let mut value = Vec::with_capacity(20);
     handle.encode(&mut value);
     match previous {

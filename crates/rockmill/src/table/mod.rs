@@ -4,6 +4,8 @@ mod block_file;
 mod builder;
 mod cache;
 mod dump;
+mod filter;
+mod filter_builder;
 mod index;
 mod index_builder;
 mod iter;

@@ -18,7 +18,3 @@ pub(super) const PARTITIONED_FILTER: &str = "partitionedfilter.rocksdb.BuiltinBl
 pub(super) const BLOOM_POLICY: &str = "bloomfilter";
 /// In tables with user-defined timestamps.
 pub(super) const TIMESTAMP_MIN: &str = "rocksdb.timestamp_min";
-/// A property that holds.
-pub(super) const TRUE: &[u8] = b"1";
-/// A property that does not hold.
-pub(super) const FALSE: &[u8] = b"0";

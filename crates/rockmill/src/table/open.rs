@@ -19,15 +19,16 @@ use rockmill_format::filter::FilterReader;
 use rockmill_format::footer::{BlockHandle, FOOTER_LEN_MAX, Footer};
 use rockmill_format::key::{MAX_SEQUENCE, ParsedInternalKey, ValueType};
 use rockmill_format::properties::{
-    EXTERNAL_VERSION, GLOBAL_SEQNO, INDEX_TYPE, IndexType, TIMESTAMPS_PERSISTED, TableProperties, WHOLE_KEY_FILTERING,
+    EXTERNAL_VERSION, GLOBAL_SEQNO, INDEX_TYPE, IndexType, TIMESTAMPS_PERSISTED, TableProperties,
 };
-use rockmill_format::{FormatError, InternalKeyComparator, SequenceNumber};
+use rockmill_format::{FormatError, InternalKeyComparator, SequenceNumber, SliceTransform};
 use rockmill_io::RandomAccessFile;
 
 use super::block_file::{BlockFile, Stored, read_exact};
+use super::filter::{Filter, FilterKeys};
 use super::index::TableIndex;
 use super::names;
-use super::reader::{Filter, TableOpenOptions, TableReader};
+use super::reader::{TableOpenOptions, TableReader};
 use crate::error::{Error, Result};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
@@ -99,7 +100,7 @@ impl Tail {
 
 /// See the module's description.
 pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<TableReader> {
-    let TableOpenOptions { path, cmp, cache, largest_seqno, statistics } = options;
+    let TableOpenOptions { path, cmp, cache, largest_seqno, statistics, prefix_extractor } = options;
     let mut tail = Tail::read(&*file, &path)?;
     let footer = Footer::decode(&tail.bytes, file.size()).map_err(|e| Error::format(&path, &e))?;
     let mut blocks = BlockFile { file, path, footer, dictionary: None, block_len_max: u32::MAX as usize, statistics };
@@ -131,7 +132,12 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
     };
     let shape = IndexShape::new(&properties, index_type);
     let index = read_index(&mut tail, &blocks, index_handle, shape, &cmp)?;
-    let filter = read_filter(&mut tail, &blocks, &metaindex, &properties, shape, &cmp)?;
+    let filter_keys = filter_keys(&properties, prefix_extractor);
+    let filter = if filter_keys.whole || filter_keys.prefixes.is_some() {
+        read_filter(&mut tail, &blocks, &metaindex, shape, &cmp)?
+    } else {
+        Filter::None
+    };
 
     let cache = cache.map(|c| {
         let id = c.new_id();
@@ -142,6 +148,7 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         cmp,
         cache,
         index,
+        filter_keys,
         filter,
         range_tombstones,
         properties,
@@ -408,18 +415,23 @@ fn read_index(
     Ok(index)
 }
 
+/// What the filter holds, as far as it can be asked for it.
+fn filter_keys(properties: &TableProperties, ours: Option<SliceTransform>) -> FilterKeys {
+    let theirs = properties.prefix_extractor_name.as_str();
+    let prefixes = properties.prefix_filtering().then(|| {
+        // Prefixes mean something only to the extractor that made them (RocksDB's `PrefixExtractorChanged`).
+        ours.filter(|e| e.name() == theirs).or_else(|| SliceTransform::from_name(theirs))
+    });
+    FilterKeys { whole: properties.whole_key_filtering(), prefixes: prefixes.flatten() }
+}
+
 fn read_filter(
     tail: &mut Tail,
     blocks: &BlockFile,
     metaindex: &[(String, BlockHandle)],
-    properties: &TableProperties,
     shape: IndexShape,
     cmp: &InternalKeyComparator,
 ) -> Result<Filter> {
-    // Filters of prefixes alone say nothing about whole keys.
-    if properties.other.get(WHOLE_KEY_FILTERING).is_some_and(|v| v == names::FALSE) {
-        return Ok(Filter::None);
-    }
     let parse = |tail: &Tail, handle: BlockHandle| {
         let data = tail.block(blocks, handle).map_err(|e| e.context("filter"))?;
         FilterReader::parse(data).map_err(|e| blocks.error(handle, &e).context("filter"))

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
-use rockmill_format::filter::FilterReader;
 use rockmill_format::footer::{BlockHandle, Footer};
 use rockmill_format::key::{self, ParsedInternalKey};
 use rockmill_format::properties::{IndexType, TableProperties};
-use rockmill_format::{InternalKeyComparator, SequenceNumber};
+use rockmill_format::{InternalKeyComparator, SequenceNumber, SliceTransform};
 use rockmill_io::RandomAccessFile;
 
 use super::block_file::BlockFile;
 use super::cache::{BlockCache, CachedBlock};
+use super::filter::{Filter, FilterKeys};
 use super::index::TableIndex;
 use super::iter::{CompactionIter, TableIter};
 use super::open;
@@ -60,43 +60,9 @@ pub struct TableOpenOptions {
     pub largest_seqno: Option<SequenceNumber>,
     /// Where reads of the table are counted.
     pub statistics: Option<Arc<Statistics>>,
-}
-
-/// A table's filter in memory.
-#[derive(Debug)]
-pub(super) enum Filter {
-    /// There is none that can be used.
-    None,
-    /// One for all keys.
-    Full(FilterReader),
-    /// Several, each for the keys up to its separator.
-    Partitioned(TableIndex, Vec<FilterReader>),
-}
-
-impl Filter {
-    /// False when the table certainly lacks the user key of `ikey`.
-    #[inline]
-    pub fn may_match(&self, ikey: &[u8], cmp: &InternalKeyComparator) -> bool {
-        match self {
-            Self::None => true,
-            Self::Full(filter) => filter.may_match(key::user_key(ikey)),
-            Self::Partitioned(index, partitions) => {
-                // Keys behind the last separator are the last partition's.
-                let at = index.seek(ikey, cmp).min(partitions.len().saturating_sub(1));
-                partitions.get(at).is_none_or(|f| f.may_match(key::user_key(ikey)))
-            }
-        }
-    }
-
-    pub fn memory_usage(&self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Full(filter) => filter.memory_usage(),
-            Self::Partitioned(index, partitions) => {
-                index.memory_usage() + partitions.iter().map(FilterReader::memory_usage).sum::<usize>()
-            }
-        }
-    }
+    /// The column family's prefix extractor: a table whose filter holds prefixes made by an extractor of this name can
+    /// be asked for them. RocksDB's own extractors are known by name without it.
+    pub prefix_extractor: Option<SliceTransform>,
 }
 
 /// An open table. Index and filter stay in memory; data blocks come from the cache or the file.
@@ -106,6 +72,7 @@ pub struct TableReader {
     pub(super) cache: Option<(Arc<BlockCache>, u64)>,
     pub(super) index: TableIndex,
     pub(super) filter: Filter,
+    pub(super) filter_keys: FilterKeys,
     pub(super) range_tombstones: Option<Arc<FragmentedRangeTombstones>>,
     pub(super) properties: TableProperties,
     pub(super) index_type: IndexType,
@@ -156,12 +123,8 @@ impl TableReader {
                 ctx.cover(seq);
             }
         }
-        let filtered = !matches!(self.filter, Filter::None);
-        let may_match = self.filter.may_match(ikey, &self.cmp);
-        if filtered {
-            self.count_filter(may_match);
-        }
-        if !may_match {
+        let asked = self.ask_filter(ikey);
+        if asked == Some(false) {
             return Ok(());
         }
         let at = self.index.seek(ikey, &self.cmp);
@@ -172,8 +135,8 @@ impl TableReader {
         let before = ctx.offered;
         let result = self.get_from(at, ikey, ro, ctx, &mut cursor);
         CURSOR.set(cursor);
-        if filtered && ctx.offered != before {
-            self.statistics().add(Ticker::BloomFilterFullTruePositive, 1);
+        if asked.is_some() && ctx.offered != before {
+            self.count_true_positive();
         }
         result
     }
@@ -182,18 +145,6 @@ impl TableReader {
     #[inline]
     pub(super) fn statistics(&self) -> Option<&Statistics> {
         self.blocks.statistics.as_deref()
-    }
-
-    /// A filter was asked for a lookup.
-    #[inline]
-    fn count_filter(&self, may_match: bool) {
-        let (ticker, metric) = if may_match {
-            (Ticker::BloomFilterFullPositive, PerfMetric::BloomSstHitCount)
-        } else {
-            (Ticker::BloomFilterUseful, PerfMetric::BloomSstMissCount)
-        };
-        self.statistics().add(ticker, 1);
-        perf::count(metric, 1);
     }
 
     /// A data block was found in the cache.

@@ -134,8 +134,11 @@ impl TableReader {
                 if counts.entries > 0 && self.cmp.compare(&last, ikey).is_ge() {
                     return Err(self.bad_entry(handle, ikey, format_args!("not after the one before, {}", hex(&last))));
                 }
-                if !self.filter.may_match(ikey, &self.cmp) {
+                if self.ask_filter(ikey) == Some(false) {
                     return Err(self.bad_entry(handle, ikey, "missing in the filter"));
+                }
+                if !self.prefix_is_in_filter(ikey) {
+                    return Err(self.bad_entry(handle, ikey, "its prefix is missing in the filter"));
                 }
                 last.clear();
                 last.extend_from_slice(ikey);
@@ -149,6 +152,11 @@ impl TableReader {
             }
         }
         Ok(counts)
+    }
+
+    fn prefix_is_in_filter(&self, ikey: &[u8]) -> bool {
+        let prefix = self.filter_prefixes().and_then(|e| e.prefix(key::user_key(ikey)));
+        prefix.is_none_or(|prefix| [false, true].iter().all(|&back| self.prefix_may_match(prefix, ikey, back)))
     }
 
     /// True when a key sorts after separator `i`.

@@ -31,7 +31,10 @@ impl TableSource for Tables {
         let f = self.fs.open_random(&path, false).map_err(|e| Error::io("cannot open a table", &e))?;
         let cmp = InternalKeyComparator::default();
         let largest_seqno = Some(file.entry.largest_seqno);
-        TableReader::open(f, TableOpenOptions { path, cmp, cache: None, largest_seqno, statistics: None })
+        TableReader::open(
+            f,
+            TableOpenOptions { path, cmp, cache: None, largest_seqno, prefix_extractor: None, statistics: None },
+        )
     }
 
     fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {

@@ -321,8 +321,7 @@ impl DbInner {
         let cf = &family.cf;
         let version: Option<Arc<Version>> = self.state.lock().cfs.get(&cf.id).map(|c| Arc::clone(&c.version));
         let version = version.ok_or_else(|| super::write::dropped(cf))?;
-        let tables: Arc<dyn TableSource> =
-            Arc::new(CfTables { db: Arc::clone(self), cmp: cf.cmp.clone(), cache: self.cache_of(cf) });
+        let tables: Arc<dyn TableSource> = Arc::new(CfTables::new(self, cf));
         let ranges = family.files.iter().map(ExternalFile::range);
         ranges.map(|(start, limit)| place::first_overlap(&version, &tables, start, limit)).collect()
     }

@@ -30,6 +30,7 @@ fn open_bytes(bytes: Vec<u8>, cmp: &InternalKeyComparator) -> crate::Result<Arc<
         cache: None,
         largest_seqno: None,
         statistics: None,
+        prefix_extractor: None,
     };
     TableReader::open(Arc::new(Bytes(bytes)), options)
 }
@@ -152,6 +153,7 @@ fn a_global_seqno_written_in_place_is_read_and_other_damage_is_not() {
             cache: None,
             largest_seqno: Some(largest),
             statistics: None,
+            prefix_extractor: None,
         };
         TableReader::open(Arc::new(Bytes(bytes.to_vec())), options)
     };

@@ -10,7 +10,7 @@ use rockmill_format::checksum::ChecksumType;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, ValueType};
 use rockmill_format::properties::TableProperties;
-use rockmill_format::{Comparator, InternalKeyComparator, SequenceNumber};
+use rockmill_format::{Comparator, InternalKeyComparator, SequenceNumber, SliceTransform};
 use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
 
 use super::*;
@@ -32,6 +32,9 @@ fn options(cmp: InternalKeyComparator) -> TableBuilderOptions {
         compression: CompressionType::None,
         compression_level: i32::MAX,
         bloom_bits_per_key: 0.0,
+        whole_key_filtering: true,
+        prefix_extractor: None,
+        partition_filters: false,
         two_level_index: false,
         metadata_block_size: 4096,
         hash_index_util_ratio: None,
@@ -50,6 +53,13 @@ fn options(cmp: InternalKeyComparator) -> TableBuilderOptions {
 
 fn random_options(rng: &mut fastrand::Rng, cmp: InternalKeyComparator) -> TableBuilderOptions {
     use CompressionType::*;
+    let two_level_index = rng.bool();
+    let prefix_extractor = match rng.u8(0..5) {
+        0 => Some(SliceTransform::create_fixed_prefix(6)),
+        1 => Some(SliceTransform::create_capped_prefix(7)),
+        2 => Some(SliceTransform::create_noop()),
+        _ => Option::None,
+    };
     TableBuilderOptions {
         block_size: *rng.choice(&[1, 64, 300, 1000, 4096, 20_000]).unwrap(),
         block_size_deviation: *rng.choice(&[0, 10, 50, 100]).unwrap(),
@@ -67,7 +77,10 @@ fn random_options(rng: &mut fastrand::Rng, cmp: InternalKeyComparator) -> TableB
             .unwrap(),
         compression: *rng.choice(&[None, Snappy, Zlib, Lz4, Zstd]).unwrap(),
         bloom_bits_per_key: *rng.choice(&[0.0, 5.0, 10.0]).unwrap(),
-        two_level_index: rng.bool(),
+        whole_key_filtering: rng.bool(),
+        prefix_extractor,
+        partition_filters: two_level_index && rng.bool(),
+        two_level_index,
         metadata_block_size: *rng.choice(&[1, 100, 1000, 4096]).unwrap(),
         hash_index_util_ratio: rng.bool().then_some(0.75),
         ..options(cmp)
@@ -124,8 +137,14 @@ fn open_at(
     cache: Option<Arc<BlockCache>>,
 ) -> crate::Result<Arc<TableReader>> {
     let file = fs.open_random(path, false).unwrap();
-    let options =
-        TableOpenOptions { path: path.into(), cmp: cmp.clone(), cache, largest_seqno: None, statistics: None };
+    let options = TableOpenOptions {
+        path: path.into(),
+        cmp: cmp.clone(),
+        cache,
+        largest_seqno: None,
+        prefix_extractor: None,
+        statistics: None,
+    };
     TableReader::open(file, options)
 }
 
@@ -235,6 +254,21 @@ fn table_get(
     }
 }
 
+/// The filter says no only if no key with the target's prefix is on the side asked for.
+fn check_prefix(table: &TableReader, entries: &Entries, target: &[u8]) {
+    let Some(extractor) = table.filter_prefixes() else { return };
+    let Some(prefix) = extractor.prefix(key::user_key(target)) else { return };
+    for backward in [false, true] {
+        let on_side = |k: &[u8]| {
+            let order = table.cmp.compare(k, target);
+            if backward { order.is_le() } else { order.is_ge() }
+        };
+        let is_there = entries.iter().any(|(k, _)| on_side(k) && extractor.prefix(key::user_key(k)) == Some(prefix));
+        let found = table.prefix_may_match(prefix, target, backward);
+        assert!(found || !is_there, "{extractor:?}, {target:?}, backward {backward}");
+    }
+}
+
 /// Everything a table must answer.
 fn check(table: &Arc<TableReader>, entries: &Entries, tombstones: &Tombstones, rng: &mut fastrand::Rng) {
     let cmp = table.cmp.clone();
@@ -282,6 +316,7 @@ fn check(table: &Arc<TableReader>, entries: &Entries, tombstones: &Tombstones, r
         let expected = behind.checked_sub(1).map(|p| entries[p].0.as_slice());
         assert_eq!(it.valid().then(|| it.key()), expected);
 
+        check_prefix(table, entries, &target);
         let user_key = key::user_key(&target);
         for seq in [rng.u64(0..200), MAX_SEQUENCE] {
             assert_eq!(

@@ -162,6 +162,27 @@ int main(int, char** argv) {
     t.filter_policy.reset(NewBloomFilterPolicy(10));
     o.prefix_extractor.reset(NewFixedPrefixTransform(5));
   });
+  write("capped_prefix", [](Options& o, T& t) {
+    t.filter_policy.reset(NewBloomFilterPolicy(10));
+    o.prefix_extractor.reset(NewCappedPrefixTransform(9));
+  });
+  auto partitioned = [](T& t) {
+    t.index_type = T::kTwoLevelIndexSearch;
+    t.metadata_block_size = 200;
+    t.partition_filters = true;
+    t.filter_policy.reset(NewBloomFilterPolicy(10));
+  };
+  write("unique_partitions", [&](Options&, T& t) { partitioned(t); });
+  write("partition_prefixes", [&](Options& o, T& t) {
+    partitioned(t);
+    o.prefix_extractor.reset(NewFixedPrefixTransform(8));
+  });
+  write("unique_partition_prefixes", [&](Options& o, T& t) {
+    partitioned(t);
+    t.block_size = 300;
+    t.whole_key_filtering = false;
+    o.prefix_extractor.reset(NewFixedPrefixTransform(8));
+  });
   write("crc32c", [](Options&, T& t) { t.checksum = kCRC32c; });
   write("xxhash", [](Options&, T& t) { t.checksum = kxxHash; });
   write("xxhash64", [](Options&, T& t) { t.checksum = kxxHash64; });
