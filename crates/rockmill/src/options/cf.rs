@@ -171,7 +171,7 @@ impl Options {
         self.cf.comparator = Arc::new(FnComparator::new(name, compare));
     }
 
-    /// Orders keys by a comparator, which may also shorten what indexes store: `ReverseBytewiseComparator`, for example.
+    /// Orders keys by a comparator that is an object: `ReverseBytewiseComparator`, or one that shortens separators.
     pub fn set_comparator_object(&mut self, comparator: Arc<dyn Comparator>) {
         self.cf.comparator = comparator;
     }
