@@ -454,7 +454,9 @@ fn values_live_for_their_time() {
         assert_eq!(all(&db), [e("merged", "a,b"), e("young", "2")]);
         assert_eq!(db.get("old").expect("get"), None);
     }
-    let raw = Db::open(&o, "/db").expect("open without");
+    let mut without = o.clone();
+    without.cf.merge_operator = None;
+    let raw = Db::open(&without, "/db").expect("open without");
     let stored = raw.get("young").expect("get").expect("there");
     assert_eq!(stored, [&b"2"[..], &(NOW as u32 + 60).to_le_bytes()].concat());
     raw.put("plain", "no time\0\0\0\0").expect("put");
