@@ -28,6 +28,7 @@ pub use compaction::filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, CompactionFilterFn,
     Decision as CompactionDecision, TableFileCreationReason,
 };
+pub use db::delete_files::KeyRange;
 pub use db::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,

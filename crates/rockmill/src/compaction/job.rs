@@ -1,7 +1,8 @@
 //! Runs one job: engine → resolution → output, split over threads where it is large.
 //!
-//! 1. The plan is made from the picked compaction, and split into parts at keys from the inputs' indexes.
-//! 2. Range tombstones of all inputs are gathered; they may reach over every part.
+//! 1. The plan is made from the picked compaction. Range tombstones of all inputs are gathered, newest first; an input
+//!    that they delete as a whole, for every snapshot, is dropped unread.
+//! 2. What is left is split into parts at keys from the inputs' indexes. Tombstones may reach over every part.
 //! 3. Each part merges its runs, resolves and writes its own tables. Parts share nothing but the shutdown flag.
 //! 4. When all parts are done, the entries read are compared with what the tables' properties promise, and the
 //!    directory is synced. Only then may the caller commit.
@@ -41,14 +42,14 @@ pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
     };
     let what = || format!("compaction of level {} into level {}", compaction.start_level(), compaction.output_level);
     let mut plan = JobPlan::new(compaction, ctx).map_err(|e| e.context(what()))?;
+    let (tombstones, dead) = Tombstones::gather(&mut plan, ctx).map_err(|e| e.context(what()))?;
     let setup = ctx.db.statistics.start(&*ctx.clock);
     plan.split(threads, ctx).map_err(|e| e.context(what()))?;
     ctx.db.statistics.stop(Histogram::SubcompactionSetupTime, &*ctx.clock, setup);
-    let tombstones = Tombstones::gather(&plan, ctx).map_err(|e| e.context(what()))?;
 
     let created = Created::default();
     let done = run_parts(&plan, &tombstones, ctx, &created).and_then(|parts| {
-        check_record_count(compaction, &parts, ctx)?;
+        check_record_count(&plan, &parts, ctx)?;
         sync_dir(ctx, &created)?;
         Ok(parts)
     });
@@ -59,7 +60,9 @@ pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
 
     let mut output = JobOutput::default();
     let stats = &mut output.stats;
-    stats.input_bytes = compaction.input_bytes();
+    stats.files_covered = dead.len() as u64;
+    stats.bytes_covered = dead.iter().map(|f| f.size()).sum();
+    stats.input_bytes = compaction.input_bytes() - stats.bytes_covered;
     stats.subcompactions = parts.len() as u64;
     for part in parts {
         stats.input_records += part.stats.input_records;
@@ -161,12 +164,12 @@ pub(super) fn drain<R: Run>(
 }
 
 /// Every entry that the tables' properties count must have been read: a merge that missed some would lose data.
-fn check_record_count(compaction: &Compaction, parts: &[PartOutput], ctx: &JobContext) -> Result<()> {
+fn check_record_count(plan: &JobPlan, parts: &[PartOutput], ctx: &JobContext) -> Result<()> {
     if !ctx.db.paranoid_checks {
         return Ok(());
     }
     let mut expected = 0u64;
-    for f in compaction.input_files() {
+    for f in plan.runs.iter().flat_map(|r| &r.files) {
         let table = ctx.tables.table(f)?;
         let p = table.properties();
         if p.num_entries == 0 {

@@ -191,7 +191,7 @@ impl JobContext {
 /// Counters of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JobStats {
-    /// Bytes of input tables.
+    /// Bytes of input tables that were read.
     pub input_bytes: u64,
     /// Bytes of output tables.
     pub output_bytes: u64,
@@ -205,6 +205,10 @@ pub struct JobStats {
     pub cpu_micros: u64,
     /// Subcompactions it was split over.
     pub subcompactions: u64,
+    /// Input tables that were dropped unread, as range tombstones delete all that is in them.
+    pub files_covered: u64,
+    /// Bytes of these; not among `input_bytes`.
+    pub bytes_covered: u64,
     /// What became of the entries that did not survive.
     pub dropped: ResolveStats,
 }

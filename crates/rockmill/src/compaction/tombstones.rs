@@ -10,6 +10,7 @@ use super::plan::{InputRun, JobPlan, Rules};
 use crate::error::Result;
 use crate::memtable::MemTable;
 use crate::range_del::{CompactionRangeDel, FragmentedRangeTombstones};
+use crate::version::FileMeta;
 
 /// The tombstones of one input, and the keys that they hold for (`None` everywhere).
 #[derive(Debug, Clone)]
@@ -24,20 +25,73 @@ pub struct Tombstones {
     sources: Vec<Source>,
 }
 
+impl Source {
+    /// How far from user key `from` on every entry of `file` is deleted; `None` if not even there.
+    fn covers_from<'a>(&'a self, from: &[u8], file: &FileMeta, rules: &Rules) -> Option<&'a [u8]> {
+        let (cmp, entry) = (&rules.cmp, &file.entry);
+        let (mut end, seqs) = self.fragments.fragment_at(from, cmp)?;
+        // Newer than all entries, and no snapshot sees any of them without the tombstone.
+        let oldest = rules.stripe(entry.smallest_seqno).0;
+        let hides = |&seq: &SequenceNumber| seq > entry.largest_seqno && rules.stripe(seq).0 == oldest;
+        if !seqs.iter().any(hides) {
+            return None;
+        }
+        if let Some((smallest, largest)) = &self.bounds {
+            // Where the file's own keys begin, some versions may stand before it.
+            let order = cmp.compare_user(from, smallest.user_key());
+            if order.is_lt() || (order.is_eq() && smallest.sequence() <= entry.largest_seqno) {
+                return None;
+            }
+            if cmp.compare_user(largest.user_key(), end).is_lt() {
+                end = largest.user_key();
+            }
+        }
+        cmp.compare_user(from, end).is_lt().then_some(end)
+    }
+}
+
 impl Tombstones {
-    /// Those of a plan's input tables, each cut to the part of the level that its file stands for.
-    pub fn gather(plan: &JobPlan, ctx: &JobContext) -> Result<Self> {
-        let mut sources = Vec::new();
+    /// Those of a plan's input tables, each cut to the part of the level that its file stands for. Input tables that
+    /// newer ones delete as a whole leave the plan without being opened; they are the second part of the result.
+    pub fn gather(plan: &mut JobPlan, ctx: &JobContext) -> Result<(Self, Vec<Arc<FileMeta>>)> {
+        let (mut all, mut dead) = (Self::default(), Vec::new());
         for run in &plan.runs {
             for (i, file) in run.files.iter().enumerate() {
+                if all.cover(file, &plan.rules) {
+                    dead.push(Arc::clone(file));
+                    continue;
+                }
                 let table = ctx.tables.table(file)?;
                 if let Some(fragments) = table.range_tombstones() {
                     let bounds = Some(unit_bounds(run, i, &plan.rules.cmp));
-                    sources.push(Source { fragments: Arc::clone(fragments), bounds });
+                    all.sources.push(Source { fragments: Arc::clone(fragments), bounds });
                 }
             }
         }
-        Ok(Self { sources })
+        if !dead.is_empty() {
+            for run in &mut plan.runs {
+                run.files.retain(|f| !dead.iter().any(|d| d.number() == f.number()));
+            }
+            plan.runs.retain(|run| !run.files.is_empty());
+        }
+        Ok((all, dead))
+    }
+
+    /// True when together they delete all that is in `file`, for every reader. Its own range tombstones then delete
+    /// nothing that these do not.
+    fn cover(&self, file: &FileMeta, rules: &Rules) -> bool {
+        let (cmp, largest) = (&rules.cmp, &file.entry.largest);
+        let exclusive = tag(largest.as_bytes()) == pack_tag(MAX_SEQUENCE, ValueType::RangeDeletion);
+        let mut from = file.smallest_user_key();
+        loop {
+            let ends = self.sources.iter().filter_map(|s| s.covers_from(from, file, rules));
+            let Some(end) = ends.max_by(|a, b| cmp.compare_user(a, b)) else { return false };
+            let order = cmp.compare_user(end, largest.user_key());
+            if order.is_gt() || (exclusive && order.is_eq()) {
+                return true;
+            }
+            from = end;
+        }
     }
 
     /// Those of memtables.
@@ -168,5 +222,55 @@ mod tests {
         let c = cursor(&[("b", "k", 10), ("e", "f", 12)], &bottom);
         let newest = [s("e", "f", 12)];
         assert_eq!(written(&c, "", "", &bottom), newest, "the older one is seen by all and hides nothing");
+    }
+
+    fn file(smallest: InternalKey, largest: InternalKey, seqnos: (u64, u64)) -> FileMeta {
+        let entry = rockmill_format::edit::FileEntry {
+            smallest,
+            largest,
+            smallest_seqno: seqnos.0,
+            largest_seqno: seqnos.1,
+            ..Default::default()
+        };
+        FileMeta::new(entry, Arc::default())
+    }
+
+    #[test]
+    fn a_file_is_covered_only_as_a_whole_and_for_every_reader() {
+        let key = |k: &str, seq| InternalKey::new(k.as_bytes(), seq, ValueType::Value);
+        let end = |k: &str| CompactionRangeDel::boundary(k.as_bytes());
+        let source = |tombstones: &[(&str, &str, u64)], bounds: Option<(InternalKey, InternalKey)>| {
+            let list = tombstones.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq });
+            let fragments = FragmentedRangeTombstones::new(list.collect(), &InternalKeyComparator::default());
+            Source { fragments: Arc::new(fragments), bounds }
+        };
+        let f = file(key("c", 5), key("m", 3), (3, 5));
+        let f_open = file(key("c", 5), end("m"), (3, 5));
+        let covers = |sources: Vec<Source>, file: &FileMeta, snapshots: &[u64]| {
+            Tombstones { sources }.cover(file, &rules(snapshots, false))
+        };
+        let whole = || vec![source(&[("a", "n", 9)], None)];
+        assert!(covers(whole(), &f, &[]) && covers(whole(), &f_open, &[]));
+        // Exactly up to the largest key, which is part of the file or not.
+        let tight = || vec![source(&[("c", "m", 9)], None)];
+        assert!(!covers(tight(), &f, &[]) && covers(tight(), &f_open, &[]));
+        assert!(!covers(vec![source(&[("d", "n", 9)], None)], &f, &[]), "the first key");
+        // Several that meet do, with a gap they do not.
+        let parts = |gap: &str| vec![source(&[("a", "f", 9)], None), source(&[(gap, "k", 7), ("k", "z", 8)], None)];
+        assert!(covers(parts("f"), &f, &[]) && covers(parts("e"), &f, &[]) && !covers(parts("g"), &f, &[]));
+        // Older than an entry, or a snapshot that sees an entry and not the tombstone.
+        assert!(!covers(vec![source(&[("a", "n", 5)], None)], &f, &[]));
+        for (snapshot, expected) in [(2, true), (3, false), (5, false), (8, false), (9, true), (10, true)] {
+            assert_eq!(covers(whole(), &f, &[snapshot]), expected, "snapshot {snapshot}");
+        }
+        assert!(covers(whole(), &f, &[1, 2, 12]));
+        // Cut where the tombstone's own file ends: before the last key, or between two versions of the first.
+        let cut = |smallest, largest| vec![source(&[("a", "z", 9)], Some((smallest, largest)))];
+        assert!(covers(cut(key("b", 9), key("n", 8)), &f, &[]));
+        assert!(!covers(cut(key("b", 9), key("m", 8)), &f, &[]), "part of the versions of m");
+        assert!(covers(cut(key("b", 9), end("m")), &f_open, &[]) && !covers(cut(key("b", 9), end("m")), &f, &[]));
+        assert!(covers(cut(key("c", 8), key("n", 8)), &f, &[]));
+        assert!(!covers(cut(key("c", 4), key("n", 8)), &f, &[]), "part of the versions of c");
+        assert!(!covers(Vec::new(), &f, &[]));
     }
 }

@@ -8,6 +8,7 @@
 //! | `error_recovery.rs` | background errors, how the store resumes |
 //! | `switch.rs` | full memtables become immutable, new WALs |
 //! | `background.rs`, `install.rs` | flush and compaction threads, version installation |
+//! | `delete_files.rs` | whole tables deleted by key range |
 //! | `ingest/` | tables that others wrote become part of the database |
 //! | `manual.rs` | `flush`, `compact_range` |
 //! | `read.rs`, `iterator.rs`, `prefix_scan.rs` | point lookups, iterators |
@@ -25,6 +26,7 @@ mod background;
 mod batch;
 pub(crate) mod checkpoint;
 mod column_family;
+pub(crate) mod delete_files;
 mod error_recovery;
 mod events;
 pub(crate) mod ingest;

@@ -62,6 +62,8 @@ counters! {
     compact_micros,
     /// CPU time of compactions, in microseconds.
     compact_cpu_micros,
+    /// Tables that compactions dropped unread, as range tombstones delete all that is in them.
+    files_covered,
     /// Tables ingested.
     ingested_files,
     /// Bytes of them.

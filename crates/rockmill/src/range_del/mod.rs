@@ -137,6 +137,13 @@ impl FragmentedRangeTombstones {
         }
     }
 
+    /// The end of the fragment that `user_key` lies in, and its sequence numbers, newest first; `None` in a gap.
+    pub fn fragment_at(&self, user_key: &[u8], cmp: &InternalKeyComparator) -> Option<(&[u8], &[SequenceNumber])> {
+        let piece = self.piece_of(user_key, cmp)?;
+        let seqs = self.piece_seqs(piece);
+        (!seqs.is_empty()).then(|| (self.piece_bounds(piece).1, seqs))
+    }
+
     /// All fragments with each of their sequence numbers, in order of (begin ascending, sequence descending): what a
     /// flush or compaction writes.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8], SequenceNumber)> {

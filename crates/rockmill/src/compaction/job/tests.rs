@@ -500,6 +500,7 @@ fn records_that_go_missing_are_noticed() {
     let fs = Arc::new(PosixFileSystem::default());
     let (tree, c) = tree_with_l0(fs, dir.path().to_owned(), small_options(), 100);
     let parts = [PartOutput { stats: ResolveStats { input_records: 5, ..Default::default() }, ..Default::default() }];
-    let e = check_record_count(&c, &parts, &tree.ctx).unwrap_err();
+    let plan = JobPlan::new(&c, &tree.ctx).unwrap();
+    let e = check_record_count(&plan, &parts, &tree.ctx).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Corruption);
 }

@@ -61,6 +61,35 @@ pub(super) fn key_range<'f>(
     })
 }
 
+/// Files of a sorted level that lie wholly inside the range (`None` unbounded), trimmed to clean cuts; none of L0.
+pub(crate) fn files_within(
+    version: &Version,
+    level: usize,
+    begin: Option<&InternalKey>,
+    end: Option<&InternalKey>,
+) -> Files {
+    let cmp = &version.cmp;
+    let files = match version.levels.get(level) {
+        Some(files) if level > 0 => files,
+        _ => return Vec::new(),
+    };
+    let inside = |f: &FileMeta| {
+        begin.is_none_or(|b| compare_boundaries(cmp, &f.entry.smallest, b) != Ordering::Less)
+            && end.is_none_or(|e| compare_boundaries(cmp, &f.entry.largest, e) != Ordering::Greater)
+    };
+    let mut from = files.iter().position(|f| inside(f)).unwrap_or(files.len());
+    let mut to = files.iter().rposition(|f| inside(f)).map_or(from, |i| i + 1);
+    let touch =
+        |i: usize| compare_boundaries(cmp, &files[i - 1].entry.largest, &files[i].entry.smallest) == Ordering::Equal;
+    while from < to && from > 0 && touch(from) {
+        from += 1;
+    }
+    while to > from && to < files.len() && touch(to) {
+        to -= 1;
+    }
+    files[from..to].to_vec()
+}
+
 impl<'a> Picker<'a> {
     pub fn new(version: &'a Arc<Version>, options: &'a CfOptions, running: &'a CompactionCursors) -> Self {
         Self { version, options, scores: level_scores(version, options), running, moment: Moment::default() }
@@ -132,26 +161,7 @@ impl<'a> Picker<'a> {
 
     /// Files of a sorted level that lie wholly inside the range, trimmed to clean cuts.
     fn within(&self, level: usize, begin: &InternalKey, end: &InternalKey) -> Files {
-        if level == 0 {
-            return Vec::new();
-        }
-        let (cmp, files) = (self.cmp(), self.files(level));
-        let inside = |f: &FileMeta| {
-            compare_boundaries(cmp, &f.entry.smallest, begin) != Ordering::Less
-                && compare_boundaries(cmp, &f.entry.largest, end) != Ordering::Greater
-        };
-        let mut from = files.iter().position(|f| inside(f)).unwrap_or(files.len());
-        let mut to = files.iter().rposition(|f| inside(f)).map_or(from, |i| i + 1);
-        let touch = |i: usize| {
-            compare_boundaries(cmp, &files[i - 1].entry.largest, &files[i].entry.smallest) == Ordering::Equal
-        };
-        while from < to && from > 0 && touch(from) {
-            from += 1;
-        }
-        while to > from && to < files.len() && touch(to) {
-            to -= 1;
-        }
-        files[from..to].to_vec()
+        files_within(self.version, level, Some(begin), Some(end))
     }
 
     /// The output level's part of a job, and perhaps more of the start level where that costs no further output file

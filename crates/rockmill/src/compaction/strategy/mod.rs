@@ -27,6 +27,8 @@ use rockmill_format::InternalKeyComparator;
 
 use super::Compaction;
 
+pub(crate) use inputs::files_within;
+
 /// What a strategy remembers about one column family between picks: the jobs now running.
 ///
 /// The store calls [`start`](Self::start) under its lock when it takes a picked job, and [`finish`](Self::finish)
