@@ -223,7 +223,7 @@ impl DbInner {
     fn abandon_wal(&self) -> Result<u64> {
         let mut current = self.wal.lead();
         if let Some(w) = &*current
-            && w.size() == 0
+            && w.is_unused()
         {
             return Ok(w.number); // that of an earlier try
         }

@@ -210,7 +210,7 @@ impl DbInner {
     pub fn begin_wal(&self) -> Result<u64> {
         let mut current = self.wal.lead();
         if let Some(w) = current.as_mut() {
-            if w.size() == 0 {
+            if w.is_unused() {
                 return Ok(w.number);
             }
             // What gathered in it must not be behind what the next one holds.

@@ -26,6 +26,8 @@ pub(crate) struct WalWriter {
     unsynced: bool,
     /// Records gather in the file's buffer until `flush` (the option `manual_wal_flush`).
     gathers: bool,
+    /// A call on the file failed: it takes no more.
+    failed: bool,
     /// Length up to the last record that was acknowledged, in bytes.
     good: u64,
     /// Where the records of this WAL end: the sequence number after the last update.
@@ -110,6 +112,7 @@ impl WalWriter {
             buffer,
             unsynced: false,
             gathers: kind.gathers,
+            failed: false,
             good: 0,
             end: None,
             follows: None,
@@ -140,12 +143,12 @@ impl WalWriter {
         if self.buffer.capacity() > BUFFER_KEEP_BYTES {
             self.buffer = Vec::new();
         }
-        done.map(|()| n).map_err(|e| Error::io(format_args!("cannot write {}", self.path.display()), &e))
+        done.map(|()| n).map_err(|e| self.failure("write", &e))
     }
 
     /// Hands what was gathered to the kernel.
     pub fn flush(&mut self) -> Result<()> {
-        self.file.flush().map_err(|e| Error::io(format_args!("cannot write {}", self.path.display()), &e))
+        self.file.flush().map_err(|e| self.failure("write", &e))
     }
 
     /// Makes everything appended durable.
@@ -153,7 +156,7 @@ impl WalWriter {
         if !self.unsynced {
             return Ok(());
         }
-        self.file.sync().map_err(|e| Error::io(format_args!("cannot sync {}", self.path.display()), &e))?;
+        self.file.sync().map_err(|e| self.failure("sync", &e))?;
         self.unsynced = false;
         Ok(())
     }
@@ -170,7 +173,17 @@ impl WalWriter {
 
     /// Closes the file; not durable without `sync` before.
     pub fn close(&mut self) -> Result<()> {
-        self.file.close().map_err(|e| Error::io(format_args!("cannot close {}", self.path.display()), &e))
+        self.file.close().map_err(|e| self.failure("close", &e))
+    }
+
+    fn failure(&mut self, call: &str, e: &std::io::Error) -> Error {
+        self.failed = true;
+        Error::io(format_args!("cannot {call} {}", self.path.display()), e)
+    }
+
+    /// True when nothing was written to it, nor tried to.
+    pub fn is_unused(&self) -> bool {
+        self.size() == 0 && !self.failed
     }
 
     pub fn size(&self) -> u64 {
