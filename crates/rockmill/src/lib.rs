@@ -16,6 +16,7 @@ pub mod merge_operator;
 pub mod options;
 pub mod perf;
 pub mod prefix_seek;
+pub mod properties;
 pub mod range_del;
 pub mod rate_limiter;
 mod sst_file_writer;
@@ -36,6 +37,7 @@ pub use db::{
     ErrorSeverity, IteratorMode, LevelStats, LiveFile, MemoryUsageStats, ReadOptions, Snapshot, StallReason, WalFile,
     WalFileType, WriteBatch, WriteBatchIterator, WriteBatchIteratorCf, get_memory_usage_stats,
 };
+pub use db::{ColumnFamilyMetaData, LevelMetaData, Range, SizeApproximationOptions};
 pub use env::Env;
 pub use error::{Error, ErrorKind, Result};
 pub use event_listener::{EventListener, Listeners};

@@ -120,7 +120,7 @@ fn bad_changes_are_named_and_change_nothing() {
 fn tables_are_written_with_the_compression_set() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir, |o| o.set_compression_type(rockmill::CompressionType::None));
-    let size = |db: &Db| db.live_files().unwrap().iter().map(|f| f.size).sum::<u64>();
+    let size = |db: &Db| db.live_files().unwrap().iter().map(|f| f.size).sum::<usize>();
     for i in 0..1000_u32 {
         db.put(i.to_be_bytes(), [1; 200]).unwrap();
     }

@@ -1,15 +1,17 @@
 //! Column families: the handle users hold, and the state behind it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use rockmill_format::InternalKeyComparator;
 
 use super::super_version::SuperVersion;
 use super::ttl::ColumnFamilyTtl;
 use crate::merge_operator::MergeOperator;
 use crate::options::{CfOptions, Options};
+use crate::version::Version;
 
 /// Name of the column family that every database has.
 pub const DEFAULT_COLUMN_FAMILY_NAME: &str = "default";
@@ -26,9 +28,39 @@ pub(crate) struct CfData {
     /// What a reader sees; replaced whole when a memtable or the version changes.
     pub current: ArcSwap<SuperVersion>,
     pub dropped: AtomicBool,
+    pub published: Published,
+}
+
+/// What was shown to readers so far.
+#[derive(Default)]
+pub(crate) struct Published {
+    /// Versions that were current, as long as somebody uses them. A leaf lock.
+    versions: Mutex<Vec<Weak<Version>>>,
+    /// Times that `current` was replaced.
+    times: AtomicU64,
 }
 
 impl CfData {
+    /// What readers see was replaced; `version` is in it.
+    pub fn note_published(&self, version: &Arc<Version>) {
+        self.published.times.fetch_add(1, Ordering::Relaxed);
+        let mut versions = self.published.versions.lock();
+        if versions.last().is_none_or(|last| last.as_ptr() != Arc::as_ptr(version)) {
+            versions.retain(|v| v.strong_count() > 0);
+            versions.push(Arc::downgrade(version));
+        }
+    }
+
+    /// Versions that are current or in use.
+    pub fn live_versions(&self) -> Vec<Arc<Version>> {
+        self.published.versions.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Times that what readers see was replaced.
+    pub fn super_version_number(&self) -> u64 {
+        self.published.times.load(Ordering::Relaxed)
+    }
+
     pub fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
     }

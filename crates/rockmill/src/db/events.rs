@@ -478,6 +478,8 @@ pub(crate) fn compression_name(c: rockmill_format::compression::CompressionType)
 pub(crate) struct CfJobStats {
     /// By output level.
     pub levels: Vec<LevelJobStats>,
+    /// When a text began an interval (microseconds since the database was opened), and the sum then.
+    pub reported: (u64, LevelJobStats),
 }
 
 /// What jobs did whose output was one level.
@@ -491,6 +493,8 @@ pub(crate) struct LevelJobStats {
     /// Bytes read from the output's level.
     pub read_output: u64,
     pub written: u64,
+    /// Of them, bytes that flushes wrote.
+    pub flushed: u64,
     /// Bytes of tables that moved in without being read.
     pub moved: u64,
     pub records_in: u64,
@@ -498,6 +502,22 @@ pub(crate) struct LevelJobStats {
 }
 
 impl LevelJobStats {
+    /// What was added since it was `o`.
+    pub fn since(&self, o: &Self) -> Self {
+        Self {
+            jobs: self.jobs - o.jobs,
+            micros: self.micros - o.micros,
+            cpu_micros: self.cpu_micros - o.cpu_micros,
+            read_above: self.read_above - o.read_above,
+            read_output: self.read_output - o.read_output,
+            written: self.written - o.written,
+            flushed: self.flushed - o.flushed,
+            moved: self.moved - o.moved,
+            records_in: self.records_in - o.records_in,
+            records_dropped: self.records_dropped - o.records_dropped,
+        }
+    }
+
     pub fn add(&mut self, o: &Self) {
         self.jobs += o.jobs;
         self.micros += o.micros;
@@ -505,6 +525,7 @@ impl LevelJobStats {
         self.read_above += o.read_above;
         self.read_output += o.read_output;
         self.written += o.written;
+        self.flushed += o.flushed;
         self.moved += o.moved;
         self.records_in += o.records_in;
         self.records_dropped += o.records_dropped;
@@ -525,6 +546,7 @@ impl CfJobStats {
             micros: s.wall_micros,
             cpu_micros: s.cpu_micros,
             written: s.output_bytes,
+            flushed: s.output_bytes,
             ..LevelJobStats::default()
         });
     }
@@ -544,6 +566,7 @@ impl CfJobStats {
             read_above: read(false),
             read_output: read(true),
             written: s.output_bytes,
+            flushed: 0,
             moved,
             records_in: s.input_records,
             records_dropped: s.input_records.saturating_sub(s.output_records),

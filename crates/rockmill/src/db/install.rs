@@ -54,6 +54,7 @@ impl CfState {
             imm,
             version: Arc::clone(&self.version),
         }));
+        self.cf.note_published(&self.version);
     }
 
     /// The oldest WAL that holds data of this column family which is in no table.

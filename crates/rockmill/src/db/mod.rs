@@ -22,6 +22,7 @@
 //! waits for no other I/O than what its own group needs, and beginning the next WAL (`wal.rs` says how left WALs are
 //! synced beside it).
 
+mod approximate_sizes;
 mod background;
 mod batch;
 pub(crate) mod checkpoint;
@@ -33,6 +34,7 @@ pub(crate) mod ingest;
 mod install;
 mod iterator;
 mod iterator_counts;
+mod live_files;
 mod manual;
 mod memory_usage;
 mod open;
@@ -48,6 +50,7 @@ mod set_options;
 mod snapshot;
 mod stall;
 mod stats;
+mod stats_text;
 mod super_version;
 mod switch;
 mod tables;
@@ -81,15 +84,17 @@ use crate::table::BlockCache;
 use crate::version::{ManifestWriter, PurgeQueue, Version};
 use crate::write_buffer_manager::WriteBufferManager;
 
+pub use approximate_sizes::{Range, SizeApproximationOptions};
 pub use batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
 pub use checkpoint::Checkpoint;
 pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 pub use error_recovery::ErrorSeverity;
 pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
+pub use live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
 pub use memory_usage::{MemoryUsageStats, get_memory_usage_stats};
 pub use open::DbSummary;
 pub(crate) use options_file::latest_options_file;
-pub use properties::{LevelStats, LiveFile};
+pub use properties::LevelStats;
 pub use read::{DbPinnableSlice, ReadOptions};
 pub use snapshot::Snapshot;
 pub use stall::StallReason;
@@ -106,6 +111,7 @@ use secondary::Secondary;
 use snapshot::SnapshotList;
 use stall::WriteController;
 use stats::InternalStats;
+use stats_text::Reported;
 use wal::Wal;
 use write::WriteQueue;
 
@@ -171,6 +177,10 @@ pub(crate) struct DbInner {
     pub unlogged: AtomicBool,
     pub controller: WriteController,
     pub stats: InternalStats,
+    /// When it was opened.
+    pub opened_micros: u64,
+    /// What the last text of counters said. A leaf lock.
+    pub reported: Mutex<Reported>,
     pub log: InfoLog,
     /// Calls of listeners that wait until no lock is held.
     pub later: Later,

@@ -1,10 +1,16 @@
-//! What users can ask about the store: `rocksdb.*` properties, levels, live files.
+//! What users can ask about the store: `rocksdb.*` properties and levels. The texts of several lines are in
+//! `stats_text.rs`, tables in `live_files.rs`.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{AsColumnFamilyRef, CfState, Db};
+use super::column_family::CfData;
+use super::live_files::estimate_live_data_size;
+use super::{AsColumnFamilyRef, CfState, Db, DbInner};
 use crate::error::Result;
+use crate::properties as names;
+use crate::version::{FileMeta, Version};
 
 /// A level of a column family's tree.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,144 +29,67 @@ pub struct LevelStats {
     pub compacting: usize,
 }
 
-/// A table file in use (`rocksdb::LiveFile`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiveFile {
-    /// Column family it belongs to.
-    pub column_family_name: String,
-    /// File name.
-    pub name: String,
-    /// File number.
-    pub number: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// Level.
-    pub level: i32,
-    /// Smallest user key.
-    pub start_key: Option<Vec<u8>>,
-    /// Largest user key.
-    pub end_key: Option<Vec<u8>>,
-    /// Smallest sequence number.
-    pub smallest_seqno: u64,
-    /// Largest sequence number.
-    pub largest_seqno: u64,
-}
-
 impl Db {
-    /// A property of the default column family, as text; `None` for one that does not exist.
-    pub fn property_value(&self, name: &str) -> Result<Option<String>> {
-        self.property_value_cf(&self.inner.default_cf.clone(), name)
+    /// A property of the default column family, as text; `None` for one that does not exist. The names are in
+    /// [`crate::properties`].
+    pub fn property_value(&self, name: impl AsRef<str>) -> Result<Option<String>> {
+        self.property_value_cf(&self.inner.default_cf, name)
     }
 
     /// A property of a column family, as text; `None` for one that does not exist.
-    pub fn property_value_cf(&self, cf: &impl AsColumnFamilyRef, name: &str) -> Result<Option<String>> {
+    pub fn property_value_cf(&self, cf: &impl AsColumnFamilyRef, name: impl AsRef<str>) -> Result<Option<String>> {
+        let (db, cf, name) = (&self.inner, cf.as_cf(), name.as_ref());
         if let Some(n) = self.property_int_value_cf(cf, name)? {
             return Ok(Some(n.to_string()));
         }
-        let state = self.inner.state.lock();
-        let Some(c) = state.cfs.get(&cf.as_cf().id()) else { return Ok(None) };
+        let version = || Arc::clone(&cf.data.current.load().version);
         if let Some(level) = name.strip_prefix("rocksdb.num-files-at-level") {
-            let level: Option<usize> = level.parse().ok();
-            return Ok(level.and_then(|l| c.version.levels.get(l)).map(|l| l.len().to_string()));
+            return Ok(level_of(level, &version()).map(|files| files.len().to_string()));
         }
-        let text = match name {
-            "rocksdb.levelstats" => {
-                let mut s = String::from("Level Files Size(MB)\n--------------------\n");
-                for (l, files) in c.version.levels.iter().enumerate() {
-                    let _ = writeln!(s, "{l:5} {:5} {:8}", files.len(), c.version.level_bytes(l) >> 20);
-                }
-                s
+        if let Some(level) = name.strip_prefix("rocksdb.compression-ratio-at-level") {
+            let version = version();
+            let Some(files) = level_of(level, &version) else { return Ok(None) };
+            return Ok(Some(format!("{:.6}", db.compression_ratio(&cf.data, files))));
+        }
+        if let Some(level) = name.strip_prefix("rocksdb.aggregated-table-properties-at-level") {
+            let version = version();
+            let Some(files) = level_of(level, &version) else { return Ok(None) };
+            return db.aggregated_properties(&cf.data, &files.iter().collect::<Vec<_>>()).map(Some);
+        }
+        Ok(match name {
+            names::AGGREGATED_TABLE_PROPERTIES => {
+                let version = version();
+                let files: Vec<_> = version.levels.iter().flatten().collect();
+                Some(db.aggregated_properties(&cf.data, &files)?)
             }
-            "rocksdb.sstables" => {
-                let mut s = String::new();
-                for (l, files) in c.version.levels.iter().enumerate() {
-                    let _ = writeln!(s, "--- level {l} ---");
-                    for f in files {
-                        let _ = writeln!(s, " {}:{}", f.number(), f.size());
-                    }
-                }
-                s
+            names::LEVELSTATS => Some(level_text(&version())),
+            names::SSTABLES => Some(db.tables_text(&version(), cf.data.super_version_number())),
+            names::STATS => db.cf_stats_text(cf.id(), false).map(|s| s + &db.db_stats_text()),
+            names::CFSTATS | names::CFSTATS_NO_FILE_HISTOGRAM => db.cf_stats_text(cf.id(), false),
+            names::DBSTATS => Some(db.db_stats_text()),
+            names::OPTIONS_STATISTICS => {
+                Some(db.opts.statistics.as_ref().map_or_else(String::new, ToString::to_string))
             }
-            "rocksdb.stats" | "rocksdb.cfstats" | "rocksdb.cfstats-no-file-histogram" => {
-                let mut s = level_table(c);
-                let _ = writeln!(s, "{:?}", self.inner.stats.read());
-                s
-            }
-            "rocksdb.dbstats" => {
-                let mut s = String::new();
-                let _ = writeln!(s, "{:?}", self.inner.stats.read());
-                s
-            }
-            "rockmill.write-stall-reason" => self.inner.controller.reason().name().to_owned(),
+            "rockmill.write-stall-reason" => Some(db.controller.reason().name().to_owned()),
             "rockmill.background-error" => {
-                state.background_error.as_ref().map_or_else(String::new, |b| b.error.to_string())
+                let state = db.state.lock();
+                Some(state.background_error.as_ref().map_or_else(String::new, |b| b.error.to_string()))
             }
-            _ => return Ok(None),
-        };
-        Ok(Some(text))
+            _ => None,
+        })
     }
 
-    /// A property of the default column family, as a number.
-    pub fn property_int_value(&self, name: &str) -> Result<Option<u64>> {
-        self.property_int_value_cf(&self.inner.default_cf.clone(), name)
+    /// A property of the default column family, as a number; `None` for one that does not exist or is text.
+    pub fn property_int_value(&self, name: impl AsRef<str>) -> Result<Option<u64>> {
+        self.property_int_value_cf(&self.inner.default_cf, name)
     }
 
-    /// A property of a column family, as a number.
-    pub fn property_int_value_cf(&self, cf: &impl AsColumnFamilyRef, name: &str) -> Result<Option<u64>> {
-        let db = &self.inner;
-        let cache = db.cache_of(&cf.as_cf().data).map(|c| c.stats()).unwrap_or_default();
-        if name == "rocksdb.block-cache-pinned-usage" {
-            // Without the lock: it looks at every entry of the cache.
-            return Ok(Some(db.cache_of(&cf.as_cf().data).map_or(0, |c| c.pinned_usage())));
-        }
-        let state = db.state.lock();
-        let Some(c) = state.cfs.get(&cf.as_cf().id()) else { return Ok(None) };
-        let files = || c.version.levels.iter().flatten();
-        let imm_bytes: u64 = c.imm.iter().map(|i| i.mem.memory_usage() as u64).sum();
-        let sst_bytes: u64 = files().map(|f| f.size()).sum();
-        Ok(Some(match name {
-            "rocksdb.num-immutable-mem-table" => c.imm.len() as u64,
-            "rocksdb.mem-table-flush-pending" => u64::from(!c.imm.is_empty() && !c.flushing),
-            "rocksdb.compaction-pending" => u64::from(c.scores.needs_compaction()),
-            "rocksdb.background-errors" => state.background_errors,
-            "rocksdb.cur-size-active-mem-table" => c.mem.memory_usage() as u64,
-            "rocksdb.cur-size-all-mem-tables" => c.mem.memory_usage() as u64 + imm_bytes,
-            "rocksdb.size-all-mem-tables" => {
-                // Readers keep flushed memtables in memory.
-                let held = c.flushed.iter().filter_map(std::sync::Weak::upgrade).map(|m| m.memory_usage() as u64);
-                c.mem.memory_usage() as u64 + imm_bytes + held.sum::<u64>()
-            }
-            "rocksdb.num-entries-active-mem-table" => c.mem.num_entries(),
-            "rocksdb.num-entries-imm-mem-tables" => c.imm.iter().map(|i| i.mem.num_entries()).sum(),
-            "rocksdb.num-deletes-active-mem-table" => c.mem.num_deletes(),
-            "rocksdb.num-deletes-imm-mem-tables" => c.imm.iter().map(|i| i.mem.num_deletes()).sum(),
-            "rocksdb.estimate-num-keys" => estimate_keys(c),
-            "rocksdb.estimate-table-readers-mem" => {
-                files().filter_map(|f| f.table.load_full()).map(|t| t.memory_usage() as u64).sum()
-            }
-            "rocksdb.is-file-deletions-enabled" => 1,
-            "rocksdb.num-snapshots" => db.snapshots.count() as u64,
-            "rocksdb.oldest-snapshot-time" => db.snapshots.oldest_time(),
-            "rocksdb.oldest-snapshot-sequence" => db.snapshots.all().first().copied().unwrap_or(0),
-            "rocksdb.num-live-versions" => std::sync::Arc::strong_count(&c.version) as u64,
-            "rocksdb.current-super-version-number" => c.next_mem_id,
-            "rocksdb.estimate-live-data-size" | "rocksdb.live-sst-files-size" | "rocksdb.total-sst-files-size" => {
-                sst_bytes
-            }
-            "rocksdb.min-log-number-to-keep" => state.wals.front().map_or(0, |w| w.0),
-            "rocksdb.base-level" => c.scores.base_level as u64,
-            "rocksdb.estimate-pending-compaction-bytes" => c.scores.pending_bytes,
-            "rocksdb.num-running-compactions" => state.running_compactions as u64,
-            "rocksdb.num-running-flushes" => state.running_flushes as u64,
-            "rocksdb.actual-delayed-write-rate" => db.controller.rate(),
-            "rocksdb.is-write-stopped" => u64::from(db.stop_reason(&state).is_some() || db.memory_stalls()),
-            "rocksdb.block-cache-capacity" => cache.capacity,
-            "rocksdb.block-cache-usage" => cache.usage,
-            "rockmill.block-cache-hits" => cache.hits,
-            "rockmill.block-cache-misses" => cache.misses,
-            "rockmill.stall-delayed-micros" => db.controller.delayed_micros.load(Ordering::Relaxed),
-            "rockmill.stall-stopped-micros" => db.controller.stopped_micros.load(Ordering::Relaxed),
-            _ => return Ok(None),
+    /// A property of a column family, as a number; `None` for one that does not exist or is text.
+    pub fn property_int_value_cf(&self, cf: &impl AsColumnFamilyRef, name: impl AsRef<str>) -> Result<Option<u64>> {
+        let (db, cf) = (&self.inner, &cf.as_cf().data);
+        Ok(db.int_property(cf, name.as_ref()).or_else(|| {
+            let state = db.state.lock();
+            state.cfs.get(&cf.id).and_then(|c| db.locked_property(&state, c, name.as_ref()))
         }))
     }
 
@@ -175,32 +104,111 @@ impl Db {
         let state = self.inner.state.lock();
         state.cfs.get(&cf.as_cf().id()).map_or(0, |c| c.scores.pending_bytes)
     }
+}
 
-    /// Every table in use.
-    pub fn live_files(&self) -> Result<Vec<LiveFile>> {
-        let state = self.inner.state.lock();
-        let mut all = Vec::new();
-        for c in state.cfs.values() {
-            for (level, files) in c.version.levels.iter().enumerate() {
-                all.extend(files.iter().map(|f| LiveFile {
-                    column_family_name: c.cf.name.clone(),
-                    name: format!("/{}", rockmill_format::filename::table(f.number())),
-                    number: f.number(),
-                    size: f.size(),
-                    level: level as i32,
-                    start_key: Some(f.smallest_user_key().to_vec()),
-                    end_key: Some(f.largest_user_key().to_vec()),
-                    smallest_seqno: f.entry.smallest_seqno,
-                    largest_seqno: f.entry.largest_seqno,
-                }));
+impl DbInner {
+    /// Numbers that need no lock of the database, or must not be gathered under it.
+    fn int_property(&self, cf: &CfData, name: &str) -> Option<u64> {
+        let current = cf.current.load_full();
+        let version = &current.version;
+        let files = || version.levels.iter().flatten();
+        let bytes = || files().map(|f| f.size()).sum();
+        let cache = || self.cache_of(cf);
+        Some(match name {
+            names::ESTIMATE_NUM_KEYS => {
+                let mems = || current.imm.iter().chain([&current.mem]);
+                let entries: u64 = mems().map(|m| m.num_entries()).sum();
+                let deletes: u64 = mems().map(|m| m.num_deletes()).sum();
+                (entries + self.keys_in_tables(cf, version)).saturating_sub(2 * deletes)
             }
+            names::ESTIMATE_TABLE_READERS_MEM => {
+                files().filter_map(|f| f.table.load_full()).map(|t| t.memory_usage() as u64).sum()
+            }
+            names::ESTIMATE_LIVE_DATA_SIZE => estimate_live_data_size(version),
+            names::LIVE_SST_FILES_SIZE => bytes(),
+            names::TOTAL_SST_FILES_SIZE => Self::bytes_of_live_versions(cf),
+            names::NUM_LIVE_VERSIONS => cf.live_versions().len() as u64,
+            names::CURRENT_SUPER_VERSION_NUMBER => cf.super_version_number(),
+            names::BLOCK_CACHE_CAPACITY => cache().map_or(0, |c| c.stats().capacity),
+            names::BLOCK_CACHE_USAGE => cache().map_or(0, |c| c.stats().usage),
+            // This looks at every entry of the cache.
+            names::BLOCK_CACHE_PINNED_USAGE => cache().map_or(0, |c| c.pinned_usage()),
+            "rockmill.block-cache-hits" => cache().map_or(0, |c| c.stats().hits),
+            "rockmill.block-cache-misses" => cache().map_or(0, |c| c.stats().misses),
+            _ => return None,
+        })
+    }
+
+    /// Numbers that the database's lock guards.
+    fn locked_property(&self, state: &super::State, c: &CfState, name: &str) -> Option<u64> {
+        let imm_bytes = || c.imm.iter().map(|i| i.mem.memory_usage() as u64).sum::<u64>();
+        Some(match name {
+            names::NUM_IMMUTABLE_MEM_TABLE => c.imm.len() as u64,
+            names::NUM_IMMUTABLE_MEM_TABLE_FLUSHED => 0,
+            names::MEM_TABLE_FLUSH_PENDING => u64::from(!c.imm.is_empty() && !c.flushing),
+            names::COMPACTION_PENDING => u64::from(c.scores.needs_compaction()),
+            names::BACKGROUND_ERRORS => state.background_errors,
+            names::CUR_SIZE_ACTIVE_MEM_TABLE => c.mem.memory_usage() as u64,
+            names::CUR_SIZE_ALL_MEM_TABLES => c.mem.memory_usage() as u64 + imm_bytes(),
+            names::SIZE_ALL_MEM_TABLES => {
+                // Readers keep flushed memtables in memory.
+                let held = c.flushed.iter().filter_map(std::sync::Weak::upgrade).map(|m| m.memory_usage() as u64);
+                c.mem.memory_usage() as u64 + imm_bytes() + held.sum::<u64>()
+            }
+            names::NUM_ENTRIES_ACTIVE_MEM_TABLE => c.mem.num_entries(),
+            names::NUM_ENTRIES_IMM_MEM_TABLES => c.imm.iter().map(|i| i.mem.num_entries()).sum(),
+            names::NUM_DELETES_ACTIVE_MEM_TABLE => c.mem.num_deletes(),
+            names::NUM_DELETES_IMM_MEM_TABLES => c.imm.iter().map(|i| i.mem.num_deletes()).sum(),
+            names::IS_FILE_DELETIONS_ENABLED => u64::from(self.deletions_off.load(Ordering::Acquire) == 0),
+            names::NUM_SNAPSHOTS => self.snapshots.count() as u64,
+            names::OLDEST_SNAPSHOT_TIME => self.snapshots.oldest_time(),
+            names::OLDEST_SNAPSHOT_SEQUENCE => self.snapshots.all().first().copied().unwrap_or(0),
+            names::MIN_LOG_NUMBER_TO_KEEP => state.wals.front().map_or(0, |w| w.0),
+            // Tables that jobs write are known to nobody else: no number is held back.
+            names::MIN_OBSOLETE_SST_NUMBER_TO_KEEP => u64::MAX,
+            names::BASE_LEVEL => c.scores.base_level as u64,
+            names::ESTIMATE_PENDING_COMPACTION_BYTES => c.scores.pending_bytes,
+            names::NUM_RUNNING_COMPACTIONS => state.running_compactions as u64,
+            names::NUM_RUNNING_FLUSHES => state.running_flushes as u64,
+            names::ACTUAL_DELAYED_WRITE_RATE => self.controller.rate(),
+            names::IS_WRITE_STOPPED => u64::from(self.stop_reason(state).is_some() || self.memory_stalls()),
+            "rockmill.stall-delayed-micros" => self.controller.delayed_micros.load(Ordering::Relaxed),
+            "rockmill.stall-stopped-micros" => self.controller.stopped_micros.load(Ordering::Relaxed),
+            _ => return None,
+        })
+    }
+
+    /// About how many live keys the tables have: each tombstone hides an entry. From the tables whose numbers are
+    /// known, scaled to all of them, as RocksDB does.
+    fn keys_in_tables(&self, cf: &CfData, version: &Version) -> u64 {
+        let known = self.sampled_numbers(cf, version);
+        let entries: u64 = known.iter().map(|n| n.entries).sum();
+        let deletions: u64 = known.iter().map(|n| n.deletions).sum();
+        let live = entries.saturating_sub(deletions).saturating_sub(deletions);
+        match (known.len(), version.num_files()) {
+            (0, _) => 0,
+            (samples, all) if samples < all => (live as f64 * all as f64 / samples as f64) as u64,
+            _ => live,
         }
-        Ok(all)
+    }
+
+    /// Bytes of keys and values over bytes of tables; -1 without tables.
+    fn compression_ratio(&self, cf: &CfData, files: &[Arc<FileMeta>]) -> f64 {
+        let version = Version { levels: vec![files.to_vec()], cmp: cf.cmp.clone() };
+        let raw: u64 = self.sampled_numbers(cf, &version).iter().map(|n| n.raw_bytes).sum();
+        let stored: u64 = files.iter().filter(|f| f.numbers.get().is_some()).map(|f| f.size()).sum();
+        if stored == 0 { -1.0 } else { raw as f64 / stored as f64 }
     }
 }
 
-fn levels(c: &CfState) -> Vec<LevelStats> {
-    let level = |(level, files): (usize, &Vec<std::sync::Arc<crate::version::FileMeta>>)| LevelStats {
+/// The tables of the level that `text` is the number of.
+fn level_of<'v>(text: &str, version: &'v Version) -> Option<&'v [Arc<FileMeta>]> {
+    version.levels.get(text.parse::<usize>().ok()?).map(Vec::as_slice)
+}
+
+/// The levels with what the strategy makes of them.
+pub(super) fn levels(c: &CfState) -> Vec<LevelStats> {
+    let level = |(level, files): (usize, &Vec<Arc<FileMeta>>)| LevelStats {
         level,
         files: files.len(),
         bytes: c.version.level_bytes(level),
@@ -211,47 +219,10 @@ fn levels(c: &CfState) -> Vec<LevelStats> {
     c.version.levels.iter().enumerate().map(level).collect()
 }
 
-impl super::DbInner {
-    /// `rocksdb.stats` of every column family.
-    pub(crate) fn stats_text(&self) -> String {
-        let state = self.state.lock();
-        let mut s = format!("{:?}\n", self.stats.read());
-        for c in state.cfs.values() {
-            s.push_str(&level_table(c));
-        }
-        s
-    }
-}
-
-fn level_table(c: &CfState) -> String {
-    let mut s = String::from("Level    Files        Bytes       Target    Score  Compacting\n");
-    for l in levels(c) {
-        let target = l.target_bytes.map_or_else(|| "-".to_owned(), |t| t.to_string());
-        let _ = writeln!(
-            s,
-            "L{:<5} {:>7} {:>12} {:>12} {:>8.2} {:>11}",
-            l.level, l.files, l.bytes, target, l.score, l.compacting
-        );
+fn level_text(version: &Version) -> String {
+    let mut s = String::from("Level Files Size(MB)\n--------------------\n");
+    for (l, files) in version.levels.iter().enumerate() {
+        let _ = writeln!(s, "{l:>3} {:>8} {:>8.0}", files.len(), version.level_bytes(l) as f64 / 1_048_576.0);
     }
     s
-}
-
-/// Entries minus twice the deletions (each hides another entry), as RocksDB estimates it; from the memtables and
-/// those tables whose properties are in memory, scaled to all tables.
-fn estimate_keys(c: &CfState) -> u64 {
-    let mems = || c.imm.iter().map(|i| &i.mem).chain([&c.mem]);
-    let entries: u64 = mems().map(|m| m.num_entries()).sum();
-    let deletes: u64 = mems().map(|m| m.num_deletes()).sum();
-    let (mut known_bytes, mut all_bytes, mut table_entries, mut table_deletes) = (0u64, 0u64, 0u64, 0u64);
-    for f in c.version.levels.iter().flatten() {
-        all_bytes += f.size();
-        if let Some(t) = f.table.load_full() {
-            known_bytes += f.size();
-            table_entries += t.properties().num_entries;
-            table_deletes += t.properties().num_deletions;
-        }
-    }
-    let live = table_entries.saturating_sub(2 * table_deletes);
-    let scaled = if known_bytes == 0 { 0 } else { (live as f64 * all_bytes as f64 / known_bytes as f64) as u64 };
-    (entries + scaled).saturating_sub(2 * deletes)
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::table::{BlockCache, TableOpenOptions, TableReader};
-use crate::version::FileMeta;
+use crate::version::{FileMeta, TableNumbers};
 
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
 const RESERVED_FILES: usize = 10;
@@ -102,6 +102,7 @@ impl DbInner {
         let opened = self.open_table(file, settings, self.opts.use_direct_reads);
         self.opts.statistics.stop_now(Histogram::TableOpenIoMicros, began);
         let table = opened.inspect_err(|_| self.opts.statistics.add(Ticker::NoFileErrors, 1))?;
+        let _ = file.numbers.set(TableNumbers::of(table.properties())); // the same each time
         file.table.store(Some(Arc::clone(&table)));
         if self.live().max_open_files >= 0 {
             let mut open = self.open_tables.lock();

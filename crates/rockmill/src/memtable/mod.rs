@@ -173,6 +173,13 @@ impl MemTable {
         }
     }
 
+    /// About how many entries lie between two internal keys, and their bytes.
+    pub fn approximate_stats(&self, start: &[u8], end: &[u8]) -> (u64, u64) {
+        let entries = self.num_entries();
+        let count = self.list.approximate_count(start, end).min(entries);
+        (count, count * self.data_size().checked_div(entries).unwrap_or(0))
+    }
+
     /// An iterator over the point entries; it keeps them alive.
     pub fn iter(self: &Arc<Self>) -> Box<dyn InternalIterator> {
         Box::new(MemTableIterator { cursor: Cursor::new(Arc::clone(&self.list)), prefix: None })

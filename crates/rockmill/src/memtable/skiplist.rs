@@ -44,6 +44,8 @@ use crate::write_buffer_manager::MemoryAccount;
 
 /// Levels at most: enough for a few million entries; more entries make the top level longer, not the list wrong.
 const MAX_HEIGHT: usize = 20;
+/// Entries of a level that make an estimate of how many there are below.
+const SAMPLES_MIN: u64 = 64;
 
 /// The fixed part of a node from its level-0 link on.
 #[repr(C)]
@@ -329,6 +331,26 @@ impl SkipList {
     pub(super) fn seek_for_prev(&self, ikey: &[u8]) -> Option<Entry<'_>> {
         let target = self.target(ikey);
         self.entry(self.last_where(|n| self.compare(n, target) != KeyOrdering::Greater).0)
+    }
+
+    /// About how many entries are at or after `start` and before `end`: counted on the highest level that has enough
+    /// of them there, each of which stands for `2^level` entries.
+    pub(super) fn approximate_count(&self, start: &[u8], end: &[u8]) -> u64 {
+        let (start, end) = (self.target(start), self.target(end));
+        let mut before = self.head;
+        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
+            let mut node;
+            (before, node) = self.find_on_level(start, before, level);
+            let mut found = 0u64;
+            while !node.is_null() && self.is_before(node, end) {
+                found += 1;
+                node = load_next(node, level);
+            }
+            if found >= SAMPLES_MIN || level == 0 {
+                return found << level;
+            }
+        }
+        0
     }
 
     /// The last entry before `ikey`.

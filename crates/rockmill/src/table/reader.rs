@@ -302,10 +302,29 @@ impl TableReader {
         self.index.len().checked_sub(1).map_or(0, |last| self.index.handle(last).end())
     }
 
-    /// Offset in the file where the data for `ikey` begins or would begin.
-    pub fn approximate_offset(&self, ikey: &[u8]) -> u64 {
+    /// Offset of the data block that holds or would hold `ikey`, and bytes of all data blocks.
+    fn data_offset(&self, ikey: &[u8]) -> (u64, u64) {
+        let data_size = if self.properties.data_size > 0 { self.properties.data_size } else { self.data_end() };
         let at = self.index.seek(ikey, &self.cmp);
-        if at < self.index.len() { self.index.handle(at).offset } else { self.data_end() }
+        let offset = if at < self.index.len() { self.index.handle(at).offset } else { data_size };
+        (offset.min(data_size), data_size)
+    }
+
+    /// About how many of the file's bytes belong to keys before `ikey`; what is not data is spread over the data.
+    pub fn approximate_offset_of(&self, file_size: u64, ikey: &[u8]) -> u64 {
+        match self.data_offset(ikey) {
+            (_, 0) => file_size / 2,
+            (offset, data_size) => (offset as f64 / data_size as f64 * file_size as f64) as u64,
+        }
+    }
+
+    /// About how many of the file's bytes belong to keys from `start` up to `end`.
+    pub fn approximate_size(&self, file_size: u64, start: &[u8], end: &[u8]) -> u64 {
+        let ((from, data_size), (to, _)) = (self.data_offset(start), self.data_offset(end));
+        if data_size == 0 {
+            return file_size;
+        }
+        (to.saturating_sub(from) as f64 / data_size as f64 * file_size as f64) as u64
     }
 
     /// User keys that cut the table into parts of about equal bytes (from the index), for subcompactions: (key, bytes

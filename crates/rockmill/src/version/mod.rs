@@ -10,6 +10,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
+use rockmill_format::properties::TableProperties;
 
 use crate::table::TableReader;
 
@@ -37,6 +38,28 @@ impl PurgeQueue {
     }
 }
 
+/// What estimates need of a table's properties.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TableNumbers {
+    /// Entries, tombstones of all kinds included.
+    pub entries: u64,
+    /// Tombstones of all kinds.
+    pub deletions: u64,
+    /// Bytes of internal keys and values.
+    pub raw_bytes: u64,
+}
+
+impl TableNumbers {
+    /// From the properties.
+    pub fn of(p: &TableProperties) -> Self {
+        Self {
+            entries: p.num_entries,
+            deletions: p.num_deletions,
+            raw_bytes: p.raw_key_size.saturating_add(p.raw_value_size),
+        }
+    }
+}
+
 /// A table file of some version. Versions share it; when the last reference to an obsolete one goes, its number is
 /// queued for deletion.
 pub struct FileMeta {
@@ -52,6 +75,8 @@ pub struct FileMeta {
     pub table: ArcSwapOption<TableReader>,
     /// Its number in the block cache, once it was open; so that a file opened again finds its blocks.
     pub cache_id: OnceLock<u64>,
+    /// What the table's properties say, once it was opened.
+    pub numbers: OnceLock<TableNumbers>,
     /// Where to report when obsolete and unreferenced.
     pub purge: Arc<PurgeQueue>,
 }
@@ -66,6 +91,7 @@ impl FileMeta {
             settled: AtomicBool::new(false),
             table: ArcSwapOption::empty(),
             cache_id: OnceLock::new(),
+            numbers: OnceLock::new(),
             purge,
         }
     }

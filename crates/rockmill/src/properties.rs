@@ -1,0 +1,112 @@
+//! Names of the properties that [`Db::property_value`](crate::Db::property_value) knows (`rocksdb::properties`).
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        $($(#[$doc])* pub const $name: &str = concat!("rocksdb.", $text);)*
+
+        /// All of them; those of a level and those of Rockmill alone are not among them.
+        pub const ALL: &[&str] = &[$($name),*];
+    };
+}
+
+/// Text: tables in a level. `None` for a level that the column family has not.
+pub fn num_files_at_level(level: usize) -> String {
+    format!("rocksdb.num-files-at-level{level}")
+}
+
+/// Text: bytes of keys and values in a level over bytes of its tables; `-1` where the level is empty.
+pub fn compression_ratio_at_level(level: usize) -> String {
+    format!("rocksdb.compression-ratio-at-level{level}")
+}
+
+/// Text: [`AGGREGATED_TABLE_PROPERTIES`] of one level.
+pub fn aggregated_table_properties_at_level(level: usize) -> String {
+    format!("rocksdb.aggregated-table-properties-at-level{level}")
+}
+
+names! {
+    /// Text: [`CFSTATS`] and [`DBSTATS`].
+    STATS = "stats";
+    /// Text: the tables of each level with their sizes, sequence numbers and keys.
+    SSTABLES = "sstables";
+    /// Text: what jobs did to each level since the database was opened.
+    CFSTATS = "cfstats";
+    /// Text: the same; latencies of reads by level are not measured here.
+    CFSTATS_NO_FILE_HISTOGRAM = "cfstats-no-file-histogram";
+    /// Text: what was written since the database was opened.
+    DBSTATS = "dbstats";
+    /// Text: files and megabytes of each level.
+    LEVELSTATS = "levelstats";
+    /// Immutable memtables that are not flushed yet.
+    NUM_IMMUTABLE_MEM_TABLE = "num-immutable-mem-table";
+    /// Immutable memtables that are flushed and still in the column family's list; always 0.
+    NUM_IMMUTABLE_MEM_TABLE_FLUSHED = "num-immutable-mem-table-flushed";
+    /// 1 when a flush is due.
+    MEM_TABLE_FLUSH_PENDING = "mem-table-flush-pending";
+    /// Flushes that run, of all column families.
+    NUM_RUNNING_FLUSHES = "num-running-flushes";
+    /// 1 when a compaction is due.
+    COMPACTION_PENDING = "compaction-pending";
+    /// Compactions that run, of all column families.
+    NUM_RUNNING_COMPACTIONS = "num-running-compactions";
+    /// Errors of background work so far.
+    BACKGROUND_ERRORS = "background-errors";
+    /// Bytes of the active memtable.
+    CUR_SIZE_ACTIVE_MEM_TABLE = "cur-size-active-mem-table";
+    /// Bytes of the memtables that are not flushed.
+    CUR_SIZE_ALL_MEM_TABLES = "cur-size-all-mem-tables";
+    /// Bytes of all memtables, those that are flushed and kept by readers included.
+    SIZE_ALL_MEM_TABLES = "size-all-mem-tables";
+    /// Entries in the active memtable.
+    NUM_ENTRIES_ACTIVE_MEM_TABLE = "num-entries-active-mem-table";
+    /// Entries in immutable memtables that are not flushed.
+    NUM_ENTRIES_IMM_MEM_TABLES = "num-entries-imm-mem-tables";
+    /// Deletions in the active memtable.
+    NUM_DELETES_ACTIVE_MEM_TABLE = "num-deletes-active-mem-table";
+    /// Deletions in immutable memtables that are not flushed.
+    NUM_DELETES_IMM_MEM_TABLES = "num-deletes-imm-mem-tables";
+    /// About how many keys there are.
+    ESTIMATE_NUM_KEYS = "estimate-num-keys";
+    /// Bytes of index, filter and tombstones of open tables, outside of the block cache.
+    ESTIMATE_TABLE_READERS_MEM = "estimate-table-readers-mem";
+    /// 1 unless the deletion of files is held off.
+    IS_FILE_DELETIONS_ENABLED = "is-file-deletions-enabled";
+    /// Snapshots that are held.
+    NUM_SNAPSHOTS = "num-snapshots";
+    /// Unix time of the oldest of them; 0 without one.
+    OLDEST_SNAPSHOT_TIME = "oldest-snapshot-time";
+    /// Sequence number of the oldest of them; 0 without one.
+    OLDEST_SNAPSHOT_SEQUENCE = "oldest-snapshot-sequence";
+    /// Versions of the tree that are current or in use by a reader.
+    NUM_LIVE_VERSIONS = "num-live-versions";
+    /// Times that what a reader sees was replaced: by a new memtable or a new version.
+    CURRENT_SUPER_VERSION_NUMBER = "current-super-version-number";
+    /// Bytes of the tables that hold the newest data of their key range.
+    ESTIMATE_LIVE_DATA_SIZE = "estimate-live-data-size";
+    /// Number of the oldest WAL that is needed.
+    MIN_LOG_NUMBER_TO_KEEP = "min-log-number-to-keep";
+    /// Tables with at least this number are kept, whether in use or not.
+    MIN_OBSOLETE_SST_NUMBER_TO_KEEP = "min-obsolete-sst-number-to-keep";
+    /// Bytes of the tables of all live versions.
+    TOTAL_SST_FILES_SIZE = "total-sst-files-size";
+    /// Bytes of the tables of the current version.
+    LIVE_SST_FILES_SIZE = "live-sst-files-size";
+    /// The level that L0 is compacted into.
+    BASE_LEVEL = "base-level";
+    /// Bytes that compactions must still rewrite until the tree has its shape.
+    ESTIMATE_PENDING_COMPACTION_BYTES = "estimate-pending-compaction-bytes";
+    /// Text: properties of the tables, added up.
+    AGGREGATED_TABLE_PROPERTIES = "aggregated-table-properties";
+    /// Bytes per second that writers get now; 0 when they run free.
+    ACTUAL_DELAYED_WRITE_RATE = "actual-delayed-write-rate";
+    /// 1 when writers wait.
+    IS_WRITE_STOPPED = "is-write-stopped";
+    /// Bytes that the block cache may hold.
+    BLOCK_CACHE_CAPACITY = "block-cache-capacity";
+    /// Bytes that it holds.
+    BLOCK_CACHE_USAGE = "block-cache-usage";
+    /// Of them, bytes that are in use by readers.
+    BLOCK_CACHE_PINNED_USAGE = "block-cache-pinned-usage";
+    /// Text: all statistics; empty where they are not enabled.
+    OPTIONS_STATISTICS = "options-statistics";
+}
