@@ -190,6 +190,98 @@ fn without_an_operator_a_read_says_so() {
     assert!(e.to_string().contains("key k has merge operands"), "{e}");
 }
 
+/// Without its OPTIONS files, which name the operator too.
+fn forget_options(dir: &Path) {
+    for entry in std::fs::read_dir(dir).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("OPTIONS")) {
+            std::fs::remove_file(path).expect("removed");
+        }
+    }
+}
+
+#[track_caller]
+fn refused(e: &rockmill::Error, stored: &str, given: &str, file: &str) {
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    for part in [stored, given, "column family \"default\"", file] {
+        assert!(e.to_string().contains(part), "{part:?} is not in {e}");
+    }
+}
+
+fn without_operator() -> Options {
+    let mut o = options("max");
+    o.cf.merge_operator = None;
+    o
+}
+
+#[test]
+fn operands_of_another_operator_are_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    {
+        let db = Db::open(&options("stringappend"), dir.path()).expect("open");
+        db.put("plain", "p").expect("put");
+        db.merge("k", "1").expect("merge");
+        db.flush().expect("flush");
+    }
+    let file = tables(dir.path()).pop().expect("a table");
+    forget_options(dir.path());
+    for e in [
+        Db::open(&options("max"), dir.path()).expect_err("another operator"),
+        Db::open_for_read_only(&options("max"), dir.path(), false).expect_err("another operator"),
+    ] {
+        refused(&e, "StringAppendOperator", "MaxOperator", file.to_str().expect("text"));
+    }
+    {
+        let db = Db::open(&without_operator(), dir.path()).expect("open without an operator");
+        assert_eq!(text(db.get("plain").expect("get")).as_deref(), Some("p"));
+        db.get("k").expect_err("needs the operator");
+    }
+    // Merged with its own operator, the values do not depend on it any more.
+    compact(&Db::open(&options("stringappend"), dir.path()).expect("open"));
+    forget_options(dir.path());
+    let db = Db::open(&options("max"), dir.path()).expect("open");
+    assert_eq!(text(db.get("k").expect("get")).as_deref(), Some("1"));
+}
+
+#[test]
+fn an_open_does_not_look_at_every_table() {
+    let dir = tempfile::tempdir().expect("a folder");
+    {
+        let db = Db::open(&options("stringappend"), dir.path()).expect("open");
+        db.merge("k", "1").expect("merge");
+        db.flush().expect("flush");
+    }
+    let oldest = tables(dir.path()).pop().expect("a table");
+    {
+        let db = Db::open(&without_operator(), dir.path()).expect("open");
+        for i in 0..70 {
+            db.put(format!("plain {i}"), "p").expect("put");
+            db.flush().expect("flush");
+        }
+    }
+    forget_options(dir.path());
+    let db = Db::open(&options("max"), dir.path()).expect("the newest tables have no operands");
+    assert_eq!(text(db.get("plain 5").expect("get")).as_deref(), Some("p"));
+    let e = db.get("k").expect_err("the table is refused");
+    refused(&e, "StringAppendOperator", "MaxOperator", oldest.to_str().expect("text"));
+}
+
+#[test]
+fn rocksdbs_tables_name_their_operator() {
+    let test = "rocksdbs_tables_name_their_operator";
+    let driver = need!(test, Peer::Library.driver());
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("db");
+    let mut script = scripted("stringappend", &path);
+    script.put("default", "plain", "p").hex("merge", "default", &[b"k", b"1"]).line("flush default");
+    driver.answer(test, &script).expect("writes");
+    forget_options(&path);
+    let e = Db::open(&options("uint64add"), &path).expect_err("another operator");
+    refused(&e, "StringAppendOperator", "UInt64AddOperator", ".sst");
+    let db = Db::open(&options("stringappend"), &path).expect("open");
+    assert_eq!(text(db.get("k").expect("get")).as_deref(), Some("1"));
+}
+
 /// Some operands in every place, as both sides write them.
 fn scripted(operator: &str, path: &Path) -> Script {
     let mut script = Script::new();

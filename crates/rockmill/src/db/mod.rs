@@ -37,6 +37,7 @@ mod iterator_counts;
 mod live_files;
 mod manual;
 mod memory_usage;
+mod merge_names;
 mod open;
 mod open_log;
 mod options_file;

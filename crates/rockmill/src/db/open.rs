@@ -408,6 +408,7 @@ fn open_files(
         )));
     }
     db.check_merge_operators()?;
+    db.check_table_operators()?;
     if read_only {
         if error_if_wal_exists && logs.iter().any(|_| true) {
             return Err(Error::new(ErrorKind::Corruption, format!("{}: the database has a WAL", path.display())));

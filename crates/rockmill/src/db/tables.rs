@@ -8,6 +8,7 @@ use rockmill_format::{InternalKeyComparator, SliceTransform, filename};
 
 use super::DbInner;
 use super::column_family::CfData;
+use super::merge_names::ExpectedOperator;
 use crate::compaction::TableSource;
 use crate::error::{Error, Result};
 use crate::perf::{self, PerfMetric};
@@ -23,6 +24,8 @@ pub(crate) struct TableSettings {
     cmp: InternalKeyComparator,
     cache: Option<Arc<BlockCache>>,
     prefix_extractor: Option<SliceTransform>,
+    /// `None` where there is no merge operator: any table will do.
+    operator: Option<ExpectedOperator>,
 }
 
 /// Opens tables of one column family.
@@ -85,13 +88,18 @@ impl DbInner {
             prefix_extractor: settings.prefix_extractor.clone(),
         };
         let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
-        TableReader::open_as(f, options, cache_id)
+        let table = TableReader::open_as(f, options, cache_id)?;
+        if let Some(operator) = &settings.operator {
+            operator.check(&table).map_err(|e| e.context(self.table_path(file.number()).display()))?;
+        }
+        Ok(table)
     }
 
     /// What the tables of a column family are opened with.
     pub fn tables_of(&self, cf: &CfData) -> TableSettings {
         let prefix_extractor = cf.options.load().prefix_extractor.clone();
-        TableSettings { cmp: cf.cmp.clone(), cache: self.cache_of(cf), prefix_extractor }
+        let operator = cf.merge_operator.clone().map(|o| ExpectedOperator::new(&cf.name, o));
+        TableSettings { cmp: cf.cmp.clone(), cache: self.cache_of(cf), prefix_extractor, operator }
     }
 
     #[cold]
