@@ -30,6 +30,7 @@ pub const COMPRESSED_INPUT_LEN_MAX: usize = i32::MAX as usize;
 
 /// RocksDB inflates with this window, so a match must not reach further back.
 const ZLIB_WINDOW_BITS: u8 = 14;
+const ZLIB_WINDOW_BITS_MIN: u8 = 9;
 /// The compression byte of RocksDB's ZSTD before the format was final.
 const ZSTD_NOT_FINAL: u8 = 0x40;
 
@@ -78,9 +79,44 @@ impl CompressionType {
     }
 }
 
+/// How blocks are compressed, where the method has a choice.
+#[derive(Debug, Clone, Copy)]
+pub struct CompressorParams<'a> {
+    /// The library's level; [`DEFAULT_LEVEL`] (and RocksDB's 32767) means its default.
+    pub level: i32,
+    /// zlib: bits of the window, 9 to 14.
+    pub window_bits: u8,
+    /// ZSTD: put a checksum behind each frame.
+    pub checksum: bool,
+    /// Compressed bytes for each 1024 of input up to which the result is kept.
+    pub bytes_per_kib_max: u32,
+    /// What blocks have in common: zlib, LZ4 and ZSTD refer to it. Empty for none.
+    pub dictionary: &'a [u8],
+}
+
+impl Default for CompressorParams<'_> {
+    fn default() -> Self {
+        Self {
+            level: DEFAULT_LEVEL,
+            window_bits: ZLIB_WINDOW_BITS,
+            checksum: false,
+            bytes_per_kib_max: BYTES_PER_KIB_MAX,
+            dictionary: &[],
+        }
+    }
+}
+
+/// RocksDB's `max_compressed_bytes_per_kb`: a result above 7/8 of the input is not worth the decompression.
+const BYTES_PER_KIB_MAX: u32 = 896;
+/// RocksDB's own number for the library's default level.
+const ROCKSDB_DEFAULT_LEVEL: i32 = 32767;
+
 /// Compresses blocks of one table, keeping its working memory between calls.
 pub struct Compressor {
     engine: Engine,
+    bytes_per_kib_max: u32,
+    /// For the methods that are given it with each block.
+    dictionary: Vec<u8>,
 }
 
 enum Engine {
@@ -91,39 +127,67 @@ enum Engine {
     Zstd(Box<zstd::bulk::Compressor<'static>>),
 }
 
+/// True for methods that a dictionary helps.
+pub fn takes_dictionary(kind: CompressionType) -> bool {
+    matches!(kind, CompressionType::Zlib | CompressionType::Lz4 | CompressionType::Lz4hc | CompressionType::Zstd)
+}
+
+/// A dictionary of at most `size_max` bytes made by ZSTD's trainer from samples that stand one behind the other, with
+/// their lengths. Nothing when they are too few or too much alike; RocksDB then compresses without one.
+pub fn train_dictionary(samples: &[u8], lens: &[usize], size_max: usize) -> Vec<u8> {
+    zstd::dict::from_continuous(samples, lens, size_max).unwrap_or_default()
+}
+
 impl Compressor {
     /// `level` is the library's level; `i32::MAX` (RocksDB's `kDefaultCompressionLevel`) means its default.
     ///
     /// LZ4HC is written as ordinary LZ4, which has the same format; LZ4 and Snappy have no levels here.
     pub fn new(kind: CompressionType, level: i32) -> Result<Self> {
+        Self::with_params(kind, &CompressorParams { level, ..CompressorParams::default() })
+    }
+
+    /// A compressor with everything that the method lets choose.
+    pub fn with_params(kind: CompressionType, params: &CompressorParams<'_>) -> Result<Self> {
+        let level = if params.level == ROCKSDB_DEFAULT_LEVEL { DEFAULT_LEVEL } else { params.level };
         let engine = match kind {
             CompressionType::None => Engine::None,
             CompressionType::Snappy => Engine::Snappy(Box::new(snap::raw::Encoder::new())),
             CompressionType::Zlib => {
                 let level =
                     if (0..=9).contains(&level) { Compression::new(level as u32) } else { Compression::default() };
-                Engine::Zlib(Box::new(Compress::new_with_window_bits(level, false, ZLIB_WINDOW_BITS)))
+                let window_bits = params.window_bits.clamp(ZLIB_WINDOW_BITS_MIN, ZLIB_WINDOW_BITS);
+                Engine::Zlib(Box::new(Compress::new_with_window_bits(level, false, window_bits)))
             }
             CompressionType::Lz4 | CompressionType::Lz4hc => Engine::Lz4(Box::default()),
             CompressionType::Zstd => {
                 let level = if level == DEFAULT_LEVEL { 3 } else { level };
-                let compressor = zstd::bulk::Compressor::new(level)
-                    .map_err(|e| FormatError::unsupported(format!("ZSTD compression level {level} ({e})")))?;
+                let unsupported =
+                    |e: std::io::Error| FormatError::unsupported(format!("ZSTD compression level {level} ({e})"));
+                let mut compressor =
+                    zstd::bulk::Compressor::with_dictionary(level, params.dictionary).map_err(unsupported)?;
+                if params.checksum {
+                    let checksum = zstd_safe::CParameter::ChecksumFlag(true);
+                    compressor.set_parameter(checksum).map_err(unsupported)?;
+                }
                 Engine::Zstd(Box::new(compressor))
             }
             CompressionType::Bzip2 | CompressionType::Xpress => {
                 return Err(FormatError::unsupported(format!("{} compression", kind.name())));
             }
         };
-        Ok(Self { engine })
+        let dictionary = match engine {
+            Engine::Zlib(_) | Engine::Lz4(_) => params.dictionary.to_vec(),
+            Engine::None | Engine::Snappy(_) | Engine::Zstd(_) => Vec::new(),
+        };
+        Ok(Self { engine, bytes_per_kib_max: params.bytes_per_kib_max.min(1023), dictionary })
     }
 
     /// Replaces `out` by the compressed form of `input`, in the shape of format_version 2 and newer (size prefix
     /// where RocksDB writes one). False when the result is not worth keeping: RocksDB keeps it only up to 7/8 of the
-    /// input (`max_compressed_bytes_per_kb`). Then `out` holds nothing useful.
+    /// input, or what `max_compressed_bytes_per_kb` says. Then `out` holds nothing useful.
     pub fn compress(&mut self, input: &[u8], out: &mut Vec<u8>) -> bool {
         out.clear();
-        let limit = ((input.len() as u64 * 896) >> 10) as usize;
+        let limit = ((input.len() as u64 * u64::from(self.bytes_per_kib_max)) >> 10) as usize;
         if limit <= coding::MAX_VARINT32_LEN || input.len() > COMPRESSED_INPUT_LEN_MAX {
             return false;
         }
@@ -139,6 +203,9 @@ impl Compressor {
                 // Room for the limit and no more: what does not fit is not kept.
                 out.reserve_exact(limit - out.len());
                 deflate.reset();
+                if !self.dictionary.is_empty() && deflate.set_dictionary(&self.dictionary).is_err() {
+                    return false;
+                }
                 let done = deflate.compress_vec(input, out, FlushCompress::Finish);
                 matches!(done, Ok(Status::StreamEnd)) && out.len() <= limit
             }
@@ -146,7 +213,11 @@ impl Compressor {
                 coding::put_varint32(out, input.len() as u32);
                 let prefix = out.len();
                 out.resize(prefix + lz4_flex::block::get_maximum_output_size(input.len()), 0);
-                let len = lz4_flex::block::compress_into_with_table(input, &mut out[prefix..], table);
+                let len = if self.dictionary.is_empty() {
+                    lz4_flex::block::compress_into_with_table(input, &mut out[prefix..], table)
+                } else {
+                    lz4_flex::block::compress_into_with_dict(input, &mut out[prefix..], &self.dictionary)
+                };
                 keep(out, len.map_or(usize::MAX, |n| prefix + n), limit)
             }
             Engine::Zstd(compressor) => {
@@ -173,8 +244,8 @@ fn keep(out: &mut Vec<u8>, len: usize, limit: usize) -> bool {
 /// A compression dictionary prepared for decompression: the contents of a table's dictionary block.
 pub struct Dictionary {
     bytes: Vec<u8>,
-    /// What ZSTD makes of the bytes; other methods take them as they are.
-    zstd: DecoderDictionary<'static>,
+    /// What ZSTD makes of the bytes, `None` if they are no dictionary to it; other methods take them as they are.
+    zstd: Option<DecoderDictionary<'static>>,
 }
 
 impl std::fmt::Debug for Dictionary {
@@ -186,7 +257,7 @@ impl std::fmt::Debug for Dictionary {
 impl Dictionary {
     /// Prepares `bytes`, the contents of the table's dictionary block.
     pub fn new(bytes: &[u8]) -> Self {
-        Self { bytes: bytes.to_vec(), zstd: DecoderDictionary::copy(bytes) }
+        Self { bytes: bytes.to_vec(), zstd: DecoderDictionary::try_copy(bytes).ok() }
     }
 
     /// Bytes held, about.
@@ -266,8 +337,9 @@ pub fn decompress_into(
         CompressionType::Zstd => {
             let zstd = contexts.zstd.get_or_insert_with(zstd_safe::DCtx::create);
             out.reserve_exact(len);
-            match dict {
-                Some(dict) => zstd.decompress_using_ddict(out, input, dict.zstd.as_ddict()),
+            match dict.map(|d| &d.zstd) {
+                Some(Some(dict)) => zstd.decompress_using_ddict(out, input, dict.as_ddict()),
+                Some(None) => return Err(damaged(kind, "its table's dictionary is damaged")),
                 None => zstd.decompress(out, input),
             }
             .map_err(|code| damaged(kind, zstd_safe::get_error_name(code)))
@@ -465,6 +537,64 @@ mod tests {
         assert_eq!(deflate.compress_vec(&input, &mut frame, FlushCompress::Finish).unwrap(), Status::StreamEnd);
         assert_eq!(decompress(2, &frame, Some(&dict), 3000).unwrap(), input);
         assert_ne!(decompress(2, &frame, None, 3000), Ok(input));
+    }
+
+    #[test]
+    fn what_was_compressed_with_a_dictionary_needs_it_and_is_smaller() {
+        let mut rng = fastrand::Rng::with_seed(11);
+        let samples: Vec<Vec<u8>> = (0..100).map(|_| sample(&mut rng, 500)).collect();
+        let lens: Vec<usize> = samples.iter().map(Vec::len).collect();
+        let trained = train_dictionary(&samples.concat(), &lens, 4000);
+        assert!(!trained.is_empty() && trained.len() <= 4000);
+        assert!(train_dictionary(b"one", &[3], 4000).is_empty());
+        for kind in [CompressionType::Zlib, CompressionType::Lz4, CompressionType::Zstd] {
+            assert!(takes_dictionary(kind));
+            for bytes in [&samples[..8].concat(), &trained] {
+                let params = CompressorParams { dictionary: bytes, ..CompressorParams::default() };
+                let mut with = Compressor::with_params(kind, &params).unwrap();
+                let mut without = Compressor::new(kind, DEFAULT_LEVEL).unwrap();
+                let dict = Dictionary::new(bytes);
+                let (mut a, mut b, mut smaller) = (Vec::new(), Vec::new(), 0);
+                for _ in 0..20 {
+                    let input = sample(&mut rng, 700);
+                    assert!(with.compress(&input, &mut a) && without.compress(&input, &mut b));
+                    assert_eq!(decompress(kind as u8, &a, Some(&dict), 700).unwrap(), input);
+                    smaller += u32::from(a.len() < b.len());
+                }
+                assert!(smaller > 15, "{kind:?}: {smaller} of 20 blocks are smaller with a dictionary");
+            }
+        }
+        // Bytes that look like a ZSTD dictionary and are none.
+        let bad = Dictionary::new(&[0x37, 0xa4, 0x30, 0xec, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        let mut plain = Compressor::new(CompressionType::Zstd, DEFAULT_LEVEL).unwrap();
+        let mut out = Vec::new();
+        assert!(plain.compress(&sample(&mut rng, 700), &mut out));
+        assert!(decompress(7, &out, Some(&bad), 700).is_err());
+    }
+
+    #[test]
+    fn parameters_have_their_effect() {
+        let mut rng = fastrand::Rng::with_seed(13);
+        let input = sample(&mut rng, 3000);
+        let len = |kind, params: &CompressorParams<'_>| {
+            let mut out = Vec::new();
+            let kept = Compressor::with_params(kind, params).unwrap().compress(&input, &mut out);
+            kept.then(|| {
+                assert_eq!(decompress(kind as u8, &out, None, 3000).unwrap(), input);
+                out.len()
+            })
+        };
+        let usual = CompressorParams::default();
+        let zstd = len(CompressionType::Zstd, &usual).unwrap();
+        assert_eq!(len(CompressionType::Zstd, &CompressorParams { checksum: true, ..usual }), Some(zstd + 4));
+        let strict = CompressorParams { bytes_per_kib_max: 100, ..usual };
+        assert_eq!(len(CompressionType::Zstd, &strict), None);
+        let narrow = CompressorParams { window_bits: 9, ..usual };
+        assert!(len(CompressionType::Zlib, &narrow) > len(CompressionType::Zlib, &usual));
+        let fast = CompressorParams { level: 1, ..usual };
+        assert!(len(CompressionType::Zlib, &fast) > len(CompressionType::Zlib, &usual));
+        let rocksdb_default = CompressorParams { level: 32767, ..usual };
+        assert_eq!(len(CompressionType::Zstd, &rocksdb_default), Some(zstd));
     }
 
     #[test]

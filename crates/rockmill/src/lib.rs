@@ -45,8 +45,8 @@ pub use info_log::{InfoLogger, LogLevel};
 pub use merge_operator::{MergeFn, MergeOperands, MergeOperator};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
-    CompressionType, DataBlockIndexType, DbOptions, FlushOptions, LoadedOptions, OptionValue, OptionWarning, Options,
-    OptionsLoader, RecoveryMode, WriteOptions,
+    CompressionOptions, CompressionType, DataBlockIndexType, DbOptions, FlushOptions, LoadedOptions, OptionValue,
+    OptionWarning, Options, OptionsLoader, RecoveryMode, WriteOptions,
 };
 pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 pub use rockmill_format::SliceTransform;

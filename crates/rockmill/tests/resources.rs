@@ -1,6 +1,10 @@
 //! What bounds memory, files and I/O: rate limiter, write buffer manager, cache capacity, open files, how files are
 //! read and written, compression of levels.
 
+mod oracle;
+
+#[path = "resources/compression.rs"]
+mod compression;
 #[path = "resources/memory.rs"]
 mod limits;
 #[path = "resources/rate.rs"]

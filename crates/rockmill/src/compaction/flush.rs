@@ -61,6 +61,7 @@ fn write(
         grandparents: Vec::new(),
         grandparent_overlap_max: u64::MAX,
         compression: ctx.cf.compression_per_level.first().copied().unwrap_or(ctx.cf.compression),
+        compression_opts: ctx.cf.compression_opts.clone(),
         io_priority: IoPriority::High,
         epoch_number: 0,
         oldest_ancestor_time: 0,

@@ -317,6 +317,8 @@ fn table_options(
         ..TableProperties::default()
     };
     let mut options = builder_options(cf, ctx.cmp.clone(), plan.compression, properties, path);
+    options.compression_opts = plan.compression_opts.clone();
+    options.target_file_size = if plan.file_size_target == u64::MAX { 0 } else { plan.file_size_target };
     options.statistics = ctx.db.statistics.clone();
     if cf.optimize_filters_for_hits && rules.bottommost {
         options.bloom_bits_per_key = 0.0;
@@ -342,7 +344,8 @@ pub(crate) fn builder_options(
         format_version: t.format_version,
         checksum: t.checksum,
         compression,
-        compression_level: cf.compression_level,
+        compression_opts: cf.compression_opts.clone(),
+        target_file_size: 0,
         bloom_bits_per_key: t.bloom_bits_per_key,
         whole_key_filtering: t.whole_key_filtering,
         prefix_extractor: cf.prefix_extractor.clone(),

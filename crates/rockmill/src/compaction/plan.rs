@@ -13,8 +13,9 @@ use super::filter::FilterPlan;
 use super::{Compaction, JobContext};
 use crate::error::Result;
 use crate::merge_operator::MergeOperator;
+use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
-use crate::version::FileMeta;
+use crate::version::{FileMeta, Version};
 
 /// One sorted input: files in key order that do not overlap, read as one stream.
 #[derive(Debug, Clone)]
@@ -109,6 +110,8 @@ pub struct OutputPlan {
     pub grandparent_overlap_max: u64,
     /// Of blocks.
     pub compression: CompressionType,
+    /// Level, dictionary and the like of compression.
+    pub compression_opts: CompressionOptions,
     /// How urgent the job is to the rate limiter.
     pub io_priority: IoPriority,
     /// Of the outputs: the inputs' smallest, so that L0 order holds.
@@ -168,6 +171,7 @@ impl JobPlan {
                 grandparents: compaction.grandparents.clone(),
                 grandparent_overlap_max: compaction.grandparent_overlap_max,
                 compression: compaction.compression,
+                compression_opts: compression_opts(&ctx.cf, version, compaction.output_level).clone(),
                 io_priority: IoPriority::Low,
                 epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
                 oldest_ancestor_time: times.min().unwrap_or(0),
@@ -221,6 +225,17 @@ impl JobPlan {
         }
         self.parts.push(Part { begin, end: None });
         Ok(())
+    }
+}
+
+/// Of tables written to `level` (RocksDB's `GetCompressionOptions`).
+fn compression_opts<'a>(cf: &'a CfOptions, version: &Version, level: usize) -> &'a CompressionOptions {
+    let deepest = version.levels.iter().rposition(|files| !files.is_empty());
+    let bottommost = deepest.is_none_or(|l| level >= l);
+    if bottommost && cf.bottommost_compression_opts.enabled {
+        &cf.bottommost_compression_opts
+    } else {
+        &cf.compression_opts
     }
 }
 

@@ -863,6 +863,16 @@ pub(super) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     if let Some(c) = all.into_iter().find(|c| matches!(c, Bzip2 | Xpress)) {
         return bad(&format!("compression {c:?} is not supported"));
     }
+    for (opts, what) in
+        [(&o.compression_opts, "compression_opts"), (&o.bottommost_compression_opts, "bottommost_compression_opts")]
+    {
+        if let Some(why) = opts.refused().filter(|_| what == "compression_opts" || opts.enabled) {
+            return bad(&format!("{what}: {why}"));
+        }
+    }
+    if o.max_bytes_for_level_multiplier_additional.iter().any(|&n| n < 1) {
+        return bad("max_bytes_for_level_multiplier_additional must be at least 1 for each level");
+    }
     let table = &o.table;
     if table.partition_filters && table.index_type != BlockBasedIndexType::TwoLevelIndexSearch {
         return bad("partition_filters needs the index type TwoLevelIndexSearch");

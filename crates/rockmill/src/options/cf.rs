@@ -11,7 +11,7 @@ use rockmill_format::comparator::{
 use super::declare::declare_options;
 use super::file::Carried;
 use super::parse;
-use super::{BlockBasedOptions, CompressionType, DataBlockIndexType, Options};
+use super::{BlockBasedOptions, CompressionOptions, CompressionType, DataBlockIndexType, Options};
 use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
 use crate::table::BlockCache;
@@ -68,6 +68,9 @@ declare_options! {
     max_bytes_for_level_base: u64 = 256 << 20, mutable, set_max_bytes_for_level_base;
     /// How much larger a level is than the one above.
     max_bytes_for_level_multiplier: f64 = 10.0, mutable, set_max_bytes_for_level_multiplier;
+    /// How much larger each level is beside that, for L1, L2 and so on; levels that it does not reach have 1. Without
+    /// dynamic level sizes only.
+    max_bytes_for_level_multiplier_additional: Vec<i32> = vec![1; 7], mutable;
     /// Size levels from the last one up.
     level_compaction_dynamic_level_bytes: bool = true, fixed, set_level_compaction_dynamic_level_bytes;
     /// Compaction debt where the delay of writers is near its limit.
@@ -82,8 +85,10 @@ declare_options! {
     compression: CompressionType = CompressionType::Snappy, mutable, set_compression_type;
     /// Of the deepest level's blocks.
     bottommost_compression: Option<CompressionType> = None, mutable;
-    /// The compression library's level; `i32::MAX` its default.
-    compression_level: i32 = i32::MAX, part, set_compression_level;
+    /// How blocks are compressed.
+    compression_opts: CompressionOptions = CompressionOptions::default(), mutable;
+    /// The same for the deepest level, where `enabled` is set.
+    bottommost_compression_opts: CompressionOptions = CompressionOptions::default(), mutable;
     /// Compression of each level (with dynamic levels: L0, then the base level, …); empty uses `compression`.
     compression_per_level: Vec<CompressionType> = Vec::new(), mutable;
     /// Seconds after which the data of a table goes down a level; 0 never, the default 30 days.
@@ -154,6 +159,11 @@ impl Options {
     /// Compression of the deepest level.
     pub fn set_bottommost_compression_type(&mut self, value: CompressionType) {
         self.cf.bottommost_compression = Some(value);
+    }
+
+    /// How much larger each level is than `max_bytes_for_level_multiplier` says, from L0 on.
+    pub fn set_max_bytes_for_level_multiplier_additional(&mut self, level_values: &[i32]) {
+        self.cf.max_bytes_for_level_multiplier_additional = level_values.to_vec();
     }
 
     /// Compression of each level.

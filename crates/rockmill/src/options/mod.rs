@@ -5,6 +5,7 @@
 
 mod cf;
 mod compact;
+mod compression;
 mod db;
 pub(crate) mod declare;
 pub(crate) mod file;
@@ -23,6 +24,7 @@ pub use rockmill_format::log::RecoveryMode;
 
 pub use cf::{CfOptions, DEFAULT_AGE};
 pub use compact::{BottommostLevelCompaction, CompactOptions};
+pub use compression::CompressionOptions;
 pub use db::DbOptions;
 pub use load::{LoadedOptions, OptionValue, OptionWarning, OptionsLoader};
 pub use table::{BlockBasedIndexType, BlockBasedOptions, DataBlockIndexType};

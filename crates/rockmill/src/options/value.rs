@@ -71,7 +71,6 @@ macro_rules! nested {
         }
     };
 }
-#[allow(unused_imports)]
 pub(crate) use nested;
 
 impl Value for bool {
@@ -213,6 +212,17 @@ impl Value for Vec<CompressionType> {
     fn write(&self) -> String {
         let names: Vec<String> = self.iter().map(Value::write).collect();
         names.join(":")
+    }
+}
+
+impl Value for Vec<i32> {
+    fn read(text: &str) -> Option<Self> {
+        if text.is_empty() { Some(Self::new()) } else { text.split(':').map(i32::read).collect() }
+    }
+
+    fn write(&self) -> String {
+        let numbers: Vec<String> = self.iter().map(Value::write).collect();
+        numbers.join(":")
     }
 }
 

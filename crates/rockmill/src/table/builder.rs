@@ -1,7 +1,7 @@
 //! Writes one table.
 //!
 //! ```text
-//! data blocks | filter | index partitions, index | range tombstones | properties | metaindex | footer
+//! data blocks | filter | index partitions, index | dictionary | range tombstones | properties | metaindex | footer
 //! ```
 //!
 //! Each block is followed by its compression byte and checksum. A data block ends where RocksDB's
@@ -12,19 +12,22 @@ use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
+use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::checksum::{self, ChecksumType};
-use rockmill_format::compression::{CompressionType, Compressor, compression_name};
+use rockmill_format::compression::{
+    CompressionType, Compressor, CompressorParams, compression_name, takes_dictionary, train_dictionary,
+};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, FORMAT_VERSION_MAX, Footer};
 use rockmill_format::key::{self, MAX_SEQUENCE, ValueType};
 use rockmill_format::properties::{INDEX_TYPE, IndexType, TableProperties};
-use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, SliceTransform};
+use rockmill_format::{FormatError, InternalKey, InternalKeyComparator, SequenceNumber, SliceTransform};
 use rockmill_io::WritableFile;
 
 use super::filter_builder::FilterBuilder;
 use super::index_builder::IndexBuilder;
 use super::names;
 use crate::error::{Error, Result};
+use crate::options::CompressionOptions;
 use crate::statistics::{Histogram, MaybeStatistics, Started, Statistics, Ticker};
 
 /// Everything that decides a table's bytes. Times, ids and numbers are given, never taken from the world, so that
@@ -47,8 +50,10 @@ pub struct TableBuilderOptions {
     pub checksum: ChecksumType,
     /// Of blocks.
     pub compression: CompressionType,
-    /// Library's level; `i32::MAX` its default.
-    pub compression_level: i32,
+    /// Level, dictionary and the like.
+    pub compression_opts: CompressionOptions,
+    /// Size that the table should have, in bytes; 0 unknown. Blocks held back for a dictionary are no more.
+    pub target_file_size: u64,
     /// Bits per key of the Bloom filter; 0 writes none.
     pub bloom_bits_per_key: f64,
     /// The filter holds whole keys.
@@ -82,6 +87,7 @@ impl std::fmt::Debug for TableBuilderOptions {
             .field("format_version", &self.format_version)
             .field("checksum", &self.checksum)
             .field("compression", &self.compression)
+            .field("compression_opts", &self.compression_opts)
             .field("bloom_bits_per_key", &self.bloom_bits_per_key)
             .field("whole_key_filtering", &self.whole_key_filtering)
             .field("prefix_extractor", &self.prefix_extractor)
@@ -168,9 +174,20 @@ struct BlockWriter {
     footer: Footer,
     offset: u64,
     compressor: Option<Compressor>,
+    /// For data blocks, where they have a dictionary.
+    data_compressor: Option<Compressor>,
     compressed: Vec<u8>,
     any_compressed: bool,
     statistics: Option<Arc<Statistics>>,
+}
+
+/// What a block is, to its compression.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Data,
+    Index,
+    /// Not compressed.
+    Meta,
 }
 
 impl BlockWriter {
@@ -207,12 +224,17 @@ impl BlockWriter {
         self.statistics.stop_nanos(Histogram::CompressionTimesNanos, began);
     }
 
-    /// Writes a block with its trailer, compressed where that is worth it and `compress` allows it.
-    fn write(&mut self, contents: &[u8], compress: bool, kind: CompressionType) -> Result<BlockHandle> {
+    /// Writes a block with its trailer, compressed where that is worth it.
+    fn write(&mut self, contents: &[u8], part: Part, kind: CompressionType) -> Result<BlockHandle> {
         let mut compressed = std::mem::take(&mut self.compressed);
+        let compressor = match part {
+            Part::Data => self.data_compressor.as_mut().or(self.compressor.as_mut()),
+            Part::Index => self.compressor.as_mut(),
+            Part::Meta => None,
+        };
         let began = self.statistics.start_detailed();
-        let smaller = compress && self.compressor.as_mut().is_some_and(|c| c.compress(contents, &mut compressed));
-        if compress {
+        let smaller = compressor.is_some_and(|c| c.compress(contents, &mut compressed));
+        if part != Part::Meta {
             self.count(contents.len(), smaller.then_some(compressed.len()), began);
         }
         let (data, byte) = if smaller { (compressed.as_slice(), kind as u8) } else { (contents, 0) };
@@ -226,6 +248,56 @@ impl BlockWriter {
     }
 }
 
+/// Data blocks held back until the dictionary that they are compressed with is made of them.
+struct Held {
+    blocks: Vec<HeldBlock>,
+    bytes: u64,
+    /// When there are more bytes, the dictionary is made.
+    limit: u64,
+}
+
+struct HeldBlock {
+    contents: Vec<u8>,
+    last_key: Vec<u8>,
+    /// The key behind it; nothing for the table's last block.
+    next_key: Option<Vec<u8>>,
+}
+
+impl Held {
+    /// `None` when the table gets no dictionary.
+    fn new(options: &TableBuilderOptions) -> Option<Self> {
+        let o = &options.compression_opts;
+        if o.max_dict_bytes == 0 || !takes_dictionary(options.compression) {
+            return None;
+        }
+        let given = |n: u64| if n == 0 { u64::MAX } else { n };
+        let limit = given(options.target_file_size).min(given(o.max_dict_buffer_bytes));
+        Some(Self { blocks: Vec::new(), bytes: 0, limit })
+    }
+
+    /// The dictionary: samples from blocks all over, or what is learned from them. RocksDB's walk over the blocks, so
+    /// that the same blocks give the same samples.
+    fn dictionary(&self, options: &CompressionOptions, kind: CompressionType) -> Vec<u8> {
+        const STEP: u64 = 545_055_921_143;
+        let train = kind == CompressionType::Zstd && options.zstd_max_train_bytes > 0;
+        let wanted = if train { options.zstd_max_train_bytes } else { options.max_dict_bytes } as usize;
+        let count = self.blocks.len();
+        let (mut samples, mut lens) = (Vec::new(), Vec::new());
+        let mut at = count / 2;
+        for _ in 0..count {
+            let block = &self.blocks[at].contents;
+            let len = block.len().min(wanted - samples.len());
+            samples.extend_from_slice(&block[..len]);
+            lens.push(len);
+            if samples.len() >= wanted {
+                break;
+            }
+            at = (at + (STEP % count as u64) as usize) % count;
+        }
+        if train { train_dictionary(&samples, &lens, options.max_dict_bytes as usize) } else { samples }
+    }
+}
+
 /// Builds a table: entries in order, range tombstones in order (at any time), `finish`.
 pub struct TableBuilder {
     options: TableBuilderOptions,
@@ -234,6 +306,10 @@ pub struct TableBuilder {
     failed: Option<Error>,
     policy: FlushPolicy,
     data_block: BlockBuilder,
+    /// Until the dictionary is made.
+    held: Option<Held>,
+    /// The dictionary's bytes; empty where there is none.
+    dictionary: Vec<u8>,
     index: IndexBuilder,
     filter: Option<FilterBuilder>,
     range_tombstones: BlockBuilder,
@@ -261,7 +337,7 @@ impl TableBuilder {
         }
         let compressor = match options.compression {
             CompressionType::None => None,
-            kind => match Compressor::new(kind, options.compression_level) {
+            kind => match Compressor::with_params(kind, &compressor_params(&options.compression_opts, &[])) {
                 Ok(compressor) => Some(compressor),
                 Err(e) => {
                     failed = Some(Error::format(&options.path, &e));
@@ -282,6 +358,7 @@ impl TableBuilder {
             footer,
             offset: 0,
             compressor,
+            data_compressor: None,
             compressed: Vec::new(),
             any_compressed: false,
             statistics: options.statistics.clone(),
@@ -298,6 +375,8 @@ impl TableBuilder {
             failed,
             policy: FlushPolicy::new(options.block_size, options.block_size_deviation),
             data_block,
+            held: Held::new(&options),
+            dictionary: Vec::new(),
             index: IndexBuilder::new(&options),
             filter: FilterBuilder::new(&options),
             range_tombstones,
@@ -332,7 +411,8 @@ impl TableBuilder {
         } else {
             self.first_key.extend_from_slice(ikey);
         }
-        if let Some(filter) = &mut self.filter {
+        // Keys of blocks that are held back follow with their blocks: the filter's parts end with the index's.
+        if let Some(filter) = self.filter.as_mut().filter(|_| self.held.is_none()) {
             filter.add(key::user_key(ikey), key::user_key(&self.last_key), &mut self.index);
         }
         self.data_block.add(ikey, value, None);
@@ -378,17 +458,62 @@ impl TableBuilder {
             return Ok(());
         }
         let contents = self.data_block.finish();
-        let handle = match self.writer.write(contents, true, self.options.compression) {
+        if let Some(held) = &mut self.held {
+            held.bytes += contents.len() as u64;
+            held.blocks.push(HeldBlock {
+                contents: contents.to_vec(),
+                last_key: self.last_key.clone(),
+                next_key: next.map(<[u8]>::to_vec),
+            });
+            self.data_block.reset();
+            return if held.bytes > held.limit { self.write_held() } else { Ok(()) };
+        }
+        let handle = match self.writer.write(contents, Part::Data, self.options.compression) {
             Ok(handle) => handle,
-            Err(e) => {
-                self.failed = Some(e.clone());
-                return Err(e);
-            }
+            Err(e) => return self.fail(e),
         };
         self.data_block.reset();
         self.properties.num_data_blocks += 1;
         self.properties.data_size = self.writer.offset;
         self.index.add(&self.last_key, next, handle, &self.options.cmp);
+        Ok(())
+    }
+
+    /// Makes the dictionary of the blocks that were held back, and writes them.
+    fn write_held(&mut self) -> Result<()> {
+        let Some(held) = self.held.take() else { return Ok(()) };
+        if held.blocks.is_empty() {
+            return Ok(());
+        }
+        let (kind, o) = (self.options.compression, &self.options.compression_opts);
+        let dictionary = held.dictionary(o, kind);
+        if !dictionary.is_empty() {
+            // Samples that ZSTD takes for a dictionary of its own form, and a damaged one: the table gets none.
+            if let Ok(compressor) = Compressor::with_params(kind, &compressor_params(o, &dictionary)) {
+                self.writer.data_compressor = Some(compressor);
+                self.dictionary = dictionary;
+            }
+        }
+        let mut before: Vec<u8> = Vec::new();
+        for block in held.blocks {
+            if let Some(filter) = &mut self.filter {
+                let add = |k: &[u8]| {
+                    filter.add(key::user_key(k), key::user_key(&before), &mut self.index);
+                    before.clear();
+                    before.extend_from_slice(k);
+                };
+                if let Err(e) = for_each_key(&block.contents, add) {
+                    return self.fail(Error::format(&self.options.path, &e));
+                }
+            }
+            let handle = match self.writer.write(&block.contents, Part::Data, kind) {
+                Ok(handle) => handle,
+                Err(e) => return self.fail(e),
+            };
+            self.properties.num_data_blocks += 1;
+            self.properties.data_size = self.writer.offset;
+            self.index.add(&block.last_key, block.next_key.as_deref(), handle, &self.options.cmp);
+        }
         Ok(())
     }
 
@@ -429,7 +554,8 @@ impl TableBuilder {
         self.points
     }
 
-    /// Bytes written so far and buffered in the current block: near the final size.
+    /// Bytes written so far and buffered in the current block: near the final size. Blocks that wait for a dictionary
+    /// do not count, as in RocksDB: what becomes of them is not known.
     pub fn file_size_estimate(&self) -> u64 {
         let block = if self.data_block.is_empty() { 0 } else { self.data_block.current_size_estimate() };
         self.writer.offset + block as u64
@@ -439,12 +565,13 @@ impl TableBuilder {
     pub fn finish(mut self) -> Result<TableSummary> {
         self.again()?;
         self.flush_block(None)?;
+        self.write_held()?;
         let tail_start = self.writer.offset;
         let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
 
         if let Some(filter) = self.filter.take() {
             let writer = &mut self.writer;
-            let written = filter.finish(&self.index, |block| writer.write(block, false, CompressionType::None))?;
+            let written = filter.finish(&self.index, |block| writer.write(block, Part::Meta, CompressionType::None))?;
             if let Some(filter) = written {
                 self.properties.num_filter_entries = filter.entries;
                 self.properties.filter_size = filter.size;
@@ -455,7 +582,7 @@ impl TableBuilder {
         }
 
         let (writer, kind) = (&mut self.writer, self.options.compression);
-        let index = self.index.finish(|block| writer.write(block, true, kind))?;
+        let index = self.index.finish(|block| writer.write(block, Part::Index, kind))?;
         self.properties.index_size = index.size + BLOCK_TRAILER_LEN as u64;
         self.properties.index_partitions = index.partitions;
         self.properties.top_level_index_size = index.top_level_size;
@@ -463,6 +590,11 @@ impl TableBuilder {
         self.properties.index_value_is_delta_encoded = 1;
         if self.options.format_version >= 6 {
             metaindex.push((names::INDEX.into(), index.handle));
+        }
+
+        if !self.dictionary.is_empty() {
+            let dictionary = std::mem::take(&mut self.dictionary);
+            metaindex.push((names::COMPRESSION_DICT.into(), self.write_plain(&dictionary)?));
         }
 
         if !self.range_tombstones.is_empty() {
@@ -507,7 +639,7 @@ impl TableBuilder {
     }
 
     fn write_plain(&mut self, contents: &[u8]) -> Result<BlockHandle> {
-        self.writer.write(contents, false, CompressionType::None)
+        self.writer.write(contents, Part::Meta, CompressionType::None)
     }
 
     fn complete_properties(&mut self, tail_start: u64) {
@@ -527,14 +659,7 @@ impl TableBuilder {
         default(&mut p.merge_operator_name, "nullptr");
         default(&mut p.prefix_extractor_name, o.prefix_extractor.as_ref().map_or("nullptr", |e| e.name()));
         default(&mut p.property_collectors_names, "[]");
-        let level = if o.compression_level == i32::MAX { 32767 } else { o.compression_level };
-        default(
-            &mut p.compression_options,
-            &format!(
-                "window_bits=-14; level={level}; strategy=0; max_dict_bytes=0; zstd_max_train_bytes=0; enabled=0; \
-                 max_dict_buffer_bytes=0; use_zstd_dict_trainer=1; "
-            ),
-        );
+        default(&mut p.compression_options, &o.compression_opts.property());
         let index_type =
             if o.two_level_index { IndexType::TwoLevelIndexSearch } else { IndexType::BinarySearch } as u32;
         p.other.insert(INDEX_TYPE.into(), index_type.to_le_bytes().to_vec());
@@ -551,6 +676,28 @@ impl TableBuilder {
     pub fn abandon(mut self) {
         // The file is to be deleted: that its last bytes cannot be written does not matter.
         let _ = self.writer.file.close();
+    }
+}
+
+/// The internal keys of a data block.
+fn for_each_key(block: &[u8], mut f: impl FnMut(&[u8])) -> std::result::Result<(), FormatError> {
+    let mut cursor = BlockCursor::new(BlockLayout::parse(block)?, BlockKind::Data { global_seqno: None });
+    cursor.seek_to_first(block)?;
+    while cursor.valid() {
+        f(cursor.key());
+        cursor.next(block)?;
+    }
+    Ok(())
+}
+
+/// How blocks are compressed, for the compressor.
+fn compressor_params<'a>(o: &CompressionOptions, dictionary: &'a [u8]) -> CompressorParams<'a> {
+    CompressorParams {
+        level: o.level,
+        window_bits: o.window_bits.unsigned_abs().min(14) as u8,
+        checksum: o.checksum,
+        bytes_per_kib_max: o.max_compressed_bytes_per_kb.max(1) as u32,
+        dictionary,
     }
 }
 

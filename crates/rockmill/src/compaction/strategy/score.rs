@@ -84,7 +84,8 @@ fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
     if !options.level_compaction_dynamic_level_bytes {
         let mut targets = vec![base_max; levels];
         for i in 2..levels {
-            targets[i] = grow(targets[i - 1], factor);
+            let more = options.max_bytes_for_level_multiplier_additional.get(i - 1).copied().unwrap_or(1);
+            targets[i] = grow(grow(targets[i - 1], factor), f64::from(more.max(1)));
         }
         return Base { level: 1.min(levels.saturating_sub(1)), lowest_unnecessary: None, targets };
     }

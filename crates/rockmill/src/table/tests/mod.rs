@@ -30,7 +30,8 @@ fn options(cmp: InternalKeyComparator) -> TableBuilderOptions {
         format_version: 5,
         checksum: ChecksumType::Xxh3,
         compression: CompressionType::None,
-        compression_level: i32::MAX,
+        compression_opts: crate::CompressionOptions::default(),
+        target_file_size: 0,
         bloom_bits_per_key: 0.0,
         whole_key_filtering: true,
         prefix_extractor: None,
@@ -76,6 +77,13 @@ fn random_options(rng: &mut fastrand::Rng, cmp: InternalKeyComparator) -> TableB
             ])
             .unwrap(),
         compression: *rng.choice(&[None, Snappy, Zlib, Lz4, Zstd]).unwrap(),
+        compression_opts: crate::CompressionOptions {
+            max_dict_bytes: *rng.choice(&[0, 0, 100, 5000]).unwrap(),
+            zstd_max_train_bytes: *rng.choice(&[0, 20_000]).unwrap(),
+            max_dict_buffer_bytes: *rng.choice(&[0, 1, 3000]).unwrap(),
+            ..crate::CompressionOptions::default()
+        },
+        target_file_size: *rng.choice(&[0, 10_000]).unwrap(),
         bloom_bits_per_key: *rng.choice(&[0.0, 5.0, 10.0]).unwrap(),
         whole_key_filtering: rng.bool(),
         prefix_extractor,
