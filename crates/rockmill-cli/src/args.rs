@@ -52,6 +52,7 @@ pub enum Command {
     Compact(CompactArgs),
     Verify(VerifyArgs),
     Dump(DumpArgs),
+    Options(OptionsArgs),
     ListCf(ListCfArgs),
     CreateCf(CreateCfArgs),
     DropCf(DropCfArgs),
@@ -125,6 +126,21 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift)).ok_or_else(bad)
 }
 
+/// Where the options come from that no flag gives.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Store options")]
+pub struct StoredArgs {
+    /// Take the options of this OPTIONS file instead of the database's own
+    #[arg(long = "options", value_name = "FILE")]
+    pub options_file: Option<PathBuf>,
+    /// Set an option by RocksDB's name; may be repeated (`rockmill options DB` lists them)
+    #[arg(long = "option", value_name = "NAME=VALUE")]
+    pub option: Vec<String>,
+    /// Take the defaults instead of the options that the database has stored
+    #[arg(long, conflicts_with = "options_file")]
+    pub ignore_stored_options: bool,
+}
+
 /// Options of reads.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Store options")]
@@ -135,63 +151,67 @@ pub struct ReadArgs {
     /// Block cache
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32M")]
     pub cache_size: u64,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub stored: StoredArgs,
 }
 
-/// Options of tables and of the tree, for commands that write. The defaults are RocksDB's.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Store options (RocksDB's defaults; not stored in the database)")]
+/// Options of tables and of the tree, for commands that write. Those that are not given are as the database has them
+/// stored, in a new database RocksDB's defaults; what is given is stored.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Store options (not given: as stored in the database, in a new one as shown)")]
 pub struct WriteArgs {
-    /// Compression of blocks written
-    #[arg(long, value_enum, default_value = "snappy")]
-    pub compression: CompressionArg,
+    /// Compression of blocks written [new: snappy]
+    #[arg(long, value_enum)]
+    pub compression: Option<CompressionArg>,
     /// The compression library's level
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub compression_level: Option<i32>,
     /// Compression of the deepest level, if it should be another
     #[arg(long, value_enum)]
     pub bottommost_compression: Option<CompressionArg>,
-    /// Bits per key of Bloom filters; 0 writes none, 10 is a good choice
-    #[arg(long, value_name = "BITS", default_value_t = 0.0)]
-    pub bloom_bits: f64,
-    /// Uncompressed size of data blocks
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4K")]
-    pub block_size: u64,
-    /// Format of tables: 5 (RocksDB 6.6 reads it), 6 (8.6) or 7 (10.4)
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(i32).range(5..=7))]
-    pub format_version: i32,
-    /// Checksum of blocks
-    #[arg(long, value_enum, default_value = "xxh3")]
-    pub checksum: ChecksumArg,
-    /// Size of a memtable
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
-    pub write_buffer_size: u64,
-    /// Memtables before writers stop
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(i32).range(2..=64))]
-    pub write_buffers: i32,
-    /// Size of tables
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
-    pub target_file_size: u64,
-    /// Size of the base level (the first below L0 that holds tables)
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
-    pub level_base_size: u64,
-    /// How much larger each level is than the one above
-    #[arg(long, value_name = "N", default_value_t = 10.0)]
-    pub level_multiplier: f64,
-    /// L0 tables that start a compaction
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(i32).range(1..=1000))]
-    pub l0_trigger: i32,
-    /// Flushes and compactions that run at once, and parts that one compaction is split into
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(i32).range(1..=1024))]
-    pub threads: i32,
-    /// How compactions read and merge
-    #[arg(long, value_enum, default_value = "auto")]
-    pub engine: EngineArg,
+    /// Bits per key of Bloom filters; 0 writes none, 10 is a good choice [new: 0]
+    #[arg(long, value_name = "BITS")]
+    pub bloom_bits: Option<f64>,
+    /// Uncompressed size of data blocks [new: 4K]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub block_size: Option<u64>,
+    /// Format of tables: 5 (RocksDB 6.6 reads it), 6 (8.6) or 7 (10.4) [new: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(5..=7))]
+    pub format_version: Option<i32>,
+    /// Checksum of blocks [new: xxh3]
+    #[arg(long, value_enum)]
+    pub checksum: Option<ChecksumArg>,
+    /// Size of a memtable [new: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub write_buffer_size: Option<u64>,
+    /// Memtables before writers stop [new: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(2..=64))]
+    pub write_buffers: Option<i32>,
+    /// Size of tables [new: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub target_file_size: Option<u64>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shape: ShapeArgs,
+    /// L0 tables that start a compaction [new: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=1000))]
+    pub l0_trigger: Option<i32>,
+    /// Flushes and compactions that run at once, and parts that one compaction is split into [new: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=1024))]
+    pub threads: Option<i32>,
+    /// How compactions read and merge [default: auto]
+    #[arg(long, value_enum)]
+    pub engine: Option<EngineArg>,
     /// Read and write tables past the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
-    /// Block cache
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32M")]
-    pub cache_size: u64,
+    /// Block cache [default: 32M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub cache_size: Option<u64>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub stored: StoredArgs,
 }
 
 /// How writes are made durable.
@@ -416,15 +436,16 @@ pub struct StatsArgs {
     pub store: ReadArgs,
 }
 
-/// The tree's shape, against which scores and targets are computed.
-#[derive(Debug, Clone, Copy, Args)]
+/// The tree's shape: what levels should hold, and what their scores are computed against.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Store options (not given: as stored in the database, in a new one as shown)")]
 pub struct ShapeArgs {
-    /// Size of the base level that scores are computed against
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
-    pub level_base_size: u64,
-    /// How much larger each level is than the one above
-    #[arg(long, value_name = "N", default_value_t = 10.0)]
-    pub level_multiplier: f64,
+    /// Size of the base level (the first below L0 that holds tables) [new: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub level_base_size: Option<u64>,
+    /// How much larger each level is than the one above [new: 10]
+    #[arg(long, value_name = "N")]
+    pub level_multiplier: Option<f64>,
 }
 
 /// What a compaction does with tables that are already in the deepest level.
@@ -438,8 +459,8 @@ pub enum BottommostArg {
 
 /// Compact a database, or a range of keys, down to its deepest level
 ///
-/// Flushes memtables first. Tables are written with the options given here, RocksDB's defaults otherwise: repeat
-/// --compression and --bloom-bits if the database was loaded with them.
+/// Flushes memtables first. Tables are written with the options that the database has stored; those given here
+/// replace them and are stored.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -520,6 +541,28 @@ pub enum FileTypeArg {
     Wal,
     Manifest,
     Current,
+}
+
+/// Show the options that a database has stored
+///
+/// Every option with its value; `*` marks those that are not Rockmill's defaults. Below, what of the file has no effect
+/// in Rockmill. With --option the options are shown as commands with the same flag would take them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill options my.db
+  rockmill options my.db --changed
+  rockmill options my.db --column-family sessions --json
+  rockmill options my.db --changed --option compression=kZSTD")]
+pub struct OptionsArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Only options that are not the defaults
+    #[arg(long)]
+    pub changed: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub stored: StoredArgs,
 }
 
 /// List the column families of a database

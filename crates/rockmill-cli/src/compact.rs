@@ -10,7 +10,7 @@ use rockmill::{BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, Leve
 use rockmill_io::{CountingFileSystem, IoCounts, PosixFileSystem};
 use serde_json::{Map, Value, json};
 
-use crate::args::{BottommostArg, CompactArgs, EngineArg};
+use crate::args::{BottommostArg, CompactArgs};
 use crate::cpu;
 use crate::error::Result;
 use crate::output::{self, Out};
@@ -79,16 +79,17 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
     let io = fs.counts() - io;
     let after = levels(&db, &cf);
 
-    let engine = match args.store.engine {
+    let options = db.get_db_options();
+    let engine = match options.merge_engine {
         // The one engine that every machine has is also the best there is.
-        EngineArg::Auto | EngineArg::Pread => MergeEngine::Pread.name(),
+        MergeEngine::Auto | MergeEngine::Pread => MergeEngine::Pread.name(),
     };
     if out.json {
         let calls: Map<String, Value> = io.iter().map(|(name, n)| (name.to_owned(), Value::from(n))).collect();
         return out.json_object(&json!({
             "column_family": cf.name(),
             "engine": engine,
-            "threads": args.store.threads,
+            "threads": options.max_subcompactions,
             "input_bytes": counts.read,
             "output_bytes": counts.written,
             "wall_seconds": output::round(wall, 6),

@@ -6,7 +6,7 @@ use rockmill::Options;
 use rockmill_format::comparator::ReverseBytewiseComparator;
 use serde_json::{Value, json};
 
-use crate::args::{Cli, Command, CreateCfArgs, DropCfArgs, ListCfArgs, WriteArgs};
+use crate::args::{CreateCfArgs, DropCfArgs, ListCfArgs, WriteArgs};
 use crate::error::{CliError, Result};
 use crate::output::Out;
 use crate::store::{self, OpenToWrite};
@@ -24,21 +24,12 @@ pub fn list(args: &ListCfArgs, out: &mut Out) -> Result<()> {
     families.iter().try_for_each(|f| out.line(&f.name))
 }
 
-/// The write options that a command line without any gives.
-fn default_args() -> Result<WriteArgs> {
-    use clap::Parser;
-    match Cli::try_parse_from(["rockmill", "put", "db", "key", "value"]).map(|c| c.command) {
-        Ok(Command::Put(put)) => Ok(put.store),
-        _ => Err(CliError::usage("the default options do not parse")),
-    }
-}
-
 /// `rockmill create-cf`
 pub fn create(args: &CreateCfArgs, out: &mut Out) -> Result<()> {
     if args.name.is_empty() {
         return Err(CliError::usage("a column family needs a name"));
     }
-    let store = default_args()?;
+    let store = WriteArgs::default();
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family: None, fs: None };
     let (db, _) = open.open()?;
     let mut options = Options::default();
@@ -54,7 +45,7 @@ pub fn create(args: &CreateCfArgs, out: &mut Out) -> Result<()> {
 
 /// `rockmill drop-cf`
 pub fn drop(args: &DropCfArgs, out: &mut Out) -> Result<()> {
-    let store = default_args()?;
+    let store = WriteArgs::default();
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family: Some(&args.name), fs: None };
     let (db, _) = open.open()?;
     db.drop_cf(&args.name)?;

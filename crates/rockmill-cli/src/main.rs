@@ -7,6 +7,7 @@
 //! | `input/`, `load.rs` | records out of tsv, csv, jsonl and plain lines; writing them |
 //! | `kv.rs`, `scan.rs` | put, get, delete; scans |
 //! | `stats.rs`, `compact.rs` | levels and amplification; manual compaction |
+//! | `options.rs` | the options that a database has stored |
 //! | `verify/`, `dump/` | checking all files; showing one |
 //! | `output.rs`, `progress.rs`, `error.rs` | what people and programs see |
 
@@ -19,6 +20,7 @@ mod families;
 mod input;
 mod kv;
 mod load;
+mod options;
 mod output;
 mod progress;
 mod scan;
@@ -69,6 +71,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Compact(args) => compact::run(args, cf, out),
         Command::Verify(args) => verify::run(args, out),
         Command::Dump(args) => dump::run(args, out),
+        Command::Options(args) => options::run(args, cf, out),
         Command::ListCf(args) => families::list(args, out),
         Command::CreateCf(args) => families::create(args, out),
         Command::DropCf(args) => families::drop(args, out),

@@ -2,15 +2,16 @@
 //! with as many levels as it has.
 
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill::compaction::MergeEngine;
 use rockmill::table::BlockCache;
 use rockmill::{
     BlockBasedOptions, ChecksumType, ColumnFamily, ColumnFamilyDescriptor, CompressionType, DEFAULT_COLUMN_FAMILY_NAME,
-    Db, DbSummary, Options,
+    Db, DbSummary, ErrorKind, OptionWarning, Options, OptionsLoader,
 };
 use rockmill_format::comparator::{
     BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
@@ -18,12 +19,16 @@ use rockmill_format::comparator::{
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::FileSystem;
 
-use crate::args::{ChecksumArg, CompressionArg, DurabilityArgs, EngineArg, ReadArgs, ShapeArgs, Switch, WriteArgs};
+use crate::args::{
+    ChecksumArg, CompressionArg, DurabilityArgs, EngineArg, ReadArgs, ShapeArgs, StoredArgs, Switch, WriteArgs,
+};
 use crate::error::{CliError, EXIT_FAILED, Result};
 use crate::output;
 
-/// Levels of a new tree; an existing one may have more.
-const NUM_LEVELS: u32 = 7;
+/// Background jobs of a database that the command creates.
+const NEW_THREADS: i32 = 2;
+/// Bytes of block cache where no flag gives another size.
+const CACHE_BYTES: u64 = 32 << 20;
 
 /// The comparator with this stored name; databases with others cannot be opened, since their order is not known.
 pub fn comparator_named(name: &str) -> Option<Arc<dyn Comparator>> {
@@ -118,94 +123,174 @@ fn usize_of(flag: &str, bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| CliError::usage(format!("--{flag} {bytes} is too large for this machine")))
 }
 
-fn set_cache(table: &mut BlockBasedOptions, bytes: usize) {
+/// Gives tables the cache; a size of 0 was asked for to have none.
+fn set_cache(table: &mut BlockBasedOptions, bytes: u64, cache: &Arc<BlockCache>) {
     if bytes == 0 {
         table.disable_cache();
     } else {
-        table.set_block_cache(&BlockCache::new(bytes));
+        table.set_block_cache(cache);
     }
 }
 
-fn read_options(args: &ReadArgs, shape: Option<ShapeArgs>) -> Result<Options> {
-    let mut options = Options::default();
-    options.set_use_direct_reads(args.direct);
-    let mut table = BlockBasedOptions::default();
-    set_cache(&mut table, usize_of("cache-size", args.cache_size)?);
-    options.set_block_based_table_factory(&table);
-    if let Some(shape) = shape {
-        set_shape(&mut options, shape)?;
+fn new_cache(bytes: u64) -> Result<Arc<BlockCache>> {
+    Ok(BlockCache::new(usize_of("cache-size", bytes)?.max(1)))
+}
+
+/// Options of the database, and of each column family that something is known of.
+pub struct Stored {
+    /// Of the database and the default column family.
+    pub options: Options,
+    families: Vec<ColumnFamilyDescriptor>,
+    /// The OPTIONS file, if there was one.
+    pub file: Option<PathBuf>,
+    /// What of the file has no effect.
+    pub warnings: Vec<OptionWarning>,
+}
+
+impl Stored {
+    /// The options of a column family; defaults for one that is not there yet.
+    pub fn family(&self, name: &str) -> Options {
+        let found = self.families.iter().find(|d| d.name() == name);
+        let cf = found.map_or_else(|| Options::default().cf, |d| d.options().cf.clone());
+        Options { db: self.options.db.clone(), cf }
     }
-    Ok(options)
+
+    fn none() -> Self {
+        Self { options: Options::default(), families: Vec::new(), file: None, warnings: Vec::new() }
+    }
+}
+
+/// The options of the database in `path`, of the file that was given, or none.
+pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
+    let loader = OptionsLoader::new();
+    let loaded = match &args.options_file {
+        Some(file) => loader.load_file(file),
+        None if args.ignore_stored_options => return Ok(Stored::none()),
+        None => loader.load_latest(path),
+    };
+    match loaded {
+        Ok(l) => {
+            Ok(Stored { options: l.options, families: l.column_families, file: Some(l.path), warnings: l.warnings })
+        }
+        // A database of old, or one whose options somebody removed.
+        Err(e) if e.kind() == ErrorKind::NotFound && args.options_file.is_none() => Ok(Stored::none()),
+        Err(e) => Err(CliError::from(e).hint("--ignore-stored-options takes the defaults, --options another file")),
+    }
+}
+
+/// Options as the command line sets them by RocksDB's names.
+pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
+    let mut out = options.clone();
+    for text in &args.option {
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(CliError::usage(format!("--option {text:?}: NAME=VALUE is expected")));
+        };
+        out = Options::from_pairs(&out, [(name.trim(), value.trim())])
+            .map_err(|e| CliError::usage(format!("--option {text}: {}", e.message())))?;
+    }
+    Ok(out)
+}
+
+fn set_read_options(options: &mut Options, args: &ReadArgs, cache: &Arc<BlockCache>) {
+    if args.direct {
+        options.set_use_direct_reads(true);
+    }
+    set_cache(&mut options.cf.table, args.cache_size, cache);
 }
 
 fn set_shape(options: &mut Options, shape: ShapeArgs) -> Result<()> {
-    if shape.level_base_size == 0 {
-        return Err(CliError::usage("--level-base-size must not be 0"));
+    if let Some(size) = shape.level_base_size {
+        if size == 0 {
+            return Err(CliError::usage("--level-base-size must not be 0"));
+        }
+        options.set_max_bytes_for_level_base(size);
     }
-    if shape.level_multiplier.is_nan() || shape.level_multiplier <= 1.0 {
-        return Err(CliError::usage("--level-multiplier must be above 1"));
+    if let Some(multiplier) = shape.level_multiplier {
+        if multiplier.is_nan() || multiplier <= 1.0 {
+            return Err(CliError::usage("--level-multiplier must be above 1"));
+        }
+        options.set_max_bytes_for_level_multiplier(multiplier);
     }
-    options.set_max_bytes_for_level_base(shape.level_base_size);
-    options.set_max_bytes_for_level_multiplier(shape.level_multiplier);
     Ok(())
 }
 
-fn write_options(args: &WriteArgs) -> Result<Options> {
-    if !(0.0..=100.0).contains(&args.bloom_bits) {
+/// Sets what the command line gives of the database's options. A new database has the threads that the help shows.
+fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
+    if let Some(threads) = args.threads.or(new.then_some(NEW_THREADS)) {
+        options.increase_parallelism(threads);
+        options.set_max_subcompactions(threads.unsigned_abs().max(1));
+    }
+    match args.engine {
+        None => {}
+        Some(EngineArg::Auto) => options.set_merge_engine(MergeEngine::Auto),
+        Some(EngineArg::Pread) => options.set_merge_engine(MergeEngine::Pread),
+    }
+    if args.direct {
+        options.set_use_direct_reads(true);
+        options.set_use_direct_io_for_flush_and_compaction(true);
+    }
+}
+
+/// Sets what the command line gives of a column family's options.
+fn set_family_options(options: &mut Options, args: &WriteArgs) -> Result<()> {
+    if args.bloom_bits.is_some_and(|bits| !(0.0..=100.0).contains(&bits)) {
         return Err(CliError::usage("--bloom-bits must be between 0 and 100"));
     }
-    if args.write_buffer_size < 4096 {
+    if args.write_buffer_size.is_some_and(|n| n < 4096) {
         return Err(CliError::usage("--write-buffer-size must be at least 4K"));
     }
-    if args.block_size == 0 || args.block_size > 256 << 20 {
+    if args.block_size.is_some_and(|n| n == 0 || n > 256 << 20) {
         return Err(CliError::usage("--block-size must be between 1 byte and 256M"));
     }
-    if args.target_file_size == 0 {
+    if args.target_file_size == Some(0) {
         return Err(CliError::usage("--target-file-size must not be 0"));
     }
-    let mut options = Options::default();
-    set_shape(
-        &mut options,
-        ShapeArgs { level_base_size: args.level_base_size, level_multiplier: args.level_multiplier },
-    )?;
-    options.set_compression_type(compression(args.compression));
+    set_shape(options, args.shape)?;
+    if let Some(c) = args.compression {
+        options.set_compression_type(compression(c));
+    }
     if let Some(level) = args.compression_level {
         options.set_compression_level(level);
     }
     if let Some(c) = args.bottommost_compression {
         options.set_bottommost_compression_type(compression(c));
     }
-    options.set_write_buffer_size(usize_of("write-buffer-size", args.write_buffer_size)?);
-    options.set_max_write_buffer_number(args.write_buffers);
-    options.set_target_file_size_base(args.target_file_size);
-    options.set_level_zero_file_num_compaction_trigger(args.l0_trigger);
-    // RocksDB's slowdown and stop triggers stand at 20 and 36; a larger compaction trigger moves them along.
-    options.set_level_zero_slowdown_writes_trigger(args.l0_trigger.saturating_mul(2).max(20));
-    options.set_level_zero_stop_writes_trigger(args.l0_trigger.saturating_mul(3).max(36));
-    options.increase_parallelism(args.threads);
-    options.set_max_subcompactions(args.threads.unsigned_abs().max(1));
-    options.set_merge_engine(match args.engine {
-        EngineArg::Auto => MergeEngine::Auto,
-        EngineArg::Pread => MergeEngine::Pread,
-    });
-    options.set_use_direct_reads(args.direct);
-    options.set_use_direct_io_for_flush_and_compaction(args.direct);
-    let mut table = BlockBasedOptions::default();
-    table.set_block_size(usize_of("block-size", args.block_size)?);
-    table.set_format_version(args.format_version);
-    table.set_checksum_type(match args.checksum {
-        ChecksumArg::Crc32c => ChecksumType::Crc32c,
-        ChecksumArg::Xxhash64 => ChecksumType::XxHash64,
-        ChecksumArg::Xxh3 => ChecksumType::Xxh3,
-    });
-    table.set_bloom_filter(args.bloom_bits, false);
-    set_cache(&mut table, usize_of("cache-size", args.cache_size)?);
-    options.set_block_based_table_factory(&table);
-    Ok(options)
+    if let Some(size) = args.write_buffer_size {
+        options.set_write_buffer_size(usize_of("write-buffer-size", size)?);
+    }
+    if let Some(n) = args.write_buffers {
+        options.set_max_write_buffer_number(n);
+    }
+    if let Some(size) = args.target_file_size {
+        options.set_target_file_size_base(size);
+    }
+    if let Some(trigger) = args.l0_trigger {
+        options.set_level_zero_file_num_compaction_trigger(trigger);
+        // RocksDB's slowdown and stop triggers stand at 20 and 36; a larger compaction trigger moves them along.
+        options.set_level_zero_slowdown_writes_trigger(trigger.saturating_mul(2).max(20));
+        options.set_level_zero_stop_writes_trigger(trigger.saturating_mul(3).max(36));
+    }
+    let table = &mut options.cf.table;
+    if let Some(size) = args.block_size {
+        table.set_block_size(usize_of("block-size", size)?);
+    }
+    if let Some(version) = args.format_version {
+        table.set_format_version(version);
+    }
+    match args.checksum {
+        None => {}
+        Some(ChecksumArg::Crc32c) => table.set_checksum_type(ChecksumType::Crc32c),
+        Some(ChecksumArg::Xxhash64) => table.set_checksum_type(ChecksumType::XxHash64),
+        Some(ChecksumArg::Xxh3) => table.set_checksum_type(ChecksumType::Xxh3),
+    }
+    if let Some(bits) = args.bloom_bits {
+        table.set_bloom_filter(bits, false);
+    }
+    Ok(())
 }
 
 /// What opens this column family: `options` with its order and depth.
-fn descriptor(options: &Options, family: &DbSummary) -> Result<ColumnFamilyDescriptor> {
+fn descriptor(mut options: Options, family: &DbSummary) -> Result<ColumnFamilyDescriptor> {
     let Some(comparator) = comparator_named(&family.comparator) else {
         return Err(refuse(
             "NotSupported",
@@ -213,9 +298,8 @@ fn descriptor(options: &Options, family: &DbSummary) -> Result<ColumnFamilyDescr
         )
         .hint(format!("the command knows {BYTEWISE_NAME} and {REVERSE_BYTEWISE_NAME}; open it from a program")));
     };
-    let mut options = options.clone();
     options.set_comparator_object(comparator);
-    options.set_num_levels(i32::try_from(family.levels.max(NUM_LEVELS)).unwrap_or(i32::MAX));
+    options.set_num_levels(i32::try_from(family.levels).unwrap_or(i32::MAX).max(options.cf.num_levels));
     Ok(ColumnFamilyDescriptor::new(family.name.as_str(), options))
 }
 
@@ -238,10 +322,27 @@ pub fn open_to_read(path: &Path, args: &ReadArgs, shape: Option<ShapeArgs>, fami
     {
         return Err(unknown_family(name, &found));
     }
-    let options = read_options(args, shape)?;
+    let stored = match stored_options(path, &args.stored) {
+        // Reading needs no options that were not asked for.
+        Err(e) if args.stored.options_file.is_none() => {
+            let _ = writeln!(std::io::stderr(), "note: the stored options are not used: {e}");
+            Stored::none()
+        }
+        stored => stored?,
+    };
+    let cache = new_cache(args.cache_size)?;
+    let options_of = |name: &str| -> Result<Options> {
+        let mut options = with_named(&stored.family(name), &args.stored)?;
+        set_read_options(&mut options, args, &cache);
+        if let Some(shape) = shape {
+            set_shape(&mut options, shape)?;
+        }
+        Ok(options)
+    };
     let wanted = |f: &&DbSummary| f.id == 0 || family.is_none_or(|name| f.name == name);
-    let descriptors: Vec<_> = found.iter().filter(wanted).map(|f| descriptor(&options, f)).collect::<Result<_>>()?;
-    Ok(Db::open_cf_descriptors_read_only(&options, path, descriptors, false)?)
+    let descriptors: Vec<_> =
+        found.iter().filter(wanted).map(|f| descriptor(options_of(&f.name)?, f)).collect::<Result<_>>()?;
+    Ok(Db::open_cf_descriptors_read_only(&options_of(DEFAULT_COLUMN_FAMILY_NAME)?, path, descriptors, false)?)
 }
 
 /// How to open a database for writing.
@@ -261,25 +362,50 @@ pub struct OpenToWrite<'a> {
 impl OpenToWrite<'_> {
     /// Opens the database with all its column families. Gives also the one the command is about.
     pub fn open(self) -> Result<(Db, ColumnFamily)> {
-        let mut options = write_options(self.args)?;
+        let name = self.family.unwrap_or(DEFAULT_COLUMN_FAMILY_NAME);
+        let new = self.create && must_create(self.path)?;
+        let found = if new { Vec::new() } else { families(self.path)? };
+        if !self.create && !found.iter().any(|f| f.name == name) {
+            return Err(unknown_family(name, &found));
+        }
+        // Where there is no database there is nothing stored; a file may be given all the same.
+        let stored = match (new, &self.args.stored.options_file) {
+            (true, None) => Stored::none(),
+            _ => stored_options(self.path, &self.args.stored)?,
+        };
+        let bytes = self.args.cache_size.unwrap_or(CACHE_BYTES);
+        let cache = new_cache(bytes)?;
+        // What the command line sets of a column family is for the one that the command is about.
+        let options_of = |family: &str| -> Result<Options> {
+            let mut options = stored.family(family);
+            if family == name {
+                set_family_options(&mut options, self.args)?;
+                options = with_named(&options, &self.args.stored)?;
+            }
+            set_cache(&mut options.cf.table, bytes, &cache);
+            Ok(options)
+        };
+        let own = options_of(name)?;
+        let mut options = options_of(DEFAULT_COLUMN_FAMILY_NAME)?;
+        options.db = own.db.clone();
+        set_db_options(&mut options, self.args, new);
+        // The flags that have names of their own come first, RocksDB's names decide.
+        options.db = with_named(&options, &self.args.stored)?.db;
+        options.create_if_missing(new);
+        options.set_error_if_exists(false);
         if let Some(fs) = self.fs {
             options.set_file_system(fs);
         }
-        let name = self.family.unwrap_or(DEFAULT_COLUMN_FAMILY_NAME);
-        let db = if self.create && must_create(self.path)? {
-            options.create_if_missing(true);
+        let db = if new {
             Db::open(&options, self.path).map_err(explain_lock)?
         } else {
-            let found = families(self.path)?;
-            if !self.create && !found.iter().any(|f| f.name == name) {
-                return Err(unknown_family(name, &found));
-            }
-            let descriptors: Vec<_> = found.iter().map(|f| descriptor(&options, f)).collect::<Result<_>>()?;
+            let descriptors: Vec<_> =
+                found.iter().map(|f| descriptor(options_of(&f.name)?, f)).collect::<Result<_>>()?;
             Db::open_cf_descriptors(&options, self.path, descriptors).map_err(explain_lock)?
         };
         let family = match db.cf_handle(name) {
             Some(family) => family,
-            None => db.create_cf(name, &options)?,
+            None => db.create_cf(name, &own)?,
         };
         Ok((db, family))
     }

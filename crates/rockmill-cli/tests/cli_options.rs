@@ -1,0 +1,82 @@
+//! The options that a database has stored, on the command line.
+
+mod cli_support;
+
+use cli_support::Sandbox;
+
+/// The value of an option, as `rockmill options --json` shows it.
+fn value(s: &Sandbox, db: &str, family: &str, name: &str) -> String {
+    let shown = s.json(&["options", db, "--column-family", family]);
+    let all = shown["options"].as_array().expect("options");
+    let found = all.iter().find(|o| o["name"] == name).unwrap_or_else(|| panic!("no option {name}"));
+    found["value"].as_str().expect("a text").to_owned()
+}
+
+/// The newest OPTIONS file.
+fn options_file(s: &Sandbox, db: &str) -> std::path::PathBuf {
+    let entries = std::fs::read_dir(s.path(db)).expect("a database").map(|e| e.expect("an entry").path());
+    entries.filter(|p| p.to_string_lossy().contains("OPTIONS-")).max().expect("an OPTIONS file")
+}
+
+#[test]
+fn what_a_load_gives_later_commands_keep() {
+    let s = Sandbox::new();
+    let rows: String = (0..2000).map(|i| format!("key{i:05}\tvalue {i}\n")).collect();
+    s.file("rows.tsv", rows);
+    let flags = ["--compression", "zstd", "--bloom-bits", "10", "--block-size", "16K", "--threads", "3"];
+    s.ok(&[&["load", "a.db", "rows.tsv"][..], &flags].concat());
+    s.ok(&["create-cf", "a.db", "other"]);
+    s.ok(&["put", "a.db", "k", "v"]);
+    s.ok(&["compact", "a.db"]);
+    assert_eq!(value(&s, "a.db", "default", "compression"), "kZSTD");
+    assert_eq!(value(&s, "a.db", "default", "filter_policy"), "bloomfilter:10:false");
+    assert_eq!(value(&s, "a.db", "default", "block_size"), "16384");
+    assert_eq!(value(&s, "a.db", "default", "max_subcompactions"), "3");
+    assert_eq!(value(&s, "a.db", "other", "compression"), "kSnappyCompression");
+    let table = s.files("a.db", ".sst").pop().expect("a table");
+    let dump = s.ok(&["dump", table.to_str().unwrap()]);
+    assert!(dump.contains("ZSTD"), "{}", dump);
+
+    // A flag overrides, and is stored; RocksDB's names do the same.
+    s.ok(&["compact", "a.db", "--compression", "lz4", "--option", "level0_stop_writes_trigger=50"]);
+    assert_eq!(value(&s, "a.db", "default", "compression"), "kLZ4Compression");
+    assert_eq!(value(&s, "a.db", "default", "level0_stop_writes_trigger"), "50");
+    s.ok(&["put", "a.db", "--ignore-stored-options", "k", "v"]);
+    assert_eq!(value(&s, "a.db", "default", "compression"), "kSnappyCompression");
+}
+
+#[test]
+fn options_of_one_database_make_another() {
+    let s = Sandbox::new();
+    s.ok(&["put", "a.db", "--create", "k", "v", "--option", "merge_operator=uint64add", "--l0-trigger", "9"]);
+    let file = options_file(&s, "a.db");
+    s.ok(&["put", "b.db", "--create", "--options", file.to_str().unwrap(), "k", "v"]);
+    assert_eq!(value(&s, "b.db", "default", "merge_operator"), "UInt64AddOperator");
+    assert_eq!(value(&s, "b.db", "default", "level0_file_num_compaction_trigger"), "9");
+    let shown = s.ok(&["options", "b.db", "--changed"]);
+    assert!(shown.contains("* merge_operator=UInt64AddOperator") && !shown.contains("write_buffer_size"), "{shown}");
+    let tried = s.ok(&["options", "b.db", "--option", "compression=kZSTD"]);
+    assert!(tried.contains("* compression=kZSTD"), "{}", tried);
+}
+
+#[test]
+fn what_is_wrong_with_options_is_said() {
+    let s = Sandbox::new();
+    s.ok(&["put", "a.db", "--create", "k", "v"]);
+    s.run(&["put", "a.db", "k", "v", "--option", "nonsense"]).fails(2, &["NAME=VALUE"]);
+    s.run(&["put", "a.db", "k", "v", "--option", "nonsense=1"]).fails(2, &["nonsense"]);
+    s.run(&["put", "a.db", "k", "v", "--option", "enable_pipelined_write=true"]).fails(2, &["no effect"]);
+    s.run(&["options", "missing.db"]).fails(3, &["no such directory"]);
+    s.run(&["options", "a.db", "--options", "missing"]).fails(3, &["missing"]);
+    let file = options_file(&s, "a.db");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("[DBOptions]", "[DBOptions]\n  enable_pipelined_write=true")).unwrap();
+    let shown = s.ok(&["options", "a.db"]);
+    assert!(shown.contains("not used: enable_pipelined_write=true"), "{shown}");
+    std::fs::write(&file, text.replace("[DBOptions]", "[DBOptions]\n  a_new_option=1")).unwrap();
+    s.run(&["put", "a.db", "k", "w"]).fails(2, &["--ignore-stored-options"]);
+    let read = s.run(&["get", "a.db", "k"]);
+    assert!(read.code == 0 && read.stderr.contains("a_new_option"), "{}", read.stderr);
+    s.ok(&["put", "a.db", "k", "w", "--ignore-stored-options"]);
+    s.ok(&["put", "a.db", "k", "x"]);
+}
