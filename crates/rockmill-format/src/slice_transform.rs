@@ -77,6 +77,11 @@ impl SliceTransform {
         &self.name
     }
 
+    /// True for one made by [`Self::create`].
+    pub fn is_user_defined(&self) -> bool {
+        matches!(self.kind, Kind::User(..))
+    }
+
     /// The key's prefix; `None` for a key that is not in the domain.
     #[inline]
     pub fn prefix<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {

@@ -1,7 +1,7 @@
 //! What an iterator knows of the prefix that it was sought in.
 //!
-//! Filters may leave runs out of a seek (`crate::prefix_seek`). Then, and with `prefix_same_as_start`, the iterator ends
-//! where the prefix of the seek's target ends: it never gives keys between which others are missing.
+//! Filters may leave runs out of a seek (`crate::prefix_seek`). Then, and with `prefix_same_as_start`, the iterator
+//! ends where the prefix of the seek's target ends: it never gives keys between which others are missing.
 
 use std::sync::Arc;
 
@@ -80,13 +80,14 @@ impl PrefixScan {
 
     /// After a seek that no key gave a prefix: the one of the key found counts from now on.
     pub fn found(&mut self, key: &[u8]) {
-        if self.same_as_start && !self.has_prefix {
-            if let Some(prefix) = self.seek.extractor().prefix(key) {
-                self.prefix.clear();
-                self.prefix.extend_from_slice(prefix);
-                self.has_prefix = true;
-                self.limited = true;
-            }
+        if self.same_as_start
+            && !self.has_prefix
+            && let Some(prefix) = self.seek.extractor().prefix(key)
+        {
+            self.prefix.clear();
+            self.prefix.extend_from_slice(prefix);
+            self.has_prefix = true;
+            self.limited = true;
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Six probes in three neighbouring words, two in each. It lives in memory only: nothing depends on its layout.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rockmill_format::SliceTransform;
@@ -51,7 +52,13 @@ impl Bloom {
         if self.whole_keys {
             self.add_hash(hash64(key));
         }
-        if let Some(prefix) = self.prefix(key) {
+        // A panic here would leave a write group without its leader. The prefix is then not added, and whoever asks for
+        // it meets the same panic.
+        let prefix = match &self.prefixes {
+            Some(e) if e.is_user_defined() => catch_unwind(AssertUnwindSafe(|| e.prefix(key))).unwrap_or_default(),
+            _ => self.prefix(key),
+        };
+        if let Some(prefix) = prefix {
             self.add_hash(hash64(prefix));
         }
     }

@@ -1,4 +1,5 @@
-//! The in-memory table: an arena skip list of internal entries, a list of range tombstones, and a Bloom filter if wanted.
+//! The in-memory table: an arena skip list of internal entries, a list of range tombstones, and a Bloom filter where
+//! one is wanted.
 
 mod arena;
 mod bloom;

@@ -27,6 +27,9 @@
 //   create_cf NAME OPTIONS, drop_cf NAME
 //   dump CF [SNAP]         "entry K V" for each
 //   rdump CF [SNAP]        the same backwards
+//   pscan CF K             "entry K V" for each key from K on with its prefix, by prefix_same_as_start
+//   prscan CF K            the same from K backwards
+//   by_length CF           orders keys by length, then as bytes: the comparator test.ByLength
 //   get CF K [SNAP]        "value V" or "missing"
 //   levels CF              "level N FILES" for each level that has files
 //   prop CF NAME           "prop VALUE"
@@ -140,6 +143,25 @@ class ByValueFactory : public CompactionFilterFactory {
   std::unique_ptr<CompactionFilter> CreateCompactionFilter(const CompactionFilter::Context&) override {
     return std::make_unique<ByValue>();
   }
+};
+
+// Orders keys by length, then as bytes. Of two keys of one length, the first with all behind the first difference set
+// to ff is between them.
+class ByLength : public Comparator {
+ public:
+  const char* Name() const override { return "test.ByLength"; }
+  int Compare(const Slice& a, const Slice& b) const override {
+    if (a.size() != b.size()) return a.size() < b.size() ? -1 : 1;
+    return a.compare(b);
+  }
+  void FindShortestSeparator(std::string* start, const Slice& limit) const override {
+    size_t same = 0;
+    while (same < start->size() && same < limit.size() && (*start)[same] == limit[same]) same++;
+    if (start->size() == limit.size() && same < start->size()) {
+      for (size_t i = same + 1; i < start->size(); i++) (*start)[i] = '\xff';
+    }
+  }
+  void FindShortSuccessor(std::string*) const override {}
 };
 
 struct Driver {
@@ -481,6 +503,20 @@ struct Driver {
       std::string begin = Hex(in), end = Hex(in);
       Slice from(begin), to(end);
       Check(DeleteFilesInRange(&Open(), cf, &from, &to));
+    } else if (command == "pscan" || command == "prscan") {
+      auto* cf = Handle(Word(in));
+      std::string key = Hex(in);
+      ReadOptions options;
+      options.prefix_same_as_start = true;
+      std::unique_ptr<Iterator> it(Open().NewIterator(options, cf));
+      bool back = command == "prscan";
+      for (back ? it->SeekForPrev(key) : it->Seek(key); it->Valid(); back ? it->Prev() : it->Next()) {
+        std::cout << "entry " << ToHex(it->key()) << ' ' << ToHex(it->value()) << '\n';
+      }
+      Check(it->status());
+    } else if (command == "by_length") {
+      static const ByLength by_length;
+      families[Word(in)].comparator = &by_length;
     } else if (command == "dump" || command == "rdump") {
       Dump(in, command == "rdump");
     } else if (command == "get") {

@@ -21,6 +21,7 @@ from rocksdict import (
     Options,
     Rdict,
     ReadOptions,
+    SliceTransform,
     SstFileWriter,
     WriteBatch,
     WriteOptions,
@@ -111,6 +112,11 @@ style = one_of(
     {"kCompactionStyleLevel": DBCompactionStyle.level, "kCompactionStyleUniversal": DBCompactionStyle.universal}
 )
 
+def extractor(text):
+    kind, _, length = text.partition(":")
+    return SliceTransform.create_fixed_prefix(int(length)) if kind == "fixed" else unsupported(text)
+
+
 # What table options are called in the wheel, and how their values are read.
 TABLE = {
     "format_version": ("set_format_version", int),
@@ -134,6 +140,9 @@ PLAIN = {
     "disable_auto_compactions": ("set_disable_auto_compactions", boolean),
     "level0_file_num_compaction_trigger": ("set_level_zero_file_num_compaction_trigger", int),
     "num_levels": ("set_num_levels", int),
+    "prefix_extractor": ("set_prefix_extractor", extractor),
+    "memtable_prefix_bloom_size_ratio": ("set_memtable_prefix_bloom_ratio", float),
+    "optimize_filters_for_hits": ("set_optimize_filters_for_hits", boolean),
     "max_manifest_file_size": ("set_max_manifest_file_size", int),
     "recycle_log_file_num": ("set_recycle_log_file_num", int),
     "max_background_jobs": ("set_max_background_jobs", int),
@@ -208,8 +217,20 @@ class Driver:
             unsupported("dump at a snapshot")
         read = ReadOptions()
         read.set_verify_checksums(True)
+        # With a prefix extractor, iterators would otherwise be right within one prefix only.
+        read.set_total_order_seek(True)
         it = self.handles[cf].iter(read)
         it.seek_to_last() if backwards else it.seek_to_first()
+        while it.valid():
+            print("entry", to_hex(it.key()), to_hex(it.value()))
+            it.prev() if backwards else it.next()
+        it.status()
+
+    def prefix_scan(self, cf, key, backwards):
+        read = ReadOptions()
+        read.set_prefix_same_as_start(True)
+        it = self.handles[cf].iter(read)
+        it.seek_for_prev(key) if backwards else it.seek(key)
         while it.valid():
             print("entry", to_hex(it.key()), to_hex(it.value()))
             it.prev() if backwards else it.next()
@@ -285,6 +306,8 @@ class Driver:
             options.set_ingest_behind("behind" in args[1])
             options.set_snapshot_consistency("nosnapshots" not in args[1])
             self.handles[args[0]].ingest_external_file(args[2:], options)
+        elif command in ("pscan", "prscan"):
+            self.prefix_scan(args[0], from_hex(args[1]), command == "prscan")
         elif command in ("dump", "rdump"):
             self.dump(args[0], args[1] if len(args) > 1 else None, command == "rdump")
         elif command == "get":
