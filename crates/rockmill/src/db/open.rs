@@ -650,7 +650,7 @@ pub(super) fn assemble(
         queue: super::write::WriteQueue::default(),
         wal: Wal::default(),
         archive_purged: AtomicU64::new(0),
-        last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence)),
+        last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),
         next_file: Arc::new(AtomicU64::new(recovered.map_or(1, |r| r.next_file_number))),
         snapshots: super::snapshot::SnapshotList::default(),
         // Nothing is compacted before `finish_open` sets it.

@@ -53,6 +53,14 @@ pub struct RecoveredState {
     pub column_families: Vec<RecoveredCf>,
 }
 
+impl RecoveredState {
+    /// True when any column family has a table. Then the last sequence number is at least 1 for whoever opens the
+    /// database: ingested entries may have number 0, which no snapshot may have.
+    pub fn has_tables(&self) -> bool {
+        self.column_families.iter().any(|c| c.version.num_files() > 0)
+    }
+}
+
 /// A sequential file as the source of a [`LogReader`].
 pub struct LogSource(pub Box<dyn SequentialFile>);
 

@@ -302,7 +302,8 @@ impl DbInner {
         let done = placed.and_then(|(last, places)| {
             let edits: Vec<_> = families.iter_mut().zip(places).map(|(f, places)| self.edit(f, &places)).collect();
             let changes = families.iter().zip(edits).map(|(f, edit)| Change::new(&f.cf, edit, |_| {})).collect();
-            self.log_and_apply_locked(manifest, changes, Some(last))
+            // Entries with number 0 must be older than any snapshot that sees them.
+            self.log_and_apply_locked(manifest, changes, Some(last.max(1)))
         });
         drop(no_new_snapshot);
         let mut state = self.state.lock();
