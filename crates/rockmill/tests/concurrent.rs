@@ -1,8 +1,8 @@
 //! Many threads on one database: write groups with parallel inserts, readers that must see whole batches and values
 //! that never go back, iterators over one moment, flushes, compactions and column families coming and going meanwhile.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -191,4 +191,40 @@ fn a_writer_that_may_not_wait_is_told_of_a_stall() {
     // One that may wait gets through.
     db.put("patient", "yes").unwrap();
     assert_eq!(db.get("patient").unwrap().as_deref(), Some(&b"yes"[..]));
+}
+
+/// A batch that several threads write to several databases at once stays what it is: nobody numbers it in place.
+#[test]
+fn one_batch_is_written_by_many() {
+    let mut batch = rockmill::WriteBatch::new();
+    for n in 0..50 {
+        batch.put(format!("key{n:02}"), "value");
+    }
+    let before = batch.data().to_vec();
+    let dbs: Vec<Arc<Db>> = (0..2)
+        .map(|_| {
+            let mut options = Options::default();
+            options.create_if_missing(true);
+            options.set_file_system(Arc::new(rockmill_io::MemFileSystem::new()));
+            Arc::new(Db::open(&options, "/db").expect("open"))
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for t in 0..4 {
+            let (batch, db) = (&batch, &dbs[t % 2]);
+            scope.spawn(move || {
+                for n in 0..200 {
+                    db.write(batch).expect("a write");
+                    db.put(format!("{t}-{n}"), "1").expect("a write");
+                }
+            });
+        }
+    });
+    assert_eq!(batch.data(), before);
+    for db in dbs {
+        assert_eq!(db.latest_sequence_number(), 2 * 200 * 51);
+        let updates = db.get_updates_since(0).expect("an iterator");
+        let total: usize = updates.map(|u| u.expect("in order, without a gap").1.len()).sum();
+        assert_eq!(total, 2 * 200 * 51);
+    }
 }

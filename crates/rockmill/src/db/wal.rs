@@ -22,6 +22,8 @@ pub(crate) struct WalWriter {
     pub number: u64,
     /// Encoded bytes of the record being written; kept for its memory.
     buffer: Vec<u8>,
+    /// A group's batches in one; kept for its memory.
+    merged: BatchRep,
     /// Bytes of the file that are not yet durable.
     unsynced: bool,
     /// Records gather in the file's buffer until `flush` (the option `manual_wal_flush`).
@@ -112,6 +114,7 @@ impl WalWriter {
             buffer,
             unsynced: false,
             gathers: kind.gathers,
+            merged: BatchRep::default(),
             failed: false,
             good: 0,
             end: None,
@@ -144,6 +147,19 @@ impl WalWriter {
             self.buffer = Vec::new();
         }
         done.map(|()| n).map_err(|e| self.failure("write", &e))
+    }
+
+    /// The same for what `fill` puts into an empty batch, numbered from `first`.
+    pub fn add_group(&mut self, first: SequenceNumber, fill: impl FnOnce(&mut BatchRep)) -> Result<u64> {
+        let mut merged = std::mem::take(&mut self.merged);
+        merged.clear();
+        fill(&mut merged);
+        merged.set_sequence(first);
+        let done = self.add_batch(&merged);
+        if merged.len_bytes() <= BUFFER_KEEP_BYTES {
+            self.merged = merged;
+        }
+        done
     }
 
     /// Hands what was gathered to the kernel.

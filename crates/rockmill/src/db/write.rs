@@ -54,6 +54,30 @@ struct Slot {
     barrier: bool,
 }
 
+/// The batch of the writer that leads.
+enum Own<'a> {
+    /// The leader's to change.
+    Lent(&'a mut BatchRep),
+    /// A user's, who may be writing it to another database at the same time.
+    Shared(&'a BatchRep),
+}
+
+impl Own<'_> {
+    fn get(&self) -> &BatchRep {
+        match self {
+            Own::Lent(rep) => rep,
+            Own::Shared(rep) => rep,
+        }
+    }
+
+    /// Sets the sequence number where that can be.
+    fn set_sequence(&mut self, first: SequenceNumber) {
+        if let Own::Lent(rep) = self {
+            rep.set_sequence(first);
+        }
+    }
+}
+
 /// Members of a group that insert at the same time.
 struct Group {
     running: AtomicUsize,
@@ -117,6 +141,16 @@ impl Slot {
 }
 
 impl WriteQueue {
+    /// Becomes leader if there is none.
+    fn try_lead(&self) -> Option<Leadership<'_>> {
+        let mut q = self.inner.lock();
+        if q.led {
+            return None;
+        }
+        q.led = true;
+        Some(Leadership { queue: self })
+    }
+
     /// Becomes leader at once, or queues `rep` and waits. `Ok(leadership)` means: lead, with `rep` back in place.
     /// `Err(result)` means: somebody else's group did the work.
     fn join(
@@ -211,13 +245,21 @@ impl DbInner {
         done
     }
 
+    /// Writes a batch that stays its owner's: copied only if it has to wait for a leader.
+    pub fn write_shared(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
+        let free = if self.with_ttl || options.low_pri { None } else { self.queue.try_lead() };
+        let Some(leadership) = free else { return self.write_rep(&mut rep.clone(), options) };
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let result = self.lead_group(Own::Shared(rep), options);
+        drop(leadership);
+        self.tell_waiting();
+        statistics.stop(Histogram::DbWrite, clock, began);
+        result
+    }
+
     fn write_timed(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
-        if options.low_pri && self.controller.is_behind() {
-            if options.no_slowdown {
-                return Err(Error::new(ErrorKind::Incomplete, "low priority write stall: compaction is behind"));
-            }
-            self.controller.delay_low_pri(rep.len_bytes() as u64, &*self.opts.clock);
-        }
+        self.wait_for_compaction(rep, options)?;
         if self.with_ttl {
             let mut stamped = self.stamped(rep)?;
             let done = self.write_stamped(&mut stamped, options);
@@ -227,27 +269,38 @@ impl DbInner {
         self.write_stamped(rep, options)
     }
 
+    /// Slows a write of low priority down.
+    fn wait_for_compaction(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
+        if options.low_pri && self.controller.is_behind() {
+            if options.no_slowdown {
+                return Err(Error::new(ErrorKind::Incomplete, "low priority write stall: compaction is behind"));
+            }
+            self.controller.delay_low_pri(rep.len_bytes() as u64, &*self.opts.clock);
+        }
+        Ok(())
+    }
+
     /// Writes a batch as it is to stand in the WAL.
     fn write_stamped(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
         let leadership = match self.queue.join(self, rep, *options, false) {
             Ok(l) => l,
             Err(done) => return done,
         };
-        let result = self.lead_group(rep, options);
+        let result = self.lead_group(Own::Lent(rep), options);
         drop(leadership);
         self.tell_waiting();
         result
     }
 
-    fn lead_group(&self, own: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+    fn lead_group(&self, mut own: Own<'_>, options: &WriteOptions) -> Result<()> {
         if self.attention.load(Ordering::Acquire) || self.controller.is_delaying() || self.memory_is_short() {
-            self.make_room(options, own.len_bytes() as u64)?;
+            self.make_room(options, own.get().len_bytes() as u64)?;
         }
-        let members = self.queue.gather(*options, own.len_bytes());
+        let members = self.queue.gather(*options, own.get().len_bytes());
         let first = self.last_sequence.load(Ordering::Relaxed) + 1;
-        let mut next = first;
-        own.set_sequence(next);
-        next += u64::from(own.count());
+        own.set_sequence(first);
+        let own = own.get();
+        let mut next = first + u64::from(own.count());
         for m in &members {
             let mut rep = m.rep.lock();
             rep.set_sequence(next);
@@ -256,7 +309,7 @@ impl DbInner {
         }
         let sync = options.sync || members.iter().any(|m| m.options.sync);
         let timer = perf::time(PerfMetric::WriteWalTime);
-        let logged = self.log_group(own, &members, options.disable_wal, sync);
+        let logged = self.log_group(own, first, &members, options.disable_wal, sync);
         drop(timer);
         if let Err(e) = &logged {
             for m in &members {
@@ -316,7 +369,14 @@ impl DbInner {
         }
     }
 
-    fn log_group(&self, own: &BatchRep, members: &[Arc<Slot>], disable_wal: bool, sync: bool) -> Result<()> {
+    fn log_group(
+        &self,
+        own: &BatchRep,
+        first: SequenceNumber,
+        members: &[Arc<Slot>],
+        disable_wal: bool,
+        sync: bool,
+    ) -> Result<()> {
         if disable_wal {
             self.unlogged.store(true, Ordering::Release);
             return Ok(());
@@ -325,14 +385,13 @@ impl DbInner {
         let Some(current) = wal.as_mut() else {
             return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
         };
-        let n = if members.is_empty() {
+        let n = if members.is_empty() && own.sequence() == first {
             current.add_batch(own)?
         } else {
-            let mut merged = own.clone();
-            for m in members {
-                merged.append(&m.rep.lock());
-            }
-            current.add_batch(&merged)?
+            current.add_group(first, |merged| {
+                merged.append(own);
+                members.iter().for_each(|m| merged.append(&m.rep.lock()));
+            })?
         };
         count(&self.stats.wal_bytes, n);
         count(&self.stats.write_groups, 1);
@@ -578,8 +637,7 @@ impl Db {
             }
         }
         drop(cfs);
-        let mut rep = batch.rep.clone();
-        self.inner.write_rep(&mut rep, options)
+        self.inner.write_shared(&batch.rep, options)
     }
 
     /// Hands the records that `manual_wal_flush` keeps in memory to the kernel, so that they survive the process, and
