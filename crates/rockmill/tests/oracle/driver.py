@@ -189,7 +189,7 @@ def new_options(texts):
 
 class Driver:
     def __init__(self):
-        self.db_texts, self.families = [], {}
+        self.db_texts, self.families, self.ttl = [], {}, None
         self.db, self.handles, self.snapshots = None, {}, {}
         self.write_options, self.batch, self.path = WriteOptions(), None, None
 
@@ -198,6 +198,8 @@ class Driver:
         default = self.db_texts + self.families.get("default", [])
         others = {n: new_options(t) for n, t in self.families.items() if n != "default"}
         access = AccessType.read_only() if read_only else AccessType.read_write()
+        if self.ttl is not None:
+            access = AccessType.with_ttl(self.ttl)
         self.db = Rdict(path, new_options(default), column_families=others or None, access_type=access)
         self.handles = {"default": self.db}
         for name in others:
@@ -247,6 +249,8 @@ class Driver:
             self.families.setdefault(args[0], []).append(" ".join(args[1:]))
         elif command == "load":
             Options.load_latest(args[0])  # fails for an option that it does not know
+        elif command == "ttl":
+            self.ttl = int(args[0])
         elif command in ("open", "open_ro"):
             self.open(args[0], command == "open_ro")
         elif command == "wopt":
@@ -274,9 +278,12 @@ class Driver:
             self.handles[args[0]].flush()
         elif command == "flush_wal":
             self.db.flush_wal(True)
-        elif command == "compact":
+        elif command in ("compact", "compact_once"):
             options = CompactOptions()
-            options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+            force = BottommostLevelCompaction.force
+            if command == "compact_once":
+                force = BottommostLevelCompaction.force_optimized
+            options.set_bottommost_level_compaction(force())
             if len(args) > 1:
                 options.set_change_level(True)
                 options.set_target_level(int(args[1]))
