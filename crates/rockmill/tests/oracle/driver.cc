@@ -4,7 +4,8 @@
 //
 //   db OPTIONS             database options, as RocksDB's option strings ("a=1;b=2"); may be repeated
 //   cf NAME OPTIONS        a column family and its options
-//   filter CF [flush]      a compaction filter that does what values say (ByValue); with "flush" a factory's, in flushes too
+//   filter CF [flush]      a compaction filter that does what values say (ByValue); with "flush" a factory's, which
+//                          filters flushes too
 //   ttl SECONDS            what is opened from here on is a DBWithTTL
 //   load PATH              takes all options from the newest OPTIONS file, which must have no unknown ones
 //   options CF             "option NAME=VALUE" for each option of a family, and of its tables; "options db"
@@ -110,8 +111,8 @@ std::string ToHex(const Slice& bytes) {
   return out;
 }
 
-// Decides by the first byte of values and operands: r removes, c makes it "C" and the rest, p purges, s skips to the key
-// in the rest, anything else stays.
+// Decides by the first byte of values and operands: r removes, c makes it "C" and the rest, p purges, s skips to the
+// key in the rest, anything else stays.
 class ByValue : public CompactionFilter {
  public:
   const char* Name() const override { return "ByValue"; }

@@ -1,0 +1,36 @@
+//! Values that live for a time: a cache of web pages, with a column family that keeps its values for ever.
+//!
+//! Run with `cargo run -p rockmill --example ttl`.
+
+use std::time::Duration;
+
+use rockmill::{ColumnFamilyDescriptor, ColumnFamilyTtl, Db, Options, Result};
+
+fn main() -> Result<()> {
+    let path = std::env::temp_dir().join(format!("rockmill-ttl-{}", std::process::id()));
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    let second = Duration::from_secs(1);
+    {
+        let families = [
+            ColumnFamilyDescriptor::new_with_ttl("default", options.clone(), ColumnFamilyTtl::SameAsDb),
+            ColumnFamilyDescriptor::new_with_ttl("addresses", options.clone(), ColumnFamilyTtl::Disabled),
+        ];
+        // Always open such a database this way: behind each value stands the time of its writing.
+        let db = Db::open_cf_descriptors_with_ttl(&options, &path, families, second)?;
+        db.put("page", "<html>")?;
+        if let Some(addresses) = db.cf_handle("addresses") {
+            db.put_cf(&addresses, "page", "https://example.org")?;
+            std::thread::sleep(second * 3);
+            println!("the page is old, and there until a compaction meets it: {}", db.get("page")?.is_some());
+            for family in [&db.default_cf(), &addresses] {
+                db.compact_range_cf(family, None::<&[u8]>, None::<&[u8]>)?;
+            }
+            println!("after a compaction: {}", db.get("page")?.is_some());
+            assert_eq!(db.get("page")?, None);
+            assert_eq!(db.get_cf(&addresses, "page")?.as_deref(), Some(&b"https://example.org"[..]));
+        }
+    }
+    Db::destroy(&options, &path)
+}
