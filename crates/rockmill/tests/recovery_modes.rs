@@ -222,3 +222,28 @@ fn wals_that_an_idle_column_family_outlived_are_not_missed() {
         assert_eq!(db.get("b").unwrap().as_deref(), Some(&b"3"[..]));
     }
 }
+
+/// A WAL of an earlier opening, whose records carry no log number, is not used again for a recyclable one: until that
+/// is written to, its old records would pass for new ones.
+#[test]
+fn old_records_do_not_come_back_in_a_recycled_wal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let mut o = options(RecoveryMode::PointInTime);
+    o.set_avoid_flush_during_recovery(true);
+    let db = Db::open(&o, &path).unwrap();
+    db.put("a", "old").unwrap();
+    drop(db);
+    o.set_recycle_log_file_num(1);
+    let db = Db::open(&o, &path).unwrap();
+    for n in ["newer", "newest"] {
+        db.put("a", n).unwrap();
+        db.flush().unwrap();
+        // The WALs that the flush made obsolete are dealt with after it.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let (_keep, killed) = copy(&path);
+    drop(db);
+    let db = Db::open(&o, &killed).unwrap();
+    assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"newest"[..]));
+}

@@ -217,6 +217,8 @@ pub(crate) struct Wal {
     current: Mutex<Option<WalWriter>>,
     /// Number of `current`.
     number: AtomicU64,
+    /// Number of the first WAL of this opening; 0 before there is one.
+    first: AtomicU64,
     /// Length of `current`, in bytes.
     size: AtomicU64,
     /// The size beyond which the write leader is to look whether all WALs together are too large.
@@ -269,6 +271,7 @@ impl Wal {
 
     /// Makes `fresh` the WAL in use and gives back the one before.
     pub fn begin(&self, current: &mut Option<WalWriter>, fresh: WalWriter) -> Option<WalWriter> {
+        let _ = self.first.compare_exchange(0, fresh.number, Ordering::AcqRel, Ordering::Acquire);
         self.number.store(fresh.number, Ordering::Release);
         self.size.store(fresh.size(), Ordering::Release);
         current.replace(fresh)
@@ -317,9 +320,12 @@ impl Wal {
     }
 
     /// Keeps an obsolete file for reuse if fewer than `limit` are kept.
+    ///
+    /// Only files of this opening are: an earlier one may have written records that carry no log number, and these would
+    /// pass for records of the WAL that takes the file over (RocksDB's `MinLogNumberToRecycle`).
     pub fn keep_for_reuse(&self, number: u64, limit: usize) -> bool {
         let mut recycle = self.recycle.lock();
-        let keep = recycle.len() < limit;
+        let keep = recycle.len() < limit && number >= self.first.load(Ordering::Acquire);
         if keep {
             recycle.push(number);
         }

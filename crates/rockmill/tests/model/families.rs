@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rockmill::merge_operator::StringAppendOperator;
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, ChecksumType, ColumnFamilyDescriptor, CompactionDecision, CompressionType,
-    DataBlockIndexType, Db, Options, WriteBufferManager,
+    DataBlockIndexType, Db, Options, SliceTransform, WriteBufferManager,
 };
 use rockmill_format::comparator::ReverseBytewiseComparator;
 
@@ -103,7 +103,21 @@ pub fn random_options(rng: &mut fastrand::Rng) -> Options {
     if rng.bool() {
         o.set_bottommost_compression_type(one(rng, &[None, Zstd, Lz4]));
     }
+    match rng.u8(0..5) {
+        0 => o.set_prefix_extractor(SliceTransform::create_fixed_prefix(rng.usize(1..6))),
+        1 => o.set_prefix_extractor(SliceTransform::create_capped_prefix(rng.usize(1..25))),
+        _ => {}
+    }
+    if rng.bool() {
+        o.set_memtable_prefix_bloom_ratio(0.1);
+        o.set_memtable_whole_key_filtering(rng.bool());
+    }
+    if rng.u8(0..3) == 0 {
+        // Jobs that only age asks for; everything here is young, but the clock may not stand still.
+        o.set_periodic_compaction_seconds(1);
+    }
     let mut t = BlockBasedOptions::default();
+    t.set_whole_key_filtering(rng.bool());
     t.set_block_size(one(rng, &[256, 1024, 4096, 16384]));
     t.set_block_restart_interval(one(rng, &[1, 2, 16]));
     t.set_index_block_restart_interval(one(rng, &[1, 4]));
@@ -113,6 +127,7 @@ pub fn random_options(rng: &mut fastrand::Rng) -> Options {
     if rng.bool() {
         t.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
         t.set_metadata_block_size(512);
+        t.set_partition_filters(rng.bool());
     }
     if rng.bool() {
         t.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);

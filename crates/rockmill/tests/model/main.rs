@@ -36,6 +36,7 @@ fn check_all(db: &Db, want: &Model, snapshot: Option<&Snapshot<'_>>, what: &str)
         let want = want.sorted(cf);
         let options = || {
             let mut r = ReadOptions::default();
+            r.set_total_order_seek(true);
             if let Some(s) = snapshot {
                 r.set_snapshot(s);
             }
@@ -92,6 +93,12 @@ fn check_random_walk(db: &Db, model: &Model, rng: &mut fastrand::Rng, what: &str
         prefix.truncate(rng.usize(0..8));
         want.retain(|(k, _)| k.starts_with(&prefix));
         options.set_iterate_prefix(prefix);
+    }
+    // In the order of all keys, whatever filters know of prefixes.
+    if rng.bool() {
+        options.set_total_order_seek(true);
+    } else {
+        options.set_auto_prefix_mode(true);
     }
     let mut iter = db.raw_iterator_cf_opt(&handle, options);
     let mut at: Option<usize> = None;
@@ -239,6 +246,18 @@ impl Run {
         }
     }
 
+    /// The keys that share a prefix.
+    fn prefix(&mut self, db: &Db) {
+        let Some(extractor) = &self.options.cf.prefix_extractor else { return };
+        let cf = [0, MERGING][self.rng.usize(0..2)];
+        let from = random_key(&mut self.rng);
+        let Some(prefix) = extractor.prefix(&from) else { return };
+        let mut want = self.model.sorted(cf);
+        want.retain(|(k, _)| *k >= from && extractor.prefix(k) == Some(prefix));
+        let got = pairs(cf, db.prefix_iterator_cf(&db.cf_handle(CFS[cf]).unwrap(), &from));
+        assert_same(&got, &want, &format!("{}: prefix {}", self.what, prefix.escape_ascii()));
+    }
+
     fn multi_get(&mut self, db: &Db) {
         let keys: Vec<_> = (0..self.rng.usize(0..20)).map(|_| random_key(&mut self.rng)).collect();
         let got: Vec<_> = db.multi_get(&keys).into_iter().map(|r| r.unwrap()).collect();
@@ -284,6 +303,7 @@ impl Run {
                 215..=216 => self.secondary(&db, &mut secondary),
                 217 => self.backup(&db),
                 218..=220 => self.ingest(&db),
+                221..=230 => self.prefix(&db),
                 _ => self.write(&db),
             }
         }
