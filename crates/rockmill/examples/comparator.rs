@@ -1,0 +1,44 @@
+//! An order of one's own: version numbers as people count them, 1.9 before 1.10.
+//!
+//! Run with `cargo run -p rockmill --example comparator`.
+
+use std::cmp::Ordering;
+
+use rockmill::{Db, IteratorMode, Options, Result};
+
+/// Numbers between dots as numbers; what is no number, as text behind them. Equal only if the bytes are.
+fn by_version(a: &[u8], b: &[u8]) -> Ordering {
+    let parts = |key: &[u8]| -> Vec<(u64, Vec<u8>)> {
+        let number = |part: &[u8]| std::str::from_utf8(part).ok()?.parse().ok();
+        key.split(|&byte| byte == b'.').map(|part| (number(part).unwrap_or(u64::MAX), part.to_vec())).collect()
+    };
+    parts(a).cmp(&parts(b)).then_with(|| a.cmp(b))
+}
+
+fn main() -> Result<()> {
+    let path = std::env::temp_dir().join(format!("rockmill-comparator-{}", std::process::id()));
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    // The name is stored: give another order another name.
+    options.set_comparator("example.ByVersion", Box::new(by_version));
+    {
+        let db = Db::open(&options, &path)?;
+        for version in ["1.10", "1.9", "2.0", "1.10.1", "1.beta"] {
+            db.put(version, "released")?;
+        }
+        db.flush()?;
+        let mut order = Vec::new();
+        for entry in db.iterator(IteratorMode::Start) {
+            order.push(String::from_utf8_lossy(&entry?.0).into_owned());
+        }
+        println!("{}", order.join(" < "));
+        assert_eq!(order, ["1.9", "1.10", "1.10.1", "1.beta", "2.0"]);
+    }
+
+    // With another order the database does not open.
+    let refused = Db::open(&Options::default(), &path).err().map(|e| e.to_string()).unwrap_or_default();
+    println!("{refused}");
+    assert!(refused.contains("example.ByVersion") && refused.contains("leveldb.BytewiseComparator"));
+    let _ = std::fs::remove_dir_all(&path);
+    Ok(())
+}
