@@ -10,6 +10,7 @@ mod model;
 mod output;
 pub mod plan;
 pub mod resolve;
+pub(crate) mod rewrite;
 pub mod strategy;
 mod tombstones;
 mod unique_id;

@@ -100,6 +100,11 @@ impl Tombstones {
         Self { sources: fragments.map(|fragments| Source { fragments, bounds: None }).collect() }
     }
 
+    /// Whole lists, not cut.
+    pub fn whole(lists: Vec<Arc<FragmentedRangeTombstones>>) -> Self {
+        Self { sources: lists.into_iter().map(|fragments| Source { fragments, bounds: None }).collect() }
+    }
+
     /// Those of one list, not cut.
     #[cfg(test)]
     pub(super) fn of_fragments(fragments: Arc<FragmentedRangeTombstones>) -> Self {

@@ -13,6 +13,7 @@
 //! | `manual.rs` | `flush`, `compact_range` |
 //! | `read.rs`, `iterator.rs`, `prefix_scan.rs` | point lookups, iterators |
 //! | `secondary.rs` | instances that follow another process's database |
+//! | `repair/` | databases out of what is left of them |
 //! | `checkpoint.rs` | checkpoints; deletions held off |
 //! | `properties.rs`, `stats.rs` | what users can ask about the store |
 //!
@@ -46,6 +47,7 @@ mod properties;
 mod range_view;
 mod read;
 mod recovery;
+mod repair;
 mod secondary;
 mod set_options;
 mod snapshot;
@@ -97,6 +99,7 @@ pub use open::DbSummary;
 pub(crate) use options_file::latest_options_file;
 pub use properties::LevelStats;
 pub use read::{DbPinnableSlice, ReadOptions};
+pub use repair::{RepairOptions, RepairReport};
 pub use snapshot::Snapshot;
 pub use stall::StallReason;
 pub use stats::DbCounters;

@@ -808,7 +808,7 @@ fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn lock_error(path: &Path, e: &std::io::Error) -> Error {
+pub(super) fn lock_error(path: &Path, e: &std::io::Error) -> Error {
     let hint = if e.kind() == std::io::ErrorKind::WouldBlock { "the database is open elsewhere: " } else { "" };
     Error::io(format_args!("cannot lock {}: {hint}one process at a time may open it for writing", path.display()), e)
 }
@@ -894,7 +894,7 @@ fn random_bits(salt: u64) -> u64 {
 }
 
 /// A database id in the shape of a UUID (version 4), as RocksDB's IDENTITY holds.
-fn new_db_id(now: u64) -> String {
+pub(super) fn new_db_id(now: u64) -> String {
     let (a, b) = (random_bits(now), random_bits(now ^ 1));
     format!(
         "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",

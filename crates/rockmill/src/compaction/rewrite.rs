@@ -1,0 +1,119 @@
+//! Any tables of a column family into one sorted run, for repair: nothing is resolved, dropped or merged, so nothing
+//! need be known of what is older or newer than what. Only an entry that is there twice is written once.
+
+use std::sync::Arc;
+
+use rockmill_format::ValueType;
+use rockmill_format::edit::FileEntry;
+use rockmill_format::key::{ParsedInternalKey, user_key};
+
+use super::JobContext;
+use super::job::{guarded, sync_dir};
+use super::output::{Created, Outputs, remove_created};
+use super::plan::{OutputPlan, Part, Rules};
+use super::tombstones::Tombstones;
+use crate::error::{Error, Result};
+use crate::iter::InternalIterator;
+use crate::range_del::FragmentedRangeTombstones;
+use crate::rate_limiter::IoPriority;
+
+/// Writes what `entries` gives and these range tombstones as tables that do not overlap (as one table for level 0),
+/// synced together with their directory.
+pub(crate) fn write_run(
+    entries: &mut dyn InternalIterator,
+    tombstones: Vec<Arc<FragmentedRangeTombstones>>,
+    level: usize,
+    ctx: &JobContext,
+) -> Result<Vec<FileEntry>> {
+    let created = Created::default();
+    let done = guarded(|| write(entries, tombstones, level, ctx, &created)).and_then(|files| {
+        sync_dir(ctx, &created)?;
+        Ok(files)
+    });
+    done.inspect_err(|_| remove_created(ctx, &created))
+}
+
+fn write(
+    entries: &mut dyn InternalIterator,
+    tombstones: Vec<Arc<FragmentedRangeTombstones>>,
+    level: usize,
+    ctx: &JobContext,
+    created: &Created,
+) -> Result<Vec<FileEntry>> {
+    let target = ctx.cf.target_file_size_base;
+    let plan = OutputPlan {
+        level,
+        file_size_target: target,
+        file_size_max: target,
+        grandparents: Vec::new(),
+        grandparent_overlap_max: u64::MAX,
+        compression: ctx.cf.compression,
+        io_priority: IoPriority::Low,
+        epoch_number: 0,
+        oldest_ancestor_time: 0,
+    };
+    let rules = Rules::new(ctx.cmp.clone(), Vec::new());
+    let (tombstones, part) = (Tombstones::whole(tombstones), Part::default());
+    let mut outputs = Outputs::new(ctx, &plan, &rules, &tombstones, &part, created);
+
+    // Entries of one user key and sequence number, of which one is written.
+    let mut same = Same::default();
+    entries.seek_to_first();
+    while entries.valid() {
+        let parsed = ParsedInternalKey::parse(entries.key()).map_err(|e| Error::corruption(e.to_string()))?;
+        if !same.takes(&parsed, ctx) {
+            same.write(&mut outputs)?;
+            same.begin(&parsed, entries.key(), ctx);
+        }
+        same.add(&parsed, entries.key(), entries.value());
+        entries.next();
+    }
+    entries.status()?;
+    same.write(&mut outputs)?;
+    outputs.finish()
+}
+
+/// One user key at one sequence number.
+#[derive(Default)]
+struct Same {
+    any: bool,
+    new_user_key: bool,
+    sequence: u64,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    is_merge: bool,
+    /// Nothing was taken yet.
+    fresh: bool,
+}
+
+impl Same {
+    fn takes(&self, next: &ParsedInternalKey<'_>, ctx: &JobContext) -> bool {
+        self.any && self.sequence == next.sequence && ctx.cmp.compare_user(user_key(&self.key), next.user_key).is_eq()
+    }
+
+    fn begin(&mut self, next: &ParsedInternalKey<'_>, ikey: &[u8], ctx: &JobContext) {
+        self.new_user_key = !self.any || ctx.cmp.compare_user(user_key(&self.key), next.user_key).is_ne();
+        self.sequence = next.sequence;
+        self.key.clear();
+        self.key.extend_from_slice(ikey);
+        self.any = true;
+        self.fresh = true;
+    }
+
+    /// Takes an entry in the place of what there is if that is nothing yet, or an operand which a compaction has since
+    /// merged into a value.
+    fn add(&mut self, parsed: &ParsedInternalKey<'_>, ikey: &[u8], value: &[u8]) {
+        let merge = parsed.value_type == ValueType::Merge;
+        if std::mem::take(&mut self.fresh) || (self.is_merge && !merge) {
+            self.key.clear();
+            self.key.extend_from_slice(ikey);
+            self.value.clear();
+            self.value.extend_from_slice(value);
+            self.is_merge = merge;
+        }
+    }
+
+    fn write(&mut self, outputs: &mut Outputs<'_>) -> Result<()> {
+        if self.any { outputs.add(&self.key, &self.value, self.new_user_key) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,180 @@
+//! WALs into tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill_format::SequenceNumber;
+use rockmill_format::batch::BatchRep;
+use rockmill_format::edit::FileEntry;
+use rockmill_format::log::{DamageKind, LogEvent, LogReader};
+use rockmill_io::FileSystem;
+
+use super::super::switch::new_memtable;
+use super::super::write::parts;
+use super::RepairReport;
+use crate::compaction::JobContext;
+use crate::compaction::flush;
+use crate::error::{Error, Result};
+use crate::event_listener::TableFileCreationReason;
+use crate::memtable::MemTable;
+use crate::version::LogSource;
+
+/// A column family that log data goes into.
+pub(super) struct Target {
+    pub context: JobContext,
+    /// Data of WALs below this one is in tables, all of which are sound.
+    pub log_number: u64,
+    pub tables: Vec<FileEntry>,
+    mem: Option<Arc<MemTable>>,
+}
+
+impl Target {
+    pub fn new(context: JobContext, log_number: u64) -> Self {
+        Self { context, log_number, tables: Vec::new(), mem: None }
+    }
+
+    fn mem(&mut self) -> &Arc<MemTable> {
+        let ctx = &self.context;
+        self.mem.get_or_insert_with(|| new_memtable(1, &ctx.cmp, &ctx.cf, None))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let Some(mem) = self.mem.take().filter(|m| !m.is_empty()) else { return Ok(()) };
+        if let Some((entry, _)) = flush::build_l0(&[mem], &self.context, TableFileCreationReason::Recovery)? {
+            self.tables.push(entry);
+        }
+        Ok(())
+    }
+}
+
+/// Puts what the WALs hold into tables of the column families. Damaged records are passed over and counted.
+pub(super) fn convert(
+    fs: &dyn FileSystem,
+    wals: &[(u64, std::path::PathBuf)],
+    targets: &mut BTreeMap<u32, Target>,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let mut next: SequenceNumber = 0;
+    for (number, path) in wals {
+        convert_one(fs, *number, path, targets, &mut next, report)?;
+        report.wals_converted += 1;
+    }
+    targets.values_mut().try_for_each(Target::flush)
+}
+
+/// The column families that updates in these WALs are of.
+pub(super) fn column_families(fs: &dyn FileSystem, wals: &[(u64, std::path::PathBuf)]) -> BTreeSet<u32> {
+    let mut out = BTreeSet::new();
+    for (number, path) in wals {
+        let Ok(file) = fs.open_sequential(path) else { continue };
+        let mut reader = LogReader::new(LogSource(file), *number);
+        let mut record = Vec::new();
+        while let Ok(event) = reader.next_record(&mut record) {
+            match event {
+                LogEvent::End { .. } => break,
+                LogEvent::Damage { .. } => {}
+                LogEvent::Record { .. } => {
+                    if let Ok((_, records)) = rockmill_format::batch::decode(&record) {
+                        out.extend(records.flatten().filter_map(|r| r.column_family()));
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+fn convert_one(
+    fs: &dyn FileSystem,
+    number: u64,
+    path: &Path,
+    targets: &mut BTreeMap<u32, Target>,
+    next: &mut SequenceNumber,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let file = match fs.open_sequential(path) {
+        Ok(file) => file,
+        Err(e) => {
+            report.damaged.push((super::name_of(path), e.to_string()));
+            return Ok(());
+        }
+    };
+    let mut reader = LogReader::new(LogSource(file), number);
+    let mut record = Vec::new();
+    loop {
+        let event = match reader.next_record(&mut record) {
+            Ok(event) => event,
+            Err(e) => {
+                report.damaged.push((super::name_of(path), e.to_string()));
+                return Ok(());
+            }
+        };
+        match event {
+            LogEvent::End { .. } => return Ok(()),
+            LogEvent::Damage { kind: DamageKind::Unsupported, error, .. } => return Err(Error::format(path, &error)),
+            // The end of every log that a crash cut short, or of a recycled one: nothing acknowledged is lost there.
+            LogEvent::Damage { kind: DamageKind::CutTail | DamageKind::OldRecord { .. }, .. } => {}
+            LogEvent::Damage { error, dropped, .. } => {
+                report.wal_bytes_lost += dropped;
+                report.damaged.push((super::name_of(path), error.to_string()));
+            }
+            LogEvent::Record { offset } => {
+                let batch = match BatchRep::from_bytes(std::mem::take(&mut record)) {
+                    Ok(batch) => batch,
+                    Err(e) => {
+                        report.damaged.push((super::name_of(path), format!("record at offset {offset}: {e}")));
+                        continue;
+                    }
+                };
+                // A batch is all or nothing.
+                if let Some(e) = batch.iter().find_map(std::result::Result::err) {
+                    let error = Error::format(path, &e);
+                    if error.kind() == crate::ErrorKind::NotSupported {
+                        return Err(error);
+                    }
+                    report.wal_bytes_lost += batch.len_bytes() as u64;
+                    report.damaged.push((super::name_of(path), format!("record at offset {offset}: {e}")));
+                } else {
+                    apply(&batch, number, targets, next, report)?;
+                }
+                record = batch.into_bytes();
+            }
+        }
+    }
+}
+
+fn apply(
+    batch: &BatchRep,
+    number: u64,
+    targets: &mut BTreeMap<u32, Target>,
+    next: &mut SequenceNumber,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let mut seq = batch.sequence();
+    if seq < *next {
+        // The same numbers once more: a table each, so that no memtable has an entry twice.
+        targets.values_mut().try_for_each(Target::flush)?;
+    }
+    for record in batch.iter() {
+        let record = record.map_err(|e| Error::corruption(e.to_string()))?;
+        let Some((cf, value_type, key, value)) = parts(&record) else { continue };
+        match targets.get_mut(&cf) {
+            Some(target) if target.log_number <= number => {
+                target.mem().add(seq, value_type, key, value);
+                report.wal_entries += 1;
+            }
+            Some(_) => {}
+            None => report.entries_without_column_family += 1,
+        }
+        seq += 1;
+    }
+    *next = (*next).max(seq);
+    report.last_sequence = report.last_sequence.max(seq.saturating_sub(1));
+    for target in targets.values_mut() {
+        if target.mem.as_ref().is_some_and(|m| m.memory_usage() >= target.context.cf.write_buffer_size) {
+            target.flush()?;
+        }
+    }
+    Ok(())
+}

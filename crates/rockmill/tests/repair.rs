@@ -1,0 +1,481 @@
+//! Repair: what is left of a database becomes one again, and RocksDB agrees.
+
+mod oracle;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use oracle::{Script, content};
+use rockmill::{ColumnFamilyDescriptor, Db, ErrorKind, IteratorMode, Options, RepairOptions};
+use rockmill_io::{CrashMode, FileSystem, MemFileSystem};
+
+type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Of each column family.
+type All = BTreeMap<String, Contents>;
+
+fn options(fs: &Arc<dyn FileSystem>) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_file_system(Arc::clone(fs));
+    options.set_write_buffer_size(16 << 10);
+    options.set_target_file_size_base(8 << 10);
+    options.set_max_bytes_for_level_base(32 << 10);
+    options.set_level_zero_file_num_compaction_trigger(3);
+    options
+}
+
+fn posix() -> Arc<dyn FileSystem> {
+    Arc::new(rockmill_io::PosixFileSystem::default())
+}
+
+fn memory() -> (MemFileSystem, Arc<dyn FileSystem>) {
+    let fs = MemFileSystem::new();
+    (fs.clone(), Arc::new(fs))
+}
+
+fn open(options: &Options, path: &Path) -> Db {
+    try_open(options, path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn try_open(options: &Options, path: &Path) -> rockmill::Result<Db> {
+    let families = Db::list_cf(options, path).unwrap_or_else(|_| vec!["default".into(), "other".into()]);
+    Db::open_cf_descriptors(options, path, families.iter().map(|n| ColumnFamilyDescriptor::new(n, options.clone())))
+}
+
+/// Everything, read forwards; and each key by itself.
+fn contents(db: &Db) -> All {
+    let mut out = All::new();
+    for name in db.cf_names() {
+        let cf = db.cf_handle(&name).unwrap();
+        let found: Contents = db
+            .iterator_cf(&cf, IteratorMode::Start)
+            .map(|e| e.unwrap())
+            .map(|(k, v)| (k.into_vec(), v.into_vec()))
+            .collect();
+        for (k, v) in found.iter().step_by(7) {
+            assert_eq!(db.get_cf(&cf, k).unwrap().as_ref(), Some(v), "{name} {}", String::from_utf8_lossy(k));
+        }
+        out.insert(name, found);
+    }
+    out
+}
+
+/// A database with several levels, deletions of both kinds, two column families, and data in the WAL only.
+fn fill(db: &Db, seed: u64, rounds: u32) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let other = db.cf_handle("other").unwrap();
+    for round in 0..rounds {
+        for i in 0..150 {
+            let key = format!("key{:04}", rng.u32(..1500));
+            match rng.u8(..12) {
+                0 => db.delete(&key).unwrap(),
+                1 if i % 3 == 0 => {
+                    db.delete_range_cf(&db.default_cf(), &key, format!("{key}5")).unwrap();
+                }
+                _ => db.put(&key, format!("{round}-{i}-{}", "v".repeat(rng.usize(..100)))).unwrap(),
+            }
+            if i % 5 == 0 {
+                db.put_cf(&other, format!("o{:04}", rng.u32(..400)), format!("{round}-{i}")).unwrap();
+            }
+        }
+        if rng.bool() {
+            db.flush().unwrap();
+        }
+    }
+    db.put("in the WAL", "only").unwrap();
+    db.put_cf(&other, "in the WAL", "only").unwrap();
+}
+
+fn settle(db: &Db) {
+    db.wait_for_background_work().unwrap();
+}
+
+fn files(fs: &dyn FileSystem, dir: &Path, part: &str) -> Vec<PathBuf> {
+    let mut names = fs.list_dir(dir).unwrap_or_default();
+    names.retain(|n| n.contains(part));
+    names.sort();
+    names.iter().map(|n| dir.join(n)).collect()
+}
+
+fn without_manifest(fs: &dyn FileSystem, dir: &Path) {
+    fs.remove(&dir.join("CURRENT")).unwrap();
+    files(fs, dir, "MANIFEST").iter().for_each(|m| fs.remove(m).unwrap());
+}
+
+#[test]
+fn without_a_manifest_everything_comes_back() {
+    for seed in 0..4 {
+        let (_, fs) = memory();
+        let (options, path) = (options(&fs), Path::new("/db"));
+        let db = open(&options, path);
+        fill(&db, seed, 12);
+        settle(&db);
+        let expected = contents(&db);
+        let sequence = db.latest_sequence_number();
+        drop(db);
+        without_manifest(&*fs, path);
+        assert!(
+            try_open(
+                &{
+                    let mut o = options.clone();
+                    o.create_if_missing(false);
+                    o
+                },
+                path
+            )
+            .is_err()
+        );
+        let report = Db::repair(&options, path).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert_eq!(report.column_families, ["default", "other"]);
+        assert!(report.manifest_damage.is_some() && report.damaged.is_empty(), "{report:?}");
+        assert!(report.wal_entries >= 2 && report.tables_kept + report.tables_merged > 2, "{report:?}");
+        assert_eq!(report.last_sequence, sequence);
+        let db = open(&options, path);
+        assert!(contents(&db) == expected, "seed {seed}: {report:?}");
+        // It lives on: newer writes win, compaction changes nothing.
+        db.put("in the WAL", "no more").unwrap();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        let mut expected = expected;
+        expected.get_mut("default").unwrap().insert(b"in the WAL".to_vec(), b"no more".to_vec());
+        assert!(contents(&db) == expected, "seed {seed}, later");
+        // The WALs are kept.
+        assert!(!files(&*fs, &path.join("lost"), ".log").is_empty());
+    }
+}
+
+#[test]
+fn a_sound_database_is_the_same_afterwards_and_keeps_its_levels() {
+    let (_, fs) = memory();
+    let (options, path) = (options(&fs), Path::new("/db"));
+    let db = open(&options, path);
+    fill(&db, 1, 12);
+    settle(&db);
+    let expected = contents(&db);
+    let levels = |db: &Db| -> Vec<usize> { db.level_stats(&db.default_cf()).iter().map(|l| l.files).collect() };
+    let before = levels(&db);
+    drop(db);
+    let report = Db::repair(&options, path).unwrap();
+    assert_eq!((report.manifest_damage.as_ref(), report.tables_merged, report.tables_damaged), (None, 0, 0));
+    let db = open(&options, path);
+    assert!(contents(&db) == expected);
+    let after = levels(&db);
+    assert_eq!(before[1..], after[1..], "deeper levels");
+    drop(db);
+    // A second repair finds nothing to do but the tables themselves.
+    let report = Db::repair(&options, path).unwrap();
+    assert!(report.damaged.is_empty() && report.wal_entries == 0, "{report:?}");
+    assert!(contents(&open(&options, path)) == expected);
+}
+
+#[test]
+fn damaged_and_missing_tables_cost_only_what_was_in_them() {
+    for missing in [false, true] {
+        let (mem, fs) = memory();
+        let (mut options, path) = (options(&fs), Path::new("/db"));
+        options.set_disable_auto_compactions(true);
+        let db = open(&options, path);
+        let mut expected = Contents::new();
+        for table in 0..5 {
+            for i in 0..50 {
+                db.put(format!("t{table}-{i:02}"), format!("{table}")).unwrap();
+                if table != 2 {
+                    expected.insert(format!("t{table}-{i:02}").into_bytes(), format!("{table}").into_bytes());
+                }
+            }
+            db.flush().unwrap();
+        }
+        drop(db);
+        let bad = files(&*fs, path, ".sst")[2].clone();
+        if missing {
+            fs.remove(&bad).unwrap();
+        } else {
+            mem.flip_stored_bit(&bad, 300).unwrap();
+        }
+        let report = Db::repair(&options, path).unwrap();
+        assert_eq!((report.tables_kept, report.tables_merged), (4, 0), "{report:?}");
+        if missing {
+            assert_eq!(report.tables_missing.len(), 1, "{report:?}");
+        } else {
+            assert_eq!((report.tables_damaged, report.tables_missing.len()), (1, 0), "{report:?}");
+            assert_eq!(report.damaged[0].0, bad.file_name().unwrap().to_str().unwrap());
+            assert!(fs.exists(&path.join("lost").join(bad.file_name().unwrap())).unwrap());
+        }
+        let db = open(&options, path);
+        assert!(contents(&db)["default"] == expected);
+    }
+}
+
+/// A flipped bit anywhere in the MANIFEST, or the MANIFEST cut anywhere: everything comes back.
+#[test]
+fn whatever_is_left_of_the_manifest_nothing_is_lost() {
+    let (mem, fs) = memory();
+    let (options, path) = (options(&fs), Path::new("/db"));
+    let db = open(&options, path);
+    fill(&db, 3, 8);
+    settle(&db);
+    let expected = contents(&db);
+    drop(db);
+    let manifest = files(&*fs, path, "MANIFEST").pop().unwrap();
+    let size = fs.file_size(&manifest).unwrap();
+    for at in (0..size).step_by(size as usize / 25) {
+        for cut in [false, true] {
+            let image = mem.crash_image(CrashMode::KeepAll);
+            if cut {
+                FileSystem::truncate(&image, &manifest, at).unwrap();
+            } else {
+                image.flip_stored_bit(&manifest, at * 8 + 1).unwrap();
+            }
+            let shared: Arc<dyn FileSystem> = Arc::new(image.clone());
+            let mut options = options.clone();
+            options.set_file_system(shared);
+            let what = format!("at {at} of {size}, {}", if cut { "cut" } else { "flipped" });
+            let report = Db::repair(&options, path).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(contents(&open(&options, path)) == expected, "{what}: {report:?}");
+        }
+    }
+}
+
+#[test]
+fn damaged_logs_lose_only_the_damaged_records() {
+    let (mem, fs) = memory();
+    let (mut options, path) = (options(&fs), Path::new("/db"));
+    options.set_write_buffer_size(1 << 20);
+    let db = open(&options, path);
+    db.put("first", "1").unwrap();
+    db.put("hit", "x".repeat(5000)).unwrap();
+    // The rest of a damaged block is passed over.
+    db.put("long", "y".repeat(40_000)).unwrap();
+    db.put("last", "1").unwrap();
+    drop(db);
+    let wal = files(&*fs, path, ".log").pop().unwrap();
+    mem.flip_stored_bit(&wal, 3000 * 8).unwrap();
+    let report = Db::repair(&options, path).unwrap();
+    assert!(report.wal_bytes_lost >= 5000 && !report.damaged.is_empty(), "{report:?}");
+    let found = contents(&open(&options, path));
+    assert!(found["default"].contains_key(&b"first"[..]) && found["default"].contains_key(&b"last"[..]));
+    assert!(!found["default"].contains_key(&b"hit"[..]));
+}
+
+#[test]
+fn power_cuts_and_failures_in_a_repair_are_repaired_again() {
+    for lost_manifest in [false, true] {
+        let (mem, fs) = memory();
+        let (mut o, path) = (options(&fs), Path::new("/db"));
+        o.set_target_file_size_base(64 << 10);
+        let db = open(&o, path);
+        fill(&db, 5, 4);
+        settle(&db);
+        let expected = contents(&db);
+        drop(db);
+        if lost_manifest {
+            without_manifest(&*fs, path);
+        }
+        let start = mem.crash_image(CrashMode::KeepAll);
+        let with = |fs: &MemFileSystem| {
+            let mut o = o.clone();
+            o.set_file_system(Arc::new(fs.clone()));
+            o
+        };
+        let check = |what: &str, image: &MemFileSystem| {
+            let o = with(image);
+            let report = Db::repair(&o, path).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(contents(&open(&o, path)) == expected, "{what}: {report:?}");
+        };
+        let run = start.crash_image(CrashMode::KeepAll);
+        run.start_recording();
+        let before = run.calls();
+        Db::repair(&with(&run), path).unwrap();
+        let calls = run.calls() - before;
+        let mut replay = run.replay().unwrap();
+        let points = replay.points();
+        let step = points / 40 + 1;
+        for point in (0..replay.points()).filter(|p| p % step == 0 || p + 30 > points) {
+            replay.advance_to(point);
+            for mode in [CrashMode::SyncedOnly, CrashMode::KeepAll, CrashMode::Random(point as u64)] {
+                check(
+                    &format!("manifest lost: {lost_manifest}, power cut at {point}, {mode:?}"),
+                    &replay.crash_image(mode),
+                );
+            }
+        }
+        for at in (0..calls).step_by(calls as usize / 30 + 1) {
+            let image = start.crash_image(CrashMode::KeepAll);
+            image.fail_after(at, 5);
+            let failed = Db::repair(&with(&image), path);
+            image.clear_fault();
+            assert!(failed.is_err(), "call {at} of {calls}");
+            check(&format!("manifest lost: {lost_manifest}, from call {at} all failed"), &image);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_repaired_is_refused_and_left_alone() {
+    let (_, fs) = memory();
+    let (options, path) = (options(&fs), Path::new("/db"));
+    assert_eq!(Db::repair(&options, path).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    fs.create_dir(path, true).unwrap();
+    assert_eq!(Db::repair(&options, path).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let db = open(&options, path);
+    db.put("k", "v").unwrap();
+    let e = Db::repair(&options, path).unwrap_err();
+    assert!(e.to_string().contains("open elsewhere"), "{e}");
+    drop(db);
+    fs.write_all(&path.join("000999.blob"), b"values").unwrap();
+    let names = fs.list_dir(path).unwrap();
+    let e = Db::repair(&options, path).unwrap_err();
+    assert!(e.kind() == ErrorKind::NotSupported && e.to_string().contains("blob"), "{e}");
+    assert_eq!(fs.list_dir(path).unwrap(), names, "nothing was changed");
+    fs.remove(&path.join("000999.blob")).unwrap();
+    Db::repair(&options, path).unwrap();
+    assert_eq!(open(&options, path).get("k").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn column_families_keep_their_order_of_keys() {
+    use rockmill_format::comparator::{Comparator, ReverseBytewiseComparator};
+    #[derive(Debug)]
+    struct ByLength;
+    impl Comparator for ByLength {
+        fn name(&self) -> &str {
+            "ByLength"
+        }
+        fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+            (a.len(), a).cmp(&(b.len(), b))
+        }
+        fn find_shortest_separator(&self, _: &mut Vec<u8>, _: &[u8]) {}
+        fn find_short_successor(&self, _: &mut Vec<u8>) {}
+    }
+    let (_, fs) = memory();
+    let (base, path) = (options(&fs), Path::new("/db"));
+    let descriptors = || {
+        let (mut reverse, mut length) = (base.clone(), base.clone());
+        reverse.set_comparator(Arc::new(ReverseBytewiseComparator));
+        length.set_comparator(Arc::new(ByLength));
+        [
+            ColumnFamilyDescriptor::new("default", base.clone()),
+            ColumnFamilyDescriptor::new("reverse", reverse),
+            ColumnFamilyDescriptor::new("length", length),
+        ]
+    };
+    let db = Db::open_cf_descriptors(&base, path, descriptors()).unwrap();
+    for (i, name) in ["default", "reverse", "length"].into_iter().enumerate() {
+        let cf = db.cf_handle(name).unwrap();
+        for n in 0..300 {
+            db.put_cf(&cf, n.to_string(), format!("{name}{n}")).unwrap();
+            if n == 200 && i > 0 {
+                db.flush_cf(&cf).unwrap();
+            }
+        }
+    }
+    let expected = contents(&db);
+    drop(db);
+    without_manifest(&*fs, path);
+    let names = fs.list_dir(path).unwrap();
+    let e = Db::repair(&base, path).unwrap_err();
+    assert!(e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("ByLength"), "{e}");
+    assert_eq!(fs.list_dir(path).unwrap(), names, "nothing was changed");
+    let mut how = RepairOptions::default();
+    how.add_column_family(descriptors().into_iter().next_back().unwrap());
+    let report = Db::repair_with(&base, path, &how).unwrap();
+    assert_eq!(report.column_families.len(), 3, "{report:?}");
+    let db = Db::open_cf_descriptors(&base, path, descriptors()).unwrap();
+    assert!(contents(&db) == expected);
+}
+
+/// What RocksDB has to say of a database that Rockmill repaired.
+fn rocksdb_dump(test: &str, driver: &oracle::Driver, path: &Path, family: &str) -> Option<Contents> {
+    let mut script = Script::new();
+    script.line("cf other ").open(path);
+    if driver.peer != oracle::Peer::Wheel {
+        script.line("verify");
+    }
+    script.line(format!("dump {family}")).line("close");
+    Some(driver.answer(test, &script)?.entries().into_iter().collect())
+}
+
+#[test]
+fn rocksdb_opens_what_was_repaired() {
+    let test = "rocksdb_opens_what_was_repaired";
+    for driver in oracle::Peer::all(test) {
+        for seed in 10..13 {
+            let dir = tempfile::tempdir().unwrap();
+            let (options, path) = (options(&posix()), dir.path());
+            let db = open(&options, path);
+            fill(&db, seed, 10);
+            if seed % 2 == 0 {
+                settle(&db);
+            }
+            let expected = contents(&db);
+            drop(db);
+            without_manifest(&*posix(), path);
+            let report = Db::repair(&options, path).unwrap();
+            for family in ["default", "other"] {
+                let Some(found) = rocksdb_dump(test, &driver, path, family) else { continue };
+                assert!(found == expected[family], "seed {seed}, {family}, {:?}: {report:?}", driver.peer);
+            }
+            assert!(contents(&open(&options, path)) == expected, "and back");
+        }
+    }
+}
+
+/// Databases of RocksDB that lost their MANIFEST, repaired by Rockmill and by RocksDB.
+#[test]
+fn databases_of_rocksdb_are_repaired_as_rocksdb_repairs_them() {
+    let test = "databases_of_rocksdb_are_repaired";
+    for driver in oracle::Peer::all(test) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let mut rng = fastrand::Rng::with_seed(77);
+        let mut script = Script::new();
+        script.line("cf default write_buffer_size=65536;target_file_size_base=16384;max_bytes_for_level_base=65536");
+        script.line("cf other ").open(&path);
+        // `ldb repair` knows column families from tables alone.
+        script.put("other", "o", "first").line("flush other");
+        for i in 0..3000 {
+            let key = format!("key{:04}", rng.u32(..1500));
+            if i % 11 == 0 {
+                script.hex("del", "default", &[key.as_bytes()]);
+            } else {
+                script.put("default", &key, format!("{i}-{}", "v".repeat(rng.usize(..60))));
+            }
+            if i % 700 == 699 {
+                script.line("flush default");
+            }
+            if i % 9 == 0 {
+                script.put("other", format!("o{i}"), i.to_string());
+            }
+        }
+        script.line("wait").line("dump default").line("close");
+        let Some(answer) = driver.answer(test, &script) else { continue };
+        let expected: Contents = answer.entries().into_iter().collect();
+        let theirs = dir.path().join("theirs");
+        oracle::copy_dir(&path, &theirs);
+        for dir in [&path, &theirs] {
+            without_manifest(&*posix(), dir);
+        }
+        let report = Db::repair(&options(&posix()), &path).unwrap();
+        assert!(report.damaged.is_empty() && report.column_families == ["default", "other"], "{report:?}");
+        let db = open(&options(&posix()), &path);
+        assert!(contents(&db)["default"] == expected, "{:?}: {report:?}", driver.peer);
+        assert_eq!(contents(&db)["other"].len(), 335);
+        drop(db);
+        assert!(rocksdb_dump(test, &driver, &path, "default").is_none_or(|found| found == expected));
+        // The same by `ldb repair`, as far as it goes: what it brings back is what we bring back.
+        let ldb = need!(test, oracle::tool("ldb"));
+        if let Err(e) = oracle::run_tool(&ldb, &["repair", &format!("--db={}", theirs.display())]) {
+            println!("ldb repair: {e}");
+            continue;
+        }
+        let found: Contents = content::ldb_scan(&ldb, &theirs, "default").unwrap().into_iter().collect();
+        if found != expected {
+            let wrong = expected.iter().filter(|(k, v)| found.get(*k) != Some(v)).count();
+            println!("ldb repair brings back {wrong} of {} keys wrong", expected.len());
+        }
+        // And our repair of what RocksDB repaired changes nothing in it.
+        Db::repair(&options(&posix()), &theirs).unwrap();
+        assert!(contents(&open(&options(&posix()), &theirs))["default"] == found);
+    }
+}
