@@ -48,6 +48,7 @@ fn write(
         grandparents: Vec::new(),
         grandparent_overlap_max: u64::MAX,
         compression: ctx.cf.compression,
+        compression_opts: ctx.cf.compression_opts.clone(),
         io_priority: IoPriority::Low,
         epoch_number: 0,
         oldest_ancestor_time: 0,

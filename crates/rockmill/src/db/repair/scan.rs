@@ -76,8 +76,14 @@ pub(super) fn open(
     largest_seqno: Option<u64>,
 ) -> Result<Arc<TableReader>> {
     let file = fs.open_random(path, false).map_err(|e| Error::io(path.display(), &e))?;
-    let options =
-        TableOpenOptions { path: path.to_owned(), cmp: cmp.clone(), cache: None, largest_seqno, statistics: None };
+    let options = TableOpenOptions {
+        path: path.to_owned(),
+        cmp: cmp.clone(),
+        cache: None,
+        largest_seqno,
+        statistics: None,
+        prefix_extractor: None,
+    };
     TableReader::open(file, options)
 }
 
