@@ -352,8 +352,8 @@ fn column_families_keep_their_order_of_keys() {
     let (base, path) = (options(&fs), Path::new("/db"));
     let descriptors = || {
         let (mut reverse, mut length) = (base.clone(), base.clone());
-        reverse.set_comparator(Arc::new(ReverseBytewiseComparator));
-        length.set_comparator(Arc::new(ByLength));
+        reverse.set_comparator_object(Arc::new(ReverseBytewiseComparator));
+        length.set_comparator_object(Arc::new(ByLength));
         [
             ColumnFamilyDescriptor::new("default", base.clone()),
             ColumnFamilyDescriptor::new("reverse", reverse),
