@@ -1,6 +1,6 @@
 //! A file system that counts what goes through it, for statistics.
 
-use crate::fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use crate::fs::{AccessPattern, FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 use std::io;
 use std::ops::Sub;
 use std::path::Path;
@@ -57,6 +57,8 @@ counters! {
     writes,
     /// Bytes appended.
     write_bytes,
+    /// Times that write-back was started before a sync asked for it.
+    write_backs,
     /// Syncs of files.
     syncs,
     /// Syncs of directories.
@@ -74,6 +76,7 @@ impl IoCounts {
             + self.reads
             + self.prefetches
             + self.writes
+            + self.write_backs
             + self.syncs
             + self.dir_syncs
             + self.closes
@@ -114,7 +117,7 @@ impl CountingFileSystem {
     }
 
     fn writer(&self, inner: Box<dyn WritableFile>) -> Box<dyn WritableFile> {
-        Box::new(CountingWritableFile { inner, counters: Arc::clone(&self.counters), writes: 0 })
+        Box::new(CountingWritableFile { inner, counters: Arc::clone(&self.counters), writes: 0, write_backs: 0 })
     }
 }
 
@@ -224,6 +227,10 @@ impl RandomAccessFile for CountingRandomAccessFile {
         self.inner.prefetch(offset, len);
     }
 
+    fn advise(&self, pattern: AccessPattern) {
+        self.inner.advise(pattern);
+    }
+
     fn is_direct(&self) -> bool {
         self.inner.is_direct()
     }
@@ -258,6 +265,7 @@ struct CountingWritableFile {
     counters: Arc<Counters>,
     /// Kernel writes of `inner` that were counted.
     writes: u64,
+    write_backs: u64,
 }
 
 impl CountingWritableFile {
@@ -266,6 +274,11 @@ impl CountingWritableFile {
         if writes != self.writes {
             add(&self.counters.writes, writes - self.writes);
             self.writes = writes;
+        }
+        let write_backs = self.inner.write_backs();
+        if write_backs != self.write_backs {
+            add(&self.counters.write_backs, write_backs - self.write_backs);
+            self.write_backs = write_backs;
         }
     }
 }
@@ -315,5 +328,9 @@ impl WritableFile for CountingWritableFile {
 
     fn kernel_writes(&self) -> u64 {
         self.inner.kernel_writes()
+    }
+
+    fn write_backs(&self) -> u64 {
+        self.inner.write_backs()
     }
 }

@@ -16,6 +16,8 @@ pub struct WriteOptions {
     pub buffer_size: usize,
     /// Ask the kernel to start writing back every so many bytes (`bytes_per_sync`); 0 off. Buffered files only.
     pub bytes_per_sync: u64,
+    /// With `bytes_per_sync`: wait for the write-back started before rather than let dirty data gather.
+    pub strict_bytes_per_sync: bool,
     /// Space to reserve ahead in steps of this many bytes (`fallocate`, size kept); 0 off.
     pub preallocate: u64,
 }
@@ -93,6 +95,15 @@ fn unsupported(operation: &'static str, path: &Path) -> io::Error {
 /// Held lock; dropping it releases.
 pub trait FileLock: Send + Sync + Debug {}
 
+/// How a file will be read, told to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessPattern {
+    /// As the kernel thinks best, with its own read-ahead.
+    Normal,
+    /// Here and there: what is asked for and no more.
+    Random,
+}
+
 /// Reads at any offset, from any thread.
 pub trait RandomAccessFile: Send + Sync + Debug {
     /// Fills `buf` from `offset`; short only at the end of the file. Any alignment is allowed; a direct file bounces
@@ -102,6 +113,8 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     fn size(&self) -> u64;
     /// Tells the kernel that this range will be read soon. May do nothing.
     fn prefetch(&self, offset: u64, len: u64);
+    /// Tells the kernel how the file will be read; a new one is taken to be read at random. May do nothing.
+    fn advise(&self, _pattern: AccessPattern) {}
     /// True when reads bypass the page cache.
     fn is_direct(&self) -> bool;
     /// The descriptor, for engines that submit their own reads; `None` for files that have none.
@@ -139,6 +152,10 @@ pub trait WritableFile: Send + Debug {
     fn close(&mut self) -> io::Result<()>;
     /// Bytes appended so far.
     fn len(&self) -> u64;
+    /// Times that write-back was started so far (`bytes_per_sync`), for statistics.
+    fn write_backs(&self) -> u64 {
+        0
+    }
     /// Writes made to the kernel so far, for statistics.
     fn kernel_writes(&self) -> u64 {
         0

@@ -14,7 +14,7 @@ pub mod posix;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counting::{CountingFileSystem, IoCounts};
-pub use fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+pub use fs::{AccessPattern, FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 pub use mem::{CrashMode, MemFileSystem};
 pub use op::{Fault, Op, OpKind};
 pub use posix::{LocalTime, PosixFileSystem, local_time, thread_id};

@@ -452,6 +452,10 @@ impl WritableFile for LimitedFile {
     fn kernel_writes(&self) -> u64 {
         self.inner.kernel_writes()
     }
+
+    fn write_backs(&self) -> u64 {
+        self.inner.write_backs()
+    }
 }
 
 #[cfg(test)]

@@ -132,6 +132,7 @@ impl<'a> SstFileWriter<'a> {
             direct: db.use_direct_io_for_flush_and_compaction,
             buffer_size: db.writable_file_max_buffer_size,
             bytes_per_sync: db.bytes_per_sync,
+            strict_bytes_per_sync: db.strict_bytes_per_sync,
             preallocate: 0,
         };
         let file = fs.create(path, how).map_err(|e| failed(&e))?;

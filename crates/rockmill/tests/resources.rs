@@ -5,10 +5,14 @@ mod oracle;
 
 #[path = "resources/compression.rs"]
 mod compression;
+#[path = "resources/files.rs"]
+mod files;
 #[path = "resources/memory.rs"]
 mod limits;
 #[path = "resources/rate.rs"]
 mod rate;
+#[path = "resources/watch.rs"]
+mod watch;
 
 use std::path::Path;
 use std::sync::Arc;

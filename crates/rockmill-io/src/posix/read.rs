@@ -3,7 +3,7 @@
 use super::sys::{self, Advice};
 use crate::aligned::{ALIGNMENT, AlignedBuf};
 use crate::error::path_error;
-use crate::fs::{RandomAccessFile, SequentialFile};
+use crate::fs::{AccessPattern, RandomAccessFile, SequentialFile};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -149,6 +149,16 @@ impl RandomAccessFile for PosixRandomAccessFile {
     fn prefetch(&self, offset: u64, len: u64) {
         if !self.is_direct() && len > 0 {
             sys::advise(&self.file, offset, len, Advice::WillNeed);
+        }
+    }
+
+    fn advise(&self, pattern: AccessPattern) {
+        if !self.is_direct() {
+            let advice = match pattern {
+                AccessPattern::Normal => Advice::Normal,
+                AccessPattern::Random => Advice::Random,
+            };
+            sys::advise(&self.file, 0, 0, advice);
         }
     }
 

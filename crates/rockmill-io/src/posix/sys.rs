@@ -19,6 +19,7 @@ fn offset(n: u64) -> libc::off_t {
 /// Access pattern told to the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Advice {
+    Normal,
     Random,
     Sequential,
     WillNeed,
@@ -27,6 +28,7 @@ pub(super) enum Advice {
 /// posix_fadvise. Only a hint: a failure is of no consequence.
 pub(super) fn advise(file: &File, start: u64, len: u64, advice: Advice) {
     let advice = match advice {
+        Advice::Normal => libc::POSIX_FADV_NORMAL,
         Advice::Random => libc::POSIX_FADV_RANDOM,
         Advice::Sequential => libc::POSIX_FADV_SEQUENTIAL,
         Advice::WillNeed => libc::POSIX_FADV_WILLNEED,
@@ -37,9 +39,17 @@ pub(super) fn advise(file: &File, start: u64, len: u64, advice: Advice) {
 
 /// Starts write-back of a range without waiting for it.
 pub(super) fn start_writeback(file: &File, start: u64, len: u64) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WRITE;
     // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    let result =
-        unsafe { libc::sync_file_range(file.as_raw_fd(), offset(start), offset(len), libc::SYNC_FILE_RANGE_WRITE) };
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset(start), offset(len), flags) };
+    check(result).map(drop)
+}
+
+/// Waits for write-back of a range that was started.
+pub(super) fn await_writeback(file: &File, start: u64, len: u64) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset(start), offset(len), flags) };
     check(result).map(drop)
 }
 

@@ -22,7 +22,9 @@ pub(super) struct Output {
     file: Option<File>,
     path: PathBuf,
     bytes_per_sync: u64,
+    strict: bool,
     writeback_to: u64,
+    write_backs: u64,
     preallocate: u64,
     preallocated_to: u64,
     /// True when there may be bytes or blocks behind the end that closing must cut.
@@ -35,7 +37,9 @@ impl Output {
             file: Some(file),
             path,
             bytes_per_sync: options.bytes_per_sync,
+            strict: options.strict_bytes_per_sync,
             writeback_to: 0,
+            write_backs: 0,
             preallocate: options.preallocate,
             preallocated_to: 0,
             has_tail: recycled,
@@ -82,8 +86,13 @@ impl Output {
         if to < self.writeback_to.saturating_add(self.bytes_per_sync) {
             return Ok(());
         }
-        match sys::start_writeback(self.file()?, self.writeback_to, to - self.writeback_to) {
-            Ok(()) => self.writeback_to = to,
+        let started = self.strict.then_some(self.writeback_to).filter(|&started| started > 0);
+        let waited = started.map_or(Ok(()), |started| sys::await_writeback(self.file()?, 0, started));
+        match waited.and_then(|()| sys::start_writeback(self.file()?, self.writeback_to, to - self.writeback_to)) {
+            Ok(()) => {
+                self.writeback_to = to;
+                self.write_backs += 1;
+            }
             // This file system has no such call; it is only a hint.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP)) => {
                 self.bytes_per_sync = 0;
@@ -91,6 +100,10 @@ impl Output {
             Err(e) => return Err(self.error("start write-back of", e)),
         }
         Ok(())
+    }
+
+    pub(super) fn write_backs(&self) -> u64 {
+        self.write_backs
     }
 
     pub(super) fn sync_data(&self) -> io::Result<()> {
@@ -272,5 +285,9 @@ impl WritableFile for BufferedWriter {
 
     fn kernel_writes(&self) -> u64 {
         self.writes
+    }
+
+    fn write_backs(&self) -> u64 {
+        self.out.write_backs()
     }
 }

@@ -272,6 +272,7 @@ fn open_table(
         direct: ctx.db.use_direct_io_for_flush_and_compaction,
         buffer_size: chunk.unwrap_or(buffer_size),
         bytes_per_sync: ctx.db.bytes_per_sync,
+        strict_bytes_per_sync: ctx.db.strict_bytes_per_sync,
         preallocate,
     };
     // Noted before it exists: whatever happens, the file will be looked for.

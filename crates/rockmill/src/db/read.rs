@@ -303,7 +303,10 @@ impl DbInner {
     ) -> Result<R> {
         let open = f.table.load();
         match open.as_ref() {
-            Some(t) => use_it(t),
+            Some(t) => {
+                f.touch();
+                use_it(t)
+            }
             None => use_it(&*self.tables_of(cf).table(self, f)?),
         }
     }

@@ -250,6 +250,7 @@ impl DbInner {
         let live = self.live();
         let options = FileWriteOptions {
             bytes_per_sync: live.wal_bytes_per_sync,
+            strict_bytes_per_sync: live.strict_bytes_per_sync,
             buffer_size: live.writable_file_max_buffer_size,
             ..FileWriteOptions::default()
         };

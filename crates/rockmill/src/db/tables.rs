@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use rockmill_format::{InternalKeyComparator, SliceTransform, filename};
+use rockmill_io::AccessPattern;
 
 use super::DbInner;
 use super::column_family::CfData;
@@ -13,7 +15,7 @@ use crate::compaction::TableSource;
 use crate::error::{Error, Result};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
-use crate::table::{BlockCache, TableOpenOptions, TableReader};
+use crate::table::{AutoReadahead, BlockCache, TableOpenOptions, TableReader};
 use crate::version::{FileMeta, TableNumbers};
 
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
@@ -26,6 +28,7 @@ pub(crate) struct TableSettings {
     prefix_extractor: Option<SliceTransform>,
     /// `None` where there is no merge operator: any table will do.
     operator: Option<ExpectedOperator>,
+    auto_readahead: AutoReadahead,
 }
 
 /// Opens tables of one column family.
@@ -45,7 +48,10 @@ impl TableSettings {
     #[inline]
     pub fn table(&self, db: &DbInner, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
         match file.table.load_full() {
-            Some(t) => Ok(t),
+            Some(t) => {
+                file.touch();
+                Ok(t)
+            }
             None => db.open_and_keep(file, self),
         }
     }
@@ -87,8 +93,11 @@ impl DbInner {
             statistics: self.opts.statistics.clone(),
             prefix_extractor: settings.prefix_extractor.clone(),
         };
+        if !self.opts.advise_random_on_open {
+            f.advise(AccessPattern::Normal);
+        }
         let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
-        let table = TableReader::open_as(f, options, cache_id)?;
+        let table = TableReader::open_as(f, options, cache_id, settings.auto_readahead)?;
         if let Some(operator) = &settings.operator {
             operator.check(&table).map_err(|e| e.context(self.table_path(file.number()).display()))?;
         }
@@ -99,7 +108,8 @@ impl DbInner {
     pub fn tables_of(&self, cf: &CfData) -> TableSettings {
         let prefix_extractor = cf.options.load().prefix_extractor.clone();
         let operator = cf.merge_operator.clone().map(|o| ExpectedOperator::new(&cf.name, o));
-        TableSettings { cmp: cf.cmp.clone(), cache: self.cache_of(cf), prefix_extractor, operator }
+        let auto_readahead = AutoReadahead::new(&cf.options.load().table);
+        TableSettings { cmp: cf.cmp.clone(), cache: self.cache_of(cf), prefix_extractor, operator, auto_readahead }
     }
 
     #[cold]
@@ -120,14 +130,25 @@ impl DbInner {
         Ok(table)
     }
 
-    /// Closes the oldest of the open tables where there are more than `max_open_files` allows.
+    /// Closes tables where more are open than `max_open_files` allows: of those that were not used since they were last
+    /// looked at, the oldest.
     pub fn close_tables_above_limit(&self, open: &mut VecDeque<Weak<FileMeta>>) {
         let Ok(max) = usize::try_from(self.live().max_open_files) else { return };
         let limit = max.saturating_sub(RESERVED_FILES).max(1);
+        if open.len() > limit {
+            // Files that are gone, and those that another call closed.
+            open.retain(|w| w.upgrade().is_some_and(|f| f.table.load().is_some()));
+        }
+        let mut chances = open.len();
         while open.len() > limit {
-            // Readers that hold the table go on with it; the file closes when the last of them is done.
-            if let Some(old) = open.pop_front().and_then(|w| w.upgrade()) {
-                old.table.store(None);
+            let Some(oldest) = open.pop_front() else { return };
+            let Some(file) = oldest.upgrade() else { continue };
+            if chances > 0 && file.used.swap(false, Ordering::Relaxed) {
+                chances -= 1;
+                open.push_back(oldest);
+            } else {
+                // Readers that hold the table go on with it; the file closes when the last of them is done.
+                file.table.store(None);
             }
         }
     }

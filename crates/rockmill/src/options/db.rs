@@ -49,6 +49,11 @@ declare_options! {
     use_direct_io_for_flush_and_compaction: bool = false, fixed, set_use_direct_io_for_flush_and_compaction;
     /// Start write-back of tables every so many bytes; 0 off.
     bytes_per_sync: u64 = 0, mutable, set_bytes_per_sync;
+    /// With `bytes_per_sync` or `wal_bytes_per_sync`: wait for the write-back that was started before rather than let
+    /// unwritten data gather.
+    strict_bytes_per_sync: bool = false, mutable, set_strict_bytes_per_sync;
+    /// Tell the kernel that tables are read here and there, so that it reads nothing ahead by itself.
+    advise_random_on_open: bool = true, fixed, set_advise_random_on_open;
     /// Start write-back of the WAL every so many bytes; 0 off.
     wal_bytes_per_sync: u64 = 0, mutable, set_wal_bytes_per_sync;
     /// Bytes that a compaction reads at once from each input; 0 reads block by block.

@@ -60,6 +60,12 @@ declare_options! {
     data_block_index_type: DataBlockIndexType = DataBlockIndexType::BinarySearch, mutable;
     /// Entries per bucket of the data block hash index.
     data_block_hash_table_util_ratio: f64 = 0.75, mutable;
+    /// Bytes that an iterator reads ahead at first once it reads in sequence; doubled with each such read.
+    initial_auto_readahead_size: usize = 8 << 10, mutable;
+    /// Bytes that an iterator reads ahead at most; 0 never.
+    max_auto_readahead_size: usize = 256 << 10, mutable;
+    /// Reads in sequence after which reading ahead begins.
+    num_file_reads_for_auto_readahead: u64 = 2, mutable;
     /// RocksDB's options that a file had, with values that do nothing here: written back, so that RocksDB finds them.
     carried: Carried = Carried::new(), hidden;
     /// Where uncompressed blocks are kept; `None` gives each database 32 MiB of its own.
@@ -149,6 +155,21 @@ impl BlockBasedOptions {
     /// Entries per bucket of the data block hash index.
     pub fn set_data_block_hash_ratio(&mut self, ratio: f64) {
         self.data_block_hash_table_util_ratio = ratio;
+    }
+
+    /// Bytes that an iterator reads ahead at first, once it reads in sequence.
+    pub fn set_initial_auto_readahead_size(&mut self, size: usize) {
+        self.initial_auto_readahead_size = size;
+    }
+
+    /// Bytes that an iterator reads ahead at most; 0 never.
+    pub fn set_max_auto_readahead_size(&mut self, size: usize) {
+        self.max_auto_readahead_size = size;
+    }
+
+    /// Reads in sequence after which reading ahead begins.
+    pub fn set_num_file_reads_for_auto_readahead(&mut self, reads: u64) {
+        self.num_file_reads_for_auto_readahead = reads;
     }
 
     /// Shares a cache.

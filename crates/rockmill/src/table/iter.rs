@@ -46,7 +46,8 @@ pub struct TableIter<S> {
 
 impl TableIter<Cached> {
     pub(super) fn cached(table: Arc<TableReader>, ro: TableReadOptions) -> Self {
-        Self::new(table, Cached::new(ro))
+        let source = Cached::new(&table, ro);
+        Self::new(table, source)
     }
 }
 
@@ -314,63 +315,68 @@ pub struct Cached {
     window: Window,
     current: Current,
     scratch: Vec<u8>,
-    /// Where the block before ended, to know sequential access.
-    last_end: u64,
-    /// Reads of the file in sequence.
-    sequential: u32,
+    /// Where the block before began and ended, to know access in sequence; the same large number before the first.
+    last: (u64, u64),
+    /// Reads of the file in sequence, in this direction.
+    sequential: u64,
+    backward: bool,
     /// Bytes that the next automatic read-ahead takes.
     auto_readahead: usize,
 }
 
-/// Sequential reads after which read-ahead begins, its first size and its largest, in bytes (RocksDB's defaults).
-const AUTO_READAHEAD_READS: u32 = 2;
-const AUTO_READAHEAD_INITIAL: usize = 8 << 10;
-const AUTO_READAHEAD_MAX: usize = 256 << 10;
-
 impl Cached {
-    fn new(ro: TableReadOptions) -> Self {
+    fn new(table: &TableReader, ro: TableReadOptions) -> Self {
         Self {
             ro,
             window: Window::default(),
             current: Current::None,
             scratch: Vec::new(),
-            last_end: u64::MAX,
+            last: (u64::MAX, u64::MAX),
             sequential: 0,
-            auto_readahead: AUTO_READAHEAD_INITIAL,
+            backward: false,
+            auto_readahead: table.auto_readahead.initial,
         }
     }
 
-    /// How many bytes to read from a block that is neither in the cache nor in the window; counts the read.
-    fn read_len(&mut self, table: &TableReader, handle: BlockHandle, block_len: usize, in_sequence: bool) -> usize {
-        if in_sequence {
+    /// What to read for a block that is neither in the cache nor in the window, from an offset so many bytes: itself,
+    /// and what comes behind it in the direction of a scan. Counts the read.
+    fn read_range(&mut self, table: &TableReader, handle: BlockHandle, block_len: usize) -> (u64, usize) {
+        let (start, end) = self.last;
+        let (forward, backward) = (handle.offset == end, handle.end() == start);
+        if (forward || backward) && (self.sequential <= 1 || self.backward == backward) {
             self.sequential += 1;
         } else {
             self.sequential = 1;
-            self.auto_readahead = AUTO_READAHEAD_INITIAL;
+            self.auto_readahead = table.auto_readahead.initial;
         }
+        self.backward = backward;
         let ahead = if self.ro.readahead > 0 {
-            // An explicit size is for scans: it counts from the first block on, but not for steps backward.
-            if in_sequence || self.last_end == u64::MAX { self.ro.readahead } else { 0 }
-        } else if self.sequential > AUTO_READAHEAD_READS {
-            let ahead = self.auto_readahead;
-            self.auto_readahead = (ahead * 2).min(AUTO_READAHEAD_MAX);
+            // An explicit size is for scans: it counts from the first block on.
+            if forward || backward || start == u64::MAX { self.ro.readahead } else { 0 }
+        } else if self.sequential > table.auto_readahead.reads {
+            let ahead = self.auto_readahead.min(table.auto_readahead.max);
+            self.auto_readahead = ahead.saturating_mul(2);
             ahead
         } else {
             0
         };
+        if backward {
+            // Data blocks stand at the file's beginning.
+            let len = block_len.max(ahead.min(usize::try_from(handle.end()).unwrap_or(usize::MAX)));
+            return (handle.end() - len as u64, len);
+        }
         let rest = table.data_end().saturating_sub(handle.offset);
-        block_len.max(ahead.min(usize::try_from(rest).unwrap_or(usize::MAX)))
+        (handle.offset, block_len.max(ahead.min(usize::try_from(rest).unwrap_or(usize::MAX))))
     }
 }
 
 impl Source for Cached {
     fn load(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
-        let in_sequence = handle.offset == self.last_end;
         if let Some((cache, id)) = &table.cache
             && let Some(block) = cache.get(*id, handle.offset)
         {
             table.count_hit(&block);
-            self.last_end = handle.end();
+            self.last = (handle.offset, handle.end());
             let layout = block.layout();
             self.current = Current::Shared(block);
             return Ok(layout);
@@ -391,7 +397,7 @@ impl Source for Cached {
                 place
             }
             None => {
-                let len = self.read_len(table, handle, block_len, in_sequence);
+                let (from, len) = self.read_range(table, handle, block_len);
                 if len == block_len
                     && let Some((cache, id)) = fill
                 {
@@ -401,18 +407,19 @@ impl Source for Cached {
                     table.statistics().stop_now(Histogram::ReadBlockGetMicros, began);
                     table.count_add(&block);
                     cache.insert(*id, handle.offset, Arc::clone(&block))?;
-                    self.last_end = handle.end();
+                    self.last = (handle.offset, handle.end());
                     let layout = block.layout();
                     self.current = Current::Shared(block);
                     return Ok(layout);
                 }
                 self.current = Current::None;
-                self.window.fill(table, handle.offset, len, Histogram::FileReadDbIteratorMicros)?;
+                self.window.fill(table, from, len, Histogram::FileReadDbIteratorMicros)?;
                 table.statistics().add(Ticker::PrefetchBytes, (len - block_len) as u64);
-                0..block_len
+                let at = (handle.offset - from) as usize;
+                at..at + block_len
             }
         };
-        self.last_end = handle.end();
+        self.last = (handle.offset, handle.end());
         let raw = &self.window.bytes[place.clone()];
         let dictionary = table.blocks.dictionary.as_ref();
         let stored = table.blocks.decode(handle, raw, self.ro.verify_checksums, dictionary, &mut self.scratch)?;

@@ -22,4 +22,5 @@ pub use cache::{BlockCache, Cache, CacheStats, CachedBlock, LruCacheOptions};
 pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
 pub use iter::{CompactionIter, TableIter};
 pub use open::properties_of;
+pub(crate) use reader::AutoReadahead;
 pub use reader::{TableOpenOptions, TableReadOptions, TableReader};

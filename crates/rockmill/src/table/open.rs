@@ -28,7 +28,7 @@ use super::block_file::{BlockFile, Stored, read_exact};
 use super::filter::{Filter, FilterKeys};
 use super::index::TableIndex;
 use super::names;
-use super::reader::{TableOpenOptions, TableReader};
+use super::reader::{AutoReadahead, TableOpenOptions, TableReader};
 use crate::error::{Error, Result};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
@@ -156,6 +156,7 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         index_handle,
         metaindex,
         global_seqno,
+        auto_readahead: AutoReadahead::default(),
     })
 }
 

@@ -23,6 +23,7 @@ use super::open;
 use crate::error::{Error, ErrorKind, Result};
 use crate::get::{GetContext, GetState, ValueSource};
 use crate::iter::InternalIterator;
+use crate::options::BlockBasedOptions;
 use crate::perf::{self, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
 use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
@@ -43,6 +44,33 @@ pub struct TableReadOptions {
 impl Default for TableReadOptions {
     fn default() -> Self {
         Self { verify_checksums: true, fill_cache: true, readahead: 0, cache_only: false }
+    }
+}
+
+/// When iterators begin to read ahead by themselves, and how much.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AutoReadahead {
+    /// Reads in sequence before.
+    pub reads: u64,
+    /// Bytes at first, doubled with each read.
+    pub initial: usize,
+    /// Bytes at most.
+    pub max: usize,
+}
+
+impl AutoReadahead {
+    pub fn new(options: &BlockBasedOptions) -> Self {
+        Self {
+            reads: options.num_file_reads_for_auto_readahead,
+            initial: options.initial_auto_readahead_size,
+            max: options.max_auto_readahead_size,
+        }
+    }
+}
+
+impl Default for AutoReadahead {
+    fn default() -> Self {
+        Self::new(&BlockBasedOptions::default())
     }
 }
 
@@ -79,6 +107,7 @@ pub struct TableReader {
     pub(super) index_handle: BlockHandle,
     pub(super) metaindex: Vec<(String, BlockHandle)>,
     pub(super) global_seqno: Option<SequenceNumber>,
+    pub(super) auto_readahead: AutoReadahead,
 }
 
 impl std::fmt::Debug for TableReader {
@@ -106,8 +135,10 @@ impl TableReader {
         file: Arc<dyn RandomAccessFile>,
         options: TableOpenOptions,
         cache_id: Option<u64>,
+        auto_readahead: AutoReadahead,
     ) -> Result<Arc<Self>> {
         let mut table = open::open(file, options)?;
+        table.auto_readahead = auto_readahead;
         if let Some(((_, id), given)) = table.cache.as_mut().zip(cache_id) {
             *id = given;
         }

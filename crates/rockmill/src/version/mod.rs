@@ -73,6 +73,8 @@ pub struct FileMeta {
     pub settled: AtomicBool,
     /// The open table, if it is open; the table cache sets and clears it.
     pub table: ArcSwapOption<TableReader>,
+    /// The table was used since the table cache last looked at it.
+    pub used: AtomicBool,
     /// Its number in the block cache, once it was open; so that a file opened again finds its blocks.
     pub cache_id: OnceLock<u64>,
     /// What the table's properties say, once it was opened.
@@ -90,9 +92,18 @@ impl FileMeta {
             obsolete: AtomicBool::new(false),
             settled: AtomicBool::new(false),
             table: ArcSwapOption::empty(),
+            used: AtomicBool::new(false),
             cache_id: OnceLock::new(),
             numbers: OnceLock::new(),
             purge,
+        }
+    }
+
+    /// Notes that the table is used. Read first: after the first use it hardly ever changes.
+    #[inline]
+    pub fn touch(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
         }
     }
 

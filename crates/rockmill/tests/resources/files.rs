@@ -1,0 +1,306 @@
+//! How files are opened, read and written, and how many are open.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::{BlockBasedOptions, Cache, Db, Direction, IteratorMode, Options, ReadOptions};
+use rockmill_io::{AccessPattern, CountingFileSystem, FileSystem, PosixFileSystem};
+
+use super::watch::WatchedFileSystem;
+use super::{fill, key, memory, noise, options, table_bytes, tables};
+
+fn watched() -> (Arc<WatchedFileSystem>, Options) {
+    let fs = WatchedFileSystem::new(memory());
+    let o = options(&(Arc::clone(&fs) as Arc<dyn FileSystem>));
+    (fs, o)
+}
+
+/// Without a block cache, so that every block read is a read of the file.
+fn uncached(o: &mut Options, change: impl FnOnce(&mut BlockBasedOptions)) {
+    let mut table = BlockBasedOptions::default();
+    table.disable_cache();
+    change(&mut table);
+    o.set_block_based_table_factory(&table);
+}
+
+#[test]
+fn direct_io_is_chosen_for_reads_and_for_writes() {
+    for (reads, writes) in [(false, false), (true, false), (false, true)] {
+        let (fs, mut o) = watched();
+        o.set_use_direct_reads(reads);
+        o.set_use_direct_io_for_flush_and_compaction(writes);
+        o.set_bytes_per_sync(12345);
+        o.set_strict_bytes_per_sync(true);
+        o.set_writable_file_max_buffer_size(77_000);
+        o.set_advise_random_on_open(reads);
+        let db = Db::open(&o, "/db").unwrap();
+        for _ in 0..2 {
+            fill(&db, 0..100, 1000);
+            db.flush().unwrap();
+        }
+        assert_eq!(db.get(key(7)).unwrap(), Some(noise(7, 1000)));
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        assert_eq!(db.get(key(7)).unwrap(), Some(noise(7, 1000)));
+        let opened = fs.seen.opened_direct.lock().unwrap();
+        assert!(opened.len() >= 3 && opened.iter().all(|&d| d == reads), "{opened:?}");
+        let created = fs.seen.created.lock().unwrap();
+        assert_eq!(created.len(), 3);
+        for c in created.iter() {
+            assert_eq!((c.direct, c.bytes_per_sync, c.strict_bytes_per_sync), (writes, 12345, true));
+            assert_eq!(c.buffer_size, 77_000);
+        }
+        let advised = fs.seen.advised.lock().unwrap();
+        assert_eq!(advised.contains(&AccessPattern::Normal), !reads, "a table is taken to be read at random");
+    }
+}
+
+/// Names of the tables of `dir` that this process has open, with the flags of the descriptors.
+fn open_tables(dir: &Path) -> Vec<u32> {
+    let mut flags = Vec::new();
+    for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let Ok(to) = fs::read_link(entry.path()) else { continue };
+        if to.starts_with(dir) && to.extension().is_some_and(|e| e == "sst") {
+            let info = Path::new("/proc/self/fdinfo").join(entry.file_name());
+            let text = fs::read_to_string(info).unwrap();
+            let octal = text.lines().find_map(|l| l.strip_prefix("flags:")).unwrap().trim();
+            flags.push(u32::from_str_radix(octal, 8).unwrap());
+        }
+    }
+    flags
+}
+
+#[test]
+fn the_kernel_sees_direct_reads_and_a_file_system_without_them_still_works() {
+    const O_DIRECT: u32 = 0o40000;
+    let mut places = vec![tempfile::tempdir().unwrap()];
+    places.extend(tempfile::tempdir_in("/dev/shm"));
+    for (i, place) in places.iter().enumerate() {
+        let dir = place.path().canonicalize().unwrap();
+        for direct in [false, true] {
+            let mut o = Options::default();
+            o.create_if_missing(true);
+            o.set_use_direct_reads(direct);
+            o.set_use_direct_io_for_flush_and_compaction(direct);
+            let db = Db::open(&o, &dir).unwrap();
+            for _ in 0..2 {
+                fill(&db, 0..300, 1000);
+                db.flush().unwrap();
+            }
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+            assert!((0..300).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 1000))));
+            let flags = open_tables(&dir);
+            assert!(!flags.is_empty());
+            if i == 0 && direct && !flags.iter().all(|f| f & O_DIRECT != 0) {
+                println!("skipped: {} is on a file system without direct I/O", dir.display());
+            }
+            assert!(direct || flags.iter().all(|f| f & O_DIRECT == 0));
+        }
+    }
+}
+
+#[test]
+fn write_back_is_started_as_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    for (bytes_per_sync, strict) in [(0, false), (256 << 10, false), (256 << 10, true)] {
+        let fs = Arc::new(CountingFileSystem::new(Arc::new(PosixFileSystem::default())));
+        let mut o = options(&(Arc::clone(&fs) as Arc<dyn FileSystem>));
+        o.set_bytes_per_sync(bytes_per_sync);
+        o.set_strict_bytes_per_sync(strict);
+        o.set_writable_file_max_buffer_size(64 << 10);
+        let db = Db::open(&o, dir.path().join(format!("{bytes_per_sync}{strict}"))).unwrap();
+        fill(&db, 0..4000, 1000);
+        db.flush().unwrap();
+        let started = fs.counts().write_backs;
+        // 4 MB, of which the last is left to the sync.
+        assert!(if bytes_per_sync == 0 { started == 0 } else { (8..=14).contains(&started) }, "{started}");
+    }
+}
+
+#[test]
+fn compactions_read_as_much_at_once_as_they_are_told() {
+    for readahead in [0, 16 << 10, 1 << 20] {
+        let (fs, mut o) = watched();
+        o.set_compaction_readahead_size(readahead);
+        let db = Db::open(&o, "/db").unwrap();
+        for _ in 0..2 {
+            fill(&db, 0..500, 1000);
+            db.flush().unwrap();
+        }
+        assert_eq!(db.get(key(7)).unwrap(), Some(noise(7, 1000))); // opens one table
+        fs.seen.take_reads();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        let reads = fs.seen.take_reads();
+        let largest = reads.iter().map(|r| r.1).max().unwrap();
+        match readahead {
+            0 => assert!(reads.len() > 200, "{}", reads.len()),
+            16_384 => assert!((62..90).contains(&reads.len()) && largest <= 20_000, "{} {largest}", reads.len()),
+            _ => assert!(reads.len() <= 10 && largest > 400_000, "{} {largest}", reads.len()),
+        }
+    }
+}
+
+#[test]
+fn iterators_read_ahead_in_both_directions() {
+    let (fs, mut o) = watched();
+    uncached(&mut o, |_| {});
+    let db = Db::open(&o, "/db").unwrap();
+    fill(&db, 0..2000, 1000);
+    db.flush().unwrap();
+    let scan = |read: ReadOptions, mode: IteratorMode<'_>| {
+        db.get(key(0)).unwrap(); // opens the table
+        fs.seen.take_reads();
+        assert_eq!(db.iterator_opt(mode, read).map(Result::unwrap).count(), 2000);
+        fs.seen.take_reads()
+    };
+    for mode in [IteratorMode::Start, IteratorMode::End] {
+        let what = format!("{mode:?}");
+        let reads = scan(ReadOptions::default(), mode);
+        let lens: Vec<usize> = reads.iter().map(|r| r.1).collect();
+        // 2 MB: two single blocks, then from 8 KiB up to 256 KiB.
+        assert!(reads.len() < 20, "{what}: {lens:?}");
+        let most = *lens.iter().max().unwrap();
+        assert!(lens[0] < 8192 && lens[1] < 8192 && (250 << 10..=256 << 10).contains(&most), "{what}: {lens:?}");
+        let bytes: usize = lens.iter().sum();
+        assert!(bytes < 2_100_000, "{what}: {bytes} bytes");
+    }
+    let mut explicit = ReadOptions::default();
+    explicit.set_readahead_size(512 << 10);
+    assert!(scan(explicit.clone(), IteratorMode::Start).len() <= 6);
+    assert!(scan(explicit, IteratorMode::End).len() <= 7);
+    // A step back and forth is no scan.
+    let mut it = db.raw_iterator();
+    it.seek(key(1000));
+    fs.seen.take_reads();
+    for _ in 0..10 {
+        (0..8).for_each(|_| it.next());
+        (0..8).for_each(|_| it.prev());
+    }
+    assert!(fs.seen.take_reads().iter().all(|r| r.1 <= 16 << 10), "read-ahead where there is no sequence");
+    drop(db);
+
+    // Off, and of other sizes.
+    uncached(&mut o, |t| t.set_max_auto_readahead_size(0));
+    let db = Db::open(&o, "/db").unwrap();
+    db.get(key(0)).unwrap();
+    fs.seen.take_reads();
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 2000);
+    assert!(fs.seen.take_reads().len() > 400);
+    drop(db);
+    uncached(&mut o, |t| {
+        t.set_num_file_reads_for_auto_readahead(5);
+        t.set_initial_auto_readahead_size(64 << 10);
+        t.set_max_auto_readahead_size(64 << 10);
+    });
+    let db = Db::open(&o, "/db").unwrap();
+    db.get(key(0)).unwrap();
+    fs.seen.take_reads();
+    assert_eq!(db.iterator(IteratorMode::From(&key(0), Direction::Forward)).count(), 2000);
+    let lens: Vec<usize> = fs.seen.take_reads().iter().map(|r| r.1).collect();
+    assert!(lens[..5].iter().all(|&l| l < 8192) && lens[5] == 64 << 10 && lens[6] > 60 << 10, "{lens:?}");
+}
+
+#[test]
+fn reads_fill_the_cache_and_check_blocks_unless_told_not_to() {
+    let fs = memory();
+    let cache = Cache::new_lru_cache(8 << 20);
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&cache);
+    let mut o = options(&fs);
+    o.set_block_based_table_factory(&table);
+    let db = Db::open(&o, "/db").unwrap();
+    fill(&db, 0..1000, 1000);
+    db.flush().unwrap();
+    let mut past = ReadOptions::default();
+    past.fill_cache(false);
+    assert_eq!(db.get_opt(key(1), &past).unwrap(), Some(noise(1, 1000)));
+    assert_eq!(db.iterator_opt(IteratorMode::Start, past.clone()).count(), 1000);
+    assert_eq!(cache.get_usage(), 0);
+    assert_eq!(db.get(key(1)).unwrap(), Some(noise(1, 1000)));
+    assert!((4096..8192).contains(&cache.get_usage()), "{}", cache.get_usage());
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 1000);
+    assert!(cache.get_usage() > 1_000_000);
+    drop(db);
+
+    // One bit of a value.
+    let (name, size) = tables(&*fs, Path::new("/db")).remove(0);
+    let path = Path::new("/db").join(name);
+    let mut bytes = fs.read_to_vec(&path).unwrap();
+    assert_eq!(bytes.len() as u64, size);
+    bytes[500] ^= 1;
+    fs.write_all(&path, &bytes).unwrap();
+    let db = Db::open(&o, "/db").unwrap();
+    let e = db.get(key(0)).unwrap_err().to_string();
+    assert!(e.contains("checksum"), "{e}");
+    let mut unchecked = ReadOptions::default();
+    unchecked.set_verify_checksums(false);
+    unchecked.fill_cache(false);
+    let value = db.get_opt(key(0), &unchecked).unwrap().unwrap();
+    let differ = value.iter().zip(noise(0, 1000)).filter(|(a, b)| **a != *b).count();
+    assert_eq!(differ, 1);
+    assert!(db.iterator_opt(IteratorMode::Start, unchecked).all(|e| e.is_ok()));
+    assert!(db.iterator(IteratorMode::Start).any(|e| e.is_err()));
+}
+
+#[test]
+fn open_tables_stay_within_their_bound() {
+    let (fs, mut o) = watched();
+    o.set_max_open_files(15); // ten of them for others
+    o.set_target_file_size_base(64 << 10);
+    o.set_num_levels(3);
+    let cache = Cache::new_lru_cache(64 << 20);
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&cache);
+    o.set_block_based_table_factory(&table);
+    let db = Db::open(&o, "/db").unwrap();
+    for part in 0..4 {
+        (part..2000).step_by(4).for_each(|n| fill(&db, n..n + 1, 1000));
+        db.flush().unwrap();
+    }
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    let count = tables(&*fs, Path::new("/db")).len();
+    assert!(count >= 20, "{count} tables");
+    for n in (0..2000).chain(0..2000) {
+        assert_eq!(db.get(key(n * 7 % 2000)).unwrap(), Some(noise(n * 7 % 2000, 1000)));
+        // The new one is open before the oldest is closed.
+        assert!(fs.seen.open().0 <= 5, "{} tables are open", fs.seen.open().0);
+    }
+    let most = fs.seen.open().1;
+    assert!(most <= 6 + 4, "{most} tables were open at once: the bound, and what the compaction held");
+    // A table in constant use stays open while others come and go.
+    db.get(key(0)).unwrap();
+    let before = fs.seen.opened_direct.lock().unwrap().len();
+    for n in (100..2000).step_by(50) {
+        db.get(key(n)).unwrap();
+        db.get(key(0)).unwrap();
+    }
+    let opened = fs.seen.opened_direct.lock().unwrap().len() - before;
+    assert!((20..=count + 1).contains(&opened), "{opened} opens of {count} tables");
+    // A table that was closed meanwhile still has its blocks in the cache.
+    fs.seen.take_reads();
+    for n in 0..2000 {
+        db.get(key(n)).unwrap();
+    }
+    let reads = fs.seen.take_reads();
+    let blocks = reads.iter().filter(|r| r.1 < 6000 && r.1 > 4000).count();
+    assert_eq!(blocks, 0, "data blocks were read again");
+    // Iterators hold the table they stand in, one of a level.
+    let iterators: Vec<_> = (0..3).map(|_| db.iterator(IteratorMode::Start)).collect();
+    for mut it in iterators {
+        assert_eq!(it.by_ref().count(), 2000);
+        assert!(fs.seen.open().0 <= 5 + 3, "{}", fs.seen.open().0);
+    }
+    // Dropped files do not count any more.
+    fill(&db, 0..2000, 1000);
+    db.flush().unwrap();
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 2000);
+    assert!(fs.seen.open().0 <= 5, "{}", fs.seen.open().0);
+    assert!(table_bytes(&*fs, Path::new("/db")) > 2_000_000);
+    // Changed while it is open.
+    db.set_db_options(&[("max_open_files", "11")]).unwrap();
+    assert!(fs.seen.open().0 <= 1, "{}", fs.seen.open().0);
+    db.set_db_options(&[("max_open_files", "-1")]).unwrap();
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 2000);
+    assert!(fs.seen.open().0 >= 20, "{}", fs.seen.open().0);
+}

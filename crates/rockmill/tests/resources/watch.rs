@@ -1,0 +1,150 @@
+//! A file system that remembers how tables were opened, read and written, and how many are open.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rockmill_io::{AccessPattern, FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Tables opened for reads: were they to be direct?
+    pub opened_direct: Mutex<Vec<bool>>,
+    /// Tables created, with how.
+    pub created: Mutex<Vec<WriteOptions>>,
+    /// Reads of tables: offset and length.
+    pub reads: Mutex<Vec<(u64, usize)>>,
+    pub advised: Mutex<Vec<AccessPattern>>,
+    open: AtomicUsize,
+    open_max: AtomicUsize,
+}
+
+impl Seen {
+    /// Table files open now, and at most.
+    pub fn open(&self) -> (usize, usize) {
+        (self.open.load(Ordering::SeqCst), self.open_max.load(Ordering::SeqCst))
+    }
+
+    /// The reads since the last call.
+    pub fn take_reads(&self) -> Vec<(u64, usize)> {
+        std::mem::take(&mut self.reads.lock().unwrap())
+    }
+}
+
+#[derive(Debug)]
+pub struct WatchedFileSystem {
+    inner: Arc<dyn FileSystem>,
+    pub seen: Arc<Seen>,
+}
+
+impl WatchedFileSystem {
+    pub fn new(inner: Arc<dyn FileSystem>) -> Arc<Self> {
+        Arc::new(Self { inner, seen: Arc::default() })
+    }
+}
+
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "sst")
+}
+
+#[derive(Debug)]
+struct WatchedTable {
+    inner: Arc<dyn RandomAccessFile>,
+    seen: Arc<Seen>,
+}
+
+impl Drop for WatchedTable {
+    fn drop(&mut self) {
+        self.seen.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl RandomAccessFile for WatchedTable {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.seen.reads.lock().unwrap().push((offset, buf.len()));
+        self.inner.read_at(offset, buf)
+    }
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn prefetch(&self, offset: u64, len: u64) {
+        self.inner.prefetch(offset, len);
+    }
+    fn advise(&self, pattern: AccessPattern) {
+        self.seen.advised.lock().unwrap().push(pattern);
+        self.inner.advise(pattern);
+    }
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+}
+
+impl FileSystem for WatchedFileSystem {
+    fn open_random(&self, path: &Path, direct: bool) -> io::Result<Arc<dyn RandomAccessFile>> {
+        let inner = self.inner.open_random(path, direct)?;
+        if !is_table(path) {
+            return Ok(inner);
+        }
+        let seen = Arc::clone(&self.seen);
+        seen.opened_direct.lock().unwrap().push(direct);
+        let open = seen.open.fetch_add(1, Ordering::SeqCst) + 1;
+        seen.open_max.fetch_max(open, Ordering::SeqCst);
+        Ok(Arc::new(WatchedTable { inner, seen }))
+    }
+    fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
+        if is_table(path) {
+            self.seen.created.lock().unwrap().push(options);
+        }
+        self.inner.create(path, options)
+    }
+    fn open_sequential(&self, path: &Path) -> io::Result<Box<dyn SequentialFile>> {
+        self.inner.open_sequential(path)
+    }
+    fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
+        self.inner.reuse(old, new, options)
+    }
+    fn list_dir(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.inner.list_dir(path)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.inner.exists(path)
+    }
+    fn file_size(&self, path: &Path) -> io::Result<u64> {
+        self.inner.file_size(path)
+    }
+    fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
+        self.inner.modified_seconds(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove_dir(path)
+    }
+    fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()> {
+        self.inner.create_dir(path, parents)
+    }
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.hard_link(from, to)
+    }
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.inner.truncate(path, len)
+    }
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.inner.sync_file(path)
+    }
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.sync_dir(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
+        self.inner.lock(path)
+    }
+    fn free_space(&self, path: &Path) -> io::Result<u64> {
+        self.inner.free_space(path)
+    }
+}
