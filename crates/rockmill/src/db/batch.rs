@@ -17,26 +17,24 @@ pub struct WriteBatch {
 }
 
 /// Gets the updates of a batch in their order, without column families (`rocksdb::WriteBatchIterator`).
-#[allow(unused_variables)]
 pub trait WriteBatchIterator {
     /// `key` was set to `value`.
     fn put(&mut self, key: &[u8], value: &[u8]);
     /// `key` was deleted.
     fn delete(&mut self, key: &[u8]);
     /// An operand was added to `key`.
-    fn merge(&mut self, key: &[u8], value: &[u8]) {}
+    fn merge(&mut self, _key: &[u8], _value: &[u8]) {}
     /// `key`, put at most once, was deleted.
     fn single_delete(&mut self, key: &[u8]) {
         self.delete(key);
     }
     /// Every key in `[begin, end)` was deleted.
-    fn delete_range(&mut self, begin: &[u8], end: &[u8]) {}
+    fn delete_range(&mut self, _begin: &[u8], _end: &[u8]) {}
     /// Bytes for the WAL only.
-    fn log_data(&mut self, data: &[u8]) {}
+    fn log_data(&mut self, _data: &[u8]) {}
 }
 
 /// Gets the updates of a batch in their order, with the ids of column families (`rocksdb::WriteBatchIteratorCf`).
-#[allow(unused_variables)]
 pub trait WriteBatchIteratorCf {
     /// `key` was set to `value`.
     fn put_cf(&mut self, cf_id: u32, key: &[u8], value: &[u8]);
@@ -49,9 +47,9 @@ pub trait WriteBatchIteratorCf {
         self.delete_cf(cf_id, key);
     }
     /// Every key in `[begin, end)` was deleted.
-    fn delete_range_cf(&mut self, cf_id: u32, begin: &[u8], end: &[u8]) {}
+    fn delete_range_cf(&mut self, _cf_id: u32, _begin: &[u8], _end: &[u8]) {}
     /// Bytes for the WAL only.
-    fn log_data(&mut self, data: &[u8]) {}
+    fn log_data(&mut self, _data: &[u8]) {}
 }
 
 impl WriteBatch {

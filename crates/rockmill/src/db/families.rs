@@ -1,0 +1,132 @@
+//! Creating and dropping column families of an open database.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::edit::VersionEdit;
+
+use super::open::{check_cf_options, new_cf_state};
+use super::{CfMap, ColumnFamily, DEFAULT_COLUMN_FAMILY_NAME, Db, DbInner, State};
+use crate::error::{Error, Result};
+use crate::info_log::log_info;
+use crate::options::Options;
+use crate::version::Version;
+
+impl Db {
+    /// Creates a column family. With an I/O error that names an OPTIONS file the family is there: only that file is
+    /// missing.
+    pub fn create_cf(&self, name: impl AsRef<str>, options: &Options) -> Result<ColumnFamily> {
+        if self.inner.with_ttl {
+            return self.create_cf_with_ttl(name, options, std::time::Duration::ZERO);
+        }
+        self.create_wrapped_cf(name.as_ref(), options)
+    }
+
+    /// Creates a column family. In a database with a time to live, its options know of the times.
+    pub(super) fn create_wrapped_cf(&self, name: &str, options: &Options) -> Result<ColumnFamily> {
+        let db = &*self.inner;
+        db.check_writable()?;
+        let mut options = options.cf.clone();
+        options.reserve_last_level = db.opts.allow_ingest_behind;
+        check_cf_options(name, &options)?;
+        let turn = db.options_turn.lock();
+        let alone = db.lead_alone();
+        let mut manifest = db.manifest.lock();
+        let id = {
+            let mut state = db.state.lock();
+            if state.cfs.values().any(|c| c.cf.name == name) {
+                return Err(Error::invalid_argument(format!("column family {name:?} already exists")));
+            }
+            state.max_column_family += 1;
+            state.max_column_family
+        };
+        let wal = db.wal.number();
+        let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
+        let version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
+        db.append_to_manifest(
+            &mut manifest,
+            &mut [VersionEdit {
+                column_family: id,
+                column_family_add: Some(name.to_owned()),
+                comparator: Some(cmp.user_comparator().name().to_owned()),
+                log_number: Some(wal),
+                max_column_family: Some(id),
+                ..VersionEdit::default()
+            }],
+        )?;
+        let c = new_cf_state(
+            id,
+            name.to_owned(),
+            options,
+            cmp,
+            version,
+            wal,
+            (db.write_buffers.as_ref(), db.opts.statistics.as_ref()),
+        );
+        let handle = ColumnFamily { data: Arc::clone(&c.cf) };
+        let mut state = db.state.lock();
+        state.cfs.insert(id, c);
+        db.publish_cfs(&state);
+        drop(state);
+        drop(manifest);
+        drop(alone);
+        db.write_options_file(&turn)?;
+        Ok(handle)
+    }
+
+    /// Drops a column family by name; errors about an OPTIONS file as in [`Self::create_cf`]. Its data goes when the last
+    /// handle, snapshot or iterator on it goes.
+    pub fn drop_cf(&self, name: &str) -> Result<()> {
+        let db = &*self.inner;
+        db.check_writable()?;
+        if name == DEFAULT_COLUMN_FAMILY_NAME {
+            return Err(Error::invalid_argument("the default column family cannot be dropped"));
+        }
+        let turn = db.options_turn.lock();
+        let alone = db.lead_alone();
+        let mut manifest = db.manifest.lock();
+        let cf = self
+            .cf_handle(name)
+            .ok_or_else(|| Error::invalid_argument(format!("column family {name:?} does not exist")))?;
+        let bound = db.wal_bound(&db.state.lock(), &[(cf.id(), None)]);
+        let edit = VersionEdit {
+            column_family: cf.id(),
+            column_family_drop: true,
+            min_log_number_to_keep: Some(bound),
+            ..VersionEdit::default()
+        };
+        db.append_to_manifest(&mut manifest, &mut [edit])?;
+        let mut state = db.state.lock();
+        state.wal_bound = state.wal_bound.max(bound);
+        cf.data.dropped.store(true, Ordering::Release);
+        if let Some(c) = state.cfs.remove(&cf.id()) {
+            for f in c.version.levels.iter().flatten() {
+                f.obsolete.store(true, Ordering::Release);
+            }
+        }
+        db.publish_cfs(&state);
+        db.update_pressure(&state);
+        drop((state, manifest, alone));
+        db.progress.notify_all();
+        db.delete_obsolete_wals();
+        log_info!(db.log, "Dropped column family with id {}", cf.id());
+        let name = name.to_owned();
+        db.notify_later(move |l| l.on_column_family_handle_deletion_started(&name));
+        db.write_options_file(&turn)?;
+        Ok(())
+    }
+}
+
+impl DbInner {
+    /// Makes the column families of `state` the ones that readers and writers find.
+    pub(crate) fn publish_cfs(&self, state: &State) {
+        let mut map = CfMap::default();
+        for c in state.cfs.values() {
+            let handle = ColumnFamily { data: Arc::clone(&c.cf) };
+            map.by_name.insert(c.cf.name.clone(), handle.clone());
+            map.by_id.insert(c.cf.id, handle);
+        }
+        self.cfs.store(Arc::new(map));
+    }
+}
