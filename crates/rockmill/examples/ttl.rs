@@ -22,7 +22,7 @@ fn main() -> Result<()> {
         db.put("page", "<html>")?;
         if let Some(addresses) = db.cf_handle("addresses") {
             db.put_cf(&addresses, "page", "https://example.org")?;
-            std::thread::sleep(second * 3);
+            std::thread::sleep(second * 2 + second / 10);
             println!("the page is old, and there until a compaction meets it: {}", db.get("page")?.is_some());
             for family in [&db.default_cf(), &addresses] {
                 db.compact_range_cf(family, None::<&[u8]>, None::<&[u8]>)?;

@@ -501,10 +501,27 @@ fn column_families_have_times_of_their_own() {
         });
         assert_eq!(found.count(), left);
     }
+    let ever = db.cf_handle("ever").expect("there");
+    assert_eq!(db.ttl_cf(&ever).expect("ttl"), Duration::ZERO);
+    db.set_ttl_cf(&ever, Duration::from_secs(50)).expect("set_ttl");
+    assert_eq!(db.ttl_cf(&ever).expect("ttl"), Duration::from_secs(50));
+    db.compact_range_cf(&ever, None::<&[u8]>, None::<&[u8]>).expect("compaction");
+    assert_eq!(db.get_cf(&ever, "k").expect("get"), None, "the new time holds for old values");
     drop(db);
+    {
+        let db = Db::open_cf_with_ttl_for_read_only(&o, "/db", ["default", "later"], false).expect("open");
+        let later = db.cf_handle("later").expect("there");
+        assert_eq!(db.get_cf(&later, "k").expect("get").as_deref(), Some(&b"v"[..]));
+        db.put("k", "v").expect_err("read-only");
+    }
     let plain = Db::open_cf(&o, "/db", &names).expect("open");
-    let e = plain.create_cf_with_ttl("x", &o, Duration::ZERO).expect_err("not with a time to live");
-    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    for e in [
+        plain.create_cf_with_ttl("x", &o, Duration::ZERO).map(|_| ()).expect_err("not with a time to live"),
+        plain.set_ttl(Duration::ZERO).expect_err("not with a time to live"),
+        plain.ttl_cf(&plain.default_cf()).map(|_| ()).expect_err("not with a time to live"),
+    ] {
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    }
 }
 
 #[test]
@@ -757,6 +774,54 @@ fn what_cannot_be_cleaned_is_tried_once() {
         settle(&db);
         assert_eq!(files(&db), tried);
     }
+}
+
+#[test]
+fn rocksdb_and_rockmill_share_times_of_tables() {
+    let test = "rocksdb_and_rockmill_share_times_of_tables";
+    let driver = need!(test, Peer::Library.driver());
+    let home = tempfile::tempdir().expect("a folder");
+    let (theirs, ours) = (home.path().join("theirs"), home.path().join("ours"));
+    let clock = at(NOW);
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_clock(clock.clone());
+    {
+        let db = Db::open(&o, &ours).expect("open");
+        db.put("a", "1").expect("put");
+        compact(&db);
+        clock.advance(Duration::from_secs(10));
+        db.put("b", "1").expect("put");
+        db.flush().expect("flush");
+        clock.advance(Duration::from_secs(10));
+        let mut force = CompactOptions::default();
+        force.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+        db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &force).expect("compaction");
+        clock.advance(Duration::from_secs(10));
+        db.put("c", "1").expect("put");
+        db.flush().expect("flush");
+    }
+    let mut script = Script::new();
+    script.line("cf default disable_auto_compactions=true").open(&ours).line("times default");
+    let answer = driver.answer(test, &script).expect("reads");
+    // The new table of L0 first; the other one has the oldest data of its inputs, and was written later.
+    assert_eq!(answer.properties(), [format!("{} {}", NOW + 30, NOW + 30), format!("{NOW} {}", NOW + 20)]);
+    // The age of RocksDB's tables counts.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    let mut script = Script::new();
+    script.open(&theirs).put("default", "a", "1").line("compact default");
+    driver.answer(test, &script).expect("writes");
+    let clock = at(now + 50);
+    o.set_clock(clock.clone());
+    o.set_periodic_compaction_seconds(100);
+    o.set_level_compaction_dynamic_level_bytes(false); // as RocksDB 7 by default
+    let db = Db::open(&o, &theirs).expect("open");
+    let written = files(&db);
+    settle(&db);
+    assert_eq!(files(&db), written);
+    clock.advance(Duration::from_secs(100));
+    settle(&db);
+    assert_ne!(files(&db), written);
 }
 
 #[test]

@@ -12,13 +12,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rockmill_format::batch::{BatchRecord, BatchRep, MAX_SLICE_LEN};
 use rockmill_io::Clock;
 
 use super::open::{OpenMode, open};
-use super::{ColumnFamily, ColumnFamilyDescriptor, Db, DbInner};
+use super::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, Db, DbInner};
 use crate::compaction::filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory, SharedFilter,
     TableFileCreationReason,
@@ -109,20 +110,75 @@ impl Db {
     /// (`CreateColumnFamilyWithTtl`).
     pub fn create_cf_with_ttl(&self, name: impl AsRef<str>, options: &Options, ttl: Duration) -> Result<ColumnFamily> {
         if !self.inner.with_ttl {
-            return Err(Error::invalid_argument(format!(
-                "{}: was not opened with a time to live; use Db::open_with_ttl",
-                self.path().display()
-            )));
+            return Err(self.not_with_ttl());
         }
         let mut options = options.clone();
         wrap(&mut options.cf, &self.inner.opts, ttl.as_secs());
         self.create_wrapped_cf(name.as_ref(), &options)
+    }
+
+    /// Opens a database with a time to live for reading; see [`Self::open_with_ttl`] and
+    /// [`Self::open_for_read_only`].
+    pub fn open_with_ttl_for_read_only(
+        options: &Options,
+        path: impl AsRef<Path>,
+        error_if_wal_exists: bool,
+    ) -> Result<Self> {
+        Self::open_cf_with_ttl_for_read_only(options, path, [super::DEFAULT_COLUMN_FAMILY_NAME], error_if_wal_exists)
+    }
+
+    /// Opens some column families of a database with a time to live for reading; see [`Self::open_with_ttl`] and
+    /// [`Self::open_for_read_only`].
+    pub fn open_cf_with_ttl_for_read_only(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = impl AsRef<str>>,
+        error_if_wal_exists: bool,
+    ) -> Result<Self> {
+        let cfs = cfs.into_iter().map(|name| {
+            let mut options = options.clone();
+            wrap(&mut options.cf, &options.db, 0);
+            ColumnFamilyDescriptor::new(name.as_ref(), options)
+        });
+        let mode = OpenMode { read_only: true, error_if_wal_exists, with_ttl: true };
+        open(options, path.as_ref(), cfs.collect(), mode)
+    }
+
+    /// Changes the default column family's time to live; see [`Self::set_ttl_cf`].
+    pub fn set_ttl(&self, ttl: Duration) -> Result<()> {
+        self.set_ttl_cf(&self.inner.default_cf, ttl)
+    }
+
+    /// Changes a column family's time to live (RocksDB's `SetTtl`) for values already written too; zero keeps them
+    /// for ever. Compactions that begin later go by it; it ends with the database.
+    pub fn set_ttl_cf(&self, cf: &impl AsColumnFamilyRef, ttl: Duration) -> Result<()> {
+        match &cf.as_cf().data.options.load().time_to_live {
+            Some(seconds) => seconds.store(ttl.as_secs(), Ordering::Release),
+            None => return Err(self.not_with_ttl()),
+        }
+        Ok(())
+    }
+
+    /// A column family's time to live, zero for ever (RocksDB's `GetTtl`).
+    pub fn ttl_cf(&self, cf: &impl AsColumnFamilyRef) -> Result<Duration> {
+        let options = cf.as_cf().data.options.load();
+        let seconds = options.time_to_live.as_ref().ok_or_else(|| self.not_with_ttl())?;
+        Ok(Duration::from_secs(seconds.load(Ordering::Acquire)))
+    }
+
+    fn not_with_ttl(&self) -> Error {
+        Error::invalid_argument(format!(
+            "{}: was not opened with a time to live; use Db::open_with_ttl",
+            self.path().display()
+        ))
     }
 }
 
 /// Puts the filter and operator that know of times around the user's.
 pub(super) fn wrap(cf: &mut CfOptions, db: &DbOptions, seconds: u64) {
     let clock = Arc::clone(&db.clock);
+    let seconds = Arc::new(AtomicU64::new(seconds));
+    cf.time_to_live = Some(Arc::clone(&seconds));
     let user = match (cf.compaction_filter.take(), cf.compaction_filter_factory.take()) {
         (Some(filter), _) => User::Filter(filter),
         (None, Some(factory)) => User::Factory(factory),
@@ -219,7 +275,7 @@ enum User {
 
 struct TtlFactory {
     /// 0: for ever.
-    seconds: u64,
+    seconds: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
     user: User,
 }
@@ -236,7 +292,10 @@ impl CompactionFilterFactory for TtlFactory {
             }
         };
         // One moment for all of a part: its output depends on nothing else.
-        let oldest = if self.seconds == 0 { 0 } else { now(&*self.clock).saturating_sub(self.seconds) };
+        let oldest = match self.seconds.load(Ordering::Acquire) {
+            0 => 0,
+            seconds => now(&*self.clock).saturating_sub(seconds),
+        };
         TtlFilter { oldest, user }
     }
 

@@ -1,6 +1,7 @@
 //! Options of a column family.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use rockmill_format::SliceTransform;
 use rockmill_format::comparator::{
@@ -95,6 +96,8 @@ declare_options! {
     ttl: u64 = DEFAULT_AGE, mutable, set_ttl;
     /// Seconds after which a table is rewritten; 0 never, the default 30 days with a compaction filter, else never.
     periodic_compaction_seconds: u64 = DEFAULT_AGE, mutable, set_periodic_compaction_seconds;
+    /// Seconds that values live, in a database with a time to live; 0 for ever. The store sets it at open.
+    time_to_live: Option<Arc<AtomicU64>> = None, hidden;
     /// The last level is for files ingested behind: no compaction reads or writes it, and what would hide such files
     /// is kept. The store sets it from `allow_ingest_behind`.
     reserve_last_level: bool = false, hidden;

@@ -34,6 +34,7 @@
 //   get CF K [SNAP]        "value V" or "missing"
 //   levels CF              "level N FILES" for each level that has files
 //   prop CF NAME           "prop VALUE"
+//   times CF               "prop OLDEST WRITTEN" for each table: times of its oldest data, and of its writing
 //   backup DIR [flush]     a new backup of the open database in DIR
 //   backups DIR            "backup ID FILES" for each that can be used
 //   backup_verify DIR ID   with checksums
@@ -563,6 +564,14 @@ struct Driver {
       Check(engine->RestoreDBFromBackup(id, path, path));
     } else if (command == "repair") {
       Repair(Word(in));
+    } else if (command == "times") {
+      ColumnFamilyMetaData meta;
+      Open().GetColumnFamilyMetaData(Handle(Word(in)), &meta);
+      for (auto& level : meta.levels) {
+        for (auto& f : level.files) {
+          std::cout << "prop " << f.oldest_ancester_time << ' ' << f.file_creation_time << '\n';
+        }
+      }
     } else if (command == "verify") {
       Check(Open().VerifyChecksum());
     } else if (command == "version") {
