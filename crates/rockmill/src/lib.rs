@@ -30,6 +30,7 @@ pub use compaction::filter::{
     Decision as CompactionDecision, TableFileCreationReason,
 };
 pub use db::delete_files::KeyRange;
+pub use db::export::{ExportImportFilesMetaData, ExportedFile, ImportColumnFamilyOptions};
 pub use db::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,

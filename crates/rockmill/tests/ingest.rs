@@ -2,6 +2,8 @@
 
 #[path = "ingest/crash.rs"]
 mod crash;
+#[path = "ingest/export.rs"]
+mod export;
 mod oracle;
 #[path = "ingest/ranges.rs"]
 mod ranges;

@@ -20,7 +20,7 @@ use super::options_file::latest_options_file;
 use super::{Db, DbInner};
 use crate::error::{Error, Result};
 use crate::event_listener::BackgroundErrorReason;
-use crate::version::{ManifestWriter, Version};
+use crate::version::{FileMeta, ManifestWriter, Version};
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 256 << 10;
@@ -43,7 +43,7 @@ const COPY_BYTES: usize = 256 << 10;
 /// # Ok(()) }
 /// ```
 pub struct Checkpoint<'db> {
-    db: &'db Db,
+    pub(crate) db: &'db Db,
 }
 
 impl std::fmt::Debug for Checkpoint<'_> {
@@ -97,37 +97,49 @@ impl<'db> Checkpoint<'db> {
     /// them otherwise. 0 always flushes, `u64::MAX` never; without a flush, data written with `disable_wal` is not in
     /// the checkpoint.
     pub fn create_checkpoint_with_log_size(&self, path: impl AsRef<Path>, log_size_for_flush: u64) -> Result<()> {
-        let (db, path) = (&*self.db.inner, path.as_ref());
+        let db = &*self.db.inner;
+        let flush = || if wants_flush(db, log_size_for_flush) { self.db.flush_all() } else { Ok(()) };
+        self.stage(path.as_ref(), "checkpoint", flush, |temp| fill(db, temp))
+    }
+
+    /// Makes a directory under another name first: `prepare`, then `fill` it while no file is deleted, then rename it.
+    pub(crate) fn stage<T>(
+        &self,
+        path: &Path,
+        what: &str,
+        prepare: impl FnOnce() -> Result<()>,
+        fill: impl FnOnce(&Path) -> Result<T>,
+    ) -> Result<T> {
+        let db = &*self.db.inner;
         let fs = &db.opts.fs;
         let (Some(name), false) = (path.file_name(), path.as_os_str().is_empty()) else {
             return Err(Error::invalid_argument(format!(
-                "{}: not a name for a checkpoint's directory",
+                "{}: not a name for the directory of a new {what}",
                 path.display()
             )));
         };
         if fs.exists(path).map_err(|e| Error::io(path.display(), &e))? {
             return Err(Error::invalid_argument(format!(
-                "{}: exists; a checkpoint needs a new directory",
+                "{}: exists; a new {what} needs a new directory",
                 path.display()
             )));
         }
         let mut temp_name = name.to_owned();
         temp_name.push(".tmp");
         let temp = path.with_file_name(temp_name);
-        let failed = |e: Error| e.context(format_args!("cannot make a checkpoint in {}", path.display()));
+        let failed = |e: Error| e.context(format_args!("cannot make the {what} {}", path.display()));
         // What an earlier attempt left when the process died.
         remove_database_dir(db, &temp).map_err(failed)?;
-        if wants_flush(db, log_size_for_flush) {
-            self.db.flush_all().map_err(failed)?;
-        }
+        prepare().map_err(failed)?;
         let deletions_off = DeletionsOff::new(db);
-        let done = fill(db, &temp).and_then(|()| {
+        let done = fill(&temp).and_then(|filled| {
             let parent = match path.parent() {
                 Some(p) if !p.as_os_str().is_empty() => p,
                 _ => Path::new("."),
             };
             let renamed = fs.rename(&temp, path).and_then(|()| fs.sync_dir(parent));
-            renamed.map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))
+            renamed.map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;
+            Ok(filled)
         });
         drop(deletions_off);
         done.map_err(|e| {
@@ -219,22 +231,7 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     // Before the moment, so that it is below the next file number that the checkpoint records.
     let manifest = db.new_file_number();
     let now = moment(db)?;
-    let mut link = true;
-    for file in now.versions.iter().flat_map(|v| v.levels.iter().flatten()) {
-        let from = db.table_path(file.number());
-        let Some(name) = from.file_name() else { continue };
-        let to = dir.join(name);
-        if link {
-            match fs.hard_link(&from, &to) {
-                Ok(()) => continue,
-                Err(e) if cannot_link(&e) => link = false,
-                Err(e) => {
-                    return Err(Error::io(format_args!("cannot link {} to {}", from.display(), to.display()), &e));
-                }
-            }
-        }
-        copy(db, &from, &to, file.size())?;
-    }
+    link_tables(db, now.versions.iter().flat_map(|v| v.levels.iter().flatten()), dir)?;
     for &(number, size) in &now.wals {
         let name = filename::wal(number);
         copy(db, &db.wal_path(number), &dir.join(&name), size)?;
@@ -247,6 +244,31 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
         .map_err(|e| Error::io(format_args!("cannot write {}", identity.display()), &e))?;
     // Syncs the directory, then points CURRENT at the MANIFEST.
     ManifestWriter::create(fs, dir, manifest, &now.edits)?;
+    Ok(())
+}
+
+/// Gives tables a second name in `dir`, or copies them where that cannot be.
+pub(crate) fn link_tables<'f>(
+    db: &DbInner,
+    files: impl IntoIterator<Item = &'f Arc<FileMeta>>,
+    dir: &Path,
+) -> Result<()> {
+    let mut link = true;
+    for file in files {
+        let from = db.table_path(file.number());
+        let Some(name) = from.file_name() else { continue };
+        let to = dir.join(name);
+        if link {
+            match db.opts.fs.hard_link(&from, &to) {
+                Ok(()) => continue,
+                Err(e) if cannot_link(&e) => link = false,
+                Err(e) => {
+                    return Err(Error::io(format_args!("cannot link {} to {}", from.display(), to.display()), &e));
+                }
+            }
+        }
+        copy(db, &from, &to, file.size())?;
+    }
     Ok(())
 }
 

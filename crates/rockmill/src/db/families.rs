@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rockmill_format::InternalKeyComparator;
-use rockmill_format::edit::VersionEdit;
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use super::open::{check_cf_options, new_cf_state};
 use super::{CfMap, ColumnFamily, DEFAULT_COLUMN_FAMILY_NAME, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::Options;
-use crate::version::Version;
+use crate::version::{Version, VersionBuilder};
 
 impl Db {
     /// Creates a column family. With an I/O error that names an OPTIONS file the family is there: only that file is
@@ -25,6 +25,18 @@ impl Db {
 
     /// Creates a column family. In a database with a time to live, its options know of the times.
     pub(super) fn create_wrapped_cf(&self, name: &str, options: &Options) -> Result<ColumnFamily> {
+        self.create_cf_of_files(name, options, Vec::new(), 0)
+    }
+
+    /// Creates a column family with these tables, which are durable in the directory; the last sequence number rises
+    /// to `last_sequence` at least.
+    pub(super) fn create_cf_of_files(
+        &self,
+        name: &str,
+        options: &Options,
+        files: Vec<(u32, FileEntry)>,
+        last_sequence: SequenceNumber,
+    ) -> Result<ColumnFamily> {
         let db = &*self.inner;
         db.check_writable()?;
         let mut options = options.cf.clone();
@@ -43,18 +55,32 @@ impl Db {
         };
         let wal = db.wal.number();
         let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
-        let version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
-        db.append_to_manifest(
-            &mut manifest,
-            &mut [VersionEdit {
+        let mut edits = vec![VersionEdit {
+            column_family: id,
+            column_family_add: Some(name.to_owned()),
+            comparator: Some(cmp.user_comparator().name().to_owned()),
+            log_number: Some(wal),
+            max_column_family: Some(id),
+            ..VersionEdit::default()
+        }];
+        let mut version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
+        // Entries with number 0 must be older than any snapshot that sees them.
+        let last_sequence = if files.is_empty() { 0 } else { last_sequence.max(1) };
+        if !files.is_empty() {
+            let edit = VersionEdit {
                 column_family: id,
-                column_family_add: Some(name.to_owned()),
-                comparator: Some(cmp.user_comparator().name().to_owned()),
-                log_number: Some(wal),
-                max_column_family: Some(id),
+                new_files: files,
+                last_sequence: Some(last_sequence),
                 ..VersionEdit::default()
-            }],
-        )?;
+            };
+            let mut builder = VersionBuilder::new(version, Arc::clone(&db.purge));
+            builder.apply(&edit)?;
+            version = Arc::new(builder.build()?);
+            edits.push(edit);
+            // The family is there with all its tables or not at all.
+            (edits[0].remaining_in_group, edits[1].remaining_in_group) = (Some(1), Some(0));
+        }
+        db.append_to_manifest(&mut manifest, &mut edits)?;
         let c = new_cf_state(
             id,
             name.to_owned(),
@@ -68,7 +94,10 @@ impl Db {
         let mut state = db.state.lock();
         state.cfs.insert(id, c);
         db.publish_cfs(&state);
+        db.last_sequence.fetch_max(last_sequence, Ordering::AcqRel);
+        db.update_pressure(&state);
         drop(state);
+        db.work.notify_all();
         drop(manifest);
         drop(alone);
         db.write_options_file(&turn)?;

@@ -9,6 +9,7 @@
 //! | `switch.rs` | full memtables become immutable, new WALs |
 //! | `background.rs`, `install.rs` | flush and compaction threads, version installation |
 //! | `delete_files.rs` | whole tables deleted by key range |
+//! | `export.rs` | column families exported and imported |
 //! | `ingest/` | tables that others wrote become part of the database |
 //! | `manual.rs` | `flush`, `compact_range` |
 //! | `read.rs`, `iterator.rs`, `prefix_scan.rs` | point lookups, iterators |
@@ -31,6 +32,7 @@ mod column_family;
 pub(crate) mod delete_files;
 mod error_recovery;
 mod events;
+pub(crate) mod export;
 mod families;
 pub(crate) mod ingest;
 mod install;

@@ -192,6 +192,12 @@ impl Answer {
         updates.map(|l| l.split_once(' ').map(|(seq, n)| (number(seq), number(n))).expect("two numbers")).collect()
     }
 
+    /// The words of each line that begins with `prefix`.
+    pub fn words(&self, prefix: &str) -> Vec<Vec<String>> {
+        let lines = self.lines.iter().filter_map(|l| l.strip_prefix(prefix));
+        lines.map(|l| l.split(' ').map(str::to_owned).collect()).collect()
+    }
+
     /// Files by level, as `levels` printed them.
     pub fn levels(&self) -> Vec<(usize, usize)> {
         let number = |s: &str| s.parse().expect("a number");

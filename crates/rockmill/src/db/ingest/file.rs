@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::table::{TableOpenOptions, TableReadOptions, TableReader};
 
 /// A file to be ingested. Its entries have sequence number 0 until it is placed.
-#[derive(Debug)]
-pub(super) struct ExternalFile {
+#[derive(Debug, Default)]
+pub(crate) struct ExternalFile {
     pub path: PathBuf,
     pub size: u64,
     /// Number in the database.
@@ -94,16 +94,13 @@ impl ExternalFile {
         Ok(Self {
             path: path.to_owned(),
             size,
-            number: 0,
             smallest,
             largest,
             unique_id: internal_unique_id(&p.db_id, &p.db_session_id, p.orig_file_number),
             tail_size: if p.tail_start_offset > 0 { size.saturating_sub(p.tail_start_offset) } else { 0 },
             only_tombstone: p.num_entries == 1 && p.num_range_deletions == 1,
             properties: p.clone(),
-            level: 0,
-            sequence: 0,
-            inside: false,
+            ..Self::default()
         })
     }
 

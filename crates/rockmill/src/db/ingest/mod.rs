@@ -36,9 +36,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, ExternalFileIngestionInfo, FlushReason};
 use crate::info_log::log_info;
 use crate::version::{ManifestWriter, Version};
-use file::ExternalFile;
 use place::Place;
 
+pub(crate) use file::{ExternalFile, boundaries};
 pub use options::{IngestExternalFileArg, IngestExternalFileOptions};
 
 /// What one column family gets.
@@ -213,21 +213,18 @@ impl DbInner {
 
     /// Step 1.
     fn bring_in(&self, families: &mut [Family<'_>]) -> Result<()> {
-        let mut links = false;
-        for family in families.iter_mut() {
-            links |= family.options.move_files || family.options.link_files;
-            family.files.iter_mut().for_each(|f| f.number = self.new_file_number());
-        }
-        if links {
+        families.iter_mut().try_for_each(|f| self.bring_in_files(&mut f.files, f.options))
+    }
+
+    /// Gives files numbers and brings them into the directory; durable, names included, when it returns.
+    pub(crate) fn bring_in_files(&self, files: &mut [ExternalFile], options: &IngestExternalFileOptions) -> Result<()> {
+        files.iter_mut().for_each(|f| f.number = self.new_file_number());
+        if options.move_files || options.link_files {
             // The numbers are not used again after a crash: what is written under one would change the file outside,
             // too.
             self.append_to_manifest(&mut self.manifest.lock(), &mut [VersionEdit::default()])?;
         }
-        for family in families.iter_mut() {
-            for file in &mut family.files {
-                file.bring_in(self, family.options)?;
-            }
-        }
+        files.iter_mut().try_for_each(|f| f.bring_in(self, options))?;
         let synced = self.opts.fs.sync_dir(&self.path);
         synced.map_err(|e| Error::io(format_args!("cannot sync {}", self.path.display()), &e))
     }
