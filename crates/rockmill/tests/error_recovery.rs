@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rockmill::event_listener::{BackgroundErrorReason, BackgroundErrorRecoveryInfo};
+use rockmill::statistics::Ticker;
 use rockmill::{
     ColumnFamilyDescriptor, Db, Error, ErrorSeverity, EventListener, IteratorMode, Options, WriteBatch, WriteOptions,
 };
@@ -335,6 +336,7 @@ fn listeners_are_told() {
     let mut options = options(&fs);
     let told = Arc::new(Told::default());
     options.add_event_listener(Listener(Arc::clone(&told)));
+    options.enable_statistics();
     let db = open(&options, path());
     let wal = |op: &rockmill_io::Op<'_>| op.kind == OpKind::Write && op.path.extension().is_some_and(|e| e == "log");
     fs.set_fault(Box::new(move |op| wal(op).then(no_space)));
@@ -345,6 +347,7 @@ fn listeners_are_told() {
     assert_eq!(told[0], "error WriteCallback");
     assert_eq!(told[1], "begin WriteCallback");
     assert_eq!(told[told.len() - 2..], ["completed", "end true"]);
+    wait_until("the count", || options.get_ticker_count(Ticker::ErrorHandlerAutoresumeSuccessCount) == 1);
 }
 
 /// A small file system of its own, if this process may mount one.

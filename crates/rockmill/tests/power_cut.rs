@@ -17,6 +17,16 @@ const OPS: u64 = 600;
 /// The key that holds the number of the last operation.
 const NUMBER: &[u8] = b"!number";
 
+/// What differs between runs.
+#[derive(Debug, Clone, Copy)]
+enum Variant {
+    Plain,
+    /// WALs are used again.
+    Recycled,
+    /// WALs are kept: over opens, in a directory of their own, and archived. Flushes are atomic.
+    Kept,
+}
+
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn seed() -> u64 {
@@ -29,7 +39,7 @@ fn path() -> &'static Path {
     Path::new("/db")
 }
 
-fn options(fs: &MemFileSystem, recycle: bool) -> Options {
+fn options(fs: &MemFileSystem, variant: Variant) -> Options {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);
@@ -40,12 +50,21 @@ fn options(fs: &MemFileSystem, recycle: bool) -> Options {
     options.set_max_bytes_for_level_base(32 << 10);
     options.set_level_zero_file_num_compaction_trigger(2);
     options.set_max_manifest_file_size(1500);
-    options.set_recycle_log_file_num(if recycle { 2 } else { 0 });
+    match variant {
+        Variant::Plain => {}
+        Variant::Recycled => options.set_recycle_log_file_num(2),
+        Variant::Kept => {
+            options.set_avoid_flush_during_recovery(true);
+            options.set_atomic_flush(true);
+            options.set_wal_dir("/wals");
+            options.set_wal_ttl_seconds(3600);
+        }
+    }
     options
 }
 
-fn try_open(fs: &MemFileSystem, recycle: bool) -> rockmill::Result<Db> {
-    let options = options(fs, recycle);
+fn try_open(fs: &MemFileSystem, variant: Variant) -> rockmill::Result<Db> {
+    let options = options(fs, variant);
     Db::open_cf_descriptors(&options, path(), FAMILIES.map(|f| ColumnFamilyDescriptor::new(f, options.clone())))
 }
 
@@ -138,16 +157,16 @@ fn moment(what: &str, db: &Db, states: &[[Contents; 2]]) -> u64 {
     n
 }
 
-fn power_cuts(recycle: bool) {
+fn power_cuts(variant: Variant) {
     let seed = seed();
     let mut rng = fastrand::Rng::with_seed(seed);
     let fs = MemFileSystem::new();
-    drop(try_open(&fs, recycle).expect("a new database"));
+    drop(try_open(&fs, variant).expect("a new database"));
     fs.start_recording();
     // (events recorded when it returned, operation, durable)
     let mut acknowledged = vec![(0, 0, true)];
     {
-        let mut db = try_open(&fs, recycle).expect("open");
+        let mut db = try_open(&fs, variant).expect("open");
         for n in 1..=OPS {
             let mut durable = rng.u8(..4) == 0;
             write(&db, seed, n, durable).unwrap_or_else(|e| panic!("operation {n}: {e}"));
@@ -158,7 +177,7 @@ fn power_cuts(recycle: bool) {
             acknowledged.push((fs.recorded(), n, durable));
             if rng.u8(..150) == 0 {
                 drop(db);
-                db = try_open(&fs, recycle).unwrap_or_else(|e| panic!("reopen: {e}"));
+                db = try_open(&fs, variant).unwrap_or_else(|e| panic!("reopen: {e}"));
             }
         }
     }
@@ -185,7 +204,7 @@ fn power_cuts(recycle: bool) {
         for mode in modes {
             let what = format!("seed {seed}, power cut at {point} of {points}, {mode:?}");
             let image = replay.crash_image(mode);
-            let db = match try_open(&image, recycle) {
+            let db = match try_open(&image, variant) {
                 Ok(db) => db,
                 // Lost sectors where a MANIFEST was being written cannot be told from damage of what was synced: they
                 // are named, as by RocksDB, and not passed over.
@@ -209,7 +228,7 @@ fn power_cuts(recycle: bool) {
                 let cf = db.cf_handle(FAMILIES[1]).expect("opened");
                 db.put_cf(&cf, b"~after", b"1").unwrap_or_else(|e| panic!("{what}: a write after recovery: {e}"));
                 drop(db);
-                let db = try_open(&image, recycle).unwrap_or_else(|e| panic!("{what}: second open: {e}"));
+                let db = try_open(&image, variant).unwrap_or_else(|e| panic!("{what}: second open: {e}"));
                 let cf = db.cf_handle(FAMILIES[1]).expect("opened");
                 let there = db.get_cf(&cf, b"~after").unwrap_or_else(|e| panic!("{what}: {e}"));
                 assert!(there.is_some(), "{what}: the write after recovery is gone");
@@ -224,17 +243,22 @@ fn power_cuts(recycle: bool) {
 
 #[test]
 fn power_cuts_leave_a_moment_that_was() {
-    power_cuts(false);
+    power_cuts(Variant::Plain);
 }
 
 #[test]
 fn power_cuts_with_recycled_logs_leave_a_moment_that_was() {
-    power_cuts(true);
+    power_cuts(Variant::Recycled);
+}
+
+#[test]
+fn power_cuts_with_kept_logs_leave_a_moment_that_was() {
+    power_cuts(Variant::Kept);
 }
 
 /// Performs operations until one fails; gives the last that was acknowledged.
 fn write_until_error(fs: &MemFileSystem, seed: u64, ops: u64) -> u64 {
-    let Ok(db) = try_open(fs, false) else { return 0 };
+    let Ok(db) = try_open(fs, Variant::Plain) else { return 0 };
     let mut last = 0;
     for n in 1..=ops {
         if write(&db, seed, n, n % 3 == 0).is_err() {
@@ -272,14 +296,15 @@ fn a_failed_call_loses_nothing() {
             noticed += u64::from(last < ops);
             fs.clear_fault();
             let what = format!("seed {seed}, {} call {at} of {calls} fails", if dies { "from" } else { "only" });
-            let db = try_open(&fs, false).unwrap_or_else(|e| panic!("{what}: does not open afterwards: {e}"));
+            let db = try_open(&fs, Variant::Plain).unwrap_or_else(|e| panic!("{what}: does not open afterwards: {e}"));
             let n = moment(&what, &db, &states);
             // The operation that failed may have reached the log: then it may be there, whole.
             assert!(n == last || n == last + 1, "{what}: shows operation {n}, {last} were acknowledged");
             drop(db);
             // The same after a power cut: synced operations count.
             let image = fs.crash_image(CrashMode::SyncedOnly);
-            let db = try_open(&image, false).unwrap_or_else(|e| panic!("{what}, power cut: does not open: {e}"));
+            let db =
+                try_open(&image, Variant::Plain).unwrap_or_else(|e| panic!("{what}, power cut: does not open: {e}"));
             let n = moment(&what, &db, &states);
             assert!(n >= last - last % 3, "{what}, power cut: shows operation {n}, {} was synced", last - last % 3);
         }

@@ -21,6 +21,10 @@ use super::{Db, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, BackgroundErrorRecoveryInfo, FlushReason};
 use crate::info_log::{log_error, log_info};
+use crate::statistics::{MaybeStatistics, Ticker};
+
+/// Shortest time between two tries: a failing disk is not to keep a processor busy.
+const INTERVAL_MICROS_MIN: u64 = 1000;
 
 /// How bad a background error is (RocksDB's `Status::Severity`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -264,7 +268,7 @@ impl DbInner {
 
 /// Waits for errors that may go by themselves, and tries to recover from them at intervals.
 pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
-    let interval = Duration::from_micros(db.opts.bgerror_resume_retry_interval);
+    let interval = Duration::from_micros(db.opts.bgerror_resume_retry_interval.max(INTERVAL_MICROS_MIN));
     let mut tries = 0;
     loop {
         let needs = {
@@ -294,8 +298,17 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
             }
         };
         if db.has_room(needs) {
+            let statistics = &db.opts.statistics;
+            if tries == 0 {
+                statistics.add(Ticker::ErrorHandlerAutoresumeCount, 1);
+            }
+            statistics.add(Ticker::ErrorHandlerAutoresumeRetryTotalCount, 1);
+            tries += 1;
             // A failure is in `background_error`.
-            tries = if db.recover_from_error(true).is_ok() { 0 } else { tries + 1 };
+            if db.recover_from_error(true).is_ok() {
+                statistics.add(Ticker::ErrorHandlerAutoresumeSuccessCount, 1);
+                tries = 0;
+            }
         }
     }
 }

@@ -104,8 +104,8 @@ impl Db {
         Ok(handle)
     }
 
-    /// Drops a column family by name; errors about an OPTIONS file as in [`Self::create_cf`]. Its data goes when the last
-    /// handle, snapshot or iterator on it goes.
+    /// Drops a column family by name; errors about an OPTIONS file as in [`Self::create_cf`]. Its data goes when the
+    /// last handle, snapshot or iterator on it goes.
     pub fn drop_cf(&self, name: &str) -> Result<()> {
         let db = &*self.inner;
         db.check_writable()?;

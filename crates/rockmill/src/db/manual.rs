@@ -114,14 +114,8 @@ impl Db {
         {
             return Err(Error::invalid_argument("compact_range: the end comes before the start"));
         }
-        let flush = FlushOptions::default();
-        if db.opts.atomic_flush {
-            let all: Vec<_> = db.cfs.load().by_name.values().cloned().collect();
-            self.flush_cfs_for(&all, &flush, FlushReason::ManualCompaction)?;
-        } else {
-            let whole = super::ColumnFamily { data: Arc::clone(cf) };
-            self.flush_cfs_for(&[whole], &flush, FlushReason::ManualCompaction)?;
-        }
+        let whole = super::ColumnFamily { data: Arc::clone(cf) };
+        self.flush_cfs_for(&[whole], &FlushOptions::default(), FlushReason::ManualCompaction)?;
         if options.exclusive_manual_compaction {
             let mut state = db.state.lock();
             state.exclusive_manual += 1;
@@ -193,11 +187,13 @@ impl DbInner {
             if let Some(e) = state.write_error() {
                 return Err(e.clone());
             }
-            for cf in cfs {
-                if cf.is_dropped() {
-                    return Err(super::write::dropped(cf));
-                }
-                let Some(c) = state.cfs.get(&cf.id) else { continue };
+            if let Some(cf) = cfs.iter().find(|cf| cf.is_dropped()) {
+                return Err(super::write::dropped(cf));
+            }
+            // Of an atomic flush, only one by hand may be of some column families, as in RocksDB.
+            let all = self.opts.atomic_flush && reason != FlushReason::ManualFlush;
+            for c in state.cfs.values().filter(|c| all || cfs.iter().any(|cf| cf.id == c.cf.id)) {
+                let cf = &c.cf;
                 waiting_for.push((cf.id, c.mem.id()));
                 if !c.mem.is_empty() {
                     full.push(cf.id);
