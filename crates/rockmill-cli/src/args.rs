@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::backup::{BackupArgs, CheckpointArgs};
+use crate::repair::RepairArgs;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; everything found and in order
@@ -56,6 +59,9 @@ pub enum Command {
     ListCf(ListCfArgs),
     CreateCf(CreateCfArgs),
     DropCf(DropCfArgs),
+    Backup(BackupArgs),
+    Checkpoint(CheckpointArgs),
+    Repair(RepairArgs),
 }
 
 /// On or off.

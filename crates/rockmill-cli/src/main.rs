@@ -8,10 +8,12 @@
 //! | `kv.rs`, `scan.rs` | put, get, delete; scans |
 //! | `stats.rs`, `compact.rs` | levels and amplification; manual compaction |
 //! | `options.rs` | the options that a database has stored |
+//! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
 //! | `output.rs`, `progress.rs`, `error.rs` | what people and programs see |
 
 mod args;
+mod backup;
 mod compact;
 mod cpu;
 mod dump;
@@ -23,6 +25,7 @@ mod load;
 mod options;
 mod output;
 mod progress;
+mod repair;
 mod scan;
 mod stats;
 mod store;
@@ -75,6 +78,9 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::ListCf(args) => families::list(args, out),
         Command::CreateCf(args) => families::create(args, out),
         Command::DropCf(args) => families::drop(args, out),
+        Command::Backup(args) => backup::run(args, out),
+        Command::Checkpoint(args) => backup::checkpoint(args, out),
+        Command::Repair(args) => repair::run(args, out),
     }
 }
 

@@ -1,0 +1,123 @@
+//! `rockmill backup`, `checkpoint` and `repair`, as a person calls them.
+
+mod cli_support;
+
+use cli_support::{Sandbox, flip};
+use serde_json::Value;
+
+#[test]
+fn backups_are_made_listed_checked_restored_and_deleted() {
+    let s = Sandbox::new();
+    s.database("db", 2000);
+    let first = s.ok(&["scan", "db"]);
+    let text = s.ok(&["backup", "create", "db", "backups", "--note", "the first", "--threads", "3"]);
+    assert!(text.starts_with("backup 1: ") && text.contains("copied"), "{text}");
+    s.ok(&["put", "db", "key000001", "changed"]);
+    let second = s.ok(&["scan", "db"]);
+    let v = s.json(&["backup", "create", "db", "backups"]);
+    assert_eq!(v["id"], 2);
+    assert!(v["new_bytes"].as_u64() < v["bytes"].as_u64(), "incremental: {v}");
+
+    let text = s.ok(&["backup", "list", "backups"]);
+    assert!(text.lines().count() == 2 && text.contains("the first") && text.contains(" UTC "), "{text}");
+    assert!(s.ok(&["backup", "list", "backups", "--files"]).contains("shared_checksum/"));
+    let v = s.json(&["backup", "list", "backups", "--files"]);
+    assert_eq!(v["backups"][0]["note"], "the first");
+    let files = v["backups"][1]["file_list"].as_array().expect("files").clone();
+    assert!(files.iter().any(|f| f["backups"] == 2), "{v}");
+    assert_eq!(s.ok(&["backup", "verify", "backups"]), "backup 1: sound\nbackup 2: sound\n");
+    assert_eq!(s.ok(&["backup", "verify", "backups", "--quick", "--quiet"]), "");
+
+    let text = s.ok(&["backup", "restore", "backups", "db", "--id", "1"]);
+    assert!(text.starts_with("restored backup 1 ("), "{text}");
+    assert_eq!(s.ok(&["scan", "db"]), first);
+    for keep in ["none", "session", "checksum"] {
+        assert_eq!(s.json(&["backup", "restore", "backups", "db", "--keep", keep])["restored"], 2);
+        assert_eq!(s.ok(&["scan", "db"]), second);
+        s.ok(&["verify", "db"]);
+    }
+    s.ok(&["backup", "restore", "backups", "elsewhere"]);
+    assert_eq!(s.ok(&["scan", "elsewhere"]), second);
+
+    // Damage: found, named, and restored nowhere.
+    let table = files.iter().filter_map(|f| f["path"].as_str()).find(|p| p.contains("shared_checksum")).expect("one");
+    flip(&s.path(&format!("backups/{table}")), 40);
+    let done = s.run(&["backup", "verify", "backups"]).fails(1, &["backup", "cannot be used"]);
+    assert!(done.text().contains(table), "{}", done.text());
+    let done = s.run(&["backup", "verify", "backups", "--json"]);
+    let v: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!((done.code, v["ok"].clone()), (1, Value::from(false)));
+    s.run(&["backup", "restore", "backups", "db"]).fails(3, &[table, "damaged"]);
+    assert_eq!(s.ok(&["scan", "db"]), second, "untouched");
+    flip(&s.path(&format!("backups/{table}")), 40);
+
+    assert_eq!(s.ok(&["backup", "delete", "backups", "1"]), "deleted backup 1\n");
+    s.ok(&["backup", "create", "db", "backups"]);
+    assert_eq!(s.json(&["backup", "purge", "backups", "--keep", "1"])["left"], serde_json::json!([3]));
+    s.ok(&["backup", "verify", "backups"]);
+}
+
+#[test]
+fn bad_calls_say_what_is_wrong() {
+    let s = Sandbox::new();
+    s.database("db", 10);
+    s.run(&["backup", "list", "nowhere"]).fails(1, &["nowhere", "no backup directory", "hint: "]);
+    s.run(&["backup", "delete", "nowhere", "1"]).fails(1, &["nowhere"]);
+    assert!(!s.path("nowhere").exists(), "a mistyped name must not become a directory");
+    s.run(&["backup", "create", "missing", "backups"]).fails(3, &["missing", "no such directory"]);
+    s.run(&["backup", "create", "db", "db"]).fails(2, &["the database's own"]);
+    s.ok(&["backup", "create", "db", "backups"]);
+    s.run(&["backup", "verify", "backups", "--id", "9"]).fails(1, &["no backup 9"]);
+    s.run(&["backup", "restore", "backups", "db", "--id", "9"]).fails(1, &["no backup 9"]);
+    s.run(&["backup", "purge", "backups"]).fails(2, &["--keep"]);
+    s.run(&["backup", "restore", "backups", "db", "--rate", "fast"]).fails(2, &["fast"]);
+    s.run(&["checkpoint", "db", "backups"]).fails(2, &["backups", "exists"]);
+    s.run(&["repair", "missing"]).fails(2, &["missing"]);
+    std::fs::create_dir(s.path("empty")).expect("made");
+    s.run(&["repair", "empty"]).fails(2, &["nothing to repair"]);
+    for help in [&["backup", "create", "--help"][..], &["checkpoint", "--help"], &["repair", "--help"]] {
+        assert!(s.ok(help).contains("Examples:"), "{help:?}");
+    }
+}
+
+#[test]
+fn a_checkpoint_is_a_database() {
+    let s = Sandbox::new();
+    s.database("db", 500);
+    let before = s.ok(&["scan", "db"]);
+    assert_eq!(s.ok(&["checkpoint", "db", "copy"]), "made checkpoint copy\n");
+    s.ok(&["delete", "db", "key000001"]);
+    assert_eq!(s.ok(&["scan", "copy"]), before);
+    s.ok(&["verify", "copy"]);
+    assert_eq!(s.json(&["checkpoint", "db", "second", "--keep-log", "1G"])["checkpoint"], "second");
+}
+
+#[test]
+fn a_repaired_database_verifies() {
+    let s = Sandbox::new();
+    s.database("db", 4000);
+    s.ok(&["create-cf", "db", "other", "--reverse-order"]);
+    s.ok(&["put", "db", "a", "1", "--column-family", "other"]);
+    let before = s.ok(&["scan", "db"]);
+    for file in s.files("db", "") {
+        let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+        if name.starts_with("MANIFEST") || name == "CURRENT" {
+            std::fs::remove_file(file).expect("removed");
+        }
+    }
+    s.run(&["scan", "db"]).fails(3, &["no file CURRENT"]);
+    let text = s.ok(&["repair", "db"]);
+    for words in ["the MANIFEST was not whole", "repaired: column families default", "kept", "old files are in db/lost"]
+    {
+        assert!(text.contains(words), "no {words:?} in\n{text}");
+    }
+    assert_eq!(s.ok(&["scan", "db"]), before);
+    s.ok(&["verify", "db"]);
+    // A damaged table is named; the rest comes back.
+    let table = s.files("db", ".sst").pop().expect("a table");
+    flip(&table, 100);
+    let v = s.json(&["repair", "db"]);
+    assert_eq!((&v["tables_damaged"], &v["manifest_damage"]), (&Value::from(1), &Value::Null), "{v}");
+    assert_eq!(v["damaged"][0]["file"], table.file_name().expect("a name").to_string_lossy().into_owned());
+    s.ok(&["verify", "db"]);
+}
