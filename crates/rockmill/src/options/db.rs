@@ -66,8 +66,8 @@ declare_options! {
     writable_file_max_buffer_size: usize = 1 << 20, mutable, set_writable_file_max_buffer_size;
     /// Let the members of a write group insert at the same time.
     allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
-    /// Directory of the WALs; empty is the database's own. It must be given at every open: the database does not
-    /// record it.
+    /// Directory of the WALs; empty is the database's own. It must be given at every open: only the OPTIONS file
+    /// has it.
     wal_dir: PathBuf = PathBuf::new(), fixed;
     /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
     /// deletes them at once.

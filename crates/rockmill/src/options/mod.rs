@@ -12,6 +12,8 @@ pub(crate) mod file;
 pub(crate) mod known;
 pub(crate) mod load;
 mod operations;
+#[cfg(test)]
+mod page;
 pub(crate) mod parse;
 mod table;
 pub(crate) mod text;

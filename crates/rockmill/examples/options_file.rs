@@ -1,0 +1,38 @@
+//! A database keeps its options: they are loaded, changed as text, and read by RocksDB.
+//!
+//! `cargo run --example options_file`
+
+use rockmill::{CompressionType, Db, ErrorKind, Options, OptionsLoader, Result};
+
+fn main() -> Result<()> {
+    let dir = std::env::temp_dir().join(format!("rockmill-options-file-{}", std::process::id()));
+
+    // Options from a text, as RocksDB has them.
+    let text = "compression=kZSTD;write_buffer_size=8M;block_based_table_factory={filter_policy=bloomfilter:10:false}";
+    let mut options = Options::from_string(&Options::default(), text)?;
+    options.create_if_missing(true);
+    drop(Db::open(&options, &dir)?);
+
+    // The next program need not know them.
+    let loaded = OptionsLoader::new().load_latest(&dir)?;
+    println!("{}: {} warnings", loaded.path.display(), loaded.warnings.len());
+    assert_eq!(loaded.options.cf.compression, CompressionType::Zstd);
+    assert_eq!(loaded.options.cf.write_buffer_size, 8 << 20);
+    let db = Db::open_cf_descriptors(&loaded.options, &dir, loaded.column_families)?;
+
+    // Changes are stored, too.
+    db.set_options(&[("level0_file_num_compaction_trigger", "8")])?;
+    db.set_db_options(&[("max_background_jobs", "4")])?;
+    drop(db);
+    let loaded = OptionsLoader::new().load_latest(&dir)?;
+    assert_eq!(loaded.options.cf.level0_file_num_compaction_trigger, 8);
+    for option in loaded.options.values().iter().filter(|o| o.value != o.default) {
+        println!("{}={} (default {})", option.name, option.value, option.default);
+    }
+
+    // Nothing is passed over silently.
+    let refused = Options::from_string(&options, "compresion=kZSTD");
+    assert_eq!(refused.err().map(|e| e.kind()), Some(ErrorKind::InvalidArgument));
+
+    Db::destroy(&Options::default(), &dir)
+}

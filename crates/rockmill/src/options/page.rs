@@ -1,0 +1,99 @@
+//! The page `docs/options.md`, made from the declarations and checked against them.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::declare::{Kind, TextOption};
+use super::known::{self, Meaning, Section};
+use super::{BlockBasedOptions, CfOptions, DbOptions};
+
+/// How to make the page anew.
+const HOW: &str = "ROCKMILL_WRITE_DOCS=1 cargo test -p rockmill --lib options_page";
+
+const HEAD: &str = "\
+# Options
+
+Every option of Rockmill, and every option of RocksDB that Rockmill does not have. Names are RocksDB's; this page is made
+from the declarations in `crates/rockmill/src/options`, and a test says when it is not up to date.
+
+Options are given when opening (`Options`), as text (`Options::from_string`), or out of the database's OPTIONS file
+(`OptionsLoader`, `Options::load_latest`). Those that say so change while the database is open: `set_options` for column
+families and their tables (`block_based_table_factory={block_size=16K}`), `set_db_options` for the database. Each open
+for writing and each change leaves a new OPTIONS file; the two newest are kept. On the command line, `rockmill options DB`
+shows what is stored, and `--option NAME=VALUE` sets any option of this page.
+";
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "\\<").replace("[`", "`").replace("`]", "`")
+}
+
+fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>]) {
+    let _ =
+        write!(page, "\n## {title}\n\n| option | default | changes while open | what it does |\n|---|---|---|---|\n");
+    let base = O::default();
+    for option in table {
+        let Some(default) = (option.write)(&base) else { continue };
+        let changes = if option.kind.is_mutable() { "yes" } else { "no" };
+        let own = if matches!(option.kind, Kind::Own | Kind::OwnFixed) {
+            " Rockmill's own: not in OPTIONS files."
+        } else {
+            ""
+        };
+        let words: Vec<&str> = option.doc.iter().map(|line| line.trim()).collect();
+        let default = if default.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(&default)) };
+        let _ = writeln!(page, "| `{}` | {default} | {changes} | {}{own} |", option.name, cell(&words.join(" ")));
+    }
+}
+
+fn undeclared<O>(page: &mut String, title: &str, section: Section, table: &[TextOption<O>]) {
+    let _ = write!(page, "\n### {title}\n\n| option | taken silently | other values |\n|---|---|---|\n");
+    for (name, meaning) in known::names(section) {
+        if table.iter().any(|o| o.name == name && o.kind.has_text()) {
+            continue;
+        }
+        let values = |usual: &str| {
+            let all: Vec<String> = usual
+                .split('|')
+                .map(|v| if v.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(v)) })
+                .collect();
+            all.join(", ")
+        };
+        let (usual, other) = match meaning {
+            Meaning::NoEffect(usual, why) => (values(usual), format!("a warning: {why}")),
+            Meaning::Object(usual) => (values(usual), "a warning: such objects are not built in".to_owned()),
+            Meaning::Refused(usual, why) => (values(usual), format!("refused: {why}")),
+            Meaning::Struct => ("each as below".to_owned(), String::new()),
+            Meaning::Retired => continue,
+        };
+        let _ = writeln!(page, "| `{name}` | {usual} | {} |", cell(&other));
+    }
+}
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    declared(&mut page, "The database", DbOptions::TEXT);
+    declared(&mut page, "Column families", CfOptions::TEXT);
+    declared(&mut page, "Tables", BlockBasedOptions::TEXT);
+    page.push_str(
+        "\n## RocksDB's options that Rockmill does not have\n\nAn OPTIONS file may have them. At a value of the second \
+         column nothing is said. At another one,\nloading warns (`OptionsLoader`), keeps the value and writes it back, \
+         or refuses the file where the\ndatabase could not be served; option strings and `set_options` refuse it. \
+         Options that RocksDB itself reads\nand ignores are taken at any value.\n",
+    );
+    undeclared(&mut page, "Of the database", Section::Db, DbOptions::TEXT);
+    undeclared(&mut page, "Of column families", Section::Cf, CfOptions::TEXT);
+    undeclared(&mut page, "Of tables", Section::Table, BlockBasedOptions::TEXT);
+    page
+}
+
+#[test]
+fn options_page_has_every_option() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
+    let page = page();
+    if std::env::var_os("ROCKMILL_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    let missing: Vec<&str> = page.lines().filter(|l| !found.lines().any(|f| f == *l)).take(5).collect();
+    assert!(found == page, "docs/options.md is not up to date; make it anew with `{HOW}`; it lacks: {missing:#?}");
+}
