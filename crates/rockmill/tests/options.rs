@@ -99,7 +99,7 @@ fn bad_changes_are_named_and_change_nothing() {
         ("write_buffer_size", "1"),
         ("compression", "zstd"),
         ("compression", "kBZip2Compression"),
-        ("report_bg_io_stats_", "true"),
+        ("prefix_extractor", "MyExtractor"),
         ("max_bytes_for_level_multiplier", "0.5"),
         ("level0_stop_writes_trigger", "99999999999"),
     ] {
@@ -371,6 +371,8 @@ fn nothing_in_a_file_is_passed_over_silently() {
         ("enable_pipelined_write=true", "[DBOptions]"),
         ("comparator=my.Comparator", CF),
         ("merge_operator=MyOperator", CF),
+        ("prefix_extractor=MyExtractor", CF),
+        ("compaction_filter=MyFilter", CF),
         ("sample_for_compression=7", CF),
         ("block_align=true", TABLE),
     ] {
@@ -422,6 +424,21 @@ fn threads(prefix: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|t| std::fs::read_to_string(t.unwrap().path().join("comm")).ok());
     names.filter(|n| n.starts_with(prefix)).count()
+}
+
+#[test]
+fn the_merge_engine_changes_with_either_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, |_| {});
+    db.set_options(&[("merge_engine", "pread")]).unwrap();
+    assert_eq!(db.get_db_options().merge_engine, rockmill::compaction::MergeEngine::Pread);
+    write_tables(&db, 5);
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    db.set_db_options(&[("merge_engine", "auto")]).unwrap();
+    assert_eq!(db.get_options().db.merge_engine, rockmill::compaction::MergeEngine::Auto);
+    assert!(db.set_options(&[("merge_engine", "warp")]).is_err());
+    let text = std::fs::read_to_string(options_files(dir.path()).pop().unwrap()).unwrap();
+    assert!(!text.contains("merge_engine"), "RocksDB does not know it");
 }
 
 #[test]

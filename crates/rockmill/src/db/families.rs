@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-use super::open::{check_cf_options, new_cf_state};
+use super::check_options::check_cf_options;
+use super::open::new_cf_state;
 use super::{CfMap, ColumnFamily, DEFAULT_COLUMN_FAMILY_NAME, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;

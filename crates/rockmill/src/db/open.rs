@@ -22,6 +22,7 @@ use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileLock, FileSystem};
 
 use super::background;
+use super::check_options::{check_cf_options, check_db_options};
 use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 use super::open_log;
 use super::recovery::{KeptWals, largest_epoch, wal_numbers};
@@ -36,7 +37,7 @@ use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::info_log::{InfoLog, log_error, log_info};
-use crate::options::{BlockBasedIndexType, CfOptions, DbOptions, Options};
+use crate::options::{CfOptions, DbOptions, Options};
 use crate::statistics::{CountedOperator, Statistics};
 use crate::table::BlockCache;
 use crate::version::{
@@ -695,79 +696,6 @@ fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
 pub(super) fn lock_error(path: &Path, e: &std::io::Error) -> Error {
     let hint = if e.kind() == std::io::ErrorKind::WouldBlock { "the database is open elsewhere: " } else { "" };
     Error::io(format_args!("cannot lock {}: {hint}one process at a time may open it for writing", path.display()), e)
-}
-
-pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
-    if o.max_background_jobs < 1 {
-        return Err(Error::invalid_argument("max_background_jobs must be at least 1"));
-    }
-    if o.max_subcompactions == 0 {
-        return Err(Error::invalid_argument("max_subcompactions must be at least 1"));
-    }
-    if o.max_open_files < -1 {
-        return Err(Error::invalid_argument("max_open_files must be -1 or more"));
-    }
-    if let Some(limiter) = &o.rate_limiter {
-        limiter.check()?;
-    }
-    Ok(())
-}
-
-pub(super) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
-    let bad = |what: &str| Err(Error::invalid_argument(format!("column family {name:?}: {what}")));
-    if !(1..=LEVELS_MAX as i32).contains(&o.num_levels) {
-        return bad("num_levels must be between 1 and 64");
-    }
-    if !(5..=7).contains(&o.table.format_version) {
-        return bad("format_version must be 5, 6 or 7 (2 to 7 are read)");
-    }
-    if o.reserve_last_level && o.num_levels < 3 {
-        return bad("num_levels must be at least 3 with allow_ingest_behind, which keeps the last for itself");
-    }
-    if o.write_buffer_size < 4096 {
-        return bad("write_buffer_size must be at least 4096 bytes");
-    }
-    if o.max_write_buffer_number < 1 {
-        return bad("max_write_buffer_number must be at least 1");
-    }
-    if o.table.block_size == 0 || o.table.block_size > u32::MAX as usize {
-        return bad("block_size must be between 1 and 4 GiB");
-    }
-    if o.table.block_restart_interval == 0 || o.table.index_block_restart_interval == 0 {
-        return bad("restart intervals must be at least 1");
-    }
-    if o.target_file_size_base == 0 || o.max_bytes_for_level_base == 0 {
-        return bad("target_file_size_base and max_bytes_for_level_base must not be 0");
-    }
-    if o.max_bytes_for_level_multiplier.is_nan() || o.max_bytes_for_level_multiplier <= 1.0 {
-        return bad("max_bytes_for_level_multiplier must be above 1");
-    }
-    use crate::options::CompressionType::{Bzip2, Xpress};
-    let all = o.compression_per_level.iter().chain(&o.bottommost_compression).chain([&o.compression]);
-    if let Some(c) = all.into_iter().find(|c| matches!(c, Bzip2 | Xpress)) {
-        return bad(&format!("compression {c:?} is not supported"));
-    }
-    for (opts, what) in
-        [(&o.compression_opts, "compression_opts"), (&o.bottommost_compression_opts, "bottommost_compression_opts")]
-    {
-        if let Some(why) = opts.refused().filter(|_| what == "compression_opts" || opts.enabled) {
-            return bad(&format!("{what}: {why}"));
-        }
-    }
-    if o.max_bytes_for_level_multiplier_additional.iter().any(|&n| n < 1) {
-        return bad("max_bytes_for_level_multiplier_additional must be at least 1 for each level");
-    }
-    let table = &o.table;
-    if table.partition_filters && table.index_type != BlockBasedIndexType::TwoLevelIndexSearch {
-        return bad("partition_filters needs the index type TwoLevelIndexSearch");
-    }
-    if o.memtable_prefix_bloom_size_ratio.is_nan()
-        || table.data_block_hash_table_util_ratio.is_nan()
-        || table.bloom_bits_per_key.is_nan()
-    {
-        return bad("a ratio is not a number");
-    }
-    Ok(())
 }
 
 /// Bits that differ between processes and calls. `RandomState` is seeded by the operating system.

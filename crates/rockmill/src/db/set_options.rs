@@ -9,17 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::background;
-use super::open::{check_cf_options, check_db_options};
+use super::check_options::{check_cf_options, check_db_options};
 use super::{AsColumnFamilyRef, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::options::known::Notes;
 use crate::options::text::{Allow, Escapes, refuse, set_cf, set_db};
 use crate::options::{CfOptions, DbOptions, Options};
 
+/// Rockmill's option of how compactions read and merge.
+const ENGINE: &str = "merge_engine";
+
 impl Db {
     /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",
     /// "64M")]`; those of its tables as `("block_based_table_factory", "{block_size=16K}")`, which tables written from
-    /// then on have.
+    /// then on have. `merge_engine`, which is the database's, may be among them.
     ///
     /// An option that is not known, or that cannot change in an open database, or a value that does not fit is
     /// `InvalidArgument`, and then none of the options changes. The changes are in the database's OPTIONS file when
@@ -34,9 +37,13 @@ impl Db {
     pub fn set_options_cf(&self, cf: &impl AsColumnFamilyRef, options: &[(&str, &str)]) -> Result<()> {
         let (db, cf) = (&*self.inner, cf.as_cf());
         db.check_writable()?;
-        let options = owned(options)?;
+        let mut options = owned(options)?;
         // Held throughout: of two changes at once, neither is lost.
         let turn = db.options_turn.lock();
+        // The engine is the whole database's; who tries one out need not know.
+        let mut of_db = DbOptions::clone(&db.live());
+        let engine: Vec<_> = options.extract_if(.., |(name, _)| name == ENGINE).collect();
+        set_db(&mut of_db, &engine, Allow::Mutable, Escapes::No, &mut Notes::default())?;
         let mut state = db.state.lock();
         let oldest_snapshot = state.oldest_snapshot;
         let Some(c) = state.cfs.get_mut(&cf.id()) else {
@@ -48,6 +55,7 @@ impl Db {
         refuse(&notes)?;
         check_cf_options(cf.name(), &changed)?;
         c.cf.options.store(Arc::new(changed));
+        db.live.store(Arc::new(of_db));
         c.rescore(oldest_snapshot);
         db.update_threshold(&state);
         db.update_pressure(&state);

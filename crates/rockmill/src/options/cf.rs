@@ -35,9 +35,9 @@ declare_options! {
     compaction_filter_factory: Option<SharedFactory> = None, object(|f| named(f.as_ref().map(|f| f.name())));
     /// Makes the prefixes that filters hold. Tables remember its name: a table's prefixes are used as long as the
     /// extractor has that name. `set_options` takes `fixed:N` and `capped:N`.
-    prefix_extractor: Option<SliceTransform> = None, mutable_object(|e| named(e.as_ref().map(|e| e.name())), extractor_named);
-    /// Part of a memtable's size that its Bloom filter has; 0 gives it none, above 0.25 counts as 0.25. The filter holds
-    /// prefixes if there is a prefix extractor, and whole keys if `memtable_whole_key_filtering` is set.
+    prefix_extractor: Option<SliceTransform> = None, mutable_object(extractor_text, extractor_named);
+    /// Part of a memtable's size that its Bloom filter has; 0 gives it none, above 0.25 counts as 0.25. The filter
+    /// holds prefixes if there is a prefix extractor, and whole keys if `memtable_whole_key_filtering` is set.
     memtable_prefix_bloom_size_ratio: f64 = 0.0, mutable, set_memtable_prefix_bloom_ratio;
     /// A memtable's Bloom filter holds whole keys: lookups ask it.
     memtable_whole_key_filtering: bool = false, mutable, set_memtable_whole_key_filtering;
@@ -120,6 +120,11 @@ impl CfOptions {
 /// RocksDB's prefix extractors by their names.
 fn extractor_named(name: &str) -> Option<Option<SliceTransform>> {
     if name.is_empty() || name == "nullptr" { Some(None) } else { SliceTransform::from_name(name).map(Some) }
+}
+
+/// As OPTIONS files have it.
+fn extractor_text(extractor: &Option<SliceTransform>) -> String {
+    named(extractor.as_ref().map(|e| e.name()))
 }
 
 /// RocksDB's comparators by their names.

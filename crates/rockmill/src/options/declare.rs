@@ -11,12 +11,10 @@
 //! | `mutable` | changes it | written and read under its name |
 //! | `fixed` | refuses it: only an open sets it | written and read under its name |
 //! | `own` | changes it | not written: RocksDB does not know the option |
-//! | `own_fixed` | refuses it | not written |
-//! | `object(text)` | refuses it | written as what the function `text` returns; read: reported if it is another |
-//! | `object(text, make)` | refuses it | the same; read: `make(text)` gives the object, or `None` if it is not built in |
-//! | `mutable_object(text, make)` | changes it to what `make` gives | the same |
-//! | `named("name", text, read)` | changes it | has another name there: written as what `text(&field)` returns; \
-//! `read(&mut field, text, notes)` takes it, and returns false for what it cannot be |
+//! | `object(text)` | refuses it | written as what `text(&field)` returns; another one in a file is reported |
+//! | `object(text, make)` | refuses it | read: `make(text)` gives the object, `None` if it is not built in |
+//! | `mutable_object(text, make)` | changes it | the same |
+//! | `named("name", text, read)` | changes it | has another name; `read(&mut field, text, notes)` says if it fits |
 //! | `part` | refuses it | neither written nor read by itself |
 //! | `hidden` | refuses it | not written: it has no text, and `Debug` does not show it |
 //!
@@ -32,8 +30,8 @@ pub(crate) enum Kind {
     Mutable,
     Fixed,
     Own,
-    OwnFixed,
     Object,
+    MutableObject,
     Part,
     Hidden,
 }
@@ -41,12 +39,12 @@ pub(crate) enum Kind {
 impl Kind {
     /// True if an open database takes a change.
     pub fn is_mutable(self) -> bool {
-        matches!(self, Self::Mutable | Self::Own)
+        matches!(self, Self::Mutable | Self::MutableObject | Self::Own)
     }
 
     /// True if RocksDB's text has it.
     pub fn is_in_files(self) -> bool {
-        matches!(self, Self::Mutable | Self::Fixed | Self::Object)
+        matches!(self, Self::Mutable | Self::Fixed | Self::Object | Self::MutableObject)
     }
 
     /// True if it has a text.
@@ -172,7 +170,7 @@ macro_rules! declare_options {
         declare_options!(@made $field, $doc, Object, $describe, $make)
     };
     (@text $field:ident, $doc:tt, mutable_object($describe:expr, $make:expr)) => {
-        declare_options!(@made $field, $doc, Mutable, $describe, $make)
+        declare_options!(@made $field, $doc, MutableObject, $describe, $make)
     };
     (@made $field:ident, $doc:tt, $Kind:ident, $describe:expr, $make:expr) => {
         $crate::options::declare::TextOption {
@@ -217,6 +215,5 @@ macro_rules! declare_options {
     (@kind mutable) => { $crate::options::declare::Kind::Mutable };
     (@kind fixed) => { $crate::options::declare::Kind::Fixed };
     (@kind own) => { $crate::options::declare::Kind::Own };
-    (@kind own_fixed) => { $crate::options::declare::Kind::OwnFixed };
 }
 pub(super) use declare_options;

@@ -117,6 +117,7 @@ pub(crate) fn section_of(option: &str) -> Section {
 }
 
 /// Names of options that RocksDB has and Rockmill does not, those that do nothing in RocksDB itself left out.
+#[cfg(test)]
 pub(crate) fn names(section: Section) -> impl Iterator<Item = (&'static str, Meaning)> {
     let table = match section {
         Section::Db => DB,

@@ -13,13 +13,13 @@ const HOW: &str = "ROCKMILL_WRITE_DOCS=1 cargo test -p rockmill --lib options_pa
 const HEAD: &str = "\
 # Options
 
-Every option of Rockmill, and every option of RocksDB that Rockmill does not have. Names are RocksDB's; this page is made
-from the declarations in `crates/rockmill/src/options`, and a test says when it is not up to date.
+Every option of Rockmill, and every option of RocksDB that Rockmill does not have. Names are RocksDB's; this page is
+made from the declarations in `crates/rockmill/src/options`, and a test says when it is not up to date.
 
 Options are given when opening (`Options`), as text (`Options::from_string`), or out of the database's OPTIONS file
 (`OptionsLoader`, `Options::load_latest`). Those that say so change while the database is open: `set_options` for column
 families and their tables (`block_based_table_factory={block_size=16K}`), `set_db_options` for the database. Each open
-for writing and each change leaves a new OPTIONS file; the two newest are kept. On the command line, `rockmill options DB`
+for writing and each change leaves a new OPTIONS file; the two newest are kept. On the command line, `rockmill options`
 shows what is stored, and `--option NAME=VALUE` sets any option of this page.
 ";
 
@@ -34,11 +34,7 @@ fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>])
     for option in table {
         let Some(default) = (option.write)(&base) else { continue };
         let changes = if option.kind.is_mutable() { "yes" } else { "no" };
-        let own = if matches!(option.kind, Kind::Own | Kind::OwnFixed) {
-            " Rockmill's own: not in OPTIONS files."
-        } else {
-            ""
-        };
+        let own = if option.kind == Kind::Own { " Rockmill's own: not in OPTIONS files." } else { "" };
         let words: Vec<&str> = option.doc.iter().map(|line| line.trim()).collect();
         let default = if default.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(&default)) };
         let _ = writeln!(page, "| `{}` | {default} | {changes} | {}{own} |", option.name, cell(&words.join(" ")));
@@ -91,7 +87,7 @@ fn options_page_has_every_option() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
     let page = page();
     if std::env::var_os("ROCKMILL_WRITE_DOCS").is_some() {
-        std::fs::write(&path, &page).unwrap();
+        std::fs::write(&path, &page).expect("the page can be written");
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     let missing: Vec<&str> = page.lines().filter(|l| !found.lines().any(|f| f == *l)).take(5).collect();

@@ -130,7 +130,7 @@ fn set<O>(
             notes.add(name, &value, What::NoEffect(why));
         } else if !(option.read)(options, &value, notes) {
             match option.kind {
-                Kind::Object => notes.add(name, &value, What::Object),
+                Kind::Object | Kind::MutableObject => notes.add(name, &value, What::Object),
                 _ => return Err(bad_value(name, &value)),
             }
         }

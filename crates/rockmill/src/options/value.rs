@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::known::Notes;
+use super::parse;
 use super::{BlockBasedIndexType, ChecksumType, CompressionType, DataBlockIndexType, RecoveryMode};
 use crate::compaction::MergeEngine;
 use crate::info_log::LogLevel;
@@ -203,10 +204,14 @@ impl Value for Option<CompressionType> {
     }
 }
 
+/// The elements of a list, `a:b:c` with or without braces.
+fn elements<T: Value>(text: &str) -> Option<Vec<T>> {
+    parse::list(text).ok()?.iter().map(|element| T::read(element)).collect()
+}
+
 impl Value for Vec<CompressionType> {
     fn read(text: &str) -> Option<Self> {
-        let text = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(text);
-        if text.is_empty() { Some(Self::new()) } else { text.split(':').map(CompressionType::read).collect() }
+        elements(text)
     }
 
     fn write(&self) -> String {
@@ -217,7 +222,7 @@ impl Value for Vec<CompressionType> {
 
 impl Value for Vec<i32> {
     fn read(text: &str) -> Option<Self> {
-        if text.is_empty() { Some(Self::new()) } else { text.split(':').map(i32::read).collect() }
+        elements(text)
     }
 
     fn write(&self) -> String {

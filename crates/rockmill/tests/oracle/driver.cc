@@ -7,8 +7,8 @@
 //   filter CF [flush]      a compaction filter that does what values say (ByValue); with "flush" a factory's, which
 //                          filters flushes too
 //   ttl SECONDS            what is opened from here on is a DBWithTTL
-//   load PATH              takes all options from the newest OPTIONS file, which must have no unknown ones
-//   options CF             "option NAME=VALUE" for each option of a family, and of its tables; "options db"
+//   load PATH              takes all options from the newest OPTIONS file
+//   options CF             "option NAME=VALUE" for each option of a family and its tables; also "options db"
 //   set CF NAME=VALUE      SetOptions; "set db ..." is SetDBOptions
 //   open PATH | open_ro PATH
 //   wopt sync|nowal|default
