@@ -746,3 +746,45 @@ fn rocksdb_reads_our_archive_and_we_its() {
     let updates: Vec<_> = db.get_updates_since(0).expect("an iterator").map(|u| u.expect("a batch").0).collect();
     assert_eq!(updates, (1..=30).collect::<Vec<u64>>());
 }
+
+#[test]
+fn rocksdb_and_we_share_a_wal_directory_and_kept_wals() {
+    let test = "rocksdb_and_we_share_a_wal_directory_and_kept_wals";
+    let driver = match Peer::Library.driver() {
+        Ok(driver) => driver,
+        Err(reason) => return skip(test, &reason),
+    };
+    let home = tempfile::tempdir().expect("a folder");
+    let (path, wals) = (home.path().join("db"), home.path().join("wals"));
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_wal_dir(&wals);
+    options.set_avoid_flush_during_recovery(true);
+    let logs = || std::fs::read_dir(&wals).expect("the WALs").flatten().count();
+    // Rockmill writes, four times without a flush; RocksDB replays the four WALs, writes, and dies.
+    for n in 0..4 {
+        let db = Db::open(&options, &path).expect("open");
+        db.put(format!("ours{n}"), "v").expect("a write");
+        db.put("newest", format!("ours{n}")).expect("a write");
+    }
+    assert!(logs() >= 4);
+    let mut script = Script::new();
+    script.line(format!("db wal_dir={};avoid_flush_during_recovery=true", wals.display())).open(&path);
+    script.line("dump default").put("default", "theirs", "v").put("default", "newest", "theirs");
+    let mut closed = script.clone();
+    closed.line("close");
+    script.line("crash");
+    let _ = driver.run(&script);
+    // Rockmill replays those and RocksDB's.
+    let db = Db::open(&options, &path).expect("RocksDB's WAL directory");
+    for key in ["ours0", "ours1", "ours2", "ours3", "theirs"] {
+        assert!(get(&db, key).is_some(), "{key}");
+    }
+    assert_eq!(get(&db, "newest").as_deref(), Some("theirs"));
+    db.put("newest", "ours again").expect("a write");
+    drop(db);
+    let answer = driver.answer(test, &closed).expect("the library has it all");
+    let entries = answer.entries();
+    assert_eq!(entries.len(), 6, "{entries:?}");
+    assert_eq!(entries[0], (b"newest".to_vec(), b"ours again".to_vec()));
+}
