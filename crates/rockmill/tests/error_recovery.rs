@@ -57,8 +57,12 @@ impl Acknowledged {
         let read = |family: &str| -> BTreeMap<String, Vec<u8>> {
             let cf = db.cf_handle(family).expect("opened");
             let entries = db.iterator_cf(&cf, IteratorMode::Start);
-            let entry = |e: rockmill::Result<(Box<[u8]>, Box<[u8]>)>| e.unwrap_or_else(|e| panic!("{what}: {e}"));
-            entries.map(entry).map(|(k, v)| (String::from_utf8_lossy(&k).into_owned(), v.into_vec())).collect()
+            entries
+                .map(|entry| {
+                    let (key, value) = entry.unwrap_or_else(|e| panic!("{what}: {e}"));
+                    (String::from_utf8_lossy(&key).into_owned(), value.into_vec())
+                })
+                .collect()
         };
         let (first, second) = (read(FAMILIES[0]), read(FAMILIES[1]));
         assert!(first == second, "{what}: the column families differ");

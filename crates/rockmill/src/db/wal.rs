@@ -321,8 +321,8 @@ impl Wal {
 
     /// Keeps an obsolete file for reuse if fewer than `limit` are kept.
     ///
-    /// Only files of this opening are: an earlier one may have written records that carry no log number, and these would
-    /// pass for records of the WAL that takes the file over (RocksDB's `MinLogNumberToRecycle`).
+    /// Only files of this opening are: an earlier one may have written records that carry no log number, and these
+    /// would pass for records of the WAL that takes the file over (RocksDB's `MinLogNumberToRecycle`).
     pub fn keep_for_reuse(&self, number: u64, limit: usize) -> bool {
         let mut recycle = self.recycle.lock();
         let keep = recycle.len() < limit && number >= self.first.load(Ordering::Acquire);
