@@ -1,9 +1,9 @@
 //! Event listeners: calls into the user's code when a store flushes, compacts, stalls or fails (RocksDB's
 //! `EventListener`).
 //!
-//! Listeners are called by the thread on which the event happened, with no lock of the database held, so they may read
-//! and write; a listener that waits holds up that thread's work. A panic in a listener is caught and goes to the info
-//! log.
+//! Listeners are called by the thread on which the event happened or by one that comes by soon after, with no lock of
+//! the database held. They may read and write. They must not wait for background work (`flush`, `compact_range`): it
+//! may be the work that they hold up. A panic in a listener is caught and goes to the info log.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -279,38 +279,64 @@ pub struct BackgroundErrorRecoveryInfo {
 }
 
 /// What a user wants to be told (RocksDB's `EventListener`); see the module. Every call does nothing by default.
-#[allow(unused_variables)]
 pub trait EventListener: Send + Sync {
     /// A flush begins.
-    fn on_flush_begin(&self, info: &FlushJobInfo) {}
+    fn on_flush_begin(&self, info: &FlushJobInfo) {
+        let _ = info;
+    }
     /// A flush is done and its table installed.
-    fn on_flush_completed(&self, info: &FlushJobInfo) {}
+    fn on_flush_completed(&self, info: &FlushJobInfo) {
+        let _ = info;
+    }
     /// A compaction begins.
-    fn on_compaction_begin(&self, info: &CompactionJobInfo) {}
+    fn on_compaction_begin(&self, info: &CompactionJobInfo) {
+        let _ = info;
+    }
     /// A compaction ended, with or without success.
-    fn on_compaction_completed(&self, info: &CompactionJobInfo) {}
+    fn on_compaction_completed(&self, info: &CompactionJobInfo) {
+        let _ = info;
+    }
     /// A table file was written, or could not be.
-    fn on_table_file_created(&self, info: &TableFileCreationInfo) {}
+    fn on_table_file_created(&self, info: &TableFileCreationInfo) {
+        let _ = info;
+    }
     /// A table file was deleted, or could not be.
-    fn on_table_file_deleted(&self, info: &TableFileDeletionInfo) {}
+    fn on_table_file_deleted(&self, info: &TableFileDeletionInfo) {
+        let _ = info;
+    }
     /// A memtable became immutable.
-    fn on_memtable_sealed(&self, info: &MemTableInfo) {}
+    fn on_memtable_sealed(&self, info: &MemTableInfo) {
+        let _ = info;
+    }
     /// Writers are slowed, stopped, or free again.
-    fn on_stall_conditions_changed(&self, info: &WriteStallInfo) {}
+    fn on_stall_conditions_changed(&self, info: &WriteStallInfo) {
+        let _ = info;
+    }
     /// The database takes no more writes until it recovers.
-    fn on_background_error(&self, reason: BackgroundErrorReason, error: &Error) {}
+    fn on_background_error(&self, reason: BackgroundErrorReason, error: &Error) {
+        let _ = (reason, error);
+    }
     /// Recovery from a background error begins; false keeps it from going on by itself.
     fn on_error_recovery_begin(&self, reason: BackgroundErrorReason, error: &Error) -> bool {
+        let _ = (reason, error);
         true
     }
     /// The database recovered from `old_error`.
-    fn on_error_recovery_completed(&self, old_error: &Error) {}
+    fn on_error_recovery_completed(&self, old_error: &Error) {
+        let _ = old_error;
+    }
     /// Recovery ended, with or without success.
-    fn on_error_recovery_end(&self, info: &BackgroundErrorRecoveryInfo) {}
+    fn on_error_recovery_end(&self, info: &BackgroundErrorRecoveryInfo) {
+        let _ = info;
+    }
     /// A table was ingested.
-    fn on_external_file_ingested(&self, info: &ExternalFileIngestionInfo) {}
+    fn on_external_file_ingested(&self, info: &ExternalFileIngestionInfo) {
+        let _ = info;
+    }
     /// A column family was dropped; its handles are still usable for reads.
-    fn on_column_family_handle_deletion_started(&self, cf_name: &str) {}
+    fn on_column_family_handle_deletion_started(&self, cf_name: &str) {
+        let _ = cf_name;
+    }
 }
 
 /// The listeners of a database, in the order in which they were added.

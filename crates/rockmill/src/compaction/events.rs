@@ -41,9 +41,10 @@ impl JobContext {
             && log.wants(crate::info_log::LogLevel::Info)
         {
             log.event(
-                Event::new(&*self.clock, "table_file_creation")
+                Event::new(&*self.clock)
                     .text("cf_name", &self.cf_name)
                     .number("job", job)
+                    .text("event", "table_file_creation")
                     .number("file_number", number)
                     .number("file_size", summary.file_size)
                     .number("smallest_seqno", summary.smallest_seqno)

@@ -433,6 +433,7 @@ impl DbInner {
         for part in &pick.parts {
             if let Some(c) = state.cfs.get_mut(&part.cf.id) {
                 c.flushing = false;
+                c.told = part.mems.iter().map(|m| m.id()).fold(c.told, u64::max);
                 if c.imm.is_empty() {
                     c.flush_requested = false;
                 }

@@ -131,7 +131,6 @@ impl DbInner {
             ]);
             s.record_time(Histogram::FlushTime, stats.wall_micros);
         }
-        self.count_dropped(stats);
         let (levels, immutable, l0) = {
             let mut state = self.state.lock();
             match state.cfs.get_mut(&cf.id) {
@@ -447,7 +446,7 @@ impl DbInner {
                 db_name: self.path.clone(),
                 file_path: path.to_owned(),
                 job_id: job,
-                status: done.as_ref().map(|()| ()).map_err(|e| Error::io(path.display(), e)),
+                status: done.as_ref().copied().map_err(|e| Error::io(path.display(), e)),
             };
             self.notify(|l| l.on_table_file_deleted(&info));
         }

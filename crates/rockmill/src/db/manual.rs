@@ -68,7 +68,9 @@ impl Db {
             db.request_flush(&cfs, reason)?
         };
         db.tell_waiting();
-        if options.wait { db.wait_flushed(&waiting_for) } else { Ok(()) }
+        let done = if options.wait { db.wait_flushed(&waiting_for) } else { Ok(()) };
+        db.tell_waiting();
+        done
     }
 
     /// Compacts the keys in `[start, end]` (`None`: unbounded) of the default column family.
@@ -222,9 +224,12 @@ impl DbInner {
             if let Some(e) = state.write_error() {
                 return Err(e.clone());
             }
-            let open = waiting_for
-                .iter()
-                .any(|(id, mem)| state.cfs.get(id).is_some_and(|c| c.imm.iter().any(|i| i.mem.id() <= *mem)));
+            // When a flush returns, listeners have been told of it.
+            let tell = !self.opts.listeners.is_empty();
+            let is_open = |c: &super::CfState, mem: u64| {
+                c.imm.iter().any(|i| i.mem.id() <= mem) || (tell && c.flushing && c.told < mem)
+            };
+            let open = waiting_for.iter().any(|(id, mem)| state.cfs.get(id).is_some_and(|c| is_open(c, *mem)));
             if !open {
                 return Ok(());
             }

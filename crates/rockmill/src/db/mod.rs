@@ -276,6 +276,8 @@ pub(crate) struct CfState {
     /// Compactions of this column family that are running, for `stats` and for drops.
     pub compacting: usize,
     pub job_stats: CfJobStats,
+    /// The newest memtable of whose flush listeners have been told.
+    pub told: u64,
 }
 
 impl DbInner {

@@ -36,7 +36,7 @@ use crate::compaction::strategy::aging::aging;
 use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
-use crate::info_log::{InfoLog, log_error, log_info};
+use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::statistics::{CountedOperator, Statistics};
 use crate::table::BlockCache;
@@ -176,6 +176,7 @@ impl Db {
             }
         }
         destroy_wals(&**fs, path, &wal_dir_of(&options.db, path))?;
+        remove_logs(&options.db, path);
         drop(lock);
         let _ = fs.remove(&lock_path);
         let _ = fs.remove_dir(path); // stays if the user keeps other files in it
@@ -606,6 +607,7 @@ pub(super) fn new_cf_state(
         flushing: false,
         compacting: 0,
         job_stats: Default::default(),
+        told: 0,
     }
 }
 

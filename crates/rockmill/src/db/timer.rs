@@ -13,7 +13,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// What the thread runs.
 pub(crate) fn run(db: &Arc<DbInner>) {
-    let mut dumped = db.opts.clock.now_micros();
+    let mut dumped = db.opened_micros;
     while !db.shutdown.load(Ordering::Acquire) {
         db.log.alarm().wait(PERIOD);
         db.tell_waiting();

@@ -10,14 +10,14 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// An event of this kind, happening now.
-    pub fn new(clock: &dyn Clock, kind: &str) -> Self {
-        Self { text: format!("{{\"time_micros\": {}", clock.now_micros()) }.text("event", kind)
+    /// An event that happens now.
+    pub fn new(clock: &dyn Clock) -> Self {
+        Self { text: format!("{{\"time_micros\": {}", clock.now_micros()) }
     }
 
-    /// The same of a background job, whose number stands first.
+    /// One of a background job.
     pub fn of_job(clock: &dyn Clock, job: u64, kind: &str) -> Self {
-        Self { text: format!("{{\"time_micros\": {}", clock.now_micros()) }.number("job", job).text("event", kind)
+        Self::new(clock).number("job", job).text("event", kind)
     }
 
     fn key(&mut self, key: &str) {

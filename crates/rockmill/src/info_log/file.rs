@@ -13,7 +13,7 @@ const LOG: &str = "LOG";
 
 /// The name of the log's file and the directory that it stands in. With `db_log_dir` several databases may share the
 /// directory: the name then has the database's path in it, as in RocksDB.
-pub(crate) fn log_name(options: &DbOptions, dir: &Path) -> (PathBuf, String) {
+fn log_name(options: &DbOptions, dir: &Path) -> (PathBuf, String) {
     if options.db_log_dir.as_os_str().is_empty() {
         return (dir.to_owned(), LOG.to_owned());
     }
@@ -34,7 +34,7 @@ pub(crate) fn log_name(options: &DbOptions, dir: &Path) -> (PathBuf, String) {
 const RETRY_MICROS: u64 = 60_000_000;
 
 /// Logs of before, oldest first.
-pub(crate) fn old_logs(fs: &dyn FileSystem, dir: &Path, name: &str) -> Vec<PathBuf> {
+fn old_logs(fs: &dyn FileSystem, dir: &Path, name: &str) -> Vec<PathBuf> {
     let prefix = format!("{name}.old.");
     let mut found: Vec<(u64, PathBuf)> = fs
         .list_dir(dir)
@@ -44,6 +44,15 @@ pub(crate) fn old_logs(fs: &dyn FileSystem, dir: &Path, name: &str) -> Vec<PathB
         .collect();
     found.sort();
     found.into_iter().map(|(_, path)| path).collect()
+}
+
+/// Removes the info logs of the database at `dir`, also where they are in another directory. What cannot be removed
+/// stays: it is of no harm.
+pub(crate) fn remove_logs(options: &DbOptions, dir: &Path) {
+    let (dir, name) = log_name(options, dir);
+    for path in old_logs(&*options.fs, &dir, &name).into_iter().chain([dir.join(&name)]) {
+        let _ = options.fs.remove(&path);
+    }
 }
 
 /// The open file.

@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use rockmill_io::Clock;
 
 pub(crate) use event::Event;
-pub(crate) use file::{log_name, old_logs};
+pub(crate) use file::remove_logs;
 
 use crate::options::DbOptions;
 use file::LogFile;

@@ -8,19 +8,19 @@ pub(super) const BUCKETS: usize = 109;
 
 /// Upper bounds (inclusive) of the buckets: 1, 2, then each half as much again, with two significant digits.
 static LIMITS: LazyLock<[u64; BUCKETS]> = LazyLock::new(|| {
-    let mut limits = [1; BUCKETS];
-    limits[1] = 2;
-    for i in 2..BUCKETS {
+    std::array::from_fn(|i| {
+        if i < 2 {
+            return i as u64 + 1;
+        }
         // The largest product is below 2^64; the cast cuts the fraction off.
-        let mut limit = (limits_product(i)) as u64;
+        let mut limit = limits_product(i) as u64;
         let mut power = 1;
         while limit / 10 > 10 {
             limit /= 10;
             power *= 10;
         }
-        limits[i] = limit * power;
-    }
-    limits
+        limit * power
+    })
 });
 
 /// 2 * 1.5^(i - 1), by repeated multiplication as RocksDB computes it.

@@ -127,7 +127,7 @@ named! {
         GetHitL1("rocksdb.l1.hit"),
         /// Lookups that a table of L2 or deeper answered.
         GetHitL2AndUp("rocksdb.l2andup.hit"),
-        /// Entries that flushes and compactions dropped behind a newer one of the key.
+        /// Entries that compactions dropped behind a newer one of the key.
         CompactionKeyDropNewerEntry("rocksdb.compaction.key.drop.new"),
         /// Tombstones dropped because nothing older exists.
         CompactionKeyDropObsolete("rocksdb.compaction.key.drop.obsolete"),

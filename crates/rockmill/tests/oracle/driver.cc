@@ -35,6 +35,11 @@
 //   levels CF              "level N FILES" for each level that has files
 //   prop CF NAME           "prop VALUE"
 //   times CF               "prop OLDEST WRITTEN" for each table: times of its oldest data, and of its writing
+//   text CF NAME           "prop LINE" for each line of the property
+//   statistics             before open: collects statistics
+//   stats                  "prop LINE" for each line of the statistics
+//   histogram N ...        "prop" with the data of a histogram of these values
+//   approximate CF BEGIN END MARGIN   "prop BYTES"
 //   backup DIR [flush]     a new backup of the open database in DIR
 //   backups DIR            "backup ID FILES" for each that can be used
 //   backup_verify DIR ID   with checksums
@@ -50,6 +55,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 #include <rocksdb/sst_file_writer.h>
+#include <rocksdb/statistics.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/backup_engine.h>
 #include <rocksdb/utilities/options_util.h>
@@ -424,6 +430,36 @@ struct Driver {
         usleep(10000);
       }
 #endif
+    } else if (command == "text") {
+      auto* cf = Handle(Word(in));
+      std::string value;
+      if (!Open().GetProperty(cf, Word(in), &value)) Fail("no such property");
+      std::istringstream text(value);
+      for (std::string one; std::getline(text, one);) std::cout << "prop " << one << '\n';
+    } else if (command == "statistics") {
+      db_options.statistics = CreateDBStatistics();
+    } else if (command == "stats") {
+      std::istringstream text(db_options.statistics->ToString());
+      for (std::string one; std::getline(text, one);) std::cout << "prop " << one << '\n';
+    } else if (command == "histogram") {
+      auto statistics = CreateDBStatistics();
+      for (uint64_t value; in >> value;) statistics->recordInHistogram(DB_GET, value);
+      HistogramData d;
+      statistics->histogramData(DB_GET, &d);
+      char buf[400];
+      snprintf(buf, sizeof(buf), "prop %.17g %.17g %.17g %.17g %.17g %.17g %llu %llu %.17g", d.median, d.percentile95,
+               d.percentile99, d.average, d.standard_deviation, d.max, (unsigned long long)d.count,
+               (unsigned long long)d.sum, d.min);
+      std::cout << buf << '\n';
+    } else if (command == "approximate") {
+      auto* cf = Handle(Word(in));
+      std::string begin = Hex(in), end = Hex(in);
+      SizeApproximationOptions options;
+      options.files_size_error_margin = std::stod(Word(in));
+      Range range(begin, end);
+      uint64_t size = 0;
+      Check(Open().GetApproximateSizes(options, cf, &range, 1, &size));
+      std::cout << "prop " << size << '\n';
     } else if (command == "snap") {
       snapshots[Word(in)] = Open().GetSnapshot();
     } else if (command == "release") {

@@ -1,0 +1,32 @@
+//! What users see of a running store: statistics, perf context, listeners, the info log, properties, sizes.
+
+mod oracle;
+
+#[path = "operations/compared.rs"]
+mod compared;
+#[path = "operations/info_log.rs"]
+mod info_log;
+#[path = "operations/listener.rs"]
+mod listener;
+#[path = "operations/numbers.rs"]
+mod numbers;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::{CompressionType, Options};
+use rockmill_io::MemFileSystem;
+
+/// Options of a small database in memory.
+fn in_memory() -> (Options, MemFileSystem) {
+    let fs = MemFileSystem::default();
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_file_system(Arc::new(fs.clone()));
+    options.set_compression_type(CompressionType::None);
+    (options, fs)
+}
+
+fn path() -> &'static Path {
+    Path::new("/db")
+}
