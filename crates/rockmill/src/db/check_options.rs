@@ -12,6 +12,9 @@ pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
     if o.max_subcompactions == 0 {
         return Err(Error::invalid_argument("max_subcompactions must be at least 1"));
     }
+    if o.keep_log_file_num == 0 {
+        return Err(Error::invalid_argument("keep_log_file_num must be at least 1"));
+    }
     if o.max_open_files < -1 {
         return Err(Error::invalid_argument("max_open_files must be -1 or more"));
     }

@@ -143,8 +143,10 @@ impl Db {
         log_info!(db.log, "Dropped column family with id {}", cf.id());
         let name = name.to_owned();
         db.notify_later(move |l| l.on_column_family_handle_deletion_started(&name));
-        db.write_options_file(&turn)?;
-        Ok(())
+        let done = db.write_options_file(&turn);
+        drop(turn);
+        db.tell_waiting();
+        done
     }
 }
 

@@ -1,4 +1,4 @@
-//! Opening, creating, listing and destroying databases; creating and dropping column families.
+//! Opening, creating, listing and destroying databases.
 //!
 //! 1. Check options, make the directory, take the lock.
 //! 2. Recover the versions from the MANIFEST (or begin an empty database).
