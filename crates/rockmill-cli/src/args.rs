@@ -47,6 +47,8 @@ pub struct Cli {
 #[allow(missing_docs)]
 pub enum Command {
     Load(LoadArgs),
+    WriteSst(WriteSstArgs),
+    Ingest(IngestArgs),
     Put(PutArgs),
     Get(GetArgs),
     Delete(DeleteArgs),
@@ -231,25 +233,10 @@ pub struct DurabilityArgs {
     pub sync: bool,
 }
 
-/// Load files into a database; creates the database, and the column family, if missing
-///
-/// The format follows from a file's extension, or give --format. A record whose key is there already replaces it.
-/// A file - is standard input.
+/// How records are found in files.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  rockmill load packages.db packages.tsv
-  rockmill load users.db users.csv --header --key-column email
-  rockmill load events.db events.jsonl --key user.id --value payload
-  rockmill load words.db /usr/share/dict/words --format lines --key line
-  rockmill load big.db part-*.tsv --wal=off --batch 10000 --threads 4 --compression zstd
-  rockmill scan old.db --hex | rockmill load new.db - --format tsv --hex")]
-pub struct LoadArgs {
-    /// Database directory
-    pub db: PathBuf,
-    /// Files to load; - is standard input
-    #[arg(required = true)]
-    pub files: Vec<PathBuf>,
+#[command(next_help_heading = "Input")]
+pub struct InputArgs {
     /// Format of the files [default: by extension]
     #[arg(long, value_enum)]
     pub format: Option<FormatArg>,
@@ -278,6 +265,30 @@ pub struct LoadArgs {
     /// Leave out lines that cannot be read, and count them, instead of stopping
     #[arg(long)]
     pub skip_bad: bool,
+}
+
+/// Load files into a database; creates the database, and the column family, if missing
+///
+/// The format follows from a file's extension, or give --format. A record whose key is there already replaces it.
+/// A file - is standard input.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill load packages.db packages.tsv
+  rockmill load users.db users.csv --header --key-column email
+  rockmill load events.db events.jsonl --key user.id --value payload
+  rockmill load words.db /usr/share/dict/words --format lines --key line
+  rockmill load big.db part-*.tsv --wal=off --batch 10000 --threads 4 --compression zstd
+  rockmill scan old.db --hex | rockmill load new.db - --format tsv --hex")]
+pub struct LoadArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Files to load; - is standard input
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: InputArgs,
     /// Records in a batch (all of a batch is written or nothing); a batch also ends at 8 MiB
     #[arg(long, value_name = "N", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
@@ -288,6 +299,67 @@ pub struct LoadArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub durability: DurabilityArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: WriteArgs,
+}
+
+/// Write a table of sorted records, to be ingested
+///
+/// Keys must rise from record to record, over all files; --sort brings them into order in memory first, and of records
+/// with one key the last counts. The formats are those of `load`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill write-sst words.sst words.tsv && rockmill ingest words.db words.sst --move
+  rockmill write-sst users.sst users.csv --header --key-column email --sort
+  rockmill scan old.db --hex | rockmill write-sst all.sst - --format tsv --hex --compression zstd")]
+pub struct WriteSstArgs {
+    /// Table to write; one that is there is replaced
+    pub table: PathBuf,
+    /// Files with the records; - is standard input
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Read everything first and sort it
+    #[arg(long)]
+    pub sort: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: InputArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: WriteArgs,
+}
+
+/// Make tables of `write-sst` (or of RocksDB's SstFileWriter) part of a database
+///
+/// All of them or none. What they hold is newer than what is there; where files overlap each other, later ones are
+/// newer.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill ingest my.db batch1.sst batch2.sst
+  rockmill ingest my.db batch.sst --move --column-family events
+  rockmill ingest new.db batch.sst --create
+  rockmill ingest my.db history.sst --ingest-behind --option allow_ingest_behind=true")]
+pub struct IngestArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Tables
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Link the files into the database and take their old names away, instead of copying them
+    #[arg(long = "move")]
+    pub move_files: bool,
+    /// Put them under everything else: keys that are there keep their values
+    #[arg(long)]
+    pub ingest_behind: bool,
+    /// Read and check every block first
+    #[arg(long)]
+    pub verify: bool,
+    /// Create the database, and the column family, if missing
+    #[arg(long)]
+    pub create: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub store: WriteArgs,

@@ -5,6 +5,7 @@
 //! 3. After each batch: acknowledge it (`--ack`), move the progress bar.
 //! 4. At the end, without a WAL, flush: what the summary reports is safe then.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
@@ -46,10 +47,11 @@ struct Loader<'a> {
 
 /// `rockmill load`
 pub fn run(args: &LoadArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
-    let formats: Vec<FormatArg> = args.files.iter().map(|f| input::format_of(f, args.format)).collect::<Result<_>>()?;
-    let settings = Settings::new(args, &formats)?;
+    let formats: Vec<FormatArg> =
+        args.files.iter().map(|f| input::format_of(f, args.input.format)).collect::<Result<_>>()?;
+    let settings = Settings::new(&args.input, &formats)?;
     let options = store::durability(args.durability)?;
-    let total = total_bytes(args)?;
+    let total = total_bytes(&args.files)?;
 
     let started = Instant::now();
     let open = OpenToWrite { path: &args.db, args: &args.store, create: true, family, fs: None };
@@ -97,9 +99,9 @@ pub fn run(args: &LoadArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
 
 /// Bytes of all files together, unless one has no length. Files that are not there are found now, before anything is
 /// written.
-fn total_bytes(args: &LoadArgs) -> Result<Option<u64>> {
+pub fn total_bytes(files: &[PathBuf]) -> Result<Option<u64>> {
     let mut total = Some(0u64);
-    for file in &args.files {
+    for file in files {
         if file.as_os_str() == "-" {
             total = None;
             continue;
@@ -163,7 +165,7 @@ impl Loader<'_> {
 
     fn bad(&mut self, source: &Source, why: &str) -> Result<()> {
         let place = format!("{}:{}", source.name(), source.line());
-        if !self.args.skip_bad {
+        if !self.args.input.skip_bad {
             return Err(CliError::data(format!("{place}: {why}")).hint("--skip-bad leaves such lines out"));
         }
         self.skipped += 1;

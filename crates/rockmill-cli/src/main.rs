@@ -5,6 +5,7 @@
 //! | `args.rs` | the command line |
 //! | `store.rs` | opens a database as it needs to be opened |
 //! | `input/`, `load.rs` | records out of tsv, csv, jsonl and plain lines; writing them |
+//! | `ingest.rs` | tables written outside of a database, and ingested |
 //! | `kv.rs`, `scan.rs` | put, get, delete; scans |
 //! | `stats.rs`, `compact.rs` | levels and amplification; manual compaction |
 //! | `options.rs` | the options that a database has stored |
@@ -19,6 +20,7 @@ mod cpu;
 mod dump;
 mod error;
 mod families;
+mod ingest;
 mod input;
 mod kv;
 mod load;
@@ -66,6 +68,8 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
     let cf = cli.column_family.as_deref();
     match &cli.command {
         Command::Load(args) => load::run(args, cf, out),
+        Command::WriteSst(args) => ingest::write_sst(args, cf, out),
+        Command::Ingest(args) => ingest::run(args, cf, out),
         Command::Put(args) => kv::put(args, cf, out),
         Command::Get(args) => kv::get(args, cf, out),
         Command::Delete(args) => kv::delete(args, cf, out),

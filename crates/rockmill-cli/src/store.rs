@@ -289,6 +289,18 @@ fn set_family_options(options: &mut Options, args: &WriteArgs) -> Result<()> {
     Ok(())
 }
 
+/// Options of a table that belongs to no database yet.
+pub fn table_options(args: &WriteArgs, family: Option<&str>) -> Result<Options> {
+    let stored = match &args.stored.options_file {
+        Some(_) => stored_options(Path::new(""), &args.stored)?,
+        None => Stored::none(),
+    };
+    let mut options = stored.family(family.unwrap_or(DEFAULT_COLUMN_FAMILY_NAME));
+    set_family_options(&mut options, args)?;
+    options.set_use_direct_io_for_flush_and_compaction(args.direct);
+    with_named(&options, &args.stored)
+}
+
 /// What opens this column family: `options` with its order and depth.
 fn descriptor(mut options: Options, family: &DbSummary) -> Result<ColumnFamilyDescriptor> {
     let Some(comparator) = comparator_named(&family.comparator) else {

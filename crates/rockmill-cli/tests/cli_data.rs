@@ -203,3 +203,36 @@ fn column_families_are_made_used_and_dropped() {
     s.ok(&["drop-cf", "db", "sessions"]);
     s.run(&["get", "db", "k", "--column-family", "sessions"]).fails(2, &["does not exist"]);
 }
+
+#[test]
+fn tables_are_written_and_ingested() {
+    let s = Sandbox::new();
+    let sorted = s.file("sorted.tsv", "a\t1\nb\t2\nc\t3\n");
+    let unsorted = s.file("unsorted.tsv", "d\t5\nb\told\nb\tnew\n");
+    let table = s.path("t.sst").display().to_string();
+    let made = s.json(&["write-sst", &table, &sorted]);
+    assert_eq!((made["records"].as_u64(), made["largest_key"].as_str()), (Some(3), Some("c")));
+    s.run(&["ingest", "db", &table]).fails(3, &["db"]);
+    let done = s.json(&["ingest", "db", &table, "--create"]);
+    assert_eq!((done["ingested"].as_u64(), done["files"][0]["level"].as_u64()), (Some(1), Some(6)));
+    assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\t2\nc\t3\n");
+    s.run(&["write-sst", &table, &unsorted]).fails(3, &["unsorted.tsv:2", "\"b\"", "--sort"]);
+    assert!(!std::path::Path::new(&table).exists(), "no half table is left");
+    s.ok(&["write-sst", &table, &unsorted, "--sort", "--compression", "zstd"]);
+    s.ok(&["ingest", "db", &table, "--move", "--verify"]);
+    assert!(!std::path::Path::new(&table).exists());
+    assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\tnew\nc\t3\nd\t5\n");
+    s.ok(&["verify", "db"]);
+    s.run(&["ingest", "db", &sorted]).fails(3, &["sorted.tsv"]);
+    s.run(&["ingest", "db", "absent.sst"]).fails(3, &["absent.sst"]);
+
+    // Behind everything else, and into a column family.
+    s.ok(&["write-sst", &table, &sorted]);
+    s.run(&["ingest", "db", &table, "--ingest-behind"]).fails(2, &["allow_ingest_behind=true"]);
+    let behind = ["--ingest-behind", "--option", "allow_ingest_behind=true"];
+    s.ok(&["put", "behind", "b", "mine", "--create", "--option", "allow_ingest_behind=true"]);
+    s.ok(&[&["ingest", "behind", &table][..], &behind].concat());
+    assert_eq!(s.ok(&["scan", "behind"]), "a\t1\nb\tmine\nc\t3\n");
+    s.ok(&["ingest", "db", &table, "--column-family", "other", "--create"]);
+    assert_eq!(s.ok(&["scan", "db", "--column-family", "other", "--count"]), "3\n");
+}

@@ -15,7 +15,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::rc::Rc;
 
-use crate::args::{FormatArg, LoadArgs};
+use crate::args::{FormatArg, InputArgs};
 use crate::error::{CliError, Result};
 use crate::output;
 
@@ -65,7 +65,7 @@ pub struct Settings {
 
 impl Settings {
     /// Checks the flags against the formats they are for.
-    pub fn new(args: &LoadArgs, formats: &[FormatArg]) -> Result<Self> {
+    pub fn new(args: &InputArgs, formats: &[FormatArg]) -> Result<Self> {
         let has = |f| formats.contains(&f);
         let columnar = has(FormatArg::Tsv) || has(FormatArg::Csv) || (args.hex && has(FormatArg::Lines));
         let unused = |flag: &str, of: &str| Err(CliError::usage(format!("{flag} is for {of} files; there is none")));
@@ -244,8 +244,8 @@ pub mod tests {
         let line = ["rockmill", "load", "db", "-"].iter().chain(flags);
         let cli = crate::args::Cli::try_parse_from(line).expect("flags parse");
         let crate::args::Command::Load(args) = cli.command else { panic!("not a load") };
-        let format = args.format.expect("a format");
-        let settings = Settings::new(&args, &[format]).expect("settings fit");
+        let format = args.input.format.expect("a format");
+        let settings = Settings::new(&args.input, &[format]).expect("settings fit");
         let input = Box::new(io::Cursor::new(text.as_bytes().to_vec()));
         let mut source = Source::from_reader(input, "test".into(), format, &settings, 0).expect("opens");
         let mut record = Record::default();
@@ -352,7 +352,8 @@ pub mod tests {
             let line = ["rockmill", "load", "db", "-"].iter().chain(flags);
             let cli = crate::args::Cli::try_parse_from(line).expect("flags parse");
             let crate::args::Command::Load(args) = cli.command else { panic!("not a load") };
-            assert!(Settings::new(&args, &[args.format.expect("a format")]).is_err(), "{flags:?}");
+            let input = args.input;
+            assert!(Settings::new(&input, &[input.format.expect("a format")]).is_err(), "{flags:?}");
         }
     }
 }
