@@ -628,3 +628,30 @@ fn files_ingested_behind_give_way_to_everything_else() {
     let e = db.ingest_external_file_opts(&behind, vec!["/t.sst"]).unwrap_err();
     assert!(e.to_string().contains("without allow_ingest_behind"), "{e}");
 }
+
+#[test]
+fn operands_of_another_merge_operator_are_refused() {
+    let fs = MemFileSystem::new();
+    let named = |name: &str| {
+        let mut options = mem_options(&fs);
+        options.set_merge_operator_associative(name, |_, old, new| {
+            Some([old.unwrap_or_default(), &new.iter().flatten().copied().collect::<Vec<_>>()].concat())
+        });
+        options
+    };
+    let (ours, theirs) = (named("ours"), named("theirs"));
+    let table = |options: &Options, path: &str| {
+        let mut w = SstFileWriter::create(options);
+        w.open(path).unwrap();
+        w.merge("k", "2").unwrap();
+        w.finish().unwrap();
+    };
+    let db = Db::open(&ours, "/db").unwrap();
+    db.put("k", "1").unwrap();
+    table(&theirs, "/theirs.sst");
+    let e = db.ingest_external_file(vec!["/theirs.sst"]).unwrap_err();
+    assert!(e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("\"theirs\""), "{e}");
+    table(&ours, "/ours.sst");
+    db.ingest_external_file(vec!["/ours.sst"]).unwrap();
+    assert_eq!(get(&db, "k").as_deref(), Some("12"));
+}

@@ -13,6 +13,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use super::checkpoint::link_tables;
 use super::ingest::{ExternalFile, IngestExternalFileOptions, boundaries};
+use super::merge_names::ExpectedOperator;
 use super::{AsColumnFamilyRef, Checkpoint, ColumnFamily, Db, DbInner};
 use crate::compaction::internal_unique_id;
 use crate::error::{Error, Result};
@@ -155,8 +156,9 @@ impl Db {
         }
         let cmp = InternalKeyComparator::new(Arc::clone(&options.cf.comparator));
         let mut files = Vec::new();
+        let operator = options.cf.merge_operator.as_ref().map(|o| ExpectedOperator::new(name, Arc::clone(o)));
         for f in &metadata.files {
-            files.push(inspect(db, f, &cmp).map_err(failed)?);
+            files.push(inspect(db, f, &cmp, operator.as_ref()).map_err(failed)?);
         }
         let how = IngestExternalFileOptions { move_files: import_options.move_files, ..Default::default() };
         let take_out = |files: &[ExternalFile]| files.iter().for_each(|f| f.take_out(db));
@@ -183,7 +185,12 @@ impl Db {
 }
 
 /// Looks at a table of an export.
-fn inspect(db: &DbInner, f: &ExportedFile, cmp: &InternalKeyComparator) -> Result<ExternalFile> {
+fn inspect(
+    db: &DbInner,
+    f: &ExportedFile,
+    cmp: &InternalKeyComparator,
+    operator: Option<&ExpectedOperator>,
+) -> Result<ExternalFile> {
     // RocksDB puts a slash in front.
     let path = f.directory.join(f.name.trim_start_matches('/'));
     let file = db
@@ -205,6 +212,9 @@ fn inspect(db: &DbInner, f: &ExportedFile, cmp: &InternalKeyComparator) -> Resul
         statistics: None,
     };
     let table = TableReader::open(file, open)?;
+    if let Some(operator) = operator {
+        operator.check(&table).map_err(|e| e.context(path.display()))?;
+    }
     let p = table.properties();
     if f.smallest_seqno > f.largest_seqno || f.largest_seqno > MAX_SEQUENCE {
         return bad(format!("sequence numbers {} to {} are none", f.smallest_seqno, f.largest_seqno));

@@ -1,6 +1,7 @@
 //! External files: what is in them, and how they get into the database's directory.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rockmill_format::coding;
 use rockmill_format::filename::{self, FileType};
@@ -12,6 +13,7 @@ use super::IngestExternalFileOptions;
 use crate::compaction::internal_unique_id;
 use crate::db::checkpoint::{cannot_link, copy};
 use crate::db::column_family::CfData;
+use crate::db::merge_names::ExpectedOperator;
 use crate::db::{Db, DbInner};
 use crate::error::{Error, Result};
 use crate::table::{TableOpenOptions, TableReadOptions, TableReader};
@@ -84,6 +86,10 @@ impl ExternalFile {
         };
         let table = TableReader::open(file, open).map_err(|e| e.context("external file"))?;
         check_properties(&table, cf)?;
+        if let Some(operator) = &cf.merge_operator {
+            let expected = ExpectedOperator::new(&cf.name, Arc::clone(operator));
+            expected.check(&table).map_err(|e| e.context(path.display()))?;
+        }
         if options.verify_checksums_before_ingest {
             table.verify().map_err(|e| e.context("external file"))?;
         }
@@ -171,7 +177,7 @@ fn check_properties(table: &TableReader, cf: &CfData) -> Result<()> {
 
 /// Smallest and largest internal key of a table, range tombstones included.
 pub(crate) fn boundaries(
-    table: &std::sync::Arc<TableReader>,
+    table: &Arc<TableReader>,
     cmp: &InternalKeyComparator,
 ) -> Result<Option<(InternalKey, InternalKey)>> {
     let mut found: Option<(InternalKey, InternalKey)> = None;

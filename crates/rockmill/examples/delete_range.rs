@@ -1,0 +1,44 @@
+//! Many keys deleted at once: by a range tombstone, which costs the same for any number of keys, and by dropping whole
+//! tables, which frees their space at once.
+
+use rockmill::{Db, IteratorMode, Options};
+
+fn main() -> rockmill::Result<()> {
+    let dir = std::env::temp_dir().join(format!("rockmill-example-delete-range-{}", std::process::id()));
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_target_file_size_base(16 << 10);
+    options.set_disable_auto_compactions(true);
+    let db = Db::open(&options, &dir)?;
+    let cf = db.default_cf();
+    for half in 0..2 {
+        for day in 0..100 {
+            for event in (half..100).step_by(2) {
+                db.put(format!("day{day:03}/event{event:03}"), "x".repeat(100))?;
+            }
+        }
+        db.flush()?;
+    }
+    db.compact_range(None::<&[u8]>, None::<&[u8]>)?;
+    let bytes = |db: &Db| -> rockmill::Result<usize> { Ok(db.live_files()?.iter().map(|f| f.size).sum()) };
+    println!("{} tables, {} bytes", db.live_files()?.len(), bytes(&db)?);
+
+    // Tables that hold nothing but days 0 to 49 go now, for snapshots too; the tombstone deletes what is in the others.
+    let before = bytes(&db)?;
+    db.delete_file_in_range("day000", "day049~")?;
+    db.delete_range_cf(&cf, "day000", "day050")?;
+    assert!(bytes(&db)? < before);
+    println!("{} tables, {} bytes", db.live_files()?.len(), bytes(&db)?);
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 5000);
+
+    // A tombstone over more: what it covers as a whole, compactions drop without reading it.
+    db.delete_range_cf(&cf, "day050", "day090")?;
+    db.flush()?;
+    db.compact_range(None::<&[u8]>, None::<&[u8]>)?;
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 1000);
+    assert!(db.counters().files_covered > 0);
+    println!("{} tables dropped unread", db.counters().files_covered);
+
+    drop(db);
+    Db::destroy(&options, &dir)
+}
