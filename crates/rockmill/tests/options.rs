@@ -554,6 +554,33 @@ fn two_files_stay_and_copies_take_the_newest() {
 }
 
 #[test]
+fn compatibility_is_checked_by_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let (o, families) = unusual();
+    drop(Db::open_cf_descriptors(&o, &path, families.clone()).unwrap());
+    let check = |change: &dyn Fn(&mut Vec<ColumnFamilyDescriptor>)| {
+        let mut families = families.clone();
+        change(&mut families);
+        OptionsLoader::new().check_compatibility(&path, &families)
+    };
+    check(&|_| {}).unwrap();
+    check(&|f| f.reverse()).unwrap();
+    check(&|f| f[0].options_mut().set_write_buffer_size(1 << 20)).unwrap();
+    check(&|f| f[1].options_mut().set_merge_operator_object(Arc::new(MaxOperator))).unwrap();
+    for (named, error) in [
+        ("merge_operator", check(&|f| f[0].options_mut().set_merge_operator_object(Arc::new(MaxOperator)))),
+        ("merge_operator", check(&|f| f[0].options_mut().cf.merge_operator = None)),
+        ("comparator", check(&|f| f[1].options_mut().cf.comparator = Options::default().cf.comparator)),
+        ("a#b", check(&|f| drop(f.pop()))),
+        ("more", check(&|f| f.push(ColumnFamilyDescriptor::new("more", Options::default())))),
+    ] {
+        let e = error.unwrap_err();
+        assert!(e.kind() == ErrorKind::InvalidArgument && e.message().contains(named), "{named}: {e}");
+    }
+}
+
+#[test]
 fn another_merge_operator_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let with = |operator: Option<Arc<dyn rockmill::MergeOperator>>| {

@@ -147,6 +147,41 @@ impl OptionsLoader {
         }
     }
 
+    /// Says whether the database in `dir`, which need not be open, can be opened with these column families (RocksDB's
+    /// `CheckOptionsCompatibility`): the newest OPTIONS file has the same column families, in any order, each with the
+    /// same comparator, the same merge operator unless it had none, and the same prefix extractor unless one of both
+    /// has none. `InvalidArgument` names what differs.
+    pub fn check_compatibility(&self, dir: impl AsRef<Path>, families: &[ColumnFamilyDescriptor]) -> Result<()> {
+        let dir = dir.as_ref();
+        let Some((_, path)) = latest_options_file(&*self.fs(), dir)? else {
+            return Err(Error::new(ErrorKind::NotFound, format!("{}: there is no OPTIONS file", dir.display())));
+        };
+        let file = read_file(&*self.fs(), &path)?;
+        let differs = |what: String| Err(Error::invalid_argument(format!("{}: {what}", path.display())));
+        let name_of = |text: &str| parse::object(text).map(|o| o.0).unwrap_or_default();
+        for stored in &file.families {
+            let Some(given) = families.iter().find(|d| d.name() == stored.name) else {
+                return differs(format!("column family {:?} is not given", stored.name));
+            };
+            let values = given.options().values();
+            for (option, null_stored, null_given) in
+                [("comparator", false, false), ("merge_operator", true, false), ("prefix_extractor", true, true)]
+            {
+                let entry = stored.options.iter().find(|(name, _)| name == option);
+                let (Some((_, was)), Some(now)) = (entry, values.iter().find(|v| v.name == option)) else { continue };
+                let (was, now) = (name_of(&parse::unescape(was)), name_of(&now.value));
+                if was != now && !(null_stored && was == "nullptr") && !(null_given && now == "nullptr") {
+                    let family = &stored.name;
+                    return differs(format!("column family {family:?}: {option} is {was:?}, and {now:?} is given"));
+                }
+            }
+        }
+        match families.iter().find(|d| !file.families.iter().any(|f| f.name == d.name())) {
+            Some(more) => differs(format!("there is no column family {:?}", more.name())),
+            None => Ok(()),
+        }
+    }
+
     /// Reads an OPTIONS file.
     pub fn load_file(&self, path: impl AsRef<Path>) -> Result<LoadedOptions> {
         let path = path.as_ref();

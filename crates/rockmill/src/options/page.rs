@@ -83,6 +83,29 @@ fn page() -> String {
 }
 
 #[test]
+fn changeable_options_are_read_where_they_change() {
+    fn walk(dir: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(dir).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if let Ok(text) = std::fs::read_to_string(&path) {
+                for option in DbOptions::TEXT.iter().filter(|o| o.kind.is_mutable()) {
+                    let stale = format!("opts.{}", option.name);
+                    let is_whole = |after: &str| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+                    if text.match_indices(&stale).any(|(at, _)| is_whole(&text[at + stale.len()..])) {
+                        found.push(format!("{}: {stale}", path.display()));
+                    }
+                }
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/db"), &mut found);
+    assert!(found.is_empty(), "what `set_db_options` changes is read from `live()`: {found:#?}");
+}
+
+#[test]
 fn options_page_has_every_option() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
     let page = page();
