@@ -155,7 +155,9 @@ fn a_secondary_sees_whole_batches_in_order_beside_a_busy_primary() {
     });
 }
 
-fn number(entry: rockmill::Result<(Box<[u8]>, Box<[u8]>)>) -> u64 {
+type Entry = (Box<[u8]>, Box<[u8]>);
+
+fn number(entry: rockmill::Result<Entry>) -> u64 {
     u64::from_be_bytes(entry.unwrap().1[..8].try_into().unwrap())
 }
 
