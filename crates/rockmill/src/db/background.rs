@@ -337,10 +337,15 @@ impl DbInner {
     }
 
     pub fn cache_of(&self, cf: &CfData) -> Option<Arc<crate::table::BlockCache>> {
-        if cf.options.load().table.no_block_cache {
+        self.cache_for(&cf.options.load())
+    }
+
+    /// The cache of a column family with these options.
+    pub fn cache_for(&self, options: &CfOptions) -> Option<Arc<crate::table::BlockCache>> {
+        if options.table.no_block_cache {
             return None;
         }
-        cf.options.load().table.block_cache.clone().or_else(|| self.cache.clone())
+        options.table.block_cache.clone().or_else(|| self.cache.clone())
     }
 
     /// Writes what was picked as tables and commits them together. With `leave_wals` the commit also says that no WAL

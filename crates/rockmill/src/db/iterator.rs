@@ -87,11 +87,11 @@ impl DbInner {
         let cf = &cf.as_cf().data;
         let current = cf.current.load_full();
         let seq = options.snapshot.unwrap_or_else(|| self.last_sequence());
-        let tables: Arc<dyn TableSource> = Arc::new(CfTables::new(self, cf));
+        let tables = Arc::new(CfTables::new(self, cf));
         let ro = options.table();
         let (lower, upper, filter) = bounds(options, &cf.cmp);
-        let extractor = cf.options.load().prefix_extractor.clone();
-        let prefix = PrefixScan::new(extractor, options, upper.as_ref(), cf.cmp.is_bytewise());
+        let prefix = PrefixScan::new(tables.prefix_extractor(), options, upper.as_ref(), cf.cmp.is_bytewise());
+        let tables: Arc<dyn TableSource> = tables;
         let by_prefix = prefix.as_ref().map(|p| Arc::clone(p.seek()));
         let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
         for mem in [&current.mem].into_iter().chain(&current.imm) {

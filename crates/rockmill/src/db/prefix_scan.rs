@@ -23,12 +23,12 @@ pub(super) struct PrefixScan {
 impl PrefixScan {
     /// `None` where the options want keys in their total order and nothing else. `upper` is exclusive.
     pub fn new(
-        extractor: Option<SliceTransform>,
+        extractor: Option<&SliceTransform>,
         options: &ReadOptions,
         upper: Option<&Vec<u8>>,
         bytewise: bool,
     ) -> Option<Box<Self>> {
-        let extractor = extractor?;
+        let extractor = extractor?.clone();
         let same_as_start = options.prefix_same_as_start;
         if options.total_order_seek && !options.auto_prefix_mode && !same_as_start {
             return None;

@@ -41,6 +41,11 @@ impl CfTables {
     pub fn new(db: &Arc<DbInner>, cf: &CfData) -> Self {
         Self { db: Arc::clone(db), settings: db.tables_of(cf) }
     }
+
+    /// The column family's prefix extractor as it is now.
+    pub fn prefix_extractor(&self) -> Option<&SliceTransform> {
+        self.settings.prefix_extractor.as_ref()
+    }
 }
 
 impl TableSettings {
@@ -106,10 +111,14 @@ impl DbInner {
 
     /// What the tables of a column family are opened with.
     pub fn tables_of(&self, cf: &CfData) -> TableSettings {
-        let prefix_extractor = cf.options.load().prefix_extractor.clone();
-        let operator = cf.merge_operator.clone().map(|o| ExpectedOperator::new(&cf.name, o));
-        let auto_readahead = AutoReadahead::new(&cf.options.load().table);
-        TableSettings { cmp: cf.cmp.clone(), cache: self.cache_of(cf), prefix_extractor, operator, auto_readahead }
+        let options = cf.options.load();
+        TableSettings {
+            cmp: cf.cmp.clone(),
+            cache: self.cache_for(&options),
+            prefix_extractor: options.prefix_extractor.clone(),
+            operator: cf.merge_operator.clone().map(|o| ExpectedOperator::new(&cf.name, o)),
+            auto_readahead: AutoReadahead::new(&options.table),
+        }
     }
 
     #[cold]
