@@ -22,6 +22,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rockmill_io::{Clock, SystemClock, WritableFile};
 
 use crate::error::{Error, Result};
+use crate::statistics::{MaybeStatistics, Statistics, Ticker};
 
 /// How urgent a read or write of files is (RocksDB's `Env::IOPriority`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -227,21 +228,24 @@ impl RateLimiter {
         self.request_until(bytes, priority, &|| false);
     }
 
-    /// Waits until `bytes` may go through, or `stop` says that nobody waits for it any more.
-    pub(crate) fn request_until(&self, bytes: u64, priority: IoPriority, stop: &dyn Fn() -> bool) {
+    /// Waits until `bytes` may go through, or `stop` says that nobody waits for it any more. Gives how many periods
+    /// the caller waited out for everybody, because all of their bytes were gone.
+    pub(crate) fn request_until(&self, bytes: u64, priority: IoPriority, stop: &dyn Fn() -> bool) -> u64 {
         let mut left = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let mut drains = 0;
         while left > 0 {
             let part = left.min(self.single_burst_bytes());
-            self.request_part(part, priority, stop);
+            drains += self.request_part(part, priority, stop);
             left -= part;
         }
+        drains
     }
 
     fn now_us(&self) -> u64 {
         self.clock.monotonic_nanos() / 1000
     }
 
-    fn request_part(&self, mut bytes: i64, priority: IoPriority, stop: &dyn Fn() -> bool) {
+    fn request_part(&self, mut bytes: i64, priority: IoPriority, stop: &dyn Fn() -> bool) -> u64 {
         let p = priority as usize;
         let mut state = self.state.lock();
         self.tune(&mut state);
@@ -250,8 +254,9 @@ impl RateLimiter {
         state.available -= at_once;
         state.bytes[p] += at_once as u64;
         bytes -= at_once;
+        let mut drains = 0;
         if bytes == 0 {
-            return;
+            return 0;
         }
         let id = state.next_id;
         state.next_id += 1;
@@ -269,6 +274,7 @@ impl RateLimiter {
             } else if state.led {
                 self.changed.wait_for(&mut state, SLICE);
             } else {
+                drains += 1;
                 self.lead(&mut state, stop);
             }
             if !state.queues[p].iter().any(|w| w.id == id) {
@@ -277,6 +283,7 @@ impl RateLimiter {
         }
         // One of those left must lead now.
         self.changed.notify_all();
+        drains
     }
 
     /// Sleeps until the next refill is due.
@@ -376,13 +383,18 @@ pub(crate) struct Limit {
     pub urgent: Arc<AtomicBool>,
     /// The store closes.
     pub stop: Arc<AtomicBool>,
+    /// Where drained periods are counted.
+    pub statistics: Option<Arc<Statistics>>,
 }
 
 impl Limit {
     /// Waits until `bytes` may go through.
     pub fn request(&self, bytes: u64) {
         let priority = if self.urgent.load(Ordering::Relaxed) { IoPriority::User } else { self.priority };
-        self.limiter.request_until(bytes, priority, &|| self.stop.load(Ordering::Acquire));
+        let drains = self.limiter.request_until(bytes, priority, &|| self.stop.load(Ordering::Acquire));
+        if drains > 0 {
+            self.statistics.add(Ticker::NumberRateLimiterDrains, drains);
+        }
     }
 
     /// Bytes to ask for at once where writes are gathered to `buffer` bytes.

@@ -13,6 +13,7 @@ use super::options::{BackupProgress, Callback};
 use crate::compaction::job::guarded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
+use crate::statistics::{MaybeStatistics, Statistics, Ticker};
 
 /// A buffer is not smaller, however low the rate.
 const BUFFER_BYTES_MIN: u64 = 4096;
@@ -26,6 +27,8 @@ pub(super) struct Transfer<'a> {
     interval: u64,
     done: AtomicU64,
     total: AtomicU64,
+    /// Where bytes are counted: those of the database that is backed up.
+    pub statistics: Option<Arc<Statistics>>,
 }
 
 /// A file that was read to its end, or as far as asked.
@@ -53,6 +56,7 @@ impl<'a> Transfer<'a> {
             interval,
             done: AtomicU64::new(0),
             total: AtomicU64::new(0),
+            statistics: None,
         }
     }
 
@@ -119,6 +123,7 @@ impl<'a> Transfer<'a> {
             self.ask(n as u64, RateLimiterMode::limits_reads);
             contents.crc = crc32c_extend(contents.crc, &buffer[..n]);
             contents.size += n as u64;
+            self.statistics.add(Ticker::BackupReadBytes, n as u64);
             take(&buffer[..n]).map_err(|e| Error::io(format_args!("cannot copy {}", path.display()), &e))?;
             self.moved(n as u64);
         }
@@ -142,6 +147,7 @@ impl<'a> Transfer<'a> {
         let mut target = to.0.create(path, WriteOptions::default()).map_err(failed)?;
         let contents = self.read(from.0, from.1, limit, |bytes| {
             self.ask(bytes.len() as u64, RateLimiterMode::limits_writes);
+            self.statistics.add(Ticker::BackupWriteBytes, bytes.len() as u64);
             target.append(bytes)
         })?;
         let ended = if sync { target.sync() } else { Ok(()) };
@@ -160,6 +166,7 @@ impl<'a> Transfer<'a> {
             f.close()
         });
         written.map_err(|e| Error::io(format_args!("cannot write {}", path.display()), &e))?;
+        self.statistics.add(Ticker::BackupWriteBytes, bytes.len() as u64);
         self.moved(bytes.len() as u64);
         Ok(Contents { size: bytes.len() as u64, crc: crc32c_extend(0, bytes) })
     }

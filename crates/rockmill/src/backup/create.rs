@@ -54,7 +54,8 @@ impl BackupEngine {
         if self.options.dir == db.inner.path {
             return Err(Error::invalid_argument("the backup directory is the database's own"));
         }
-        let transfer = self.transfer(&self.options.backup_rate, options.callback.as_ref());
+        let mut transfer = self.transfer(&self.options.backup_rate, options.callback.as_ref());
+        transfer.statistics = db.inner.opts.statistics.clone();
         transfer.check_stop()?;
         let (_lock, mut state) = self.begin_change()?;
         let id = state.latest_id().checked_add(1).ok_or_else(|| Error::invalid_argument("no number is left"))?;

@@ -185,7 +185,8 @@ impl JobContext {
     /// The database's rate limiter, to be asked as a job of this priority asks.
     pub(crate) fn limit(&self, priority: IoPriority) -> Option<Limit> {
         let limiter = Arc::clone(self.db.rate_limiter.as_ref()?);
-        Some(Limit { limiter, priority, urgent: Arc::clone(&self.urgent), stop: Arc::clone(&self.shutdown) })
+        let (urgent, stop) = (Arc::clone(&self.urgent), Arc::clone(&self.shutdown));
+        Some(Limit { limiter, priority, urgent, stop, statistics: self.db.statistics.clone() })
     }
 }
 

@@ -21,7 +21,7 @@ use super::{Db, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, BackgroundErrorRecoveryInfo, FlushReason};
 use crate::info_log::{log_error, log_info};
-use crate::statistics::{MaybeStatistics, Ticker};
+use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 
 /// Shortest time between two tries: a failing disk is not to keep a processor busy.
 const INTERVAL_MICROS_MIN: u64 = 1000;
@@ -307,6 +307,7 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
             // A failure is in `background_error`.
             if db.recover_from_error(true).is_ok() {
                 statistics.add(Ticker::ErrorHandlerAutoresumeSuccessCount, 1);
+                statistics.record(Histogram::ErrorHandlerAutoresumeRetryCount, tries.unsigned_abs().into());
                 tries = 0;
             }
         }

@@ -357,9 +357,18 @@ impl DbInner {
             (Ticker::CompactWriteBytes, s.output_bytes),
             (Ticker::CompactionCpuTotalTime, s.cpu_micros),
         ]);
-        if compaction.reason == CompactionReason::FilesMarkedForCompaction {
-            t.add(Ticker::CompactReadBytesMarked, s.input_bytes);
-            t.add(Ticker::CompactWriteBytesMarked, s.output_bytes);
+        let of_reason = match compaction.reason {
+            CompactionReason::FilesMarkedForCompaction => {
+                Some((Ticker::CompactReadBytesMarked, Ticker::CompactWriteBytesMarked))
+            }
+            CompactionReason::PeriodicCompaction => {
+                Some((Ticker::CompactReadBytesPeriodic, Ticker::CompactWriteBytesPeriodic))
+            }
+            CompactionReason::Ttl => Some((Ticker::CompactReadBytesTtl, Ticker::CompactWriteBytesTtl)),
+            _ => None,
+        };
+        if let Some((read, written)) = of_reason {
+            t.add_all([(read, s.input_bytes), (written, s.output_bytes)]);
         }
         t.record(Histogram::NumFilesInSingleCompaction, compaction.input_files().count() as u64);
         t.record(Histogram::NumSubcompactionsScheduled, s.subcompactions);
@@ -429,6 +438,9 @@ impl DbInner {
         self.opts.statistics.add(Ticker::ErrorHandlerBgErrorCount, 1);
         if error.kind() == ErrorKind::IOError {
             self.opts.statistics.add(Ticker::ErrorHandlerBgIoErrorCount, 1);
+            if error.is_no_space() {
+                self.opts.statistics.add(Ticker::ErrorHandlerBgRetryableIoErrorCount, 1);
+            }
         }
         let error = error.clone();
         self.notify_later(move |l| l.on_background_error(reason, &error));

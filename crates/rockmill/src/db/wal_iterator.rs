@@ -12,6 +12,7 @@ use rockmill_io::FileSystem;
 use super::wal_files::{ARCHIVE, WalFile};
 use super::{Db, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::statistics::{MaybeStatistics, Ticker};
 use crate::version::LogSource;
 
 /// Batches in the order in which they were written, each with the sequence number of its first update
@@ -142,6 +143,7 @@ impl Db {
     /// Records that `manual_wal_flush` keeps in memory are not there yet.
     pub fn get_updates_since(&self, seq: u64) -> Result<DBWALIterator> {
         let db = &self.inner;
+        db.opts.statistics.add(Ticker::GetUpdatesSinceCalls, 1);
         let last = db.last_sequence();
         if seq > last {
             return Err(Error::new(

@@ -69,22 +69,6 @@ named! {
         BlockCacheHit("rocksdb.block.cache.hit"),
         /// Blocks put into the block cache: the sum of the kinds.
         BlockCacheAdd("rocksdb.block.cache.add"),
-        /// Index blocks not in the cache.
-        BlockCacheIndexMiss("rocksdb.block.cache.index.miss"),
-        /// Index blocks found in the cache.
-        BlockCacheIndexHit("rocksdb.block.cache.index.hit"),
-        /// Index blocks put into the cache.
-        BlockCacheIndexAdd("rocksdb.block.cache.index.add"),
-        /// Bytes of index blocks put into the cache.
-        BlockCacheIndexBytesInsert("rocksdb.block.cache.index.bytes.insert"),
-        /// Filter blocks not in the cache.
-        BlockCacheFilterMiss("rocksdb.block.cache.filter.miss"),
-        /// Filter blocks found in the cache.
-        BlockCacheFilterHit("rocksdb.block.cache.filter.hit"),
-        /// Filter blocks put into the cache.
-        BlockCacheFilterAdd("rocksdb.block.cache.filter.add"),
-        /// Bytes of filter blocks put into the cache.
-        BlockCacheFilterBytesInsert("rocksdb.block.cache.filter.bytes.insert"),
         /// Data blocks not in the cache.
         BlockCacheDataMiss("rocksdb.block.cache.data.miss"),
         /// Data blocks found in the cache.
@@ -137,8 +121,6 @@ named! {
         CompactionKeyDropUser("rocksdb.compaction.key.drop.user"),
         /// Tombstones dropped above the bottommost level because no deeper file holds the key.
         CompactionOptimizedDelDropObsolete("rocksdb.compaction.optimized.del.drop.obsolete"),
-        /// Compactions given up because there was no room on the disk.
-        CompactionCancelled("rocksdb.compaction.cancelled"),
         /// Records of write batches.
         NumberKeysWritten("rocksdb.number.keys.written"),
         /// Point lookups.
@@ -239,18 +221,8 @@ named! {
         MergeOperationTotalTime("rocksdb.merge.operation.time.nanos"),
         /// CPU microseconds of compactions.
         CompactionCpuTotalTime("rocksdb.compaction.total.time.cpu_micros"),
-        /// Lookups that the row cache answered.
-        RowCacheHit("rocksdb.row.cache.hit"),
-        /// Lookups that the row cache could not answer.
-        RowCacheMiss("rocksdb.row.cache.miss"),
         /// Intervals in which the rate limiter gave out all it had.
         NumberRateLimiterDrains("rocksdb.number.rate_limiter.drains"),
-        /// Files renamed to be deleted slowly.
-        FilesMarkedTrash("rocksdb.files.marked.trash"),
-        /// Files deleted slowly.
-        FilesDeletedFromTrashQueue("rocksdb.files.marked.trash.deleted"),
-        /// Files deleted at once though deletion is rate limited.
-        FilesDeletedImmediately("rocksdb.files.deleted.immediately"),
         /// Errors of background work.
         ErrorHandlerBgErrorCount("rocksdb.error.handler.bg.error.count"),
         /// Of them, errors of I/O.
@@ -267,8 +239,6 @@ named! {
         MemtablePayloadBytesAtFlush("rocksdb.memtable.payload.bytes.at.flush"),
         /// Of them, bytes that were not written because newer versions hid them.
         MemtableGarbageBytesAtFlush("rocksdb.memtable.garbage.bytes.at.flush"),
-        /// Bytes that `verify_checksum` and its kin read.
-        VerifyChecksumReadBytes("rocksdb.verify_checksum.read.bytes"),
         /// Bytes that backups read.
         BackupReadBytes("rocksdb.backup.read.bytes"),
         /// Bytes that backups wrote.
@@ -281,10 +251,6 @@ named! {
         TableOpenPrefetchTailMiss("rocksdb.table.open.prefetch.tail.miss"),
         /// Blocks read at the opening of a table that the first read held.
         TableOpenPrefetchTailHit("rocksdb.table.open.prefetch.tail.hit"),
-        /// FIFO compactions for the size limit.
-        FifoMaxSizeCompactions("rocksdb.fifo.max.size.compactions"),
-        /// FIFO compactions for the time to live.
-        FifoTtlCompactions("rocksdb.fifo.ttl.compactions"),
         /// Bytes that iterators read ahead.
         PrefetchBytes("rocksdb.prefetch.bytes"),
         /// Of them, bytes that were asked for later.
@@ -337,10 +303,6 @@ named! {
         FileReadGetMicros("rocksdb.file.read.get.micros"),
         /// A read of a table file for an iterator.
         FileReadDbIteratorMicros("rocksdb.file.read.db.iterator.micros"),
-        /// A read of a table file for `verify_checksum`.
-        FileReadVerifyDbChecksumMicros("rocksdb.file.read.verify.db.checksum.micros"),
-        /// A read of a file for the check of whole-file checksums.
-        FileReadVerifyFileChecksumsMicros("rocksdb.file.read.verify.file.checksums.micros"),
         /// A write of a table file.
         SstWriteMicros("rocksdb.sst.write.micros"),
         /// A write of a table file in a flush.

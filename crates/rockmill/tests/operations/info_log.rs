@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rockmill::statistics::Ticker;
-use rockmill::{Db, ErrorKind, InfoLogger, LogLevel, Options};
+use rockmill::{Db, ErrorKind, InfoLogger, LogLevel};
 use rockmill_io::{FileSystem, ManualClock, MemFileSystem};
 
 use crate::{in_memory, path};
@@ -238,5 +238,4 @@ fn statistics_are_dumped_into_the_log() {
     clock.advance(Duration::from_secs(1000));
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(dumps(), 1);
-    let _ = Options::default();
 }

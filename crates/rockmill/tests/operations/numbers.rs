@@ -5,9 +5,11 @@ use std::time::Duration;
 use rockmill::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rockmill::statistics::{Histogram, StatsLevel, Ticker};
 use rockmill::{
-    BlockBasedOptions, CompressionType, Db, ErrorKind, IteratorMode, Options, Range, ReadOptions,
-    SizeApproximationOptions, properties,
+    BlockBasedOptions, CompressionType, Db, ErrorKind, IteratorMode, Range, ReadOptions, SizeApproximationOptions,
+    properties,
 };
+
+use rockmill_io::FileSystem;
 
 use crate::{in_memory, path};
 
@@ -95,6 +97,9 @@ fn reads_writes_and_jobs_move_tickers_and_histograms() {
         assert!(count(t) > 0, "{t}");
     }
     assert_eq!(count(Ticker::BlockChecksumMismatchCount), 0);
+    db.put("last", "v").unwrap();
+    drop(db.get_updates_since(db.latest_sequence_number()).unwrap());
+    assert_eq!(count(Ticker::GetUpdatesSinceCalls), 1);
     assert_eq!(count(Ticker::NumberMultigetCalls), 2);
     assert_eq!((count(Ticker::NumberMultigetKeysRead), count(Ticker::NumberMultigetKeysFound)), (6, 4));
     assert_eq!(count(Ticker::NumberMultigetBytesRead), 400);
@@ -353,5 +358,33 @@ fn a_cache_only_read_counts_as_a_miss_and_reads_nothing() {
     assert!(db.get_opt("key00001", &cached).is_err());
     assert_eq!(options.get_ticker_count(Ticker::BlockCacheDataMiss), 1);
     assert_eq!(options.get_ticker_count(Ticker::BlockCacheDataAdd), 0);
-    let _ = Options::default();
+}
+
+#[test]
+fn background_work_that_waits_or_fails_is_counted() {
+    let (mut options, fs) = in_memory();
+    options.enable_statistics();
+    options.set_ratelimiter(1 << 20, 10_000, 10);
+    let db = Db::open(&options, path()).unwrap();
+    fill(&db, 0..1000);
+    db.flush().unwrap();
+    let count = |t| options.get_ticker_count(t);
+    assert!(count(Ticker::NumberRateLimiterDrains) > 0);
+    db.put("k", "v").unwrap();
+    fs.set_fault(Box::new(|op| {
+        op.path.extension().is_some_and(|e| e == "sst").then(|| std::io::Error::from_raw_os_error(5))
+    }));
+    assert!(db.flush().is_err());
+    fs.clear_fault();
+    assert_eq!((count(Ticker::ErrorHandlerBgErrorCount), count(Ticker::ErrorHandlerBgIoErrorCount)), (1, 1));
+    assert_eq!(count(Ticker::ErrorHandlerBgRetryableIoErrorCount), 0);
+    // A table that is not there cannot be opened.
+    db.resume().unwrap();
+    let files = db.live_files().unwrap();
+    let file = files.iter().find(|f| f.start_key.as_deref() == Some(b"key00000")).unwrap();
+    drop(db);
+    let db = Db::open(&options, path()).unwrap();
+    fs.remove(&path().join(file.name.trim_start_matches('/'))).unwrap();
+    assert!(db.get("key00001").is_err());
+    assert_eq!(count(Ticker::NoFileErrors), 1);
 }
