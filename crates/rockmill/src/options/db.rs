@@ -174,8 +174,8 @@ impl Options {
         self.db.rate_limiter = Some(Arc::clone(limiter));
     }
 
-    /// Directory of the WALs; empty is the database's own. It must be given at every open: the database does not
-    /// record it.
+    /// Directory of the WALs; empty is the database's own. It must be given at every open (an OPTIONS file has it, but
+    /// an open does not look there), and differ for each database: a checkpoint's OPTIONS file names the original's.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.db.wal_dir = path.as_ref().to_owned();
     }
