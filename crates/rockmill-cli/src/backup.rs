@@ -293,7 +293,7 @@ fn info_json(engine: &BackupEngine, info: &BackupEngineInfo, files: bool) -> Res
         value["note"] = Value::from(note);
     }
     if files {
-        let of = |f: &rockmill::backup::BackupFile| json!({ "path": f.path, "bytes": f.size, "crc32c": f.crc32c, "backups": f.backups });
+        let of = |f: &BackupFile| json!({ "path": f.path, "bytes": f.size, "crc32c": f.crc32c, "backups": f.backups });
         value["file_list"] = details.files.iter().map(of).collect();
     }
     Ok(value)

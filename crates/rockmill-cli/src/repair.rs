@@ -14,7 +14,8 @@ use crate::progress;
 /// Make a damaged database usable again, from what is left of it
 ///
 /// Reads every table and WAL, writes a new MANIFEST, and moves what is damaged or not needed any more to the directory
-/// `lost` in the database's; nothing is deleted. What was in damaged files is gone: restore a backup where there is one.
+/// `lost` in the database's; nothing is deleted. What was in damaged files is gone: restore a backup where there is
+/// one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -468,3 +468,122 @@ fn merge_records_reach_rocksdb() {
     let found = driver.answer(test, &script).expect("merges").entries();
     assert_eq!(found, [(b"list".to_vec(), b"a,b,c".to_vec()), (b"other".to_vec(), b"x".to_vec())]);
 }
+
+/// `change_level`: the result of a compaction moves to another level, up and down, as RocksDB moves it, and RocksDB
+/// reads on from there.
+#[test]
+fn a_compaction_ends_in_the_level_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_disable_auto_compactions(true);
+    let db = Db::open(&options, dir.path().join("db")).unwrap();
+    let fill = |value: &str| {
+        (0..300).for_each(|i| db.put(format!("k{i:03}"), value).unwrap());
+        db.flush().unwrap();
+    };
+    let level = || -> Vec<usize> { db.level_stats(&db.default_cf()).iter().map(|l| l.files).collect() };
+    let compact = |target: Option<i32>| {
+        let mut how = CompactOptions::default();
+        how.set_change_level(true);
+        target.into_iter().for_each(|t| how.set_target_level(t));
+        db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &how)
+    };
+    fill("first");
+    compact(Some(4)).unwrap();
+    assert_eq!(level(), [0, 0, 0, 0, 1, 0, 0]);
+    // Nothing is new: the compaction begins and ends in the level, which moves on.
+    compact(Some(2)).unwrap();
+    assert_eq!(level(), [0, 0, 1, 0, 0, 0, 0]);
+    compact(Some(5)).unwrap();
+    assert_eq!(level(), [0, 0, 0, 0, 0, 1, 0], "down again");
+    fill("second");
+    compact(Some(1)).unwrap();
+    assert_eq!(level(), [0, 1, 0, 0, 0, 0, 0]);
+    // One table may go to level 0.
+    compact(Some(0)).unwrap();
+    assert_eq!(level(), [1, 0, 0, 0, 0, 0, 0]);
+    fill("third");
+    // The smallest level that fits.
+    compact(None).unwrap();
+    let at = level().iter().position(|n| *n > 0).unwrap();
+    assert!((1..6).contains(&at), "{:?}", level());
+
+    // What cannot be is refused with the reason, and no compaction is lost by it.
+    for bad in [7, -2] {
+        assert_eq!(compact(Some(bad)).unwrap_err().kind(), rockmill::ErrorKind::InvalidArgument, "{bad}");
+    }
+    compact(Some(6)).unwrap();
+    let mut part = CompactOptions::default();
+    part.set_change_level(true);
+    part.set_target_level(2);
+    fill("fourth");
+    let before = level();
+    assert_eq!((before[0], before[6]), (1, 1));
+    part.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
+    db.compact_range_opt(Some("x"), None::<&str>, &part).unwrap();
+    assert_eq!(level(), before, "nothing in the range");
+    compact(Some(3)).unwrap();
+    assert_eq!(level(), [0, 0, 0, 1, 0, 0, 0]);
+    assert_eq!(db.get("k007").unwrap().as_deref(), Some(&b"fourth"[..]));
+    drop(db);
+
+    for driver in Peer::all("a_compaction_ends_in_the_level_that_is_asked_for") {
+        let copy = dir.path().join(format!("{:?}", driver.peer));
+        copy_dir(&dir.path().join("db"), &copy);
+        let mut script = Script::new();
+        script.line("cf default disable_auto_compactions=true").open(&copy).line("levels default");
+        script.put("default", "k000", "fifth").line("compact default 2").line("levels default").line("dump default");
+        let test = "a_compaction_ends_in_the_level_that_is_asked_for";
+        let Some(answer) = driver.answer(test, &script.line("close")) else { continue };
+        assert_eq!(answer.levels(), [(3, 1), (2, 1)], "{:?}", driver.peer);
+        assert_eq!(answer.entries().len(), 300);
+        let db = Db::open(&options, &copy).unwrap();
+        assert_eq!(db.level_stats(&db.default_cf())[2].files, 1);
+        assert_eq!(db.get("k000").unwrap().as_deref(), Some(&b"fifth"[..]));
+    }
+}
+
+/// Writers, automatic compactions and refits beside each other.
+#[test]
+fn levels_move_beside_writers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_write_buffer_size(32 << 10);
+    options.set_target_file_size_base(16 << 10);
+    options.set_max_bytes_for_level_base(64 << 10);
+    let db = Db::open(&options, dir.path()).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut n = 0u64;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) && n < 60_000 {
+                db.put(format!("k{:05}", n.wrapping_mul(7919) % 5000), format!("{n:08}")).unwrap();
+                n += 1;
+            }
+            n
+        });
+        let (mut moved, mut refused) = (0, 0);
+        for round in 0..8 {
+            let mut how = CompactOptions::default();
+            how.set_change_level(true);
+            how.set_target_level([1, -1, 3, 6][round % 4]);
+            match db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &how) {
+                Ok(()) => moved += 1,
+                // A level between filled up meanwhile.
+                Err(e) if e.kind() == rockmill::ErrorKind::NotSupported => refused += 1,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert!(moved > 1, "{moved} moved, {refused} refused");
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    db.wait_for_background_work().unwrap();
+    for k in 0..5000u64 {
+        let last = (0..written).rev().find(|n| n.wrapping_mul(7919) % 5000 == k);
+        let expected = last.map(|n| format!("{n:08}").into_bytes());
+        assert_eq!(db.get(format!("k{k:05}")).unwrap(), expected, "k{k:05}");
+    }
+}

@@ -73,6 +73,7 @@ pub enum CompactionReason {
     BottommostFiles,
     Ttl,
     PeriodicCompaction,
+    RefitLevel,
 }
 
 /// One compaction, chosen: plain data.

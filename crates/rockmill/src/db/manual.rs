@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::background::begin_compaction;
 use super::column_family::CfData;
-use super::{AsColumnFamilyRef, Db, DbInner};
+use super::{AsColumnFamilyRef, Db, DbInner, refit};
 use crate::compaction::strategy::manual::{self, ManualPick, ManualStep, ManualWalk};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
@@ -115,6 +115,9 @@ impl Db {
             && cf.cmp.compare_user(s, e).is_gt()
         {
             return Err(Error::invalid_argument("compact_range: the end comes before the start"));
+        }
+        if options.change_level {
+            refit::check_target(&cf.options.load(), options.target_level)?;
         }
         let whole = super::ColumnFamily { data: Arc::clone(cf) };
         self.flush_cfs_for(&[whole], &FlushOptions::default(), FlushReason::ManualCompaction)?;
@@ -249,20 +252,22 @@ impl DbInner {
         end: Option<&[u8]>,
         options: &CompactOptions,
     ) -> Result<()> {
-        if options.change_level {
-            return Err(Error::not_supported("change_level in compact_range is not supported yet"));
-        }
         let version = || self.state.lock().cfs.get(&cf.id).map(|c| Arc::clone(&c.version));
         let Some(first) = version() else { return Ok(()) };
         let next_file = self.next_file.load(Ordering::Acquire);
         let mut walk = ManualWalk::new(&first, start, end, options.bottommost_level_compaction, next_file);
+        let mut ended_in = (0..first.levels.len()).find(|&l| !first.overlapping(l, start, end).is_empty());
         drop(first);
         while let Some(now) = version() {
             let Some(step) = walk.next_step(&now, &cf.options.load()) else { break };
             drop(now);
             self.compact_level(cf, &step, start, end, options)?;
+            ended_in = Some(step.output_level);
         }
-        Ok(())
+        match ended_in {
+            Some(level) if options.change_level => self.refit_level(cf, level, options.target_level),
+            _ => Ok(()),
+        }
     }
 
     /// Does one step of the walk, in as many jobs as the size limit asks for.

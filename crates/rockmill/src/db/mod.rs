@@ -51,6 +51,7 @@ mod properties;
 mod range_view;
 mod read;
 mod recovery;
+mod refit;
 mod repair;
 mod secondary;
 mod set_options;

@@ -15,18 +15,31 @@ pub enum BottommostLevelCompaction {
 }
 
 /// Options of `compact_range` (RocksDB's `CompactRangeOptions`).
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct CompactOptions {
     /// Let no automatic compaction run meanwhile.
     pub exclusive_manual_compaction: bool,
-    /// Move the result to `target_level`.
+    /// After the compaction, move the whole level that it ended in to `target_level`, without a copy. Levels between must
+    /// be empty.
     pub change_level: bool,
-    /// With `change_level`: the level, or -1 for the smallest possible.
+    /// With `change_level`: the level, or -1 (the default) for the smallest empty one that the data fits.
     pub target_level: i32,
     /// The deepest level.
     pub bottommost_level_compaction: BottommostLevelCompaction,
     /// Threads; 0 takes the database's `max_subcompactions`.
     pub max_subcompactions: u32,
+}
+
+impl Default for CompactOptions {
+    fn default() -> Self {
+        Self {
+            exclusive_manual_compaction: false,
+            change_level: false,
+            target_level: -1,
+            bottommost_level_compaction: BottommostLevelCompaction::default(),
+            max_subcompactions: 0,
+        }
+    }
 }
 
 impl CompactOptions {

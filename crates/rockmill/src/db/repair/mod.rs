@@ -535,7 +535,8 @@ impl Repair<'_> {
                 placed.push((0, entry));
             }
         } else {
-            let last_level = family.options.num_levels.max(1) as usize - 1;
+            let levels = family.options.num_levels.max(1) as usize;
+            let last_level = family.options.usable_levels(levels).max(1) - 1;
             let all: Vec<FileEntry> = own.into_iter().map(|s| s.entry).chain(from_logs).collect();
             placed = match place::place(all.clone(), last_level, &family.cmp) {
                 Some(placed) => placed,
