@@ -535,7 +535,7 @@ fn a_compaction_ends_in_the_level_that_is_asked_for() {
         script.line("cf default disable_auto_compactions=true").open(&copy).line("levels default");
         script.put("default", "k000", "fifth").line("compact default 2").line("levels default").line("dump default");
         let test = "a_compaction_ends_in_the_level_that_is_asked_for";
-        let Some(answer) = driver.answer(test, &script.line("close")) else { continue };
+        let Some(answer) = driver.answer(test, script.line("close")) else { continue };
         assert_eq!(answer.levels(), [(3, 1), (2, 1)], "{:?}", driver.peer);
         assert_eq!(answer.entries().len(), 300);
         let db = Db::open(&options, &copy).unwrap();

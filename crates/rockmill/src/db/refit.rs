@@ -49,8 +49,8 @@ pub(super) fn check_target(options: &CfOptions, target: i32) -> Result<()> {
 }
 
 impl DbInner {
-    /// Moves all of `level` to `target`, or with -1 to the smallest empty level above that it fits. Refused where levels
-    /// between are not empty.
+    /// Moves all of `level` to `target`, or with -1 to the smallest empty level above that it fits. Refused where
+    /// levels between are not empty.
     pub fn refit_level(self: &Arc<Self>, cf: &Arc<CfData>, level: usize, target: i32) -> Result<()> {
         let compaction = {
             let mut state = self.state.lock();

@@ -19,8 +19,8 @@ pub enum BottommostLevelCompaction {
 pub struct CompactOptions {
     /// Let no automatic compaction run meanwhile.
     pub exclusive_manual_compaction: bool,
-    /// After the compaction, move the whole level that it ended in to `target_level`, without a copy. Levels between must
-    /// be empty.
+    /// After the compaction, move the whole level that it ended in to `target_level`, without a copy. Levels between
+    /// must be empty.
     pub change_level: bool,
     /// With `change_level`: the level, or -1 (the default) for the smallest empty one that the data fits.
     pub target_level: i32,
