@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::ProgressBar;
 use rockmill::backup::{
-    BackupEngine, BackupEngineInfo, BackupEngineOptions, BackupProgress, CreateBackupOptions, RestoreMode,
+    BackupEngine, BackupEngineInfo, BackupEngineOptions, BackupFile, BackupProgress, CreateBackupOptions, RestoreMode,
     RestoreOptions,
 };
 use rockmill::{Checkpoint, Env};
