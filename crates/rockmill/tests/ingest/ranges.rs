@@ -3,7 +3,8 @@
 use rockmill::{BottommostLevelCompaction, CompactOptions, Db, ErrorKind, Options};
 use rockmill_io::MemFileSystem;
 
-use super::oracle::content::{read, read_at, same};
+use super::oracle::content::{entries, read, read_at, same};
+use super::oracle::ops::{Contents, Model, Runner, Shape, Workload};
 use super::oracle::{self, Peer, Script};
 use super::{mem_options, options};
 
@@ -147,4 +148,74 @@ fn tables_under_a_range_tombstone_are_dropped_unread() {
         drop(db);
         same(&what, &left, &read(&Db::open(&options, &path).unwrap(), "default"));
     }
+}
+
+/// One database, written and compacted by RocksDB and by Rockmill in turn: few keys, many versions held by snapshots
+/// (so that RocksDB parts a key's versions between tables), wide range tombstones, small tables, subcompactions.
+#[test]
+fn trees_full_of_range_tombstones_change_hands() {
+    let test = "trees_full_of_range_tombstones_change_hands";
+    let driver = crate::need!(test, Peer::Library.driver());
+    let seed = std::env::var("ROCKMILL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("seed {seed} (set ROCKMILL_SEED to repeat)");
+    let shape = Shape {
+        ops: 600,
+        keys: 150,
+        value_len_max: 150,
+        delete_ranges: true,
+        snapshots: true,
+        flush_every: 60,
+        compact_every: 400,
+        ..Shape::default()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let mut options = options();
+    options.set_target_file_size_base(2000);
+    options.set_max_bytes_for_level_base(6000);
+    options.set_level_compaction_dynamic_level_bytes(false);
+    options.set_level_zero_file_num_compaction_trigger(2);
+    options.set_max_subcompactions(3);
+    let theirs = "target_file_size_base=2000;max_bytes_for_level_base=6000;level_compaction_dynamic_level_bytes=false;\
+                  level0_file_num_compaction_trigger=2";
+    let mut model = Model { now: vec![Contents::new()], snapshots: Default::default() };
+    for round in 0..4 {
+        let workload = Workload::random(seed.wrapping_add(round), shape).without_single_deletes();
+        workload.continue_model(&mut model);
+        let now = entries(&model.now[0]);
+        let what = format!("seed {seed}, round {round}");
+        if round % 2 == 0 {
+            let mut script = Script::new();
+            script.line("db max_subcompactions=3").line(format!("cf default {theirs}")).open(&path);
+            workload.script(&mut script);
+            for name in model.snapshots.keys() {
+                script.line(format!("dump default s{name}"));
+            }
+            script.line("dump default").line("verify").line("close");
+            let held = model.snapshots.values().flat_map(|s| entries(&s[0]));
+            let expected: Vec<_> = held.chain(now.clone()).collect();
+            same(&format!("{what}, RocksDB"), &expected, &driver.answer(test, &script).expect("it can").entries());
+            model.snapshots.clear();
+            let db = Db::open(&options, &path).unwrap();
+            same(&format!("{what}, as RocksDB left it"), &now, &read(&db, "default"));
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+            same(&format!("{what}, compacted by Rockmill"), &now, &read(&db, "default"));
+        } else {
+            let db = Db::open(&options, &path).unwrap();
+            let mut runner = Runner::new(&db, &workload.families);
+            runner.run(&workload.ops);
+            for (name, snapshot) in &runner.snapshots {
+                let held = entries(&model.snapshots[name][0]);
+                same(&format!("{what}, snapshot {name}"), &held, &read_at(&db, "default", snapshot));
+            }
+            same(&what, &now, &read(&db, "default"));
+            runner.snapshots.clear();
+            model.snapshots.clear();
+        }
+    }
+    let mut script = Script::new();
+    script.open(&path).line("dump default").line("compact default").line("dump default").line("verify").line("close");
+    let now = entries(&model.now[0]);
+    let found = driver.answer(test, &script).expect("it can").entries();
+    same(&format!("seed {seed}, at last"), &[now.clone(), now].concat(), &found);
 }
