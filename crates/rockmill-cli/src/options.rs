@@ -52,7 +52,7 @@ pub fn run(args: &OptionsArgs, family: Option<&str>, out: &mut Out) -> Result<()
             section = head;
         }
         let mark = if option.value == option.default { ' ' } else { '*' };
-        out.line(&format!("{mark} {}={}", option.name, option.value))?;
+        out.line(format!("{mark} {}={}", option.name, option.value))?;
     }
     for warning in &stored.warnings {
         out.note(format!("not used: {warning}"))?;
