@@ -122,6 +122,7 @@ flags! {
     "Steps after each seek of seekrandom." seek_nexts: u64 = 0;
     "Bytes per second that readwhilewriting's writer may write; 0: no limit." benchmark_write_rate_limit: u64 = 0;
     "Time every operation and print the distribution." histogram: bool = false;
+    "Collect statistics; the workload stats prints them." statistics: bool = false;
     "Write the results to this file (not in db_bench)." json: String = String::new();
 
     "Write without a WAL." disable_wal: bool = false;

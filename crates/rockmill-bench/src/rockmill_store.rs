@@ -7,7 +7,7 @@ use rockmill::compaction::MergeEngine;
 use rockmill::table::BlockCache;
 use rockmill::{
     BlockBasedOptions, BottommostLevelCompaction, ChecksumType, CompactOptions, CompressionType, Db, Options,
-    ReadOptions, WriteBatch, WriteOptions,
+    ReadOptions, WriteBatch, WriteOptions, properties,
 };
 
 use crate::error::{Error, Result};
@@ -60,6 +60,9 @@ pub(crate) fn options(flags: &Flags) -> Result<Options> {
     }
     let mut o = Options::default();
     o.create_if_missing(!flags.use_existing_db);
+    if flags.statistics {
+        o.enable_statistics();
+    }
     o.set_block_based_table_factory(&table);
     o.set_max_open_files(flags.open_files);
     o.set_max_background_jobs(flags.max_background_jobs);
@@ -166,7 +169,9 @@ impl Store for RockmillStore {
     }
 
     fn stats(&self) -> Result<String> {
-        Ok(self.db.property_value("rocksdb.stats")?.unwrap_or_default())
+        let stats = self.db.property_value(properties::STATS)?.unwrap_or_default();
+        let statistics = self.db.property_value(properties::OPTIONS_STATISTICS)?.unwrap_or_default();
+        Ok(if statistics.is_empty() { stats } else { format!("{stats}\nSTATISTICS:\n{statistics}") })
     }
 
     fn close(self: Box<Self>) -> Result<()> {
