@@ -11,11 +11,12 @@ use rockmill_io::AccessPattern;
 use super::DbInner;
 use super::column_family::CfData;
 use super::merge_names::ExpectedOperator;
+use super::super_version::SuperVersion;
 use crate::compaction::TableSource;
 use crate::error::{Error, Result};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
-use crate::table::{AutoReadahead, BlockCache, TableOpenOptions, TableReader};
+use crate::table::{AutoReadahead, BlockCache, MetaCaching, TableOpenOptions, TableReader};
 use crate::version::{FileMeta, TableNumbers};
 
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
@@ -29,6 +30,9 @@ pub(crate) struct TableSettings {
     /// `None` where there is no merge operator: any table will do.
     operator: Option<ExpectedOperator>,
     auto_readahead: AutoReadahead,
+    caching: MetaCaching,
+    /// What tells the tables of L0, where they are treated differently.
+    level0: Option<Arc<SuperVersion>>,
 }
 
 /// Opens tables of one column family.
@@ -102,7 +106,10 @@ impl DbInner {
             f.advise(AccessPattern::Normal);
         }
         let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
-        let table = TableReader::open_as(f, options, cache_id, settings.auto_readahead)?;
+        let level0 =
+            settings.level0.as_ref().is_some_and(|c| c.version.levels[0].iter().any(|l0| l0.number() == file.number()));
+        let caching = MetaCaching { pin: settings.caching.pin && level0, ..settings.caching };
+        let table = TableReader::open_as(f, options, cache_id, settings.auto_readahead, caching)?;
         if let Some(operator) = &settings.operator {
             operator.check(&table).map_err(|e| e.context(self.table_path(file.number()).display()))?;
         }
@@ -112,12 +119,15 @@ impl DbInner {
     /// What the tables of a column family are opened with.
     pub fn tables_of(&self, cf: &CfData) -> TableSettings {
         let options = cf.options.load();
+        let caching = MetaCaching::new(&options.table, true);
         TableSettings {
             cmp: cf.cmp.clone(),
             cache: self.cache_for(&options),
             prefix_extractor: options.prefix_extractor.clone(),
             operator: cf.merge_operator.clone().map(|o| ExpectedOperator::new(&cf.name, o)),
             auto_readahead: AutoReadahead::new(&options.table),
+            caching,
+            level0: (caching.in_cache && caching.pin).then(|| cf.current.load_full()),
         }
     }
 

@@ -60,6 +60,12 @@ declare_options! {
     data_block_index_type: DataBlockIndexType = DataBlockIndexType::BinarySearch, mutable;
     /// Entries per bucket of the data block hash index.
     data_block_hash_table_util_ratio: f64 = 0.75, mutable;
+    /// Keep index and filter in the block cache, where they count and may be evicted, not with the open table.
+    cache_index_and_filter_blocks: bool = false, mutable;
+    /// With that: put them into the cache's part for them (`high_pri_pool_ratio`), if it has one.
+    cache_index_and_filter_blocks_with_high_priority: bool = true, mutable;
+    /// With that: those of tables in L0 are not evicted.
+    pin_l0_filter_and_index_blocks_in_cache: bool = false, mutable;
     /// Bytes that an iterator reads ahead at first once it reads in sequence; doubled with each such read.
     initial_auto_readahead_size: usize = 8 << 10, mutable;
     /// Bytes that an iterator reads ahead at most; 0 never.
@@ -155,6 +161,21 @@ impl BlockBasedOptions {
     /// Entries per bucket of the data block hash index.
     pub fn set_data_block_hash_ratio(&mut self, ratio: f64) {
         self.data_block_hash_table_util_ratio = ratio;
+    }
+
+    /// Keeps index and filter in the block cache.
+    pub fn set_cache_index_and_filter_blocks(&mut self, v: bool) {
+        self.cache_index_and_filter_blocks = v;
+    }
+
+    /// Puts them into the cache's part for index and filter blocks.
+    pub fn set_cache_index_and_filter_blocks_with_high_priority(&mut self, v: bool) {
+        self.cache_index_and_filter_blocks_with_high_priority = v;
+    }
+
+    /// Keeps those of tables in L0 from being evicted.
+    pub fn set_pin_l0_filter_and_index_blocks_in_cache(&mut self, v: bool) {
+        self.pin_l0_filter_and_index_blocks_in_cache = v;
     }
 
     /// Bytes that an iterator reads ahead at first, once it reads in sequence.

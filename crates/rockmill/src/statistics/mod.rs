@@ -165,17 +165,30 @@ impl Statistics {
         }
     }
 
-    /// A counter's value. Totals over kinds of blocks are made here, so that a cache hit counts once: only data blocks
-    /// are in the cache, index and filters are with their open table.
+    /// A counter's value. Totals over kinds of blocks are made here, so that a cache hit counts once.
     pub fn ticker_count(&self, ticker: Ticker) -> u64 {
-        let counted = match ticker {
-            Ticker::BlockCacheMiss => Ticker::BlockCacheDataMiss,
-            Ticker::BlockCacheHit => Ticker::BlockCacheDataHit,
-            Ticker::BlockCacheAdd => Ticker::BlockCacheDataAdd,
-            Ticker::BlockCacheBytesWrite => Ticker::BlockCacheDataBytesInsert,
-            other => other,
+        let kinds = match ticker {
+            Ticker::BlockCacheMiss => {
+                [Ticker::BlockCacheIndexMiss, Ticker::BlockCacheFilterMiss, Ticker::BlockCacheDataMiss]
+            }
+            Ticker::BlockCacheHit => {
+                [Ticker::BlockCacheIndexHit, Ticker::BlockCacheFilterHit, Ticker::BlockCacheDataHit]
+            }
+            Ticker::BlockCacheAdd => {
+                [Ticker::BlockCacheIndexAdd, Ticker::BlockCacheFilterAdd, Ticker::BlockCacheDataAdd]
+            }
+            Ticker::BlockCacheBytesWrite => [
+                Ticker::BlockCacheIndexBytesInsert,
+                Ticker::BlockCacheFilterBytesInsert,
+                Ticker::BlockCacheDataBytesInsert,
+            ],
+            other => return self.sum(other),
         };
-        self.shards.iter().map(|s| s.tickers[counted as usize].load(Ordering::Relaxed)).sum()
+        kinds.into_iter().map(|t| self.sum(t)).sum()
+    }
+
+    fn sum(&self, ticker: Ticker) -> u64 {
+        self.shards.iter().map(|s| s.tickers[ticker as usize].load(Ordering::Relaxed)).sum()
     }
 
     /// A histogram's values so far.

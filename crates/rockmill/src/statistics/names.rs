@@ -69,6 +69,22 @@ named! {
         BlockCacheHit("rocksdb.block.cache.hit"),
         /// Blocks put into the block cache: the sum of the kinds.
         BlockCacheAdd("rocksdb.block.cache.add"),
+        /// Index blocks not in the cache.
+        BlockCacheIndexMiss("rocksdb.block.cache.index.miss"),
+        /// Index blocks found in the cache.
+        BlockCacheIndexHit("rocksdb.block.cache.index.hit"),
+        /// Index blocks put into the cache.
+        BlockCacheIndexAdd("rocksdb.block.cache.index.add"),
+        /// Bytes of index blocks put into the cache.
+        BlockCacheIndexBytesInsert("rocksdb.block.cache.index.bytes.insert"),
+        /// Filter blocks not in the cache.
+        BlockCacheFilterMiss("rocksdb.block.cache.filter.miss"),
+        /// Filter blocks found in the cache.
+        BlockCacheFilterHit("rocksdb.block.cache.filter.hit"),
+        /// Filter blocks put into the cache.
+        BlockCacheFilterAdd("rocksdb.block.cache.filter.add"),
+        /// Bytes of filter blocks put into the cache.
+        BlockCacheFilterBytesInsert("rocksdb.block.cache.filter.bytes.insert"),
         /// Data blocks not in the cache.
         BlockCacheDataMiss("rocksdb.block.cache.data.miss"),
         /// Data blocks found in the cache.

@@ -20,6 +20,7 @@ use quick_cache::sync::Cache as Shards;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 use rockmill_format::block::BlockLayout;
 
+use super::meta::TableMeta;
 use crate::error::{Error, ErrorKind, Result};
 
 /// An uncompressed block with its layout found.
@@ -31,19 +32,39 @@ pub struct CachedBlock {
     layout: BlockLayout,
     /// Bytes to charge beside those held: what a reservation stands for.
     extra: usize,
+    /// A table's index and filter; such an entry holds no block.
+    meta: Option<Box<TableMeta>>,
 }
 
 impl CachedBlock {
     /// Wraps a block's contents.
     pub fn new(data: Box<[u8]>, layout: BlockLayout) -> Self {
         let len = data.len();
-        Self { bytes: data, len, layout, extra: 0 }
+        Self { bytes: data, len, layout, extra: 0, meta: None }
     }
 
     /// Wraps a buffer that begins with a block of `len` bytes, so that a trailer need not be cut off by copying.
     pub(super) fn with_trailer(bytes: Box<[u8]>, len: usize, layout: BlockLayout) -> Self {
         let len = len.min(bytes.len());
-        Self { bytes, len, layout, extra: 0 }
+        Self { bytes, len, layout, extra: 0, meta: None }
+    }
+
+    /// An entry for a table's index and filter.
+    pub(super) fn of_meta(meta: TableMeta) -> Self {
+        let extra = meta.memory_usage() + size_of::<TableMeta>() + size_of::<Self>() + ENTRY_OVERHEAD;
+        Self { extra, meta: Some(Box::new(meta)), ..Self::empty() }
+    }
+
+    /// A block without entries.
+    fn empty() -> Self {
+        let layout = BlockLayout::parse(&NO_BLOCK).unwrap_or_else(|e| unreachable!("an empty block is a block: {e}"));
+        Self { bytes: Box::default(), len: 0, layout, extra: 0, meta: None }
+    }
+
+    /// The index and filter that the entry is.
+    #[inline]
+    pub(super) fn meta(&self) -> Option<&TableMeta> {
+        self.meta.as_deref()
     }
 
     /// The contents.
@@ -196,11 +217,15 @@ pub struct LruCacheOptions {
     /// Refuse a block when all others are in use and it would go over the capacity: the read that needs it fails with
     /// `Aborted` ("memory limit"). Otherwise the cache grows beyond its capacity as long as they are.
     pub strict_capacity_limit: bool,
+    /// Part of the capacity, 0 to 1, that is for index and filter blocks alone (those that the option
+    /// `cache_index_and_filter_blocks_with_high_priority` puts there). RocksDB's default is 0.5, and data blocks may
+    /// use what the others leave; here each has its own part, and 0 lets all share the whole.
+    pub high_pri_pool_ratio: f64,
 }
 
 impl Default for LruCacheOptions {
     fn default() -> Self {
-        Self { capacity: 32 << 20, num_shard_bits: -1, strict_capacity_limit: false }
+        Self { capacity: 32 << 20, num_shard_bits: -1, strict_capacity_limit: false, high_pri_pool_ratio: 0.0 }
     }
 }
 
@@ -219,6 +244,18 @@ impl LruCacheOptions {
     pub fn set_strict_capacity_limit(&mut self, strict: bool) {
         self.strict_capacity_limit = strict;
     }
+
+    /// Sets `high_pri_pool_ratio`.
+    pub fn set_high_pri_pool_ratio(&mut self, ratio: f64) {
+        self.high_pri_pool_ratio = ratio;
+    }
+}
+
+/// Which part of a cache an entry goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Priority {
+    High,
+    Low,
 }
 
 /// A block cache to be shared over column families and databases (`rocksdb::Cache`). Clones are the same cache.
@@ -279,9 +316,40 @@ impl std::ops::Deref for Cache {
     }
 }
 
+type Blocks = Shards<Key, Arc<CachedBlock>, ByCharge, FoldHash, Pinning>;
+
+/// Shards that hold `capacity` bytes together.
+fn shards(capacity: usize, num_shard_bits: i32) -> Blocks {
+    let shards = match u32::try_from(num_shard_bits) {
+        Ok(bits) => 1usize << bits.min(SHARD_BITS_MAX),
+        Err(_) => {
+            let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+            let shards = (4 * cores).min(capacity / SHARD_BYTES_MIN).max(1);
+            // Rounded down to a power of two: quick_cache rounds up, which would make shards too small.
+            1usize << shards.ilog2()
+        }
+    };
+    let shape = OptionsBuilder::new()
+        .shards(shards)
+        .estimated_items_capacity((capacity / BLOCK_BYTES_TYPICAL).max(32 * shards))
+        .weight_capacity(capacity as u64)
+        .build()
+        .unwrap_or_else(|e| unreachable!("capacities are set: {e}"));
+    Shards::with_options(shape, ByCharge, FoldHash, Pinning)
+}
+
+/// The bytes of `capacity` that each part has: high priority, and the rest.
+fn split(capacity: usize, high_ratio: f64) -> (usize, usize) {
+    let high = ((capacity as f64 * high_ratio) as usize).min(capacity);
+    (high, capacity - high)
+}
+
 /// The cache. Clone the `Arc` to share it.
 pub struct BlockCache {
-    cache: Shards<Key, Arc<CachedBlock>, ByCharge, FoldHash, Pinning>,
+    cache: Blocks,
+    /// The part for index and filter blocks, if it is apart.
+    high: Option<Blocks>,
+    high_ratio: f64,
     capacity: AtomicU64,
     strict: AtomicBool,
     next_id: AtomicU64,
@@ -304,23 +372,12 @@ impl BlockCache {
     /// A cache made as the options say.
     pub fn with_options(options: &LruCacheOptions) -> Arc<Self> {
         let capacity = options.capacity;
-        let shards = match u32::try_from(options.num_shard_bits) {
-            Ok(bits) => 1usize << bits.min(SHARD_BITS_MAX),
-            Err(_) => {
-                let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-                let shards = (4 * cores).min(capacity / SHARD_BYTES_MIN).max(1);
-                // Rounded down to a power of two: quick_cache rounds up, which would make shards too small.
-                1usize << shards.ilog2()
-            }
-        };
-        let shape = OptionsBuilder::new()
-            .shards(shards)
-            .estimated_items_capacity((capacity / BLOCK_BYTES_TYPICAL).max(32 * shards))
-            .weight_capacity(capacity as u64)
-            .build()
-            .unwrap_or_else(|e| unreachable!("capacities are set: {e}"));
+        let high_ratio = if options.high_pri_pool_ratio > 0.0 { options.high_pri_pool_ratio.min(1.0) } else { 0.0 };
+        let (high, low) = split(capacity, high_ratio);
         Arc::new(Self {
-            cache: Shards::with_options(shape, ByCharge, FoldHash, Pinning),
+            cache: shards(low, options.num_shard_bits),
+            high: (high_ratio > 0.0).then(|| shards(high, options.num_shard_bits)),
+            high_ratio,
             capacity: AtomicU64::new(capacity as u64),
             strict: AtomicBool::new(options.strict_capacity_limit),
             next_id: AtomicU64::new(1),
@@ -337,22 +394,46 @@ impl BlockCache {
     /// The block at `offset` of table `id`.
     #[inline]
     pub fn get(&self, id: u64, offset: u64) -> Option<Arc<CachedBlock>> {
-        let found = self.cache.get(&(id, offset));
+        self.get_as(id, offset, Priority::Low)
+    }
+
+    /// The entry at `offset` of table `id`, which was inserted with this priority.
+    #[inline]
+    pub(super) fn get_as(&self, id: u64, offset: u64, priority: Priority) -> Option<Arc<CachedBlock>> {
+        let found = self.part(priority).get(&(id, offset));
         let stripe = &self.stripes[stripe_index()];
         if found.is_some() { &stripe.hits } else { &stripe.misses }.fetch_add(1, Ordering::Relaxed);
         found
     }
 
+    #[inline]
+    fn part(&self, priority: Priority) -> &Blocks {
+        match (priority, &self.high) {
+            (Priority::High, Some(high)) => high,
+            _ => &self.cache,
+        }
+    }
+
     /// Keeps a block. Fails when the capacity is strict and everything in the cache is in use.
     pub fn insert(&self, id: u64, offset: u64, block: Arc<CachedBlock>) -> Result<()> {
+        self.insert_as(id, offset, block, Priority::Low)
+    }
+
+    /// [`Self::insert`] with a priority.
+    pub(super) fn insert_as(&self, id: u64, offset: u64, block: Arc<CachedBlock>, priority: Priority) -> Result<()> {
         let charge = block.charge() as u64;
         let strict = self.strict.load(Ordering::Relaxed);
-        if charge > self.cache.shard_capacity() {
+        let part = self.part(priority);
+        if charge > part.shard_capacity() {
+            // No insertion makes room for it: what was in use beyond the capacity goes here.
+            if self.usage() > self.capacity.load(Ordering::Relaxed) {
+                part.set_capacity(part.capacity());
+            }
             return if strict { Err(self.full(charge)) } else { Ok(()) };
         }
-        self.cache.insert((id, offset), block);
-        if strict && self.cache.weight() > self.capacity.load(Ordering::Relaxed) {
-            self.cache.remove(&(id, offset));
+        part.insert((id, offset), block);
+        if strict && self.usage() > self.capacity.load(Ordering::Relaxed) {
+            part.remove(&(id, offset));
             return Err(self.full(charge));
         }
         Ok(())
@@ -363,7 +444,7 @@ impl BlockCache {
         let text = format!(
             "memory limit: no room for {charge} bytes in the block cache, which holds {} of {} bytes and may not go over \
              (strict_capacity_limit); give it more, or hold fewer iterators and pinned values",
-            self.cache.weight(),
+            self.usage(),
             self.capacity.load(Ordering::Relaxed)
         );
         Error::new(ErrorKind::Aborted, text)
@@ -372,30 +453,34 @@ impl BlockCache {
     /// Charges `bytes` of memory that is used elsewhere, as long as the result lives: blocks make room for it. `None`
     /// when the capacity is strict and does not allow it.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
-        let layout = BlockLayout::parse(&NO_BLOCK).ok()?;
-        let block = Arc::new(CachedBlock { bytes: Box::default(), len: 0, layout, extra: bytes.max(1) });
+        let block = Arc::new(CachedBlock { extra: bytes.max(1), ..CachedBlock::empty() });
         let number = self.next_reservation.fetch_add(1, Ordering::Relaxed);
         self.cache.insert((0, number), Arc::clone(&block));
         let reservation = Reservation { cache: Arc::clone(self), number, _pin: block };
-        let over = self.cache.weight() > self.capacity.load(Ordering::Relaxed);
+        let over = self.usage() > self.capacity.load(Ordering::Relaxed);
         (!over || !self.strict.load(Ordering::Relaxed)).then_some(reservation)
     }
 
     /// Changes the bytes allowed.
     pub fn set_capacity(&self, capacity: usize) {
         self.capacity.store(capacity as u64, Ordering::Relaxed);
-        self.cache.set_capacity(capacity as u64);
+        let (high, low) = split(capacity, self.high_ratio);
+        self.cache.set_capacity(low as u64);
+        if let Some(part) = &self.high {
+            part.set_capacity(high as u64);
+        }
     }
 
     /// Bytes held.
     pub fn usage(&self) -> u64 {
-        self.cache.weight()
+        self.cache.weight() + self.high.as_ref().map_or(0, Shards::weight)
     }
 
     /// Bytes held that somebody uses. Looks at every entry.
     pub fn pinned_usage(&self) -> u64 {
         // The iterator holds each block too.
-        let pinned = self.cache.iter().filter(|(_, block)| Arc::strong_count(block) > 2);
+        let all = self.cache.iter().chain(self.high.iter().flat_map(|h| h.iter()));
+        let pinned = all.filter(|(_, block)| Arc::strong_count(block) > 2);
         pinned.map(|(_, block)| block.charge() as u64).sum()
     }
 
@@ -477,7 +562,7 @@ mod tests {
 
     #[test]
     fn used_blocks_stay_and_count_and_a_strict_limit_holds() {
-        let options = LruCacheOptions { capacity: 1 << 20, num_shard_bits: 0, strict_capacity_limit: false };
+        let options = LruCacheOptions { capacity: 1 << 20, num_shard_bits: 0, ..LruCacheOptions::default() };
         let mut cache = Cache::new_lru_cache_opts(&options);
         let charge = block(4096).charge();
         let mut held = Vec::new();
@@ -526,7 +611,8 @@ mod tests {
         assert_eq!(cache.get_pinned_usage(), 3 << 20);
         drop(all);
         assert_eq!(cache.get_usage(), blocks);
-        let strict = LruCacheOptions { capacity: 1 << 20, num_shard_bits: 0, strict_capacity_limit: true };
+        let strict =
+            LruCacheOptions { capacity: 1 << 20, num_shard_bits: 0, strict_capacity_limit: true, ..Default::default() };
         let strict = Cache::new_lru_cache_opts(&strict);
         let four: Vec<_> = (0..4).map(|_| strict.reserve(256 << 10).unwrap()).collect();
         assert!(strict.reserve(1).is_none());

@@ -83,7 +83,7 @@ pub struct TableBlock {
 impl TableReader {
     /// The filter's layout, and how many there are of it; `None` when lookups use no filter.
     pub fn filter_kind(&self) -> Option<(&'static str, usize)> {
-        match &self.filter {
+        match &self.meta(false, false).ok()?.filter {
             Filter::None => None,
             Filter::Full(filter) => Some((filter.kind_name(), 1)),
             Filter::Partitioned(_, partitions) => {
@@ -96,10 +96,12 @@ impl TableReader {
     pub fn blocks(&self) -> Vec<TableBlock> {
         let mut blocks = Vec::new();
         let shape = IndexShape::new(&self.properties, self.index_type);
-        for i in 0..self.index.len() {
-            let mut block = self.data_block_info(self.index.handle(i));
-            block.separator = Some(self.index.separator(i).to_vec());
-            blocks.push(block);
+        if let Ok(meta) = self.meta(false, false) {
+            for i in 0..meta.index.len() {
+                let mut block = self.data_block_info(meta.index.handle(i));
+                block.separator = Some(meta.index.separator(i).to_vec());
+                blocks.push(block);
+            }
         }
         for (name, handle) in &self.metaindex {
             let kind = match name.as_str() {

@@ -44,7 +44,7 @@ impl Filter {
 
     /// False when the table certainly has no key with this prefix at or behind `ikey`, which has the prefix too; with
     /// `backward`, none at or before it.
-    fn may_match_prefix(&self, prefix: &[u8], ikey: &[u8], backward: bool, cmp: &InternalKeyComparator) -> bool {
+    pub fn may_match_prefix(&self, prefix: &[u8], ikey: &[u8], backward: bool, cmp: &InternalKeyComparator) -> bool {
         let Self::Partitioned(index, partitions) = self else { return self.may_match(prefix, ikey, cmp) };
         // The partition that `ikey` lands in may end before the prefix begins (backwards: begin behind it). Its writer
         // has put the neighbour's prefix into it, but not every RocksDB has: the neighbour is asked too. One without
@@ -89,23 +89,23 @@ impl TableReader {
     /// What the filter says of the user key of `ikey`: false when the table certainly lacks it. `None` without a filter
     /// that can be asked.
     #[inline]
-    pub(super) fn ask_filter(&self, ikey: &[u8]) -> Option<bool> {
-        if matches!(self.filter, Filter::None) {
+    pub(super) fn ask_filter(&self, filter: &Filter, ikey: &[u8]) -> Option<bool> {
+        if matches!(filter, Filter::None) {
             return None;
         }
         if !self.filter_keys.whole {
-            return self.ask_prefix_filter(ikey);
+            return self.ask_prefix_filter(filter, ikey);
         }
-        let may_match = self.filter.may_match(key::user_key(ikey), ikey, &self.cmp);
+        let may_match = filter.may_match(key::user_key(ikey), ikey, &self.cmp);
         let ticker = if may_match { Ticker::BloomFilterFullPositive } else { Ticker::BloomFilterUseful };
         self.count_filter(may_match, ticker);
         Some(may_match)
     }
 
     /// The same by the key's prefix, where the filter holds no whole keys.
-    fn ask_prefix_filter(&self, ikey: &[u8]) -> Option<bool> {
+    fn ask_prefix_filter(&self, filter: &Filter, ikey: &[u8]) -> Option<bool> {
         let prefix = self.filter_keys.prefixes.as_ref()?.prefix(key::user_key(ikey))?;
-        let may_match = self.filter.may_match(prefix, ikey, &self.cmp);
+        let may_match = filter.may_match(prefix, ikey, &self.cmp);
         if !may_match {
             self.statistics().add(Ticker::BloomFilterPrefixUseful, 1);
         }
@@ -135,7 +135,9 @@ impl TableReader {
     /// False when the table certainly has no key with this prefix at or behind `ikey`; with `backward`, at or before.
     /// `prefix` is what [`Self::filter_prefixes`] makes of the user key of `ikey`.
     pub(crate) fn prefix_may_match(&self, prefix: &[u8], ikey: &[u8], backward: bool) -> bool {
-        self.filter.may_match_prefix(prefix, ikey, backward, &self.cmp)
+        // Where the filter cannot be read, reading the table itself will say why.
+        let Ok(meta) = self.meta(false, true) else { return true };
+        meta.filter.may_match_prefix(prefix, ikey, backward, &self.cmp)
     }
 
     /// Counts what a seek was told of a prefix.

@@ -13,6 +13,8 @@ use rockmill_format::footer::BlockHandle;
 
 use super::block_file::Stored;
 use super::cache::CachedBlock;
+use super::index::TableIndex;
+use super::meta::MetaHold;
 use super::reader::{TableReadOptions, TableReader};
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
@@ -31,11 +33,14 @@ pub trait Source: Send {
     fn load(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout>;
     /// The current block's contents; empty before the first.
     fn data(&self) -> &[u8];
+    /// Whether the table's index may only come from the cache, and whether it is kept there.
+    fn meta_from(&self) -> (bool, bool);
 }
 
 /// Iterator over the point entries of a table.
 pub struct TableIter<S> {
     table: Arc<TableReader>,
+    meta: MetaHold,
     source: S,
     cursor: BlockCursor,
     /// The current block, meaningful while one is loaded.
@@ -59,9 +64,12 @@ impl TableIter<Stream> {
 
     /// Keeps read-ahead from going past the block that holds or would hold `ikey`. Reading further still works.
     pub fn limit_readahead(&mut self, ikey: &[u8]) {
-        let at = self.table.index.seek(ikey, &self.table.cmp);
-        if at < self.table.index.len() {
-            self.source.end = self.table.index.handle(at).end();
+        // Where the index cannot be read, the first seek will say so.
+        let _ = self.meta.take(&self.table, false, false);
+        let index = self.meta.index(&self.table);
+        let at = index.seek(ikey, &self.table.cmp);
+        if at < index.len() {
+            self.source.end = index.handle(at).end();
         }
     }
 
@@ -82,7 +90,7 @@ impl TableIter<Stream> {
 
     /// Where the current block is in the file, for dumps.
     pub fn block_handle(&self) -> Option<BlockHandle> {
-        self.loaded.then(|| self.table.index.handle(self.at))
+        self.loaded.then(|| self.index().handle(self.at))
     }
 }
 
@@ -90,7 +98,28 @@ impl<S: Source> TableIter<S> {
     fn new(table: Arc<TableReader>, source: S) -> Self {
         let layout = BlockLayout::parse(&NO_BLOCK).unwrap_or_else(|e| unreachable!("an empty block is a block: {e}"));
         let cursor = BlockCursor::new(layout, table.data_kind());
-        Self { table, source, cursor, at: 0, loaded: false, error: None }
+        Self { table, meta: MetaHold::Nothing, source, cursor, at: 0, loaded: false, error: None }
+    }
+
+    /// The index; empty before the first seek.
+    #[inline]
+    fn index(&self) -> &TableIndex {
+        self.meta.index(&self.table)
+    }
+
+    /// Begins a seek: forgets the error before, and takes hold of the index; false on failure.
+    #[inline]
+    fn begin(&mut self) -> bool {
+        self.error = None;
+        let (cache_only, fill) = self.source.meta_from();
+        match self.meta.take(&self.table, cache_only, fill) {
+            Ok(()) => true,
+            Err(e) => {
+                self.invalidate();
+                self.error = Some(e);
+                false
+            }
+        }
     }
 
     /// Loads block `at` unless it is the current one; false on failure.
@@ -99,7 +128,8 @@ impl<S: Source> TableIter<S> {
             return true;
         }
         self.loaded = false;
-        match self.source.load(&self.table, self.table.index.handle(at)) {
+        let handle = self.index().handle(at);
+        match self.source.load(&self.table, handle) {
             Ok(layout) => {
                 self.cursor.reset(layout, self.table.data_kind());
                 self.at = at;
@@ -135,13 +165,13 @@ impl<S: Source> TableIter<S> {
 
     #[cold]
     fn fail(&mut self, e: &FormatError) {
-        self.error = Some(self.table.blocks.error(self.table.index.handle(self.at), e));
+        self.error = Some(self.table.blocks.error(self.index().handle(self.at), e));
         self.invalidate();
     }
 
     /// To the first entry of block `at` or of the first later one that has any.
     fn first_from(&mut self, mut at: usize) {
-        while at < self.table.index.len() {
+        while at < self.index().len() {
             if !self.load(at) {
                 return;
             }
@@ -177,19 +207,25 @@ impl<S: Source> InternalIterator for TableIter<S> {
     }
 
     fn seek_to_first(&mut self) {
-        self.error = None;
+        if !self.begin() {
+            return;
+        }
         self.first_from(0);
     }
 
     fn seek_to_last(&mut self) {
-        self.error = None;
-        self.last_before(self.table.index.len());
+        if !self.begin() {
+            return;
+        }
+        self.last_before(self.index().len());
     }
 
     fn seek(&mut self, target: &[u8]) {
-        self.error = None;
-        let at = self.table.index.seek(target, &self.table.cmp);
-        if at == self.table.index.len() {
+        if !self.begin() {
+            return;
+        }
+        let at = self.index().seek(target, &self.table.cmp);
+        if at == self.index().len() {
             return self.invalidate();
         }
         if !self.load(at) {
@@ -202,9 +238,11 @@ impl<S: Source> InternalIterator for TableIter<S> {
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) {
-        self.error = None;
-        let at = self.table.index.seek(target, &self.table.cmp);
-        if at == self.table.index.len() {
+        if !self.begin() {
+            return;
+        }
+        let at = self.index().seek(target, &self.table.cmp);
+        if at == self.index().len() {
             return self.last_before(at);
         }
         if !self.load(at) {
@@ -442,6 +480,10 @@ impl Source for Cached {
         table.blocks.layout(handle, self.data())
     }
 
+    fn meta_from(&self) -> (bool, bool) {
+        (self.ro.cache_only, self.ro.fill_cache)
+    }
+
     #[inline]
     fn data(&self) -> &[u8] {
         match &self.current {
@@ -505,6 +547,10 @@ impl Source for Stream {
             Stored::Decompressed => Current::Scratch,
         };
         table.blocks.layout(handle, self.data())
+    }
+
+    fn meta_from(&self) -> (bool, bool) {
+        (false, false)
     }
 
     #[inline]

@@ -27,6 +27,7 @@ use rockmill_io::RandomAccessFile;
 use super::block_file::{BlockFile, Stored, read_exact};
 use super::filter::{Filter, FilterKeys};
 use super::index::TableIndex;
+use super::meta::{MetaPlace, TableMeta};
 use super::names;
 use super::reader::{AutoReadahead, TableOpenOptions, TableReader};
 use crate::error::{Error, Result};
@@ -147,9 +148,10 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         blocks,
         cmp,
         cache,
-        index,
+        data_end: index.len().checked_sub(1).map_or(0, |last| index.handle(last).end()),
+        data_blocks: index.len(),
+        meta: MetaPlace::Here(TableMeta { index, filter }),
         filter_keys,
-        filter,
         range_tombstones,
         properties,
         index_type,
@@ -158,6 +160,27 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         global_seqno,
         auto_readahead: AutoReadahead::default(),
     })
+}
+
+/// Reads index and filter again, from a table that gave them to the cache.
+pub(super) fn load_meta(table: &TableReader) -> Result<TableMeta> {
+    let blocks = &table.blocks;
+    let mut tail = Tail { offset: blocks.file.size(), bytes: Vec::new() };
+    let wanted = [names::FULL_FILTER, names::PARTITIONED_FILTER].map(|name| find(&table.metaindex, name));
+    let handles = || wanted.iter().flatten().chain([&table.index_handle]);
+    let first = handles().map(|h| h.offset).min().unwrap_or(u64::MAX);
+    let end = handles().map(|h| h.end()).max().unwrap_or(0);
+    // One read for all where they stand together, as they do; the rest of the file's end is not wanted.
+    if end <= blocks.file.size() && end.saturating_sub(first) <= TAIL_EXTENSION_MAX {
+        tail = Tail { offset: end, bytes: Vec::new() };
+        tail.extend_to(blocks, first)?;
+    }
+    let shape = IndexShape::new(&table.properties, table.index_type);
+    let index = read_index(&mut tail, blocks, table.index_handle, shape, &table.cmp)?;
+    let asked = table.filter_keys.whole || table.filter_keys.prefixes.is_some();
+    let filter =
+        if asked { read_filter(&mut tail, blocks, &table.metaindex, shape, &table.cmp)? } else { Filter::None };
+    Ok(TableMeta { index, filter })
 }
 
 /// The properties of a table, and nothing else of it: neither its comparator nor its features are looked at.

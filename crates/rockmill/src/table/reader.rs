@@ -19,6 +19,7 @@ use super::cache::{BlockCache, CachedBlock};
 use super::filter::{Filter, FilterKeys};
 use super::index::TableIndex;
 use super::iter::{CompactionIter, TableIter};
+use super::meta::{MetaCaching, MetaPlace};
 use super::open;
 use crate::error::{Error, ErrorKind, Result};
 use crate::get::{GetContext, GetState, ValueSource};
@@ -98,8 +99,10 @@ pub struct TableReader {
     pub(super) blocks: BlockFile,
     pub(super) cmp: InternalKeyComparator,
     pub(super) cache: Option<(Arc<BlockCache>, u64)>,
-    pub(super) index: TableIndex,
-    pub(super) filter: Filter,
+    pub(super) meta: MetaPlace,
+    /// Where the data blocks end.
+    pub(super) data_end: u64,
+    pub(super) data_blocks: usize,
     pub(super) filter_keys: FilterKeys,
     pub(super) range_tombstones: Option<Arc<FragmentedRangeTombstones>>,
     pub(super) properties: TableProperties,
@@ -114,7 +117,7 @@ impl std::fmt::Debug for TableReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TableReader")
             .field("path", &self.blocks.path)
-            .field("blocks", &self.index.len())
+            .field("blocks", &self.data_blocks)
             .finish_non_exhaustive()
     }
 }
@@ -136,12 +139,14 @@ impl TableReader {
         options: TableOpenOptions,
         cache_id: Option<u64>,
         auto_readahead: AutoReadahead,
+        caching: MetaCaching,
     ) -> Result<Arc<Self>> {
         let mut table = open::open(file, options)?;
         table.auto_readahead = auto_readahead;
         if let Some(((_, id), given)) = table.cache.as_mut().zip(cache_id) {
             *id = given;
         }
+        table.place_meta(caching)?;
         Ok(Arc::new(table))
     }
 
@@ -154,17 +159,18 @@ impl TableReader {
                 ctx.cover(seq);
             }
         }
-        let asked = self.ask_filter(ikey);
+        let meta = self.meta(ro.cache_only, ro.fill_cache)?;
+        let asked = self.ask_filter(&meta.filter, ikey);
         if asked == Some(false) {
             return Ok(());
         }
-        let at = self.index.seek(ikey, &self.cmp);
-        if at == self.index.len() {
+        let at = meta.index.seek(ikey, &self.cmp);
+        if at == meta.index.len() {
             return Ok(());
         }
         let mut cursor = CURSOR.take();
         let before = ctx.offered;
-        let result = self.get_from(at, ikey, ro, ctx, &mut cursor);
+        let result = self.get_from(&meta.index, at, ikey, ro, ctx, &mut cursor);
         CURSOR.set(cursor);
         if asked.is_some() && ctx.offered != before {
             self.count_true_positive();
@@ -196,6 +202,7 @@ impl TableReader {
 
     fn get_from(
         &self,
+        index: &TableIndex,
         mut at: usize,
         ikey: &[u8],
         ro: TableReadOptions,
@@ -204,7 +211,7 @@ impl TableReader {
     ) -> Result<()> {
         let user_key = key::user_key(ikey);
         loop {
-            let handle = self.index.handle(at);
+            let handle = index.handle(at);
             let block = self.block(handle, ro)?;
             let cursor = reset_cursor(cursor, block.layout(), self.data_kind());
             let data = block.data();
@@ -227,11 +234,11 @@ impl TableReader {
                 cursor.next(data).map_err(wrap)?;
             }
             // Further versions are in the next block only if this one's separator is the same user key.
-            if self.index.has_user_keys() || self.cmp.compare_user(self.index.user_key(at), user_key).is_gt() {
+            if index.has_user_keys() || self.cmp.compare_user(index.user_key(at), user_key).is_gt() {
                 return Ok(());
             }
             at += 1;
-            if at == self.index.len() {
+            if at == index.len() {
                 return Ok(());
             }
         }
@@ -325,19 +332,21 @@ impl TableReader {
 
     /// Data blocks in the table.
     pub fn num_data_blocks(&self) -> usize {
-        self.index.len()
+        self.data_blocks
     }
 
     /// Where the data blocks end.
     pub(super) fn data_end(&self) -> u64 {
-        self.index.len().checked_sub(1).map_or(0, |last| self.index.handle(last).end())
+        self.data_end
     }
 
     /// Offset of the data block that holds or would hold `ikey`, and bytes of all data blocks.
     fn data_offset(&self, ikey: &[u8]) -> (u64, u64) {
         let data_size = if self.properties.data_size > 0 { self.properties.data_size } else { self.data_end() };
-        let at = self.index.seek(ikey, &self.cmp);
-        let offset = if at < self.index.len() { self.index.handle(at).offset } else { data_size };
+        // An estimate: where the index cannot be read, the middle.
+        let Ok(meta) = self.meta(false, true) else { return (data_size / 2, data_size) };
+        let at = meta.index.seek(ikey, &self.cmp);
+        let offset = if at < meta.index.len() { meta.index.handle(at).offset } else { data_size };
         (offset.min(data_size), data_size)
     }
 
@@ -367,11 +376,12 @@ impl TableReader {
             return Ok(anchors);
         }
         let mut wanted = 1u128;
-        for i in 0..self.index.len() {
-            let end = self.index.handle(i).end();
+        let meta = self.meta(false, false)?;
+        for i in 0..meta.index.len() {
+            let end = meta.index.handle(i).end();
             let reached = u128::from(end) * max as u128 / u128::from(total.max(1));
             if reached >= wanted {
-                anchors.push((self.index.user_key(i).to_vec(), end));
+                anchors.push((meta.index.user_key(i).to_vec(), end));
                 wanted = reached + 1;
             }
         }
@@ -382,7 +392,11 @@ impl TableReader {
     pub fn memory_usage(&self) -> usize {
         let dictionary = self.blocks.dictionary.as_ref().map_or(0, |d| d.memory_usage());
         let tombstones = self.range_tombstones.as_ref().map_or(0, |t| t.memory_usage());
-        size_of::<Self>() + self.index.memory_usage() + self.filter.memory_usage() + dictionary + tombstones
+        let meta = match &self.meta {
+            MetaPlace::Here(meta) => meta.memory_usage(),
+            MetaPlace::InCache { .. } => 0, // the cache counts it
+        };
+        size_of::<Self>() + meta + dictionary + tombstones
     }
 }
 

@@ -7,6 +7,8 @@ use rockmill_format::key::{self, ParsedInternalKey, ValueType};
 use rockmill_format::properties::IndexType;
 
 use super::block_file::Stored;
+use super::filter::Filter;
+use super::index::TableIndex;
 use super::iter::{Source, Stream};
 use super::names;
 use super::open::IndexShape;
@@ -113,8 +115,10 @@ impl TableReader {
         let mut last: Vec<u8> = Vec::new();
         let mut stream = Stream::new(READ_LEN, true, self.data_end());
         let mut cursor = None;
-        for block in 0..self.index.len() {
-            let handle = self.index.handle(block);
+        let meta = self.meta(false, false)?;
+        let index = &meta.index;
+        for block in 0..index.len() {
+            let handle = index.handle(block);
             let layout = stream.load(self, handle)?;
             let data = stream.data();
             let cursor = cursor.get_or_insert_with(|| BlockCursor::new(layout, self.data_kind()));
@@ -124,8 +128,8 @@ impl TableReader {
             if !cursor.valid() {
                 return Err(self.bad(format_args!("block at offset {} is empty", handle.offset)));
             }
-            if block > 0 && !self.is_behind_separator(cursor.key(), block - 1) {
-                let separator = hex(self.index.separator(block - 1));
+            if block > 0 && !self.is_behind_separator(index, cursor.key(), block - 1) {
+                let separator = hex(index.separator(block - 1));
                 let what = format_args!("not behind the separator of the block before, {separator}");
                 return Err(self.bad_entry(handle, cursor.key(), what));
             }
@@ -134,10 +138,10 @@ impl TableReader {
                 if counts.entries > 0 && self.cmp.compare(&last, ikey).is_ge() {
                     return Err(self.bad_entry(handle, ikey, format_args!("not after the one before, {}", hex(&last))));
                 }
-                if self.ask_filter(ikey) == Some(false) {
+                if self.ask_filter(&meta.filter, ikey) == Some(false) {
                     return Err(self.bad_entry(handle, ikey, "missing in the filter"));
                 }
-                if !self.prefix_is_in_filter(ikey) {
+                if !self.prefix_is_in_filter(&meta.filter, ikey) {
                     return Err(self.bad_entry(handle, ikey, "its prefix is missing in the filter"));
                 }
                 last.clear();
@@ -145,8 +149,8 @@ impl TableReader {
                 self.count(&mut counts, handle, ikey, cursor.value_range().len())?;
                 cursor.next(data).map_err(wrap)?;
             }
-            if self.is_behind_separator(&last, block) {
-                let separator = hex(self.index.separator(block));
+            if self.is_behind_separator(index, &last, block) {
+                let separator = hex(index.separator(block));
                 let what = format_args!("behind its block's separator in the index, {separator}");
                 return Err(self.bad_entry(handle, &last, what));
             }
@@ -154,18 +158,20 @@ impl TableReader {
         Ok(counts)
     }
 
-    fn prefix_is_in_filter(&self, ikey: &[u8]) -> bool {
+    fn prefix_is_in_filter(&self, filter: &Filter, ikey: &[u8]) -> bool {
         let prefix = self.filter_prefixes().and_then(|e| e.prefix(key::user_key(ikey)));
-        prefix.is_none_or(|prefix| [false, true].iter().all(|&back| self.prefix_may_match(prefix, ikey, back)))
+        prefix.is_none_or(|prefix| {
+            [false, true].iter().all(|&back| filter.may_match_prefix(prefix, ikey, back, &self.cmp))
+        })
     }
 
     /// True when a key sorts after separator `i`.
-    fn is_behind_separator(&self, ikey: &[u8], i: usize) -> bool {
+    fn is_behind_separator(&self, index: &TableIndex, ikey: &[u8], i: usize) -> bool {
         // A global sequence number does not show in the index.
-        if self.index.has_user_keys() || self.global_seqno.is_some() {
-            self.cmp.compare_user(key::user_key(ikey), self.index.user_key(i)).is_gt()
+        if index.has_user_keys() || self.global_seqno.is_some() {
+            self.cmp.compare_user(key::user_key(ikey), index.user_key(i)).is_gt()
         } else {
-            self.cmp.compare(ikey, self.index.separator(i)).is_gt()
+            self.cmp.compare(ikey, index.separator(i)).is_gt()
         }
     }
 
@@ -205,7 +211,7 @@ impl TableReader {
         let p = &self.properties;
         for (name, stored, counted) in [
             ("rocksdb.num.entries", p.num_entries, counts.entries),
-            ("rocksdb.num.data.blocks", p.num_data_blocks, self.index.len() as u64),
+            ("rocksdb.num.data.blocks", p.num_data_blocks, self.data_blocks as u64),
             ("rocksdb.deleted.keys", p.num_deletions, counts.deletions),
             ("rocksdb.merge.operands", p.num_merge_operands, counts.merges),
             ("rocksdb.raw.key.size", p.raw_key_size, counts.key_bytes),

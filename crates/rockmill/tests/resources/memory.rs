@@ -146,7 +146,8 @@ fn memtables_take_room_from_the_block_cache() {
 #[test]
 fn a_strict_cache_refuses_reads_and_nothing_else() {
     let fs = memory();
-    let shape = LruCacheOptions { capacity: 64 << 10, num_shard_bits: 0, strict_capacity_limit: true };
+    let shape =
+        LruCacheOptions { capacity: 64 << 10, num_shard_bits: 0, strict_capacity_limit: true, ..Default::default() };
     let mut cache = Cache::new_lru_cache_opts(&shape);
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&cache);
@@ -189,4 +190,115 @@ fn a_strict_cache_refuses_reads_and_nothing_else() {
     cache.set_capacity(0);
     assert_eq!(cache.get_usage(), 0);
     let _: &Arc<_> = &cache;
+}
+
+/// A database of several tables with filters, whose index and filter blocks are in `cache`.
+fn with_meta_in(cache: &Cache, pin: bool) -> (rockmill::Options, Db) {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(cache);
+    table.set_block_size(256);
+    table.set_bloom_filter(10.0, false);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(pin);
+    let mut o = options(&memory());
+    o.set_block_based_table_factory(&table);
+    o.enable_statistics();
+    let db = Db::open(&o, "/db").unwrap();
+    for part in 0..4 {
+        (part..8000).step_by(4).for_each(|n| db.put(key(n), noise(n, 100)).unwrap());
+        db.flush().unwrap();
+    }
+    (o, db)
+}
+
+#[test]
+fn index_and_filter_may_live_in_the_cache() {
+    use rockmill::statistics::Ticker;
+    let shape = LruCacheOptions { capacity: 4 << 20, num_shard_bits: 0, ..LruCacheOptions::default() };
+    let mut cache = Cache::new_lru_cache_opts(&shape);
+    let (o, db) = with_meta_in(&cache, false);
+    let check = || {
+        assert!((0..8000).step_by(7).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 100))));
+        assert!((0..500).all(|n| db.get(key(n)[..6].to_vec()).unwrap().is_none()));
+        assert_eq!(db.iterator(IteratorMode::Start).map(Result::unwrap).count(), 8000);
+        assert_eq!(db.iterator(IteratorMode::End).map(Result::unwrap).count(), 8000);
+    };
+    check();
+    // Four indexes of 1,000 blocks, and the filters.
+    assert!(cache.get_usage() > 4 * 30_000);
+    let readers = number(&db, "rocksdb.estimate-table-readers-mem");
+    assert!(readers < 20_000, "{readers} bytes are with the open tables");
+    assert!(o.get_ticker_count(Ticker::BlockCacheIndexHit) > 1000);
+    assert!(o.get_ticker_count(Ticker::BlockCacheFilterHit) > 1000);
+    assert_eq!(o.get_ticker_count(Ticker::BlockCacheFilterAdd), 4);
+    assert!(o.get_ticker_count(Ticker::BlockCacheIndexBytesInsert) > 4 * 20_000);
+    assert!(o.get_ticker_count(Ticker::BlockCacheFilterBytesInsert) >= 4 * 2500);
+
+    // They go with everything else, and come back when they are needed.
+    cache.set_capacity(0);
+    assert_eq!(cache.get_usage(), 0);
+    let misses = o.get_ticker_count(Ticker::BlockCacheIndexMiss);
+    assert_eq!(db.get(key(5)).unwrap(), Some(noise(5, 100)));
+    assert!(o.get_ticker_count(Ticker::BlockCacheIndexMiss) > misses);
+    assert!(o.get_ticker_count(Ticker::BlockCacheFilterMiss) > 0);
+    assert!(o.get_ticker_count(Ticker::BlockCacheMiss) > o.get_ticker_count(Ticker::BlockCacheDataMiss));
+    let mut only = ReadOptions::default();
+    only.set_cache_only(true);
+    assert_eq!(db.get_opt(key(5), &only).unwrap_err().kind(), ErrorKind::Incomplete);
+    let failed = db.iterator_opt(IteratorMode::Start, only).next().unwrap().unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Incomplete);
+    cache.set_capacity(4 << 20);
+    check();
+    // An iterator holds the index that it stands in.
+    let mut it = db.raw_iterator();
+    it.seek_to_first();
+    assert!(cache.get_pinned_usage() > 4 * 30_000);
+    cache.set_capacity(0);
+    let mut count = 0;
+    while it.valid() {
+        count += 1;
+        it.next();
+    }
+    it.status().unwrap();
+    assert_eq!(count, 8000);
+    drop(it);
+    assert_eq!(db.get(key(4000)).unwrap(), Some(noise(4000, 100)));
+    assert!(cache.get_usage() < 45_000, "what the iterator held is gone: one index is in use while a block is read");
+    // Compactions need no room in a cache that is full and strict.
+    cache.set_strict_capacity_limit(true);
+    assert_eq!(db.get(key(5)).unwrap_err().kind(), ErrorKind::Aborted);
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    cache.set_capacity(4 << 20);
+    check();
+}
+
+#[test]
+fn l0_may_be_pinned_and_indexes_have_their_own_part() {
+    let shape = LruCacheOptions { capacity: 4 << 20, num_shard_bits: 0, ..LruCacheOptions::default() };
+    let mut cache = Cache::new_lru_cache_opts(&shape);
+    let (_, db) = with_meta_in(&cache, true);
+    db.get(key(5)).unwrap();
+    let all = |db: &Db| (0..8000).step_by(50).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 100)));
+    assert!(all(&db));
+    cache.set_capacity(0);
+    let pinned = cache.get_usage();
+    assert!(pinned > 4 * 30_000 && cache.get_pinned_usage() == pinned, "{pinned}");
+    assert!(all(&db));
+    // In deeper levels nothing is pinned.
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    assert!(all(&db));
+    until(|| cache.get_pinned_usage() == 0);
+    drop(db);
+
+    // Data that goes through the cache does not push indexes out of their part.
+    let mut shape = LruCacheOptions { capacity: 2 << 20, num_shard_bits: 0, ..LruCacheOptions::default() };
+    shape.set_high_pri_pool_ratio(0.5);
+    let cache = Cache::new_lru_cache_opts(&shape);
+    let (o, db) = with_meta_in(&cache, false);
+    for _ in 0..3 {
+        assert_eq!(db.iterator(IteratorMode::Start).map(Result::unwrap).count(), 8000);
+    }
+    assert!(cache.get_usage() <= 2 << 20);
+    let added = o.get_ticker_count(rockmill::statistics::Ticker::BlockCacheIndexAdd);
+    assert_eq!(added, 4);
 }

@@ -143,24 +143,24 @@ fn tables_of_rocksdb_read_as_rocksdb_reads_them() {
 /// That a database has what its name says: otherwise its test would show nothing.
 fn check_features(name: &str, table: &TableReader) {
     use super::super::filter::Filter;
-    let p = table.properties();
+    let (p, meta) = (table.properties(), table.meta(false, false).unwrap());
     match name {
         "bloom" | "ribbon" | "both_filters" | "version_2" | "version_4" => {
-            let Filter::Full(filter) = &table.filter else { panic!("no filter") };
+            let Filter::Full(filter) = &meta.filter else { panic!("no filter") };
             let absent = (0..1000).filter(|i| filter.may_match(format!("absent{i}").as_bytes())).count();
             assert!(absent < 50, "{absent} of 1000 absent keys pass the {} filter", filter.kind_name());
         }
         "two_level_filters" | "two_level_filters_3" => {
-            let Filter::Partitioned(_, partitions) = &table.filter else { panic!("no partitions") };
+            let Filter::Partitioned(_, partitions) = &meta.filter else { panic!("no partitions") };
             assert!(!partitions.is_empty() && p.index_partitions > 0);
         }
         "prefix_filter" => {
-            let Filter::Full(_) = &table.filter else { panic!("no filter") };
+            let Filter::Full(_) = &meta.filter else { panic!("no filter") };
             assert_eq!(table.filter_prefixes().unwrap().name(), "rocksdb.FixedPrefix.5");
             assert!(!table.filter_keys.whole && p.filter_size > 0);
         }
         "unique_partitions" | "partition_prefixes" | "unique_partition_prefixes" => {
-            let Filter::Partitioned(_, partitions) = &table.filter else { panic!("no partitions") };
+            let Filter::Partitioned(_, partitions) = &meta.filter else { panic!("no partitions") };
             assert!(partitions.len() > 3 && partitions.iter().all(|f| f.kind_name() == "fast local bloom"));
             assert_eq!(table.filter_prefixes().is_some(), name != "unique_partitions");
             assert_eq!(table.filter_keys.whole, name != "unique_partition_prefixes");
@@ -213,10 +213,11 @@ fn rebuild_is_equal(path: &Path, table: &TableReader, entries: &Entries) {
         if p.index_key_is_user_key != 0 { table.index_handle.end() } else { p.data_size + p.filter_size } as usize;
     let rebuilt = open_at(&fs, &o.path, &table.cmp, None).unwrap();
     assert_eq!(rebuilt.index_handle, table.index_handle);
-    assert_eq!(rebuilt.index.len(), table.index.len());
-    for i in 0..table.index.len() {
-        assert_eq!(rebuilt.index.handle(i), table.index.handle(i));
-        assert_eq!(rebuilt.index.user_key(i), table.index.user_key(i));
+    let (new, old) = (rebuilt.meta(false, false).unwrap(), table.meta(false, false).unwrap());
+    assert_eq!(new.index.len(), old.index.len());
+    for i in 0..old.index.len() {
+        assert_eq!(new.index.handle(i), old.index.handle(i));
+        assert_eq!(new.index.user_key(i), old.index.user_key(i));
     }
     let differs = ours.iter().zip(&theirs[..end]).position(|(a, b)| a != b);
     assert_eq!(differs, None, "first different byte; data ends at {}, index at {end}", p.data_size);

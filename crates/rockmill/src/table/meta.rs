@@ -1,0 +1,197 @@
+//! Where a table's index and filter are: with the open table, or in the block cache (`cache_index_and_filter_blocks`),
+//! which then bounds them together with data blocks.
+//!
+//! In the cache the two are one entry, as the table's reader uses them: separators and positions in arrays, filters
+//! parsed. Who needs them takes them from there, or reads them again from the file's end. What is in use is pinned as
+//! any block is; an iterator keeps them as long as it stands in the table.
+
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
+
+use super::cache::{CachedBlock, Priority};
+use super::filter::Filter;
+use super::index::TableIndex;
+use super::open;
+use super::reader::TableReader;
+use crate::error::Result;
+use crate::options::BlockBasedOptions;
+use crate::statistics::{MaybeStatistics, Ticker};
+
+/// A table's index and filter.
+#[derive(Debug)]
+pub(super) struct TableMeta {
+    pub index: TableIndex,
+    pub filter: Filter,
+}
+
+impl TableMeta {
+    pub fn memory_usage(&self) -> usize {
+        self.index.memory_usage() + self.filter.memory_usage()
+    }
+}
+
+/// See the module's description.
+pub(super) enum MetaPlace {
+    Here(TableMeta),
+    InCache {
+        priority: Priority,
+        /// Kept in the cache as long as the table is open.
+        pinned: Option<Arc<CachedBlock>>,
+    },
+}
+
+/// How index and filter are kept in the cache.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct MetaCaching {
+    pub in_cache: bool,
+    pub high_priority: bool,
+    pub pin: bool,
+}
+
+impl MetaCaching {
+    /// Of a table; `level0`: it is in L0.
+    pub fn new(options: &BlockBasedOptions, level0: bool) -> Self {
+        Self {
+            in_cache: options.cache_index_and_filter_blocks,
+            high_priority: options.cache_index_and_filter_blocks_with_high_priority,
+            pin: options.pin_l0_filter_and_index_blocks_in_cache && level0,
+        }
+    }
+}
+
+/// Index and filter for one operation.
+pub(super) enum MetaRef<'a> {
+    Here(&'a TableMeta),
+    Cached(Arc<CachedBlock>),
+    /// Read for this operation alone.
+    Loaded(Box<TableMeta>),
+}
+
+impl Deref for MetaRef<'_> {
+    type Target = TableMeta;
+
+    #[inline]
+    fn deref(&self) -> &TableMeta {
+        match self {
+            Self::Here(meta) => meta,
+            Self::Loaded(meta) => meta,
+            Self::Cached(block) => of(block),
+        }
+    }
+}
+
+/// Index and filter for as long as an iterator lives.
+pub(super) enum MetaHold {
+    /// Not asked for yet.
+    Nothing,
+    /// The table has them.
+    Table,
+    Cached(Arc<CachedBlock>),
+    Loaded(Box<TableMeta>),
+}
+
+/// What an iterator without an index stands in.
+static NO_INDEX: LazyLock<TableIndex> = LazyLock::new(TableIndex::default);
+
+impl MetaHold {
+    /// Takes hold of them; nothing is done the second time.
+    #[inline]
+    pub fn take(&mut self, table: &TableReader, cache_only: bool, fill: bool) -> Result<()> {
+        if matches!(self, Self::Nothing) {
+            *self = match table.meta(cache_only, fill)? {
+                MetaRef::Here(_) => Self::Table,
+                MetaRef::Cached(block) => Self::Cached(block),
+                MetaRef::Loaded(meta) => Self::Loaded(meta),
+            };
+        }
+        Ok(())
+    }
+
+    /// The index; an empty one while nothing is held.
+    #[inline]
+    pub fn index<'a>(&'a self, table: &'a TableReader) -> &'a TableIndex {
+        match (self, &table.meta) {
+            (Self::Table, MetaPlace::Here(meta)) => &meta.index,
+            (Self::Table, MetaPlace::InCache { pinned: Some(block), .. }) | (Self::Cached(block), _) => {
+                &of(block).index
+            }
+            (Self::Loaded(meta), _) => &meta.index,
+            (Self::Nothing | Self::Table, _) => &NO_INDEX,
+        }
+    }
+}
+
+/// The index and filter in a cache's entry.
+#[inline]
+pub(super) fn of(block: &CachedBlock) -> &TableMeta {
+    match block.meta() {
+        Some(meta) => meta,
+        None => unreachable!("the entry at an index block's offset is an index"),
+    }
+}
+
+impl TableReader {
+    /// Index and filter. `cache_only` forbids reading them, `fill` keeps in the cache what was read.
+    #[inline]
+    pub(super) fn meta(&self, cache_only: bool, fill: bool) -> Result<MetaRef<'_>> {
+        match &self.meta {
+            MetaPlace::Here(meta) => Ok(MetaRef::Here(meta)),
+            MetaPlace::InCache { pinned: Some(block), .. } => Ok(MetaRef::Here(of(block))),
+            MetaPlace::InCache { pinned: None, priority } => self.cached_meta(*priority, cache_only, fill),
+        }
+    }
+
+    fn cached_meta(&self, priority: Priority, cache_only: bool, fill: bool) -> Result<MetaRef<'_>> {
+        let offset = self.index_handle.offset;
+        if let Some((cache, id)) = &self.cache
+            && let Some(block) = cache.get_as(*id, offset, priority)
+        {
+            self.count_meta(of(&block), Ticker::BlockCacheIndexHit, Ticker::BlockCacheFilterHit);
+            return Ok(MetaRef::Cached(block));
+        }
+        if cache_only {
+            return Err(self.not_in_cache(self.index_handle));
+        }
+        let meta = open::load_meta(self)?;
+        self.count_meta(&meta, Ticker::BlockCacheIndexMiss, Ticker::BlockCacheFilterMiss);
+        if !fill {
+            return Ok(MetaRef::Loaded(Box::new(meta)));
+        }
+        self.insert_meta(meta, priority).map(MetaRef::Cached)
+    }
+
+    fn insert_meta(&self, meta: TableMeta, priority: Priority) -> Result<Arc<CachedBlock>> {
+        self.count_meta(&meta, Ticker::BlockCacheIndexAdd, Ticker::BlockCacheFilterAdd);
+        self.statistics().add(Ticker::BlockCacheIndexBytesInsert, meta.index.memory_usage() as u64);
+        self.statistics().add(Ticker::BlockCacheFilterBytesInsert, meta.filter.memory_usage() as u64);
+        let block = Arc::new(CachedBlock::of_meta(meta));
+        if let Some((cache, id)) = &self.cache {
+            cache.insert_as(*id, self.index_handle.offset, Arc::clone(&block), priority)?;
+        }
+        Ok(block)
+    }
+
+    fn count_meta(&self, meta: &TableMeta, index: Ticker, filter: Ticker) {
+        self.statistics().add(index, 1);
+        if !matches!(meta.filter, Filter::None) {
+            self.statistics().add(filter, 1);
+        }
+    }
+
+    /// Moves index and filter, which opening has read, to the cache, where the table has one and its options want it.
+    pub(super) fn place_meta(&mut self, how: MetaCaching) -> Result<()> {
+        if !how.in_cache || self.cache.is_none() {
+            return Ok(());
+        }
+        let priority = if how.high_priority { Priority::High } else { Priority::Low };
+        let place = MetaPlace::InCache { priority, pinned: None };
+        if let MetaPlace::Here(meta) = std::mem::replace(&mut self.meta, place) {
+            let block = self.insert_meta(meta, priority);
+            if how.pin {
+                self.meta = MetaPlace::InCache { priority, pinned: Some(block?) };
+            }
+            // Otherwise a cache that is full is the next read's problem: compactions can do without it.
+        }
+        Ok(())
+    }
+}
