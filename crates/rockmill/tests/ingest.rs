@@ -17,7 +17,7 @@ use oracle::content::{read, read_at, same};
 use oracle::{Peer, Script, skip};
 use rockmill::{
     BottommostLevelCompaction, CompactOptions, Db, ErrorKind, IngestExternalFileArg, IngestExternalFileOptions,
-    Options, SstFileWriter, WriteBatch, WriteOptions,
+    Options, SstFileWriter,
 };
 use rockmill_io::{FileSystem, MemFileSystem, OpKind};
 

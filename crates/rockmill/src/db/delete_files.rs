@@ -49,7 +49,7 @@ impl Db {
         }
         let (mut edit, mut taken): (VersionEdit, Vec<Arc<FileMeta>>) = Default::default();
         {
-            let state = db.state.lock();
+            let mut state = db.state.lock();
             if let Some(e) = state.write_error() {
                 return Err(e.clone());
             }
@@ -68,14 +68,17 @@ impl Db {
                     }
                 }
             }
-        }
-        if taken.is_empty() {
-            return Ok(());
+            if taken.is_empty() {
+                return Ok(());
+            }
+            // Those who need that no compaction runs, because they move whole levels, wait for this too.
+            state.running_compactions += 1;
         }
         let done = db.log_and_apply(cf, edit, |_| {});
         for file in taken {
             file.being_compacted.store(false, Ordering::Release);
         }
+        db.state.lock().running_compactions -= 1;
         db.progress.notify_all();
         db.work.notify_all();
         db.delete_purged_files();

@@ -20,7 +20,7 @@ fn operation(db: &Db, options: &Options, n: u64) -> rockmill::Result<bool> {
         let value = format!("{n:05}").into_bytes();
         [format!("a{:02}{cf}", n % 40), format!("b{:02}", n % 23), "number".to_owned()].map(|k| (k, value.clone()))
     };
-    if n % 3 == 0 {
+    if n.is_multiple_of(3) {
         let mut args = Vec::new();
         for (i, family) in FAMILIES.iter().enumerate() {
             let path = PathBuf::from(format!("/outside/{n}-{i}.sst"));
@@ -31,7 +31,7 @@ fn operation(db: &Db, options: &Options, n: u64) -> rockmill::Result<bool> {
             }
             w.finish()?;
             let mut how = IngestExternalFileOptions::default();
-            how.set_move_files(n % 2 == 0);
+            how.set_move_files(n.is_multiple_of(2));
             let column_family = db.cf_handle(family).expect("opened");
             args.push(IngestExternalFileArg { column_family, external_files: vec![path], options: how });
         }
@@ -44,8 +44,8 @@ fn operation(db: &Db, options: &Options, n: u64) -> rockmill::Result<bool> {
         }
     }
     let mut how = WriteOptions::default();
-    how.set_sync(n % 7 == 0);
-    db.write_opt(&batch, &how).map(|()| n % 7 == 0)
+    how.set_sync(n.is_multiple_of(7));
+    db.write_opt(&batch, &how).map(|()| n.is_multiple_of(7))
 }
 
 /// Which operation a database shows; all that came before must be there too, and in both column families.
@@ -101,7 +101,7 @@ fn power_cuts_during_ingestions_leave_a_moment_that_was() {
     for point in (0..points).step_by((points / 220).max(1)) {
         replay.advance_to(point);
         let returned = acknowledged.iter().filter(|(at, ..)| *at <= point);
-        let durable = returned.filter(|(.., durable)| *durable).map(|(_, n, _)| *n).last().unwrap_or(0);
+        let durable = returned.filter(|(.., durable)| *durable).map(|(_, n, _)| *n).next_back().unwrap_or(0);
         for mode in [CrashMode::KeepAll, CrashMode::SyncedOnly, CrashMode::Random(point as u64)] {
             let what = format!("power cut at {point} of {points}, {mode:?}");
             let image = replay.crash_image(mode);

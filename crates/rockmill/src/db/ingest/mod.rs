@@ -309,7 +309,9 @@ impl DbInner {
                 c.cursors.unreserve(number);
             }
         }
+        state.running_compactions -= 1;
         drop(state);
+        self.progress.notify_all();
         self.work.notify_all();
         done
     }
@@ -332,6 +334,8 @@ impl DbInner {
         overlaps: &[Vec<usize>],
     ) -> (Vec<(u32, u64)>, Result<(SequenceNumber, Vec<Vec<Place>>)>) {
         let mut state = self.state.lock();
+        // Those who need that no compaction runs, because they move whole levels, wait for this too.
+        state.running_compactions += 1;
         let (before, snapshots) = (self.last_sequence(), self.snapshots.count() > 0);
         let (mut last, mut reserved, mut all) = (before, Vec::new(), Vec::new());
         for (family, overlaps) in families.iter().zip(overlaps) {
