@@ -363,6 +363,28 @@ fn logs_that_are_kept_are_replayed_over_the_backup() {
     assert_eq!(contents(&open(&options(), &path), "default")["logged"], "3");
 }
 
+/// WALs elsewhere, and gathered before they are written: all of it is in the backup.
+#[test]
+fn logs_in_a_directory_of_their_own_come_along() {
+    let env = Env::mem_env().unwrap();
+    let mut options = options();
+    options.set_env(&env);
+    options.set_wal_dir("/wals");
+    options.set_manual_wal_flush(true);
+    let db = open(&options, Path::new("/db"));
+    write_round(&db, 1);
+    db.put("gathered", "in memory").unwrap();
+    let moment = both(&db);
+    let e = BackupEngine::open(&BackupEngineOptions::new("/backups").unwrap(), &env).unwrap();
+    e.create_new_backup(&db).unwrap();
+    drop(db);
+    for wal_dir in ["/new/wals", "/new"] {
+        e.restore_from_latest_backup("/new", wal_dir, &RestoreOptions::default()).unwrap();
+        options.set_wal_dir(wal_dir);
+        assert!(both(&open(&options, Path::new("/new"))) == moment, "{wal_dir}");
+    }
+}
+
 #[test]
 fn restores_keep_the_tables_that_are_the_same() {
     let dir = tempfile::tempdir().unwrap();

@@ -258,6 +258,43 @@ fn damaged_logs_lose_only_the_damaged_records() {
     assert!(!found["default"].contains_key(&b"hit"[..]));
 }
 
+/// A WAL is kept while one of the column families needs it: what it holds of the others is in tables already, where a
+/// flush may have merged it.
+#[test]
+fn operands_in_a_table_and_in_a_kept_log_count_once() {
+    let (_, fs) = memory();
+    let (mut o, path) = (options(&fs), Path::new("/db"));
+    o.set_write_buffer_size(1 << 20);
+    let operator = |_: &[u8], old: Option<&[u8]>, operands: &rockmill::MergeOperands| -> Option<Vec<u8>> {
+        let number = |b: &[u8]| std::str::from_utf8(b).unwrap().parse::<u64>().unwrap();
+        Some((old.map_or(0, number) + operands.into_iter().map(number).sum::<u64>()).to_string().into_bytes())
+    };
+    o.set_merge_operator_associative("sum", operator);
+    let db = open(&o, path);
+    let other = db.cf_handle("other").unwrap();
+    db.put_cf(&other, "not flushed", "1").unwrap();
+    for n in 1..=10 {
+        db.merge("without a base", n.to_string()).unwrap();
+        db.merge("with one", n.to_string()).unwrap();
+        if n == 3 {
+            db.put("with one", "1000").unwrap();
+        }
+        if n == 7 {
+            db.flush().unwrap();
+        }
+    }
+    db.flush().unwrap();
+    db.merge("without a base", "100").unwrap();
+    db.merge("new", "5").unwrap();
+    let expected = contents(&db);
+    assert_eq!(expected["default"][&b"without a base"[..]], b"155");
+    drop(db);
+    without_manifest(&*fs, path);
+    let report = Db::repair(&o, path).unwrap();
+    assert!(report.tables_merged > 0 && report.wal_entries > 20, "the WAL was kept: {report:?}");
+    assert!(contents(&open(&o, path)) == expected, "{report:?}");
+}
+
 #[test]
 fn power_cuts_and_failures_in_a_repair_are_repaired_again() {
     for lost_manifest in [false, true] {

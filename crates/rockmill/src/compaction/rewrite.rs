@@ -14,19 +14,24 @@ use super::plan::{OutputPlan, Part, Rules};
 use super::tombstones::Tombstones;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
+use crate::merge_iter::MergingIterator;
 use crate::range_del::FragmentedRangeTombstones;
 use crate::rate_limiter::IoPriority;
 
 /// Writes what `entries` gives and these range tombstones as tables that do not overlap (as one table for level 0),
 /// synced together with their directory.
+///
+/// Children of `entries` from `flushed_logs` on are log data of which some may be in the other children, too: where an
+/// entry is, so are the older ones of its key, which a flush may have merged into it. Their operands are left out then.
 pub(crate) fn write_run(
-    entries: &mut dyn InternalIterator,
+    entries: &mut MergingIterator,
+    flushed_logs: Option<usize>,
     tombstones: Vec<Arc<FragmentedRangeTombstones>>,
     level: usize,
     ctx: &JobContext,
 ) -> Result<Vec<FileEntry>> {
     let created = Created::default();
-    let done = guarded(|| write(entries, tombstones, level, ctx, &created)).and_then(|files| {
+    let done = guarded(|| write(entries, flushed_logs, tombstones, level, ctx, &created)).and_then(|files| {
         sync_dir(ctx, &created)?;
         Ok(files)
     });
@@ -34,7 +39,8 @@ pub(crate) fn write_run(
 }
 
 fn write(
-    entries: &mut dyn InternalIterator,
+    entries: &mut MergingIterator,
+    flushed_logs: Option<usize>,
     tombstones: Vec<Arc<FragmentedRangeTombstones>>,
     level: usize,
     ctx: &JobContext,
@@ -66,7 +72,8 @@ fn write(
             same.write(&mut outputs)?;
             same.begin(&parsed, entries.key(), ctx);
         }
-        same.add(&parsed, entries.key(), entries.value());
+        let from_log = flushed_logs.zip(entries.current_child()).is_some_and(|(logs, child)| child >= logs);
+        same.add(&parsed, entries.key(), entries.value(), from_log);
         entries.next();
     }
     entries.status()?;
@@ -85,6 +92,10 @@ struct Same {
     is_merge: bool,
     /// Nothing was taken yet.
     fresh: bool,
+    /// It is in a table, and it is in a log.
+    sources: [bool; 2],
+    /// A newer entry of the user key is in both.
+    flushed: bool,
 }
 
 impl Same {
@@ -94,6 +105,8 @@ impl Same {
 
     fn begin(&mut self, next: &ParsedInternalKey<'_>, ikey: &[u8], ctx: &JobContext) {
         self.new_user_key = !self.any || ctx.cmp.compare_user(user_key(&self.key), next.user_key).is_ne();
+        self.flushed = !self.new_user_key && (self.flushed || self.sources == [true; 2]);
+        self.sources = [false; 2];
         self.sequence = next.sequence;
         self.key.clear();
         self.key.extend_from_slice(ikey);
@@ -103,7 +116,8 @@ impl Same {
 
     /// Takes an entry in the place of what there is if that is nothing yet, or an operand which a compaction has since
     /// merged into a value.
-    fn add(&mut self, parsed: &ParsedInternalKey<'_>, ikey: &[u8], value: &[u8]) {
+    fn add(&mut self, parsed: &ParsedInternalKey<'_>, ikey: &[u8], value: &[u8], from_log: bool) {
+        self.sources[usize::from(from_log)] = true;
         let merge = parsed.value_type == ValueType::Merge;
         if std::mem::take(&mut self.fresh) || (self.is_merge && !merge) {
             self.key.clear();
@@ -115,6 +129,7 @@ impl Same {
     }
 
     fn write(&mut self, outputs: &mut Outputs<'_>) -> Result<()> {
-        if self.any { outputs.add(&self.key, &self.value, self.new_user_key) } else { Ok(()) }
+        let merged_above = self.flushed && self.is_merge && self.sources == [false, true];
+        if self.any && !merged_above { outputs.add(&self.key, &self.value, self.new_user_key) } else { Ok(()) }
     }
 }

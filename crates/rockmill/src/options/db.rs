@@ -9,6 +9,7 @@ use super::declare::declare_options;
 use super::file::{Carried, RocksDbVersion};
 use super::{OptionWarning, Options, RecoveryMode};
 use crate::compaction::MergeEngine;
+use crate::env::Env;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
 use crate::rate_limiter::{RateLimiter, RateLimiterMode};
@@ -178,6 +179,12 @@ impl Options {
     /// an open does not look there), and differ for each database: a checkpoint's OPTIONS file names the original's.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.db.wal_dir = path.as_ref().to_owned();
+    }
+
+    /// Takes the file system and the clock of `env`.
+    pub fn set_env(&mut self, env: &Env) {
+        self.db.fs = Arc::clone(&env.fs);
+        self.db.clock = Arc::clone(&env.clock);
     }
 
     /// Replaces the file system, for tests.

@@ -537,10 +537,11 @@ impl Repair<'_> {
         } else {
             let levels = family.options.num_levels.max(1) as usize;
             let last_level = family.options.usable_levels(levels).max(1) - 1;
+            let own_tables = own.len();
             let all: Vec<FileEntry> = own.into_iter().map(|s| s.entry).chain(from_logs).collect();
             placed = match place::place(all.clone(), last_level, &family.cmp) {
                 Some(placed) => placed,
-                None => self.merge(family, &all, last_level, found, lost, created)?,
+                None => self.merge(family, &all, own_tables, last_level, found, lost, created)?,
             };
             number_epochs(&mut placed);
         }
@@ -563,11 +564,13 @@ impl Repair<'_> {
         Ok(Found::read(&*self.fs, number, &path)?.properties.num_entries)
     }
 
-    /// All tables of a column family as one sorted run of the last level.
+    /// All tables of a column family as one sorted run of the last level; those from `own_tables` on come from logs.
+    #[expect(clippy::too_many_arguments, reason = "each one is a separate part of what is known")]
     fn merge(
         &mut self,
         family: &Family,
         files: &[FileEntry],
+        own_tables: usize,
         last_level: usize,
         found: &[Found],
         lost: &mut BTreeSet<PathBuf>,
@@ -583,7 +586,9 @@ impl Repair<'_> {
             children.push(table.iter(options));
         }
         let mut merged = MergingIterator::new(children, family.cmp.clone());
-        let written = write_run(&mut merged, tombstones, last_level, &ctx)?;
+        // Where tables are lost, the older entries of a key may be in the log alone.
+        let flushed_logs = (self.report.tables_damaged == 0).then_some(own_tables);
+        let written = write_run(&mut merged, flushed_logs, tombstones, last_level, &ctx)?;
         self.report.tables_written += written.len() as u64;
         for entry in files {
             match found.iter().find(|f| f.number == entry.number) {
