@@ -20,6 +20,9 @@
 //! # Ok::<(), rockmill::Error>(())
 //! ```
 
+/// Where the `rocksdb` crate has them.
+pub use crate::db::{MemoryUsageStats, get_memory_usage_stats};
+
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::marker::PhantomData;

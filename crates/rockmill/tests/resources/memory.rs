@@ -219,7 +219,7 @@ fn index_and_filter_may_live_in_the_cache() {
     let (o, db) = with_meta_in(&cache, false);
     let check = || {
         assert!((0..8000).step_by(7).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 100))));
-        assert!((0..500).all(|n| db.get(key(n)[..6].to_vec()).unwrap().is_none()));
+        assert!((0..500).all(|n| db.get(&key(n)[..6]).unwrap().is_none()));
         assert_eq!(db.iterator(IteratorMode::Start).map(Result::unwrap).count(), 8000);
         assert_eq!(db.iterator(IteratorMode::End).map(Result::unwrap).count(), 8000);
     };
