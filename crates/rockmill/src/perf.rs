@@ -20,7 +20,6 @@
 //! # Ok::<(), rockmill::Error>(())
 //! ```
 
-/// Where the `rocksdb` crate has them.
 pub use crate::db::{MemoryUsageStats, get_memory_usage_stats};
 
 use std::cell::Cell;

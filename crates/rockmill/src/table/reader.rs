@@ -16,7 +16,7 @@ use rockmill_io::RandomAccessFile;
 
 use super::block_file::BlockFile;
 use super::cache::{BlockCache, CachedBlock};
-use super::filter::{Filter, FilterKeys};
+use super::filter::FilterKeys;
 use super::index::TableIndex;
 use super::iter::{CompactionIter, TableIter};
 use super::meta::{MetaCaching, MetaPlace};
