@@ -251,13 +251,21 @@ fn power_cuts_in_a_checkpoint_leave_a_whole_one_or_none() {
         db.put("later", "1").unwrap();
         db.flush().unwrap();
         let mut replay = fs.replay().unwrap();
-        let (mut absent, mut there) = (0, 0);
+        let (mut absent, mut there, mut refused) = (0, 0, 0);
         for point in 0..replay.points() {
             replay.advance_to(point);
             for mode in [CrashMode::SyncedOnly, CrashMode::KeepAll, CrashMode::Hostile(seed ^ point as u64)] {
                 let what = format!("seed {seed}, log size {log_size}, power cut at {point} (done at {end}), {mode:?}");
                 let image = replay.crash_image(mode);
-                let db = open_db(&image, DB).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let db = match open_db(&image, DB) {
+                    Ok(db) => db,
+                    // Lost sectors where its own MANIFEST was being written are refused by name (see power_cut.rs).
+                    Err(e) if matches!(mode, CrashMode::Hostile(_)) && e.to_string().contains("/db/MANIFEST-") => {
+                        refused += 1;
+                        continue;
+                    }
+                    Err(e) => panic!("{what}: {e}"),
+                };
                 if image.exists(Path::new("/copy")).unwrap() {
                     there += 1;
                     let copy = open_db(&image, "/copy").unwrap_or_else(|e| panic!("{what}: the checkpoint: {e}"));
@@ -270,7 +278,7 @@ fn power_cuts_in_a_checkpoint_leave_a_whole_one_or_none() {
                 }
             }
         }
-        assert!(absent > 20 && there > 6, "{absent} {there}");
+        assert!(absent > 20 && there > 6 && refused * 10 < absent + there, "{absent} {there} {refused}");
     }
 }
 
