@@ -82,6 +82,7 @@ pub fn random_options(rng: &mut fastrand::Rng) -> Options {
     o.set_allow_concurrent_memtable_write(rng.bool());
     o.set_max_manifest_file_size(one(rng, &[2000, 1 << 30]));
     o.set_max_open_files(one(rng, &[-1, 12, 100]));
+    o.set_optimize_filters_for_hits(rng.u8(0..4) == 0);
     o.set_atomic_flush(rng.u8(0..3) == 0);
     o.set_manual_wal_flush(rng.u8(0..3) == 0);
     o.set_avoid_flush_during_recovery(rng.u8(0..3) == 0);
@@ -161,16 +162,22 @@ pub fn open(path: &Path, options: &Options) -> Db {
     Db::open_cf_descriptors(options, path, descriptors(options)).unwrap()
 }
 
-/// A set of options at random, changed in an open database.
+/// Options at random, changed in an open database.
 pub fn change_options(rng: &mut fastrand::Rng, db: &Db) {
     let cf = db.cf_handle(CFS[rng.usize(0..CFS.len())]).unwrap();
     let size = (rng.u64(8..100) << 10).to_string();
-    let change = match rng.u8(0..5) {
+    let small = rng.u8(1..6).to_string();
+    let change = match rng.u8(0..10) {
         0 => ("write_buffer_size", size.as_str()),
         1 => ("target_file_size_base", size.as_str()),
         2 => ("level0_file_num_compaction_trigger", one(rng, &["1", "2", "4"])),
         3 => ("compression", one(rng, &["kNoCompression", "kSnappyCompression", "kZSTD"])),
-        _ => ("disable_auto_compactions", one(rng, &["false", "false", "true"])),
+        4 => ("block_based_table_factory", one(rng, &["{block_size=512}", "{filter_policy=bloomfilter:8:false}"])),
+        5 => ("disable_auto_compactions", one(rng, &["false", "false", "true"])),
+        6 => return db.set_db_options(&[("max_background_jobs", &small)]).unwrap(),
+        7 => return db.set_db_options(&[("max_subcompactions", &small)]).unwrap(),
+        8 => return db.set_db_options(&[("max_open_files", one(rng, &["-1", "12"]))]).unwrap(),
+        _ => return db.set_db_options(&[("max_total_wal_size", &size)]).unwrap(),
     };
     db.set_options_cf(&cf, &[change]).unwrap();
 }

@@ -14,8 +14,8 @@ use families::{
 };
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
 use rockmill::{
-    BottommostLevelCompaction, Checkpoint, CompactOptions, Db, Direction, Env, IngestExternalFileOptions, IteratorMode,
-    Options, OptionsLoader, ReadOptions, Snapshot, WriteBatch, WriteOptions,
+    BottommostLevelCompaction, Checkpoint, CompactOptions, Db, Direction, Env, ImportColumnFamilyOptions,
+    IngestExternalFileOptions, IteratorMode, Options, OptionsLoader, ReadOptions, Snapshot, WriteBatch, WriteOptions,
 };
 use rockmill_format::comparator::{Comparator, ReverseBytewiseComparator};
 use state::{Model, Pairs, add_to_batch, random_key, random_table};
@@ -232,6 +232,22 @@ impl Run {
         check_all(secondary, &self.model, None, &format!("{}: secondary", self.what));
     }
 
+    /// A column family, exported and imported under another name, shows the same.
+    fn export(&mut self, db: &Db) {
+        let (dir, cf) = (self.dir.path().join("export"), [0, MERGING, REVERSED][self.rng.usize(0..3)]);
+        let handle = db.cf_handle(CFS[cf]).unwrap();
+        let exported = Checkpoint::new(db).unwrap().export_column_family(&handle, &dir).unwrap();
+        let options = family_options(&self.options, cf);
+        let how = ImportColumnFamilyOptions::default();
+        let copy = db.create_column_family_with_import(&options, "imported", &how, &exported).unwrap();
+        let mut all = ReadOptions::default();
+        all.set_total_order_seek(true);
+        let got = pairs(cf, db.iterator_cf_opt(&copy, all, IteratorMode::Start));
+        assert_same(&got, &self.model.sorted(cf), &format!("{}: export", self.what));
+        db.drop_cf("imported").unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
     fn get(&mut self, db: &Db, snapshot: Option<&(Snapshot<'_>, Model)>) {
         let cf = self.rng.usize(0..CFS.len());
         let k = random_key(&mut self.rng);
@@ -302,6 +318,7 @@ impl Run {
                 214 => self.checkpoint(&db),
                 215..=216 => self.secondary(&db, &mut secondary),
                 217 => self.backup(&db),
+                231 => self.export(&db),
                 218..=220 => self.ingest(&db),
                 221..=230 => self.prefix(&db),
                 _ => self.write(&db),
