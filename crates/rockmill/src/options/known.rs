@@ -158,7 +158,6 @@ const HINT: &str = "the operating system gets no such hint";
 
 const DB: &[(&str, Meaning)] = &[
     ("access_hint_on_compaction_start", Retired),
-    ("advise_random_on_open", NoEffect("true", HINT)),
     ("allow_2pc", NoEffect("false", "there are no transactions")),
     ("allow_data_in_errors", NoEffect("false", "errors name keys")),
     ("allow_fallocate", NoEffect("true", "space is not reserved ahead")),
@@ -176,8 +175,6 @@ const DB: &[(&str, Meaning)] = &[
     ("concurrent_prepare", Retired),
     ("daily_offpeak_time_utc", NoEffect("", "no time of day is better for compactions than another")),
     ("db_host_id", NoEffect("__hostname__", "tables record no host")),
-    ("db_log_dir", NoEffect("", LOG)),
-    ("db_write_buffer_size", NoEffect("0", "memtables are bounded by column family")),
     ("delete_obsolete_files_period_micros", NoEffect("21600000000", "obsolete files are deleted at once")),
     ("disableDataSync", Retired),
     ("disable_data_sync", Retired),
@@ -197,11 +194,8 @@ const DB: &[(&str, Meaning)] = &[
     ("follower_catchup_retry_count", NoEffect("10", "there are no followers")),
     ("follower_catchup_retry_wait_ms", NoEffect("100", "there are no followers")),
     ("follower_refresh_catchup_period_ms", NoEffect("10000", "there are no followers")),
-    ("info_log_level", NoEffect("DEBUG_LEVEL|INFO_LEVEL|HEADER_LEVEL", LOG)),
     ("is_fd_close_on_exec", NoEffect("true", "files are always closed in programs that are started")),
-    ("keep_log_file_num", NoEffect("1000", LOG)),
     ("listeners", Object("|nullptr|{}")),
-    ("log_file_time_to_roll", NoEffect("0", LOG)),
     ("log_readahead_size", NoEffect("0", ONE_WAY)),
     ("lowest_used_cache_tier", NoEffect("kNonVolatileBlockTier", "there is one tier of cache")),
     ("manifest_preallocation_size", NoEffect("4194304", "space is not reserved ahead")),
@@ -209,7 +203,6 @@ const DB: &[(&str, Meaning)] = &[
     ("max_background_flushes", NoEffect("-1", "give max_background_jobs")),
     ("max_compaction_trigger_wakeup_seconds", NoEffect("43200", ONE_WAY)),
     ("max_file_opening_threads", NoEffect("16", ONE_WAY)),
-    ("max_log_file_size", NoEffect("0", LOG)),
     ("max_manifest_space_amp_pct", NoEffect("500", "a new MANIFEST is begun at max_manifest_file_size")),
     ("max_write_batch_group_size_bytes", NoEffect("1048576", ONE_WAY)),
     ("metadata_write_temperature", NoEffect("kUnknown", TEMPERATURE)),
@@ -231,7 +224,6 @@ const DB: &[(&str, Meaning)] = &[
     ("statistics", NoEffect("|nullptr", "enable_statistics turns statistics on")),
     ("stats_history_buffer_size", NoEffect("1048576", "no history of statistics is kept")),
     ("stats_persist_period_sec", NoEffect("600|0", "no history of statistics is kept")),
-    ("strict_bytes_per_sync", NoEffect("false", ONE_WAY)),
     ("table_cache_numshardbits", NoEffect("6", ONE_WAY)),
     ("track_and_verify_wals", NoEffect("false", "each WAL says where the one before it ended")),
     ("track_and_verify_wals_in_manifest", NoEffect("false", "each WAL says where the one before it ended")),
@@ -261,18 +253,6 @@ const CF: &[(&str, Meaning)] = &[
     ("blob_garbage_collection_force_threshold", NoEffect("1", BLOB)),
     ("block_protection_bytes_per_key", NoEffect("0", "keys in memory have no checksums of their own")),
     ("bloom_locality", NoEffect("0", ONE_WAY)),
-    ("bottommost_compression_opts", Struct),
-    ("bottommost_compression_opts.checksum", NoEffect("false", ONE_WAY)),
-    ("bottommost_compression_opts.enabled", NoEffect("false", "the deepest level has compression_opts")),
-    ("bottommost_compression_opts.level", NoEffect("32767", "the deepest level has compression_opts")),
-    ("bottommost_compression_opts.max_compressed_bytes_per_kb", NoEffect("896", ONE_WAY)),
-    ("bottommost_compression_opts.max_dict_buffer_bytes", NoEffect("0", "dictionaries are not written")),
-    ("bottommost_compression_opts.max_dict_bytes", NoEffect("0", "dictionaries are not written")),
-    ("bottommost_compression_opts.parallel_threads", NoEffect("1", ONE_WAY)),
-    ("bottommost_compression_opts.strategy", NoEffect("0", ONE_WAY)),
-    ("bottommost_compression_opts.use_zstd_dict_trainer", NoEffect("true", "dictionaries are not written")),
-    ("bottommost_compression_opts.window_bits", NoEffect("-14", ONE_WAY)),
-    ("bottommost_compression_opts.zstd_max_train_bytes", NoEffect("0", "dictionaries are not written")),
     ("bottommost_file_compaction_delay", NoEffect("0", ONE_WAY)),
     ("bottommost_temperature", Retired),
     ("cf_allow_ingest_behind", Refused("false", "allow_ingest_behind is the whole database's")),
@@ -305,18 +285,6 @@ const CF: &[(&str, Meaning)] = &[
     ("compaction_style", Refused("kCompactionStyleLevel", "compactions are leveled")),
     ("compaction_thread_limiter", Object("nullptr")),
     ("compression_manager", Refused("nullptr|BuiltinV2", "compression is that of the built-in kinds")),
-    ("compression_opts", Struct),
-    ("compression_opts.checksum", NoEffect("false", ONE_WAY)),
-    ("compression_opts.enabled", NoEffect("false|true", ONE_WAY)),
-    ("compression_opts.level", NoEffect("32767", ONE_WAY)),
-    ("compression_opts.max_compressed_bytes_per_kb", NoEffect("896", ONE_WAY)),
-    ("compression_opts.max_dict_buffer_bytes", NoEffect("0", "dictionaries are not written")),
-    ("compression_opts.max_dict_bytes", NoEffect("0", "dictionaries are not written")),
-    ("compression_opts.parallel_threads", NoEffect("1", ONE_WAY)),
-    ("compression_opts.strategy", NoEffect("0", ONE_WAY)),
-    ("compression_opts.use_zstd_dict_trainer", NoEffect("true", "dictionaries are not written")),
-    ("compression_opts.window_bits", NoEffect("-14", ONE_WAY)),
-    ("compression_opts.zstd_max_train_bytes", NoEffect("0", "dictionaries are not written")),
     ("default_temperature", NoEffect("kUnknown", TEMPERATURE)),
     ("default_write_temperature", NoEffect("kUnknown", TEMPERATURE)),
     ("disallow_memtable_writes", Refused("false", "every column family can be written")),
@@ -333,7 +301,6 @@ const CF: &[(&str, Meaning)] = &[
     ("inplace_update_support", NoEffect("false", "values are never changed in place")),
     ("last_level_temperature", NoEffect("kUnknown", TEMPERATURE)),
     ("level_compaction_dynamic_file_size", Retired),
-    ("max_bytes_for_level_multiplier_additional", NoEffect("1:1:1:1:1:1:1", ONE_WAY)),
     ("max_grandparent_overlap_factor", Retired),
     ("max_mem_compaction_level", Retired),
     ("max_sequential_skip_in_iterations", NoEffect("8", ONE_WAY)),
@@ -384,28 +351,21 @@ const TABLE: &[(&str, Meaning)] = &[
     ("block_align", NoEffect("false", "blocks are written one behind the other")),
     ("block_cache", NoEffect("|nullptr", "give a cache when loading")),
     ("block_cache_compressed", Retired),
-    ("cache_index_and_filter_blocks", NoEffect("false", "index and filter blocks are kept with the table")),
-    ("cache_index_and_filter_blocks_with_high_priority", NoEffect("true|false", "the cache has one priority")),
     ("decouple_partitioned_filters", NoEffect("false|true", "filters written are not partitioned")),
     ("detect_filter_construct_corruption", NoEffect("false", ONE_WAY)),
     ("enable_index_compression", NoEffect("true", ONE_WAY)),
     ("fail_if_no_udi_on_open", Refused("false", "indexes are the built-in ones")),
-    ("filter_policy", Object("nullptr")),
     ("flush_block_policy_factory", Object("FlushBlockBySizePolicyFactory|nullptr")),
     ("hash_index_allow_collision", Retired),
     ("index_block_search_type", NoEffect("kBinary", "index blocks are searched by halves")),
     ("index_per_partition", Retired),
     ("index_shortening", NoEffect("kShortenSeparators", ONE_WAY)),
-    ("initial_auto_readahead_size", NoEffect("8192", ONE_WAY)),
-    ("max_auto_readahead_size", NoEffect("262144", ONE_WAY)),
     ("metadata_cache_options", Struct),
     ("metadata_cache_options.partition_pinning", NoEffect("kFallback", ONE_WAY)),
     ("metadata_cache_options.top_level_index_pinning", NoEffect("kFallback", ONE_WAY)),
     ("metadata_cache_options.unpartitioned_pinning", NoEffect("kFallback", ONE_WAY)),
-    ("num_file_reads_for_auto_readahead", NoEffect("2", ONE_WAY)),
     ("optimize_filters_for_memory", NoEffect("false|true", "filters have the size that was asked for")),
     ("persistent_cache", Object("nullptr")),
-    ("pin_l0_filter_and_index_blocks_in_cache", NoEffect("false|true", "index and filter blocks stay in memory")),
     ("pin_top_level_index_and_filter", NoEffect("true|false", "index and filter blocks stay in memory")),
     ("prepopulate_block_cache", NoEffect("kDisable", "blocks are cached when they are read")),
     ("read_amp_bytes_per_bit", NoEffect("0", "read amplification is not measured by block")),
@@ -478,10 +438,10 @@ mod tests {
     fn defaults_are_silent_and_other_values_are_named() {
         let mut notes = Notes::default();
         notes.undeclared(Section::Cf, "blob_garbage_collection_age_cutoff", "0.250000");
-        notes.undeclared(Section::Cf, "compression_opts", "max_dict_bytes=0;checksum=false;level=32767;");
+        notes.undeclared(Section::Cf, "compaction_options_fifo", "max_data_files_size=0;allow_compaction=false;");
         notes.undeclared(Section::Db, "fail_if_options_file_error", "whatever");
         assert_eq!(notes.list, []);
-        notes.undeclared(Section::Cf, "compression_opts", "max_dict_bytes=16384;nonsense=1");
+        notes.undeclared(Section::Cf, "compaction_options_fifo", "max_data_files_size=16384;nonsense=1");
         notes.undeclared(Section::Cf, "compaction_filter", "mine");
         notes.undeclared(Section::Cf, "enable_blob_files", "true");
         notes.undeclared(Section::Db, "enable_blob_files", "true");
@@ -489,8 +449,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                ("compression_opts.max_dict_bytes", &What::NoEffect("dictionaries are not written")),
-                ("compression_opts.nonsense", &What::Unknown),
+                ("compaction_options_fifo.max_data_files_size", &What::NoEffect("the style is leveled")),
+                ("compaction_options_fifo.nonsense", &What::Unknown),
                 ("compaction_filter", &What::Object),
                 ("enable_blob_files", &What::Refused(BLOB)),
                 ("enable_blob_files", &What::Unknown),
@@ -581,6 +541,20 @@ mod tests {
         assert_eq!(unknown(CF_NAMES, Section::Cf, &|n| CfOptions::TEXT.iter().any(|o| o.name == n)), [""; 0]);
         let of_tables = |n: &str| BlockBasedOptions::TEXT.iter().any(|o| o.name == n);
         assert_eq!(unknown(TABLE_NAMES, Section::Table, &of_tables), [""; 0]);
+    }
+
+    /// A name that is declared has its meaning there: a second one would never be looked at.
+    #[test]
+    fn nothing_here_is_declared() {
+        use crate::options::declare::{Kind, TextOption};
+        use crate::options::{BlockBasedOptions, CfOptions, DbOptions};
+        fn twice<O>(declared: &[TextOption<O>], known: &[(&'static str, Meaning)]) -> Vec<&'static str> {
+            let own = declared.iter().filter(|o| matches!(o.kind, Kind::Mutable | Kind::Fixed));
+            let own: Vec<&str> = own.map(|o| o.name).collect();
+            known.iter().map(|k| k.0).filter(|n| own.contains(n)).collect()
+        }
+        let found = [twice(DbOptions::TEXT, DB), twice(CfOptions::TEXT, CF), twice(BlockBasedOptions::TEXT, TABLE)];
+        assert_eq!(found.concat(), Vec::<&str>::new());
     }
 
     #[test]
