@@ -323,7 +323,12 @@ impl DbRawIterator<'_> {
             self.saved_key.extend_from_slice(key::user_key(self.iter.key()));
             self.iter.next();
         }
+        if !self.counts.wanted() {
+            return self.find_next(true);
+        }
+        let timer = perf::time(PerfMetric::FindNextUserEntryTime);
         self.find_next(true);
+        drop(timer);
         self.counts.moved(Move::Next, self.found_bytes());
     }
 
@@ -338,7 +343,9 @@ impl DbRawIterator<'_> {
             self.seek_before(&key);
         }
         self.find_prev();
-        self.counts.moved(Move::Prev, self.found_bytes());
+        if self.counts.wanted() {
+            self.counts.moved(Move::Prev, self.found_bytes());
+        }
     }
 
     /// A seek begins. Gives what [`Self::sought`] takes.
@@ -352,7 +359,9 @@ impl DbRawIterator<'_> {
     fn sought(&mut self, (began, timer): (Started, Timer)) {
         drop(timer);
         self.counts.statistics().stop_now(Histogram::DbSeek, began);
-        self.counts.moved(Move::Seek, self.found_bytes());
+        if self.counts.wanted() {
+            self.counts.moved(Move::Seek, self.found_bytes());
+        }
     }
 
     /// Bytes of the entry that a call came to.
@@ -413,7 +422,6 @@ impl DbRawIterator<'_> {
     }
 
     fn find_next_entry(&mut self, mut skipping: bool) {
-        let _timer = perf::time(PerfMetric::FindNextUserEntryTime);
         self.valid = false;
         self.saved = false;
         let mut skipped = 0;

@@ -50,16 +50,15 @@ impl IteratorCounts {
         self.reseeks += 1;
     }
 
-    /// A call is done; `found`: bytes of the key and value it came to.
+    /// True when somebody wants to know what the iterator does.
     #[inline]
-    pub fn moved(&mut self, by: Move, found: Option<usize>) {
-        if self.statistics.is_some() || perf::counting() {
-            self.count(by, found);
-        }
+    pub fn wanted(&self) -> bool {
+        self.statistics.is_some() || perf::counting()
     }
 
+    /// A call is done; `found`: bytes of the key and value it came to.
     #[cold]
-    fn count(&mut self, by: Move, found: Option<usize>) {
+    pub fn moved(&mut self, by: Move, found: Option<usize>) {
         let calls = match by {
             Move::Seek => &mut self.seeks,
             Move::Next => &mut self.nexts,

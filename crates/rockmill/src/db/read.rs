@@ -155,25 +155,34 @@ impl LookupKey {
 impl DbInner {
     /// The value of `key` as `options` see it.
     pub fn get(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
-        if self.opts.statistics.is_none() && !perf::counting() {
-            return self.get_uncounted(cf, key, options);
-        }
-        self.get_counted(cf, key, options)
+        if self.counts_reads() { self.get_counted(cf, key, options) } else { self.get_one::<false>(cf, key, options) }
     }
 
-    /// A lookup that is one of several, or of which nobody keeps count.
+    /// True when somebody wants to know what reads do.
     #[inline]
-    fn get_uncounted(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
+    fn counts_reads(&self) -> bool {
+        self.opts.statistics.is_some() || perf::counting()
+    }
+
+    /// A lookup, alone or one of several. Without `COUNTED` nobody keeps count of it, and it costs nothing that nobody
+    /// does.
+    #[inline]
+    fn get_one<const COUNTED: bool>(
+        &self,
+        cf: &CfData,
+        key: &[u8],
+        options: &ReadOptions,
+    ) -> Result<Option<PinnedValue>> {
         let current = cf.current.load();
         // After the version: a sequence number read before it could be older than what a compaction kept.
         let seq = options.snapshot.unwrap_or_else(|| self.last_sequence());
-        self.get_in(cf, &current, key, seq, options)
+        self.get_in::<COUNTED>(cf, &current, key, seq, options)
     }
 
     fn get_counted(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
-        let found = self.get_uncounted(cf, key, options);
+        let found = self.get_one::<true>(cf, key, options);
         statistics.stop(Histogram::DbGet, clock, began);
         statistics.add(Ticker::NumberKeysRead, 1);
         if let Ok(Some(value)) = &found {
@@ -185,7 +194,7 @@ impl DbInner {
         found
     }
 
-    pub fn get_in(
+    fn get_in<const COUNTED: bool>(
         &self,
         cf: &CfData,
         current: &SuperVersion,
@@ -196,24 +205,28 @@ impl DbInner {
         let lookup = LookupKey::new(key, seq);
         let ikey = lookup.as_bytes();
         let mut ctx = GetContext::new(key);
-        {
-            let _timer = perf::time(PerfMetric::GetFromMemtableTime);
-            current.mem.get(ikey, &mut ctx);
-            perf::count(PerfMetric::GetFromMemtableCount, 1);
-            for imm in &current.imm {
-                if ctx.is_done() {
-                    break;
-                }
-                imm.get(ikey, &mut ctx);
-                perf::count(PerfMetric::GetFromMemtableCount, 1);
+        let timer = COUNTED.then(|| perf::time(PerfMetric::GetFromMemtableTime));
+        current.mem.get(ikey, &mut ctx);
+        let mut asked = 1;
+        for imm in &current.imm {
+            if ctx.is_done() {
+                break;
             }
+            imm.get(ikey, &mut ctx);
+            asked += 1;
         }
-        if ctx.is_done() {
-            self.opts.statistics.add(Ticker::MemtableHit, 1);
-        } else {
-            let _timer = perf::time(PerfMetric::GetFromOutputFilesTime);
-            self.get_from_tables(cf, current, ikey, options.table(), &mut ctx)?;
-            self.opts.statistics.add(Ticker::MemtableMiss, 1);
+        drop(timer);
+        let in_memory = ctx.is_done();
+        if COUNTED {
+            perf::count(PerfMetric::GetFromMemtableCount, asked);
+            self.opts.statistics.add(if in_memory { Ticker::MemtableHit } else { Ticker::MemtableMiss }, 1);
+        }
+        if !in_memory {
+            let _timer = COUNTED.then(|| perf::time(PerfMetric::GetFromOutputFilesTime));
+            let hit = self.get_from_tables(cf, current, ikey, options.table(), &mut ctx)?;
+            if COUNTED {
+                self.count_hit(hit, &ctx);
+            }
         }
         let value = ctx.finish(cf.merge_operator.as_deref())?;
         match value {
@@ -222,6 +235,7 @@ impl DbInner {
         }
     }
 
+    /// Gives the ticker of the level that the search ended in.
     fn get_from_tables(
         &self,
         cf: &CfData,
@@ -229,7 +243,7 @@ impl DbInner {
         ikey: &[u8],
         ro: TableReadOptions,
         ctx: &mut GetContext<'_>,
-    ) -> Result<()> {
+    ) -> Result<Ticker> {
         let version = &*current.version;
         let key = ctx.user_key;
         for f in &version.levels[0] {
@@ -238,8 +252,7 @@ impl DbInner {
             if inside {
                 self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
                 if ctx.is_done() {
-                    self.count_hit(Ticker::GetHitL0, ctx);
-                    return Ok(());
+                    return Ok(Ticker::GetHitL0);
                 }
             }
         }
@@ -256,8 +269,7 @@ impl DbInner {
                 }
                 self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
                 if ctx.is_done() {
-                    self.count_hit(if level == 1 { Ticker::GetHitL1 } else { Ticker::GetHitL2AndUp }, ctx);
-                    return Ok(());
+                    return Ok(if level == 1 { Ticker::GetHitL1 } else { Ticker::GetHitL2AndUp });
                 }
                 if cf.cmp.compare_user(f.largest_user_key(), key).is_ne() {
                     break;
@@ -265,11 +277,11 @@ impl DbInner {
                 i += 1;
             }
         }
-        Ok(())
+        Ok(Ticker::GetHitL2AndUp)
     }
 
     fn count_multi_get(&self, values: &[Result<Option<Vec<u8>>>]) {
-        if self.opts.statistics.is_none() && !perf::counting() {
+        if !self.counts_reads() {
             return;
         }
         let found = || values.iter().filter_map(|v| v.as_ref().ok()?.as_ref());
@@ -289,7 +301,7 @@ impl DbInner {
     /// A table gave the value, not only a tombstone.
     #[inline]
     fn count_hit(&self, ticker: Ticker, ctx: &GetContext<'_>) {
-        if self.opts.statistics.is_some() && matches!(ctx.state, GetState::Found(_) | GetState::MergeDone(..)) {
+        if matches!(ctx.state, GetState::Found(_) | GetState::MergeDone(..)) {
             self.opts.statistics.add(ticker, 1);
         }
     }
@@ -417,7 +429,7 @@ impl Db {
         let mut values: Vec<Result<Option<Vec<u8>>>> = (0..keys.len()).map(|_| Ok(None)).collect();
         for i in order {
             let (cf, key) = &keys[i];
-            let found = self.inner.get_uncounted(&cf.as_cf().data, key.as_ref(), &options);
+            let found = self.inner.get_one::<true>(&cf.as_cf().data, key.as_ref(), &options);
             values[i] = found.map(|v| v.map(PinnedValue::into_vec));
         }
         statistics.stop(Histogram::DbMultiget, &*self.inner.opts.clock, began);
