@@ -283,9 +283,12 @@ fn check_header(rep: &[u8]) -> Result<()> {
             0,
         ));
     }
-    let seq = header_sequence(rep);
-    if seq > crate::key::MAX_SEQUENCE {
-        return Err(FormatError::corruption(format!("write batch has sequence {seq}, over the limit of 2^56 - 1"), 0));
+    let (seq, count) = (header_sequence(rep), u64::from(header_count(rep)));
+    if seq.saturating_add(count.saturating_sub(1)) > crate::key::MAX_SEQUENCE {
+        return Err(FormatError::corruption(
+            format!("write batch of {count} records has sequence {seq}: over the limit of 2^56 - 1"),
+            0,
+        ));
     }
     Ok(())
 }

@@ -328,6 +328,17 @@ pub fn decompress_into(
         out.extend_from_slice(input);
         return Ok(());
     }
+    // Before memory is taken for it: what the claim cannot be.
+    let possible = most_from(kind, input.len());
+    if len > possible {
+        return Err(damaged(kind, format_args!("it claims {len} bytes, and can have {possible} at most")));
+    }
+    if kind == CompressionType::Zstd
+        && let Ok(Some(frame)) = zstd_safe::get_frame_content_size(input)
+        && frame != len as u64
+    {
+        return Err(damaged(kind, format_args!("it claims {len} bytes, and its frame {frame}")));
+    }
     let got = CONTEXTS.with_borrow_mut(|contexts| match kind {
         CompressionType::Snappy => {
             out.resize(len, 0);
@@ -357,6 +368,21 @@ pub fn decompress_into(
         return Err(damaged(kind, format_args!("it claims {len} bytes and has {got}")));
     }
     Ok(())
+}
+
+/// The most that `input` compressed bytes of this kind can stand for.
+fn most_from(kind: CompressionType, input: usize) -> usize {
+    let (per_byte, beside) = match kind {
+        // A copy of 64 bytes takes three.
+        CompressionType::Snappy => (22, 64),
+        // A match of 258 bytes takes two bits.
+        CompressionType::Zlib => (1032, 1032),
+        // A repeated byte fills a block of 128 KiB and takes four bytes.
+        CompressionType::Zstd => (32 << 10, 0),
+        // Each further byte of a length adds 255.
+        _ => (255, 64),
+    };
+    input.saturating_mul(per_byte).saturating_add(beside)
 }
 
 /// Raw deflate. Gives the number of bytes made.
@@ -486,6 +512,26 @@ mod tests {
             assert!(!compressor.compress(b"short", &mut out));
         }
         assert_eq!(decompress(0, b"plain", None, 5).unwrap(), b"plain");
+    }
+
+    #[test]
+    fn a_claimed_size_takes_no_memory_that_the_bytes_cannot_fill() {
+        let text = [7u8; 4096];
+        for kind in CompressionType::ALL {
+            let mut packed = Vec::new();
+            let Ok(mut compressor) = Compressor::new(kind, 3) else { continue };
+            if kind == CompressionType::None || !compressor.compress(&text, &mut packed) {
+                continue;
+            }
+            // In front of every kind is the size, as a varint of two bytes here.
+            let mut claims = Vec::new();
+            coding::put_varint32(&mut claims, 1 << 30);
+            claims.extend_from_slice(&packed[2..]);
+            let mut out = Vec::new();
+            let e = decompress_into(kind as u8, &claims, None, u32::MAX as usize, &mut out).unwrap_err();
+            assert!(e.to_string().contains("claims 1073741824 bytes"), "{e}");
+            assert!(out.capacity() < 1 << 20, "{kind:?} took {} bytes", out.capacity());
+        }
     }
 
     #[test]

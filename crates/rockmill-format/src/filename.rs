@@ -1,5 +1,7 @@
 //! Names of the files in a database directory (RocksDB `file/filename.h`).
 
+use crate::edit::MAX_FILE_NUMBER;
+
 /// What a file is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileType {
@@ -57,8 +59,10 @@ pub fn parse(name: &str) -> Option<FileType> {
     })
 }
 
+/// Numbers that no file can have are no numbers: the next one must be one too.
 fn number(s: &str) -> Option<u64> {
-    if s.is_empty() || !s.bytes().all(|b| b.is_ascii_digit()) { None } else { s.parse().ok() }
+    let digits = !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    s.parse().ok().filter(|n| digits && *n <= MAX_FILE_NUMBER)
 }
 
 /// `000012.log`
@@ -104,7 +108,7 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for n in [1, 999_999, 1_000_000, u64::MAX] {
+        for n in [1, 999_999, 1_000_000, MAX_FILE_NUMBER] {
             assert_eq!(parse(&wal(n)), Some(FileType::Wal(n)));
             assert_eq!(parse(&table(n)), Some(FileType::Table(n)));
             assert_eq!(parse(&manifest(n)), Some(FileType::Manifest(n)));
@@ -117,6 +121,9 @@ mod tests {
             ["", "x", ".log", "12x.log", "MANIFEST-", "MANIFEST-x", "000001.txt", "99999999999999999999999.sst"]
         {
             assert_eq!(parse(alien), None, "{alien}");
+        }
+        for n in [MAX_FILE_NUMBER + 1, u64::MAX] {
+            assert_eq!((parse(&wal(n)), parse(&manifest(n))), (None, None), "the number after {n} must be one too");
         }
     }
 }

@@ -149,6 +149,16 @@ fn a_wrong_count_is_found_at_the_end() {
 }
 
 #[test]
+fn no_record_of_a_batch_passes_the_last_sequence_number() {
+    let mut rep = b"\0\0\0\0\0\0\0\0\x02\0\0\0\x01\x01a\x01b\x00\x01c".to_vec();
+    rep[..8].copy_from_slice(&(crate::key::MAX_SEQUENCE - 1).to_le_bytes());
+    assert_eq!(BatchRep::from_bytes(rep.clone()).unwrap().iter().count(), 2);
+    rep[..8].copy_from_slice(&crate::key::MAX_SEQUENCE.to_le_bytes());
+    assert!(BatchRep::from_bytes(rep.clone()).unwrap_err().to_string().contains("limit"));
+    assert!(decode(&rep).is_err());
+}
+
+#[test]
 fn sequence_numbers_over_56_bits_are_refused() {
     let mut bytes = vec![0; HEADER_LEN];
     bytes[7] = 1;

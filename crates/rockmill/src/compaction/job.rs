@@ -169,18 +169,21 @@ fn check_record_count(plan: &JobPlan, parts: &[PartOutput], ctx: &JobContext) ->
         return Ok(());
     }
     let mut expected = 0u64;
+    let mut paths = Vec::new();
     for f in plan.runs.iter().flat_map(|r| &r.files) {
         let table = ctx.tables.table(f)?;
         let p = table.properties();
         if p.num_entries == 0 {
             return Ok(()); // a table from before the property
         }
-        expected += p.num_entries.saturating_sub(p.num_range_deletions);
+        expected = expected.saturating_add(p.num_entries.saturating_sub(p.num_range_deletions));
+        paths.push(table.path().display().to_string());
     }
     let read: u64 = parts.iter().map(|p| p.stats.input_records).sum();
     if read != expected {
         return Err(Error::corruption(format!(
-            "{read} entries were read where the input tables' properties count {expected}; nothing was changed"
+            "{read} entries were read where the properties of {} count {expected}; nothing was changed",
+            paths.join(", ")
         )));
     }
     Ok(())

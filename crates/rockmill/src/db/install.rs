@@ -117,8 +117,8 @@ impl DbInner {
             edit.column_family = change.cf.id;
             edit.remaining_in_group = (bases.len() > 1).then(|| (bases.len() - 1 - i) as u32);
             let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(&self.purge));
-            builder.apply(&edit)?;
-            versions.push(Arc::new(builder.build()?));
+            let placed = builder.apply(&edit).and_then(|()| builder.build());
+            versions.push(Arc::new(placed.map_err(|e| e.context(self.path.display()))?));
             edits.push(edit);
         }
         if let Some(last) = edits.last_mut() {

@@ -167,24 +167,26 @@ impl DbInner {
     /// RocksDB's text of table properties, added up over some tables.
     pub(super) fn aggregated_properties(&self, cf: &CfData, files: &[&Arc<FileMeta>]) -> Result<String> {
         let mut sum = TableProperties::default();
+        // What a file says may be anything.
+        let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
         for f in files {
             let table = self.open_for(cf, f)?;
             let p = table.properties();
-            sum.data_size += p.data_size;
-            sum.index_size += p.index_size;
-            sum.index_partitions += p.index_partitions;
-            sum.top_level_index_size += p.top_level_index_size;
-            sum.index_key_is_user_key += p.index_key_is_user_key;
-            sum.index_value_is_delta_encoded += p.index_value_is_delta_encoded;
-            sum.filter_size += p.filter_size;
-            sum.raw_key_size += p.raw_key_size;
-            sum.raw_value_size += p.raw_value_size;
-            sum.num_data_blocks += p.num_data_blocks;
-            sum.num_entries += p.num_entries;
-            sum.num_filter_entries += p.num_filter_entries;
-            sum.num_deletions += p.num_deletions;
-            sum.num_merge_operands += p.num_merge_operands;
-            sum.num_range_deletions += p.num_range_deletions;
+            add(&mut sum.data_size, p.data_size);
+            add(&mut sum.index_size, p.index_size);
+            add(&mut sum.index_partitions, p.index_partitions);
+            add(&mut sum.top_level_index_size, p.top_level_index_size);
+            add(&mut sum.index_key_is_user_key, p.index_key_is_user_key);
+            add(&mut sum.index_value_is_delta_encoded, p.index_value_is_delta_encoded);
+            add(&mut sum.filter_size, p.filter_size);
+            add(&mut sum.raw_key_size, p.raw_key_size);
+            add(&mut sum.raw_value_size, p.raw_value_size);
+            add(&mut sum.num_data_blocks, p.num_data_blocks);
+            add(&mut sum.num_entries, p.num_entries);
+            add(&mut sum.num_filter_entries, p.num_filter_entries);
+            add(&mut sum.num_deletions, p.num_deletions);
+            add(&mut sum.num_merge_operands, p.num_merge_operands);
+            add(&mut sum.num_range_deletions, p.num_range_deletions);
         }
         Ok(text(&sum))
     }
@@ -220,7 +222,7 @@ fn text(p: &TableProperties) -> String {
         "filter block size={}; # entries for filter={}; (estimated) table size={}; ",
         p.filter_size,
         p.num_filter_entries,
-        p.data_size + p.index_size + p.filter_size
+        p.data_size.saturating_add(p.index_size).saturating_add(p.filter_size)
     )
 }
 

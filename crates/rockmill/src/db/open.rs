@@ -144,6 +144,10 @@ impl Db {
         found.insert(0, entry(0, DEFAULT_COLUMN_FAMILY_NAME));
         for_each_edit(&*options.db.fs, &manifest, &mut |edit| {
             if let Some(name) = &edit.column_family_add {
+                if found.values().any(|cf| cf.name == *name && (cf.id, edit.column_family) != (0, 0)) {
+                    let path = manifest.display();
+                    return Err(Error::corruption(format!("{path}: two column families have the name {name:?}")));
+                }
                 found.insert(edit.column_family, entry(edit.column_family, name));
             }
             if edit.column_family_drop {

@@ -16,7 +16,7 @@ use std::thread::{self, Thread};
 
 use parking_lot::Mutex;
 use rockmill_format::batch::{BatchRecord, BatchRep};
-use rockmill_format::{SequenceNumber, ValueType};
+use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
 
 use super::column_family::CfData;
 use super::stats::count;
@@ -309,7 +309,12 @@ impl DbInner {
         }
         let sync = options.sync || members.iter().any(|m| m.options.sync);
         let timer = perf::time(PerfMetric::WriteWalTime);
-        let logged = self.log_group(own, first, &members, options.disable_wal, sync);
+        let logged = if next > MAX_SEQUENCE {
+            let used = format!("{}: no sequence numbers are left after {}", self.path.display(), first - 1);
+            Err(Error::new(ErrorKind::Aborted, used))
+        } else {
+            self.log_group(own, first, &members, options.disable_wal, sync)
+        };
         drop(timer);
         if let Err(e) = &logged {
             for m in &members {

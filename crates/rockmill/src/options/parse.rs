@@ -57,9 +57,10 @@ pub(crate) fn without_comment(line: &str) -> &str {
 pub(crate) fn without_braces(text: &str) -> &str {
     let mut text = text.trim();
     while let Some(inner) = text.strip_prefix('{')
-        && closing_brace(inner) == Some(inner.len() - 1)
+        && let Some(end) = closing_brace(inner)
+        && end + 1 == inner.len()
     {
-        text = inner[..inner.len() - 1].trim();
+        text = inner[..end].trim();
     }
     text
 }
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(pairs("a={b={c=1;d=2};e=3;};f=").unwrap(), of(&[("a", "b={c=1;d=2};e=3;"), ("f", "")]));
         assert_eq!(pairs("a=x=y").unwrap(), of(&[("a", "x=y")]));
         assert_eq!(pairs("a={}").unwrap(), of(&[("a", "")]));
-        for bad in ["a", "=1", "a=1;b", "a={b=1", "a={b}c", ";a=1", "{a=1}{b=2}", "a}=1"] {
+        for bad in ["a", "=1", "a=1;b", "a={b=1", "a={b}c", "{", ";a=1", "{a=1}{b=2}", "a}=1"] {
             assert!(pairs(bad).is_err(), "{bad}");
         }
     }

@@ -6,14 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
-use rockmill_format::edit::VersionEdit;
+use rockmill_format::edit::{MAX_FILE_NUMBER, VersionEdit};
 use rockmill_format::filename::{self, FileType};
-use rockmill_format::key::{InternalKey, SequenceNumber};
+use rockmill_format::key::{InternalKey, MAX_SEQUENCE, SequenceNumber};
 use rockmill_format::log::{DamageKind, LogEncoder, LogEvent, LogReader, ReadBlock, block_start};
 use rockmill_io::{FileSystem, SequentialFile, WritableFile, WriteOptions};
 
 use super::{PurgeQueue, Version, VersionBuilder};
+use crate::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::error::{Error, ErrorKind, Result};
+
+/// No table has more bytes: 256 TiB. All tables of a database together then have less than a `u64` can hold.
+const TABLE_LEN_MAX: u64 = 1 << 48;
 
 /// A column family as the MANIFEST leaves it.
 pub struct RecoveredCf {
@@ -177,6 +181,9 @@ pub fn for_each_edit_from(
             LogEvent::Record { offset } => {
                 let edit = VersionEdit::decode(&record)
                     .map_err(|e| Error::format(path, &e).context(format_args!("version edit at offset {offset}")))?;
+                check_edit(&edit).map_err(|what| {
+                    Error::corruption(format!("{}: version edit at offset {offset}: {what}", path.display()))
+                })?;
                 let expected = group.last().map(|e| e.remaining_in_group.unwrap_or(0).checked_sub(1));
                 match edit.remaining_in_group {
                     // Each edit of a group says how many follow it.
@@ -214,6 +221,34 @@ pub fn for_each_edit_from(
     }
 }
 
+/// Refuses numbers that no database reaches, so that sums and successors of the others cannot overflow; and what cannot
+/// happen to the default column family, which is always there.
+fn check_edit(edit: &VersionEdit) -> std::result::Result<(), String> {
+    let id = edit.column_family;
+    if let Some(name) = &edit.column_family_add
+        && (id == 0) != (name == DEFAULT_COLUMN_FAMILY_NAME)
+    {
+        return Err(format!("column family {id} has the name {name:?}"));
+    }
+    if edit.column_family_drop && id == 0 {
+        return Err("the default column family is dropped, which nothing can do".to_owned());
+    }
+    let wals = edit.wal_additions.iter().map(|(number, _)| *number);
+    let epochs = edit.new_files.iter().map(|(_, f)| f.epoch_number);
+    let numbers = [edit.log_number, edit.next_file_number, edit.min_log_number_to_keep, edit.wal_deletions];
+    if let Some(n) = numbers.into_iter().flatten().chain(wals).chain(epochs).find(|n| *n > MAX_FILE_NUMBER) {
+        return Err(format!("number {n} is over the largest possible"));
+    }
+    let files = edit.new_files.iter().flat_map(|(_, f)| [f.smallest_seqno, f.largest_seqno]);
+    if let Some(n) = edit.last_sequence.into_iter().chain(files).find(|n| *n > MAX_SEQUENCE) {
+        return Err(format!("sequence number {n} is over the largest possible"));
+    }
+    match edit.new_files.iter().find(|(_, f)| f.size > TABLE_LEN_MAX) {
+        Some((_, f)) => Err(format!("table {} has {} bytes", f.number, f.size)),
+        None => Ok(()),
+    }
+}
+
 struct Recovery<'a> {
     path: &'a PathBuf,
     purge: &'a Arc<PurgeQueue>,
@@ -245,12 +280,15 @@ impl Recovery<'_> {
             if self.cfs.contains_key(&id) {
                 return Err(self.corrupt(format_args!("column family {id} ({name}) is created twice")));
             }
+            if self.cfs.values().any(|cf| cf.name == *name) {
+                return Err(self.corrupt(format_args!("two column families have the name {name:?}")));
+            }
             self.create_cf(id, name.clone(), edit.comparator.as_deref())?;
         } else if id == 0 && !self.cfs.contains_key(&0) {
             // The first edit about the default column family carries its comparator, not its creation. Some edits
             // (database id, WAL tracking) may come before.
             if edit.comparator.is_some() || !edit.new_files.is_empty() {
-                self.create_cf(0, "default".to_owned(), edit.comparator.as_deref())?;
+                self.create_cf(0, DEFAULT_COLUMN_FAMILY_NAME.to_owned(), edit.comparator.as_deref())?;
             }
         }
         if edit.column_family_drop {
@@ -316,7 +354,7 @@ impl Recovery<'_> {
 
     fn finish(mut self, manifest_number: u64, manifest_end: u64) -> Result<RecoveredState> {
         if !self.cfs.contains_key(&0) {
-            self.create_cf(0, "default".to_owned(), None)?;
+            self.create_cf(0, DEFAULT_COLUMN_FAMILY_NAME.to_owned(), None)?;
         }
         let next_file_number = self
             .next_file_number
@@ -433,6 +471,7 @@ pub fn set_current(fs: &dyn FileSystem, dir: &Path, manifest_number: u64) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rockmill_format::edit::FileEntry;
     use rockmill_io::MemFileSystem;
 
     #[test]
@@ -448,5 +487,55 @@ mod tests {
         assert_eq!(current_manifest(&fs, dir).unwrap(), 7);
         fs.write_all(&dir.join(filename::CURRENT), b"MANIFEST-00\x0007\n").unwrap();
         assert_eq!(current_manifest(&fs, dir).unwrap_err().kind(), ErrorKind::Corruption);
+    }
+
+    /// What opening says of a MANIFEST with these edits.
+    fn recover(edits: &[VersionEdit]) -> Result<RecoveredState> {
+        let fs: Arc<dyn FileSystem> = Arc::new(MemFileSystem::default());
+        let dir = Path::new("/db");
+        fs.create_dir(dir, true).unwrap();
+        drop(ManifestWriter::create(&fs, dir, 5, edits).unwrap());
+        set_current(&*fs, dir, 5).unwrap();
+        recover_manifest(&*fs, dir, &Arc::default(), &mut |_, _| Ok((InternalKeyComparator::default(), 7)))
+    }
+
+    #[test]
+    fn numbers_that_no_database_reaches_are_refused_before_they_are_added_to() {
+        let sound = VersionEdit { next_file_number: Some(9), last_sequence: Some(3), ..VersionEdit::default() };
+        assert_eq!(recover(std::slice::from_ref(&sound)).unwrap().next_file_number, 9);
+        let file = |f: FileEntry| VersionEdit { new_files: vec![(0, f)], ..sound.clone() };
+        for bad in [
+            VersionEdit { next_file_number: Some(u64::MAX), ..sound.clone() },
+            VersionEdit { log_number: Some(u64::MAX), ..sound.clone() },
+            VersionEdit { last_sequence: Some(u64::MAX), ..sound.clone() },
+            VersionEdit { wal_deletions: Some(u64::MAX), ..sound.clone() },
+            file(FileEntry { number: 3, size: u64::MAX, ..FileEntry::default() }),
+            file(FileEntry { number: 3, largest_seqno: u64::MAX, ..FileEntry::default() }),
+        ] {
+            let Err(e) = recover(&[sound.clone(), bad.clone()]) else { panic!("{bad:?}") };
+            assert_eq!(e.kind(), ErrorKind::Corruption);
+            assert!(e.to_string().contains("/db/MANIFEST-000005"), "{e}");
+        }
+    }
+
+    #[test]
+    fn the_default_column_family_is_there_once_and_stays() {
+        let sound = VersionEdit { next_file_number: Some(9), last_sequence: Some(3), ..VersionEdit::default() };
+        let family = |id, name: &str| VersionEdit {
+            column_family: id,
+            column_family_add: Some(name.to_owned()),
+            ..sound.clone()
+        };
+        let first = VersionEdit { comparator: Some("leveldb.BytewiseComparator".into()), ..sound.clone() };
+        assert_eq!(recover(&[first.clone(), family(1, "a"), family(2, "b")]).unwrap().column_families.len(), 3);
+        for bad in [
+            VersionEdit { column_family_drop: true, ..sound.clone() },
+            family(1, DEFAULT_COLUMN_FAMILY_NAME),
+            family(2, "a"),
+        ] {
+            let Err(e) = recover(&[first.clone(), family(1, "a"), bad.clone()]) else { panic!("{bad:?}") };
+            assert_eq!(e.kind(), ErrorKind::Corruption);
+            assert!(e.to_string().contains("/db/MANIFEST-000005"), "{e}");
+        }
     }
 }

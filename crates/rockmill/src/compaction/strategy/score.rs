@@ -131,7 +131,8 @@ fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
 
 /// A file's size with what its tombstones will free added, so that they sink sooner.
 pub(super) fn compensated_size(file: &FileMeta) -> u64 {
-    file.size() + file.entry.compensated_range_deletion_size
+    // The second is a hint: whatever it says, the sum over all files must stay a number.
+    file.size() + file.entry.compensated_range_deletion_size.min(1 << 48)
 }
 
 fn scores(version: &Version, options: &CfOptions, base: &Base) -> Vec<f64> {

@@ -148,6 +148,12 @@ pub(super) fn place(
                     file.path.display()
                 )));
             }
+            if place.sequence > MAX_SEQUENCE {
+                return Err(Error::new(
+                    ErrorKind::Aborted,
+                    format!("{}: no sequence numbers are left", file.path.display()),
+                ));
+            }
             *last = place.sequence;
         }
         batch_level = batch_level.min(place.level);

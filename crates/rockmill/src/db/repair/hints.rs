@@ -76,6 +76,10 @@ impl Hints {
         }
         let id = edit.column_family;
         if let Some(name) = edit.column_family_add {
+            if self.families.iter().any(|(&other, cf)| cf.name == name && (other, id) != (0, 0)) {
+                let path = path.display();
+                return Err(Error::corruption(format!("{path}: two column families have the name {name:?}")));
+            }
             self.families.insert(id, family(name, edit.comparator.clone()));
         }
         if edit.column_family_drop {
