@@ -1,0 +1,238 @@
+//! Sound databases to damage: some made here in memory, so that every shape that Rockmill writes is there, and those of
+//! RocksDB that the repository keeps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use fastrand::Rng;
+use rockmill::merge_operator::StringAppendOperator;
+use rockmill::{
+    BlockBasedIndexType, BlockBasedOptions, ChecksumType, ColumnFamilyDescriptor, CompressionType, DataBlockIndexType,
+    Db, Options, SliceTransform, WriteBatch,
+};
+use rockmill_io::{FileSystem, MemFileSystem};
+
+/// Where each database is in its file system in memory.
+pub const DIR: &str = "/hostile/db";
+
+/// Column family, key, value.
+pub type Entry = (String, Vec<u8>, Vec<u8>);
+
+/// A database as files, and what it may say.
+#[derive(Debug)]
+pub struct Fixture {
+    /// For messages.
+    pub name: String,
+    /// Names and contents.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// By column family and key: every value that was ever put there. `None`: the checksums do not hold it to that.
+    pub written: Option<BTreeSet<Entry>>,
+}
+
+/// Options that every fixture opens with.
+pub fn options(fs: &Arc<MemFileSystem>) -> Options {
+    let mut options = Options::default();
+    options.set_file_system(Arc::clone(fs) as Arc<dyn FileSystem>);
+    options.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
+    options.set_prefix_extractor(SliceTransform::create_fixed_prefix(3));
+    options.set_write_buffer_size(64 << 10);
+    options.set_max_background_jobs(2);
+    options
+}
+
+/// A file system with these files of a database.
+pub fn file_system(files: &BTreeMap<String, Vec<u8>>) -> Arc<MemFileSystem> {
+    let fs = MemFileSystem::new();
+    let dir = Path::new(DIR);
+    fs.create_dir(dir, true).expect("a directory in memory");
+    for (name, bytes) in files {
+        fs.write_all(&dir.join(name), bytes).expect("a file in memory");
+    }
+    Arc::new(fs)
+}
+
+fn files_of(fs: &dyn FileSystem) -> BTreeMap<String, Vec<u8>> {
+    let dir = Path::new(DIR);
+    let mut out = BTreeMap::new();
+    for name in fs.list_dir(dir).expect("the directory") {
+        if name != "LOCK" && !name.starts_with("LOG") {
+            out.insert(name.clone(), fs.read_to_vec(&dir.join(&name)).expect("a file"));
+        }
+    }
+    out
+}
+
+/// One way of writing tables.
+struct Shape {
+    name: &'static str,
+    version: i32,
+    checksum: ChecksumType,
+    compression: CompressionType,
+    partitioned: bool,
+    hash_index: bool,
+    bloom: bool,
+    dictionary: bool,
+}
+
+const SHAPES: [Shape; 5] = [
+    Shape {
+        name: "v5, zstd with dictionary, partitioned index and filter",
+        version: 5,
+        checksum: ChecksumType::Xxh3,
+        compression: CompressionType::Zstd,
+        partitioned: true,
+        hash_index: false,
+        bloom: true,
+        dictionary: true,
+    },
+    Shape {
+        name: "v6, lz4, hash index",
+        version: 6,
+        checksum: ChecksumType::Crc32c,
+        compression: CompressionType::Lz4,
+        partitioned: false,
+        hash_index: true,
+        bloom: true,
+        dictionary: false,
+    },
+    Shape {
+        name: "v7, snappy",
+        version: 7,
+        checksum: ChecksumType::XxHash64,
+        compression: CompressionType::Snappy,
+        partitioned: false,
+        hash_index: false,
+        bloom: false,
+        dictionary: false,
+    },
+    Shape {
+        name: "v5, no checksums, no compression",
+        version: 5,
+        checksum: ChecksumType::None,
+        compression: CompressionType::None,
+        partitioned: false,
+        hash_index: true,
+        bloom: true,
+        dictionary: false,
+    },
+    Shape {
+        name: "v6, zlib, partitioned",
+        version: 6,
+        checksum: ChecksumType::XxHash,
+        compression: CompressionType::Zlib,
+        partitioned: true,
+        hash_index: false,
+        bloom: true,
+        dictionary: false,
+    },
+];
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key{n:04}").into_bytes()
+}
+
+/// Writes a small database of this shape: two column families, overwrites, deletions of all kinds, merges, tables in
+/// two levels, WALs with data.
+fn make(shape: &Shape) -> Fixture {
+    let fs = Arc::new(MemFileSystem::new());
+    let mut options = options(&fs);
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_compression_type(shape.compression);
+    options.set_disable_auto_compactions(true);
+    options.set_target_file_size_base(8 << 10);
+    if shape.dictionary {
+        options.set_compression_options(-14, 32767, 0, 1 << 10);
+    }
+    let mut table = BlockBasedOptions::default();
+    table.set_block_size(400);
+    table.set_metadata_block_size(128);
+    table.set_format_version(shape.version);
+    table.set_checksum_type(shape.checksum);
+    if shape.bloom {
+        table.set_bloom_filter(10.0, false);
+    }
+    if shape.partitioned {
+        table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+        table.set_partition_filters(true);
+    }
+    if shape.hash_index {
+        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+    }
+    options.set_block_based_table_factory(&table);
+    let names = ["default", "other"];
+    let families = names.map(|name| ColumnFamilyDescriptor::new(name, options.clone()));
+    let db = Db::open_cf_descriptors(&options, DIR, families).expect("a database in memory");
+    let mut written = BTreeSet::new();
+    let mut rng = Rng::with_seed(42);
+    for round in 0..4u32 {
+        for (name, keys) in [("default", 120), ("other", 30)] {
+            let cf = db.cf_handle(name).expect("opened");
+            let mut batch = WriteBatch::new();
+            for _ in 0..keys {
+                let n = rng.u32(..200);
+                let key = key(n);
+                let value = format!("{n}#{round}{}", "x".repeat(rng.usize(..40))).into_bytes();
+                match rng.u8(0..12) {
+                    0 => batch.delete_cf(&cf, &key),
+                    1 => batch.single_delete_cf(&cf, &key),
+                    2 => {
+                        let end = self::key(n + rng.u32(..6));
+                        batch.delete_range_cf(&cf, &key, &end);
+                    }
+                    3 | 4 => {
+                        batch.merge_cf(&cf, &key, &value);
+                        written.insert((name.to_owned(), key, value));
+                    }
+                    _ => {
+                        batch.put_cf(&cf, &key, &value);
+                        written.insert((name.to_owned(), key, value));
+                    }
+                }
+            }
+            batch.put_log_data(b"a remark");
+            db.write(&batch).expect("a write");
+        }
+        match round {
+            0 => {
+                db.flush_all().expect("a flush");
+                db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+            }
+            1 | 2 => db.flush_all().expect("a flush"),
+            _ => {}
+        }
+    }
+    db.wait_for_background_work().expect("background work");
+    // As after the death of the process: the last writes are in a log.
+    let files = files_of(&fs.crash_image(rockmill_io::CrashMode::KeepAll));
+    let sound = shape.checksum != ChecksumType::None;
+    Fixture { name: shape.name.to_owned(), files, written: sound.then_some(written) }
+}
+
+/// Databases of RocksDB in the repository, where they are there.
+fn kept() -> Vec<Fixture> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rockmill/tests");
+    let mut dirs = Vec::new();
+    for (below, inner) in [("fixtures/rocksdb-11.8.1", "db"), ("rocksdb_11/fixtures", "")] {
+        let Ok(entries) = std::fs::read_dir(root.join(below)) else { continue };
+        dirs.extend(entries.filter_map(|e| Some(e.ok()?.path().join(inner))).filter(|p| p.is_dir()));
+    }
+    dirs.sort();
+    let read = |dir: &Path| {
+        let entries = std::fs::read_dir(dir).ok()?;
+        let files = entries.filter_map(|e| {
+            let path = e.ok()?.path();
+            Some((path.file_name()?.to_string_lossy().into_owned(), std::fs::read(&path).ok()?))
+        });
+        let files = files.filter(|(name, _)| !name.starts_with("LOG") && name != "LOCK" && name != "expected.txt");
+        Some(Fixture { name: dir.display().to_string(), files: files.collect(), written: None })
+    };
+    dirs.iter().filter_map(|dir| read(dir)).filter(|f| f.files.contains_key("CURRENT")).collect()
+}
+
+/// All of them, made once.
+pub fn all() -> &'static [Fixture] {
+    static ALL: OnceLock<Vec<Fixture>> = OnceLock::new();
+    ALL.get_or_init(|| SHAPES.iter().map(make).chain(kept()).collect())
+}

@@ -1,0 +1,38 @@
+//! Hostile input: one function per decoder, and one for whole databases, each of which takes any bytes and holds
+//! Rockmill to what it promises of them: a value or an error that says where, no panic, no end-less work, no memory
+//! beyond a bound.
+//!
+//! `fuzz/` gives these functions to libFuzzer, which looks for inputs that reach new code. `tests/hostile.rs` runs them
+//! over the corpus in `fuzz/corpus`, with some mutations of it, in every `cargo test`.
+
+pub mod database;
+pub mod decoders;
+pub mod files;
+pub mod fixtures;
+pub mod memory;
+pub mod mend;
+pub mod mutate;
+pub mod seeds;
+
+/// What takes hostile bytes. It panics if a promise is broken.
+pub type Body = fn(&[u8]);
+
+/// Every target: its name, which is that of its corpus, and its function.
+pub const TARGETS: [(&str, Body); 16] = [
+    ("footer", decoders::footer),
+    ("block", decoders::block),
+    ("filter", decoders::filter),
+    ("properties", decoders::properties),
+    ("compression", decoders::compression),
+    ("batch", decoders::batch),
+    ("write_batch", files::write_batch),
+    ("wal", decoders::wal),
+    ("version_edit", decoders::version_edit),
+    ("manifest", files::manifest),
+    ("table", files::table),
+    ("options", files::options),
+    ("option_string", files::option_string),
+    ("backup_meta", files::backup_meta),
+    ("ingest", files::ingest),
+    ("database", database::mutated),
+];

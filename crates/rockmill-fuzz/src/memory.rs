@@ -1,0 +1,80 @@
+//! An allocator that counts, so that a test can say how much memory one input took.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, counted. A test binary names it as its `#[global_allocator]`.
+#[derive(Debug)]
+pub struct Counted;
+
+fn took(bytes: usize) {
+    let live = LIVE.fetch_add(bytes, Relaxed).wrapping_add(bytes);
+    PEAK.fetch_max(live, Relaxed);
+    LARGEST.fetch_max(bytes, Relaxed);
+}
+
+fn gave(bytes: usize) {
+    LIVE.fetch_sub(bytes, Relaxed);
+}
+
+// SAFETY: every call goes to `System` with the arguments it came with; only numbers are kept beside it.
+unsafe impl GlobalAlloc for Counted {
+    /// # Safety
+    /// What [`GlobalAlloc`] asks of the caller.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        took(layout.size());
+        // SAFETY: the caller's promises are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    /// # Safety
+    /// What [`GlobalAlloc`] asks of the caller.
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        took(layout.size());
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    /// # Safety
+    /// What [`GlobalAlloc`] asks of the caller.
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        gave(layout.size());
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    /// # Safety
+    /// What [`GlobalAlloc`] asks of the caller.
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        took(new_size);
+        gave(layout.size());
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, new_size) }
+    }
+}
+
+/// What was allocated since [`start`].
+#[derive(Debug, Clone, Copy)]
+pub struct Use {
+    /// Bytes in use at most, over what there was at the start.
+    pub peak: usize,
+    /// The largest single allocation, in bytes.
+    pub largest: usize,
+}
+
+/// Begins to measure; gives what is in use, for [`since`]. One measurement at a time.
+pub fn start() -> usize {
+    let live = LIVE.load(Relaxed);
+    PEAK.store(live, Relaxed);
+    LARGEST.store(0, Relaxed);
+    live
+}
+
+/// What all threads have taken since `start` gave this number.
+pub fn since(start: usize) -> Use {
+    Use { peak: PEAK.load(Relaxed).saturating_sub(start), largest: LARGEST.load(Relaxed) }
+}

@@ -1,0 +1,159 @@
+//! Makes checksums right again after damage, so that what they cover reaches the decoders behind them.
+
+use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::checksum::{self, ChecksumType};
+use rockmill_format::coding;
+use rockmill_format::compression::decompress;
+use rockmill_format::footer::{BLOCK_BASED_TABLE_MAGIC, BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN_MAX, Footer};
+use rockmill_format::log::{BLOCK_SIZE, HEADER_LEN, RECYCLABLE_HEADER_LEN};
+use rockmill_format::properties::{INDEX_TYPE, TableProperties};
+
+/// Blocks of one table that are mended at most.
+const BLOCKS_MAX: usize = 10_000;
+
+/// Mends a file by its name: a table, a log, a MANIFEST. Others have no checksums.
+pub fn file(name: &str, bytes: &mut [u8]) {
+    if name.ends_with(".sst") {
+        table(bytes);
+    } else if name.ends_with(".log") || name.starts_with("MANIFEST-") {
+        log(bytes);
+    }
+}
+
+/// Mends the checksum that a footer of format_version 6 and newer has; `file_size` is where it ends.
+pub fn footer(bytes: &mut [u8], file_size: u64) {
+    let Some(footer) = bytes.last_chunk_mut::<FOOTER_LEN_MAX>() else { return };
+    let magic = coding::fixed64_at(footer, FOOTER_LEN_MAX - 8);
+    let version = coding::fixed32_at(footer, 41).unwrap_or(0);
+    let Some(kind) = ChecksumType::from_u8(footer[0]).filter(|_| magic == Some(BLOCK_BASED_TABLE_MAGIC)) else {
+        return;
+    };
+    if version < 6 {
+        return;
+    }
+    footer[5..9].fill(0);
+    let base = coding::fixed32_at(footer, 9).unwrap_or(0);
+    let Some((&last, rest)) = footer.split_last() else { return };
+    let offset = file_size.saturating_sub(FOOTER_LEN_MAX as u64);
+    let sum = checksum::block_checksum(kind, rest, last).wrapping_add(checksum::context_modifier(base, offset));
+    footer[5..9].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Mends every block of a table that its footer, metaindex and index lead to.
+pub fn table(bytes: &mut [u8]) {
+    let size = bytes.len() as u64;
+    footer(bytes, size);
+    let Ok(footer) = Footer::decode(bytes, size) else { return };
+    let Some(metaindex) = block(bytes, &footer, footer.metaindex) else { return };
+    let mut left = BLOCKS_MAX;
+    let mut index = footer.index;
+    let mut properties = TableProperties::default();
+    let mut two_levels = false;
+    for (name, handle) in handles(&metaindex, BlockKind::Meta) {
+        let contents = block(bytes, &footer, handle);
+        match (name.as_slice(), contents) {
+            (b"rocksdb.properties", Some(contents)) => {
+                properties = TableProperties::decode_block(&contents).unwrap_or_default();
+                let number = properties.other.get(INDEX_TYPE).and_then(|v| coding::fixed32_at(v, 0));
+                two_levels = number == Some(2);
+            }
+            (b"rocksdb.index", _) => index = Some(handle),
+            (name, Some(contents)) if name.starts_with(b"partitionedfilter.") => {
+                partitions(bytes, &footer, &contents, &properties, &mut left);
+            }
+            _ => {}
+        }
+    }
+    let Some(contents) = index.and_then(|handle| block(bytes, &footer, handle)) else { return };
+    let inner = partitions(bytes, &footer, &contents, &properties, &mut left);
+    if two_levels {
+        for partition in inner {
+            partitions(bytes, &footer, &partition, &properties, &mut left);
+        }
+    }
+}
+
+/// Mends the blocks that an index block leads to, and gives the contents of the first of them.
+fn partitions(
+    bytes: &mut [u8],
+    footer: &Footer,
+    contents: &[u8],
+    properties: &TableProperties,
+    left: &mut usize,
+) -> Vec<Vec<u8>> {
+    let kind = BlockKind::Index {
+        value_delta: properties.index_value_is_delta_encoded != 0,
+        user_keys: properties.index_key_is_user_key != 0,
+        first_key: properties.other.get(INDEX_TYPE).is_some_and(|v| v.first() == Some(&3)),
+    };
+    let mut out = Vec::new();
+    for (_, handle) in handles(contents, kind) {
+        if *left == 0 {
+            break;
+        }
+        *left -= 1;
+        if let Some(contents) = block(bytes, footer, handle).filter(|_| out.len() < 100) {
+            out.push(contents);
+        }
+    }
+    out
+}
+
+/// Keys and handles of a block as far as it can be read.
+fn handles(contents: &[u8], kind: BlockKind) -> Vec<(Vec<u8>, BlockHandle)> {
+    let mut out = Vec::new();
+    let Ok(layout) = BlockLayout::parse(contents) else { return out };
+    let mut cursor = BlockCursor::new(layout, kind);
+    let mut step = cursor.seek_to_first(contents);
+    while step.is_ok() && cursor.valid() && out.len() < BLOCKS_MAX {
+        let handle = match kind {
+            BlockKind::Meta => BlockHandle::decode(cursor.value(contents)).ok().map(|(handle, _)| handle),
+            _ => Some(cursor.handle()),
+        };
+        out.extend(handle.map(|handle| (cursor.key().to_vec(), handle)));
+        step = cursor.next(contents);
+    }
+    out
+}
+
+/// Mends one block's trailer, and gives the block's contents.
+fn block(bytes: &mut [u8], footer: &Footer, handle: BlockHandle) -> Option<Vec<u8>> {
+    if handle.end() > bytes.len() as u64 {
+        return None;
+    }
+    let raw = bytes.get_mut(handle.offset as usize..handle.end() as usize)?;
+    let (data, trailer) = raw.split_last_chunk_mut::<BLOCK_TRAILER_LEN>()?;
+    let sum = footer.block_checksum(data, trailer[0], handle.offset);
+    trailer[1..].copy_from_slice(&sum.to_le_bytes());
+    if trailer[0] == 0 { Some(data.to_vec()) } else { decompress(trailer[0], data, None, 1 << 20).ok() }
+}
+
+/// Mends the checksum of every fragment of a log whose length is possible. Zeros stay.
+pub fn log(bytes: &mut [u8]) {
+    for block in bytes.chunks_mut(BLOCK_SIZE) {
+        let mut rest = block;
+        while let Some(header) = rest.first_chunk::<HEADER_LEN>() {
+            let len = usize::from(u16::from_le_bytes([header[4], header[5]]));
+            let kind = header[6];
+            // The types with a longer header: recyclable full to last, timestamp sizes, where the log before ended.
+            let recyclable = matches!(kind, 5..=8 | 11 | 131);
+            let header_len = if recyclable { RECYCLABLE_HEADER_LEN } else { HEADER_LEN };
+            if header_len + len > rest.len() || (kind == 0 && len == 0) {
+                break;
+            }
+            let (record, later) = rest.split_at_mut(header_len + len);
+            let sum = checksum::mask(checksum::crc32c(&record[6..]));
+            record[..4].copy_from_slice(&sum.to_le_bytes());
+            rest = later;
+        }
+    }
+}
+
+/// The contents of a table's properties block, where it can be found.
+pub fn properties_block(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = bytes.to_vec();
+    let footer = Footer::decode(&bytes, bytes.len() as u64).ok()?;
+    let metaindex = block(&mut bytes, &footer, footer.metaindex)?;
+    let entry = handles(&metaindex, BlockKind::Meta).into_iter().find(|(name, _)| name == b"rocksdb.properties")?;
+    block(&mut bytes, &footer, entry.1)
+}

@@ -1,0 +1,104 @@
+//! Where corpora begin: the parts of the fixtures, by target.
+
+use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
+use rockmill_format::compression::{CompressionType, Compressor};
+use rockmill_format::footer::{BLOCK_TRAILER_LEN, FOOTER_LEN_MAX};
+use rockmill_format::log::{LogEvent, LogReader};
+
+use crate::fixtures;
+
+/// Records of a log.
+fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut reader = LogReader::new(bytes, 0);
+    let mut out = Vec::new();
+    let mut record = Vec::new();
+    loop {
+        match reader.next_record(&mut record) {
+            Ok(LogEvent::Record { .. }) => out.push(record.clone()),
+            Ok(LogEvent::Damage { .. }) => {}
+            Ok(LogEvent::End { .. }) => return out,
+            Err(never) => match never {},
+        }
+    }
+}
+
+/// A few sound inputs for each target, with their sizes kept small.
+pub fn of(target: &str) -> Vec<Vec<u8>> {
+    let files = |end: fn(&str) -> bool| {
+        let all = fixtures::all().iter().flat_map(|f| f.files.iter());
+        all.filter(move |(name, _)| end(name)).map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>()
+    };
+    let table = |name: &str| name.ends_with(".sst");
+    let mut out = match target {
+        "footer" => files(table).into_iter().map(|b| b[b.len().saturating_sub(FOOTER_LEN_MAX)..].to_vec()).collect(),
+        "table" | "ingest" => files(table),
+        "wal" => files(|name| name.ends_with(".log")),
+        "batch" | "write_batch" => files(|name| name.ends_with(".log")).iter().flat_map(|b| records(b)).collect(),
+        "manifest" => files(|name| name.starts_with("MANIFEST-")),
+        "version_edit" => files(|name| name.starts_with("MANIFEST-")).iter().flat_map(|b| records(b)).collect(),
+        "options" => files(|name| name.starts_with("OPTIONS-")),
+        "option_string" => vec![
+            b"write_buffer_size=1024;compression=kZSTD;block_based_table_factory={block_size=1;checksum=kXXH3;}"
+                .to_vec(),
+            b"compression_opts={level=3;max_dict_bytes=1};merge_operator={id=stringappend;delimiter=:;}".to_vec(),
+            b"max_bytes_for_level_multiplier_additional=1:2:3;comparator=leveldb.BytewiseComparator".to_vec(),
+        ],
+        "backup_meta" => vec![
+            b"5\n6\nmetadata 6D79\n1\nprivate/1/CURRENT crc32 2339073190\n".to_vec(),
+            b"schema_version 2.1\n5\n6\nfield x\n2\nshared_checksum/000012_sABC_10.sst crc32 7 size 10\n\
+              private/1/CURRENT\n// FOOTER\nfuture 1\n"
+                .to_vec(),
+        ],
+        "properties" | "block" | "filter" => blocks(target),
+        "compression" => compressed(),
+        _ => (0..20u64).map(|n| n.to_le_bytes().to_vec()).collect(),
+    };
+    out.sort_by_key(|b| (b.len(), b.clone()));
+    out.dedup();
+    out
+}
+
+fn blocks(target: &str) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    for choice in 0..8u8 {
+        let mut builder = BlockBuilder::new(BlockBuilderOptions {
+            restart_interval: 3,
+            hash_index_util_ratio: (choice == 1).then_some(0.75),
+            ..Default::default()
+        });
+        for n in 0..8u8 {
+            let key = [b"key", &[b'0' + n][..], b"\x01\x07\0\0\0\0\0\0"].concat();
+            builder.add(&key, &[n, 9, 3, b'a', b'b', b'c', 1, 1, 0, 0, 0, 0, 0, 0], None);
+        }
+        out.push([&[choice][..], builder.finish()].concat());
+    }
+    match target {
+        "block" => return out,
+        "filter" => {
+            return vec![
+                [&[0x5a; 64][..], &[255, 0, 6, 0, 0]].concat(),
+                [&[0x5a; 96][..], &[254, 7, 2, 0, 0]].concat(),
+                [&[0x5a; 64][..], &[6, 1, 0, 0, 0]].concat(),
+                vec![0; 6],
+            ];
+        }
+        _ => {}
+    }
+    // Properties are found by the name of the first of them.
+    let tables = fixtures::all().iter().flat_map(|f| f.files.iter()).filter(|(name, _)| name.ends_with(".sst"));
+    tables.take(12).filter_map(|(_, bytes)| crate::mend::properties_block(bytes)).collect()
+}
+
+fn compressed() -> Vec<Vec<u8>> {
+    let text = b"key0001 value value value value key0002 value value value value".repeat(4);
+    let mut out = Vec::new();
+    for kind in CompressionType::ALL {
+        let Ok(mut compressor) = Compressor::new(kind, 3) else { continue };
+        let mut packed = Vec::new();
+        if compressor.compress(&text, &mut packed) {
+            packed.truncate(packed.len().max(BLOCK_TRAILER_LEN));
+            out.push([&[kind as u8, 0][..], &packed].concat());
+        }
+    }
+    out
+}
