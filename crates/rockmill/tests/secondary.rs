@@ -176,6 +176,7 @@ fn an_iterator_stays_at_its_moment_and_bad_use_is_refused() {
     primary.compact_range::<&[u8], &[u8]>(None, None).unwrap();
     secondary.try_catch_up_with_primary().unwrap();
     assert_eq!(iter.count(), 1);
+    assert!(std::fs::metadata(own.join("LOG")).unwrap().len() > 0, "its info log is its own");
     assert_eq!(contents(&secondary, "default").len(), 2);
 
     let refused = secondary.put("c", "3").unwrap_err();

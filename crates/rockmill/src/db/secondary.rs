@@ -133,7 +133,10 @@ impl Db {
             return Err(Error::not_supported(format!("{} is not open as a secondary instance", db.path.display())));
         };
         let mut secondary = secondary.lock();
-        retry(&mut || secondary.catch_up(db)).map_err(|e| e.context("cannot catch up with the primary"))
+        let done = retry(&mut || secondary.catch_up(db)).map_err(|e| e.context("cannot catch up with the primary"));
+        // No thread of a secondary does it.
+        db.log.write_out();
+        done
     }
 }
 

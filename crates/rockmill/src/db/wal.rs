@@ -23,7 +23,7 @@ pub(crate) struct WalWriter {
     /// Encoded bytes of the record being written; kept for its memory.
     buffer: Vec<u8>,
     /// A group's batches in one; kept for its memory.
-    merged: BatchRep,
+    merged: Option<BatchRep>,
     /// Bytes of the file that are not yet durable.
     unsynced: bool,
     /// Records gather in the file's buffer until `flush` (the option `manual_wal_flush`).
@@ -114,7 +114,7 @@ impl WalWriter {
             buffer,
             unsynced: false,
             gathers: kind.gathers,
-            merged: BatchRep::default(),
+            merged: None,
             failed: false,
             good: 0,
             end: None,
@@ -151,13 +151,13 @@ impl WalWriter {
 
     /// The same for what `fill` puts into an empty batch, numbered from `first`.
     pub fn add_group(&mut self, first: SequenceNumber, fill: impl FnOnce(&mut BatchRep)) -> Result<u64> {
-        let mut merged = std::mem::take(&mut self.merged);
+        let mut merged = self.merged.take().unwrap_or_default();
         merged.clear();
         fill(&mut merged);
         merged.set_sequence(first);
         let done = self.add_batch(&merged);
         if merged.len_bytes() <= BUFFER_KEEP_BYTES {
-            self.merged = merged;
+            self.merged = Some(merged);
         }
         done
     }
