@@ -35,7 +35,7 @@ use super::switch::new_memtable;
 use super::write::parts;
 use super::{Db, DbInner};
 use crate::error::{Error, ErrorKind, Result};
-use crate::info_log::InfoLog;
+use crate::info_log::{InfoLog, log_info, log_warn};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, Options};
 use crate::version::{
@@ -122,6 +122,8 @@ impl Db {
         retry(&mut || secondary.catch_up(&db))?;
         db.publish_cfs(&db.state.lock());
         let _ = db.secondary.set(Mutex::new(secondary));
+        db.log_opened();
+        db.log.write_out();
         Ok(Self { inner: db, threads: Mutex::default() })
     }
 
@@ -134,6 +136,16 @@ impl Db {
         };
         let mut secondary = secondary.lock();
         let done = retry(&mut || secondary.catch_up(db)).map_err(|e| e.context("cannot catch up with the primary"));
+        match &done {
+            Ok(()) => log_info!(
+                db.log,
+                "caught up with MANIFEST-{:06} at offset {}, sequence number {}",
+                secondary.manifest.0,
+                secondary.manifest.1,
+                db.last_sequence()
+            ),
+            Err(e) => log_warn!(db.log, "{e}"),
+        }
         // No thread of a secondary does it.
         db.log.write_out();
         done
