@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rockmill::{Db, Error, IteratorMode, Options, OptionsLoader, ReadOptions};
+use rockmill::{Db, Error, IteratorMode, Options, OptionsLoader, Range, ReadOptions, properties};
 use rockmill_io::{FileSystem, MemFileSystem};
 
 use crate::fixtures::{self, DIR, Fixture};
@@ -17,6 +17,8 @@ pub struct Case {
     pub what: String,
     /// The files after the damage.
     pub files: BTreeMap<String, Vec<u8>>,
+    /// Whether a secondary instance follows it too.
+    secondary: bool,
     /// Whether what is read must be something that was written: the checksums were not mended.
     pub checked: bool,
     fixture: &'static Fixture,
@@ -51,7 +53,8 @@ impl Case {
             }
             what += &format!(" {name} {}", if mended { "damaged and mended" } else { "damaged" });
         }
-        Self { what, files, checked: !mended, fixture }
+        let secondary = dice.once_in(4);
+        Self { what, files, secondary, checked: !mended, fixture }
     }
 
     /// Runs everything over the damaged database. Panics where a promise is broken.
@@ -70,6 +73,15 @@ impl Case {
         match Db::open_cf_for_read_only(&options, DIR, &names, false) {
             Ok(db) => self.read(&db),
             Err(e) => self.judge(&e),
+        }
+        if self.secondary {
+            match Db::open_cf_as_secondary(&options, DIR, "/hostile/secondary", &names) {
+                Ok(db) => {
+                    let _ = db.try_catch_up_with_primary().map_err(|e| self.judge(&e));
+                    self.read(&db);
+                }
+                Err(e) => self.judge(&e),
+            }
         }
         match Db::open_cf(&options, DIR, &names) {
             Ok(db) => self.write(&db, &names),
@@ -104,6 +116,7 @@ impl Case {
 
     fn write(&self, db: &Db, names: &[String]) {
         self.read(db);
+        self.ask(db);
         for name in names {
             let Some(cf) = db.cf_handle(name) else { continue };
             let put = db.put_cf(&cf, b"new", b"new");
@@ -116,6 +129,26 @@ impl Case {
         }
         let _ = db.wait_for_background_work().map_err(|e| self.judge(&e));
         self.read(db);
+    }
+
+    /// What tells of a database: its properties, files, sizes and updates.
+    fn ask(&self, db: &Db) {
+        for name in db.cf_names() {
+            let cf = db.cf_handle(&name).expect("a name of its own");
+            for property in properties::ALL {
+                let _ = db.property_value_cf(&cf, property).map_err(|e| self.judge(&e));
+            }
+            let _ = db.get_column_family_metadata_cf(&cf);
+            let _ = db.get_approximate_sizes_cf(&cf, &[Range::new(b"", b"key0100"), Range::new(b"key0100", b"z")]);
+        }
+        let _ = db.live_files().map_err(|e| self.judge(&e));
+        match db.get_updates_since(0) {
+            Ok(updates) => {
+                // Where updates begin late, or are missing, it is told by number.
+                let _ = updates.map_while(Result::ok).map(|(_, batch)| batch.len()).sum::<usize>();
+            }
+            Err(e) => self.judge(&e),
+        }
     }
 
     fn repair(&self, options: &Options, fs: &Arc<MemFileSystem>) {

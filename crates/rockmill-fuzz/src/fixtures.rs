@@ -9,7 +9,7 @@ use fastrand::Rng;
 use rockmill::merge_operator::StringAppendOperator;
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, ChecksumType, ColumnFamilyDescriptor, CompressionType, DataBlockIndexType,
-    Db, Options, SliceTransform, WriteBatch,
+    Db, Options, SliceTransform, SstFileWriter, WriteBatch,
 };
 use rockmill_io::{FileSystem, MemFileSystem};
 
@@ -75,6 +75,37 @@ struct Shape {
     dictionary: bool,
 }
 
+impl Shape {
+    fn options(&self, fs: &Arc<MemFileSystem>) -> Options {
+        let mut options = options(fs);
+        options.create_if_missing(true);
+        options.create_missing_column_families(true);
+        options.set_compression_type(self.compression);
+        options.set_disable_auto_compactions(true);
+        options.set_target_file_size_base(8 << 10);
+        if self.dictionary {
+            options.set_compression_options(-14, 32767, 0, 1 << 10);
+        }
+        let mut table = BlockBasedOptions::default();
+        table.set_block_size(400);
+        table.set_metadata_block_size(128);
+        table.set_format_version(self.version);
+        table.set_checksum_type(self.checksum);
+        if self.bloom {
+            table.set_bloom_filter(10.0, false);
+        }
+        if self.partitioned {
+            table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+            table.set_partition_filters(true);
+        }
+        if self.hash_index {
+            table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+        }
+        options.set_block_based_table_factory(&table);
+        options
+    }
+}
+
 const SHAPES: [Shape; 5] = [
     Shape {
         name: "v5, zstd with dictionary, partitioned index and filter",
@@ -132,35 +163,36 @@ fn key(n: u32) -> Vec<u8> {
     format!("key{n:04}").into_bytes()
 }
 
+/// Writes a table for ingestion: these entries, and a few deletions behind them.
+fn external(options: &Options, path: &str, entries: &[(Vec<u8>, Vec<u8>)]) {
+    let mut writer = SstFileWriter::create(options);
+    writer.open(path).expect("a file in memory");
+    for (key, value) in entries {
+        writer.put(key, value).expect("keys in order");
+    }
+    writer.delete(b"key9000").expect("keys in order");
+    writer.delete_range(b"key0190", b"key0195").expect("a range");
+    writer.finish().expect("a file in memory");
+}
+
+/// Tables for ingestion, one of each shape.
+pub fn externals() -> Vec<Vec<u8>> {
+    let path = "/hostile/external.sst";
+    let one = |shape: &Shape| {
+        let fs = Arc::new(MemFileSystem::new());
+        fs.create_dir(Path::new("/hostile"), true).expect("a directory in memory");
+        let entries: Vec<_> = (0..40).map(|n| (key(n * 3), format!("{n}#external").into_bytes())).collect();
+        external(&shape.options(&fs), path, &entries);
+        fs.read_to_vec(Path::new(path)).expect("the file")
+    };
+    SHAPES.iter().map(one).collect()
+}
+
 /// Writes a small database of this shape: two column families, overwrites, deletions of all kinds, merges, tables in
 /// two levels, WALs with data.
 fn make(shape: &Shape) -> Fixture {
     let fs = Arc::new(MemFileSystem::new());
-    let mut options = options(&fs);
-    options.create_if_missing(true);
-    options.create_missing_column_families(true);
-    options.set_compression_type(shape.compression);
-    options.set_disable_auto_compactions(true);
-    options.set_target_file_size_base(8 << 10);
-    if shape.dictionary {
-        options.set_compression_options(-14, 32767, 0, 1 << 10);
-    }
-    let mut table = BlockBasedOptions::default();
-    table.set_block_size(400);
-    table.set_metadata_block_size(128);
-    table.set_format_version(shape.version);
-    table.set_checksum_type(shape.checksum);
-    if shape.bloom {
-        table.set_bloom_filter(10.0, false);
-    }
-    if shape.partitioned {
-        table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
-        table.set_partition_filters(true);
-    }
-    if shape.hash_index {
-        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
-    }
-    options.set_block_based_table_factory(&table);
+    let options = shape.options(&fs);
     let names = ["default", "other"];
     let families = names.map(|name| ColumnFamilyDescriptor::new(name, options.clone()));
     let db = Db::open_cf_descriptors(&options, DIR, families).expect("a database in memory");
@@ -199,7 +231,14 @@ fn make(shape: &Shape) -> Fixture {
                 db.flush_all().expect("a flush");
                 db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
             }
-            1 | 2 => db.flush_all().expect("a flush"),
+            1 | 2 => {
+                db.flush_all().expect("a flush");
+                let path = format!("/hostile/external{round}.sst");
+                let entries = [5, 77, 300 + round].map(|n| (key(n), format!("{n}#external{round}").into_bytes()));
+                external(&options, &path, &entries);
+                db.ingest_external_file(vec![&path]).expect("an ingestion");
+                written.extend(entries.map(|(key, value)| ("default".to_owned(), key, value)));
+            }
             _ => {}
         }
     }

@@ -31,7 +31,8 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
     let table = |name: &str| name.ends_with(".sst");
     let mut out = match target {
         "footer" => files(table).into_iter().map(|b| b[b.len().saturating_sub(FOOTER_LEN_MAX)..].to_vec()).collect(),
-        "table" | "ingest" => files(table),
+        "table" => files(table).into_iter().chain(fixtures::externals()).collect(),
+        "ingest" => fixtures::externals(),
         "wal" => files(|name| name.ends_with(".log")),
         "batch" | "write_batch" => files(|name| name.ends_with(".log")).iter().flat_map(|b| records(b)).collect(),
         "manifest" => files(|name| name.starts_with("MANIFEST-")),
