@@ -14,7 +14,9 @@ use std::sync::{Arc, OnceLock};
 use oracle::content::{Entries, entries, try_open_all, try_read};
 use oracle::ops::{Contents, Runner, Shape, Workload};
 use oracle::{copy_dir, skip, tables};
-use rockmill::{ColumnFamilyDescriptor, Db, Error, ErrorKind, Options};
+use rockmill::{
+    BlockBasedOptions, ChecksumType, ColumnFamilyDescriptor, CompressionType, Db, Error, ErrorKind, Options,
+};
 use rockmill_io::{FileSystem as _, MemFileSystem};
 
 /// The database that the tests damage, and what it holds by column family.
@@ -625,4 +627,71 @@ fn keys_and_values_over_the_limit_are_refused() {
     assert_eq!(db.get(b"large").expect("get").as_ref(), Some(&large));
     assert_eq!(db.get(b"").expect("get").as_deref(), Some(&b""[..]));
     assert_eq!(db.get(b"before").expect("get").as_deref(), Some(&b"1"[..]));
+}
+
+/// A table whose keys are out of order, though its checksums are right: a scan must end.
+#[test]
+fn a_scan_of_a_table_out_of_order_ends_with_an_error() {
+    let fs = Arc::new(MemFileSystem::new());
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_file_system(Arc::clone(&fs) as _);
+    options.set_compression_type(CompressionType::None);
+    let mut table = BlockBasedOptions::default();
+    table.set_checksum_type(ChecksumType::None);
+    table.set_block_restart_interval(1);
+    options.set_block_based_table_factory(&table);
+    let dir = Path::new("/db");
+    let key = |n: usize| format!("key{n:03}").into_bytes();
+    {
+        let db = Db::open(&options, dir).expect("open");
+        (0..60).for_each(|n| db.put(key(n), vec![b'v'; 100]).expect("put"));
+        db.flush().expect("flush");
+    }
+    let name = fs.list_dir(dir).expect("the folder").into_iter().find(|n| n.ends_with(".sst")).expect("a table");
+    let path = dir.join(name);
+    let mut bytes = fs.read_to_vec(&path).expect("the table");
+    let places = |bytes: &[u8], n| -> Vec<usize> {
+        let found = bytes.windows(6).enumerate().filter(|(_, w)| *w == key(n));
+        found.map(|(at, _)| at).collect()
+    };
+    // The last key of the first of two blocks is in the index too, and so it is where that key is sought.
+    let last = (0..60).find(|&n| places(&bytes, n).len() == 2).expect("an index entry");
+    let mut rename = |n: usize, to: usize| {
+        let at = places(&bytes, n)[0];
+        bytes[at..at + 6].copy_from_slice(&key(to));
+    };
+    // It is no longer there but in front, and what follows the block is less.
+    rename(last, 0);
+    (last + 1..last + 13).for_each(|n| rename(n, 0));
+    rename(5, last);
+    fs.write_all(&path, &bytes).expect("the table");
+
+    let db = Db::open(&options, dir).expect("open");
+    let entries: Vec<_> = db.iterator(rockmill::IteratorMode::Start).take(1000).collect();
+    let e = entries.last().expect("an end").as_ref().expect_err("nobody noticed");
+    assert_eq!(e.kind(), ErrorKind::Corruption);
+    assert!(e.to_string().contains(".sst") && e.to_string().contains("out of order"), "{e}");
+}
+
+/// What looks like going round and is not: a key with many versions newer than the snapshot, and many older ones under
+/// a deletion.
+#[test]
+fn many_versions_on_both_sides_of_a_snapshot_are_passed() {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_file_system(Arc::new(MemFileSystem::new()));
+    let db = Db::open(&options, "/db").expect("open");
+    for key in ["a", "b"] {
+        (0..40).for_each(|n| db.put(key, format!("old {n}")).expect("put"));
+        db.delete(key).expect("delete");
+    }
+    db.put("c", "seen").expect("put");
+    let snapshot = db.snapshot();
+    for key in ["a", "b"] {
+        (0..40).for_each(|n| db.put(key, format!("new {n}")).expect("put"));
+    }
+    let keys: Vec<_> =
+        db.snapshot_iterator(&snapshot, rockmill::IteratorMode::Start).map(|e| e.expect("sound").0).collect();
+    assert_eq!(keys, [b"c".to_vec().into_boxed_slice()]);
 }

@@ -425,6 +425,8 @@ impl DbRawIterator<'_> {
         self.valid = false;
         self.saved = false;
         let mut skipped = 0;
+        // The key of the last seek from here.
+        let mut sought = None;
         while self.iter.valid() {
             let parsed = match ParsedInternalKey::parse(self.iter.key()) {
                 Ok(p) => p,
@@ -443,6 +445,9 @@ impl DbRawIterator<'_> {
                 if skipped > SKIPS_MAX {
                     skipped = 0;
                     self.counts.reseek();
+                    if let Err(e) = self.check_forward(&mut sought, &self.saved_key, true) {
+                        return self.fail(e);
+                    }
                     let key = std::mem::take(&mut self.saved_key);
                     self.seek_internal(&key, 0);
                     self.saved_key = key;
@@ -462,6 +467,9 @@ impl DbRawIterator<'_> {
                     skipped = 0;
                     self.counts.reseek();
                     let key = user_key.to_vec();
+                    if let Err(e) = self.check_forward(&mut sought, &key, false) {
+                        return self.fail(e);
+                    }
                     self.seek_internal(&key, self.seq);
                 } else {
                     self.iter.next();
@@ -493,6 +501,19 @@ impl DbRawIterator<'_> {
                 other => return self.fail(in_file(&*self.iter, unexpected(other))),
             }
         }
+    }
+
+    /// Seeks over entries go forward, or a table whose keys are out of order would be gone round for ever: to a later
+    /// key than the last of them, or from a key's newest visible version to behind its oldest (`past`).
+    #[cold]
+    fn check_forward(&self, last: &mut Option<(Vec<u8>, bool)>, key: &[u8], past: bool) -> Result<()> {
+        if let Some((last_key, last_past)) = last
+            && self.cmp.compare_user(key, last_key).then(past.cmp(last_past)).is_le()
+        {
+            return Err(in_file(&*self.iter, Error::corruption("keys are out of order")));
+        }
+        *last = Some((key.to_vec(), past));
+        Ok(())
     }
 
     /// `iter` stands on the newest operand of a key: merges it with the older ones and what they apply to.
