@@ -1,0 +1,33 @@
+//! Compression level by level: none where data is young and moves often, strong where most of it rests.
+
+use rockmill::{BottommostLevelCompaction, CompactOptions, CompressionType, Db, Error, Options};
+
+fn main() -> Result<(), Error> {
+    let dir = std::env::temp_dir().join(format!("rockmill-example-compression-{}", std::process::id()));
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_compression_per_level(&[CompressionType::None, CompressionType::Lz4, CompressionType::Zstd]);
+    options.set_bottommost_compression_type(CompressionType::Zstd);
+    // The deepest level: ZSTD's level 6, with dictionaries of 16 KiB.
+    options.set_bottommost_compression_options(-14, 6, 0, 16 << 10, true);
+    // Tables read and written past the page cache, where the file system can.
+    options.set_use_direct_reads(true);
+    options.set_use_direct_io_for_flush_and_compaction(true);
+    let db = Db::open(&options, &dir)?;
+    for n in 0..5_000 {
+        db.put(format!("user{n:05}"), format!("{{\"id\": {n}, \"plan\": \"free\", \"country\": \"none\"}}"))?;
+    }
+    db.flush()?;
+    let size = |db: &Db| -> Result<usize, Error> { Ok(db.live_files()?.iter().map(|f| f.size).sum()) };
+    let young = size(&db)?;
+    // A table that is alone in the tree moves down as it is, unless the deepest level is to be written anew.
+    let mut all = CompactOptions::default();
+    all.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+    db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &all)?;
+    let rested = size(&db)?;
+    println!("{young} bytes in L0, {rested} in the deepest level");
+    assert!(rested * 2 < young);
+
+    drop(db);
+    std::fs::remove_dir_all(&dir).map_err(|e| Error::io(dir.display(), &e))
+}

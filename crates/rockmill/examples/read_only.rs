@@ -1,0 +1,22 @@
+//! A read-only instance: sees a database as it was when it was opened, takes no lock, and changes nothing.
+
+use rockmill::{Db, Error, ErrorKind, Options};
+
+fn main() -> Result<(), Error> {
+    let dir = std::env::temp_dir().join(format!("rockmill-example-read-only-{}", std::process::id()));
+    let writer = Db::open_default(&dir)?;
+    writer.put("balance", "100")?;
+
+    // Beside the process that writes.
+    let reader = Db::open_for_read_only(&Options::default(), &dir, false)?;
+    writer.put("balance", "200")?;
+    assert_eq!(reader.get("balance")?.as_deref(), Some(&b"100"[..]));
+    println!("the reader sees the balance of its opening");
+
+    let refused = reader.put("balance", "300").expect_err("it only reads");
+    assert_eq!(refused.kind(), ErrorKind::NotSupported);
+    println!("writing to it: {refused}");
+
+    drop((writer, reader));
+    std::fs::remove_dir_all(&dir).map_err(|e| Error::io(dir.display(), &e))
+}

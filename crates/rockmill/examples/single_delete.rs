@@ -1,0 +1,30 @@
+//! Single deletes: for keys that are put once. A single delete and its put go together in a compaction, at any level,
+//! where an ordinary deletion has to be carried down to the deepest one.
+
+use rockmill::{CompactOptions, Db, Error, Options};
+
+fn main() -> Result<(), Error> {
+    let dir = std::env::temp_dir().join(format!("rockmill-example-single-delete-{}", std::process::id()));
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    let db = Db::open(&options, &dir)?;
+    // A queue: each job has a key of its own, is put once and taken once.
+    for job in 0..100 {
+        db.put(format!("job{job:03}"), "to do: nothing")?;
+    }
+    db.flush()?;
+    for job in 0..99 {
+        db.single_delete(format!("job{job:03}"))?;
+    }
+    db.flush()?;
+    db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &CompactOptions::default())?;
+
+    assert_eq!(db.get("job000")?, None);
+    assert!(db.get("job099")?.is_some());
+    let entries: u64 = db.live_files()?.iter().map(|f| f.num_entries).sum();
+    println!("{entries} entry is left in the tables");
+    assert_eq!(entries, 1);
+
+    drop(db);
+    std::fs::remove_dir_all(&dir).map_err(|e| Error::io(dir.display(), &e))
+}
