@@ -1,0 +1,331 @@
+//! The one list of configurations that the crash, fault, metamorphic and stress tests run under.
+//!
+//! A configuration is one choice on each axis ([`AXES`]). It is written as `engine=pread,compression=lz4`: axes not
+//! named have their first choice. To let an engine, a strategy or a format join all tests, add a choice here.
+
+use std::fmt;
+
+use rockmill::compaction::MergeEngine;
+use rockmill::{
+    BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompressionType, DataBlockIndexType, Options,
+};
+
+/// The options that a configuration fills. The table's are apart because the database's take them whole, at the end.
+#[derive(Default)]
+pub struct Draft {
+    /// Of the database and its column families.
+    pub options: Options,
+    /// Of the tables.
+    pub table: BlockBasedOptions,
+}
+
+/// One possible value of an axis.
+pub struct Choice {
+    /// What it is called, without `,` and `=`.
+    pub name: &'static str,
+    /// What it sets.
+    pub apply: fn(&mut Draft),
+}
+
+/// Something about a store that can be one of several things.
+pub struct Axis {
+    /// What it is called, without `,` and `=`.
+    pub name: &'static str,
+    /// What it can be; the first one is what it is when nothing is said.
+    pub choices: &'static [Choice],
+}
+
+/// Short for a [`Choice`].
+const fn is(name: &'static str, apply: fn(&mut Draft)) -> Choice {
+    Choice { name, apply }
+}
+
+/// Every axis. Sizes are small, so that short histories already have flushes, compactions and several levels.
+pub const AXES: &[Axis] = &[
+    Axis { name: "engine", choices: &[is("pread", |d| d.options.set_merge_engine(MergeEngine::Pread))] },
+    Axis {
+        name: "strategy",
+        choices: &[
+            is("leveled", |_| {}),
+            is("dynamic-levels", |d| {
+                d.options.set_level_compaction_dynamic_level_bytes(true);
+            }),
+        ],
+    },
+    Axis {
+        name: "memtable",
+        choices: &[
+            is("16k", |d| d.options.set_write_buffer_size(16 << 10)),
+            is("64k", |d| d.options.set_write_buffer_size(64 << 10)),
+            is("1m", |d| d.options.set_write_buffer_size(1 << 20)),
+        ],
+    },
+    Axis {
+        name: "files",
+        choices: &[
+            is("small", |d| {
+                d.options.set_target_file_size_base(8 << 10);
+                d.options.set_max_bytes_for_level_base(32 << 10);
+                d.options.set_max_bytes_for_level_multiplier(4.0);
+            }),
+            is("large", |d| {
+                d.options.set_target_file_size_base(256 << 10);
+                d.options.set_max_bytes_for_level_base(1 << 20);
+            }),
+        ],
+    },
+    Axis {
+        name: "compression",
+        choices: &[
+            is("none", |d| d.options.set_compression_type(CompressionType::None)),
+            is("snappy", |d| d.options.set_compression_type(CompressionType::Snappy)),
+            is("lz4", |d| d.options.set_compression_type(CompressionType::Lz4)),
+            is("zstd", |d| d.options.set_compression_type(CompressionType::Zstd)),
+            is("zlib", |d| d.options.set_compression_type(CompressionType::Zlib)),
+        ],
+    },
+    Axis {
+        name: "block",
+        choices: &[
+            is("4k", |d| d.table.set_block_size(4096)),
+            is("256", |d| d.table.set_block_size(256)),
+            is("16k", |d| d.table.set_block_size(16384)),
+        ],
+    },
+    Axis {
+        name: "format",
+        choices: &[
+            is("6", |d| d.table.set_format_version(6)),
+            is("5", |d| d.table.set_format_version(5)),
+            is("7", |d| d.table.set_format_version(7)),
+        ],
+    },
+    Axis {
+        name: "checksum",
+        choices: &[
+            is("xxh3", |d| d.table.set_checksum_type(ChecksumType::Xxh3)),
+            is("crc32c", |d| d.table.set_checksum_type(ChecksumType::Crc32c)),
+            is("xxhash64", |d| d.table.set_checksum_type(ChecksumType::XxHash64)),
+        ],
+    },
+    Axis {
+        name: "index",
+        choices: &[
+            is("binary", |_| {}),
+            is("two-level", |d| {
+                d.table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+                d.table.set_partition_filters(true);
+                d.table.set_metadata_block_size(512);
+            }),
+            is("hash", |d| d.table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash)),
+        ],
+    },
+    Axis { name: "filter", choices: &[is("bloom", |d| d.table.set_bloom_filter(10.0, false)), is("none", |_| {})] },
+    Axis {
+        name: "cache",
+        choices: &[
+            is("shared", |_| {}),
+            is("tiny", |d| d.table.set_block_cache(&Cache::new_lru_cache(64 << 10))),
+            is("none", |d| d.table.disable_cache()),
+            is("index", |d| d.table.set_cache_index_and_filter_blocks(true)),
+        ],
+    },
+    Axis {
+        name: "direct",
+        choices: &[
+            is("no", |_| {}),
+            is("yes", |d| {
+                d.options.set_use_direct_reads(true);
+                d.options.set_use_direct_io_for_flush_and_compaction(true);
+            }),
+        ],
+    },
+    Axis {
+        name: "open-files",
+        choices: &[is("all", |d| d.options.set_max_open_files(-1)), is("12", |d| d.options.set_max_open_files(12))],
+    },
+    Axis {
+        name: "jobs",
+        choices: &[
+            is("2", |d| d.options.set_max_background_jobs(2)),
+            is("4", |d| {
+                d.options.set_max_background_jobs(4);
+                d.options.set_max_subcompactions(3);
+            }),
+        ],
+    },
+    Axis {
+        name: "wal",
+        choices: &[
+            is("new", |_| {}),
+            is("recycled", |d| d.options.set_recycle_log_file_num(2)),
+            is("kept", |d| {
+                d.options.set_avoid_flush_during_recovery(true);
+                d.options.set_wal_ttl_seconds(3600);
+            }),
+            is("manual", |d| d.options.set_manual_wal_flush(true)),
+        ],
+    },
+    Axis { name: "flush", choices: &[is("each", |_| {}), is("atomic", |d| d.options.set_atomic_flush(true))] },
+    Axis {
+        name: "manifest",
+        choices: &[is("large", |_| {}), is("rolls", |d| d.options.set_max_manifest_file_size(1500))],
+    },
+];
+
+/// One choice on each axis.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Configuration {
+    /// By axis, the choice's place in its list.
+    chosen: Vec<usize>,
+}
+
+impl Default for Configuration {
+    /// The first choice everywhere.
+    fn default() -> Self {
+        Self { chosen: vec![0; AXES.len()] }
+    }
+}
+
+impl Configuration {
+    /// Any configuration.
+    pub fn random(rng: &mut fastrand::Rng) -> Self {
+        Self { chosen: AXES.iter().map(|axis| rng.usize(..axis.choices.len())).collect() }
+    }
+
+    /// A few configurations in which every choice of every axis meets every choice of every other axis at least once.
+    pub fn pairs() -> Vec<Self> {
+        let mut missing: Vec<(usize, usize, usize, usize)> = Vec::new();
+        for (a, first) in AXES.iter().enumerate() {
+            for (b, second) in AXES.iter().enumerate().skip(a + 1) {
+                for i in 0..first.choices.len() {
+                    missing.extend((0..second.choices.len()).map(|j| (a, i, b, j)));
+                }
+            }
+        }
+        let mut all = Vec::new();
+        while let Some(&(a, i, b, j)) = missing.first() {
+            // Greedy: two choices that have not met, then on each other axis what meets most of those still missing.
+            let mut chosen: Vec<Option<usize>> = vec![None; AXES.len()];
+            (chosen[a], chosen[b]) = (Some(i), Some(j));
+            for c in 0..AXES.len() {
+                if chosen[c].is_some() {
+                    continue;
+                }
+                let gain = |k: usize| {
+                    let met = |x: usize, y: usize| chosen[x] == Some(y);
+                    let hits = |&&(p, q, r, s): &&(usize, usize, usize, usize)| {
+                        (p == c && q == k && met(r, s)) || (r == c && s == k && met(p, q))
+                    };
+                    missing.iter().filter(hits).count()
+                };
+                // The first of the best, so that the list is the same every time.
+                let best = (0..AXES[c].choices.len()).rev().max_by_key(|&k| gain(k));
+                chosen[c] = best.or(Some(0));
+            }
+            let chosen: Vec<usize> = chosen.into_iter().map(|k| k.unwrap_or(0)).collect();
+            missing.retain(|&(p, q, r, s)| chosen[p] != q || chosen[r] != s);
+            all.push(Self { chosen });
+        }
+        all
+    }
+
+    /// The configuration with another choice on one axis.
+    ///
+    /// # Errors
+    /// Names what there is when the axis or the choice is unknown.
+    pub fn with(mut self, axis: &str, choice: &str) -> Result<Self, String> {
+        let list = |names: Vec<&str>| names.join(", ");
+        let Some(a) = AXES.iter().position(|known| known.name == axis) else {
+            let known = list(AXES.iter().map(|a| a.name).collect());
+            return Err(format!("no axis of configurations is called {axis:?}: there are {known}"));
+        };
+        let Some(c) = AXES[a].choices.iter().position(|known| known.name == choice) else {
+            let known = list(AXES[a].choices.iter().map(|c| c.name).collect());
+            return Err(format!("{axis} cannot be {choice:?}: it can be {known}"));
+        };
+        self.chosen[a] = c;
+        Ok(self)
+    }
+
+    /// What is chosen on an axis; empty for an axis that does not exist.
+    pub fn get(&self, axis: &str) -> &'static str {
+        let found = AXES.iter().zip(&self.chosen).find(|(known, _)| known.name == axis);
+        found.map_or("", |(axis, &c)| axis.choices[c].name)
+    }
+
+    /// The options it stands for. File system, clock and what column families need are the caller's to add.
+    pub fn options(&self) -> Options {
+        let mut draft = Draft::default();
+        draft.options.create_if_missing(true);
+        draft.options.create_missing_column_families(true);
+        draft.options.set_level_zero_file_num_compaction_trigger(2);
+        for (axis, &c) in AXES.iter().zip(&self.chosen) {
+            (axis.choices[c].apply)(&mut draft);
+        }
+        let Draft { mut options, table } = draft;
+        options.set_block_based_table_factory(&table);
+        options
+    }
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = AXES.iter().zip(&self.chosen).filter(|(_, c)| **c != 0);
+        let all: Vec<String> = all.map(|(axis, &c)| format!("{}={}", axis.name, axis.choices[c].name)).collect();
+        f.write_str(if all.is_empty() { "default" } else { "" })?;
+        f.write_str(&all.join(","))
+    }
+}
+
+impl fmt::Debug for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Configuration({self})")
+    }
+}
+
+impl std::str::FromStr for Configuration {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut configuration = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty() && *part != "default") {
+            let (axis, choice) = part.split_once('=').ok_or_else(|| format!("{part:?} is not AXIS=CHOICE"))?;
+            configuration = configuration.with(axis, choice)?;
+        }
+        Ok(configuration)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_configuration_gives_it_back() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..100 {
+            let c = Configuration::random(&mut rng);
+            assert_eq!(c.to_string().parse(), Ok(c));
+        }
+        assert_eq!("default".parse(), Ok(Configuration::default()));
+        assert!("engine=steam".parse::<Configuration>().unwrap_err().contains("pread"));
+        assert!("motor=pread".parse::<Configuration>().unwrap_err().contains("engine"));
+    }
+
+    #[test]
+    fn every_two_choices_meet() {
+        let all = Configuration::pairs();
+        println!("{} configurations", all.len());
+        for (a, first) in AXES.iter().enumerate() {
+            for (b, second) in AXES.iter().enumerate().skip(a + 1) {
+                for i in 0..first.choices.len() {
+                    for j in 0..second.choices.len() {
+                        assert!(all.iter().any(|c| c.chosen[a] == i && c.chosen[b] == j));
+                    }
+                }
+            }
+        }
+        assert!(all.len() < 60, "{} configurations are more than a test has time for", all.len());
+    }
+}
