@@ -11,6 +11,7 @@ pub mod fs;
 pub mod mem;
 pub mod op;
 pub mod posix;
+pub mod sync;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counting::{CountingFileSystem, IoCounts};

@@ -21,6 +21,7 @@ pub mod range_del;
 pub mod rate_limiter;
 mod sst_file_writer;
 pub mod statistics;
+mod sync;
 pub mod table;
 pub mod version;
 pub mod write_buffer_manager;

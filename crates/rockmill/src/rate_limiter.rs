@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use rockmill_io::{Clock, SystemClock, WritableFile};
 
 use crate::error::{Error, Result};
 use crate::statistics::{MaybeStatistics, Statistics, Ticker};
+use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// How urgent a read or write of files is (RocksDB's `Env::IOPriority`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -580,7 +580,7 @@ mod tests {
     fn waits_end_when_told_and_threads_share_the_rate() {
         let l = RateLimiter::new(1_000, PERIOD, 10, RateLimiterMode::KWritesOnly, false);
         let stop = AtomicBool::new(false);
-        std::thread::scope(|s| {
+        crate::sync::thread::scope(|s| {
             for p in [IoPriority::Low, IoPriority::Low, IoPriority::High] {
                 let (l, stop) = (&l, &stop);
                 s.spawn(move || l.request_until(1_000_000, p, &|| stop.load(Ordering::Acquire)));
@@ -595,7 +595,7 @@ mod tests {
 
         let l = RateLimiter::new(2_000_000, 10_000, 10, RateLimiterMode::KWritesOnly, false);
         let before = std::time::Instant::now();
-        std::thread::scope(|s| {
+        crate::sync::thread::scope(|s| {
             for p in IoPriority::ALL {
                 let l = &l;
                 s.spawn(move || (0..50).for_each(|_| l.request(2_000, p)));

@@ -11,11 +11,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex};
 use crate::table::{BlockCache, Cache, Reservation};
 
 /// Steps in which memory is charged to a block cache.
@@ -304,7 +303,7 @@ mod tests {
         a.charge(200);
         a.immutable();
         assert!(m.should_stall());
-        std::thread::scope(|s| {
+        crate::sync::thread::scope(|s| {
             let waiting = s.spawn(|| {
                 while m.should_stall() {
                     m.wait(Duration::from_secs(60));

@@ -3,9 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use rockmill_format::checksum::crc32c_extend;
 use rockmill_io::{FileSystem, WriteOptions};
 
@@ -14,6 +12,8 @@ use crate::compaction::job::guarded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 use crate::statistics::{MaybeStatistics, Statistics, Ticker};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// A buffer is not smaller, however low the rate.
 const BUFFER_BYTES_MIN: u64 = 4096;
@@ -198,10 +198,10 @@ pub(super) fn in_parallel<T: Sync, R: Send>(
             }
         }
     };
-    std::thread::scope(|scope| {
+    crate::sync::thread::scope(|scope| {
         for i in 1..threads.min(jobs.len()) {
             // Without another thread this one does it all.
-            let _ = std::thread::Builder::new().name(format!("rockmill:backup{i}")).spawn_scoped(scope, work);
+            let _ = crate::sync::thread::Builder::new().name(format!("rockmill:backup{i}")).spawn_scoped(scope, work);
         }
         work();
     });

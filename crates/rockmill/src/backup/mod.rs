@@ -29,14 +29,14 @@ mod restore;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
 use rockmill_io::{FileLock, FileSystem};
 
 use crate::db::Db;
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use copy::Transfer;
 use meta::{BackupMeta, META, PRIVATE, SHARED, SHARED_CHECKSUM};
 use options::{Callback, Rate};

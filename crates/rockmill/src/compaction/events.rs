@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rockmill_format::properties::TableProperties;
 
 use super::JobContext;
 use crate::error::{Error, Result};
 use crate::event_listener::{TableFileCreationInfo, TableFileCreationReason};
 use crate::info_log::{Event, InfoLog};
+use crate::sync::Mutex;
 use crate::table::TableSummary;
 
 /// Where a job's events go.

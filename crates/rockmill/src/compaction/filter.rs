@@ -12,11 +12,10 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::Compaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{CfOptions, Options};
+use crate::sync::Mutex;
 
 /// What becomes of an entry (RocksDB's `CompactionFilter::Decision`).
 #[derive(Debug, Clone, PartialEq, Eq)]

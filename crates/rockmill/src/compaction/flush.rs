@@ -4,7 +4,6 @@
 //! are written once.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use rockmill_format::edit::FileEntry;
 
@@ -18,6 +17,7 @@ use super::{JobContext, JobStats};
 use crate::error::Result;
 use crate::memtable::MemTable;
 use crate::rate_limiter::IoPriority;
+use crate::sync::atomic::AtomicBool;
 
 /// Writes `memtables` (oldest first) as one L0 table, synced together with its directory; `None` when nothing
 /// survives. The epoch number is the caller's to set. A closing store does not stop a flush: the data may be nowhere

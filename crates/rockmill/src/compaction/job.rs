@@ -11,9 +11,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use rockmill_format::edit::FileEntry;
 
 use super::merge::{Merger, Run, TableRun};
@@ -24,6 +22,8 @@ use super::tombstones::Tombstones;
 use super::{Compaction, JobContext, JobOutput};
 use crate::error::{Error, ErrorKind, Result};
 use crate::statistics::{Histogram, MaybeStatistics};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What one part made.
 #[derive(Default)]
@@ -96,13 +96,14 @@ fn run_parts(plan: &JobPlan, tombstones: &Tombstones, ctx: &JobContext, created:
         }
     };
     let outputs: Vec<Option<PartOutput>> = match plan.parts.as_slice() {
-        [first, rest @ ..] => std::thread::scope(|scope| {
+        [first, rest @ ..] => crate::sync::thread::scope(|scope| {
             let run_one = &run_one;
             let spawned: Vec<_> = rest
                 .iter()
                 .map(|part| {
                     let name = "rockmill:subcomp".to_owned();
-                    let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, move || run_one(part));
+                    let thread =
+                        crate::sync::thread::Builder::new().name(name).spawn_scoped(scope, move || run_one(part));
                     thread.map_err(|_| part)
                 })
                 .collect();

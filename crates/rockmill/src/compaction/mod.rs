@@ -21,7 +21,6 @@ pub(crate) use unique_id::internal_unique_id;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use rockmill_format::compression::CompressionType;
 use rockmill_format::key::SequenceNumber;
@@ -31,6 +30,7 @@ use rockmill_io::{Clock, FileSystem};
 use crate::error::Result;
 use crate::options::{CfOptions, DbOptions};
 use crate::rate_limiter::{IoPriority, Limit};
+use crate::sync::atomic::AtomicBool;
 use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
 pub use events::JobEvents;

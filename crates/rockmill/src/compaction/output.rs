@@ -13,7 +13,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;
@@ -32,6 +31,7 @@ use crate::options::{BlockBasedIndexType, CfOptions, DataBlockIndexType};
 use crate::range_del::CompactionRangeDel;
 use crate::rate_limiter::LimitedFile;
 use crate::statistics::{Histogram, MeasuredFile};
+use crate::sync::Mutex;
 use crate::table::{TableBuilder, TableBuilderOptions, TableSummary};
 use crate::version::FileMeta;
 

@@ -20,8 +20,6 @@
 //! sees it: removed, it is a tombstone with its sequence number from then on. Operands are asked about while they are
 //! gathered.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use rockmill_format::key::{ParsedInternalKey, SequenceNumber, TAG_LEN, ValueType, pack_tag};
 
 use operands::Operands;
@@ -32,6 +30,7 @@ use super::plan::{Rules, is_supported};
 use super::tombstones::Tombstones;
 use crate::error::{Error, ErrorKind, Result};
 use crate::range_del::CompactionRangeDel;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 mod operands;
 

@@ -5,8 +5,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rockmill_format::edit::{FileEntry, VersionEdit};
@@ -27,6 +25,8 @@ use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions};
 use crate::statistics::CountedOperator;
+use crate::sync::atomic::Ordering;
+use crate::sync::thread::JoinHandle;
 
 /// How long compaction threads wait between looks at tables that are due: at least, so that they do not spin, and at
 /// most.
@@ -88,7 +88,7 @@ pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
             Worker::Timer => ("rockmill:timer".to_owned(), |db, _| timer::run(db)),
             Worker::Recovery => ("rockmill:recover".to_owned(), |db, _| recovery_thread(db)),
         };
-        match std::thread::Builder::new().name(name).spawn(move || run(&for_thread, worker)) {
+        match crate::sync::thread::Builder::new().name(name).spawn(move || run(&for_thread, worker)) {
             Ok(thread) => threads.push(thread),
             Err(e) => {
                 db.state.lock().threads.remove(&worker);

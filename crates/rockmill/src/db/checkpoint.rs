@@ -10,7 +10,6 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename;
@@ -20,6 +19,7 @@ use super::options_file::latest_options_file;
 use super::{Db, DbInner};
 use crate::error::{Error, Result};
 use crate::event_listener::BackgroundErrorReason;
+use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, ManifestWriter, Version};
 
 /// Bytes copied at a time.

@@ -1,16 +1,16 @@
 //! Column families: the handle users hold, and the state behind it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use rockmill_format::InternalKeyComparator;
 
 use super::super_version::SuperVersion;
 use super::ttl::ColumnFamilyTtl;
 use crate::merge_operator::MergeOperator;
 use crate::options::{CfOptions, Options};
+use crate::sync::ArcSwap;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::Version;
 
 /// Name of the column family that every database has.

@@ -1,7 +1,6 @@
 //! Whole tables deleted by key range, without a compaction (RocksDB's `DeleteFilesInRanges`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::key::InternalKey;
@@ -9,6 +8,7 @@ use rockmill_format::key::InternalKey;
 use super::{AsColumnFamilyRef, Db};
 use crate::compaction::strategy::files_within;
 use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering;
 use crate::version::FileMeta;
 
 /// A range of user keys; `None` is unbounded.

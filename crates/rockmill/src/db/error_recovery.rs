@@ -13,7 +13,6 @@
 //!    have everything that was acknowledged.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::switch::with_data;
@@ -22,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, BackgroundErrorRecoveryInfo, FlushReason};
 use crate::info_log::{log_error, log_info};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Shortest time between two tries: a failing disk is not to keep a processor busy.
 const INTERVAL_MICROS_MIN: u64 = 1000;

@@ -5,9 +5,7 @@
 //! thread between jobs, the timer thread at the latest.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
 
@@ -24,6 +22,8 @@ use crate::event_listener::{
 use crate::info_log::{Event, LogLevel, log_error, log_info, log_warn};
 use crate::memtable::MemTable;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::Version;
 
 type Call = Box<dyn Fn(&dyn EventListener) + Send>;

@@ -1,7 +1,6 @@
 //! Creating and dropping column families of an open database.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
@@ -12,6 +11,7 @@ use super::{CfMap, ColumnFamily, DEFAULT_COLUMN_FAMILY_NAME, Db, DbInner, State}
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::Options;
+use crate::sync::atomic::Ordering;
 use crate::version::{Version, VersionBuilder};
 
 impl Db {

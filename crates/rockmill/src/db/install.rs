@@ -1,7 +1,6 @@
 //! Installing versions: the MANIFEST first, then memory.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rockmill_format::SequenceNumber;
 use rockmill_format::edit::{FileEntry, VersionEdit};
@@ -16,6 +15,7 @@ use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, Result};
 use crate::event_listener::WriteStallCondition;
 use crate::statistics::{Histogram, MaybeStatistics};
+use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, ManifestWriter, Version, VersionBuilder};
 
 /// A change of one column family, to be committed.

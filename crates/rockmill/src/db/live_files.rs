@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rockmill_format::properties::TableProperties;
 
 use super::column_family::CfData;
 use super::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::Result;
+use crate::sync::atomic::Ordering;
 use crate::table::TableReader;
 use crate::version::{FileMeta, TableNumbers, Version};
 

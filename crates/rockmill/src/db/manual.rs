@@ -1,7 +1,6 @@
 //! What users start by hand: flushes and compactions of ranges.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::background::begin_compaction;
@@ -11,6 +10,7 @@ use crate::compaction::strategy::manual::{self, ManualPick, ManualStep, ManualWa
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::options::{CompactOptions, FlushOptions};
+use crate::sync::atomic::Ordering;
 
 /// How long a wait lasts before the condition is looked at again by itself.
 const WAIT: Duration = Duration::from_millis(200);

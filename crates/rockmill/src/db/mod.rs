@@ -71,12 +71,8 @@ mod write;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread::JoinHandle;
 
-use arc_swap::ArcSwap;
-use parking_lot::{Condvar, Mutex, RwLock};
 use rockmill_format::SequenceNumber;
 use rockmill_io::FileLock;
 
@@ -88,6 +84,10 @@ use crate::event_listener::{EventListener, FlushReason, WriteStallCondition};
 use crate::info_log::{InfoLog, log_info};
 use crate::memtable::MemTable;
 use crate::options::DbOptions;
+use crate::sync::ArcSwap;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Condvar, Mutex, RwLock};
 use crate::table::BlockCache;
 use crate::version::{ManifestWriter, PurgeQueue, Version};
 use crate::write_buffer_manager::WriteBufferManager;
@@ -284,7 +284,7 @@ pub(crate) struct CfState {
 impl DbInner {
     /// The options as they are now.
     #[inline]
-    pub fn live(&self) -> arc_swap::Guard<Arc<DbOptions>> {
+    pub fn live(&self) -> crate::sync::Guard<Arc<DbOptions>> {
         self.live.load()
     }
 

@@ -9,11 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwap;
-use parking_lot::{Condvar, Mutex, RwLock};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::{
     BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
@@ -39,6 +36,9 @@ use crate::event_listener::FlushReason;
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::statistics::{CountedOperator, Statistics};
+use crate::sync::ArcSwap;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, RwLock};
 use crate::table::BlockCache;
 use crate::version::{
     ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, recover_manifest,

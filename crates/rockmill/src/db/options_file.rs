@@ -2,9 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::FileSystem;
 
@@ -14,6 +12,8 @@ use crate::error::{Error, Result};
 use crate::merge_operator;
 use crate::options::load::read_file;
 use crate::options::{CfOptions, file, parse};
+use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
 use crate::version::FileMeta;
 
 /// OPTIONS files in a directory, the newest (highest number) last.

@@ -3,13 +3,13 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::column_family::CfData;
 use super::live_files::estimate_live_data_size;
 use super::{AsColumnFamilyRef, CfState, Db, DbInner};
 use crate::error::Result;
 use crate::properties as names;
+use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, Version};
 
 /// A level of a column family's tree.

@@ -1,7 +1,6 @@
 //! WAL recovery: what was acknowledged and is in no table comes back into memtables.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rockmill_format::batch::BatchRep;
 use rockmill_format::filename::{self, FileType};
@@ -16,6 +15,7 @@ use super::{CfState, DbInner};
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::flush;
 use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering;
 use crate::version::{LogSource, VersionBuilder};
 
 /// Numbers of the WALs in the directory, ascending.

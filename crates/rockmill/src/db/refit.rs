@@ -4,7 +4,6 @@
 //! No compaction may run meanwhile: what it chose its inputs by, and which level is the base, would change under it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::background::begin_compaction;
@@ -14,6 +13,7 @@ use crate::compaction::strategy::score::level_scores;
 use crate::compaction::{Compaction, CompactionReason};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::CfOptions;
+use crate::sync::atomic::Ordering;
 use crate::version::Version;
 
 /// How long a wait lasts before the condition is looked at again by itself.

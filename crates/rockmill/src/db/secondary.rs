@@ -18,9 +18,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::batch::BatchRep;
 use rockmill_format::edit::VersionEdit;
@@ -38,6 +36,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::info_log::{InfoLog, log_info, log_warn};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, Options};
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
 use crate::version::{
     LogSource, PurgeQueue, RecoveredState, Version, VersionBuilder, current_manifest, for_each_edit_from,
     recover_manifest,

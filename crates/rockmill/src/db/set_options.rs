@@ -6,7 +6,6 @@
 //! 4. A new OPTIONS file says so.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::background;
 use super::check_options::{check_cf_options, check_db_options};
@@ -15,6 +14,8 @@ use crate::error::{Error, Result};
 use crate::options::known::Notes;
 use crate::options::text::{Allow, Escapes, refuse, set_cf, set_db};
 use crate::options::{CfOptions, DbOptions, Options};
+use crate::sync::atomic::Ordering;
+use crate::sync::has_ended;
 
 /// Rockmill's option of how compactions read and merge.
 const ENGINE: &str = "merge_engine";
@@ -97,7 +98,7 @@ impl Db {
         db.progress.notify_all();
         if !db.shutdown.load(Ordering::Acquire) {
             let mut threads = self.threads.lock();
-            threads.retain(|t| !t.is_finished());
+            threads.retain(|t| !has_ended(t));
             threads.extend(background::start(&self.inner)?);
         }
         if now.wal_bytes_per_sync != before.wal_bytes_per_sync {

@@ -1,12 +1,12 @@
 //! Snapshots: sequence numbers that reads may go back to and compactions must keep.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use rockmill_format::SequenceNumber;
 
 use super::{Db, DbInner};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
 
 /// The live snapshots, counted by sequence number.
 #[derive(Debug, Default)]

@@ -9,11 +9,12 @@
 //! 4. Writers stop (waiting on a condition, woken by the job that ends it) only when memory would run out (every
 //!    memtable is full) or a stop trigger is reached.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rockmill_io::Clock;
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Why writers are delayed or stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

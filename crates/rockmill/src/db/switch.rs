@@ -2,7 +2,6 @@
 //! here, so nobody writes meanwhile.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rockmill_format::InternalKeyComparator;
@@ -18,6 +17,7 @@ use crate::memtable::{MemTable, MemTableFilter};
 use crate::options::{CfOptions, WriteOptions};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, Ticker};
+use crate::sync::atomic::Ordering;
 use crate::write_buffer_manager::WriteBufferManager;
 
 /// How long a stopped writer waits before it looks again by itself.

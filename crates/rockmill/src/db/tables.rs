@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use rockmill_format::{InternalKeyComparator, SliceTransform, filename};
@@ -16,6 +15,7 @@ use crate::compaction::TableSource;
 use crate::error::{Error, Result};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::atomic::Ordering;
 use crate::table::{AutoReadahead, BlockCache, MetaCaching, TableOpenOptions, TableReader};
 use crate::version::{FileMeta, TableNumbers};
 

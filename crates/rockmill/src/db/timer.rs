@@ -2,11 +2,11 @@
 //! listeners that nobody else made.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::DbInner;
 use crate::info_log::{LogLevel, log_warn};
+use crate::sync::atomic::Ordering;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);

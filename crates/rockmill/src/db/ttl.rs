@@ -12,7 +12,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rockmill_format::batch::{BatchRecord, BatchRep, MAX_SLICE_LEN};
@@ -28,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::get::PinnedValue;
 use crate::merge_operator::{MergeOperands, MergeOperator};
 use crate::options::{CfOptions, DbOptions, Options};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a time at the end of a value.
 pub(crate) const STAMP_LEN: usize = 4;

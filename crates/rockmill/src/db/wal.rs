@@ -2,9 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
 use rockmill_format::SequenceNumber;
 use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::filename;
@@ -12,6 +10,8 @@ use rockmill_format::log::LogEncoder;
 use rockmill_io::{FileSystem, WritableFile, WriteOptions};
 
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// One WAL file being written.
 #[derive(Debug)]

@@ -9,7 +9,6 @@
 //! - with a size limit, as many are kept, the newest, as fit when each counts as much as the largest.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use rockmill_format::batch::BatchRep;
 use rockmill_format::filename::{self, FileType};
@@ -20,6 +19,7 @@ use super::recovery::wal_numbers;
 use super::{Db, DbInner};
 use crate::error::{Error, Result};
 use crate::options::DbOptions;
+use crate::sync::atomic::Ordering;
 use crate::version::LogSource;
 
 /// Seconds between two looks at the archive at most (RocksDB's `kDefaultIntervalToDeleteObsoleteWAL`).

@@ -11,10 +11,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::thread::{self, Thread};
 
-use parking_lot::Mutex;
 use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
 
@@ -26,6 +23,9 @@ use crate::event_listener::BackgroundErrorReason;
 use crate::options::WriteOptions;
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::{self, Thread};
+use crate::sync::{Mutex, SPINS, hint};
 
 /// Bytes of batches in one group at most (RocksDB's `max_write_batch_group_size_bytes`).
 const GROUP_BYTES_MAX: usize = 1 << 20;
@@ -123,12 +123,12 @@ impl Slot {
 
     /// Waits until the state is no longer `from`: a short spin for groups that are nearly done, then sleep.
     fn wait_while(&self, from: u8) -> u8 {
-        for _ in 0..100 {
+        for _ in 0..SPINS {
             let s = self.state.load(Ordering::Acquire);
             if s != from {
                 return s;
             }
-            std::hint::spin_loop();
+            hint::spin_loop();
         }
         loop {
             let s = self.state.load(Ordering::Acquire);
@@ -462,7 +462,7 @@ pub(crate) fn parts<'a>(record: &BatchRecord<'a>) -> Option<(u32, ValueType, &'a
     })
 }
 
-thread_local! {
+crate::sync::thread_local! {
     /// The batch that single-record writes are built in; kept for its memory.
     static SCRATCH: RefCell<BatchRep> = RefCell::new(BatchRep::default());
 }

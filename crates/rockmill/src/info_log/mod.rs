@@ -11,16 +11,16 @@ use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use rockmill_io::Clock;
 
 pub(crate) use event::Event;
 pub(crate) use file::remove_logs;
 
 use crate::options::DbOptions;
+use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
 use file::LogFile;
 
 /// How important a line is (`rocksdb::LogLevel`).

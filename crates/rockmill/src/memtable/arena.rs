@@ -11,13 +11,11 @@
 //! most once; `memory_usage` is the sum of the sizes of all blocks.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::cell::Cell;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
-
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::write_buffer_manager::MemoryAccount;
 
 /// Every allocation is aligned to this and a multiple of it.
@@ -39,6 +37,9 @@ pub(super) struct CachePadded<T>(pub(super) T);
 
 /// The number of shards of each sharded structure of a memtable: a power of two, about one for each core.
 pub(super) fn shard_count() -> usize {
+    if cfg!(rockmill_shuttle) {
+        return 2; // what is explored is the same on every machine
+    }
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -47,20 +48,7 @@ pub(super) fn shard_count() -> usize {
 }
 
 /// The calling thread's number; `& (shard_count() - 1)` is its shard.
-#[inline]
-pub(super) fn thread_slot() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(1);
-    thread_local!(static SLOT: Cell<usize> = const { Cell::new(0) });
-    SLOT.with(|slot| {
-        let mut s = slot.get();
-        if s == 0 {
-            // Relaxed: only uniqueness matters, and not even that for correctness.
-            s = NEXT.fetch_add(1, Ordering::Relaxed);
-            slot.set(s);
-        }
-        s
-    })
-}
+pub(super) use crate::sync::thread_number as thread_slot;
 
 /// Stands at the start of each block; the bytes behind it are handed out.
 struct Block {
@@ -261,7 +249,7 @@ mod tests {
     #[test]
     fn threads_get_disjoint_memory() {
         let arena = Arena::new(4096);
-        let mut ranges: Vec<(usize, usize)> = std::thread::scope(|s| {
+        let mut ranges: Vec<(usize, usize)> = crate::sync::thread::scope(|s| {
             let threads: Vec<_> = (0..4)
                 .map(|t| {
                     let arena = &arena;

@@ -3,10 +3,11 @@
 //! Six probes in three neighbouring words, two in each. It lives in memory only: nothing depends on its layout.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rockmill_format::SliceTransform;
 use rockmill_format::hash::hash64;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Words that one entry's probes lie in, rounded up to a power of two.
 const BLOCK: usize = 4;
@@ -127,7 +128,7 @@ mod tests {
     fn what_was_added_is_found_and_little_else_is() {
         let n = 20_000;
         let bloom = Bloom::new(&filter(n * 10 / 8, true, None)).unwrap();
-        std::thread::scope(|s| {
+        crate::sync::thread::scope(|s| {
             for t in 0..4 {
                 let bloom = &bloom;
                 s.spawn(move || (t..n).step_by(4).for_each(|i| bloom.add(format!("key{i}").as_bytes())));

@@ -6,9 +6,7 @@ mod bloom;
 mod skiplist;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, pack_tag};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
@@ -18,6 +16,8 @@ use crate::iter::InternalIterator;
 use crate::perf::{self, PerfMetric};
 use crate::prefix_seek::PrefixSeek;
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::write_buffer_manager::WriteBufferManager;
 use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;

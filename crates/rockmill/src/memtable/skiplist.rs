@@ -34,12 +34,12 @@ use std::cmp::Ordering as KeyOrdering;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::key;
 
 use super::arena::{ALIGN, Arena, CachePadded, shard_count, thread_slot};
+use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::write_buffer_manager::MemoryAccount;
 
 /// Levels at most: enough for a few million entries; more entries make the top level longer, not the list wrong.
@@ -430,7 +430,7 @@ fn key_prefix(user_key: &[u8]) -> u64 {
 
 /// One with probability 1/2, two with 1/4, and so on.
 fn random_height() -> usize {
-    thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
+    crate::sync::thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
     STATE.with(|state| {
         let mut s = state.get();
         if s == 0 {

@@ -1,7 +1,6 @@
 //! Options of a column family.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use rockmill_format::SliceTransform;
 use rockmill_format::comparator::{
@@ -15,6 +14,7 @@ use super::parse;
 use super::{BlockBasedOptions, CompressionOptions, CompressionType, DataBlockIndexType, Options};
 use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
+use crate::sync::atomic::AtomicU64;
 use crate::table::BlockCache;
 
 /// A value of `ttl` and `periodic_compaction_seconds` that leaves the choice to the store.

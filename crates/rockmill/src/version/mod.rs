@@ -3,15 +3,15 @@
 mod builder;
 mod manifest;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
 
+use crate::sync::ArcSwapOption;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::table::TableReader;
 
 pub use builder::VersionBuilder;

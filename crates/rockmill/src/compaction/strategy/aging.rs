@@ -12,11 +12,11 @@
 //! The time and the oldest snapshot come as arguments. They only say what is due: [`Aging`] says when to look.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering as Atomic;
 
 use rockmill_format::SequenceNumber;
 
 use crate::options::{CfOptions, DEFAULT_AGE};
+use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Version};
 
 /// What `ttl` and `periodic_compaction_seconds` mean when they are left to the store: 30 days.

@@ -3,7 +3,6 @@
 
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering as Atomic;
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::compression::CompressionType;
@@ -14,6 +13,7 @@ use super::aging::Moment;
 use super::score::{LevelScores, level_scores};
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::CfOptions;
+use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Version};
 
 /// Files of one level.

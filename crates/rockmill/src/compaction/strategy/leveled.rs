@@ -10,7 +10,6 @@
 
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering as Atomic;
 
 pub use super::CompactionCursors;
 use super::aging::{self, Moment};
@@ -18,6 +17,7 @@ use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 pub use super::score::{LevelScores, level_scores};
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::CfOptions;
+use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Version};
 
 /// Fewest files worth merging inside L0.

@@ -21,11 +21,11 @@ pub mod score;
 pub(crate) mod testing;
 
 use std::cmp::Ordering;
-use std::sync::atomic::Ordering as Atomic;
 
 use rockmill_format::InternalKeyComparator;
 
 use super::Compaction;
+use crate::sync::atomic::Ordering as Atomic;
 
 pub(crate) use inputs::files_within;
 

@@ -1,9 +1,8 @@
 //! How full each level is: target sizes, compaction scores and compaction debt, by RocksDB's formulas
 //! (`VersionStorageInfo::CalculateBaseBytes`, `ComputeCompactionScore`, `EstimateCompactionBytesNeeded`).
 
-use std::sync::atomic::Ordering;
-
 use crate::options::CfOptions;
+use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, Version};
 
 /// With dynamic level sizes a score of 1 and more is stretched by this, which leaves room to lower a score for

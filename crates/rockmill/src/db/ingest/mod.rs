@@ -21,7 +21,6 @@ mod place;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use rockmill_format::SequenceNumber;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
@@ -35,6 +34,7 @@ use crate::compaction::TableSource;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, ExternalFileIngestionInfo, FlushReason};
 use crate::info_log::log_info;
+use crate::sync::MutexGuard;
 use crate::version::{ManifestWriter, Version};
 use place::Place;
 

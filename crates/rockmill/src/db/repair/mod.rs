@@ -29,9 +29,7 @@ mod scan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::{
     BYTEWISE_NAME, BytewiseComparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
@@ -50,6 +48,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::iter::InternalIterator;
 use crate::merge_iter::MergingIterator;
 use crate::options::{CfOptions, Options};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::table::TableReadOptions;
 use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuilder};
 

@@ -1,0 +1,105 @@
+//! What the store's threads wait with and meet at: [`rockmill_io::sync`], and pointers that are replaced whole.
+//!
+//! Ordinarily these are arc-swap's, parking_lot's and the standard library's own. Under `--cfg rockmill_shuttle` every
+//! operation is a point where the tester may let another thread go on.
+
+pub(crate) use rockmill_io::sync::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard, SPINS, atomic, has_ended, hint, thread, thread_local,
+};
+
+#[cfg(not(rockmill_shuttle))]
+pub use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+#[cfg(rockmill_shuttle)]
+pub use explored::{ArcSwap, ArcSwapOption, Guard};
+
+/// A small number of the calling thread, from 1 on.
+#[cfg(not(rockmill_shuttle))]
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    use std::cell::Cell;
+    static NEXT: atomic::AtomicUsize = atomic::AtomicUsize::new(1);
+    std::thread_local!(static NUMBER: Cell<usize> = const { Cell::new(0) });
+    NUMBER.with(|number| {
+        let mut n = number.get();
+        if n == 0 {
+            // Relaxed: only uniqueness matters, and not even that for correctness.
+            n = NEXT.fetch_add(1, atomic::Ordering::Relaxed);
+            number.set(n);
+        }
+        n
+    })
+}
+
+/// A small number of the calling thread, from 1 on; the same in each repetition of a run.
+#[cfg(rockmill_shuttle)]
+pub(crate) fn thread_number() -> usize {
+    usize::from(thread::current().id()) + 1
+}
+
+#[cfg(rockmill_shuttle)]
+mod explored {
+    use std::ops::Deref;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use super::atomic::{AtomicBool, Ordering};
+
+    /// See [`arc_swap::ArcSwap`].
+    pub type ArcSwap<T> = Swap<Arc<T>>;
+    /// See [`arc_swap::ArcSwapOption`].
+    pub type ArcSwapOption<T> = Swap<Option<Arc<T>>>;
+
+    /// A pointer that is replaced whole.
+    #[derive(Debug, Default)]
+    pub struct Swap<P> {
+        /// Touched before each operation: there another thread may go on.
+        point: AtomicBool,
+        /// Never held over such a point.
+        pointer: Mutex<P>,
+    }
+
+    /// See [`arc_swap::Guard`].
+    #[derive(Debug)]
+    pub struct Guard<P>(P);
+
+    impl<P> Deref for Guard<P> {
+        type Target = P;
+
+        fn deref(&self) -> &P {
+            &self.0
+        }
+    }
+
+    impl<T> Swap<Arc<T>> {
+        /// Begins with a pointer to `value`.
+        pub fn from_pointee(value: T) -> Self {
+            Self { point: AtomicBool::default(), pointer: Mutex::new(Arc::new(value)) }
+        }
+    }
+
+    impl<T> Swap<Option<Arc<T>>> {
+        /// Begins with no pointer.
+        pub fn empty() -> Self {
+            Self { point: AtomicBool::default(), pointer: Mutex::new(None) }
+        }
+    }
+
+    impl<P: Clone> Swap<P> {
+        /// The pointer now.
+        pub fn load(&self) -> Guard<P> {
+            Guard(self.load_full())
+        }
+
+        /// The pointer now.
+        pub fn load_full(&self) -> P {
+            self.point.load(Ordering::SeqCst);
+            self.pointer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        }
+
+        /// Replaces the pointer.
+        pub fn store(&self, pointer: P) {
+            self.point.load(Ordering::SeqCst);
+            let old = std::mem::replace(&mut *self.pointer.lock().unwrap_or_else(PoisonError::into_inner), pointer);
+            drop(old); // without the lock
+        }
+    }
+}
