@@ -1,6 +1,9 @@
 //! A file system that counts what goes through it, for statistics.
 
-use crate::fs::{AccessPattern, FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use crate::fs::{
+    AccessPattern, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile, WriteOptions,
+};
+use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchObserver, BatchProbe, DeviceFacts};
 use std::io;
 use std::ops::Sub;
 use std::path::Path;
@@ -202,6 +205,106 @@ impl FileSystem for CountingFileSystem {
     fn free_space(&self, path: &Path) -> io::Result<u64> {
         self.metadata().free_space(path)
     }
+
+    fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
+        add(&self.counters.opens, 1);
+        let inner = self.inner.create_positioned(path, options)?;
+        Ok(Box::new(CountingPositionedFile { inner, counters: Arc::clone(&self.counters) }))
+    }
+
+    fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {
+        let io = self.inner.batch_io(kind, limits)?;
+        io.observe(Arc::clone(&self.counters) as Arc<dyn BatchObserver>);
+        Ok(io)
+    }
+
+    fn batch_probe(&self) -> BatchProbe {
+        self.inner.batch_probe()
+    }
+
+    fn device(&self, path: &Path) -> Option<DeviceFacts> {
+        self.inner.device(path)
+    }
+}
+
+/// What a ring does with the files' descriptors, which their wrappers do not see.
+impl BatchObserver for Counters {
+    fn read(&self, bytes: u64) {
+        add(&self.reads, 1);
+        add(&self.read_bytes, bytes);
+    }
+
+    fn written(&self, bytes: u64) {
+        add(&self.writes, 1);
+        add(&self.write_bytes, bytes);
+    }
+
+    fn synced(&self) {
+        add(&self.syncs, 1);
+    }
+
+    fn write_back(&self) {
+        add(&self.write_backs, 1);
+    }
+}
+
+#[derive(Debug)]
+struct CountingPositionedFile {
+    inner: Box<dyn PositionedFile>,
+    counters: Arc<Counters>,
+}
+
+impl PositionedFile for CountingPositionedFile {
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        add(&self.counters.writes, 1);
+        let n = self.inner.write_at(offset, data)?;
+        add(&self.counters.write_bytes, n as u64);
+        Ok(n)
+    }
+
+    fn reserve(&self, end: u64) -> bool {
+        self.inner.reserve(end)
+    }
+
+    fn cut(&self, len: u64) -> io::Result<()> {
+        add(&self.counters.metadata, 1);
+        self.inner.cut(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        add(&self.counters.syncs, 1);
+        self.inner.sync()
+    }
+
+    fn start_write_back(&self, offset: u64, len: u64) -> io::Result<()> {
+        add(&self.counters.write_backs, 1);
+        self.inner.start_write_back(offset, len)
+    }
+
+    fn await_write_back(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.await_write_back(offset, len)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        add(&self.counters.closes, 1);
+        self.inner.close()
+    }
+
+    fn in_order(&self) -> bool {
+        self.inner.in_order()
+    }
+
+    fn raw_fd(&self) -> Option<i32> {
+        self.inner.raw_fd()
+    }
 }
 
 #[derive(Debug)]
@@ -214,6 +317,13 @@ impl RandomAccessFile for CountingRandomAccessFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         add(&self.counters.reads, 1);
         let n = self.inner.read_at(offset, buf)?;
+        add(&self.counters.read_bytes, n as u64);
+        Ok(n)
+    }
+
+    fn read_once(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        add(&self.counters.reads, 1);
+        let n = self.inner.read_once(offset, buf)?;
         add(&self.counters.read_bytes, n as u64);
         Ok(n)
     }

@@ -2,10 +2,13 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::sync::Mutex;
+
 use crate::error::path_error;
+use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, DeviceFacts};
 
 /// How a file is written.
 #[derive(Debug, Clone, Copy, Default)]
@@ -64,6 +67,31 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Free bytes for an ordinary user where `path` is.
     fn free_space(&self, path: &Path) -> io::Result<u64>;
 
+    /// Creates a file, or empties an existing one, for writes at offsets, several at a time: what a
+    /// [`BatchWriter`](crate::ring::BatchWriter) writes to. The default appends to a file of [`create`](Self::create).
+    fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
+        // Gathered above already; with one byte to gather, each write goes through as it is.
+        let inner = self.create(path, WriteOptions { buffer_size: 1, direct: false, ..options })?;
+        Ok(Box::new(InOrderFile { path: path.to_path_buf(), inner: Mutex::new(inner) }))
+    }
+    /// Many reads and writes in flight at once, for the calling thread. The default has plain calls only.
+    fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {
+        let reason = "this file system has no io_uring".to_string();
+        match kind {
+            BatchKind::Uring => Err(io::Error::new(io::ErrorKind::Unsupported, reason)),
+            BatchKind::Auto => BatchIo::plain(limits, Some(reason)),
+            BatchKind::Pread => BatchIo::plain(limits, None),
+        }
+    }
+    /// Whether [`BatchKind::Uring`] is to be had, and if not, why.
+    fn batch_probe(&self) -> BatchProbe {
+        BatchProbe::unavailable("this file system has no io_uring")
+    }
+    /// The device that holds `path`; `None` when that is none, or nobody knows.
+    fn device(&self, _path: &Path) -> Option<DeviceFacts> {
+        None
+    }
+
     /// A whole small file.
     fn read_to_vec(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut f = self.open_sequential(path)?;
@@ -109,6 +137,10 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     /// Fills `buf` from `offset`; short only at the end of the file. Any alignment is allowed; a direct file bounces
     /// through an aligned buffer where it must.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// One read, which may give fewer bytes than there are; at least one before the end.
+    fn read_once(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_at(offset, buf)
+    }
     /// Length in bytes when it was opened.
     fn size(&self) -> u64;
     /// Tells the kernel that this range will be read soon. May do nothing.
@@ -120,6 +152,91 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     /// The descriptor, for engines that submit their own reads; `None` for files that have none.
     fn raw_fd(&self) -> Option<i32> {
         None
+    }
+}
+
+/// Writes at any offset. Who uses it sees to it that no two writes at a time touch the same bytes.
+pub trait PositionedFile: Send + Sync + Debug {
+    /// Where it is.
+    fn path(&self) -> &Path;
+    /// True when writes bypass the page cache: then memory, offsets and lengths are to be aligned.
+    fn is_direct(&self) -> bool;
+    /// One write, which may take fewer bytes than given.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize>;
+    /// Reserves space for a write that ends at `end`, where the options ask for that. True when there may now be space
+    /// behind the end that closing must cut. A failure is left to the write itself, which needs less.
+    fn reserve(&self, _end: u64) -> bool {
+        false
+    }
+    /// Makes the file exactly so long.
+    fn cut(&self, len: u64) -> io::Result<()>;
+    /// Makes contents and length durable (fdatasync).
+    fn sync(&self) -> io::Result<()>;
+    /// Starts write-back of a range without waiting for it. Nothing where there is no such call.
+    fn start_write_back(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+    /// Waits for write-back of a range that was started.
+    fn await_write_back(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+    /// Closes. Not durable without [`sync`](Self::sync) before.
+    fn close(&self) -> io::Result<()>;
+    /// True when writes must come one after the other, each where the last one ended.
+    fn in_order(&self) -> bool {
+        false
+    }
+    /// The descriptor, for engines that submit their own writes; `None` for files that have none.
+    fn raw_fd(&self) -> Option<i32> {
+        None
+    }
+}
+
+/// A [`WritableFile`] that takes writes at offsets, as long as each begins where the last one ended.
+#[derive(Debug)]
+struct InOrderFile {
+    path: PathBuf,
+    inner: Mutex<Box<dyn WritableFile>>,
+}
+
+impl PositionedFile for InOrderFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        let mut inner = self.inner.lock();
+        if offset != inner.len() {
+            let what = format!("a write at {offset}, the file ends at {}", inner.len());
+            return Err(path_error("write", &self.path, io::Error::new(io::ErrorKind::InvalidInput, what)));
+        }
+        inner.append_and_flush(data).map(|()| data.len())
+    }
+
+    fn cut(&self, len: u64) -> io::Result<()> {
+        match self.inner.lock().len() {
+            now if now == len => Ok(()),
+            now => {
+                let what = format!("cutting {now} bytes to {len}");
+                Err(path_error("write", &self.path, io::Error::new(io::ErrorKind::Unsupported, what)))
+            }
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.lock().sync()
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.inner.lock().close()
+    }
+
+    fn in_order(&self) -> bool {
+        true
     }
 }
 

@@ -11,11 +11,14 @@ pub mod fs;
 pub mod mem;
 pub mod op;
 pub mod posix;
+pub mod ring;
 pub mod sync;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counting::{CountingFileSystem, IoCounts};
-pub use fs::{AccessPattern, FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+pub use fs::{
+    AccessPattern, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile, WriteOptions,
+};
 pub use mem::{CrashMode, MemFileSystem};
 pub use op::{Fault, Op, OpKind};
 pub use posix::{LocalTime, PosixFileSystem, local_time, thread_id};

@@ -12,14 +12,16 @@
 
 mod crash;
 mod file;
+mod positioned;
 mod tree;
 
 pub use crash::{CrashMode, Replay};
 
 use crate::clock::{Clock, SystemClock};
 use crate::error::path_error;
-use crate::fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use crate::fs::{FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 use crate::op::{FailHook, Fault, FaultHook, Op, OpKind};
+use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, CallOrder};
 use crate::sync::{Mutex, RwLock};
 use crash::Recording;
 use file::{Handle, MemRandomAccessFile, MemSequentialFile, MemWritableFile};
@@ -83,6 +85,15 @@ struct Shared {
     calls: AtomicU64,
     counts: [AtomicU64; OpKind::ALL.len()],
     locks: Mutex<BTreeSet<Vec<OsString>>>,
+    batch: Mutex<Batch>,
+}
+
+/// How batched I/O goes.
+#[derive(Debug)]
+struct Batch {
+    order: CallOrder,
+    /// Why there is none of io_uring's kind.
+    refused: Option<String>,
 }
 
 impl fmt::Debug for Shared {
@@ -141,6 +152,7 @@ impl MemFileSystem {
             calls: AtomicU64::new(0),
             counts: std::array::from_fn(|_| AtomicU64::new(0)),
             locks: Mutex::new(BTreeSet::new()),
+            batch: Mutex::new(Batch { order: CallOrder::Random(1), refused: None }),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -212,6 +224,17 @@ impl MemFileSystem {
         self.shared.counts[kind as usize].load(Ordering::Relaxed)
     }
 
+    /// In which order the operations of batched I/O made from now on happen, which stands for a ring. By chance, from
+    /// the same seed each time, when nothing was said.
+    pub fn set_batch_order(&self, order: CallOrder) {
+        self.shared.batch.lock().order = order;
+    }
+
+    /// Refuses rings from now on, for this reason; `None` grants them.
+    pub fn refuse_rings(&self, reason: Option<&str>) {
+        self.shared.batch.lock().refused = reason.map(str::to_string);
+    }
+
     /// Says how many bytes are free from now on; a write that does not fit happens as far as it does and fails with
     /// ENOSPC. Deleting files makes room again. `None` lifts the limit.
     pub fn set_free_space(&self, bytes: Option<u64>) {
@@ -257,7 +280,7 @@ impl MemFileSystem {
     fn enter_at(&self, kind: OpKind, path: &Path, to: Option<&Path>, offset: u64) -> io::Result<()> {
         match self.shared.gate(kind, path, to, offset, 0) {
             Fault::Error(e) | Fault::Partial(_, e) => Err(e),
-            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) => Ok(()),
+            Fault::None | Fault::Short(_) | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) => Ok(()),
         }
     }
 
@@ -372,6 +395,28 @@ impl FileSystem for MemFileSystem {
     fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
         let handle = self.create_file(path).map_err(|e| path_error("create", path, e))?;
         Ok(Box::new(MemWritableFile::new(handle, &options, false)))
+    }
+
+    fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
+        let handle = self.create_file(path).map_err(|e| path_error("create", path, e))?;
+        Ok(Box::new(positioned::MemPositionedFile { handle, direct: options.direct }))
+    }
+
+    fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {
+        let batch = self.shared.batch.lock();
+        match (kind, &batch.refused) {
+            (BatchKind::Pread, _) => BatchIo::plain(limits, None),
+            (BatchKind::Auto, Some(reason)) => BatchIo::plain(limits, Some(reason.clone())),
+            (BatchKind::Uring, Some(reason)) => Err(io::Error::new(io::ErrorKind::Unsupported, reason.clone())),
+            (BatchKind::Auto | BatchKind::Uring, None) => BatchIo::calls(limits, batch.order, BatchKind::Uring, None),
+        }
+    }
+
+    fn batch_probe(&self) -> BatchProbe {
+        match &self.shared.batch.lock().refused {
+            Some(reason) => BatchProbe::unavailable(reason.clone()),
+            None => BatchProbe { available: true, reason: "rings of the memory file system".to_string() },
+        }
     }
 
     fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {

@@ -110,6 +110,9 @@ pub enum Fault {
     /// A write: only the first bytes happen, then it fails (a disk running full). A sequential read: at most so many
     /// bytes (at least one) and no failure. Anything else: the failure alone.
     Partial(usize, io::Error),
+    /// A transfer of a batch ([`crate::ring`]): at most so many bytes (at least one) and no failure; what is missing is
+    /// asked for again. Anything else: as asked.
+    Short(usize),
     /// A read: this bit of the transfer arrives flipped, counted from the lowest bit of the first byte.
     FlipBit(u64),
     /// It happens after this time.
@@ -124,6 +127,7 @@ impl std::fmt::Debug for Fault {
             Fault::None => f.write_str("None"),
             Fault::Error(e) => f.debug_tuple("Error").field(e).finish(),
             Fault::Partial(n, e) => f.debug_tuple("Partial").field(n).field(e).finish(),
+            Fault::Short(n) => f.debug_tuple("Short").field(n).finish(),
             Fault::FlipBit(bit) => f.debug_tuple("FlipBit").field(bit).finish(),
             Fault::Delay(time) => f.debug_tuple("Delay").field(time).finish(),
             Fault::After(_) => f.write_str("After(..)"),

@@ -2,6 +2,7 @@
 
 mod direct;
 mod lock;
+mod positioned;
 mod read;
 mod sys;
 mod write;
@@ -9,10 +10,11 @@ mod write;
 pub use sys::{LocalTime, local_time, thread_id};
 
 use crate::error::path_error;
-use crate::fs::{FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use crate::fs::{FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, DeviceFacts};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -157,5 +159,28 @@ impl FileSystem for PosixFileSystem {
 
     fn free_space(&self, path: &Path) -> io::Result<u64> {
         sys::free_space(path).map_err(|e| path_error("ask the free space at", path, e))
+    }
+
+    fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
+        let (file, direct) = Self::open_for_writing(path, options.direct, true)?;
+        let out = write::Output::new(file, path.to_path_buf(), &options, false);
+        Ok(Box::new(positioned::PosixPositionedFile::new(out, path, direct)?))
+    }
+
+    fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {
+        match kind {
+            BatchKind::Uring => BatchIo::uring(limits),
+            BatchKind::Auto => BatchIo::uring(limits).or_else(|e| BatchIo::plain(limits, Some(e.to_string()))),
+            BatchKind::Pread => BatchIo::plain(limits, None),
+        }
+    }
+
+    fn batch_probe(&self) -> BatchProbe {
+        BatchProbe::of_kernel()
+    }
+
+    fn device(&self, path: &Path) -> Option<DeviceFacts> {
+        let device = fs::metadata(path).ok()?.dev();
+        DeviceFacts::of_device(Path::new("/sys"), libc::major(device), libc::minor(device))
     }
 }

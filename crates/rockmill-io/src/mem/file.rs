@@ -25,6 +25,67 @@ impl Handle {
         Self { shared, id, path: path.to_path_buf(), _alive: alive }
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> io::Error {
+        path_error(operation, &self.path, cause)
+    }
+
+    /// One write call: all of it, or what there is room for and then a failure. Gives the bytes written, which are
+    /// fewer without a failure only where the hook says so and `short` allows it.
+    pub(super) fn write(&self, offset: u64, data: Arc<[u8]>, short: bool) -> io::Result<usize> {
+        let fault = self.shared.gate(OpKind::Write, &self.path, None, offset, data.len() as u64);
+        let (part, error) = match fault {
+            Fault::Error(e) => (0, Some(e)),
+            Fault::Partial(n, e) => (n.min(data.len()), Some(e)),
+            Fault::Short(n) if short => (n.clamp(1.min(data.len()), data.len()), None),
+            _ => (data.len(), None),
+        };
+        let mut live = self.shared.live.write();
+        let room = live.room_for(self.id, offset, part);
+        let error = if room < part { Some(errno(libc::ENOSPC)) } else { error };
+        let happened = room.min(part);
+        if happened > 0 {
+            let data = if happened == data.len() { data } else { Arc::from(&data[..happened]) };
+            live.commit(Event::Data(self.id, DataOp::Write { offset, data }));
+        }
+        drop(live);
+        error.map_or(Ok(happened), |e| Err(self.error("write", e)))
+    }
+
+    /// Makes the file so long.
+    pub(super) fn cut(&self, len: u64) -> io::Result<()> {
+        match self.shared.gate(OpKind::Cut, &self.path, None, len, 0) {
+            Fault::Error(e) | Fault::Partial(_, e) => return Err(self.error("cut", e)),
+            _ => {}
+        }
+        self.shared.live.write().commit(Event::Data(self.id, DataOp::SetLen(len)));
+        Ok(())
+    }
+
+    /// Makes contents and length durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let fault = self.shared.gate(OpKind::Sync, &self.path, None, 0, 0);
+        let mut live = self.shared.live.write();
+        if let Fault::Error(e) | Fault::Partial(_, e) = fault {
+            live.commit(Event::SyncFailed(self.id));
+            drop(live);
+            return Err(self.error("fdatasync", e));
+        }
+        live.commit(Event::Sync(self.id));
+        Ok(())
+    }
+
+    /// Counts the close.
+    pub(super) fn close(&self) -> io::Result<()> {
+        match self.shared.gate(OpKind::Close, &self.path, None, 0, 0) {
+            Fault::Error(e) | Fault::Partial(_, e) => Err(self.error("close", e)),
+            _ => Ok(()),
+        }
+    }
+
     /// Copies from the file.
     fn copy(&self, offset: u64, buf: &mut [u8]) -> usize {
         let live = self.shared.live.read();
@@ -35,7 +96,7 @@ impl Handle {
         n
     }
 
-    fn read(&self, kind: OpKind, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read(&self, kind: OpKind, offset: u64, buf: &mut [u8], short: bool) -> io::Result<usize> {
         let failed = |e| path_error(format!("read at {offset} from"), &self.path, e);
         match self.shared.gate(kind, &self.path, None, offset, buf.len() as u64) {
             Fault::Error(e) => Err(failed(e)),
@@ -44,6 +105,10 @@ impl Handle {
                 Ok(self.copy(offset, &mut buf[..most]))
             }
             Fault::Partial(_, e) => Err(failed(e)),
+            Fault::Short(most) if short => {
+                let most = most.clamp(1.min(buf.len()), buf.len());
+                Ok(self.copy(offset, &mut buf[..most]))
+            }
             Fault::FlipBit(bit) => {
                 let n = self.copy(offset, buf);
                 if n > 0 {
@@ -52,7 +117,7 @@ impl Handle {
                 }
                 Ok(n)
             }
-            Fault::None | Fault::Delay(_) | Fault::After(_) => Ok(self.copy(offset, buf)),
+            Fault::None | Fault::Short(_) | Fault::Delay(_) | Fault::After(_) => Ok(self.copy(offset, buf)),
         }
     }
 }
@@ -67,7 +132,11 @@ pub(super) struct MemRandomAccessFile {
 
 impl RandomAccessFile for MemRandomAccessFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.handle.read(OpKind::ReadAt, offset, buf)
+        self.handle.read(OpKind::ReadAt, offset, buf, false)
+    }
+
+    fn read_once(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.handle.read(OpKind::ReadAt, offset, buf, true)
     }
 
     fn size(&self) -> u64 {
@@ -90,7 +159,7 @@ pub(super) struct MemSequentialFile {
 
 impl SequentialFile for MemSequentialFile {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.handle.read(OpKind::Read, self.position, buf)?;
+        let n = self.handle.read(OpKind::Read, self.position, buf, false)?;
         self.position += n as u64;
         Ok(n)
     }
@@ -142,34 +211,7 @@ impl MemWritableFile {
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> io::Error {
-        path_error(operation, &self.handle.path, cause)
-    }
-
-    fn data(&self, op: DataOp) {
-        self.handle.shared.live.write().commit(Event::Data(self.handle.id, op));
-    }
-
-    /// One write call: all of it, or what there is room for and then a failure.
-    fn write(&mut self, offset: u64, data: Arc<[u8]>) -> io::Result<()> {
-        self.unsynced = true;
-        self.writes += 1;
-        let shared = &self.handle.shared;
-        let fault = shared.gate(OpKind::Write, &self.handle.path, None, offset, data.len() as u64);
-        let (part, error) = match fault {
-            Fault::Error(e) => (0, Some(e)),
-            Fault::Partial(n, e) => (n.min(data.len()), Some(e)),
-            Fault::None | Fault::Delay(_) | Fault::After(_) | Fault::FlipBit(_) => (data.len(), None),
-        };
-        let mut live = shared.live.write();
-        let room = live.room_for(self.handle.id, offset, part);
-        let error = if room < part { Some(errno(libc::ENOSPC)) } else { error };
-        let happened = room.min(part);
-        if happened > 0 {
-            let data = if happened == data.len() { data } else { Arc::from(&data[..happened]) };
-            live.commit(Event::Data(self.handle.id, DataOp::Write { offset, data }));
-        }
-        drop(live);
-        error.map_or(Ok(()), |e| Err(self.error("write", e)))
+        self.handle.error(operation, cause)
     }
 
     fn write_out(&mut self, more: &[u8]) -> io::Result<()> {
@@ -182,7 +224,9 @@ impl MemWritableFile {
         data.extend_from_slice(&self.buffer);
         data.extend_from_slice(more);
         data.resize(to, 0);
-        self.write(self.buffer_offset, data.as_slice().into())?;
+        self.unsynced = true;
+        self.writes += 1;
+        self.handle.write(self.buffer_offset, data.as_slice().into(), false)?;
         let kept = if self.direct { align_down(end as u64) as usize } else { end };
         self.buffer.clear();
         self.buffer.extend_from_slice(&data[kept..end]);
@@ -215,12 +259,7 @@ impl MemWritableFile {
     }
 
     fn cut(&mut self) -> io::Result<()> {
-        let len = self.len();
-        match self.handle.shared.gate(OpKind::Cut, &self.handle.path, None, len, 0) {
-            Fault::Error(e) | Fault::Partial(_, e) => return Err(self.error("cut", e)),
-            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) => {}
-        }
-        self.data(DataOp::SetLen(len));
+        self.handle.cut(self.len())?;
         self.unsynced = true;
         self.padded = false;
         Ok(())
@@ -232,15 +271,7 @@ impl MemWritableFile {
             self.cut()?;
         }
         if self.unsynced {
-            let fault = self.handle.shared.gate(OpKind::Sync, &self.handle.path, None, 0, 0);
-            let mut live = self.handle.shared.live.write();
-            if let Fault::Error(e) | Fault::Partial(_, e) = fault {
-                live.commit(Event::SyncFailed(self.handle.id));
-                drop(live);
-                return Err(self.error("fdatasync", e));
-            }
-            live.commit(Event::Sync(self.handle.id));
-            drop(live);
+            self.handle.sync()?;
             self.unsynced = false;
         }
         Ok(())
@@ -255,10 +286,7 @@ impl MemWritableFile {
             self.cut()?;
         }
         self.closed = true;
-        match self.handle.shared.gate(OpKind::Close, &self.handle.path, None, 0, 0) {
-            Fault::Error(e) | Fault::Partial(_, e) => Err(self.error("close", e)),
-            Fault::None | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) => Ok(()),
-        }
+        self.handle.close()
     }
 
     fn check(&self) -> io::Result<()> {

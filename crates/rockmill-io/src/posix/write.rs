@@ -59,8 +59,14 @@ impl Output {
         path_error(operation, &self.path, cause)
     }
 
-    /// Reserves space for a write that ends at `end`. Failures are left to the write itself, which needs less.
-    pub(super) fn reserve(&mut self, end: u64) {
+    /// Reserves space for a write that ends at `end`. Failures are left to the write itself, which needs less. True
+    /// when there may be space behind the end now.
+    pub(super) fn reserve(&mut self, end: u64) -> bool {
+        self.try_reserve(end);
+        self.has_tail
+    }
+
+    fn try_reserve(&mut self, end: u64) {
         if self.preallocate == 0 || end <= self.preallocated_to {
             return;
         }
@@ -127,12 +133,20 @@ impl Output {
     /// Cuts what is behind `len`, gives unused blocks back, and closes. Fine when closed already.
     pub(super) fn close(&mut self, len: u64) -> io::Result<()> {
         if self.file.is_some() && self.has_tail {
-            let reserved_to = self.preallocated_to;
-            self.cut(len)?;
-            if reserved_to > len {
-                self.free_reserved(len, reserved_to)?;
-            }
+            self.cut_and_free(len)?;
         }
+        self.close_as_is()
+    }
+
+    /// Cuts the file to `len` and gives unused blocks back.
+    pub(super) fn cut_and_free(&mut self, len: u64) -> io::Result<()> {
+        let reserved_to = self.preallocated_to;
+        self.cut(len)?;
+        if reserved_to > len { self.free_reserved(len, reserved_to) } else { Ok(()) }
+    }
+
+    /// Closes without looking at the length. Fine when closed already.
+    pub(super) fn close_as_is(&mut self) -> io::Result<()> {
         match self.file.take() {
             Some(file) => sys::close(file).map_err(|e| self.error("close", e)),
             None => Ok(()),

@@ -1,0 +1,285 @@
+//! Many reads and writes in flight at once, from one thread: what compactions and flushes read and write through.
+//!
+//! 1. [`FileSystem::batch_io`] makes a [`BatchIo`] for the calling thread: a ring of
+//!    io_uring, or plain calls behind the same interface where there is none ([`BatchProbe`] says why), or in memory.
+//! 2. [`BatchIo::read`] takes a [`ReadPlan`]: for each input run the spans that will be read, in order. Several of each
+//!    run are in flight ahead of the one in use; [`ReadStream::next`] gives them in order as [`Window`]s, borrowed from
+//!    the arena and given back by dropping them.
+//! 3. [`BatchIo::create`] gives a [`BatchWriter`]: bytes are put in place in its buffers, which go to the file as large
+//!    writes, several in flight.
+//!
+//! Layers, from the top: `stream` and `writer` say what to transfer; `transfers` sees each transfer through to its end
+//! (short ones, interruptions, shortages); a queue does single operations: `kernel` by io_uring, `call` by plain calls;
+//! `arena` owns the memory. All `unsafe` is in `kernel` and `arena`.
+//!
+//! Invariants:
+//!
+//! - memory that an operation uses belongs to the operation until it has completed; dropping everything early cancels
+//!   what is in flight and waits for it;
+//! - each byte of a plan is read once, in a fixed order within its run, also with direct I/O, where neighbouring spans
+//!   share a sector;
+//! - memory is the arena, of the size given, and spans larger than any slot, which are limited to as much again;
+//! - every failure of a read comes out of the `next` that asks for its span, every failure of a write out of the next
+//!   call on its writer; each names the file and the offset.
+
+mod arena;
+mod call;
+mod device;
+mod kernel;
+mod probe;
+mod queue;
+mod shim;
+mod stream;
+mod transfers;
+mod writer;
+
+pub use arena::Pages;
+pub use call::CallOrder;
+pub use device::DeviceFacts;
+pub use probe::BatchProbe;
+pub use shim::{Shim, ShimOp, Tamper};
+pub use stream::{ReadOptions, ReadPlan, ReadStream, Span, Window, coalesce};
+pub use writer::BatchWriter;
+
+use crate::fs::{FileSystem, PositionedFile, WriteOptions};
+use crate::sync::Mutex;
+use arena::Arena;
+use call::CallQueue;
+use kernel::KernelQueue;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use transfers::Transfers;
+
+/// Which implementation of batched I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BatchKind {
+    /// io_uring where it is to be had, plain calls elsewhere.
+    #[default]
+    Auto,
+    /// Plain calls (`pread`, `pwrite`).
+    Pread,
+    /// io_uring, or an error that says why not.
+    Uring,
+}
+
+impl fmt::Display for BatchKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BatchKind::Auto => "auto",
+            BatchKind::Pread => "pread",
+            BatchKind::Uring => "uring",
+        })
+    }
+}
+
+/// What one thread's batched I/O may use.
+#[derive(Debug, Clone)]
+pub struct BatchLimits {
+    /// Size of the arena, in bytes. Spans that no slot is large enough for may take as much again.
+    pub memory_bytes: usize,
+    /// Operations in flight.
+    pub depth: u32,
+    /// Ask for huge pages for the arena.
+    pub huge_pages: bool,
+    /// Register the arena and the files with the kernel, which spares it work for each operation.
+    pub register: bool,
+    /// Let a thread of the kernel look for submissions, until it has found none for this long. Costs a core.
+    pub sqpoll: Option<Duration>,
+    /// Priority of each operation as `ioprio_set` takes it; 0 for that of the thread.
+    pub io_priority: u16,
+    /// Writes in flight for each writer.
+    pub writes_in_flight: usize,
+}
+
+impl Default for BatchLimits {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 16 << 20,
+            depth: 128,
+            huge_pages: true,
+            register: true,
+            sqpoll: None,
+            io_priority: 0,
+            writes_in_flight: 4,
+        }
+    }
+}
+
+/// Told of transfers that go past the files' own methods: what a file system that counts cannot see otherwise.
+pub trait BatchObserver: Send + Sync + fmt::Debug {
+    /// A read that gave so many bytes.
+    fn read(&self, bytes: u64);
+    /// A write of so many bytes.
+    fn written(&self, bytes: u64);
+    /// A sync of a file.
+    fn synced(&self);
+    /// Write-back was started.
+    fn write_back(&self);
+}
+
+/// What the kernel agreed to keep at hand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Registered {
+    /// Bytes of the arena.
+    bytes: usize,
+    /// True when there is a table of files.
+    files: bool,
+    /// Why not everything.
+    refused: Option<String>,
+}
+
+/// How a [`BatchIo`] came out, for the log and for statistics.
+#[derive(Debug, Clone)]
+pub struct BatchFacts {
+    /// Which implementation it is: never [`BatchKind::Auto`].
+    pub kind: BatchKind,
+    /// The kernel's flags that the ring has; empty for plain calls.
+    pub flags: &'static str,
+    /// Why it is not io_uring, when that was not asked for otherwise.
+    pub fallback: Option<String>,
+    /// Size of the arena.
+    pub memory_bytes: usize,
+    /// On which pages.
+    pub pages: Pages,
+    /// Bytes of the arena that the kernel has registered.
+    pub registered_bytes: usize,
+    /// True when files are registered as they are used.
+    pub registered_files: bool,
+    /// Why not everything is registered.
+    pub not_registered: Option<String>,
+}
+
+/// What was done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BatchCounts {
+    /// System calls that submitted or waited; for plain calls, each of them.
+    pub enters: u64,
+    /// Operations handed to the kernel, repeated ones each time.
+    pub operations: u64,
+    /// Operations with registered memory.
+    pub fixed: u64,
+    /// Operations repeated after a short transfer or an interruption.
+    pub retries: u64,
+    /// Plain calls made because the ring could not.
+    pub plain_calls: u64,
+}
+
+/// One thread's batched I/O. Clones are handles to the same.
+///
+/// A ring takes operations only from the thread that made it: others get an error.
+#[derive(Debug, Clone)]
+pub struct BatchIo {
+    shared: Arc<Mutex<Transfers>>,
+    arena: Arc<Arena>,
+    facts: Arc<BatchFacts>,
+    limits: Arc<BatchLimits>,
+}
+
+impl BatchIo {
+    /// Plain calls. What every file system can.
+    pub fn plain(limits: &BatchLimits, fallback: Option<String>) -> io::Result<Self> {
+        Self::calls(limits, CallOrder::OnDemand, BatchKind::Pread, fallback)
+    }
+
+    /// Plain calls in some order, which may call themselves `kind`: the memory file system's.
+    pub(crate) fn calls(
+        limits: &BatchLimits,
+        order: CallOrder,
+        kind: BatchKind,
+        fallback: Option<String>,
+    ) -> io::Result<Self> {
+        let arena = Arena::new(limits.memory_bytes, limits.huge_pages && order == CallOrder::OnDemand)?;
+        let queue = CallQueue::new(limits.depth as usize, order, kind == BatchKind::Uring);
+        let facts = BatchFacts {
+            kind,
+            flags: "",
+            fallback,
+            memory_bytes: arena.bytes(),
+            pages: arena.pages().clone(),
+            registered_bytes: 0,
+            registered_files: false,
+            not_registered: None,
+        };
+        Ok(Self::over(Box::new(queue), arena, facts, limits))
+    }
+
+    /// A ring of io_uring, or why there is none.
+    pub(crate) fn uring(limits: &BatchLimits) -> io::Result<Self> {
+        let arena = Arena::new(limits.memory_bytes, limits.huge_pages)?;
+        let (queue, registered, flags) =
+            KernelQueue::new(limits, &arena).map_err(|e| io::Error::new(e.kind(), probe::explain_setup(&e)))?;
+        let facts = BatchFacts {
+            kind: BatchKind::Uring,
+            flags,
+            fallback: None,
+            memory_bytes: arena.bytes(),
+            pages: arena.pages().clone(),
+            registered_bytes: registered.bytes,
+            registered_files: registered.files,
+            not_registered: registered.refused,
+        };
+        Ok(Self::over(Box::new(queue), arena, facts, limits))
+    }
+
+    fn over(queue: Box<dyn queue::Queue>, arena: Arc<Arena>, facts: BatchFacts, limits: &BatchLimits) -> Self {
+        let transfers = Transfers::new(queue);
+        let (facts, limits) = (Arc::new(facts), Arc::new(limits.clone()));
+        Self { shared: Arc::new(Mutex::new(transfers)), arena, facts, limits }
+    }
+
+    /// What it is made of.
+    pub fn facts(&self) -> &BatchFacts {
+        &self.facts
+    }
+
+    /// What it may use.
+    pub fn limits(&self) -> &BatchLimits {
+        &self.limits
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> BatchCounts {
+        let transfers = self.shared.lock();
+        let counts = transfers.counts();
+        BatchCounts {
+            enters: counts.enters,
+            operations: counts.operations,
+            fixed: counts.fixed,
+            retries: transfers.retries(),
+            plain_calls: transfers.plain_calls(),
+        }
+    }
+
+    /// Bytes of the arena that no stream or writer has.
+    pub fn free_bytes(&self) -> usize {
+        self.arena.free_bytes()
+    }
+
+    /// Tells `observer` of transfers that go past the files' own methods.
+    pub fn observe(&self, observer: Arc<dyn BatchObserver>) {
+        self.shared.lock().observe(observer);
+    }
+
+    /// Lets a function make completions go wrong, for tests. Fails while operations are in flight.
+    pub fn set_shim(&self, shim: Shim) -> io::Result<()> {
+        self.shared.lock().set_shim(shim)
+    }
+
+    /// Begins to read what the plan says.
+    pub fn read(&self, plan: ReadPlan, options: ReadOptions) -> io::Result<ReadStream> {
+        ReadStream::new(self, plan, options)
+    }
+
+    /// Creates a file, or empties an existing one, for appending. `fs` is the file system that this was made by.
+    pub fn create(&self, fs: &dyn FileSystem, path: &Path, options: WriteOptions) -> io::Result<BatchWriter> {
+        self.writer(Arc::from(fs.create_positioned(path, options)?), options)
+    }
+
+    /// Writes to an empty file that is open already.
+    pub fn writer(&self, file: Arc<dyn PositionedFile>, options: WriteOptions) -> io::Result<BatchWriter> {
+        BatchWriter::new(self, file, options)
+    }
+}

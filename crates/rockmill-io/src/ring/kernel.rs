@@ -1,0 +1,423 @@
+//! io_uring: the queue that the kernel works on.
+//!
+//! 1. `push` keeps the operation, with its memory and its file, in a table, and writes an entry for the kernel.
+//! 2. `submit` and a waiting `reap` enter the kernel: one call hands on all entries and waits for a completion.
+//! 3. A completion names its place in the table; the operation leaves it with its memory.
+//! 4. Dropping the queue cancels what is in flight and waits for it.
+//!
+//! Invariants: memory in the table belongs to the kernel, and nothing in this process reads or writes it; it is
+//! never freed while there: where waiting for the kernel fails, it is leaked. No more operations are in flight than
+//! the completion ring has room for, so it cannot overflow.
+
+use super::arena::Arena;
+use super::probe;
+use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
+use super::{BatchLimits, Registered};
+use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags};
+use io_uring::{IoUring, opcode, squeue};
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::Duration;
+
+/// Places in the table of registered files: more than the inputs and outputs of any job.
+const FILES_MAX: u32 = 256;
+
+/// Bytes asked for in one operation at most; the kernel does not do more than 2 GiB at once either.
+const OPERATION_BYTES_MAX: usize = 1 << 30;
+
+/// Size of the largest registered buffer that the kernel takes.
+const REGISTERED_BYTES_MAX: usize = 1 << 30;
+
+/// Mark of a cancellation's own completion.
+const CANCELLATION: u64 = u64::MAX;
+
+/// Times that the kernel is asked again when it has no memory for the submission, with a pause of a millisecond each.
+const AGAIN_MAX: u32 = 2000;
+
+/// A ring, the operations in it, and the arena.
+pub(super) struct KernelQueue {
+    ring: IoUring,
+    owner: ThreadId,
+    depth: usize,
+    /// Operations in flight or pushed, by their place.
+    table: Vec<Option<Op>>,
+    free: Vec<u32>,
+    /// What was done at the push, because its file has no descriptor.
+    ready: Vec<Done>,
+    unsubmitted: usize,
+    /// Registered from the arena's start.
+    registered_bytes: usize,
+    /// Free places in the table of registered files; `None` without such a table.
+    files: Option<Vec<u32>>,
+    priority: u16,
+    counts: QueueCounts,
+    _arena: Arc<Arena>,
+}
+
+impl fmt::Debug for KernelQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelQueue")
+            .field("in_flight", &self.in_flight())
+            .field("registered_bytes", &self.registered_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sets a ring up with the best flags that this kernel has.
+fn set_up(limits: &BatchLimits) -> io::Result<(IoUring, &'static str)> {
+    let entries = limits.depth.next_power_of_two().clamp(2, 4096);
+    if let Some(idle) = limits.sqpoll {
+        let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX).max(1);
+        let mut builder = IoUring::builder();
+        let built = builder.setup_single_issuer().setup_submit_all().setup_sqpoll(idle).build(entries);
+        return match built {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                IoUring::builder().setup_sqpoll(idle).build(entries).map(|ring| (ring, "SQPOLL"))
+            }
+            other => other.map(|ring| (ring, "SINGLE_ISSUER SQPOLL")),
+        };
+    }
+    // Linux 6.1, 5.19, older. A kernel that does not know a flag says EINVAL.
+    let mut best = IoUring::builder();
+    match best.setup_single_issuer().setup_defer_taskrun().setup_submit_all().build(entries) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+        other => return other.map(|ring| (ring, "SINGLE_ISSUER DEFER_TASKRUN")),
+    }
+    let mut fair = IoUring::builder();
+    match fair.setup_coop_taskrun().setup_submit_all().build(entries) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+        other => return other.map(|ring| (ring, "COOP_TASKRUN")),
+    }
+    IoUring::builder().build(entries).map(|ring| (ring, "no flags"))
+}
+
+/// Registers as much of the arena as the limit on locked memory allows; says how much, and why not all.
+fn register_arena(ring: &IoUring, arena: &Arena) -> (usize, Option<String>) {
+    let all = arena.bytes().min(REGISTERED_BYTES_MAX);
+    let mut len = all;
+    let mut refused = None;
+    while len >= 1 << 20 {
+        let buffer = libc::iovec { iov_base: arena.start().cast(), iov_len: len };
+        // SAFETY: the range is the arena's memory, which the queue keeps mapped until the ring is gone.
+        match unsafe { ring.submitter().register_buffers(&[buffer]) } {
+            Ok(()) => break,
+            Err(e) => {
+                let limited = e.raw_os_error() == Some(libc::ENOMEM);
+                refused.get_or_insert_with(|| probe::explain_registration(&e));
+                len = if limited { len / 2 } else { 0 };
+            }
+        }
+    }
+    if len < 1 << 20 { (0, refused) } else { (len, refused) }
+}
+
+impl KernelQueue {
+    /// A ring for the calling thread, the only one that may use it.
+    pub(super) fn new(limits: &BatchLimits, arena: &Arc<Arena>) -> io::Result<(Self, Registered, &'static str)> {
+        let (ring, flags) = set_up(limits)?;
+        let mut registered = Registered { bytes: 0, files: false, refused: None };
+        if !ring.params().is_feature_nodrop() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel may drop completions (before 5.5)"));
+        }
+        let mut ops = io_uring::Probe::new();
+        let probed = ring.submitter().register_probe(&mut ops);
+        let needed = [
+            opcode::ReadFixed::CODE,
+            opcode::WriteFixed::CODE,
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::Fsync::CODE,
+            opcode::SyncFileRange::CODE,
+        ];
+        if probed.is_err() || needed.iter().any(|code| !ops.is_supported(*code)) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel lacks reads and writes (before 5.6)"));
+        }
+        let mut files = None;
+        if limits.register {
+            (registered.bytes, registered.refused) = register_arena(&ring, arena);
+            match ring.submitter().register_files_sparse(FILES_MAX) {
+                Ok(()) => {
+                    files = Some((0..FILES_MAX).rev().collect());
+                    registered.files = true;
+                }
+                Err(e) => {
+                    registered.refused.get_or_insert_with(|| probe::explain_registration(&e));
+                }
+            }
+        } else {
+            registered.refused = Some("registration was not asked for".to_string());
+        }
+        // Never more in flight than either ring holds.
+        let depth = (ring.params().sq_entries().min(ring.params().cq_entries()) as usize).min(limits.depth as usize);
+        let queue = Self {
+            ring,
+            owner: std::thread::current().id(),
+            depth,
+            table: (0..depth).map(|_| None).collect(),
+            free: (0..depth as u32).rev().collect(),
+            ready: Vec::new(),
+            unsubmitted: 0,
+            registered_bytes: registered.bytes,
+            files,
+            priority: limits.io_priority,
+            counts: QueueCounts::default(),
+            _arena: Arc::clone(arena),
+        };
+        Ok((queue, registered, flags))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.depth - self.free.len()
+    }
+
+    fn check_thread(&self) -> io::Result<()> {
+        if std::thread::current().id() == self.owner {
+            return Ok(());
+        }
+        Err(io::Error::other("a ring is used only by the thread that made it; give each thread its own"))
+    }
+
+    /// The kernel's entry for an operation, whose memory starts at `memory`.
+    fn entry(op: &Op, memory: *mut u8, fixed: bool, priority: u16) -> squeue::Entry {
+        let len = op.range.len().min(OPERATION_BYTES_MAX) as u32;
+        let bytes = |n: u64| u32::try_from(n).unwrap_or(0);
+        // One arm for each kind of file: the builders are generic over it.
+        macro_rules! entry {
+            ($fd:expr) => {
+                match op.action {
+                    Action::Read if fixed => {
+                        opcode::ReadFixed::new($fd, memory, len, 0).offset(op.offset).ioprio(priority).build()
+                    }
+                    Action::Read => opcode::Read::new($fd, memory, len).offset(op.offset).ioprio(priority).build(),
+                    Action::Write if fixed => {
+                        opcode::WriteFixed::new($fd, memory, len, 0).offset(op.offset).ioprio(priority).build()
+                    }
+                    Action::Write => opcode::Write::new($fd, memory, len).offset(op.offset).ioprio(priority).build(),
+                    Action::Sync => opcode::Fsync::new($fd).flags(FsyncFlags::DATASYNC).build(),
+                    // A length of 0 means to the end, which is what a range too long for the field comes to.
+                    Action::StartWriteBack(n) => opcode::SyncFileRange::new($fd, bytes(n))
+                        .offset(op.offset)
+                        .flags(libc::SYNC_FILE_RANGE_WRITE)
+                        .build(),
+                    Action::AwaitWriteBack(n) => opcode::SyncFileRange::new($fd, bytes(n))
+                        .offset(op.offset)
+                        .flags(libc::SYNC_FILE_RANGE_WAIT_BEFORE)
+                        .build(),
+                }
+            };
+        }
+        match (op.file.registered(), op.file.fd) {
+            (Some(index), _) => entry!(Fixed(index)),
+            (None, fd) => entry!(Fd(fd.unwrap_or(-1))),
+        }
+    }
+
+    /// Enters the kernel: hands on what was pushed, and waits for `want` completions.
+    fn enter(&mut self, want: usize) -> io::Result<()> {
+        let ring = &mut self.ring;
+        let mut again = 0;
+        loop {
+            self.counts.enters += 1;
+            match ring.submitter().submit_and_wait(want) {
+                Ok(_) => {
+                    // A kernel that stops at a bad entry leaves the others for the next time.
+                    self.unsubmitted = ring.submission().len();
+                    if self.unsubmitted == 0 || want > 0 {
+                        return Ok(());
+                    }
+                    again += 1;
+                }
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
+                    self.unsubmitted = ring.submission().len();
+                    if want > 0 && !ring.completion().is_empty() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                // No memory for requests now, or completions to be fetched first: they are, when there are some.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) => {
+                    self.unsubmitted = ring.submission().len();
+                    if !ring.completion().is_empty() {
+                        return Ok(());
+                    }
+                    if again >= AGAIN_MAX {
+                        return Err(e);
+                    }
+                    again += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(e) => return Err(e),
+            }
+            if again > AGAIN_MAX {
+                return Err(io::Error::other("the kernel does not take the operations"));
+            }
+        }
+    }
+
+    /// Takes what has completed.
+    fn collect(&mut self, done: &mut Vec<Done>) {
+        done.append(&mut self.ready);
+        for completion in self.ring.completion() {
+            if completion.user_data() == CANCELLATION {
+                continue;
+            }
+            let place = completion.user_data() as usize;
+            let Some(op) = self.table.get_mut(place).and_then(Option::take) else { continue };
+            self.free.push(place as u32);
+            let result = match completion.result() {
+                n if n >= 0 => Ok(n as usize),
+                error => Err(io::Error::from_raw_os_error(-error)),
+            };
+            done.push(Done { op, result, raw: true, bypassed: true });
+        }
+    }
+
+    /// Cancels what can be cancelled and waits for everything. False when some is left.
+    fn drain(&mut self) -> bool {
+        if self.in_flight() == 0 {
+            return true;
+        }
+        if self.check_thread().is_err() {
+            return false;
+        }
+        // Linux 6.0; without it, and for what a device already has, there is only the wait.
+        let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
+        let mut gone = Vec::new();
+        while self.in_flight() > 0 {
+            if self.enter(1).is_err() {
+                return false;
+            }
+            self.collect(&mut gone);
+            gone.clear();
+        }
+        true
+    }
+}
+
+impl Queue for KernelQueue {
+    fn depth(&self) -> usize {
+        self.depth
+    }
+
+    fn register(&mut self, file: &BatchFile) {
+        if self.check_thread().is_err() {
+            return;
+        }
+        let (Some(fd), Some(files)) = (file.fd, &mut self.files) else { return };
+        let Some(index) = files.pop() else { return };
+        match self.ring.submitter().register_files_update(index, &[fd]) {
+            Ok(1) => file.set_registered(Some(index)),
+            _ => files.push(index),
+        }
+    }
+
+    fn unregister(&mut self, file: &BatchFile) {
+        if self.check_thread().is_err() {
+            return;
+        }
+        let (Some(index), Some(files)) = (file.registered(), &mut self.files) else { return };
+        file.set_registered(None);
+        // A place that cannot be emptied keeps the file open; it is not used again.
+        if let Ok(1) = self.ring.submitter().register_files_update(index, &[-1]) {
+            files.push(index);
+        }
+    }
+
+    fn push(&mut self, mut op: Op) {
+        self.counts.operations += 1;
+        if let Err(e) = self.check_thread() {
+            self.ready.push(Done { op, result: Err(e), raw: false, bypassed: false });
+            return;
+        }
+        if op.file.fd.is_none() {
+            self.counts.enters += 1;
+            let result = op.call();
+            self.ready.push(Done { op, result, raw: false, bypassed: false });
+            return;
+        }
+        let Some(place) = self.free.pop() else {
+            let result = Err(io::Error::other("the ring is full"));
+            self.ready.push(Done { op, result, raw: false, bypassed: false });
+            return;
+        };
+        let range = op.range.clone();
+        let offset = op.lease.as_ref().and_then(|lease| lease.arena_offset());
+        let fixed = offset.is_some_and(|offset| offset + range.end <= self.registered_bytes);
+        let memory = match &mut op.lease {
+            // The part must lie within the lease: this is what makes the entry safe.
+            Some(lease) if range.start <= range.end && range.end <= lease.len() => {
+                lease.start().wrapping_add(range.start)
+            }
+            Some(_) => {
+                self.free.push(place);
+                let result = Err(io::Error::new(io::ErrorKind::InvalidInput, "a range outside its memory"));
+                self.ready.push(Done { op, result, raw: false, bypassed: false });
+                return;
+            }
+            None => {
+                op.range = 0..0;
+                std::ptr::null_mut()
+            }
+        };
+        self.counts.fixed += u64::from(fixed);
+        let entry = Self::entry(&op, memory, fixed, self.priority).user_data(u64::from(place));
+        self.table[place as usize] = Some(op);
+        // SAFETY: the entry's memory is the lease in the table, of which the range is a part; it stays there, untouched
+        // and alive, until the completion is seen (`collect`) or for ever (`drop`). The descriptor is that of a file
+        // that the operation in the table keeps alive.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        match pushed {
+            Ok(()) => self.unsubmitted += 1,
+            // Cannot be: there are as many entries as places. The operation never reached the kernel.
+            Err(e) => {
+                self.free.push(place);
+                if let Some(op) = self.table[place as usize].take() {
+                    self.ready.push(Done { op, result: Err(io::Error::other(e)), raw: false, bypassed: false });
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        self.check_thread()?;
+        if self.unsubmitted == 0 { Ok(()) } else { self.enter(0) }
+    }
+
+    fn reap(&mut self, wait: bool, _wanted: u64, done: &mut Vec<Done>) -> io::Result<()> {
+        self.check_thread()?;
+        let before = done.len();
+        self.collect(done);
+        if !wait {
+            return Ok(());
+        }
+        while done.len() == before && self.in_flight() > 0 {
+            self.enter(1)?;
+            self.collect(done);
+        }
+        Ok(())
+    }
+
+    fn unsubmitted(&self) -> usize {
+        self.unsubmitted
+    }
+
+    fn counts(&self) -> QueueCounts {
+        self.counts
+    }
+}
+
+impl Drop for KernelQueue {
+    fn drop(&mut self) {
+        if self.drain() {
+            return;
+        }
+        // The kernel may still write to this memory: it is given up, together with the files. Closing the ring (if
+        // another thread drops it, the kernel cancels and waits on its own time) does not end that at once.
+        for op in self.table.iter_mut().filter_map(Option::take) {
+            let _kept = ManuallyDrop::new(op);
+        }
+    }
+}

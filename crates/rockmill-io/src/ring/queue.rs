@@ -1,0 +1,153 @@
+//! What an implementation of batched I/O is to the code above it: operations go in with their memory, completions come
+//! out with it, in any order and as raw as the kernel gives them (short, interrupted, cancelled).
+
+use super::arena::Lease;
+use crate::fs::{PositionedFile, RandomAccessFile};
+use std::fmt::Debug;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The file of an operation.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Read(Arc<dyn RandomAccessFile>),
+    Write(Arc<dyn PositionedFile>),
+}
+
+/// Value of [`BatchFile::index`] for a file that is not registered.
+const NOT_REGISTERED: u32 = u32::MAX;
+
+/// A file that a queue knows.
+#[derive(Debug)]
+pub(crate) struct BatchFile {
+    pub(crate) target: Target,
+    path: PathBuf,
+    /// The descriptor, when the kernel may be asked directly.
+    pub(crate) fd: Option<i32>,
+    /// Its place in the kernel's table of registered files.
+    index: AtomicU32,
+}
+
+impl BatchFile {
+    pub(crate) fn reading(file: Arc<dyn RandomAccessFile>, path: &Path) -> Self {
+        let fd = file.raw_fd();
+        Self { target: Target::Read(file), path: path.to_path_buf(), fd, index: AtomicU32::new(NOT_REGISTERED) }
+    }
+
+    pub(crate) fn writing(file: Arc<dyn PositionedFile>) -> Self {
+        let (fd, path) = (file.raw_fd(), file.path().to_path_buf());
+        Self { target: Target::Write(file), path, fd, index: AtomicU32::new(NOT_REGISTERED) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        match &self.target {
+            Target::Read(file) => file.is_direct(),
+            Target::Write(file) => file.is_direct(),
+        }
+    }
+
+    pub(crate) fn registered(&self) -> Option<u32> {
+        Some(self.index.load(Ordering::Relaxed)).filter(|index| *index != NOT_REGISTERED)
+    }
+
+    pub(crate) fn set_registered(&self, index: Option<u32>) {
+        self.index.store(index.unwrap_or(NOT_REGISTERED), Ordering::Relaxed);
+    }
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Read,
+    Write,
+    /// fdatasync.
+    Sync,
+    /// Start write-back of so many bytes.
+    StartWriteBack(u64),
+    /// Wait for write-back of so many bytes that was started.
+    AwaitWriteBack(u64),
+}
+
+/// One operation, with the memory that it goes to or comes from. It is the queue's until it is done.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) token: u64,
+    pub(crate) file: Arc<BatchFile>,
+    pub(crate) action: Action,
+    pub(crate) offset: u64,
+    pub(crate) lease: Option<Lease>,
+    /// The part of the lease.
+    pub(crate) range: Range<usize>,
+}
+
+impl Op {
+    /// Does it now, by a plain call on the file.
+    pub(crate) fn call(&mut self) -> io::Result<usize> {
+        let range = self.range.clone();
+        let memory = self.lease.as_deref_mut().map_or(&mut [][..], |lease| &mut lease[range]);
+        match (&self.file.target, self.action) {
+            (Target::Read(file), Action::Read) => file.read_once(self.offset, memory),
+            (Target::Write(file), Action::Write) => file.write_at(self.offset, memory),
+            (Target::Write(file), Action::Sync) => file.sync().map(|()| 0),
+            (Target::Write(file), Action::StartWriteBack(len)) => file.start_write_back(self.offset, len).map(|()| 0),
+            (Target::Write(file), Action::AwaitWriteBack(len)) => file.await_write_back(self.offset, len).map(|()| 0),
+            (_, action) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("{action:?} of {}, which is open for the other direction", self.file.path.display()),
+            )),
+        }
+    }
+}
+
+/// A finished operation.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) op: Op,
+    /// Bytes transferred, or what the kernel or the file said.
+    pub(crate) result: io::Result<usize>,
+    /// True for what the kernel says of an operation, which may only mean that it is to be tried again; false for the
+    /// last word of a file's own method.
+    pub(crate) raw: bool,
+    /// True when it went past the file's own methods, so that whoever wraps the file has not seen it.
+    pub(crate) bypassed: bool,
+}
+
+/// What a queue did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Entries into the kernel to submit or to wait; for plain calls, each of them.
+    pub enters: u64,
+    /// Operations handed over, repeated ones each time.
+    pub operations: u64,
+    /// Operations with a registered buffer.
+    pub fixed: u64,
+}
+
+/// An implementation.
+pub(crate) trait Queue: Send + Debug {
+    /// Operations that it takes at a time.
+    fn depth(&self) -> usize;
+    /// Lets the kernel know a file before the first operation. Only an optimisation.
+    fn register(&mut self, _file: &BatchFile) {}
+    /// Forgets it.
+    fn unregister(&mut self, _file: &BatchFile) {}
+    /// Takes an operation over; it may be handed on only at the next [`submit`](Self::submit) or
+    /// [`reap`](Self::reap). Never called with `depth` operations in it.
+    fn push(&mut self, op: Op);
+    /// Hands on what was pushed.
+    fn submit(&mut self) -> io::Result<()>;
+    /// Gathers completions. With `wait`, hands on what was pushed and comes back with at least one, if any operation
+    /// is in it; `wanted` says which one is waited for.
+    fn reap(&mut self, wait: bool, wanted: u64, done: &mut Vec<Done>) -> io::Result<()>;
+    /// Operations in it that were not handed on yet.
+    fn unsubmitted(&self) -> usize;
+    /// Counts so far.
+    fn counts(&self) -> QueueCounts;
+}

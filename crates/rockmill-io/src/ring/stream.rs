@@ -1,0 +1,548 @@
+//! Reading input runs: several spans of each in flight ahead of the one in use.
+//!
+//! 1. A run is a list of spans, each a range of a file that ends between two blocks. They are read in order.
+//! 2. With direct I/O reads begin and end at sectors. A span that follows its neighbour in the file begins its read
+//!    at the first sector that the neighbour's read did not have; what is missing at its front, less than a sector, is
+//!    carried over from the neighbour's memory. So each byte is read once.
+//!
+//! ```text
+//!   file      |----sector----|----sector----|----sector----|----sector----|
+//!   spans         [ span 1            )[ span 2                    )
+//!   reads     [ read 1                      )[ read 2                     )
+//!   memory 2                 [ carried      )[ read 2                     )
+//!                                      ^ span 2 begins here
+//! ```
+//!
+//! 3. Each slot has room for one sector in front, for what is carried.
+//! 4. `next` waits for the run's oldest read, keeps the carry for the next one, and begins reads for the run until it
+//!    has as many in flight as it should; they go to the kernel together with those of other runs.
+
+use super::BatchIo;
+use super::arena::{Lease, Pool};
+use super::queue::{Action, BatchFile};
+use super::transfers::{Token, Transfer};
+use crate::aligned::{ALIGNMENT, AlignedBuf, align_down, align_up};
+use crate::error::path_error;
+use crate::fs::RandomAccessFile;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Slots for spans up to this size come from the arena.
+const SPAN_BYTES_MAX: usize = 2 << 20;
+
+/// A range of a file, to be read as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Number of the file, as [`ReadPlan::add_file`] gave it.
+    pub file: u32,
+    /// Where it begins.
+    pub offset: u64,
+    /// Its length in bytes; not 0.
+    pub len: u32,
+}
+
+/// Joins ranges (offset and length, of one file) that touch, into spans of at most `span_bytes_max` bytes; a larger
+/// range is a span alone. Empty ranges are left out.
+pub fn coalesce(file: u32, ranges: impl IntoIterator<Item = (u64, u32)>, span_bytes_max: usize) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for (offset, len) in ranges.into_iter().filter(|(_, len)| *len > 0) {
+        if let Some(last) = spans.last_mut()
+            && last.offset + u64::from(last.len) == offset
+            && last.len as usize + len as usize <= span_bytes_max
+        {
+            last.len += len;
+        } else {
+            spans.push(Span { file, offset, len });
+        }
+    }
+    spans
+}
+
+/// What to read: files, and for each input run its spans in order.
+#[derive(Debug, Default)]
+pub struct ReadPlan {
+    files: Vec<BatchFile>,
+    runs: Vec<Vec<Span>>,
+}
+
+impl ReadPlan {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a file; `path` is for error messages. Gives its number.
+    pub fn add_file(&mut self, file: Arc<dyn RandomAccessFile>, path: &Path) -> u32 {
+        self.files.push(BatchFile::reading(file, path));
+        (self.files.len() - 1) as u32
+    }
+
+    /// Adds a run. Gives its number. Spans of several files may follow each other.
+    pub fn add_run(&mut self, spans: Vec<Span>) -> usize {
+        self.runs.push(spans);
+        self.runs.len() - 1
+    }
+
+    /// Bytes that will be read.
+    pub fn bytes(&self) -> u64 {
+        self.runs.iter().flatten().map(|span| u64::from(span.len)).sum()
+    }
+}
+
+/// How a plan is read.
+#[derive(Default)]
+pub struct ReadOptions {
+    /// Spans in flight for each run ahead of the one in use. 0: four for up to four runs, three for up to eight, two
+    /// for more. Fewer where the memory does not suffice, but at least one.
+    pub depth: usize,
+    /// Bytes of the arena that the stream may take; 0 for what is free, less what one writer needs.
+    pub memory_bytes: usize,
+    /// Called with the number of bytes before a read is begun: where a rate limiter waits.
+    pub pace: Option<Box<dyn FnMut(u64) + Send>>,
+}
+
+impl fmt::Debug for ReadOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadOptions")
+            .field("depth", &self.depth)
+            .field("memory_bytes", &self.memory_bytes)
+            .field("paced", &self.pace.is_some())
+            .finish()
+    }
+}
+
+/// A read that was begun, or a span that needs none.
+#[derive(Debug)]
+struct Pending {
+    span: Span,
+    /// `None` when all of the span is carried, or when it could not be begun.
+    token: Option<Token>,
+    lease: Option<Lease>,
+    /// Where the span begins in the memory.
+    start: usize,
+    /// Where in the file the read begins and ends; for the carry.
+    read: Range<u64>,
+    /// Memory outside the arena.
+    heap_bytes: usize,
+    /// Why it was not begun.
+    refused: Option<io::Error>,
+}
+
+#[derive(Debug)]
+struct Run {
+    spans: Vec<Span>,
+    /// The next span to begin.
+    next: usize,
+    pending: VecDeque<Pending>,
+    /// The sector in which the last given span ended.
+    carry: AlignedBuf,
+    /// Where the last begun read ended: the next span's may begin there.
+    read_end: Option<(u32, u64)>,
+    /// A failure that was given out: the run cannot go on.
+    failed: Option<String>,
+}
+
+/// A span's bytes, until dropped. May be handed to another thread.
+#[derive(Debug)]
+pub struct Window {
+    lease: Lease,
+    range: Range<usize>,
+    span: Span,
+    index: usize,
+    heap: Option<Arc<HeapUse>>,
+}
+
+impl Window {
+    /// What it is of.
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The span's place in its run.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+}
+
+impl Deref for Window {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.lease[self.range.clone()]
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(heap) = &self.heap {
+            heap.give_back(self.lease.len());
+        }
+    }
+}
+
+/// Bytes outside the arena that a stream's reads and windows have.
+#[derive(Debug, Default)]
+struct HeapUse {
+    bytes: std::sync::atomic::AtomicUsize,
+    bytes_max: std::sync::atomic::AtomicUsize,
+}
+
+impl HeapUse {
+    fn take(&self, bytes: usize) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let now = self.bytes.fetch_add(bytes, Relaxed) + bytes;
+        self.bytes_max.fetch_max(now, Relaxed);
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn now(&self) -> usize {
+        self.bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// A plan being read.
+pub struct ReadStream {
+    io: BatchIo,
+    files: Vec<Arc<BatchFile>>,
+    runs: Vec<Run>,
+    pool: Option<Arc<Pool>>,
+    /// Spans in flight for each run.
+    depth: usize,
+    /// Operations gathered before the kernel is told.
+    batch: usize,
+    heap: Arc<HeapUse>,
+    heap_bytes_max: usize,
+    pace: Option<Box<dyn FnMut(u64) + Send>>,
+    bytes_read: u64,
+}
+
+impl fmt::Debug for ReadStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadStream")
+            .field("runs", &self.runs.len())
+            .field("depth", &self.depth)
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Spans in flight for each of so many runs: as many reads in all as keep the device busy.
+fn depth_for(runs: usize) -> usize {
+    match runs {
+        0..=4 => 4,
+        5..=8 => 3,
+        _ => 2,
+    }
+}
+
+impl ReadStream {
+    pub(super) fn new(io: &BatchIo, plan: ReadPlan, options: ReadOptions) -> io::Result<Self> {
+        let ReadPlan { files, runs } = plan;
+        for span in runs.iter().flatten() {
+            if span.file as usize >= files.len() || span.len == 0 {
+                let what = format!("{span:?} in a plan of {} files", files.len());
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
+        }
+        let files: Vec<_> = files.into_iter().map(Arc::new).collect();
+        let wanted = if options.depth == 0 { depth_for(runs.len()) } else { options.depth };
+        let (pool, depth) = Self::pool(io, &runs, wanted, options.memory_bytes);
+        {
+            let mut transfers = io.shared.lock();
+            for file in &files {
+                transfers.register(file);
+            }
+        }
+        let runs: Vec<Run> = runs
+            .into_iter()
+            .map(|spans| Run {
+                spans,
+                next: 0,
+                pending: VecDeque::new(),
+                carry: AlignedBuf::empty(),
+                read_end: None,
+                failed: None,
+            })
+            .collect();
+        let batch = (depth * runs.len() / 4).clamp(1, 8);
+        let mut this = Self {
+            io: io.clone(),
+            files,
+            runs,
+            pool,
+            depth,
+            batch,
+            heap: Arc::default(),
+            heap_bytes_max: io.limits().memory_bytes,
+            pace: options.pace,
+            bytes_read: 0,
+        };
+        // The first span of every run before the second of any: a merge begins when it has one of each.
+        for _ in 0..depth {
+            for run in 0..this.runs.len() {
+                this.begin_one(run, false);
+            }
+        }
+        this.io.shared.lock().flush();
+        Ok(this)
+    }
+
+    /// Slots for all runs, and for how many spans in flight they suffice.
+    fn pool(io: &BatchIo, runs: &[Vec<Span>], wanted: usize, memory_bytes: usize) -> (Option<Arc<Pool>>, usize) {
+        let span_max = runs.iter().flatten().map(|span| span.len as usize).filter(|len| *len <= SPAN_BYTES_MAX).max();
+        let Some(span_max) = span_max else { return (None, 1) };
+        // A sector carried in front, and one more since a span may begin and end anywhere in one.
+        let slot = align_up((span_max + 2 * ALIGNMENT) as u64) as usize;
+        let free = io.free_bytes();
+        let budget = match memory_bytes {
+            0 => free.saturating_sub(super::writer::memory_of_one(io.limits())).max(free / 2),
+            bytes => bytes.min(free),
+        };
+        let active = runs.iter().filter(|spans| !spans.is_empty()).count().max(1);
+        // One more for each run than is in flight: the one in use.
+        let longest = runs.iter().map(Vec::len).max().unwrap_or(1);
+        let operations = io.shared.lock().depth() / active;
+        let affordable = (budget / slot / active).saturating_sub(1);
+        let depth = wanted.min(affordable).min(operations).min(longest).max(1);
+        for depth in (1..=depth).rev() {
+            if let Some(pool) = io.arena.pool(slot, active * (depth + 1)).filter(|pool| pool.bytes() <= budget) {
+                return (Some(pool), depth);
+            }
+        }
+        (io.arena.pool(slot, active).or_else(|| io.arena.pool(slot, 1)), 1)
+    }
+
+    /// Number of runs.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Spans in flight for each run.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Memory that it has now: its part of the arena, and spans outside.
+    pub fn memory_bytes(&self) -> usize {
+        self.pool.as_ref().map_or(0, |pool| pool.bytes()) + self.heap.now()
+    }
+
+    /// The most memory that it ever had.
+    pub fn memory_bytes_max(&self) -> usize {
+        let heap = self.heap.bytes_max.load(std::sync::atomic::Ordering::Relaxed);
+        self.pool.as_ref().map_or(0, |pool| pool.bytes()) + heap
+    }
+
+    /// Bytes of reads begun so far, with what alignment adds.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read
+    }
+
+    /// The next span of a run; `None` after the last. After a failure the run gives no more than that it failed.
+    pub fn next(&mut self, run: usize) -> io::Result<Option<Window>> {
+        let Some(state) = self.runs.get_mut(run) else {
+            let what = format!("run {run} of a plan with fewer");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        };
+        if let Some(failed) = &state.failed {
+            return Err(io::Error::other(format!("not read after an earlier failure: {failed}")));
+        }
+        if state.pending.is_empty() {
+            self.begin_one(run, true);
+        }
+        let state = &mut self.runs[run];
+        let Some(pending) = state.pending.pop_front() else { return Ok(None) };
+        let index = state.next - state.pending.len() - 1;
+        let result = self.complete(run, pending, index);
+        match result {
+            Ok(window) => {
+                self.begin(run);
+                Ok(Some(window))
+            }
+            Err(e) => {
+                self.fail(run, &e);
+                Err(e)
+            }
+        }
+    }
+
+    /// Leaves the rest of a run unread.
+    pub fn skip_rest(&mut self, run: usize) {
+        if let Some(state) = self.runs.get_mut(run) {
+            state.next = state.spans.len();
+            self.forget(run);
+        }
+    }
+
+    fn fail(&mut self, run: usize, error: &io::Error) {
+        self.runs[run].failed = Some(error.to_string());
+        self.forget(run);
+    }
+
+    /// Drops what is in flight for a run.
+    fn forget(&mut self, run: usize) {
+        let mut transfers = self.io.shared.lock();
+        for pending in self.runs[run].pending.drain(..) {
+            if let Some(token) = pending.token {
+                transfers.abandon(token);
+            }
+            self.heap.give_back(pending.heap_bytes);
+        }
+    }
+
+    /// Waits for a span and makes a window of it.
+    fn complete(&mut self, run: usize, pending: Pending, index: usize) -> io::Result<Window> {
+        let Pending { span, token, lease, start, read, heap_bytes, refused } = pending;
+        let given_back = |e| {
+            self.heap.give_back(heap_bytes);
+            e
+        };
+        if let Some(e) = refused {
+            return Err(given_back(e));
+        }
+        let (lease, result) = match token {
+            Some(token) => {
+                let ended = self.io.shared.lock().wait(token);
+                (ended.lease, ended.result)
+            }
+            None => (lease, Ok(())),
+        };
+        result.map_err(given_back)?;
+        let lease = lease.ok_or_else(|| given_back(io::Error::other("a read came back without its memory")));
+        let mut lease = lease?;
+        let state = &mut self.runs[run];
+        // The memory's first sector stands for the one before the read.
+        if start < ALIGNMENT {
+            lease[..ALIGNMENT].copy_from_slice(&state.carry[..ALIGNMENT]);
+        }
+        let end = span.offset + u64::from(span.len);
+        if state.spans.get(index + 1).is_some_and(|next| next.file == span.file && next.offset == end)
+            && !end.is_multiple_of(ALIGNMENT as u64)
+            && read.end > end
+        {
+            state.carry.grow(ALIGNMENT, 0);
+            // Where the sector is in memory: the read begins behind the first sector of the slot.
+            let sector = (align_down(end) + ALIGNMENT as u64 - read.start) as usize;
+            state.carry[..ALIGNMENT].copy_from_slice(&lease[sector..sector + ALIGNMENT]);
+        }
+        let heap = (heap_bytes > 0).then(|| Arc::clone(&self.heap));
+        Ok(Window { lease, range: start..start + span.len as usize, span, index, heap })
+    }
+
+    /// Begins reads of a run, and tells the kernel when enough have gathered.
+    fn begin(&mut self, run: usize) {
+        while self.runs[run].pending.len() < self.depth && self.begin_one(run, false) {}
+        let mut transfers = self.io.shared.lock();
+        let unsubmitted = transfers.unsubmitted();
+        if unsubmitted >= self.batch {
+            transfers.flush();
+        }
+    }
+
+    /// Begins one read, if there is one to begin and memory for it; when it is `urgent`, memory is found.
+    fn begin_one(&mut self, run: usize, urgent: bool) -> bool {
+        let state = &self.runs[run];
+        let Some(span) = state.spans.get(state.next).copied() else { return false };
+        let file = Arc::clone(&self.files[span.file as usize]);
+        let size = match &file.target {
+            super::queue::Target::Read(file) => file.size(),
+            super::queue::Target::Write(_) => 0,
+        };
+        let end = span.offset.saturating_add(u64::from(span.len));
+        if end > size {
+            let what = format!("bytes {} to {end} were asked for, the file has {size}", span.offset);
+            let error = io::Error::new(io::ErrorKind::UnexpectedEof, what);
+            let refused = Some(path_error(format!("read at {} from", span.offset), file.path(), error));
+            let read = span.offset..span.offset;
+            self.push(run, Pending { span, token: None, lease: None, start: 0, read, heap_bytes: 0, refused });
+            return true;
+        }
+        let read = match file.is_direct() {
+            true => {
+                // What the neighbour's read has is carried.
+                let begun = state.read_end.filter(|(file, at)| *file == span.file && *at >= span.offset);
+                let start = begun.map_or(align_down(span.offset), |(_, at)| at);
+                start..align_up(end).max(start)
+            }
+            false => span.offset..end,
+        };
+        let len = (read.end - read.start) as usize;
+        let needed = (read.end.min(size) - read.start.min(size)) as usize;
+        let Some((lease, heap_bytes)) = self.memory(ALIGNMENT + len, urgent) else { return false };
+        let start = (ALIGNMENT as u64 + span.offset - read.start) as usize;
+        if file.is_direct() {
+            // Only a neighbour in the file may continue: another span begins its own sector.
+            self.runs[run].read_end = Some((span.file, read.end));
+            let next = self.runs[run].spans.get(self.runs[run].next + 1);
+            if next.is_none_or(|next| next.file != span.file || next.offset != end) {
+                self.runs[run].read_end = None;
+            }
+        }
+        if needed == 0 {
+            let lease = Some(lease);
+            self.push(run, Pending { span, token: None, lease, start, read, heap_bytes, refused: None });
+            return true;
+        }
+        if let Some(pace) = &mut self.pace {
+            pace(len as u64);
+        }
+        self.bytes_read += len as u64;
+        let range = ALIGNMENT..ALIGNMENT + len;
+        let transfer = Transfer { file, action: Action::Read, offset: read.start, lease: Some(lease), range, needed };
+        let token = Some(self.io.shared.lock().start(transfer));
+        self.push(run, Pending { span, token, lease: None, start, read, heap_bytes, refused: None });
+        true
+    }
+
+    fn push(&mut self, run: usize, pending: Pending) {
+        let state = &mut self.runs[run];
+        state.pending.push_back(pending);
+        state.next += 1;
+    }
+
+    /// Memory for a read; the bytes of it that are outside the arena.
+    fn memory(&self, bytes: usize, urgent: bool) -> Option<(Lease, usize)> {
+        if let Some(pool) = &self.pool
+            && bytes <= pool.slot_bytes()
+        {
+            if let Some(lease) = pool.lease() {
+                return Some((lease, 0));
+            }
+            if !urgent {
+                return None;
+            }
+        }
+        // A run that has nothing gets memory in any case: the merge could not go on.
+        if !urgent && self.heap.now() + bytes > self.heap_bytes_max {
+            return None;
+        }
+        let lease = Lease::heap(bytes);
+        let heap_bytes = lease.len();
+        self.heap.take(heap_bytes);
+        Some((lease, heap_bytes))
+    }
+}
+
+impl Drop for ReadStream {
+    fn drop(&mut self) {
+        let mut transfers = self.io.shared.lock();
+        for state in &mut self.runs {
+            for token in state.pending.drain(..).filter_map(|pending| pending.token) {
+                // Waited for rather than abandoned: the files and the slots are free when this returns.
+                drop(transfers.wait(token));
+            }
+        }
+        transfers.settle();
+        for file in &self.files {
+            transfers.unregister(file);
+        }
+    }
+}

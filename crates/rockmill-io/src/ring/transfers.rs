@@ -1,0 +1,419 @@
+//! Transfers: operations that are seen through to their end, whatever the kernel makes of each try.
+//!
+//! 1. `start` hands an operation to the queue and gives a token.
+//! 2. Each completion is looked at: all there, or a transfer that goes on (a short one, an interruption, a cancellation
+//!    nobody asked for, a shortage of memory), or a plain call where the ring cannot, or a failure.
+//! 3. `wait` gives the memory and the outcome, once for each token. The failure names the file and the offset.
+//!
+//! Invariants: a token is given out once and taken once; the number of tries is bounded, and the last is a plain call,
+//! which does not know the ring's troubles.
+
+use super::BatchObserver;
+use super::arena::Lease;
+use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
+use super::shim::{Shim, ShimQueue};
+use crate::aligned::align_down;
+use crate::error::{path_error, raw_os_error};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Tries through the ring before a plain call.
+const TRIES_MAX: u32 = 16;
+
+/// Name of one transfer.
+pub(crate) type Token = u64;
+
+/// What to transfer.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) file: Arc<BatchFile>,
+    pub(crate) action: Action,
+    pub(crate) offset: u64,
+    pub(crate) lease: Option<Lease>,
+    /// The part of the lease that goes to or comes from `offset`.
+    pub(crate) range: Range<usize>,
+    /// Bytes that must arrive: less than the range where that goes beyond the file's end.
+    pub(crate) needed: usize,
+}
+
+/// How a transfer ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) lease: Option<Lease>,
+    /// The needed bytes are there, or why not.
+    pub(crate) result: io::Result<()>,
+}
+
+/// A transfer that is not over.
+#[derive(Debug)]
+struct Running {
+    file: Arc<BatchFile>,
+    action: Action,
+    offset: u64,
+    range: Range<usize>,
+    needed: usize,
+    /// Bytes that are through.
+    done: usize,
+    tries: u32,
+    /// Nobody waits for it any more.
+    orphan: bool,
+}
+
+/// What a thread has in flight.
+#[derive(Debug)]
+pub(crate) struct Transfers {
+    queue: Box<dyn Queue>,
+    in_queue: usize,
+    next: Token,
+    running: BTreeMap<Token, Running>,
+    ended: BTreeMap<Token, Ended>,
+    /// Operations that wait for a place in the queue, or for another to free memory.
+    waiting: VecDeque<Op>,
+    done: Vec<Done>,
+    /// Set when the queue itself failed: nothing more goes through it.
+    broken: Option<Arc<io::Error>>,
+    observers: Vec<Arc<dyn BatchObserver>>,
+    retries: u64,
+    plain_calls: u64,
+}
+
+impl Transfers {
+    pub(crate) fn new(queue: Box<dyn Queue>) -> Self {
+        Self {
+            queue,
+            in_queue: 0,
+            next: 0,
+            running: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            done: Vec::new(),
+            broken: None,
+            observers: Vec::new(),
+            retries: 0,
+            plain_calls: 0,
+        }
+    }
+
+    pub(crate) fn observe(&mut self, observer: Arc<dyn BatchObserver>) {
+        self.observers.push(observer);
+    }
+
+    /// Puts a shim between this and the queue. Only while nothing is in flight.
+    pub(crate) fn set_shim(&mut self, shim: Shim) -> io::Result<()> {
+        if self.in_queue > 0 || !self.waiting.is_empty() {
+            return Err(io::Error::other("operations are in flight"));
+        }
+        let nothing = Box::new(super::call::CallQueue::new(1, super::CallOrder::OnDemand, false));
+        let queue = std::mem::replace(&mut self.queue, nothing);
+        self.queue = Box::new(ShimQueue::new(queue, shim));
+        Ok(())
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.queue.depth()
+    }
+
+    pub(crate) fn counts(&self) -> QueueCounts {
+        self.queue.counts()
+    }
+
+    pub(crate) fn retries(&self) -> u64 {
+        self.retries
+    }
+
+    pub(crate) fn plain_calls(&self) -> u64 {
+        self.plain_calls
+    }
+
+    pub(crate) fn register(&mut self, file: &BatchFile) {
+        self.queue.register(file);
+    }
+
+    pub(crate) fn unregister(&mut self, file: &BatchFile) {
+        self.queue.unregister(file);
+    }
+
+    /// Begins a transfer. Its operation may not have gone to the kernel when this returns: see [`flush`](Self::flush).
+    pub(crate) fn start(&mut self, transfer: Transfer) -> Token {
+        let token = self.next;
+        self.next += 1;
+        let Transfer { file, action, offset, lease, range, needed } = transfer;
+        let known = Running {
+            file: Arc::clone(&file),
+            action,
+            offset,
+            range: range.clone(),
+            needed,
+            done: 0,
+            tries: 0,
+            orphan: false,
+        };
+        self.running.insert(token, known);
+        self.waiting.push_back(Op { token, file, action, offset, lease, range });
+        self.fill();
+        token
+    }
+
+    /// Moves waiting operations into the queue.
+    fn fill(&mut self) {
+        while self.in_queue < self.queue.depth()
+            && let Some(op) = self.waiting.pop_front()
+        {
+            if self.broken.is_some() {
+                self.finish_broken(op);
+                continue;
+            }
+            self.in_queue += 1;
+            self.queue.push(op);
+        }
+    }
+
+    /// Operations that the kernel has not been told of.
+    pub(crate) fn unsubmitted(&self) -> usize {
+        self.queue.unsubmitted()
+    }
+
+    /// Hands on what was started.
+    pub(crate) fn flush(&mut self) {
+        self.fill();
+        if self.broken.is_none()
+            && let Err(e) = self.queue.submit()
+        {
+            self.fail_queue(e);
+        }
+    }
+
+    /// Takes what has completed, without waiting.
+    pub(crate) fn poll(&mut self) {
+        self.reap(false, Token::MAX);
+    }
+
+    /// True when waiting for it would not take time.
+    pub(crate) fn is_ended(&self, token: Token) -> bool {
+        self.ended.contains_key(&token)
+    }
+
+    /// Waits for a transfer and gives its outcome.
+    pub(crate) fn wait(&mut self, token: Token) -> Ended {
+        loop {
+            if let Some(ended) = self.ended.remove(&token) {
+                return ended;
+            }
+            if self.broken.is_some() || !self.running.contains_key(&token) {
+                // Its operation stays with the queue, which gives its memory up only when that is safe.
+                let result = match self.running.remove(&token) {
+                    Some(running) => Err(named(running.offset, &running, self.broken_error())),
+                    None => Err(io::Error::other("this transfer was taken before")),
+                };
+                return Ended { lease: None, result };
+            }
+            self.reap(true, token);
+        }
+    }
+
+    /// Nobody will ask for this one: what it ends in is dropped.
+    pub(crate) fn abandon(&mut self, token: Token) {
+        if self.ended.remove(&token).is_none()
+            && let Some(running) = self.running.get_mut(&token)
+        {
+            running.orphan = true;
+        }
+    }
+
+    /// Waits for everything that was abandoned.
+    pub(crate) fn settle(&mut self) {
+        while self.broken.is_none()
+            && let Some(token) = self.running.iter().find_map(|(token, running)| running.orphan.then_some(*token))
+        {
+            self.reap(true, token);
+        }
+    }
+
+    fn reap(&mut self, wait: bool, wanted: Token) {
+        self.fill();
+        if self.broken.is_some() {
+            return;
+        }
+        let mut done = std::mem::take(&mut self.done);
+        let result = self.queue.reap(wait, wanted, &mut done);
+        self.in_queue -= done.len();
+        for done in done.drain(..) {
+            self.look_at(done);
+        }
+        self.done = done;
+        if let Err(e) = result {
+            self.fail_queue(e);
+        }
+        self.fill();
+    }
+
+    #[cold]
+    fn fail_queue(&mut self, error: io::Error) {
+        let message = format!("the ring failed: {error}");
+        self.broken = Some(Arc::new(io::Error::new(error.kind(), message)));
+        while let Some(op) = self.waiting.pop_front() {
+            self.finish_broken(op);
+        }
+    }
+
+    fn finish_broken(&mut self, op: Op) {
+        let error = self.broken_error();
+        self.end(op, Err(error));
+    }
+
+    fn broken_error(&self) -> io::Error {
+        match &self.broken {
+            Some(broken) => io::Error::new(broken.kind(), Arc::clone(broken)),
+            None => io::Error::other("the ring failed"),
+        }
+    }
+
+    fn end(&mut self, op: Op, result: io::Result<()>) {
+        match self.running.remove(&op.token) {
+            Some(running) if !running.orphan => {
+                let result = result.map_err(|e| named(op.offset, &running, e));
+                self.ended.insert(op.token, Ended { lease: op.lease, result });
+            }
+            _ => {}
+        }
+    }
+
+    /// Decides what becomes of a transfer after one try.
+    fn look_at(&mut self, done: Done) {
+        let Done { mut op, result, raw, bypassed } = done;
+        if bypassed {
+            let bytes = *result.as_ref().unwrap_or(&0) as u64;
+            self.observers.iter().for_each(|observer| tell(&**observer, op.action, bytes));
+        }
+        let Some(running) = self.running.get_mut(&op.token) else { return };
+        running.tries += 1;
+        let transfers = matches!(op.action, Action::Read | Action::Write);
+        match result {
+            Ok(_) if !transfers => self.end(op, Ok(())),
+            Ok(n) => {
+                let reached = (op.range.start - running.range.start) + n.min(op.range.len());
+                let before = running.done;
+                running.done = running.done.max(reached);
+                if running.done >= running.needed {
+                    return self.end(op, Ok(()));
+                }
+                if n == 0 {
+                    let kind = match op.action {
+                        Action::Read => io::ErrorKind::UnexpectedEof,
+                        _ => io::ErrorKind::WriteZero,
+                    };
+                    return self.end(op, Err(kind.into()));
+                }
+                // A direct transfer goes on from a sector's start.
+                let from = match op.file.is_direct() {
+                    true => align_down(running.done as u64) as usize,
+                    false => running.done,
+                };
+                // Progress starts the count anew. Crumbs within a sector are none: the ring cannot go on from there.
+                running.tries = 0;
+                let (start, end) = (running.range.start + from, running.range.end);
+                op.offset = running.offset + from as u64;
+                op.range = start..end;
+                if running.done == before {
+                    return self.call(op);
+                }
+                self.again(op);
+            }
+            Err(e) if raw => {
+                // A sync that failed is never tried again, but one that did not happen is.
+                let again = match raw_os_error(&e) {
+                    Some(libc::EINTR | libc::EAGAIN | libc::ECANCELED) => Again::Ring,
+                    // Memory comes free when another operation is done.
+                    Some(libc::ENOMEM) if transfers && self.in_queue > 0 => Again::Ring,
+                    Some(libc::ENOMEM) if transfers => Again::Call,
+                    // What the ring does not do here, a plain call may.
+                    Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS | libc::EFAULT) => Again::Call,
+                    _ => Again::No,
+                };
+                match again {
+                    Again::Ring if running.tries < TRIES_MAX => self.again(op),
+                    Again::Ring | Again::Call => self.call(op),
+                    Again::No => self.end(op, Err(e)),
+                }
+            }
+            Err(e) => self.end(op, Err(e)),
+        }
+    }
+
+    fn again(&mut self, op: Op) {
+        self.retries += 1;
+        self.waiting.push_back(op);
+    }
+
+    /// Does the rest by plain calls.
+    #[cold]
+    fn call(&mut self, mut op: Op) {
+        let Some(running) = self.running.get_mut(&op.token) else { return };
+        let needed_end = running.range.start + running.needed;
+        let mut calls = 0;
+        let result = loop {
+            calls += 1;
+            match op.call() {
+                Ok(_) if !matches!(op.action, Action::Read | Action::Write) => break Ok(()),
+                Ok(n) => {
+                    let n = n.min(op.range.len());
+                    if op.range.start + n >= needed_end {
+                        break Ok(());
+                    }
+                    if n == 0 {
+                        let eof = op.action == Action::Read;
+                        break Err(if eof { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::WriteZero }.into());
+                    }
+                    // Files take any alignment in a plain call.
+                    op.offset += n as u64;
+                    op.range.start += n;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => break Err(e),
+            }
+        };
+        self.plain_calls += calls;
+        self.end(op, result);
+    }
+}
+
+/// What becomes of a failed try.
+enum Again {
+    Ring,
+    Call,
+    No,
+}
+
+fn tell(observer: &dyn BatchObserver, action: Action, bytes: u64) {
+    match action {
+        Action::Read => observer.read(bytes),
+        Action::Write => observer.written(bytes),
+        Action::Sync => observer.synced(),
+        Action::StartWriteBack(_) => observer.write_back(),
+        Action::AwaitWriteBack(_) => {}
+    }
+}
+
+/// An error that names the file and the offset. A plain call has named them itself.
+#[cold]
+fn named(at: u64, running: &Running, error: io::Error) -> io::Error {
+    if error.get_ref().is_some_and(|inner| inner.is::<crate::error::PathError>()) {
+        return error;
+    }
+    let path = running.file.path();
+    match running.action {
+        Action::Read if error.kind() == io::ErrorKind::UnexpectedEof => {
+            let end = running.offset + running.done as u64;
+            let wanted = running.offset + running.needed as u64;
+            let what = format!("the file ends at {end}, bytes up to {wanted} were expected");
+            path_error(format!("read at {} from", running.offset), path, io::Error::new(error.kind(), what))
+        }
+        Action::Read => path_error(format!("read at {at} from"), path, error),
+        Action::Write => path_error(format!("write at {at} to"), path, error),
+        Action::Sync => path_error("fdatasync", path, error),
+        Action::StartWriteBack(_) => path_error(format!("start write-back at {at} of"), path, error),
+        Action::AwaitWriteBack(_) => path_error(format!("await write-back at {at} of"), path, error),
+    }
+}

@@ -1,0 +1,141 @@
+//! Reading by plan.
+
+use super::places::{Place, everywhere, pattern, small};
+use rockmill_io::ring::{BatchLimits, ReadOptions, ReadPlan, ReadStream, Span, coalesce};
+use std::io::ErrorKind;
+
+/// Writes files of these lengths and gives their contents.
+pub fn files(place: &Place, lens: &[usize]) -> Vec<Vec<u8>> {
+    lens.iter()
+        .enumerate()
+        .map(|(i, len)| {
+            let data = pattern(*len, i as u32);
+            place.fs.write_all(&place.path(&format!("{i}.sst")), &data).unwrap();
+            data
+        })
+        .collect()
+}
+
+pub fn plan(place: &Place, files: usize) -> ReadPlan {
+    let mut plan = ReadPlan::new();
+    for i in 0..files {
+        let path = place.path(&format!("{i}.sst"));
+        assert_eq!(plan.add_file(place.fs.open_random(&path, place.direct).unwrap(), &path), i as u32);
+    }
+    plan
+}
+
+fn check(stream: &mut ReadStream, run: usize, wanted: &[Span], data: &[Vec<u8>], name: &str) {
+    for (i, span) in wanted.iter().enumerate() {
+        let window = stream.next(run).unwrap().unwrap_or_else(|| panic!("{name}: run {run} ended at {i}"));
+        assert_eq!((window.span(), window.index()), (*span, i));
+        let at = span.offset as usize;
+        assert!(window[..] == data[span.file as usize][at..at + span.len as usize], "{name}: run {run} {span:?}");
+    }
+    assert!(stream.next(run).unwrap().is_none());
+    assert!(stream.next(run).unwrap().is_none());
+}
+
+#[test]
+fn every_run_gives_its_spans_in_order_with_the_files_bytes() {
+    everywhere(|place| {
+        let data = files(place, &[300_000, 1, 4096, 100_000]);
+        let mut plan = plan(place, 4);
+        let blocks = (0..75).map(|i| (i * 4000, 4000));
+        let runs = [
+            coalesce(0, blocks, 16_000),
+            vec![Span { file: 1, offset: 0, len: 1 }, Span { file: 2, offset: 0, len: 4096 }],
+            Vec::new(),
+            coalesce(3, [(0, 99_999), (99_999, 1)], 16_000),
+        ];
+        for run in &runs {
+            plan.add_run(run.clone());
+        }
+        assert_eq!(plan.bytes(), 300_000 + 4097 + 100_000);
+        let io = place.io(&small());
+        let mut stream = io.read(plan, ReadOptions::default()).unwrap();
+        for (run, spans) in runs.iter().enumerate() {
+            check(&mut stream, run, spans, &data, &place.name);
+        }
+        drop(stream);
+        assert_eq!(io.free_bytes(), io.facts().memory_bytes);
+    });
+}
+
+#[test]
+fn random_plans_read_what_pread_reads() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let seeds: Vec<u64> = (0..4).map(|_| rng.u64(..)).collect();
+    everywhere(|place| {
+        for seed in &seeds {
+            let mut rng = fastrand::Rng::with_seed(*seed);
+            let lens: Vec<usize> = (0..rng.usize(1..5)).map(|_| rng.usize(1..200_000)).collect();
+            let data = files(place, &lens);
+            let mut plan = plan(place, lens.len());
+            let mut runs = Vec::new();
+            for _ in 0..rng.usize(1..10) {
+                let mut spans = Vec::new();
+                for (file, &file_len) in lens.iter().enumerate() {
+                    // Neighbours, gaps, tiny spans within one sector, and large ones.
+                    let mut at = rng.usize(0..file_len);
+                    while at < file_len && spans.len() < 60 {
+                        let most = *rng.choice(&[10, 5_000, 30_000]).unwrap();
+                        let len = rng.usize(1..=most).min(file_len - at);
+                        spans.push(Span { file: file as u32, offset: at as u64, len: len as u32 });
+                        at += len + if rng.u8(..) < 40 { rng.usize(0..9000) } else { 0 };
+                    }
+                }
+                plan.add_run(spans.clone());
+                runs.push(spans);
+            }
+            let limits = BatchLimits { memory_bytes: rng.usize(1..4_000_000), depth: rng.u32(1..64), ..small() };
+            let io = place.io(&limits);
+            let mut stream = io.read(plan, ReadOptions { depth: rng.usize(0..6), ..ReadOptions::default() }).unwrap();
+            // Some windows are kept for a while.
+            let mut kept = Vec::new();
+            let mut given = vec![0; runs.len()];
+            loop {
+                let open: Vec<usize> = (0..runs.len()).filter(|run| given[*run] <= runs[*run].len()).collect();
+                let Some(&run) = rng.choice(&open) else { break };
+                let window = stream.next(run).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                let span = runs[run].get(given[run]).copied();
+                given[run] += 1;
+                assert_eq!(window.as_ref().map(|w| w.span()), span, "seed {seed}");
+                if let (Some(window), Some(span)) = (window, span) {
+                    let at = span.offset as usize;
+                    let wanted = &data[span.file as usize][at..at + span.len as usize];
+                    assert!(window[..] == *wanted, "{} seed {seed}: run {run} {span:?}", place.name);
+                    if rng.u8(..) < 50 {
+                        kept.push((window, span));
+                    }
+                }
+                if kept.len() > 5 {
+                    kept.remove(rng.usize(0..kept.len()));
+                }
+            }
+            for (window, span) in &kept {
+                let at = span.offset as usize;
+                assert!(window[..] == data[span.file as usize][at..at + span.len as usize], "a kept window changed");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_span_beyond_the_end_fails_in_its_turn_and_names_the_place() {
+    everywhere(|place| {
+        files(place, &[10_000]);
+        let mut plan = plan(place, 1);
+        let spans = vec![Span { file: 0, offset: 5000, len: 5000 }, Span { file: 0, offset: 10_000, len: 1 }];
+        plan.add_run(spans);
+        let mut stream = place.io(&small()).read(plan, ReadOptions::default()).unwrap();
+        assert_eq!(stream.next(0).unwrap().unwrap().len(), 5000);
+        let e = stream.next(0).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::UnexpectedEof);
+        let text = e.to_string();
+        assert!(text.contains("read at 10000 from") && text.contains("0.sst"), "{text}");
+        assert!(stream.next(0).unwrap_err().to_string().contains("earlier failure"));
+    });
+}
