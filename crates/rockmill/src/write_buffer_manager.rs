@@ -126,6 +126,11 @@ impl WriteBufferManager {
         self.shared.wake();
     }
 
+    /// True when writers wait while the limit is reached.
+    pub(crate) fn allows_stall(&self) -> bool {
+        self.shared.allow_stall.load(Ordering::Relaxed)
+    }
+
     /// True when the next writer should make a memtable immutable.
     #[inline]
     pub(crate) fn should_flush(&self) -> bool {

@@ -27,6 +27,7 @@ use crate::options::{CfOptions, DbOptions};
 use crate::statistics::CountedOperator;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::JoinHandle;
+use crate::write_buffer_manager::WriteBufferManager;
 
 /// How long compaction threads wait between looks at tables that are due: at least, so that they do not spin, and at
 /// most.
@@ -140,7 +141,7 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                 if worker.ends(db, &mut state) {
                     return;
                 }
-                if let Some(p) = state.pick_flush(db.opts.atomic_flush) {
+                if let Some(p) = state.pick_flush(db.opts.atomic_flush, db.flushes_at_once()) {
                     break p;
                 }
                 db.work.wait(&mut state);
@@ -167,11 +168,10 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
 
 impl CfState {
     /// True when there are immutable memtables and it is time to flush them.
-    pub fn flush_due(&self, atomic: bool) -> bool {
+    pub fn flush_due(&self, at_once: bool) -> bool {
         let o = self.cf.options.load();
         let n = self.imm.len();
-        // RocksDB merges no memtables before an atomic flush.
-        let merged = if atomic { 1 } else { o.min_write_buffer_number_to_merge.max(1) as usize };
+        let merged = if at_once { 1 } else { o.min_write_buffer_number_to_merge.max(1) as usize };
         n > 0 && (n >= merged || n >= o.max_write_buffer_number.max(1) as usize || self.flush_requested)
     }
 
@@ -188,7 +188,7 @@ impl CfState {
 }
 
 impl State {
-    fn pick_flush(&mut self, atomic: bool) -> Option<FlushPick> {
+    fn pick_flush(&mut self, atomic: bool, at_once: bool) -> Option<FlushPick> {
         if self.write_error().is_some() {
             return None;
         }
@@ -197,7 +197,7 @@ impl State {
             let free = self.cfs.values().all(|c| !c.flushing);
             return (free && self.cfs.values().any(|c| c.flush_due(true))).then(|| self.pick_all_flushes());
         }
-        let part = self.cfs.values_mut().find(|c| !c.flushing && c.flush_due(false))?.take_flush();
+        let part = self.cfs.values_mut().find(|c| !c.flushing && c.flush_due(at_once))?.take_flush();
         self.running_flushes += 1;
         Some(FlushPick { parts: vec![part] })
     }
@@ -295,6 +295,12 @@ pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Comp
 }
 
 impl DbInner {
+    /// True when no immutable memtable waits for others to be merged with. RocksDB merges none before an atomic flush.
+    /// And where writers, also of other databases, wait for memory, what holds it must not wait for a writer.
+    pub fn flushes_at_once(&self) -> bool {
+        self.opts.atomic_flush || self.write_buffers.as_ref().is_some_and(WriteBufferManager::allows_stall)
+    }
+
     /// Undoes `begin_compaction`, whatever the compaction's outcome.
     pub fn end_compaction(&self, cf: &CfData, compaction: &Compaction) {
         let mut state = self.state.lock();

@@ -149,7 +149,7 @@ impl Db {
             }
             let now = db.now_seconds();
             let due = state.cfs.values().any(|c| {
-                c.flush_due(db.opts.atomic_flush)
+                c.flush_due(db.flushes_at_once())
                     || (!c.cf.options.load().disable_auto_compactions
                         && (c.scores.needs_compaction() || c.is_aging_due(now))
                         && state.paused == 0)

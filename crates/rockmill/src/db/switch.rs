@@ -147,10 +147,8 @@ impl DbInner {
         if !self.write_buffers.as_ref()?.should_flush() {
             return None;
         }
-        let idle = |c: &super::CfState| {
-            let merge = c.cf.options.load().min_write_buffer_number_to_merge.max(1) as usize;
-            c.imm.is_empty() || (!c.flushing && !c.flush_requested && c.imm.len() < merge)
-        };
+        let at_once = self.flushes_at_once();
+        let idle = |c: &super::CfState| c.imm.is_empty() || (!c.flushing && !c.flush_due(at_once));
         let candidates = state.cfs.iter().filter(|(_, c)| !c.mem.is_empty() && idle(c));
         candidates.min_by_key(|(_, c)| c.mem.first_sequence()).map(|(&id, _)| id)
     }

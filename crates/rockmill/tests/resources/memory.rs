@@ -108,6 +108,30 @@ fn writers_wait_until_a_flush_has_freed_memory() {
 }
 
 #[test]
+fn a_writer_does_not_wait_for_a_memtable_that_waits_to_be_merged() {
+    let manager = WriteBufferManager::new_write_buffer_manager(256 << 10, true);
+    let mut o = options(&memory());
+    o.set_write_buffer_manager(&manager);
+    o.set_write_buffer_size(160 << 10);
+    o.set_max_write_buffer_number(4);
+    o.set_min_write_buffer_number_to_merge(2);
+    // Two databases: what one of them holds stops the writers of the other.
+    let (idle, busy) = (Db::open(&o, "/idle").unwrap(), Db::open(&o, "/busy").unwrap());
+    let (done, ended) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        for n in 0..170 {
+            idle.put(key(n), noise(n, 1000)).unwrap(); // one memtable is full, and little is in the next
+        }
+        fill(&busy, 0..2000, 1000);
+        done.send((idle, busy)).unwrap();
+    });
+    let Ok((_idle, _busy)) = ended.recv_timeout(Duration::from_secs(60)) else {
+        panic!("a writer waits for ever: {manager:?}");
+    };
+    writer.join().unwrap();
+}
+
+#[test]
 fn a_writer_does_not_wait_for_its_own_iterator() {
     let manager = WriteBufferManager::new_write_buffer_manager(256 << 10, true);
     let mut o = options(&memory());
