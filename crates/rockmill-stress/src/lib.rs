@@ -1,8 +1,21 @@
 //! Everything that tries to make the store lose data.
 //!
-//! [`configuration`] is the one list of what a store can be configured to: a new engine, strategy or format joins every
-//! test of this crate by one line there.
+//! | module | what is in it |
+//! |---|---|
+//! | [`configuration`] | the one list of configurations: a new engine or format joins all tests by one line |
+//! | [`history`], [`generate`] | what is done with a database, as plain data; random histories from a seed |
+//! | [`model`], [`kinds`], [`cursor`] | what must be seen |
+//! | [`place`], [`replay`] | does a history with a database, and compares |
+//! | [`contents`] | what a database shows, and which moment of a history that is |
 
 #![forbid(unsafe_code)]
 
 pub mod configuration;
+pub mod contents;
+pub mod cursor;
+pub mod generate;
+pub mod history;
+pub mod kinds;
+pub mod model;
+pub mod place;
+pub mod replay;

@@ -1,0 +1,256 @@
+//! What a database shows, and whether it is what a model says.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rockmill::{AsColumnFamilyRef, Db, IteratorMode, ReadOptions, Snapshot};
+
+use crate::history::Step;
+use crate::kinds::{Kind, Slot, family_name, named_family};
+use crate::model::{Family, Model, Pairs, State, hash_of};
+
+/// Something that a database shows and must not, or the other way round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Column family, or what else was looked at.
+    pub place: String,
+    /// What is wrong there.
+    pub what: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+impl Difference {
+    pub(crate) fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { place: place.into(), what: what.into() }
+    }
+
+    fn failed(place: &str, error: &rockmill::Error) -> Self {
+        Self::new(place, format!("cannot be read: {error}"))
+    }
+}
+
+/// Bytes for people, not too many.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    const MAX: usize = 48;
+    let cut = if bytes.len() > MAX { format!("... ({} bytes)", bytes.len()) } else { String::new() };
+    format!("{}{cut}", bytes[..bytes.len().min(MAX)].escape_ascii())
+}
+
+fn item(entry: Option<(&[u8], &[u8])>) -> String {
+    entry.map_or_else(|| "the end".to_owned(), |(k, v)| format!("{}={}", shown(k), shown(v)))
+}
+
+/// Compares entries with those that must be there.
+pub(crate) fn same(place: &str, got: &[(Vec<u8>, Vec<u8>)], want: &[(&[u8], &[u8])]) -> Result<(), Difference> {
+    let got_at = |n: usize| got.get(n).map(|(k, v)| (&**k, &**v));
+    let want_at = |n: usize| want.get(n).copied();
+    match (0..got.len().max(want.len())).find(|&n| got_at(n) != want_at(n)) {
+        None => Ok(()),
+        Some(n) => {
+            let (g, w) = (item(got_at(n)), item(want_at(n)));
+            let counts = format!("{} entries of {}", got.len(), want.len());
+            Err(Difference::new(place, format!("entry {n} is {g}, must be {w} ({counts})")))
+        }
+    }
+}
+
+/// All entries of a column family in one direction, without those that a filter may have taken.
+pub(crate) fn scan(
+    db: &Db,
+    cf: &impl AsColumnFamilyRef,
+    kind: Kind,
+    snapshot: Option<&Snapshot<'_>>,
+    mode: IteratorMode<'_>,
+) -> Result<Pairs, rockmill::Error> {
+    let mut options = ReadOptions::default();
+    options.set_total_order_seek(true);
+    if let Some(snapshot) = snapshot {
+        options.set_snapshot(snapshot);
+    }
+    let mut out = Vec::new();
+    for entry in db.iterator_cf_opt(cf, options, mode) {
+        let (key, value) = entry?;
+        if let Some(value) = kind.settled(&value) {
+            out.push((key.to_vec(), value.to_vec()));
+        }
+    }
+    Ok(out)
+}
+
+/// True if a database shows these column families as they must be, in both directions. Others may be there.
+pub(crate) fn matches_state(
+    db: &Db,
+    state: &State,
+    snapshot: Option<&Snapshot<'_>>,
+    what: &str,
+) -> Result<(), Difference> {
+    for (&slot, family) in state {
+        let name = family_name(slot, family.kind);
+        let place = format!("{what}column family {name}");
+        let Some(cf) = db.cf_handle(&name) else { return Err(Difference::new(place, "is missing")) };
+        let want = family.sorted();
+        let failed = |e: rockmill::Error| Difference::failed(&place, &e);
+        let got = scan(db, &cf, family.kind, snapshot, IteratorMode::Start).map_err(failed)?;
+        same(&place, &got, &want)?;
+        let mut got = scan(db, &cf, family.kind, snapshot, IteratorMode::End).map_err(failed)?;
+        got.reverse();
+        same(&format!("{place}, backward"), &got, &want)?;
+    }
+    Ok(())
+}
+
+/// Whether a database shows what a model says: the same column families, the same entries in both directions.
+///
+/// # Errors
+/// The first difference.
+pub fn matches(db: &Db, model: &Model) -> Result<(), Difference> {
+    let want: Vec<String> = {
+        let mut names: Vec<_> = model.state.iter().map(|(&slot, family)| family_name(slot, family.kind)).collect();
+        names.sort();
+        names
+    };
+    let got = db.cf_names();
+    if got != want {
+        return Err(Difference::new("column families", format!("are {got:?}, must be {want:?}")));
+    }
+    matches_state(db, &model.state, None, "")
+}
+
+/// Everything that a database shows.
+#[derive(Debug, Clone, Default)]
+pub struct Contents {
+    /// By slot: the kind, the entries in order, their hash.
+    families: BTreeMap<Slot, (Kind, Pairs, u64)>,
+}
+
+impl Contents {
+    /// Reads it all, in both directions, which must agree.
+    ///
+    /// # Errors
+    /// What cannot be read, or differs backward.
+    pub fn read(db: &Db) -> Result<Self, Difference> {
+        let mut families = BTreeMap::new();
+        for name in db.cf_names() {
+            let place = format!("column family {name}");
+            let Some((slot, kind)) = named_family(&name) else {
+                return Err(Difference::new(place, "is none that a history makes"));
+            };
+            let Some(cf) = db.cf_handle(&name) else { continue };
+            let failed = |e: rockmill::Error| Difference::failed(&place, &e);
+            let entries = scan(db, &cf, kind, None, IteratorMode::Start).map_err(failed)?;
+            let mut backward = scan(db, &cf, kind, None, IteratorMode::End).map_err(failed)?;
+            backward.reverse();
+            let borrowed: Vec<_> = entries.iter().map(|(k, v)| (&**k, &**v)).collect();
+            same(&format!("{place}, backward"), &backward, &borrowed)?;
+            let hash = hash_of(kind, borrowed);
+            families.insert(slot, (kind, entries, hash));
+        }
+        Ok(Self { families })
+    }
+
+    fn is(&self, slot: Slot, family: &Family) -> bool {
+        self.families.get(&slot).is_some_and(|(kind, _, hash)| *kind == family.kind && *hash == family.hash())
+    }
+
+    /// The first difference from a state, for people.
+    fn difference(&self, state: &State) -> Difference {
+        for (&slot, family) in state {
+            let place = format!("column family {}", family_name(slot, family.kind));
+            let Some((_, entries, _)) = self.families.get(&slot) else { return Difference::new(place, "is missing") };
+            if let Err(difference) = same(&place, entries, &family.sorted()) {
+                return difference;
+            }
+        }
+        let extra = self.families.keys().find(|slot| !state.contains_key(slot));
+        Difference::new("column families", format!("number {} should not be there", extra.unwrap_or(&0)))
+    }
+
+    /// Finds the moment that a database shows after a crash: the state after `done` of the steps, with
+    /// `durable <= done <= started`. `base` is the state before the first of `steps`.
+    ///
+    /// Column families come and go durably when their step is done, whatever becomes of unsynced writes before it: one
+    /// that is created (or imported) later may be there as it was then, one that is dropped later may be gone.
+    ///
+    /// # Errors
+    /// What differs from the state that is nearest.
+    pub fn find(
+        &self,
+        base: &Model,
+        steps: &[Step],
+        durable: usize,
+        started: usize,
+    ) -> Result<(usize, Model), Difference> {
+        let started = started.min(steps.len());
+        let mut model = base.clone();
+        steps.iter().take(durable).for_each(|step| drop(model.step(step)));
+        // What happens to column families between here and there.
+        let first = model.clone();
+        let mut born: Vec<(usize, Slot, std::sync::Arc<Family>)> = Vec::new();
+        let mut gone: Vec<(usize, Slot)> = Vec::new();
+        let mut ahead = model.clone();
+        for (n, step) in steps.iter().enumerate().take(started).skip(durable) {
+            let before = ahead.state.clone();
+            ahead.step(step);
+            for (&slot, family) in &ahead.state {
+                if before.get(&slot).is_none_or(|old| old.born != family.born) {
+                    born.push((n + 1, slot, std::sync::Arc::clone(family)));
+                }
+            }
+            let left = before.keys().filter(|slot| !ahead.state.contains_key(slot));
+            gone.extend(left.map(|&slot| (n + 1, slot)));
+        }
+        let mut nearest: Option<(usize, usize, Model)> = None;
+        for done in durable..=started {
+            if done > durable {
+                model.step(&steps[done - 1]);
+            }
+            let wrong_there = model.state.iter().filter(|&(&slot, family)| {
+                !self.is(slot, family)
+                    && !(gone.iter().any(|&(at, s)| s == slot && at > done)
+                        && (!self.families.contains_key(&slot)
+                            || born.iter().any(|(at, s, f)| *s == slot && *at > done && self.is(slot, f))))
+            });
+            let wrong_extra = self.families.keys().filter(|slot| {
+                !model.state.contains_key(slot)
+                    && !born.iter().any(|(at, s, f)| s == *slot && *at > done && self.is(*s, f))
+            });
+            let wrong = wrong_there.count() + wrong_extra.count();
+            if wrong == 0 {
+                return Ok((done, model));
+            }
+            if nearest.as_ref().is_none_or(|(least, ..)| wrong < *least) {
+                nearest = Some((wrong, done, model.clone()));
+            }
+        }
+        let (_, done, state) = nearest.unwrap_or((0, durable, first));
+        let mut difference = self.difference(&state.state);
+        difference.what += &format!(
+            "; no state after {durable} (durable) to {started} (begun) steps is what is there, the nearest is after \
+             {done}"
+        );
+        Err(difference)
+    }
+
+    /// The model that goes on from what is there: `found` with the column families that came and went after it.
+    pub fn settle(&self, found: &Model, steps: &[Step], done: usize, started: usize) -> Model {
+        let mut model = found.clone();
+        let mut ahead = found.clone();
+        for step in steps.iter().take(started).skip(done) {
+            let before = ahead.state.clone();
+            ahead.step(step);
+            for (&slot, family) in &ahead.state {
+                if before.get(&slot).is_none_or(|old| old.born != family.born) && self.is(slot, family) {
+                    model.state.entry(slot).or_insert_with(|| std::sync::Arc::clone(family));
+                }
+            }
+        }
+        model.state.retain(|slot, _| self.families.contains_key(slot));
+        model.closed();
+        model
+    }
+}

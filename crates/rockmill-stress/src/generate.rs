@@ -1,0 +1,500 @@
+//! Random histories: the same for the same seed and profile.
+
+use crate::history::{Bottom, Bounds, External, History, How, Key, Move, Reopen, Step, Update, View};
+use crate::kinds::{KEYS, Kind, Slot, Value};
+
+/// How often a history does what, of a thousand steps or so. What is 0 does not happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    /// Kinds of the column families beside the default one that are created first.
+    pub families: Vec<Kind>,
+    /// Keys have numbers below this.
+    pub keys: u16,
+    /// Of a hundred batches, those that are synced.
+    pub synced: u8,
+    /// Of a hundred batches, those without a WAL.
+    pub unlogged: u8,
+    /// Of a hundred values, those of some thousand bytes.
+    pub large: u8,
+    /// Updates of a batch at most.
+    pub batch_max: usize,
+    /// Batches.
+    pub write: u32,
+    /// Lookups.
+    pub get: u32,
+    /// Lookups of many keys.
+    pub multi_get: u32,
+    /// Walks of iterators.
+    pub walk: u32,
+    /// Scans of a prefix.
+    pub prefix: u32,
+    /// Looks at everything.
+    pub check: u32,
+    /// Snapshots taken; about as many are looked at and released.
+    pub snapshot: u32,
+    /// Iterators that stay, and their moves.
+    pub iterator: u32,
+    /// Flushes.
+    pub flush: u32,
+    /// Manual compactions.
+    pub compact: u32,
+    /// Manual compactions that change levels.
+    pub refit: u32,
+    /// Waits for background work.
+    pub wait: u32,
+    /// Options changed.
+    pub set: u32,
+    /// Ingestions.
+    pub ingest: u32,
+    /// Exports with imports.
+    pub copy: u32,
+    /// Checkpoints.
+    pub checkpoint: u32,
+    /// Backups and restores.
+    pub backup: u32,
+    /// Looks at a secondary.
+    pub secondary: u32,
+    /// Column families created; about as many are dropped.
+    pub create: u32,
+    /// Flushes of the WAL.
+    pub flush_wal: u32,
+    /// Looks at what WALs have.
+    pub updates: u32,
+    /// Deletions of tables in a range.
+    pub delete_files: u32,
+    /// Deletions of files turned off and on.
+    pub keep_files: u32,
+    /// Looks at properties.
+    pub inspect: u32,
+    /// Closes and opens.
+    pub reopen: u32,
+    /// Of a hundred of those, repairs.
+    pub repaired: u8,
+}
+
+impl Profile {
+    /// Everything that there is, mostly writes.
+    pub fn everything() -> Self {
+        Self {
+            families: Kind::ALL[1..].to_vec(),
+            keys: KEYS,
+            synced: 2,
+            unlogged: 1,
+            large: 2,
+            batch_max: 8,
+            write: 700,
+            get: 100,
+            multi_get: 12,
+            walk: 30,
+            prefix: 10,
+            check: 1,
+            snapshot: 4,
+            iterator: 12,
+            flush: 4,
+            compact: 3,
+            refit: 1,
+            wait: 1,
+            set: 4,
+            ingest: 4,
+            copy: 1,
+            checkpoint: 1,
+            backup: 1,
+            secondary: 2,
+            create: 2,
+            flush_wal: 4,
+            updates: 3,
+            delete_files: 1,
+            keep_files: 2,
+            inspect: 2,
+            reopen: 2,
+            repaired: 10,
+        }
+    }
+
+    /// Short histories for power cuts and faults: few keys, many syncs and flushes; reads are left to whoever looks
+    /// afterwards. Without what a crash may leave half done (writes without a WAL, whole tables deleted by range,
+    /// repairs), and without copies, which have tests of their own.
+    pub fn crash() -> Self {
+        let Profile { get, walk, .. } = Self::everything();
+        Self {
+            keys: 400,
+            synced: 15,
+            unlogged: 0,
+            large: 4,
+            write: 600,
+            get: get / 10,
+            walk: walk / 10,
+            multi_get: 1,
+            flush: 25,
+            compact: 12,
+            set: 2,
+            ingest: 10,
+            copy: 4,
+            create: 6,
+            flush_wal: 20,
+            reopen: 4,
+            snapshot: 6,
+            prefix: 0,
+            check: 0,
+            iterator: 0,
+            wait: 4,
+            checkpoint: 0,
+            backup: 0,
+            secondary: 0,
+            updates: 0,
+            delete_files: 0,
+            keep_files: 2,
+            inspect: 0,
+            repaired: 0,
+            ..Self::everything()
+        }
+    }
+}
+
+/// Column families that come and go have numbers from this one.
+const EXTRA: std::ops::Range<Slot> = 6..9;
+
+/// Options of a column family that histories change, and to what.
+const SETTABLE: &[(&str, &[&str])] = &[
+    ("write_buffer_size", &["8192", "20000", "100000"]),
+    ("max_write_buffer_number", &["2", "3", "5"]),
+    ("target_file_size_base", &["8192", "30000", "100000"]),
+    ("max_bytes_for_level_base", &["32768", "200000"]),
+    ("max_bytes_for_level_multiplier", &["2", "8"]),
+    ("level0_file_num_compaction_trigger", &["1", "2", "4"]),
+    ("level0_slowdown_writes_trigger", &["4", "20"]),
+    ("compression", &["kNoCompression", "kSnappyCompression", "kZSTD", "kLZ4Compression", "kZlibCompression"]),
+    ("block_based_table_factory", &["{block_size=512}", "{filter_policy=bloomfilter:8:false}"]),
+    ("prefix_extractor", &["fixed:3", "capped:20", "nullptr"]),
+    ("memtable_prefix_bloom_size_ratio", &["0", "0.1"]),
+    ("memtable_whole_key_filtering", &["true", "false"]),
+    ("disable_auto_compactions", &["false", "false", "true"]),
+    ("periodic_compaction_seconds", &["0", "1"]),
+];
+
+/// The same of the database.
+const SETTABLE_DB: &[(&str, &[&str])] = &[
+    ("max_background_jobs", &["1", "2", "5"]),
+    ("max_subcompactions", &["1", "3"]),
+    ("max_open_files", &["-1", "12"]),
+    ("max_total_wal_size", &["20000", "200000", "0"]),
+    ("compaction_readahead_size", &["0", "4096", "2097152"]),
+    ("bytes_per_sync", &["0", "4096"]),
+    ("wal_bytes_per_sync", &["0", "4096"]),
+    ("delayed_write_rate", &["1000000", "16777216"]),
+];
+
+struct Generator<'p> {
+    rng: fastrand::Rng,
+    profile: &'p Profile,
+    /// Seeds of values: each another one, so that no two writes look alike.
+    seed: u32,
+    /// What is probably there. The model decides; this makes most steps count.
+    families: Vec<(Slot, Kind)>,
+    snapshots: Vec<u8>,
+    iterators: Vec<u8>,
+    marked: bool,
+}
+
+/// A history of about `steps` steps. The last ones look at everything, before and after a reopening.
+pub fn generate(seed: u64, steps: usize, profile: &Profile) -> History {
+    let mut g = Generator {
+        rng: fastrand::Rng::with_seed(seed),
+        profile,
+        seed: 0,
+        families: vec![(0, Kind::Plain)],
+        snapshots: Vec::new(),
+        iterators: Vec::new(),
+        marked: false,
+    };
+    let mut all = Vec::with_capacity(steps + 8);
+    for (n, &kind) in profile.families.iter().enumerate() {
+        let slot = n as Slot + 1;
+        g.families.push((slot, kind));
+        all.push(Step::Create(slot, kind));
+    }
+    while all.len() < steps {
+        let step = g.step();
+        all.push(step);
+    }
+    all.extend([Step::Check(View::default()), Step::Reopen(Reopen::Same), Step::Check(View::default())]);
+    History { steps: all }
+}
+
+impl Generator<'_> {
+    fn percent(&mut self, of: u8) -> bool {
+        self.rng.u8(0..100) < of
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.rng.usize(0..of.len())]
+    }
+
+    fn key(&mut self) -> Key {
+        let all = self.profile.keys.clamp(1, KEYS);
+        // The few odd ones and those of the short form come more often than their share.
+        let class = match self.rng.u8(0..10) {
+            0 => 4,
+            1..=4 => 300,
+            _ => all,
+        };
+        self.rng.u16(0..class.min(all))
+    }
+
+    fn value(&mut self) -> Value {
+        self.seed += 1;
+        let large = self.percent(self.profile.large);
+        let len = if large { self.rng.u16(0..9000) } else { self.rng.u16(0..120) };
+        Value { seed: self.seed, len }
+    }
+
+    fn family(&mut self) -> (Slot, Kind) {
+        let n = self.rng.usize(0..self.families.len());
+        self.families[n]
+    }
+
+    fn slot(&mut self) -> Slot {
+        self.family().0
+    }
+
+    fn update(&mut self) -> Update {
+        let (slot, kind) = self.family();
+        let dice = self.rng.u16(0..400);
+        match dice {
+            0..=1 => Update::DeleteRange(slot, self.key(), self.key()),
+            2 => Update::LogData(u32::from(dice)),
+            3..=160 if kind == Kind::Single => Update::SingleDelete(slot, self.key()),
+            3..=240 if kind == Kind::Counting => Update::Merge(slot, self.key(), self.value()),
+            81..=240 if kind == Kind::Merging => {
+                let value = Value { len: self.rng.u16(0..12), ..self.value() };
+                Update::Merge(slot, self.key(), value)
+            }
+            3..=80 => Update::Delete(slot, self.key()),
+            _ => Update::Put(slot, self.key(), self.value()),
+        }
+    }
+
+    fn write(&mut self) -> Step {
+        let updates: Vec<Update> =
+            (0..self.rng.usize(1..=self.profile.batch_max.max(1))).map(|_| self.update()).collect();
+        let how = How {
+            sync: self.percent(self.profile.synced),
+            disable_wal: false,
+            no_slowdown: self.percent(5),
+            low_pri: self.percent(3),
+            alone: updates.len() == 1,
+        };
+        // Together they are refused.
+        let disable_wal = !how.sync && self.percent(self.profile.unlogged);
+        Step::Write(How { disable_wal, ..how }, updates)
+    }
+
+    fn view(&mut self) -> View {
+        let snapshot = (!self.snapshots.is_empty() && self.rng.u8(0..4) == 0)
+            .then(|| self.snapshots[self.rng.usize(0..self.snapshots.len())]);
+        View { snapshot }
+    }
+
+    fn bounds(&mut self) -> Bounds {
+        let mut bounds = Bounds::default();
+        if self.rng.u8(0..3) == 0 {
+            bounds.lower = Some(self.key());
+        }
+        if self.rng.u8(0..3) == 0 {
+            bounds.upper = Some(self.key());
+        }
+        if self.rng.u8(0..4) == 0 {
+            bounds.prefix = Some((self.key(), self.rng.u8(0..8)));
+        }
+        bounds.auto_prefix = self.rng.bool();
+        if self.rng.u8(0..8) == 0 {
+            bounds.readahead = self.one(&[1000, 4096, 100_000]);
+        }
+        bounds
+    }
+
+    fn moves(&mut self) -> Vec<Move> {
+        let mut moves = vec![match self.rng.u8(0..4) {
+            0 => Move::First,
+            1 => Move::Last,
+            2 => Move::SeekForPrev(self.key()),
+            _ => Move::Seek(self.key()),
+        }];
+        for _ in 0..self.rng.usize(0..14) {
+            moves.push(match self.rng.u8(0..12) {
+                0 => Move::First,
+                1 => Move::Last,
+                2..=3 => Move::Seek(self.key()),
+                4..=5 => Move::SeekForPrev(self.key()),
+                6..=8 => Move::Next(self.rng.u8(1..6)),
+                _ => Move::Prev(self.rng.u8(1..6)),
+            });
+        }
+        moves
+    }
+
+    fn ingest(&mut self) -> Step {
+        let mut files = Vec::new();
+        for _ in 0..self.rng.usize(1..4) {
+            let (slot, kind) = self.family();
+            let range = (self.rng.u8(0..4) == 0).then(|| (self.key(), self.key()));
+            let mut updates = Vec::new();
+            for _ in 0..self.rng.usize(1..60) {
+                updates.push(match self.rng.u8(0..8) {
+                    0 if kind != Kind::Single => Update::Delete(slot, self.key()),
+                    1..=3 if kind.merges() => Update::Merge(slot, self.key(), self.value()),
+                    _ => Update::Put(slot, self.key(), self.value()),
+                });
+            }
+            files.push(External { slot, range, updates });
+        }
+        Step::Ingest(self.rng.bool(), files)
+    }
+
+    fn extra(&mut self, gone: bool) -> Option<Slot> {
+        let there = |slot: &Slot| self.families.iter().any(|(s, _)| s == slot);
+        let all: Vec<Slot> = EXTRA.filter(|slot| there(slot) == gone).collect();
+        (!all.is_empty()).then(|| self.one(&all))
+    }
+
+    fn snapshot(&mut self) -> Step {
+        let free = (0..5).find(|id| !self.snapshots.contains(id));
+        match (self.rng.u8(0..5), free) {
+            (0..=1, Some(id)) => {
+                self.snapshots.push(id);
+                Step::Snapshot(id)
+            }
+            (2..=3, _) if !self.snapshots.is_empty() => {
+                Step::Release(self.snapshots.swap_remove(self.rng.usize(0..self.snapshots.len())))
+            }
+            (_, _) if !self.snapshots.is_empty() => {
+                Step::Check(View { snapshot: Some(self.snapshots[self.rng.usize(0..self.snapshots.len())]) })
+            }
+            _ => {
+                self.snapshots.push(0);
+                Step::Snapshot(0)
+            }
+        }
+    }
+
+    fn iterator(&mut self) -> Step {
+        let free = (0..4).find(|id| !self.iterators.contains(id));
+        match (self.rng.u8(0..6), free) {
+            (0, Some(id)) => {
+                self.iterators.push(id);
+                Step::Iterator(id, self.slot(), self.bounds())
+            }
+            (1, _) if !self.iterators.is_empty() => {
+                Step::Close(self.iterators.swap_remove(self.rng.usize(0..self.iterators.len())))
+            }
+            (_, _) if !self.iterators.is_empty() => {
+                Step::Move(self.iterators[self.rng.usize(0..self.iterators.len())], self.moves())
+            }
+            _ => {
+                self.iterators.push(0);
+                Step::Iterator(0, self.slot(), self.bounds())
+            }
+        }
+    }
+
+    fn create(&mut self) -> Step {
+        let (free, used) = (self.extra(false), self.extra(true));
+        match (free, used) {
+            (Some(slot), used) if used.is_none() || self.rng.bool() => {
+                let kind = self.one(&Kind::ALL);
+                self.families.push((slot, kind));
+                Step::Create(slot, kind)
+            }
+            (_, Some(slot)) => {
+                self.families.retain(|(s, _)| *s != slot);
+                Step::Drop(slot)
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    fn set(&mut self) -> Step {
+        if self.rng.u8(0..3) == 0 {
+            let (name, values) = self.one(SETTABLE_DB);
+            return Step::SetDbOptions(name.to_owned(), self.one(values).to_owned());
+        }
+        let (name, values) = self.one(SETTABLE);
+        Step::SetOptions(self.slot(), name.to_owned(), self.one(values).to_owned())
+    }
+
+    fn reopen(&mut self) -> Step {
+        self.snapshots.clear();
+        self.iterators.clear();
+        self.marked = false;
+        if self.percent(self.profile.repaired) {
+            return Step::Reopen(Reopen::Repaired);
+        }
+        Step::Reopen(self.one(&[Reopen::Same, Reopen::Next, Reopen::Next, Reopen::Stored, Reopen::ReadOnly]))
+    }
+
+    fn flush(&mut self) -> Step {
+        let slots =
+            if self.rng.u8(0..3) == 0 { Vec::new() } else { (0..self.rng.usize(1..3)).map(|_| self.slot()).collect() };
+        Step::Flush(slots, self.rng.u8(0..4) > 0)
+    }
+
+    fn compact(&mut self) -> Step {
+        let bottoms = [Bottom::Filtered, Bottom::Skip, Bottom::Force, Bottom::ForceOptimized];
+        let (from, to) = (self.rng.bool().then(|| self.key()), self.rng.bool().then(|| self.key()));
+        Step::Compact(self.slot(), from, to, self.one(&bottoms), self.rng.u8(0..4) == 0)
+    }
+
+    fn step(&mut self) -> Step {
+        let p = self.profile;
+        type Make<'p> = fn(&mut Generator<'p>) -> Step;
+        let all: &[(u32, Make<'_>)] = &[
+            (p.write, Self::write),
+            (p.get, |g| Step::Get(g.slot(), g.key(), g.view())),
+            (p.multi_get, |g| {
+                let keys = (0..g.rng.usize(0..20)).map(|_| (g.slot(), g.key())).collect();
+                Step::MultiGet(g.view(), keys)
+            }),
+            (p.walk, |g| Step::Walk(g.slot(), g.view(), g.bounds(), g.moves())),
+            (p.prefix, |g| Step::Prefix(g.slot(), g.key())),
+            (p.check, |_| Step::Check(View::default())),
+            (p.snapshot * 2, Self::snapshot),
+            (p.iterator, Self::iterator),
+            (p.flush, Self::flush),
+            (p.compact, Self::compact),
+            (p.refit, |g| Step::Refit(g.slot())),
+            (p.wait, |_| Step::Wait),
+            (p.set, Self::set),
+            (p.ingest, Self::ingest),
+            (p.copy, |g| match g.extra(false) {
+                Some(to) => {
+                    let (from, kind) = g.family();
+                    g.families.push((to, kind));
+                    Step::Copy(from, to, g.rng.bool())
+                }
+                None => g.create(),
+            }),
+            (p.checkpoint, |g| Step::Checkpoint(g.rng.bool())),
+            (p.backup, |g| Step::Backup(g.rng.bool())),
+            (p.secondary, |_| Step::Secondary),
+            (p.create * 2, Self::create),
+            (p.flush_wal, |g| Step::FlushWal(g.rng.bool())),
+            (p.updates * 2, |g| {
+                g.marked = !g.marked;
+                if g.marked { Step::Mark } else { Step::Updates }
+            }),
+            (p.delete_files, |g| Step::DeleteFiles(g.slot(), g.key(), g.key())),
+            (p.keep_files, |g| Step::KeepFiles(g.rng.bool())),
+            (p.inspect, |g| Step::Inspect(g.slot())),
+            (p.reopen, Self::reopen),
+        ];
+        let total: u32 = all.iter().map(|(weight, _)| weight).sum();
+        let mut at = self.rng.u32(0..total.max(1));
+        for (weight, make) in all {
+            if at < *weight {
+                return make(self);
+            }
+            at -= weight;
+        }
+        Step::Wait
+    }
+}

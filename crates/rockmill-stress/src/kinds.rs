@@ -1,0 +1,171 @@
+//! Kinds of column families, each with another meaning that flows through reads and compactions; keys and values by
+//! small numbers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
+use rockmill::{CompactionDecision, Options, ReverseBytewiseComparator};
+
+/// What a column family does with its keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Nothing special. The default column family is of this kind.
+    Plain,
+    /// Merges append with a comma.
+    Merging,
+    /// Keys descend.
+    Reversed,
+    /// A compaction filter removes and changes values, see [`Kind::settled`].
+    Filtered,
+    /// Keys are deleted by single deletes.
+    Single,
+    /// Merges add numbers of eight bytes; operands merge with each other.
+    Counting,
+}
+
+/// Values of [`Kind::Filtered`] that begin like this may vanish, with every older version of their key.
+const EXPIRED: &[u8] = b"expired";
+/// Values of [`Kind::Filtered`] that begin like this may lose it.
+const OLD: &[u8] = b"old:";
+
+/// Keys have numbers below this.
+pub const KEYS: u16 = 1800;
+
+/// The key with a number. Some share a long prefix, some are of bytes 255, one is empty.
+pub fn key_bytes(number: u16) -> Vec<u8> {
+    match number {
+        0 => Vec::new(),
+        1..=3 => vec![0xff; usize::from(number)],
+        4..=299 => format!("key{number:04}").into_bytes(),
+        _ => format!("a-longer-shared-prefix/{number:06}").into_bytes(),
+    }
+}
+
+/// A value: its bytes follow from a seed and a length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Value {
+    /// Says which bytes.
+    pub seed: u32,
+    /// How many, beside what says the seed.
+    pub len: u16,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 6] =
+        [Kind::Plain, Kind::Merging, Kind::Reversed, Kind::Filtered, Kind::Single, Kind::Counting];
+
+    /// What it is called in histories and in names of column families.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Merging => "merging",
+            Self::Reversed => "reversed",
+            Self::Filtered => "filtered",
+            Self::Single => "single",
+            Self::Counting => "counting",
+        }
+    }
+
+    /// The kind with a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Options of a column family of this kind on top of those of a configuration.
+    pub fn options(self, options: &Options) -> Options {
+        let mut o = options.clone();
+        match self {
+            Self::Merging => o.set_merge_operator_object(Arc::new(StringAppendOperator::default())),
+            Self::Counting => o.set_merge_operator_object(Arc::new(UInt64AddOperator)),
+            Self::Reversed => o.set_comparator_object(Arc::new(ReverseBytewiseComparator)),
+            Self::Filtered => o.set_compaction_filter("rockmill-stress", filter),
+            Self::Plain | Self::Single => {}
+        }
+        o
+    }
+
+    /// True where merges mean something.
+    pub fn merges(self) -> bool {
+        matches!(self, Self::Merging | Self::Counting)
+    }
+
+    /// True where keys descend.
+    pub fn descends(self) -> bool {
+        self == Self::Reversed
+    }
+
+    /// The bytes of a value in a column family of this kind.
+    pub fn value_bytes(self, value: Value) -> Vec<u8> {
+        if self == Self::Counting {
+            return u64::from(value.seed).to_le_bytes().to_vec();
+        }
+        let mut bytes = match (self, value.seed % 4) {
+            (Self::Filtered, 0) => EXPIRED.to_vec(),
+            (Self::Filtered, 1) => OLD.to_vec(),
+            _ => Vec::new(),
+        };
+        bytes.extend_from_slice(format!("{}:", value.seed).as_bytes());
+        let mut rng = fastrand::Rng::with_seed(u64::from(value.seed));
+        bytes.extend((0..value.len).map(|_| rng.u8(b'a'..=b'f')));
+        bytes
+    }
+
+    /// What a merge makes of a key's value.
+    pub fn merged(self, existing: Option<&[u8]>, operand: &[u8]) -> Vec<u8> {
+        match (self, existing) {
+            (Self::Counting, Some(value)) => (number(value).wrapping_add(number(operand))).to_le_bytes().to_vec(),
+            (_, Some(value)) => [value, b",", operand].concat(),
+            (_, None) => operand.to_vec(),
+        }
+    }
+
+    /// What a value is whether or not a compaction filter has seen it; `None` for one that may be gone.
+    pub fn settled(self, value: &[u8]) -> Option<&[u8]> {
+        match self {
+            Self::Filtered if value.starts_with(EXPIRED) => None,
+            Self::Filtered => Some(value.strip_prefix(OLD).unwrap_or(value)),
+            _ => Some(value),
+        }
+    }
+}
+
+/// The compaction filter of [`Kind::Filtered`].
+fn filter(_level: u32, _key: &[u8], value: &[u8]) -> CompactionDecision {
+    if value.starts_with(EXPIRED) {
+        CompactionDecision::Remove
+    } else if let Some(rest) = value.strip_prefix(OLD) {
+        CompactionDecision::Change(rest.to_vec())
+    } else {
+        CompactionDecision::Keep
+    }
+}
+
+/// A counter's value.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_le_bytes)
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Number of a column family in a history. 0 is the default one, of [`Kind::Plain`].
+pub type Slot = u8;
+
+/// What the column family of a slot is called. The name has the kind, so that a database alone says how to open it.
+pub fn family_name(slot: Slot, kind: Kind) -> String {
+    if slot == 0 { rockmill::DEFAULT_COLUMN_FAMILY_NAME.to_owned() } else { format!("{slot}-{kind}") }
+}
+
+/// Slot and kind of the column family with a name; `None` for names that [`family_name`] does not give.
+pub fn named_family(name: &str) -> Option<(Slot, Kind)> {
+    if name == rockmill::DEFAULT_COLUMN_FAMILY_NAME {
+        return Some((0, Kind::Plain));
+    }
+    let (slot, kind) = name.split_once('-')?;
+    Some((slot.parse().ok().filter(|&slot| slot > 0)?, Kind::named(kind)?))
+}

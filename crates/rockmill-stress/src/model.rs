@@ -1,0 +1,474 @@
+//! What must be seen: ordered maps by column family.
+//!
+//! A [`Model`] follows a history. It says which steps may be done ([`Model::admit`]), what they change, and what a read
+//! must give. Its states share what they have in common, so that many can be kept.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::cursor::Cursor;
+use crate::history::{Bounds, External, Reopen, Step, Update, View};
+use crate::kinds::{Kind, Slot, Value, key_bytes};
+
+/// Keys and values by bytes.
+pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A column family.
+#[derive(Debug, Clone)]
+pub struct Family {
+    /// Its meaning.
+    pub kind: Kind,
+    /// The step that created it: one that was dropped and created again is another one.
+    pub born: usize,
+    /// In bytewise order; values as they were written.
+    entries: BTreeMap<Vec<u8>, Arc<[u8]>>,
+    /// Of the entries, in any order, as they are when every filter has seen them.
+    hash: u64,
+    /// In [`Kind::Single`]: keys that were put since their last single delete, and whether more than once.
+    put: BTreeMap<Vec<u8>, bool>,
+}
+
+fn entry_hash(kind: Kind, key: &[u8], value: &[u8]) -> u64 {
+    let Some(value) = kind.settled(value) else { return 0 };
+    let mut hasher = DefaultHasher::new();
+    (key, value).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A hash of entries that does not depend on their order.
+pub(crate) fn hash_of<'a>(kind: Kind, entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> u64 {
+    entries.into_iter().fold(0, |sum: u64, (key, value)| sum.wrapping_add(entry_hash(kind, key, value)))
+}
+
+impl Family {
+    pub(crate) fn new(kind: Kind, born: usize) -> Self {
+        Self { kind, born, entries: BTreeMap::new(), hash: 0, put: BTreeMap::new() }
+    }
+
+    fn set(&mut self, key: &[u8], value: Option<Vec<u8>>) {
+        let old = match value {
+            Some(value) => {
+                self.hash = self.hash.wrapping_add(entry_hash(self.kind, key, &value));
+                self.entries.insert(key.to_vec(), value.into())
+            }
+            None => self.entries.remove(key),
+        };
+        if let Some(old) = old {
+            self.hash = self.hash.wrapping_sub(entry_hash(self.kind, key, &old));
+        }
+    }
+
+    /// The value of a key as it was written.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.entries.get(key).map(|value| &**value)
+    }
+
+    /// The value of a key once filters have seen it.
+    pub fn settled(&self, key: &[u8]) -> Option<&[u8]> {
+        self.get(key).and_then(|value| self.kind.settled(value))
+    }
+
+    /// All keys in the column family's order, once filters have seen them.
+    pub fn sorted(&self) -> Vec<(&[u8], &[u8])> {
+        let all = self.entries.iter().filter_map(|(k, v)| Some((&**k, self.kind.settled(v)?)));
+        if self.kind.descends() { all.rev().collect() } else { all.collect() }
+    }
+
+    /// A hash of what [`Self::sorted`] gives.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The keys of two numbers in the column family's order.
+    pub fn ordered(kind: Kind, a: u16, b: u16) -> (Vec<u8>, Vec<u8>) {
+        let (a, b) = (key_bytes(a), key_bytes(b));
+        if (a <= b) != kind.descends() || a == b { (a, b) } else { (b, a) }
+    }
+
+    /// Deletes from `from` to before `to`, in the column family's order.
+    fn delete_range(&mut self, from: &[u8], to: &[u8], end_too: bool) {
+        let inside = |k: &[u8]| {
+            let (low, high) = if self.kind.descends() { (to, from) } else { (from, to) };
+            let at_end = k == to;
+            k >= low && k <= high && (!at_end || (end_too && from != to))
+        };
+        let gone: Vec<Vec<u8>> = self.entries.keys().filter(|k| inside(k)).cloned().collect();
+        gone.iter().for_each(|key| self.set(key, None));
+    }
+
+    fn put(&mut self, key: &[u8], value: Vec<u8>) {
+        if self.kind == Kind::Single {
+            self.put.entry(key.to_vec()).and_modify(|more| *more = true).or_insert(false);
+        }
+        self.set(key, Some(value));
+    }
+
+    fn merge(&mut self, key: &[u8], operand: &[u8], planted: Option<Planted>) {
+        let existing = if planted == Some(Planted::MergeReplaces) { None } else { self.get(key) };
+        let value = self.kind.merged(existing, operand);
+        self.set(key, Some(value));
+    }
+}
+
+/// The column families at one moment.
+pub type State = BTreeMap<Slot, Arc<Family>>;
+
+/// A mistake put into a model on purpose, to see that it is found and that what finds it shrinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// A range delete takes the key at its end too.
+    RangeTakesItsEnd,
+    /// A merge forgets what was there.
+    MergeReplaces,
+    /// A snapshot sees what is written after it.
+    SnapshotMoves,
+}
+
+/// What must be seen.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    /// The column families.
+    pub state: State,
+    /// What snapshots see.
+    pub snapshots: BTreeMap<u8, State>,
+    /// Where iterators are that stay.
+    pub iterators: BTreeMap<u8, Cursor>,
+    /// The moment that [`Step::Mark`] remembered, unless something happened since that WALs do not tell.
+    pub mark: Option<State>,
+    /// Something was written without a WAL, and not all was flushed since.
+    pub unlogged: bool,
+    /// Steps seen, those passed over included.
+    pub steps: usize,
+    planted: Option<Planted>,
+}
+
+impl Model {
+    /// A database with nothing but its default column family.
+    pub fn new() -> Self {
+        Self { state: State::from([(0, Arc::new(Family::new(Kind::Plain, 0)))]), ..Self::default() }
+    }
+
+    /// One with a mistake.
+    pub fn with_mistake(planted: Planted) -> Self {
+        Self { planted: Some(planted), ..Self::new() }
+    }
+
+    /// Takes a step: what of it may be done, or `None` when none of it may.
+    pub fn step(&mut self, step: &Step) -> Option<Step> {
+        let admitted = self.admit(step);
+        if let Some(step) = &admitted {
+            self.apply(step);
+        } else {
+            self.pass();
+        }
+        admitted
+    }
+
+    /// Counts a step that was not done.
+    pub fn pass(&mut self) {
+        self.steps += 1;
+    }
+
+    /// The column families that a view sees and that are still there.
+    pub fn seen(&self, view: View) -> Option<State> {
+        let Some(id) = view.snapshot else { return Some(self.state.clone()) };
+        let mut then = self.snapshots.get(&id)?.clone();
+        if self.planted == Some(Planted::SnapshotMoves) {
+            then = self.state.clone();
+        }
+        then.retain(|slot, family| self.state.get(slot).is_some_and(|now| now.born == family.born));
+        Some(then)
+    }
+
+    fn kind(&self, slot: Slot) -> Option<Kind> {
+        self.state.get(&slot).map(|family| family.kind)
+    }
+
+    /// What of a step may be done now: a step that breaks no contract, whatever came before it.
+    pub fn admit(&self, step: &Step) -> Option<Step> {
+        let there = |slot: &Slot| self.state.contains_key(slot);
+        let sees = |slot: &Slot, view: View| self.seen(view).is_some_and(|state| state.contains_key(slot));
+        let whole = |ok: bool| ok.then(|| step.clone());
+        match step {
+            Step::Write(how, updates) => {
+                let updates = self.admit_updates(updates);
+                let any = updates.iter().any(|u| !matches!(u, Update::LogData(_)));
+                any.then_some(Step::Write(*how, updates))
+            }
+            Step::Get(slot, _, view) | Step::Walk(slot, view, ..) => whole(sees(slot, *view)),
+            Step::MultiGet(view, keys) => {
+                let seen = self.seen(*view)?;
+                let keys = keys.iter().filter(|(slot, _)| seen.contains_key(slot)).copied().collect();
+                Some(Step::MultiGet(*view, keys))
+            }
+            Step::Check(view) => whole(self.seen(*view).is_some()),
+            Step::Snapshot(id) => whole(!self.snapshots.contains_key(id)),
+            Step::Release(id) => whole(self.snapshots.contains_key(id)),
+            Step::Iterator(id, slot, _) => whole(!self.iterators.contains_key(id) && there(slot)),
+            Step::Move(id, _) | Step::Close(id) => whole(self.iterators.contains_key(id)),
+            Step::Flush(slots, wait) => {
+                let left: Vec<Slot> = slots.iter().filter(|slot| there(slot)).copied().collect();
+                (slots.is_empty() || !left.is_empty()).then_some(Step::Flush(left, *wait))
+            }
+            Step::Prefix(slot, _)
+            | Step::Compact(slot, ..)
+            | Step::Refit(slot)
+            | Step::SetOptions(slot, ..)
+            | Step::Inspect(slot) => whole(there(slot)),
+            Step::Ingest(moved, files) => {
+                let files = self.admit_files(files);
+                (!files.is_empty()).then_some(Step::Ingest(*moved, files))
+            }
+            // An export of nothing cannot be imported.
+            Step::Copy(from, to, _) => {
+                let anything = self.state.get(from).is_some_and(|family| !family.sorted().is_empty());
+                whole(anything && *to != 0 && !there(to))
+            }
+            Step::Create(slot, _) => whole(*slot != 0 && !there(slot)),
+            Step::Drop(slot) => whole(*slot != 0 && there(slot)),
+            Step::Updates => whole(self.mark.is_some()),
+            // Which tables there are is the configuration's: what goes, all readers see.
+            Step::DeleteFiles(slot, ..) => whole(there(slot) && self.snapshots.is_empty() && self.iterators.is_empty()),
+            Step::Secondary => whole(!self.unlogged),
+            Step::Wait
+            | Step::SetDbOptions(..)
+            | Step::Checkpoint(_)
+            | Step::Backup(_)
+            | Step::FlushWal(_)
+            | Step::Mark
+            | Step::KeepFiles(_)
+            | Step::Reopen(_) => whole(true),
+        }
+    }
+
+    /// The updates of a batch that break no contract.
+    fn admit_updates(&self, updates: &[Update]) -> Vec<Update> {
+        // What earlier updates of the batch do to keys of single deletes.
+        let mut put: BTreeMap<(Slot, Vec<u8>), Option<bool>> = BTreeMap::new();
+        let mut out = Vec::new();
+        for update in updates {
+            let ok = match update {
+                Update::Put(slot, key, _) | Update::SingleDelete(slot, key) => match self.kind(*slot) {
+                    Some(Kind::Single) => {
+                        let key = key_bytes(*key);
+                        let before = put.get(&(*slot, key.clone())).copied();
+                        let before = before.unwrap_or_else(|| self.state[slot].put.get(&key).copied());
+                        let is_put = matches!(update, Update::Put(..));
+                        let ok = is_put || before == Some(false);
+                        if ok {
+                            put.insert((*slot, key), is_put.then_some(before.is_some()));
+                        }
+                        ok
+                    }
+                    kind => kind.is_some() && matches!(update, Update::Put(..)),
+                },
+                Update::Delete(slot, _) => self.kind(*slot).is_some_and(|kind| kind != Kind::Single),
+                Update::DeleteRange(slot, from, to) => self.kind(*slot).is_some() && from != to,
+                Update::Merge(slot, ..) => self.kind(*slot).is_some_and(Kind::merges),
+                Update::LogData(_) => true,
+            };
+            if ok {
+                out.push(update.clone());
+            }
+        }
+        out
+    }
+
+    /// The files that can be made and ingested; each key once in each.
+    fn admit_files(&self, files: &[External]) -> Vec<External> {
+        let mut out = Vec::new();
+        for file in files {
+            let Some(kind) = self.kind(file.slot) else { continue };
+            let mut keys = Vec::new();
+            let mut updates = Vec::new();
+            for update in &file.updates {
+                let (key, ok) = match update {
+                    Update::Put(_, key, _) => (*key, true),
+                    Update::Merge(_, key, _) => (*key, kind.merges()),
+                    Update::Delete(_, key) => (*key, kind != Kind::Single),
+                    Update::SingleDelete(..) | Update::DeleteRange(..) | Update::LogData(_) => continue,
+                };
+                if ok && !keys.contains(&key) {
+                    keys.push(key);
+                    updates.push(update.clone());
+                }
+            }
+            let range = file.range.filter(|(from, to)| from != to);
+            if range.is_some() || !updates.is_empty() {
+                out.push(External { slot: file.slot, range, updates });
+            }
+        }
+        out
+    }
+
+    /// Does an admitted step.
+    pub fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Write(how, updates) => {
+                updates.iter().for_each(|update| self.update(update));
+                if how.disable_wal {
+                    self.unlogged = true;
+                    self.mark = None;
+                }
+            }
+            Step::Snapshot(id) => drop(self.snapshots.insert(*id, self.state.clone())),
+            Step::Release(id) => drop(self.snapshots.remove(id)),
+            Step::Iterator(id, slot, bounds) => {
+                let cursor = self.cursor(*slot, View::default(), bounds);
+                self.iterators.insert(*id, cursor.unwrap_or_default());
+            }
+            Step::Move(id, moves) => {
+                if let Some(cursor) = self.iterators.get_mut(id) {
+                    moves.iter().for_each(|m| cursor.go(*m));
+                }
+            }
+            Step::Close(id) => drop(self.iterators.remove(id)),
+            Step::Flush(slots, true) if slots.is_empty() => self.unlogged = false,
+            Step::Checkpoint(true) => self.unlogged = false,
+            Step::Ingest(_, files) => {
+                for file in files {
+                    if let Some((from, to)) = file.range {
+                        self.update(&Update::DeleteRange(file.slot, from, to));
+                    }
+                    file.updates.iter().for_each(|update| self.update(update));
+                }
+                self.mark = None;
+            }
+            Step::Copy(from, to, _) => {
+                if let Some(family) = self.state.get(from) {
+                    let copy = Family { born: self.steps + 1, ..Family::clone(family) };
+                    self.state.insert(*to, Arc::new(copy));
+                }
+                self.mark = None;
+            }
+            Step::Create(slot, kind) => {
+                self.state.insert(*slot, Arc::new(Family::new(*kind, self.steps + 1)));
+                self.mark = None;
+            }
+            Step::Drop(slot) => {
+                self.state.remove(slot);
+                self.mark = None;
+            }
+            Step::Mark => self.mark = Some(self.state.clone()),
+            Step::DeleteFiles(slot, from, to) => {
+                self.update(&Update::DeleteRange(*slot, *from, *to));
+                self.mark = None;
+            }
+            Step::Reopen(_) => {
+                self.closed();
+            }
+            Step::Get(..)
+            | Step::MultiGet(..)
+            | Step::Walk(..)
+            | Step::Prefix(..)
+            | Step::Check(_)
+            | Step::Flush(..)
+            | Step::Compact(..)
+            | Step::Refit(_)
+            | Step::Wait
+            | Step::SetOptions(..)
+            | Step::SetDbOptions(..)
+            | Step::Checkpoint(_)
+            | Step::Backup(_)
+            | Step::Secondary
+            | Step::FlushWal(_)
+            | Step::Updates
+            | Step::KeepFiles(_)
+            | Step::Inspect(_) => {}
+        }
+        self.steps += 1;
+    }
+
+    /// What an open handle has goes with it: snapshots, iterators, marks. Data without a WAL is flushed.
+    pub fn closed(&mut self) {
+        self.snapshots.clear();
+        self.iterators.clear();
+        self.mark = None;
+        self.unlogged = false;
+    }
+
+    /// One update, whose contract holds.
+    pub fn update(&mut self, update: &Update) {
+        let planted = self.planted;
+        let slot = match update {
+            Update::Put(slot, ..)
+            | Update::Merge(slot, ..)
+            | Update::Delete(slot, _)
+            | Update::SingleDelete(slot, _)
+            | Update::DeleteRange(slot, ..) => *slot,
+            Update::LogData(_) => return,
+        };
+        let Some(family) = self.state.get_mut(&slot) else { return };
+        let family = Arc::make_mut(family);
+        let bytes = |value: &Value, kind: Kind| kind.value_bytes(*value);
+        match update {
+            Update::Put(_, key, value) => family.put(&key_bytes(*key), bytes(value, family.kind)),
+            Update::Merge(_, key, value) => family.merge(&key_bytes(*key), &bytes(value, family.kind), planted),
+            Update::Delete(_, key) => family.set(&key_bytes(*key), None),
+            Update::SingleDelete(_, key) => {
+                let key = key_bytes(*key);
+                family.put.remove(&key);
+                family.set(&key, None);
+            }
+            Update::DeleteRange(_, from, to) => {
+                let (from, to) = Family::ordered(family.kind, *from, *to);
+                family.delete_range(&from, &to, planted == Some(Planted::RangeTakesItsEnd));
+            }
+            Update::LogData(_) => {}
+        }
+    }
+
+    /// An iterator over a column family; `None` if the view does not see it.
+    pub fn cursor(&self, slot: Slot, view: View, bounds: &Bounds) -> Option<Cursor> {
+        Some(Cursor::new(self.seen(view)?.get(&slot)?, bounds))
+    }
+}
+
+/// Updates as a WAL has them, applied to column families by bytes.
+#[derive(Debug)]
+pub struct ByBytes {
+    /// The column families.
+    pub state: State,
+}
+
+impl ByBytes {
+    fn family(&mut self, slot: Slot) -> Option<&mut Family> {
+        self.state.get_mut(&slot).map(Arc::make_mut)
+    }
+
+    /// A new value.
+    pub fn put(&mut self, slot: Slot, key: &[u8], value: &[u8]) {
+        if let Some(family) = self.family(slot) {
+            family.put(key, value.to_vec());
+        }
+    }
+
+    /// An operand.
+    pub fn merge(&mut self, slot: Slot, key: &[u8], operand: &[u8]) {
+        if let Some(family) = self.family(slot) {
+            family.merge(key, operand, None);
+        }
+    }
+
+    /// A deletion of either kind.
+    pub fn delete(&mut self, slot: Slot, key: &[u8]) {
+        if let Some(family) = self.family(slot) {
+            family.set(key, None);
+        }
+    }
+
+    /// A deletion of a range.
+    pub fn delete_range(&mut self, slot: Slot, from: &[u8], to: &[u8]) {
+        if let Some(family) = self.family(slot) {
+            family.delete_range(from, to, false);
+        }
+    }
+}
+
+impl Reopen {
+    /// True where the configuration may become another.
+    pub fn changes_configuration(self) -> bool {
+        self == Self::Next
+    }
+}

@@ -1,0 +1,112 @@
+//! Where a database of a test is, and how it is opened.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill::{ColumnFamilyDescriptor, Db, Env, Options, Result};
+use rockmill_io::{Clock, FileSystem, MemFileSystem, PosixFileSystem, SystemClock};
+
+use crate::configuration::Configuration;
+use crate::kinds::{family_name, named_family};
+use crate::model::State;
+
+/// A directory on some file system: the database is in `db` below it, backups and copies are beside that.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Of all files.
+    pub fs: Arc<dyn FileSystem>,
+    /// Of the store.
+    pub clock: Arc<dyn Clock>,
+    /// Where everything is.
+    pub root: PathBuf,
+}
+
+impl Place {
+    /// A directory on the machine's file system.
+    pub fn on_disk(root: impl Into<PathBuf>) -> Self {
+        let fs = Arc::new(PosixFileSystem::default());
+        Self { fs, clock: Arc::new(SystemClock::default()), root: root.into() }
+    }
+
+    /// A directory in memory; `fs` keeps showing its files.
+    pub fn in_memory(fs: &MemFileSystem) -> Self {
+        Self { fs: Arc::new(fs.clone()), clock: Arc::new(SystemClock::default()), root: PathBuf::from("/test") }
+    }
+
+    /// A name below the root.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// The database's directory.
+    pub fn db(&self) -> PathBuf {
+        self.path("db")
+    }
+
+    /// File system and clock.
+    pub fn env(&self) -> Env {
+        Env::from_parts(Arc::clone(&self.fs), Arc::clone(&self.clock))
+    }
+
+    /// A configuration's options, here.
+    pub fn options(&self, configuration: &Configuration) -> Options {
+        let mut options = configuration.options();
+        options.set_file_system(Arc::clone(&self.fs));
+        options.set_clock(Arc::clone(&self.clock));
+        options
+    }
+
+    /// Opens the database, making it if there is none.
+    pub fn create(&self, configuration: &Configuration) -> Result<Db> {
+        self.fs.create_dir(&self.root, true).map_err(|e| rockmill::Error::io(self.root.display(), &e))?;
+        let options = self.options(configuration);
+        Db::open_cf_descriptors(&options, self.db(), [ColumnFamilyDescriptor::new("default", options.clone())])
+    }
+
+    /// Opens the database that is there with all column families that it has, whatever they are: after a crash.
+    pub fn open(&self, configuration: &Configuration) -> Result<Db> {
+        let options = existing(self.options(configuration));
+        Db::open_cf_descriptors(&options, self.db(), self.families_on_disk(&options)?)
+    }
+
+    /// The column families that are there, each with the options of its kind. Those that no history makes have the
+    /// options given.
+    pub fn families_on_disk(&self, options: &Options) -> Result<Vec<ColumnFamilyDescriptor>> {
+        let names = Db::list_cf(options, self.db())?;
+        let describe = |name: String| {
+            let own = named_family(&name).map_or_else(|| options.clone(), |(_, kind)| kind.options(options));
+            ColumnFamilyDescriptor::new(name, own)
+        };
+        Ok(names.into_iter().map(describe).collect())
+    }
+
+    /// Removes a directory or file and all below it; fine if there is none.
+    pub fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        if !self.fs.exists(path)? {
+            return Ok(());
+        }
+        match self.fs.list_dir(path) {
+            Ok(names) => {
+                names.iter().try_for_each(|name| self.remove_tree(&path.join(name)))?;
+                self.fs.remove_dir(path)
+            }
+            Err(_) => self.fs.remove(path),
+        }
+    }
+}
+
+/// Options that make nothing: what must be there, is.
+pub fn existing(mut options: Options) -> Options {
+    options.create_if_missing(false);
+    options.create_missing_column_families(false);
+    options
+}
+
+/// The column families of a state, to open them.
+pub fn descriptors(state: &State, options: &Options) -> Vec<ColumnFamilyDescriptor> {
+    let all = state.iter().map(|(&slot, family)| {
+        ColumnFamilyDescriptor::new(family_name(slot, family.kind), family.kind.options(options))
+    });
+    all.collect()
+}

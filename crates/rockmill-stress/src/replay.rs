@@ -1,0 +1,291 @@
+//! Does a history with a database, and compares everything that it shows with a model.
+
+mod copies;
+mod reads;
+mod session;
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use rockmill::{Db, Options, OptionsLoader, RepairOptions};
+
+use crate::configuration::Configuration;
+use crate::contents::{Difference, matches};
+use crate::history::{History, Reopen, Step};
+use crate::model::Model;
+use crate::place::{Place, descriptors, existing};
+use session::Session;
+
+/// What went wrong in a step.
+#[derive(Debug, Clone)]
+pub enum Trouble {
+    /// The store shows something else than the model.
+    Wrong(Difference),
+    /// A call failed.
+    Failed(rockmill::Error),
+    /// A file of the test itself could not be had.
+    Test(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wrong(difference) => write!(f, "{difference}"),
+            Self::Failed(error) => write!(f, "a call failed: {error}"),
+            Self::Test(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<Difference> for Trouble {
+    fn from(difference: Difference) -> Self {
+        Self::Wrong(difference)
+    }
+}
+
+impl From<rockmill::Error> for Trouble {
+    fn from(error: rockmill::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<std::io::Error> for Trouble {
+    fn from(error: std::io::Error) -> Self {
+        Self::Test(error.to_string())
+    }
+}
+
+/// A history that went wrong: where, and how.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// Place in the history, from 0; its length for what comes after the last step.
+    pub step: usize,
+    /// The step's text.
+    pub text: String,
+    /// The configuration that was open.
+    pub configuration: String,
+    /// What happened.
+    pub trouble: Trouble,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {} ({}) with {}: {}", self.step, self.text, self.configuration, self.trouble)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A step that was done, or passed over.
+#[derive(Debug)]
+pub struct Done<'a> {
+    /// Place in the history, from 0.
+    pub step: usize,
+    /// What of it was done; `None` if nothing was.
+    pub what: Option<&'a Step>,
+    /// A power cut from now on loses nothing of this step or of those before it.
+    pub durable: bool,
+    /// What the database must show now.
+    pub model: &'a Model,
+}
+
+/// What becomes of a history whose step failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It ends with the failure.
+    Stop,
+    /// The step counts as not done, and the history goes on.
+    Pass,
+    /// The step is done again.
+    Again,
+}
+
+/// Looks on while a history is done.
+pub trait Observer {
+    /// A step begins.
+    fn before(&mut self, _step: usize, _what: &Step) {}
+    /// A step ended. `db` is none after a reopening that failed.
+    fn after(&mut self, _done: &Done<'_>) {}
+    /// A step failed. `db` is none while the database is closed.
+    fn failed(&mut self, _failure: &Failure, _db: Option<&Db>) -> Verdict {
+        Verdict::Stop
+    }
+    /// The database was opened, before the step with this number.
+    fn opened(&mut self, _step: usize, _db: &Db) {}
+}
+
+/// An observer that does nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}
+
+/// A database under a history.
+pub struct Run<'a> {
+    place: Place,
+    configurations: Vec<Configuration>,
+    current: usize,
+    /// What must be seen.
+    model: Model,
+    observer: &'a mut dyn Observer,
+    /// One hash for each step: of what it saw, where that does not depend on the configuration.
+    seen: Vec<u64>,
+    /// There is a database.
+    made: bool,
+}
+
+impl<'a> Run<'a> {
+    /// A history from the start. The first of the configurations is opened first; `reopen next` goes through them.
+    pub fn new(place: Place, configurations: Vec<Configuration>, observer: &'a mut dyn Observer) -> Self {
+        Self { made: false, ..Self::from(place, configurations, Model::new(), observer) }
+    }
+
+    /// One that goes on with a database that is there and shows what the model says.
+    pub fn from(
+        place: Place,
+        configurations: Vec<Configuration>,
+        model: Model,
+        observer: &'a mut dyn Observer,
+    ) -> Self {
+        Self { place, configurations, current: 0, model, observer, seen: Vec::new(), made: true }
+    }
+
+    /// What must be seen now.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Plants a mistake into the model.
+    pub fn plant(&mut self, model: Model) {
+        self.model = model;
+    }
+
+    /// Hashes of what steps saw, one for each. Runs of one history in any configurations give the same.
+    pub fn seen(&self) -> &[u64] {
+        &self.seen
+    }
+
+    fn configuration(&self) -> Configuration {
+        let all = &self.configurations;
+        if all.is_empty() { Configuration::default() } else { all[self.current % all.len()].clone() }
+    }
+
+    fn options(&self) -> Options {
+        self.place.options(&self.configuration())
+    }
+
+    fn open(&mut self) -> Result<Db, Trouble> {
+        if !self.made {
+            let db = self.place.create(&self.configuration())?;
+            self.made = true;
+            return Ok(db);
+        }
+        let options = existing(self.options());
+        Ok(Db::open_cf_descriptors(&options, self.place.db(), descriptors(&self.model.state, &options))?)
+    }
+
+    /// Does the steps, and closes the database. Each call opens it anew.
+    ///
+    /// # Errors
+    /// The first failure that the observer does not pass over.
+    pub fn steps(&mut self, steps: &[Step]) -> Result<(), Failure> {
+        let mut at = 0;
+        loop {
+            let db = loop {
+                match self.open() {
+                    Ok(db) => break db,
+                    Err(trouble) => {
+                        let failure = self.failure(at, "open", trouble);
+                        // Without a database there is nothing to pass over to.
+                        if self.observer.failed(&failure, None) != Verdict::Again {
+                            return Err(failure);
+                        }
+                    }
+                }
+            };
+            self.observer.opened(at, &db);
+            let end = Session::new(self, &db).run(steps, at)?;
+            drop(db);
+            let Some(step @ Step::Reopen(how)) = steps.get(end) else {
+                self.model.closed();
+                return Ok(());
+            };
+            self.observer.before(end, step);
+            loop {
+                match self.between(*how) {
+                    Ok(()) => break,
+                    Err(trouble) => {
+                        let failure = self.failure(end, &step.to_string(), trouble);
+                        match self.observer.failed(&failure, None) {
+                            Verdict::Stop => return Err(failure),
+                            Verdict::Pass => break,
+                            Verdict::Again => {}
+                        }
+                    }
+                }
+            }
+            self.model.apply(step);
+            self.seen.push(0);
+            let done = Done { step: end, what: Some(step), durable: false, model: &self.model };
+            self.observer.after(&done);
+            at = end + 1;
+        }
+    }
+
+    /// While the database is closed.
+    fn between(&mut self, how: Reopen) -> Result<(), Trouble> {
+        let path = self.place.db();
+        match how {
+            Reopen::Same => {}
+            Reopen::Next => self.current += 1,
+            Reopen::Stored => {
+                let mut loader = OptionsLoader::new();
+                let loaded = loader.env(&self.place.env()).load_latest(&path)?;
+                // The one object that the file cannot make; the store does without its filter for a while.
+                if let Some(w) = loaded.warnings.iter().find(|w| w.name != "compaction_filter") {
+                    return Err(Trouble::Wrong(Difference::new("stored options", format!("{w:?}"))));
+                }
+                let db = Db::open_cf_descriptors(&existing(loaded.options), &path, loaded.column_families)?;
+                matches(&db, &self.model)?;
+            }
+            Reopen::Repaired => {
+                let options = self.options();
+                let mut repair = RepairOptions::default();
+                descriptors(&self.model.state, &options).into_iter().for_each(|d| repair.add_column_family(d));
+                let report = Db::repair_with(&options, &path, &repair)?;
+                if let Some((file, why)) = report.damaged.first() {
+                    return Err(Trouble::Wrong(Difference::new("repair", format!("{file} is damaged: {why}"))));
+                }
+            }
+            Reopen::ReadOnly => {
+                let options = existing(self.options());
+                let all = descriptors(&self.model.state, &options);
+                let db = Db::open_cf_descriptors_read_only(&options, &path, all, false)?;
+                matches(&db, &self.model)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn failure(&self, step: usize, text: &str, trouble: Trouble) -> Failure {
+        Failure { step, text: text.to_owned(), configuration: self.configuration().to_string(), trouble }
+    }
+}
+
+/// Does a whole history, and looks at everything at the end, before and after a last opening.
+///
+/// # Errors
+/// Where it went wrong.
+pub fn replay(history: &History, run: &mut Run<'_>) -> Result<(), Failure> {
+    run.steps(&history.steps)?;
+    let at = history.steps.len();
+    let checked = run.open().and_then(|db| Ok(matches(&db, &run.model)?));
+    checked.map_err(|trouble| run.failure(at, "at the end", trouble))
+}
+
+/// A hash of anything.
+fn hash_one(what: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}

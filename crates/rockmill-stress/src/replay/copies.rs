@@ -1,0 +1,145 @@
+//! Copies of the database, or of parts of it, and tables from outside.
+
+use std::collections::BTreeMap;
+
+use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+use rockmill::{
+    Checkpoint, Db, ImportColumnFamilyOptions, IngestExternalFileArg, IngestExternalFileOptions, SstFileWriter,
+};
+
+use super::Trouble;
+use super::reads::all_of;
+use super::session::Session;
+use crate::contents::{Difference, matches, matches_state, same};
+use crate::history::{External, Update};
+use crate::kinds::{Slot, family_name, key_bytes};
+use crate::model::Family;
+use crate::place::{descriptors, existing};
+
+impl Session<'_, '_, '_> {
+    /// A checkpoint shows the same.
+    pub fn checkpoint(&self, flush: bool) -> Result<(), Trouble> {
+        let path = self.place().path("checkpoint");
+        // Without a flush, unlogged data is not in it.
+        let log_size = if flush || self.run.model.unlogged { 0 } else { u64::MAX };
+        Checkpoint::new(self.db)?.create_checkpoint_with_log_size(&path, log_size)?;
+        let options = existing(self.options());
+        let copy = Db::open_cf_descriptors(&options, &path, descriptors(&self.run.model.state, &options))?;
+        matches(&copy, &self.run.model).map_err(|d| in_copy("checkpoint", d))?;
+        drop(copy);
+        Db::destroy(&options, &path)?;
+        Ok(self.place().remove_tree(&path)?)
+    }
+
+    /// A backup, restored, shows the same.
+    pub fn backup(&self, flush: bool) -> Result<(), Trouble> {
+        let (home, path) = (self.place().path("backups"), self.place().path("restored"));
+        let env = self.place().env();
+        let engine = BackupEngine::open(&BackupEngineOptions::new(home)?, &env)?;
+        engine.create_new_backup_flush(self.db, flush || self.run.model.unlogged)?;
+        if let Some(newest) = engine.get_backup_info().iter().map(|info| info.backup_id).max() {
+            engine.verify_backup_with_checksum(newest)?;
+        }
+        engine.restore_from_latest_backup(&path, &path, &RestoreOptions::default())?;
+        let options = existing(self.options());
+        let copy = Db::open_cf_descriptors(&options, &path, descriptors(&self.run.model.state, &options))?;
+        matches(&copy, &self.run.model).map_err(|d| in_copy("backup", d))?;
+        drop(copy);
+        engine.purge_old_backups(2)?;
+        Db::destroy(&options, &path)?;
+        Ok(self.place().remove_tree(&path)?)
+    }
+
+    /// A secondary shows the same: all column families that were there when it was opened and still are.
+    pub fn secondary(&mut self) -> Result<(), Trouble> {
+        self.db.flush_wal(false)?;
+        if self.secondary.is_none() {
+            let mut options = existing(self.options());
+            options.set_max_open_files(-1);
+            let (primary, own) = (self.place().db(), self.place().path("secondary"));
+            let all = descriptors(&self.run.model.state, &options);
+            let db = Db::open_cf_descriptors_as_secondary(&options, primary, own, all)?;
+            let births: BTreeMap<Slot, usize> = self.run.model.state.iter().map(|(&s, f)| (s, f.born)).collect();
+            self.secondary = Some((db, births));
+        }
+        let Some((db, births)) = &self.secondary else { return Ok(()) };
+        db.try_catch_up_with_primary()?;
+        let mut state = self.run.model.state.clone();
+        state.retain(|slot, family| births.get(slot) == Some(&family.born));
+        matches_state(db, &state, None, "secondary, ").map_err(Trouble::from)
+    }
+
+    /// Makes one table outside.
+    fn write_file(&self, file: &External, path: &std::path::Path) -> Result<(), Trouble> {
+        let (family, _) = self.family(file.slot)?;
+        let kind = family.kind;
+        let options = kind.options(&self.options());
+        let mut writer = SstFileWriter::create(&options);
+        writer.open(path)?;
+        if let Some((from, to)) = file.range {
+            let (from, to) = Family::ordered(kind, from, to);
+            writer.delete_range(from, to)?;
+        }
+        let mut updates: Vec<(Vec<u8>, &Update)> = Vec::new();
+        for update in &file.updates {
+            if let Update::Put(_, key, _) | Update::Merge(_, key, _) | Update::Delete(_, key) = update {
+                updates.push((key_bytes(*key), update));
+            }
+        }
+        updates.sort_by(|a, b| if kind.descends() { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
+        for (key, update) in updates {
+            match update {
+                Update::Put(.., value) => writer.put(key, kind.value_bytes(*value))?,
+                Update::Merge(.., value) => writer.merge(key, kind.value_bytes(*value))?,
+                Update::Delete(..) => writer.delete(key)?,
+                Update::SingleDelete(..) | Update::DeleteRange(..) | Update::LogData(_) => {}
+            }
+        }
+        Ok(writer.finish()?)
+    }
+
+    /// Tables made outside come in, all at once.
+    pub fn ingest(&self, moved: bool, files: &[External]) -> Result<(), Trouble> {
+        let mut args: Vec<(Slot, IngestExternalFileArg)> = Vec::new();
+        let mut paths = Vec::new();
+        for (n, file) in files.iter().enumerate() {
+            let path = self.place().path(&format!("ingest-{n}.sst"));
+            self.write_file(file, &path)?;
+            paths.push(path.clone());
+            if let Some((_, arg)) = args.iter_mut().find(|(slot, _)| *slot == file.slot) {
+                arg.external_files.push(path);
+                continue;
+            }
+            let mut options = IngestExternalFileOptions::default();
+            options.set_move_files(moved);
+            options.set_verify_checksums_before_ingest(n % 2 == 0);
+            let column_family = self.handle(file.slot)?;
+            args.push((file.slot, IngestExternalFileArg { column_family, external_files: vec![path], options }));
+        }
+        let args: Vec<_> = args.into_iter().map(|(_, arg)| arg).collect();
+        let done = self.db.ingest_external_files(&args);
+        for path in &paths {
+            self.place().remove_tree(path)?;
+        }
+        Ok(done?)
+    }
+
+    /// A column family, exported and imported under another name, shows the same.
+    pub fn copy(&self, from: Slot, to: Slot, moved: bool) -> Result<(), Trouble> {
+        let dir = self.place().path("export");
+        let (family, cf) = self.family(from)?;
+        let exported = Checkpoint::new(self.db)?.export_column_family(&cf, &dir)?;
+        let options = family.kind.options(&self.options());
+        let mut how = ImportColumnFamilyOptions::default();
+        how.set_move_files(moved);
+        let name = family_name(to, family.kind);
+        let done = self.db.create_column_family_with_import(&options, &name, &how, &exported);
+        self.place().remove_tree(&dir)?;
+        let got = all_of(self.db, &done?, family.kind)?;
+        Ok(same(&format!("{name}, imported"), &got, &family.sorted())?)
+    }
+}
+
+fn in_copy(what: &str, difference: Difference) -> Trouble {
+    Trouble::Wrong(Difference::new(format!("{what}, {}", difference.place), difference.what))
+}

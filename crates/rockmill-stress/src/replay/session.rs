@@ -1,0 +1,360 @@
+//! From one opening of the database to the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rockmill::{
+    BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, DbRawIterator, ErrorKind, FlushOptions, Options,
+    Snapshot, WriteBatch, WriteOptions,
+};
+
+use super::{Done, Failure, Run, Trouble, Verdict};
+use crate::contents::Difference;
+use crate::history::{Bottom, How, Key, Step, Update};
+use crate::kinds::{Kind, Slot, family_name, key_bytes};
+use crate::model::Family;
+use crate::place::Place;
+
+/// An open database, and what lives as long.
+pub(super) struct Session<'r, 'a, 'db> {
+    pub run: &'r mut Run<'a>,
+    pub db: &'db Db,
+    pub snapshots: BTreeMap<u8, Snapshot<'db>>,
+    pub iterators: BTreeMap<u8, (Kind, DbRawIterator<'db>)>,
+    /// A secondary instance, with the births of the column families that it follows.
+    pub secondary: Option<(Db, BTreeMap<Slot, usize>)>,
+    /// The sequence number of the mark.
+    pub marked: u64,
+    /// Deletions of files are off.
+    kept: bool,
+}
+
+impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
+    pub fn new(run: &'r mut Run<'a>, db: &'db Db) -> Self {
+        Self {
+            run,
+            db,
+            snapshots: BTreeMap::new(),
+            iterators: BTreeMap::new(),
+            secondary: None,
+            marked: 0,
+            kept: false,
+        }
+    }
+
+    pub fn place(&self) -> &Place {
+        &self.run.place
+    }
+
+    /// The options of the configuration that is open, as it was opened.
+    pub fn options(&self) -> Options {
+        self.run.options()
+    }
+
+    /// The column family of a slot: it is there, the model says.
+    pub fn family(&self, slot: Slot) -> Result<(Arc<Family>, ColumnFamily), Trouble> {
+        let family = self.run.model.state.get(&slot).cloned();
+        let family = family.ok_or_else(|| Trouble::Test(format!("the model has no column family {slot}")))?;
+        let name = family_name(slot, family.kind);
+        let handle = self.db.cf_handle(&name);
+        let handle = handle.ok_or_else(|| Difference::new(format!("column family {name}"), "is missing"))?;
+        Ok((family, handle))
+    }
+
+    pub fn handle(&self, slot: Slot) -> Result<ColumnFamily, Trouble> {
+        self.family(slot).map(|(_, handle)| handle)
+    }
+
+    /// Does steps up to the next reopening; gives its place, or the number of steps.
+    pub fn run(mut self, steps: &[Step], mut at: usize) -> Result<usize, Failure> {
+        while at < steps.len() && !matches!(steps[at], Step::Reopen(_)) {
+            let admitted = self.run.model.admit(&steps[at]);
+            let Some(step) = admitted else {
+                self.run.model.pass();
+                self.end(at, None, 0);
+                at += 1;
+                continue;
+            };
+            self.run.observer.before(at, &step);
+            match self.step(&step) {
+                Ok(seen) => {
+                    self.run.model.apply(&step);
+                    self.end(at, Some(&step), seen);
+                }
+                Err(trouble) => {
+                    let failure = self.run.failure(at, &step.to_string(), trouble);
+                    match self.run.observer.failed(&failure, Some(self.db)) {
+                        Verdict::Stop => return Err(failure),
+                        Verdict::Again => continue,
+                        Verdict::Pass => {
+                            self.run.model.pass();
+                            self.end(at, None, 0);
+                        }
+                    }
+                }
+            }
+            at += 1;
+        }
+        for (id, snapshot) in &self.snapshots {
+            let last = self.check_snapshot(*id, snapshot);
+            last.map_err(|trouble| self.run.failure(at, &format!("check @{id} at the close"), trouble))?;
+        }
+        if let Some(error) = self.db.background_error() {
+            let failure = self.run.failure(at, "close", Trouble::Failed(error));
+            if self.run.observer.failed(&failure, Some(self.db)) == Verdict::Stop {
+                return Err(failure);
+            }
+        }
+        Ok(at)
+    }
+
+    fn end(&mut self, at: usize, what: Option<&Step>, seen: u64) {
+        self.run.seen.push(seen);
+        let durable = what.is_some_and(|step| self.makes_durable(step));
+        self.run.observer.after(&Done { step: at, what, durable, model: &self.run.model });
+    }
+
+    /// True when a power cut after this step loses nothing written before it.
+    fn makes_durable(&self, step: &Step) -> bool {
+        let unlogged = self.run.model.unlogged;
+        match step {
+            Step::Write(how, _) => how.sync && !unlogged,
+            Step::FlushWal(sync) => *sync && !unlogged,
+            Step::Flush(slots, wait) => slots.is_empty() && *wait,
+            Step::Checkpoint(flush) => *flush,
+            _ => false,
+        }
+    }
+
+    /// One admitted step; gives a hash of what it saw.
+    fn step(&mut self, step: &Step) -> Result<u64, Trouble> {
+        match step {
+            Step::Write(how, updates) => self.write(*how, updates)?,
+            Step::Get(slot, key, view) => return self.get(*slot, *key, *view),
+            Step::MultiGet(view, keys) => return self.multi_get(*view, keys),
+            Step::Walk(slot, view, bounds, moves) => return self.walk(*slot, *view, bounds, moves),
+            Step::Prefix(slot, key) => self.prefix(*slot, *key)?,
+            Step::Check(view) => return self.check(*view),
+            Step::Snapshot(id) => drop(self.snapshots.insert(*id, self.db.snapshot())),
+            Step::Release(id) => {
+                if let Some(snapshot) = self.snapshots.remove(id) {
+                    self.check_snapshot(*id, &snapshot)?;
+                }
+            }
+            Step::Iterator(id, slot, bounds) => self.hold(*id, *slot, bounds)?,
+            Step::Move(id, moves) => return self.move_held(*id, moves),
+            Step::Close(id) => drop(self.iterators.remove(id)),
+            Step::Flush(slots, wait) => self.flush(slots, *wait)?,
+            Step::Compact(slot, from, to, bottom, exclusive) => {
+                self.compact(*slot, *from, *to, *bottom, *exclusive)?;
+            }
+            Step::Refit(slot) => self.refit(*slot)?,
+            Step::Wait => self.db.wait_for_background_work()?,
+            Step::SetOptions(slot, name, value) => {
+                self.db.set_options_cf(&self.handle(*slot)?, &[(name, value)])?;
+            }
+            Step::SetDbOptions(name, value) => self.db.set_db_options(&[(name, value)])?,
+            Step::Ingest(moved, files) => self.ingest(*moved, files)?,
+            Step::Copy(from, to, moved) => self.copy(*from, *to, *moved)?,
+            Step::Checkpoint(flush) => self.checkpoint(*flush)?,
+            Step::Backup(flush) => self.backup(*flush)?,
+            Step::Secondary => self.secondary()?,
+            Step::Create(slot, kind) => {
+                let options = kind.options(&self.options());
+                self.db.create_cf(family_name(*slot, *kind), &options)?;
+            }
+            Step::Drop(slot) => {
+                let name = self.handle(*slot)?.name().to_owned();
+                self.db.drop_cf(&name)?;
+            }
+            Step::FlushWal(sync) => self.db.flush_wal(*sync)?,
+            Step::Mark => self.marked = self.db.latest_sequence_number(),
+            Step::Updates => self.updates()?,
+            Step::DeleteFiles(slot, from, to) => self.delete_files(*slot, *from, *to)?,
+            Step::KeepFiles(on) => self.keep_files(*on)?,
+            Step::Inspect(slot) => self.inspect(*slot)?,
+            Step::Reopen(_) => {}
+        }
+        Ok(0)
+    }
+
+    fn write(&self, how: How, updates: &[Update]) -> Result<(), Trouble> {
+        let mut options = WriteOptions {
+            sync: how.sync,
+            disable_wal: how.disable_wal,
+            no_slowdown: how.no_slowdown,
+            low_pri: how.low_pri,
+            ..WriteOptions::default()
+        };
+        loop {
+            let done =
+                if how.alone { self.write_alone(&options, updates) } else { self.write_batch(&options, updates) };
+            match done {
+                // It would have had to wait; so it shall.
+                Err(Trouble::Failed(e)) if options.no_slowdown && e.kind() == ErrorKind::Incomplete => {
+                    options.no_slowdown = false;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn write_batch(&self, options: &WriteOptions, updates: &[Update]) -> Result<(), Trouble> {
+        let mut batch = WriteBatch::new();
+        for update in updates {
+            match update {
+                Update::Put(slot, key, value) => {
+                    let (family, cf) = self.family(*slot)?;
+                    batch.put_cf(&cf, key_bytes(*key), family.kind.value_bytes(*value));
+                }
+                Update::Merge(slot, key, value) => {
+                    let (family, cf) = self.family(*slot)?;
+                    batch.merge_cf(&cf, key_bytes(*key), family.kind.value_bytes(*value));
+                }
+                Update::Delete(slot, key) => batch.delete_cf(&self.handle(*slot)?, key_bytes(*key)),
+                Update::SingleDelete(slot, key) => batch.single_delete_cf(&self.handle(*slot)?, key_bytes(*key)),
+                Update::DeleteRange(slot, from, to) => {
+                    let (family, cf) = self.family(*slot)?;
+                    let (from, to) = Family::ordered(family.kind, *from, *to);
+                    batch.delete_range_cf(&cf, from, to);
+                }
+                Update::LogData(seed) => batch.put_log_data(seed.to_le_bytes()),
+            }
+        }
+        Ok(self.db.write_opt(&batch, options)?)
+    }
+
+    /// By the calls that take one update, where there are some with these options.
+    fn write_alone(&self, options: &WriteOptions, updates: &[Update]) -> Result<(), Trouble> {
+        let plain = !options.sync && !options.disable_wal && !options.no_slowdown && !options.low_pri;
+        for update in updates {
+            match update {
+                Update::Put(slot, key, value) => {
+                    let (family, cf) = self.family(*slot)?;
+                    self.db.put_cf_opt(&cf, key_bytes(*key), family.kind.value_bytes(*value), options)?;
+                }
+                Update::Delete(slot, key) => self.db.delete_cf_opt(&self.handle(*slot)?, key_bytes(*key), options)?,
+                Update::Merge(slot, key, value) if plain => {
+                    let (family, cf) = self.family(*slot)?;
+                    self.db.merge_cf(&cf, key_bytes(*key), family.kind.value_bytes(*value))?;
+                }
+                Update::SingleDelete(slot, key) if plain => {
+                    self.db.single_delete_cf(&self.handle(*slot)?, key_bytes(*key))?;
+                }
+                Update::DeleteRange(slot, from, to) if plain => {
+                    let (family, cf) = self.family(*slot)?;
+                    let (from, to) = Family::ordered(family.kind, *from, *to);
+                    self.db.delete_range_cf(&cf, from, to)?;
+                }
+                other => self.write_batch(options, std::slice::from_ref(other))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self, slots: &[Slot], wait: bool) -> Result<(), Trouble> {
+        if slots.is_empty() && wait {
+            return Ok(self.db.flush_all()?);
+        }
+        let mut handles = Vec::new();
+        for slot in slots {
+            handles.push(self.handle(*slot)?);
+        }
+        if slots.is_empty() {
+            for &slot in self.run.model.state.keys() {
+                handles.push(self.handle(slot)?);
+            }
+        }
+        Ok(self.db.flush_cfs_opt(&handles, &FlushOptions { wait })?)
+    }
+
+    fn compact(
+        &self,
+        slot: Slot,
+        from: Option<Key>,
+        to: Option<Key>,
+        bottom: Bottom,
+        exclusive: bool,
+    ) -> Result<(), Trouble> {
+        let (family, cf) = self.family(slot)?;
+        let mut options = CompactOptions::default();
+        options.set_bottommost_level_compaction(match bottom {
+            Bottom::Filtered => BottommostLevelCompaction::IfHaveCompactionFilter,
+            Bottom::Skip => BottommostLevelCompaction::Skip,
+            Bottom::Force => BottommostLevelCompaction::Force,
+            Bottom::ForceOptimized => BottommostLevelCompaction::ForceOptimized,
+        });
+        options.set_exclusive_manual_compaction(exclusive);
+        let (from, to) = match (from, to) {
+            (Some(from), Some(to)) => {
+                let (from, to) = Family::ordered(family.kind, from, to);
+                (Some(from), Some(to))
+            }
+            (from, to) => (from.map(key_bytes), to.map(key_bytes)),
+        };
+        Ok(self.db.compact_range_cf_opt(&cf, from, to, &options)?)
+    }
+
+    fn refit(&self, slot: Slot) -> Result<(), Trouble> {
+        let mut options = CompactOptions::default();
+        options.set_change_level(true);
+        options.set_exclusive_manual_compaction(true);
+        match self.db.compact_range_cf_opt(&self.handle(slot)?, None::<&[u8]>, None::<&[u8]>, &options) {
+            // Other compactions may have filled levels between.
+            Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::Incomplete) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    fn keep_files(&mut self, on: bool) -> Result<(), Trouble> {
+        if on != self.kept {
+            if on {
+                self.db.disable_file_deletions()?;
+            } else {
+                self.db.enable_file_deletions()?;
+            }
+            self.kept = on;
+        }
+        Ok(())
+    }
+
+    fn delete_files(&self, slot: Slot, from: Key, to: Key) -> Result<(), Trouble> {
+        let (family, cf) = self.family(slot)?;
+        let (from, to) = Family::ordered(family.kind, from, to);
+        self.db.delete_files_in_ranges_cf(&cf, &[(Some(&from), Some(&to))], false)?;
+        // What the tables that went had hidden shows again, within the range: it goes as well.
+        Ok(self.db.delete_range_cf(&cf, from, to)?)
+    }
+
+    /// Looks at what is no data: it must be there, and be possible.
+    fn inspect(&self, slot: Slot) -> Result<(), Trouble> {
+        let (_, cf) = self.family(slot)?;
+        let wrong = |what: String| Err(Trouble::Wrong(Difference::new("properties", what)));
+        for name in ["rocksdb.stats", "rocksdb.levelstats", "rocksdb.sstables", "rocksdb.cfstats"] {
+            if self.db.property_value_cf(&cf, name)?.is_none_or(|text| text.is_empty()) {
+                return wrong(format!("{name} is empty"));
+            }
+        }
+        for name in ["rocksdb.estimate-num-keys", "rocksdb.cur-size-all-mem-tables", "rocksdb.num-live-versions"] {
+            if self.db.property_int_value_cf(&cf, name)?.is_none() {
+                return wrong(format!("{name} is missing"));
+            }
+        }
+        let snapshots = self.db.property_int_value("rocksdb.num-snapshots")?;
+        // Calls of the store's own may have some for a moment.
+        if snapshots.is_none_or(|n| n < self.snapshots.len() as u64) {
+            return wrong(format!("there are {snapshots:?} snapshots, and {} are held", self.snapshots.len()));
+        }
+        for file in self.db.live_files()? {
+            if file.size == 0 {
+                return wrong(format!("live file {file:?} is empty"));
+            }
+        }
+        let _ = self.db.get_column_family_metadata_cf(&cf);
+        self.place().fs.free_space(&self.place().root)?;
+        // Listeners may still be at work; there is nothing of theirs that must hold now.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        Ok(())
+    }
+}
