@@ -223,6 +223,33 @@ fn wals_that_an_idle_column_family_outlived_are_not_missed() {
     }
 }
 
+/// A WAL that only a column family needed goes with it. Recovery knows that from the edit that drops it; else it would
+/// take all later WALs for what follows on a hole, and lose acknowledged writes.
+#[test]
+fn nothing_acknowledged_is_lost_with_a_dropped_column_family() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(RecoveryMode::PointInTime);
+    {
+        let db = Db::open(&options, dir.path()).unwrap();
+        let passing = db.create_cf("passing", &Options::default()).unwrap();
+        db.put_cf(&passing, "k", "v").unwrap();
+        // The memtable is switched and never flushed: a new WAL begins.
+        db.cancel_all_background_work(true);
+        let no_wait = rockmill::FlushOptions { wait: false };
+        db.flush_cf_opt(&passing, &no_wait).unwrap();
+        assert_eq!(wals(dir.path()).len(), 2);
+        db.put("kept", "1").unwrap();
+        db.drop_cf("passing").unwrap();
+        assert_eq!(wals(dir.path()).len(), 1, "the first WAL is needed by nobody");
+        db.put("kept too", "2").unwrap();
+    }
+    for mode in [RecoveryMode::PointInTime, RecoveryMode::AbsoluteConsistency] {
+        let found = open(dir.path(), mode);
+        assert_eq!(keys(&found), ["kept", "kept too"], "{mode:?}");
+        assert_like_rocksdb("a WAL went with its column family", dir.path(), &found);
+    }
+}
+
 /// A WAL of an earlier opening, whose records carry no log number, is not used again for a recyclable one: until that
 /// is written to, its old records would pass for new ones.
 #[test]

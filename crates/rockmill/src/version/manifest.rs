@@ -295,8 +295,8 @@ impl Recovery<'_> {
             if self.cfs.remove(&id).is_none() {
                 return Err(self.corrupt(format_args!("column family {id} is dropped and does not exist")));
             }
-            self.max_column_family = self.max_column_family.max(edit.max_column_family.unwrap_or(0));
-            return Ok(());
+            // What else the edit says counts, the oldest WAL that is still needed above all: without it recovery would
+            // miss a WAL that only the dropped one needed, and take what follows for lost.
         }
         let path = self.path;
         if let Some(cf) = self.cfs.get_mut(&id) {
