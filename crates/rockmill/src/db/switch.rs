@@ -62,7 +62,9 @@ impl DbInner {
                     manager.wait(STOP_WAIT);
                 } else {
                     let mut state = self.state.lock();
-                    if self.stop_reason(&state).is_some() && state.write_error().is_none() {
+                    // Looked at again under the lock that the wait gives back: who changes one of them tells after.
+                    let closing = self.shutdown.load(Ordering::Acquire);
+                    if self.stop_reason(&state).is_some() && state.write_error().is_none() && !closing {
                         self.work.notify_all();
                         self.progress.wait_for(&mut state, STOP_WAIT);
                     }
