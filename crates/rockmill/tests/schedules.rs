@@ -3,6 +3,8 @@
 //! Runs only when built with `--cfg rockmill_shuttle`: see `scripts/sanitize schedules`.
 #![cfg(rockmill_shuttle)]
 
+#[path = "schedules/disk.rs"]
+mod disk;
 #[path = "schedules/explore.rs"]
 mod explore;
 #[path = "schedules/store.rs"]

@@ -1,9 +1,12 @@
-//! Writers, readers, flushes, compactions and snapshots of one database at the same time.
+//! Writers, readers, flushes, compactions, snapshots and the end of one database at the same time.
 
 use std::sync::Arc;
 
-use rockmill::{Db, IteratorMode, Options, WriteBatch, WriteOptions};
+use rockmill::{
+    Cache, Db, IteratorMode, LruCacheOptions, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
+};
 use rockmill_io::{ManualClock, MemFileSystem};
+use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 
 use crate::explore::explore;
@@ -21,8 +24,25 @@ pub fn options(fs: &MemFileSystem) -> Options {
     o
 }
 
-fn number(bytes: &[u8]) -> u64 {
+pub fn open(options: &Options) -> Arc<Db> {
+    Arc::new(Db::open(options, "/db").expect("open"))
+}
+
+pub fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+pub fn get(db: &Db, key: impl AsRef<[u8]>) -> u64 {
+    db.get(key).expect("a read").map_or(0, |v| number(&v))
+}
+
+/// One number under two keys, and something long now and then, so that memtables fill.
+pub fn pair(w: u8, n: u64) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    batch.put([w, 0], n.to_be_bytes());
+    batch.put([w, 1], n.to_be_bytes());
+    batch.put([w, 2], vec![w; if n == 2 { 5000 } else { 10 }]);
+    batch
 }
 
 /// Each writer puts the same rising number under two keys in one batch, and reads it back; a reader never sees half of
@@ -33,20 +53,27 @@ fn batches_are_seen_whole_and_values_never_go_back() {
     const EACH: u64 = 4;
     explore(|| {
         let fs = MemFileSystem::new();
-        let db = Arc::new(Db::open(&options(&fs), "/db").expect("open"));
+        let mut options = options(&fs);
+        if thread_rng().r#gen() {
+            // Blocks and tables come and go.
+            options.set_max_open_files(1);
+            let mut table = rockmill::BlockBasedOptions::default();
+            table.set_block_cache(&Cache::new_lru_cache_opts(&LruCacheOptions {
+                capacity: 2048,
+                num_shard_bits: 0,
+                ..LruCacheOptions::default()
+            }));
+            table.set_block_size(64);
+            options.set_block_based_table_factory(&table);
+        }
+        let db = open(&options);
         let writers = (0..WRITERS).map(|w| {
             let db = Arc::clone(&db);
             thread::spawn(move || {
                 for n in 1..=EACH {
-                    let mut batch = WriteBatch::new();
-                    batch.put([w, 0], n.to_be_bytes());
-                    batch.put([w, 1], n.to_be_bytes());
-                    // Fills a memtable now and then.
-                    batch.put([w, 2], vec![w; if n == 2 { 5000 } else { 10 }]);
                     let o = WriteOptions { sync: n % 3 == 0, ..WriteOptions::default() };
-                    db.write_opt(&batch, &o).expect("a write");
-                    let read = db.get([w, 1]).expect("a read").map(|v| number(&v));
-                    assert_eq!(read, Some(n), "a writer does not see what it wrote");
+                    db.write_opt(&pair(w, n), &o).expect("a write");
+                    assert_eq!(get(&db, [w, 1]), n, "a writer does not see what it wrote");
                 }
             })
         });
@@ -87,9 +114,251 @@ fn batches_are_seen_whole_and_values_never_go_back() {
         }
         assert_eq!(db.background_error(), None);
         drop(db);
-        let again = Db::open_for_read_only(&options(&fs), "/db", false).expect("open again");
+        let again = Db::open_for_read_only(&options, "/db", false).expect("open again");
         for w in 0..WRITERS {
-            assert_eq!(again.get([w, 0]).expect("a read").map(|v| number(&v)), Some(EACH));
+            assert_eq!(get(&again, [w, 0]), EACH);
         }
+    });
+}
+
+/// Writers in groups, some synced and some without the log; every update has a number of its own, in the order of the
+/// log, without a gap.
+#[test]
+fn groups_number_every_update_once() {
+    const WRITERS: u64 = 3;
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let mut options = options(&fs);
+        options.set_write_buffer_size(1 << 20); // one log
+        let db = open(&options);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|w| {
+                let db = Arc::clone(&db);
+                thread::spawn(move || {
+                    for n in 1..=3u64 {
+                        let o = WriteOptions { sync: (w + n) % 3 == 0, ..WriteOptions::default() };
+                        db.put_opt([w as u8], n.to_be_bytes(), &o).expect("a write");
+                        assert_eq!(get(&db, [w as u8]), n, "a writer does not see what it wrote");
+                    }
+                    db.flush_wal(w == 0).expect("a sync");
+                })
+            })
+            .collect();
+        for t in writers {
+            t.join().expect("a writer");
+        }
+        assert_eq!(db.latest_sequence_number(), 3 * WRITERS);
+        let mut next = 1;
+        for update in db.get_updates_since(0).expect("updates") {
+            let (first, batch) = update.expect("an update");
+            assert_eq!(first, next, "a gap in the log");
+            next += batch.len() as u64;
+        }
+        assert_eq!(next, 3 * WRITERS + 1, "updates are missing in the log");
+    });
+}
+
+/// What a snapshot or an iterator has shown it shows again, whatever is overwritten, flushed and compacted meanwhile.
+#[test]
+fn snapshots_repeat_themselves() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let db = open(&options(&fs));
+        db.write(&pair(0, 1)).expect("a write");
+        let writer = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                for n in 2..=4 {
+                    db.write(&pair(0, n)).expect("a write");
+                    if n == 3 {
+                        db.delete([0, 1]).expect("a write");
+                    }
+                }
+            })
+        };
+        let maintenance = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    db.flush().expect("a flush");
+                    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+                }
+            })
+        };
+        let readers = (0..2).map(|_| {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                let snapshot = db.snapshot();
+                let read = || (0..3).map(|i| snapshot.get([0, i]).expect("a read")).collect::<Vec<_>>();
+                let first = read();
+                let mut o = ReadOptions::default();
+                o.set_snapshot(&snapshot);
+                let scan: Vec<_> = db.iterator_opt(IteratorMode::Start, o).map(|kv| kv.expect("an entry").1).collect();
+                assert_eq!(scan, first.iter().flatten().map(|v| v.clone().into()).collect::<Vec<_>>());
+                assert_eq!(read(), first, "a snapshot changed");
+            })
+        });
+        let threads: Vec<_> = readers.chain([writer, maintenance]).collect();
+        for t in threads {
+            t.join().expect("a thread");
+        }
+        assert_eq!(get(&db, [0, 0]), 4);
+        assert_eq!(get(&db, [0, 1]), 4);
+    });
+}
+
+/// Writers that stop because memtables or L0 are full go on when there is room: nobody who should wake them forgets to.
+/// A wait without an end is what the tester calls a deadlock.
+#[test]
+fn stopped_writers_go_on() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let mut options = options(&fs);
+        options.set_max_write_buffer_number(2);
+        options.set_level_zero_file_num_compaction_trigger(1);
+        options.set_level_zero_slowdown_writes_trigger(1);
+        options.set_level_zero_stop_writes_trigger(2);
+        let db = open(&options);
+        let writers: Vec<_> = (0..2u8)
+            .map(|w| {
+                let db = Arc::clone(&db);
+                thread::spawn(move || {
+                    for n in 1..=3u64 {
+                        db.put([w], vec![n as u8; 4200]).expect("a write");
+                        assert_eq!(db.get([w]).expect("a read").map(|v| v[0]), Some(n as u8));
+                    }
+                })
+            })
+            .collect();
+        let changes = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                db.set_options(&[("level0_stop_writes_trigger", "3")]).expect("an option");
+                db.set_db_options(&[("max_background_jobs", "3")]).expect("an option");
+            })
+        };
+        for t in writers {
+            t.join().expect("a writer");
+        }
+        changes.join().expect("changes");
+        db.wait_for_background_work().expect("quiet");
+        assert_eq!(db.background_error(), None);
+    });
+}
+
+/// Background work ends while writers write and flushes wait; column families come and go meanwhile. Whoever is told
+/// that something is done finds it done.
+#[test]
+fn work_may_end_at_any_moment() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let options = options(&fs);
+        let db = open(&options);
+        let other = db.create_cf("other", &options).expect("a column family");
+        let writer = {
+            let (db, other) = (Arc::clone(&db), other.clone());
+            thread::spawn(move || {
+                let mut done = 0;
+                for n in 1..=3u64 {
+                    let mut batch = pair(0, n);
+                    batch.put_cf(&other, "k", n.to_be_bytes());
+                    if db.write(&batch).is_err() {
+                        break;
+                    }
+                    done = n;
+                }
+                done
+            })
+        };
+        let families = {
+            let (db, options) = (Arc::clone(&db), options.clone());
+            thread::spawn(move || {
+                let Ok(cf) = db.create_cf("passing", &options) else { return };
+                if db.put_cf(&cf, "k", "v").is_ok() {
+                    assert_eq!(db.get_cf(&cf, "k").expect("a read").as_deref(), Some(&b"v"[..]));
+                }
+                db.drop_cf("passing").expect("a drop");
+                assert!(db.put_cf(&cf, "k", "v").is_err());
+            })
+        };
+        let flush = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                let _ = db.flush_all();
+                let _ = db.compact_range(None::<&[u8]>, None::<&[u8]>);
+            })
+        };
+        let end = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || db.cancel_all_background_work(true))
+        };
+        let done = writer.join().expect("the writer");
+        families.join().expect("column families");
+        flush.join().expect("the flush");
+        end.join().expect("the end");
+        drop((db, other));
+        let again = Db::open_cf_for_read_only(&options, "/db", ["default", "other"], false).expect("open again");
+        let cf = again.cf_handle("other").expect("it is there");
+        let seen = get(&again, [0, 0]);
+        assert!(seen >= done, "{done} was acknowledged, {seen} is there");
+        assert_eq!(again.get_cf(&cf, "k").expect("a read").map_or(0, |v| number(&v)), seen, "half a batch");
+    });
+}
+
+/// A table that is ingested beside writers and readers is there whole once the call returns, after what was written
+/// before it, and never shows in a snapshot that was taken without it.
+#[test]
+fn an_ingestion_is_one_moment() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let options = options(&fs);
+        let mut table = SstFileWriter::create(&options);
+        table.open("/table.sst").expect("a file");
+        table.put([0, 0], 100u64.to_be_bytes()).expect("an entry");
+        table.put([0, 1], 100u64.to_be_bytes()).expect("an entry");
+        table.finish().expect("a table");
+        let db = open(&options);
+        let writer = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                for n in 1..=2 {
+                    db.write(&pair(1, n)).expect("a write");
+                }
+            })
+        };
+        let ingestion = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                db.write(&pair(0, 1)).expect("a write");
+                db.ingest_external_file(vec!["/table.sst"]).expect("an ingestion");
+                assert_eq!((get(&db, [0, 0]), get(&db, [0, 1])), (100, 100), "what was ingested is not there");
+            })
+        };
+        let maintenance = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                db.flush().expect("a flush");
+                db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+            })
+        };
+        let reader = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                let mut last = 0;
+                for _ in 0..3 {
+                    let snapshot = db.snapshot();
+                    let read = |i| snapshot.get([0, i]).expect("a read").map_or(0, |v| number(&v));
+                    let (a, b) = (read(0), read(1));
+                    assert_eq!(a, b, "half of what was ingested");
+                    assert!(a >= last, "went back from {last} to {a}");
+                    last = a;
+                    assert_eq!(read(0), a, "a snapshot changed");
+                }
+            })
+        };
+        for t in [writer, ingestion, maintenance, reader] {
+            t.join().expect("a thread");
+        }
+        assert_eq!((get(&db, [0, 0]), get(&db, [1, 0])), (100, 2));
     });
 }

@@ -1,0 +1,228 @@
+//! The same with power cuts and failing calls at any moment of a schedule.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rockmill::{Db, IteratorMode, Options, WriteOptions};
+use rockmill_io::{CrashMode, MemFileSystem, OpKind};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread;
+
+use crate::explore::explore;
+use crate::store::{get, number, open, options, pair};
+
+const WRITERS: usize = 2;
+
+/// What each writer was told, newest write of each kind. Plain atomics of the standard library: no part of the store.
+#[derive(Default)]
+struct Told {
+    written: [AtomicU64; WRITERS],
+    synced: [AtomicU64; WRITERS],
+}
+
+impl Told {
+    fn read(of: &[AtomicU64; WRITERS]) -> [u64; WRITERS] {
+        [0, 1].map(|w| of[w].load(Ordering::Relaxed))
+    }
+}
+
+/// Two column families, so that batches span them.
+fn two_families(fs: &MemFileSystem) -> Options {
+    let mut o = options(fs);
+    o.create_missing_column_families(true);
+    o
+}
+
+/// Opens what a power cut left and says what it holds of each writer.
+fn check_image(image: &MemFileSystem, mode: CrashMode, written: [u64; WRITERS], synced: [u64; WRITERS]) {
+    let db = Db::open_cf_for_read_only(&two_families(image), "/db", ["default", "other"], false)
+        .unwrap_or_else(|e| panic!("{mode:?}: {e}"));
+    let other = db.cf_handle("other").expect("it is there");
+    let found = [0, 1].map(|w| get(&db, [w as u8, 0]));
+    for w in 0..WRITERS {
+        let of = |key| db.get_cf(&other, [w as u8, key]).expect("a read").map_or(0, |v| number(&v));
+        assert_eq!(found[w], of(0), "{mode:?}: half a batch of writer {w}");
+        let least = if mode == CrashMode::KeepAll { written[w] } else { synced[w] };
+        assert!(found[w] >= least, "{mode:?}: writer {w} was told {least}, {} is there", found[w]);
+        // What the write saw of the other writer was written before it.
+        let seen = of(1);
+        assert!(found[1 - w] >= seen, "{mode:?}: {seen} of writer {} is lost, what saw it is not", 1 - w);
+    }
+}
+
+/// At a random moment the power goes: synced writes are there, batches over column families are whole, and the rest is
+/// a prefix of what was written.
+#[test]
+fn the_power_may_go_at_any_moment() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let options = two_families(&fs);
+        let db = Arc::new(Db::open_cf(&options, "/db", ["default", "other"]).expect("open"));
+        let other = db.cf_handle("other").expect("it is there");
+        let told = Arc::new(Told::default());
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|w| {
+                let (db, other, told) = (Arc::clone(&db), other.clone(), Arc::clone(&told));
+                thread::spawn(move || {
+                    for n in 1..=3 {
+                        let mut batch = pair(w as u8, n);
+                        batch.put_cf(&other, [w as u8, 0], n.to_be_bytes());
+                        batch.put_cf(&other, [w as u8, 1], get(&db, [1 - w as u8, 0]).to_be_bytes());
+                        let o = WriteOptions { sync: thread_rng().r#gen(), ..WriteOptions::default() };
+                        db.write_opt(&batch, &o).expect("a write");
+                        told.written[w].store(n, Ordering::Relaxed);
+                        if o.sync {
+                            told.synced[w].store(n, Ordering::Relaxed);
+                        }
+                    }
+                })
+            })
+            .collect();
+        let flush = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                db.flush_all().expect("a flush");
+                db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+            })
+        };
+        let cut = thread::spawn(move || {
+            for _ in 0..3 {
+                let mode = match thread_rng().gen_range(0..4) {
+                    0 => CrashMode::SyncedOnly,
+                    1 => CrashMode::KeepAll,
+                    2 => CrashMode::Random(thread_rng().r#gen()),
+                    _ => CrashMode::Hostile(thread_rng().r#gen()),
+                };
+                let (written, synced) = (Told::read(&told.written), Told::read(&told.synced));
+                check_image(&fs.crash_image(mode), mode, written, synced);
+            }
+        });
+        for t in writers {
+            t.join().expect("a writer");
+        }
+        flush.join().expect("the flush");
+        cut.join().expect("power cuts");
+        assert_eq!(db.background_error(), None);
+    });
+}
+
+/// One call on a log, table or MANIFEST fails at a random moment; writers get errors until somebody resumes. What was
+/// acknowledged is there afterwards, and what was refused does not come back.
+#[test]
+fn a_failing_call_loses_nothing_acknowledged() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let options = options(&fs);
+        let db = open(&options);
+        let kind = [OpKind::Write, OpKind::Sync, OpKind::Create, OpKind::SyncDir][thread_rng().gen_range(0..4)];
+        let mut calls = thread_rng().gen_range(0..8);
+        fs.set_fault(Box::new(move |op| {
+            if op.kind != kind {
+                return None;
+            }
+            calls -= 1;
+            (calls == -1).then(|| std::io::Error::from_raw_os_error(5))
+        }));
+        let writers: Vec<_> = (0..WRITERS as u8)
+            .map(|w| {
+                let db = Arc::clone(&db);
+                thread::spawn(move || {
+                    let mut newest = 0;
+                    for n in 1..=4 {
+                        let o = WriteOptions { sync: n % 2 == 0, ..WriteOptions::default() };
+                        if db.write_opt(&pair(w, n), &o).is_ok() {
+                            newest = n;
+                        }
+                    }
+                    newest
+                })
+            })
+            .collect();
+        let flush = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                let _ = db.flush();
+                let _ = db.compact_range(None::<&[u8]>, None::<&[u8]>);
+            })
+        };
+        let resume = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                for _ in 0..3 {
+                    let _ = db.resume();
+                }
+            })
+        };
+        let newest: Vec<u64> = writers.into_iter().map(|t| t.join().expect("a writer")).collect();
+        flush.join().expect("the flush");
+        resume.join().expect("resume");
+        fs.clear_fault();
+        db.resume().expect("resume");
+        for (w, &n) in newest.iter().enumerate() {
+            assert_eq!((get(&db, [w as u8, 0]), get(&db, [w as u8, 1])), (n, n), "writer {w}");
+        }
+        drop(db);
+        let again = Db::open_for_read_only(&options, "/db", false).expect("open again");
+        for (w, &n) in newest.iter().enumerate() {
+            assert_eq!((get(&again, [w as u8, 0]), get(&again, [w as u8, 1])), (n, n), "writer {w}, opened again");
+        }
+    });
+}
+
+/// A secondary instance that catches up beside a busy primary shows whole batches, and never goes back.
+#[test]
+fn a_secondary_never_goes_back() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let options = options(&fs);
+        let db = open(&options);
+        db.write(&pair(0, 1)).expect("a write");
+        let writer = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                for n in 2..=4 {
+                    db.write(&pair(0, n)).expect("a write");
+                }
+            })
+        };
+        let maintenance = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                db.flush().expect("a flush");
+                db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+            })
+        };
+        let mut own = options.clone();
+        own.set_max_open_files(-1);
+        let follower = Arc::new(Db::open_as_secondary(&own, "/db", "/secondary").expect("a secondary"));
+        let catching_up = {
+            let follower = Arc::clone(&follower);
+            thread::spawn(move || {
+                for _ in 0..3 {
+                    // The primary may delete a file between two looks; the next one goes on.
+                    let _ = follower.try_catch_up_with_primary();
+                }
+            })
+        };
+        let reader = {
+            let follower = Arc::clone(&follower);
+            thread::spawn(move || {
+                let mut last = 0;
+                for _ in 0..4 {
+                    // One moment; a snapshot of a secondary is good until its next catch-up only.
+                    let seen = follower.iterator(IteratorMode::Start).take(2).map(|kv| kv.expect("an entry").1);
+                    let seen: Vec<_> = seen.map(|v| number(&v)).collect();
+                    let n = seen[0];
+                    assert_eq!(seen, [n, n], "half a batch");
+                    assert!(n >= last.max(1), "went back from {last} to {n}");
+                    last = n;
+                }
+            })
+        };
+        for t in [writer, maintenance, catching_up, reader] {
+            t.join().expect("a thread");
+        }
+        follower.try_catch_up_with_primary().expect("catch up");
+        assert_eq!(get(&follower, [0, 0]), 4);
+    });
+}
