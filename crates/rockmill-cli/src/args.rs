@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backup::{BackupArgs, CheckpointArgs};
 use crate::repair::RepairArgs;
+use crate::stress::{ChildArgs, StressArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -64,6 +65,9 @@ pub enum Command {
     Backup(BackupArgs),
     Checkpoint(CheckpointArgs),
     Repair(RepairArgs),
+    Stress(Box<StressArgs>),
+    #[command(hide = true)]
+    StressChild(ChildArgs),
 }
 
 /// On or off.

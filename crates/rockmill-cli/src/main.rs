@@ -11,6 +11,7 @@
 //! | `options.rs` | the options that a database has stored |
 //! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
+//! | `stress.rs` | a database under load, killed and checked |
 //! | `output.rs`, `progress.rs`, `error.rs` | what people and programs see |
 
 mod args;
@@ -31,6 +32,7 @@ mod repair;
 mod scan;
 mod stats;
 mod store;
+mod stress;
 mod verify;
 
 use std::io::Write;
@@ -85,6 +87,8 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Backup(args) => backup::run(args, out),
         Command::Checkpoint(args) => backup::checkpoint(args, out),
         Command::Repair(args) => repair::run(args, out),
+        Command::Stress(args) => stress::run(args, out),
+        Command::StressChild(args) => stress::child(args),
     }
 }
 

@@ -8,8 +8,21 @@ use std::process::{Command, Stdio};
 use cli_support::{ROCKMILL, Sandbox};
 use serde_json::Value;
 
-const COMMANDS: [&str; 12] =
-    ["load", "put", "get", "delete", "scan", "stats", "compact", "verify", "dump", "list-cf", "create-cf", "drop-cf"];
+const COMMANDS: [&str; 13] = [
+    "load",
+    "put",
+    "get",
+    "delete",
+    "scan",
+    "stats",
+    "compact",
+    "verify",
+    "dump",
+    "list-cf",
+    "create-cf",
+    "drop-cf",
+    "stress",
+];
 
 #[test]
 fn every_command_has_help_with_an_example() {

@@ -7,6 +7,7 @@
 //! | [`model`], [`kinds`], [`cursor`] | what must be seen |
 //! | [`place`], [`replay`] | does a history with a database, and compares |
 //! | [`contents`] | what a database shows, and which moment of a history that is |
+//! | [`soak`] | real kills on the real file system: `rockmill stress` |
 
 #![forbid(unsafe_code)]
 
@@ -19,3 +20,4 @@ pub mod kinds;
 pub mod model;
 pub mod place;
 pub mod replay;
+pub mod soak;

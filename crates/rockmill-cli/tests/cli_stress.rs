@@ -1,0 +1,233 @@
+//! `rockmill stress`: kills, limits, and that it fails where it must.
+
+mod cli_support;
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cli_support::{ROCKMILL, Sandbox};
+use serde_json::Value;
+
+/// A short run that must find all in order; its figures, or nothing where this machine cannot give the limit.
+fn run(test: &str, args: &[&str]) -> Option<Value> {
+    let s = Sandbox::new();
+    let all =
+        [&["stress", "db", "--json", "--threads", "4", "--keys", "1500", "--column-families", "2"][..], args].concat();
+    let done = s.run(&all);
+    if done.code == 2 && done.stderr.contains("cannot be had on this machine") {
+        let _ = std::io::stderr().write_all(format!("\nskipped: {test}: {}\n", done.stderr.trim()).as_bytes());
+        return None;
+    }
+    let figures: Value = serde_json::from_str(&done.ok()).expect("one JSON object");
+    for (what, why) in figures["skipped"].as_object().expect("a map") {
+        let _ = std::io::stderr().write_all(format!("\nskipped: {test}: {what}: {why}\n").as_bytes());
+    }
+    assert_eq!(figures["verdict"], "ok");
+    let left: Vec<_> = std::fs::read_dir(s.dir.path()).expect("the sandbox").collect();
+    assert!(left.is_empty(), "a run that found all in order leaves nothing behind: {left:?}");
+    Some(figures)
+}
+
+fn number(figures: &Value, name: &str) -> u64 {
+    figures[name].as_u64().unwrap_or_else(|| panic!("no {name} in {figures}"))
+}
+
+#[test]
+fn acknowledged_operations_survive_kills_and_rocksdb_reads_them() {
+    let args = ["--duration", "5s", "--kill-every", "400ms", "--config", "random,format=5", "--check-every", "2"];
+    let Some(f) = run("kills, read by RocksDB", &args) else { return };
+    assert!(number(&f, "kills") >= 2 && number(&f, "configurations") >= 2, "{f}");
+    assert!(number(&f, "operations") > 1000 && number(&f, "keys_compared") > 10_000, "{f}");
+    assert!(number(&f, "file_checks") >= 2, "{f}");
+    assert!(number(&f, "rocksdb_checks") >= 2 || !f["skipped"].as_object().expect("a map").is_empty(), "{f}");
+}
+
+#[test]
+fn acknowledged_operations_survive_kills_with_a_wal_flushed_by_hand() {
+    let config = "format=5,wal=manual,flush=atomic,manifest=rolls,compression=lz4";
+    let args =
+        ["--duration", "3s", "--kill-every", "300ms", "--config", config, "--clears", "0.1", "--check-every", "0"];
+    let Some(f) = run("kills under manual_wal_flush", &args) else { return };
+    assert!(number(&f, "kills") >= 2, "{f}");
+}
+
+/// The store reports, takes no more writes, resumes when there is room, and loses nothing acknowledged.
+fn limited(test: &str, limit: &str, more: &[&str]) {
+    let args = ["--duration", "4s", "--kill-every", "1500ms", "--limit-every", "400ms", "--check-every", "0"];
+    let Some(f) = run(test, &[&args[..], &["--limit", limit], more].concat()) else { return };
+    assert!(number(&f, "limited") >= 2, "{f}");
+    assert!(number(&f, "refused") + number(&f, "refused_starts") > 0, "the limit {limit} was never felt: {f}");
+}
+
+#[test]
+fn nothing_is_lost_where_files_may_not_grow() {
+    limited(
+        "RLIMIT_FSIZE",
+        "fsize=256K",
+        &["--config", "format=5,memtable=1m,files=large", "--value-size", "100-2000"],
+    );
+}
+
+#[test]
+fn nothing_is_lost_on_a_full_disk() {
+    limited("a full file system", "space=32M", &["--config", "format=5,wal=recycled"]);
+}
+
+#[test]
+fn nothing_is_lost_without_file_handles() {
+    limited("RLIMIT_NOFILE", "files=30", &["--config", "format=5,memtable=16k"]);
+}
+
+#[test]
+fn nothing_is_lost_without_memory() {
+    let args = ["--duration", "4s", "--kill-every", "never", "--limit", "memory=256M", "--config", "format=5"];
+    let Some(f) = run("memory limit", &args) else { return };
+    assert!(number(&f, "memory_deaths") > 0, "the limit was never felt: {f}");
+}
+
+/// A database and its expected state, made in a moment and kept.
+fn kept() -> Sandbox {
+    let s = Sandbox::new();
+    s.ok(&[
+        "stress",
+        "db",
+        "--quiet",
+        "--keep",
+        "--seed",
+        "5",
+        "--duration",
+        "20s",
+        "--ops",
+        "3000",
+        "--keys",
+        "500",
+        "--kill-every",
+        "500ms",
+        "--config",
+        "format=5,memtable=1m,wal=kept",
+        "--clears",
+        "0",
+        "--check-every",
+        "0",
+    ]);
+    s
+}
+
+#[test]
+fn a_kept_run_is_compared_again_and_goes_on() {
+    let s = kept();
+    let f = s.json(&["stress", "db", "--verify"]);
+    assert!(number(&f, "verifications") == 1 && number(&f, "file_checks") == 1, "{f}");
+    let f = s.json(&["stress", "db", "--duration", "1s", "--seed", "6", "--keys", "99"]);
+    assert_eq!(number(&f, "seed"), 5, "a kept run's values follow from its seed: {f}");
+    assert!(!s.path("db").exists() && !s.path("db.stress").exists());
+}
+
+#[test]
+fn a_changed_expectation_is_reported_with_key_expected_and_found() {
+    let s = kept();
+    // Slots begin at 4096 and have 32 bytes; the acknowledged version is at 8. A key that is there.
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(s.path("db.stress/expected")).expect("opens");
+    let mut slot = [0; 32];
+    let (mut key, mut at) = (0, 4096);
+    loop {
+        file.read_exact_at(&mut slot, at).expect("a slot");
+        if slot[16] == 1 {
+            break;
+        }
+        (key, at) = (key + 1, at + 32);
+    }
+    let version = u32::from_le_bytes([slot[8], slot[9], slot[10], slot[11]]);
+    file.write_all_at(&(version + 1).to_le_bytes(), at + 8).expect("written");
+    let words = [
+        format!("(number {key}): expected version {}, found version {version}", version + 1),
+        "column family default".to_owned(),
+        "seed 5".to_owned(),
+        "kept: db".to_owned(),
+    ];
+    s.run(&["stress", "db", "--verify"]).fails(1, &words.each_ref().map(String::as_str));
+    // The store itself says the same where RocksDB does not look first.
+    s.run(&["stress", "db", "--verify", "--ldb", "nothing"]).fails(1, &words.each_ref().map(String::as_str));
+    assert!(s.path("db/CURRENT").exists(), "what is wrong is kept");
+}
+
+#[test]
+fn a_lost_wal_is_reported() {
+    let s = kept();
+    // The last verification flushed nothing: what was written last stands in logs only.
+    let logs = s.files("db", ".log");
+    assert!(!logs.is_empty());
+    for log in logs {
+        std::fs::remove_file(log).expect("removed");
+    }
+    s.run(&["stress", "db", "--verify", "--ldb", "nothing"]).fails(1, &["key0000000", "expected", "found"]);
+}
+
+#[test]
+fn a_leak_is_reported() {
+    let s = Sandbox::new();
+    let args = ["stress", "db", "--duration", "4s", "--kill-every", "never", "--keys", "500", "--leak", "20000"];
+    let times = ["--sample-every", "100ms", "--warm-up", "1s", "--judge-after", "2s", "--samples", "samples.tsv"];
+    s.run(&[&args[..], &times].concat()).fails(1, &["memory grew: by", "an hour", "samples over"]);
+    let samples = std::fs::read_to_string(s.path("samples.tsv")).expect("the samples");
+    assert!(samples.starts_with("seconds\tlife\tmemory\t") && samples.lines().count() > 10, "{samples}");
+}
+
+/// No child outlives its parent, however that ends.
+#[test]
+fn children_end_with_their_parent() {
+    let s = Sandbox::new();
+    let mut parent = Command::new(ROCKMILL)
+        .args(["stress", "db", "--duration", "60s", "--kill-every", "never", "--keys", "500"])
+        .current_dir(s.dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let locked = |wanted: bool| {
+        let started = Instant::now();
+        loop {
+            // A child has the database's lock.
+            let free = s.run(&["put", "db", "k", "v"]).code == 0;
+            if free != wanted && s.path("db/CURRENT").exists() {
+                return;
+            }
+            assert!(started.elapsed() < Duration::from_secs(20), "locked: {}", !free);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    locked(true);
+    parent.kill().expect("SIGKILL");
+    parent.wait().expect("the parent's end");
+    locked(false);
+}
+
+#[test]
+fn wrong_runs_are_refused() {
+    let s = Sandbox::new();
+    s.database("mine", 10);
+    s.run(&["stress", "mine"]).fails(2, &["mine exists and is of no stress run", "would be lost"]);
+    assert!(s.path("mine/CURRENT").exists() && !s.path("mine.stress").exists());
+    s.run(&["stress", "db", "--verify"]).fails(2, &["no kept run"]);
+    s.run(&["stress", "db", "--config", "engine=steam"]).fails(2, &["steam", "pread"]);
+    s.run(&["stress", "db", "--limit", "patience=3"]).fails(2, &["patience=3", "fsize=BYTES"]);
+    s.run(&["stress", "db", "--limit", "fsize=64K"]).fails(2, &["the expected state alone has"]);
+    s.run(&["stress", "db", "--scenario", "calm"]).fails(2, &["calm", "kills", "soak"]);
+    s.run(&["stress", "db", "--duration", "long"]).fails(2, &["is no time"]);
+    assert!(!s.path("db").exists());
+    let list = s.ok(&["stress", "db", "--scenario", "list"]);
+    assert!(list.lines().count() >= 10 && list.contains("memory"), "{list}");
+    // A child without a parent ends at once.
+    let mut child = Command::new(ROCKMILL)
+        .args(["stress-child", "db", "--life", "1", "--config", "default"])
+        .current_dir(s.dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut said = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    assert!(!child.wait().expect("ends").success(), "{said}");
+}

@@ -1,0 +1,187 @@
+//! Rarer operations of the child's threads: ingestion, checkpoints, backups, flushes, compactions, cleared families.
+
+use std::path::Path;
+use std::sync::{PoisonError, TryLockError};
+
+use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+use rockmill::{Checkpoint, Db, Env, IngestExternalFileOptions, IteratorMode, SstFileWriter};
+
+use super::child;
+use super::expected::{Change, Slot};
+use super::judge::{self, Entry, Findings};
+use super::reads::between;
+use super::value;
+use super::work::{Done, Trouble, Worker};
+
+/// Keys of a table that is ingested, at most.
+const INGEST_MAX: u32 = 100;
+/// Keys of a manual compaction, as a part of all.
+const COMPACT_PART: u32 = 4;
+/// Backups that are kept.
+const BACKUPS_MAX: usize = 2;
+
+impl Worker<'_, '_> {
+    /// A table made outside and taken in.
+    pub fn ingest(&mut self) -> Done {
+        let (family, keys) = (self.any_family(), self.any_range(INGEST_MAX));
+        let mut touched = Vec::new();
+        for key in keys.clone() {
+            match self.rng.u8(..8) {
+                _ if Self::is_single(key) => {}
+                0 => touched.push((family, key, Change::Delete)),
+                1..6 => touched.push((family, key, Change::Put)),
+                _ => {}
+            }
+        }
+        if touched.is_empty() {
+            return Ok(());
+        }
+        let shared = self.shared;
+        let path = self.own_path("ingest.sst");
+        let mut options = IngestExternalFileOptions::default();
+        options.set_move_files(self.rng.bool());
+        let held = shared.expected.lock(&[(family, keys)]);
+        let cf = shared.family(family);
+        let done = self.change("ingestion", &touched, |versions| {
+            let mut writer = SstFileWriter::create(shared.options);
+            writer.open(&path)?;
+            for (&(_, key, change), &version) in touched.iter().zip(versions) {
+                match change {
+                    Change::Delete => writer.delete(value::key(key))?,
+                    _ => writer.put(value::key(key), value::value(shared.settings, family, key, version))?,
+                }
+            }
+            writer.finish()?;
+            shared.db.ingest_external_file_cf_opts(&cf, &options, vec![&path])
+        });
+        drop(held);
+        let _ = std::fs::remove_file(&path);
+        done
+    }
+
+    /// A flush of one column family or of all.
+    pub fn flush(&mut self) -> Done {
+        let cf = self.shared.family(self.rng.usize(..self.shared.expected.families()));
+        let done = if self.rng.bool() { self.shared.db.flush_all() } else { self.shared.db.flush_cf(&cf) };
+        self.unless_dropped("flush", done)
+    }
+
+    /// A manual compaction of a part of the keys.
+    pub fn compact(&mut self) -> Done {
+        let part = (self.shared.settings.keys / COMPACT_PART).max(1);
+        let keys = self.any_range(part);
+        let cf = self.shared.family(self.rng.usize(..self.shared.expected.families()));
+        let done = self.shared.db.compact_range_cf(&cf, Some(value::key(keys.start)), Some(value::key(keys.end)));
+        self.unless_dropped("compact_range", done)
+    }
+
+    /// A column family is dropped and created again, with nobody else writing to it.
+    pub fn clear(&mut self) -> Done {
+        let shared = self.shared;
+        // Never `default`, which cannot be dropped; and not under a limit, where it might go and not come back.
+        if shared.settings.families < 2 || shared.limit.is_some() {
+            return Ok(());
+        }
+        let family = self.rng.usize(1..shared.settings.families);
+        let keys = 0..shared.settings.keys;
+        let _held = shared.expected.lock(&[(family, keys.clone())]);
+        let touched: Vec<_> = keys.map(|key| (family, key, Change::Delete)).collect();
+        self.change("drop_cf and create_cf", &touched, |_| {
+            let name = judge::family_name(shared.settings, family);
+            shared.db.drop_cf(&name)?;
+            let new = shared.db.create_cf(&name, &child::family_options(shared.settings, family, shared.options))?;
+            *shared.families[family].write().unwrap_or_else(PoisonError::into_inner) = new;
+            Ok(())
+        })
+    }
+
+    fn all_slots(&self) -> Vec<Vec<Slot>> {
+        let expected = self.shared.expected;
+        (0..expected.families()).map(|family| expected.slots(family, 0..expected.keys())).collect()
+    }
+
+    /// Compares a copy of the database that was made between two looks at the expected state.
+    fn judge_copy(&self, what: &str, path: &Path, before: &[Vec<Slot>], after: &[Vec<Slot>]) -> Done {
+        let shared = self.shared;
+        let failed = |e: rockmill::Error| shared.trouble(what, &e);
+        let families = child::families(shared.settings, shared.options);
+        let db = Db::open_cf_descriptors_read_only(shared.options, path, families, false).map_err(failed)?;
+        let mut findings = Findings::default();
+        for family in 0..before.len() {
+            let counter = shared.expected.is_counter(family);
+            let name = judge::family_name(shared.settings, family);
+            let cf = db.cf_handle(&name).ok_or_else(|| format!("{what}: no column family {name}"))?;
+            let mut entries: Vec<Entry> = Vec::new();
+            for entry in db.iterator_cf(&cf, IteratorMode::Start) {
+                let (key, value) = entry.map_err(failed)?;
+                entries.push(Ok((key.into_vec(), value.into_vec())));
+            }
+            let keys = 0..shared.expected.keys();
+            judge::compare(shared.settings, family, keys, entries.into_iter(), &mut findings, |key, found| {
+                let (before, after) = (&before[family][key as usize], &after[family][key as usize]);
+                let allowed = Slot::allows_between(before, after, found);
+                if allowed { Ok(()) } else { Err(between(before, after, counter)) }
+            });
+        }
+        findings.verdict(what)?;
+        Ok(())
+    }
+
+    /// A checkpoint, opened and compared.
+    pub fn checkpoint(&mut self) -> Done {
+        let shared = self.shared;
+        let _one = match shared.copies.try_lock() {
+            Ok(one) => one,
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+        };
+        let path = shared.paths.own("checkpoint");
+        let before = self.all_slots();
+        let log_size = if self.rng.bool() { 0 } else { u64::MAX };
+        let made = Checkpoint::new(shared.db).and_then(|c| c.create_checkpoint_with_log_size(&path, log_size));
+        let after = self.all_slots();
+        let done = made.map_err(|e| shared.trouble("checkpoint", &e));
+        let done = done.and_then(|()| self.judge_copy("checkpoint", &path, &before, &after));
+        if !matches!(done, Err(Trouble::Wrong(_))) {
+            let _ = std::fs::remove_dir_all(&path);
+        }
+        done
+    }
+
+    /// A backup; every fourth is restored and compared, the others' checksums are.
+    pub fn backup(&mut self) -> Done {
+        let shared = self.shared;
+        let _one = match shared.copies.try_lock() {
+            Ok(one) => one,
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+        };
+        let restored = shared.paths.own("restored");
+        let failed = |e: rockmill::Error| shared.trouble("backup", &e);
+        let options = BackupEngineOptions::new(shared.paths.own("backups")).map_err(failed)?;
+        let engine = BackupEngine::open(&options, &Env::new().map_err(failed)?).map_err(failed)?;
+        // What a kill cut short must be absent, not damaged.
+        if let Some((id, e)) = engine.get_corrupted_backups().first() {
+            return Err(Trouble::Wrong(format!("backup {id} is damaged: {e}")));
+        }
+        let before = self.all_slots();
+        let made = engine.create_new_backup_flush(shared.db, self.rng.bool());
+        let after = self.all_slots();
+        made.map_err(failed)?;
+        let Some(newest) = engine.get_backup_info().last().map(|b| b.backup_id) else {
+            return Err(Trouble::Wrong("a backup was made and is not listed".to_owned()));
+        };
+        let done = if self.rng.u8(..4) == 0 {
+            let restore = engine.restore_from_backup(&restored, &restored, &RestoreOptions::default(), newest);
+            let done =
+                restore.map_err(failed).and_then(|()| self.judge_copy("restored backup", &restored, &before, &after));
+            if !matches!(done, Err(Trouble::Wrong(_))) {
+                let _ = std::fs::remove_dir_all(&restored);
+            }
+            done
+        } else {
+            engine.verify_backup_with_checksum(newest).map_err(failed)
+        };
+        done.and_then(|()| engine.purge_old_backups(BACKUPS_MAX).map_err(failed))
+    }
+}

@@ -1,0 +1,260 @@
+//! Compares what a database holds with what it must hold.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use super::expected::{Expected, Outcome, Slot};
+use super::settings::Settings;
+use super::value;
+
+/// Problems that are described; more are only counted.
+const SHOWN_MAX: usize = 8;
+
+/// An entry as a reader found it, or why it could not read on.
+pub type Entry = Result<(Vec<u8>, Vec<u8>), String>;
+
+/// What a comparison found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Keys that were looked at, absent ones too.
+    pub checked: u64,
+    shown: Vec<String>,
+    total: u64,
+}
+
+impl Findings {
+    /// Notes that something is wrong.
+    pub fn add(&mut self, text: String) {
+        self.total += 1;
+        if self.shown.len() < SHOWN_MAX {
+            self.shown.push(text);
+        }
+    }
+
+    /// Nothing, or all that is wrong in words.
+    ///
+    /// # Errors
+    /// The words.
+    pub fn verdict(self, what: &str) -> Result<u64, String> {
+        if self.total == 0 {
+            return Ok(self.checked);
+        }
+        let more = self.total - self.shown.len() as u64;
+        let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
+        let problems = if self.total == 1 { "problem" } else { "problems" };
+        Err(format!("{what}: {} {problems}\n  {}{more}", self.total, self.shown.join("\n  ")))
+    }
+}
+
+/// A column family's name.
+pub fn family_name(settings: &Settings, family: usize) -> String {
+    match family {
+        0 => "default".to_owned(),
+        f if f == settings.families => "counters".to_owned(),
+        f => format!("family{f}"),
+    }
+}
+
+/// "column family f, key k": what is meant in a message.
+pub fn place(settings: &Settings, family: usize, key: u32) -> String {
+    let text = String::from_utf8(value::key(key)).unwrap_or_default();
+    format!("column family {} (number {family}), key {text} (number {key})", family_name(settings, family))
+}
+
+/// What was found, in words.
+pub fn found_text(settings: &Settings, family: usize, found: Option<u32>) -> String {
+    match found {
+        None => "nothing".to_owned(),
+        Some(count) if family == settings.families => format!("a count of {count}"),
+        Some(version) => format!("version {version}"),
+    }
+}
+
+/// Goes through entries of a column family between two keys, in order; `each` is told what was found under every key,
+/// and says what should have been there if that is wrong.
+pub fn compare(
+    settings: &Settings,
+    family: usize,
+    keys: Range<u32>,
+    entries: impl Iterator<Item = Entry>,
+    findings: &mut Findings,
+    mut each: impl FnMut(u32, Option<u32>) -> Result<(), String>,
+) {
+    let mut next = keys.start;
+    let mut tell = |key: u32, found: Option<u32>, findings: &mut Findings| {
+        findings.checked += 1;
+        if let Err(expected) = each(key, found) {
+            let (place, found) = (place(settings, family, key), found_text(settings, family, found));
+            findings.add(format!("{place}: expected {expected}, found {found}"));
+        }
+    };
+    for entry in entries {
+        let (key, bytes) = match entry {
+            Ok(entry) => entry,
+            Err(e) => {
+                findings.add(format!("column family {}: {e}", family_name(settings, family)));
+                return;
+            }
+        };
+        let Some(number) = value::number_of(&key).filter(|n| *n < settings.keys) else {
+            let (name, key) = (family_name(settings, family), value::hex(&key));
+            findings.add(format!("column family {name}: expected no key 0x{key}, which nobody wrote, and found it"));
+            continue;
+        };
+        if number < next || number >= keys.end {
+            let place = place(settings, family, number);
+            findings.add(format!("{place}: found where keys from number {next} below {} belong", keys.end));
+            continue;
+        }
+        for absent in next..number {
+            tell(absent, None, findings);
+        }
+        next = number + 1;
+        match value::version_of(settings, family, number, &bytes) {
+            Ok(version) => tell(number, Some(version), findings),
+            Err(what) => {
+                let place = place(settings, family, number);
+                findings.add(format!("{place}: expected a value of this key, found {what}"));
+            }
+        }
+    }
+    for absent in next..keys.end {
+        tell(absent, None, findings);
+    }
+}
+
+/// Collects what became of operations over many keys.
+#[derive(Debug, Default)]
+pub struct Groups {
+    /// Operations that were under way.
+    open: HashSet<u64>,
+    /// By operation: a key where it happened, and one where it did not.
+    seen: HashMap<u64, [Option<(usize, u32)>; 2]>,
+}
+
+impl Groups {
+    /// Those that the expected state has as under way.
+    pub fn of(expected: &Expected) -> Self {
+        let mut open = HashSet::new();
+        for family in 0..expected.families() {
+            for key in 0..expected.keys() {
+                let slot = expected.slot(family, key);
+                if slot.has_one_pending() {
+                    open.insert(slot.op);
+                }
+            }
+        }
+        Self { open, seen: HashMap::new() }
+    }
+
+    /// Notes what one key tells.
+    pub fn note(&mut self, family: usize, key: u32, slot: &Slot, found: Option<u32>) {
+        let usable = slot.has_one_pending() || !slot.is_pending();
+        if !usable || !self.open.contains(&slot.op) {
+            return;
+        }
+        let at = match slot.outcome(found) {
+            Outcome::New => 0,
+            Outcome::Old => 1,
+            Outcome::Either => return,
+        };
+        self.seen.entry(slot.op).or_default()[at].get_or_insert((family, key));
+    }
+
+    /// All or nothing, for each.
+    pub fn judge(&self, settings: &Settings, findings: &mut Findings) {
+        for (op, seen) in &self.seen {
+            if let [Some(new), Some(old)] = seen {
+                findings.add(format!(
+                    "operation {op} is there in part: expected all of it or nothing, found it in {} and not in {}",
+                    place(settings, new.0, new.1),
+                    place(settings, old.0, old.1)
+                ));
+            }
+        }
+    }
+}
+
+/// Compares a whole dead database, given by a reader for each column family, with the expected state.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn judge_dead<I: Iterator<Item = Entry>>(
+    what: &str,
+    settings: &Settings,
+    expected: &Expected,
+    mut entries: impl FnMut(usize) -> Result<I, String>,
+    mut settle: impl FnMut(usize, u32, Option<u32>),
+) -> Result<u64, String> {
+    let mut groups = Groups::of(expected);
+    let mut findings = Findings::default();
+    for family in 0..expected.families() {
+        let counter = expected.is_counter(family);
+        compare(settings, family, 0..expected.keys(), entries(family)?, &mut findings, |key, found| {
+            let slot = expected.slot(family, key);
+            if !slot.allows(found) {
+                return Err(slot.describe(counter));
+            }
+            groups.note(family, key, &slot, found);
+            settle(family, key, found);
+            Ok(())
+        });
+    }
+    groups.judge(settings, &mut findings);
+    findings.verdict(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::expected::{self, Change};
+    use super::*;
+
+    fn state(settings: &Settings) -> (tempfile::TempDir, Expected) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("expected");
+        expected::create(&path, settings).expect("the file");
+        let expected = Expected::open(&path, settings).expect("opens");
+        (dir, expected)
+    }
+
+    fn judged(settings: &Settings, expected: &Expected, found: &[(usize, u32, u32)]) -> Result<u64, String> {
+        let entries = |family: usize| {
+            let of = found.iter().filter(move |f| f.0 == family);
+            Ok(of.map(move |f| Ok((value::key(f.1), value::value(settings, f.0, f.1, f.2)))))
+        };
+        judge_dead("test", settings, expected, entries, |_, _, _| ())
+    }
+
+    #[test]
+    fn loss_is_named_with_key_expected_and_found() {
+        let settings = Settings { keys: 20, families: 1, ..Settings::default() };
+        let (_dir, expected) = state(&settings);
+        for key in [3, 5] {
+            expected.set(0, key, Slot::default().begun(1, Change::Put).done(Change::Put)).expect("set");
+        }
+        assert_eq!(judged(&settings, &expected, &[(0, 3, 1), (0, 5, 1)]), Ok(40));
+        let e = judged(&settings, &expected, &[(0, 3, 1)]).expect_err("key 5 is lost");
+        assert!(e.contains("key key0000000005..... (number 5): expected version 1, found nothing"), "{e}");
+        let e = judged(&settings, &expected, &[(0, 3, 1), (0, 4, 1), (0, 5, 1)]).expect_err("key 4 came back");
+        assert!(e.contains("(number 4): expected nothing (as of version 0), found version 1"), "{e}");
+        let e = judged(&settings, &expected, &[(0, 5, 1), (0, 3, 1)]).expect_err("no order");
+        assert!(e.contains("(number 3): found where keys from number 6"), "{e}");
+    }
+
+    #[test]
+    fn half_of_a_batch_is_seen() {
+        let settings = Settings { keys: 20, families: 2, ..Settings::default() };
+        let (_dir, expected) = state(&settings);
+        for (family, key) in [(0, 3), (1, 5)] {
+            expected.set(family, key, Slot::default().begun(7, Change::Put)).expect("set");
+        }
+        assert!(judged(&settings, &expected, &[]).is_ok());
+        assert!(judged(&settings, &expected, &[(0, 3, 1), (1, 5, 1)]).is_ok());
+        let e = judged(&settings, &expected, &[(1, 5, 1)]).expect_err("half");
+        assert!(e.contains("operation 7 is there in part"), "{e}");
+        // One of its keys is acknowledged already: then all must be there.
+        expected.set(0, 3, expected.slot(0, 3).done(Change::Put)).expect("set");
+        let e = judged(&settings, &expected, &[(0, 3, 1)]).expect_err("half");
+        assert!(e.contains("operation 7 is there in part"), "{e}");
+    }
+}

@@ -1,0 +1,159 @@
+//! The independent checker: RocksDB's own `ldb` reads a database that was killed, and must find what was acknowledged.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::expected::Expected;
+use super::judge::{self, Entry};
+use super::limits::BALLAST;
+use super::settings::Settings;
+
+/// An `ldb` that was found, and what it can read.
+#[derive(Debug, Clone)]
+pub struct Ldb {
+    program: PathBuf,
+    /// As it says itself.
+    pub version: String,
+    number: (u32, u32),
+}
+
+/// RocksDB's version that reads this format of tables first.
+fn needs(format: &str) -> (u32, u32) {
+    match format {
+        "6" => (8, 6),
+        "7" => (10, 4),
+        _ => (6, 6),
+    }
+}
+
+impl Ldb {
+    /// The one given, or the first in PATH.
+    ///
+    /// # Errors
+    /// Why there is none to use.
+    pub fn find(given: Option<&Path>) -> Result<Self, String> {
+        let program = given.map_or_else(|| PathBuf::from("ldb"), Path::to_owned);
+        let out = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
+        let out = out.map_err(|e| format!("RocksDB's {} cannot be run: {e}", program.display()))?;
+        // "ldb from RocksDB 7.8.3"
+        let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        let version = text.rsplit(' ').next().unwrap_or_default().to_owned();
+        let mut parts = version.split('.').map(|n| n.parse::<u32>().ok());
+        match (parts.next().flatten(), parts.next().flatten()) {
+            (Some(major), Some(minor)) => Ok(Self { program, version, number: (major, minor) }),
+            _ => Err(format!("{} --version says {text:?}, no version of RocksDB", program.display())),
+        }
+    }
+
+    /// Can it read tables of these formats?
+    ///
+    /// # Errors
+    /// Says which not.
+    pub fn reads<'f>(&self, formats: impl IntoIterator<Item = &'f str>) -> Result<(), String> {
+        match formats.into_iter().find(|f| needs(f) > self.number) {
+            Some(format) => {
+                Err(format!("RocksDB {} cannot read format_version {format}, which a life wrote", self.version))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Compares a database that nobody has open with the expected state. A copy of it is made (tables are linked).
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, db: &Path, copy: &Path, settings: &Settings, expected: &Expected) -> Result<u64, String> {
+        let failed = |e: std::io::Error| format!("cannot copy {} for RocksDB: {e}", db.display());
+        let _ = std::fs::remove_dir_all(copy);
+        copy_database(db, copy).map_err(failed)?;
+        let entries = |family: usize| self.scan(copy, &judge::family_name(settings, family));
+        let what = format!("RocksDB {} reads the database", self.version);
+        let checked = judge::judge_dead(&what, settings, expected, entries, |_, _, _| ())?;
+        std::fs::remove_dir_all(copy).map_err(failed)?;
+        Ok(checked)
+    }
+
+    /// Entries of a column family as `ldb scan` prints them; an error of its own comes as the last entry.
+    fn scan(&self, db: &Path, family: &str) -> Result<impl Iterator<Item = Entry> + use<>, String> {
+        let failed = |e: std::io::Error| format!("cannot run {}: {e}", self.program.display());
+        let mut child = Command::new(&self.program)
+            .arg(format!("--db={}", db.display()))
+            .arg(format!("--column_family={family}"))
+            // For the merge operators.
+            .args(["--try_load_options", "--ignore_unknown_options", "--hex", "scan"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let stdout = child.stdout.take().ok_or("ldb has no output")?;
+        let stderr = child.stderr.take().ok_or("ldb has no output")?;
+        let errors = std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = BufReader::new(stderr).read_to_string(&mut text);
+            text
+        });
+        let mut lines = BufReader::new(stdout).lines();
+        let mut ending = Some((child, errors));
+        Ok(std::iter::from_fn(move || {
+            for line in lines.by_ref() {
+                let Ok(line) = line else { break };
+                if let Some((key, value)) = line.split_once(" : ") {
+                    return Some(match (unhex(key), unhex(value)) {
+                        (Some(key), Some(value)) => Ok((key, value)),
+                        _ => Err(format!("ldb printed a line that is no entry: {line}")),
+                    });
+                }
+            }
+            let (mut child, errors) = ending.take()?;
+            let status = child.wait();
+            let text = errors.join().unwrap_or_default();
+            let said = text.trim();
+            match status {
+                Ok(status) if status.success() && said.is_empty() => None,
+                Ok(status) => Some(Err(format!("ldb scan: {status}: {said}"))),
+                Err(e) => Some(Err(format!("ldb scan: {e}"))),
+            }
+        }))
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim().strip_prefix("0x").unwrap_or(text.trim());
+    if !text.len().is_multiple_of(2) || !text.is_ascii() {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+}
+
+/// Copies a database directory. Tables never change, so they are linked where that can be.
+pub fn copy_database(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if !entry.file_type()?.is_file() || entry.file_name() == BALLAST {
+            continue;
+        }
+        let table = path.extension().is_some_and(|e| e == "sst");
+        if !table || std::fs::hard_link(&path, &target).is_err() {
+            std::fs::copy(&path, &target)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_read_follows_from_the_version() {
+        let ldb = Ldb { program: "ldb".into(), version: "8.9.1".to_owned(), number: (8, 9) };
+        assert!(ldb.reads(["5", "6"]).is_ok());
+        assert!(ldb.reads(["5", "7"]).unwrap_err().contains("8.9.1 cannot read format_version 7"));
+        assert_eq!(unhex("0x00fF"), Some(vec![0, 255]));
+        assert_eq!(unhex("0x0"), None);
+    }
+}

@@ -1,0 +1,640 @@
+//! The parent: starts children, kills them, takes things away from them, and has what they leave behind checked.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::child::{self, Said};
+use super::expected::{self, Expected};
+use super::limits::{Arranged, Limit};
+use super::oracle::Ldb;
+use super::report::{Failure, Report};
+use super::sample::{self, Judging, Sample};
+use super::settings::{Paths, Settings};
+use crate::configuration::Configuration;
+
+/// A death in recovery comes this long after the start, at most.
+const EARLY_MAX: Duration = Duration::from_millis(300);
+/// Bytes of the children's messages that a failure shows.
+const LOG_TAIL: usize = 2000;
+/// SIGABRT (a failed allocation) and SIGKILL (the kernel's choice of whom to kill for memory).
+const MEMORY_SIGNALS: [i32; 2] = [6, 9];
+
+/// Which configurations are used: one, or another for each life, with some choices fixed.
+#[derive(Debug, Clone, Default)]
+pub struct Choice {
+    random: bool,
+    fixed: Vec<(String, String)>,
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    /// `random`, `AXIS=CHOICE,...`, or both: `random,format=5`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut new = Self::default();
+        for part in text.split(',').map(str::trim).filter(|p| !p.is_empty() && *p != "default") {
+            match part.split_once('=') {
+                None if part == "random" => new.random = true,
+                None => return Err(format!("{part:?} is neither random nor AXIS=CHOICE")),
+                Some((axis, choice)) => new.fixed.push((axis.to_owned(), choice.to_owned())),
+            }
+        }
+        new.pick(&mut fastrand::Rng::with_seed(0)).map(|_| new)
+    }
+}
+
+impl Choice {
+    /// Another one for each life.
+    pub fn random() -> Self {
+        Self { random: true, fixed: Vec::new() }
+    }
+
+    /// With one more choice fixed, unless it already is to be something.
+    #[must_use]
+    pub fn or_fixed(mut self, axis: &str, choice: &str) -> Self {
+        if !self.fixed.iter().any(|(a, _)| a == axis) {
+            self.fixed.push((axis.to_owned(), choice.to_owned()));
+        }
+        self
+    }
+
+    fn pick(&self, rng: &mut fastrand::Rng) -> Result<Configuration, String> {
+        let base = if self.random { Configuration::random(rng) } else { Configuration::default() };
+        self.fixed.iter().try_fold(base, |c, (axis, choice)| c.with(axis, choice))
+    }
+}
+
+/// A run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The program with the subcommands `stress-child` and `verify`.
+    pub program: PathBuf,
+    /// What children do.
+    pub settings: Settings,
+    /// Where.
+    pub paths: Paths,
+    /// How long.
+    pub duration: Duration,
+    /// End earlier, after so many operations.
+    pub ops_max: Option<u64>,
+    /// Mean time from a child's readiness to its death; `None` to let it live.
+    pub kill_every: Option<Duration>,
+    /// How the store is configured.
+    pub choice: Choice,
+    /// What is in short supply.
+    pub limit: Option<Limit>,
+    /// Mean time for which a limit holds, and for which it does not.
+    pub limit_every: Duration,
+    /// Every so many deaths other programs check what was left; 0 for the end only.
+    pub check_every: u64,
+    /// RocksDB's `ldb`, if another than the one in PATH.
+    pub ldb: Option<PathBuf>,
+    /// Between two samples.
+    pub sample_every: Duration,
+    /// When growth counts.
+    pub judging: Judging,
+    /// A child that completes nothing for so long hangs.
+    pub hang: Duration,
+    /// Where samples are written as they are taken, one a line.
+    pub samples: Option<PathBuf>,
+}
+
+impl Plan {
+    /// A run with nothing special about it.
+    pub fn new(program: PathBuf, db: &Path) -> Self {
+        Self {
+            program,
+            settings: Settings::default(),
+            paths: Paths::of(db),
+            duration: Duration::from_secs(60),
+            ops_max: None,
+            kill_every: Some(Duration::from_secs(5)),
+            choice: Choice::default(),
+            limit: None,
+            limit_every: Duration::from_secs(2),
+            check_every: 10,
+            ldb: None,
+            sample_every: Duration::from_secs(1),
+            judging: Judging { warm_up: 60.0, seconds_min: 120.0 },
+            hang: Duration::from_secs(120),
+            samples: None,
+        }
+    }
+}
+
+/// Checks that a run can begin, and makes its files, or takes over those of one that was kept: its seed, keys, families
+/// and values are used then, since they say what is in the database. True if so.
+///
+/// # Errors
+/// Why not; nothing was done then.
+pub fn prepare(plan: &mut Plan) -> Result<bool, String> {
+    let failed = |path: &Path, e: &std::io::Error| format!("{}: {e}", path.display());
+    let (paths, db) = (plan.paths.clone(), plan.paths.db.display().to_string());
+    let kept = paths.settings().exists();
+    if kept {
+        let text = std::fs::read_to_string(paths.settings()).map_err(|e| failed(&paths.settings(), &e))?;
+        let old = Settings::from_text(&text)?;
+        let new = &mut plan.settings;
+        (new.seed, new.keys, new.families) = (old.seed, old.keys, old.families);
+        (new.value_min, new.value_max) = (old.value_min, old.value_max);
+    } else if std::fs::read_dir(&paths.db).is_ok_and(|mut d| d.next().is_some()) {
+        return Err(format!("{db} exists and is of no stress run; give a new directory: what is there would be lost"));
+    } else if paths.home.exists() {
+        return Err(format!("{} exists and is of no stress run; give another name", paths.home.display()));
+    }
+    plan.settings.check()?;
+    if let Some(Limit::Fsize(bytes)) = plan.limit
+        && bytes < expected::file_bytes(&plan.settings)
+    {
+        let need = expected::file_bytes(&plan.settings);
+        return Err(format!("fsize={bytes}: the expected state alone has {need} bytes; give more, or fewer keys"));
+    }
+    if plan.limit.is_some() && plan.choice.fixed.iter().any(|(a, c)| a == "wal" && c == "manual") {
+        return Err("wal=manual and a limit exclude each other: what a write comes to is not known then".to_owned());
+    }
+    std::fs::create_dir_all(&paths.home).map_err(|e| failed(&paths.home, &e))?;
+    std::fs::write(paths.settings(), plan.settings.to_text()).map_err(|e| failed(&paths.settings(), &e))?;
+    if !kept {
+        expected::create(&paths.expected(), &plan.settings).map_err(|e| failed(&paths.expected(), &e))?;
+    }
+    Ok(kept)
+}
+
+/// What a limit needs, or why this machine cannot give it.
+///
+/// # Errors
+/// The reason.
+pub fn arrange(plan: &Plan) -> Result<Option<Arranged>, String> {
+    plan.limit.map(|limit| Arranged::new(limit, &plan.paths.db, &plan.paths.home)).transpose()
+}
+
+/// A child that runs.
+struct Life {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    said: Receiver<Option<Said>>,
+    /// It has compared the database and works.
+    ready: bool,
+    counts: [u64; 4],
+    progress: Instant,
+}
+
+/// How a life ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Killed,
+    OutOfMemory,
+    Refused,
+    /// As it was told to.
+    Done,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    limit: Option<Arranged>,
+    rng: fastrand::Rng,
+    report: Report,
+    /// Counts of earlier lives.
+    before: [u64; 4],
+    samples: Vec<Sample>,
+    began: Instant,
+    configuration: Configuration,
+    used: BTreeSet<String>,
+    formats: BTreeSet<String>,
+    ldb: Option<Ldb>,
+    next_toggle: Instant,
+    next_sample: Instant,
+    progress: &'a mut dyn FnMut(&Report),
+}
+
+/// Runs the plan.
+///
+/// # Errors
+/// What was wrong.
+pub fn run(plan: &Plan, limit: Option<Arranged>, progress: &mut dyn FnMut(&Report)) -> Result<Report, Box<Failure>> {
+    let mut run = Run::new(plan, limit, progress);
+    let done = run.all();
+    run.end(done)
+}
+
+/// Compares what a kept run left with its expected state, with the store and with the other programs.
+///
+/// # Errors
+/// What was wrong.
+pub fn verify(plan: &Plan, limit: Option<Arranged>, progress: &mut dyn FnMut(&Report)) -> Result<Report, Box<Failure>> {
+    let mut run = Run::new(plan, limit, progress);
+    let done = run.pick().and_then(|()| run.check_dead()).and_then(|()| run.verify());
+    run.end(done)
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan, limit: Option<Arranged>, progress: &'a mut dyn FnMut(&Report)) -> Self {
+        let mut report = Report::default();
+        let ldb = Ldb::find(plan.ldb.as_deref());
+        let ldb = ldb.map_err(|e| report.skipped.insert("checks by RocksDB".to_owned(), e)).ok();
+        let mut formats = BTreeSet::new();
+        for line in std::fs::read_to_string(plan.paths.own("configurations")).unwrap_or_default().lines() {
+            let known = line.split_once(' ').and_then(|(_, c)| c.parse::<Configuration>().ok());
+            formats.extend(known.map(|c| c.get("format").to_owned()));
+        }
+        let now = Instant::now();
+        Self {
+            plan,
+            limit,
+            rng: fastrand::Rng::with_seed(plan.settings.seed),
+            report,
+            before: [0; 4],
+            samples: Vec::new(),
+            began: now,
+            configuration: Configuration::default(),
+            used: BTreeSet::new(),
+            formats,
+            ldb,
+            next_toggle: now + plan.limit_every,
+            next_sample: now,
+            progress,
+        }
+    }
+
+    fn end(mut self, done: Result<(), String>) -> Result<Report, Box<Failure>> {
+        self.report.seconds = self.began.elapsed().as_secs_f64();
+        self.report.trends = sample::trends(&self.samples, self.plan.judging);
+        let grew: Vec<String> = self.report.trends.iter().filter(|t| t.grew).map(growth).collect();
+        let text = match done {
+            Err(text) => text,
+            Ok(()) if grew.is_empty() => return Ok(self.report),
+            Ok(()) => grew.join("\n"),
+        };
+        Err(Box::new(Failure { text, configuration: self.configuration.to_string(), report: self.report }))
+    }
+
+    /// The whole run.
+    fn all(&mut self) -> Result<(), String> {
+        loop {
+            self.pick()?;
+            match self.live()? {
+                End::Done => break,
+                End::Killed => {
+                    self.report.kills += 1;
+                    let every = self.plan.check_every;
+                    if every > 0 && self.report.kills.is_multiple_of(every) {
+                        self.check_dead()?;
+                    }
+                }
+                End::OutOfMemory => self.report.memory_deaths += 1,
+                End::Refused => {
+                    self.report.refused_starts += 1;
+                    self.limit(false, None)?;
+                }
+            }
+        }
+        self.check_dead()?;
+        self.verify()
+    }
+
+    /// The next life's configuration.
+    fn pick(&mut self) -> Result<(), String> {
+        self.configuration = self.plan.choice.pick(&mut self.rng)?;
+        if self.plan.limit.is_some() && self.configuration.get("wal") == "manual" {
+            self.configuration = self.configuration.clone().with("wal", "new")?;
+        }
+        Ok(())
+    }
+
+    fn life_number(&self) -> u64 {
+        self.report.lives
+    }
+
+    /// Starts a child.
+    fn start(&mut self, verify_only: bool) -> Result<Life, String> {
+        self.report.lives += 1;
+        let text = self.configuration.to_string();
+        let failed = |e: std::io::Error| format!("cannot start a child: {e}");
+        let log = |name: &str| OpenOptions::new().create(true).append(true).open(self.plan.paths.own(name));
+        writeln!(log("configurations").map_err(failed)?, "{} {text}", self.life_number()).map_err(failed)?;
+        self.formats.insert(self.configuration.get("format").to_owned());
+        self.used.insert(text.clone());
+        self.report.configurations = self.used.len();
+        let mut command = match &self.limit {
+            Some(limit) => limit.command(&self.plan.program),
+            None => Command::new(&self.plan.program),
+        };
+        command.arg("stress-child").arg(&self.plan.paths.db);
+        command.args(["--life", &self.life_number().to_string(), "--config", &text]);
+        if let Some(limit) = self.plan.limit {
+            command.args(["--limit", &limit.to_string()]);
+        }
+        if self.limit.as_ref().is_some_and(|l| l.on) {
+            command.arg("--limited");
+        }
+        if verify_only {
+            command.arg("--verify-only");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log("children.log").map_err(failed)?);
+        let mut child = command.spawn().map_err(failed)?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().ok_or("a child has no output")?;
+        let (send, said) = mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            for said in lines.filter_map(|line| Said::parse(&line)) {
+                let _ = send.send(Some(said));
+            }
+            let _ = send.send(None);
+        });
+        Ok(Life { child, stdin, said, ready: false, counts: [0; 4], progress: Instant::now() })
+    }
+
+    /// A time around this mean.
+    fn around(&mut self, mean: Duration) -> Duration {
+        mean.mul_f64(0.2 + 1.6 * self.rng.f64())
+    }
+
+    /// Starts a child and sees it to its end.
+    fn live(&mut self) -> Result<End, String> {
+        let mut life = self.start(false)?;
+        let ended = self.watch(&mut life, true);
+        // Whatever happened, it must not go on.
+        let _ = life.child.kill();
+        let _ = life.child.wait();
+        for (before, count) in self.before.iter_mut().zip(life.counts) {
+            *before += count;
+        }
+        ended
+    }
+
+    /// Sees a child to its end; kills and limits it on the way, unless it is to be left in peace.
+    fn watch(&mut self, life: &mut Life, harass: bool) -> Result<End, String> {
+        let kill_every = self.plan.kill_every.filter(|_| harass);
+        let started = Instant::now();
+        let deadline = self.began + self.plan.duration;
+        let early = kill_every.is_some() && self.rng.u8(..5) == 0;
+        let mut kill_at = early.then(|| started + EARLY_MAX.mul_f64(self.rng.f64()));
+        let mut stopping = false;
+        loop {
+            let now = Instant::now();
+            let mut until = self.next_sample.min(now + Duration::from_millis(200));
+            until = kill_at.map_or(until, |at| until.min(at));
+            match life.said.recv_timeout(until.saturating_duration_since(now)) {
+                Ok(Some(said)) => {
+                    let was_ready = life.ready;
+                    if let Some(end) = self.heard(life, said)? {
+                        let status = life.child.wait().map_err(|e| format!("cannot wait for a child: {e}"))?;
+                        return if status.success() || end == End::Refused { Ok(end) } else { self.ended(status) };
+                    }
+                    if life.ready && !was_ready && kill_at.is_none() {
+                        kill_at = kill_every.map(|mean| Instant::now() + self.around(mean));
+                    }
+                }
+                Ok(None) | Err(RecvTimeoutError::Disconnected) => {
+                    let status = life.child.wait().map_err(|e| format!("cannot wait for a child: {e}"))?;
+                    return self.ended(status);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let now = Instant::now();
+            self.sample(life, now);
+            if life.progress.elapsed() > self.plan.hang {
+                return Err(self.hang(life));
+            }
+            let enough = self.plan.ops_max.is_some_and(|most| self.report.ops >= most);
+            if life.ready && !stopping && (now >= deadline || enough) {
+                stopping = true;
+                kill_at = None;
+                self.limit(false, Some(life))?;
+                tell(life, "stop");
+            }
+            if kill_at.is_some_and(|at| now >= at) {
+                self.report.kills_in_recovery += u64::from(!life.ready);
+                life.child.kill().map_err(|e| format!("cannot kill a child: {e}"))?;
+                let _ = life.child.wait();
+                // What it had said before counts.
+                while let Ok(Some(said)) = life.said.recv() {
+                    self.heard(life, said)?;
+                }
+                return Ok(End::Killed);
+            }
+            if harass && !stopping && now >= self.next_toggle && self.toggles() {
+                let on = !self.limit.as_ref().is_some_and(|l| l.on);
+                self.limit(on, Some(life))?;
+                self.next_toggle = now + self.around(self.plan.limit_every);
+            }
+        }
+    }
+
+    fn toggles(&self) -> bool {
+        self.plan.limit.is_some_and(|l| l.comes_and_goes())
+    }
+
+    /// Lets the limit hold or lifts it, and tells the child.
+    fn limit(&mut self, on: bool, life: Option<&mut Life>) -> Result<(), String> {
+        let Some(limit) = &mut self.limit else { return Ok(()) };
+        self.report.limited += u64::from(on && !limit.on);
+        // Told before it holds and after it is lifted, so that the child is never surprised.
+        match life {
+            Some(life) if on => {
+                tell(life, "limited");
+                limit.set(on, Some(life.child.id()), &mut self.rng)
+            }
+            Some(life) => {
+                limit.set(on, Some(life.child.id()), &mut self.rng)?;
+                tell(life, "unlimited");
+                Ok(())
+            }
+            None => limit.set(on, None, &mut self.rng),
+        }
+    }
+
+    /// Takes in what a child says; its end, if that was it.
+    fn heard(&mut self, life: &mut Life, said: Said) -> Result<Option<End>, String> {
+        let report = &mut self.report;
+        match said {
+            Said::Opened(ms) => report.open_ms_max = report.open_ms_max.max(ms),
+            Said::Verified(keys) => {
+                report.verifications += 1;
+                report.checked += keys;
+                life.ready = true;
+            }
+            Said::Counts(counts) => {
+                if counts == life.counts {
+                    return Ok(None);
+                }
+                let checked = counts[2] - life.counts[2];
+                life.counts = counts;
+                report.checked += checked;
+                let [ops, writes, _, refused] = self.before;
+                (report.ops, report.writes) = (ops + counts[0], writes + counts[1]);
+                report.refused = refused + counts[3];
+            }
+            Said::Background(_) => report.background_errors += 1,
+            Said::Resumed(ms) => {
+                report.resumed += 1;
+                report.resume_ms_max = report.resume_ms_max.max(ms);
+            }
+            Said::Failed(text) => return Err(text),
+            Said::Refused(_) => return Ok(Some(End::Refused)),
+            Said::Done => return Ok(Some(End::Done)),
+        }
+        life.progress = Instant::now();
+        Ok(None)
+    }
+
+    /// A child ended without a word.
+    fn ended(&self, status: ExitStatus) -> Result<End, String> {
+        use std::os::unix::process::ExitStatusExt as _;
+        let memory = matches!(self.plan.limit, Some(Limit::Memory(_)));
+        if memory && status.signal().is_some_and(|s| MEMORY_SIGNALS.contains(&s)) {
+            return Ok(End::OutOfMemory);
+        }
+        Err(format!("the child ended by itself: {status}{}", self.log_tail()))
+    }
+
+    fn log_tail(&self) -> String {
+        let text = std::fs::read(self.plan.paths.own("children.log")).unwrap_or_default();
+        let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL)..]).trim().to_owned();
+        if tail.is_empty() { String::new() } else { format!("; it said:\n{tail}") }
+    }
+
+    /// What a child that completes nothing waits for.
+    fn hang(&self, life: &Life) -> String {
+        let mut text = format!("nothing was completed for {:?}; the child's threads:", self.plan.hang);
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", life.child.id()));
+        for task in tasks.into_iter().flatten().flatten() {
+            let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            let (name, waits) = (read("comm"), read("wchan"));
+            text.push_str(&format!("\n  {}: {}", name.trim(), waits.trim()));
+        }
+        text
+    }
+
+    fn sample(&mut self, life: &Life, now: Instant) {
+        if now < self.next_sample {
+            return;
+        }
+        self.next_sample = now + self.plan.sample_every;
+        self.report.seconds = self.began.elapsed().as_secs_f64();
+        if life.ready {
+            let (pid, number) = (life.child.id(), self.life_number());
+            match sample::look(pid, &self.plan.paths.db, self.report.seconds, number) {
+                Some(sample) => {
+                    self.report.memory_now = sample.memory;
+                    self.write_sample(&sample);
+                    self.samples.push(sample);
+                }
+                None if !Path::new("/proc/self/status").exists() => {
+                    let why = "this system has no /proc".to_owned();
+                    self.report.skipped.insert("samples of memory and handles".to_owned(), why);
+                }
+                None => {}
+            }
+        }
+        (self.progress)(&self.report);
+    }
+
+    /// A line of the samples' file; its loss is no reason to end the run.
+    fn write_sample(&mut self, s: &Sample) {
+        let Some(path) = &self.plan.samples else { return };
+        let new = self.samples.is_empty();
+        let Ok(mut file) = OpenOptions::new().create(true).write(true).append(!new).truncate(new).open(path) else {
+            return;
+        };
+        let head = if new { "seconds\tlife\tmemory\thandles\tthreads\tdisk\n" } else { "" };
+        let (at, life, memory) = (s.at, s.life, s.memory);
+        let _ = writeln!(file, "{head}{at:.1}\t{life}\t{memory}\t{}\t{}\t{}", s.handles, s.threads, s.disk);
+    }
+
+    /// Has other programs check a database that nobody has open.
+    fn check_dead(&mut self) -> Result<(), String> {
+        let (plan, paths) = (self.plan, &self.plan.paths);
+        // Killed before it made the database.
+        if !paths.db.join("CURRENT").exists() {
+            return Ok(());
+        }
+        if let Some(ldb) = &self.ldb {
+            match ldb.reads(self.formats.iter().map(String::as_str)) {
+                Err(reason) => {
+                    self.report.skipped.insert("checks by RocksDB".to_owned(), reason);
+                }
+                Ok(()) => {
+                    let expected = Expected::open(&paths.expected(), &plan.settings)?;
+                    self.report.oracle_keys +=
+                        ldb.check(&paths.db, &paths.own("for-ldb"), &plan.settings, &expected)?;
+                    self.report.oracle_checks += 1;
+                }
+            }
+        }
+        let out = Command::new(&plan.program).arg("verify").arg(&paths.db).stdin(Stdio::null()).output();
+        let out = out.map_err(|e| format!("cannot run {} verify: {e}", plan.program.display()))?;
+        if !out.status.success() {
+            let said = [out.stdout, out.stderr].concat();
+            return Err(format!("rockmill verify of the dead database: {}", String::from_utf8_lossy(&said).trim()));
+        }
+        self.report.file_checks += 1;
+        Ok(())
+    }
+
+    /// A child that only compares.
+    fn verify(&mut self) -> Result<(), String> {
+        let mut life = self.start(true)?;
+        let ended = self.watch(&mut life, false);
+        let _ = life.child.kill();
+        let _ = life.child.wait();
+        match ended? {
+            End::Done => Ok(()),
+            end => Err(format!("the last verification did not come to its end: {end:?}{}", self.log_tail())),
+        }
+    }
+}
+
+fn tell(life: &mut Life, order: &str) {
+    if let Some(stdin) = &mut life.stdin {
+        // A child that is gone is found out by its end.
+        let _ = stdin.write_all(format!("{order}\n").as_bytes());
+    }
+}
+
+/// A trend in words.
+fn growth(trend: &sample::Trend) -> String {
+    let amount = |n: f64| if trend.what.is_bytes() { format!("{:.1} MiB", n / 1048576.0) } else { format!("{n:.1}") };
+    format!(
+        "{} grew: by {} an hour, fitted through {} samples over {:.0} s (from {} to {})",
+        trend.what.name(),
+        amount(trend.per_hour),
+        trend.samples,
+        trend.seconds,
+        amount(trend.least),
+        amount(trend.most)
+    )
+}
+
+/// The exit code with which a child ends whose parent is gone.
+pub const EXIT_ORPHAN: u8 = child::EXIT_ORPHAN;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_are_random_but_for_what_is_fixed() {
+        let choice: Choice = "random,format=5,wal=recycled".parse().expect("a choice");
+        let mut rng = fastrand::Rng::with_seed(3);
+        let all: BTreeSet<String> = (0..20)
+            .map(|_| {
+                let c = choice.pick(&mut rng).expect("a configuration");
+                assert_eq!((c.get("format"), c.get("wal")), ("5", "recycled"));
+                c.to_string()
+            })
+            .collect();
+        assert!(all.len() > 10);
+        assert!("random,colour=red".parse::<Choice>().unwrap_err().contains("colour"));
+        assert!("steam".parse::<Choice>().unwrap_err().contains("neither"));
+        let one: Choice = "compression=lz4".parse().expect("a choice");
+        assert_eq!(one.pick(&mut rng).expect("one").to_string(), "compression=lz4");
+    }
+}
