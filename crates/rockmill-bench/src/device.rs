@@ -1,19 +1,25 @@
-//! What the device could do at best, measured in the same run as the figures that are compared with it: one thread,
-//! past the page cache, one request at a time, through the same I/O layer as the store.
+//! What the device could do at best, measured in the same run as the figures that are compared with it: past the page
+//! cache, through the same I/O layer as the stores, one request at a time and several at once (by as many threads).
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rockmill_io::aligned::AlignedBuf;
-use rockmill_io::{FileSystem, PosixFileSystem, WriteOptions};
+use rockmill_io::{FileSystem, PosixFileSystem, RandomAccessFile, WriteOptions};
+use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::random::Mersenne64;
 
 const LARGE_BYTES: usize = 1 << 20;
 const SMALL_BYTES: usize = 4096;
-/// How long random reads are measured.
+/// How long random reads are measured, at each depth.
 const RANDOM_READS_FOR: Duration = Duration::from_secs(1);
+/// Large reads at once.
+const LARGE_DEPTH: usize = 8;
+/// Small reads at once.
+const SMALL_DEPTH: usize = 32;
 
 /// The device's limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,10 +28,44 @@ pub struct DeviceLimits {
     pub sequential_write: f64,
     /// 1 MiB reads in order: bytes per second.
     pub sequential_read: f64,
+    /// The same, eight at once.
+    pub sequential_read_deep: f64,
     /// Random 4 KiB reads: reads per second.
     pub random_reads: f64,
+    /// The same, 32 at once.
+    pub random_reads_deep: f64,
     /// False when the file system refused direct I/O, so that the page cache took part.
     pub direct: bool,
+}
+
+impl DeviceLimits {
+    /// A line for people, in the form of db_bench's.
+    pub fn to_text(self) -> String {
+        let mb = |bytes: f64| bytes / f64::from(1 << 20);
+        format!(
+            "{:<12} : 1 MiB sequential write {:.0} MB/s, 1 MiB sequential read {:.0} MB/s ({:.0} MB/s eight at once), \
+             4 KiB random read {:.0} reads/s ({:.1} us each; {:.0} reads/s 32 at once){}\n",
+            "device",
+            mb(self.sequential_write),
+            mb(self.sequential_read),
+            mb(self.sequential_read_deep),
+            self.random_reads,
+            1e6 / self.random_reads,
+            self.random_reads_deep,
+            if self.direct { "" } else { "; direct I/O refused, the page cache took part" },
+        )
+    }
+
+    pub(crate) fn to_json(self) -> Value {
+        json!({
+            "sequential_write_bytes_per_second": self.sequential_write,
+            "sequential_read_bytes_per_second": self.sequential_read,
+            "sequential_read_8_at_once_bytes_per_second": self.sequential_read_deep,
+            "random_4k_reads_per_second": self.random_reads,
+            "random_4k_reads_32_at_once_per_second": self.random_reads_deep,
+            "direct": self.direct,
+        })
+    }
 }
 
 /// Measures the device below `dir` with a file of `file_bytes`, which is removed again.
@@ -60,24 +100,68 @@ fn probe_file(fs: &dyn FileSystem, path: &Path, blocks: u64, seed: u64) -> std::
     let sequential_write = file_bytes as f64 / start.elapsed().as_secs_f64();
 
     let file = fs.open_random(path, true)?;
-    let start = Instant::now();
-    for i in 0..blocks {
-        read_exactly(&*file, i * LARGE_BYTES as u64, &mut buf)?;
-    }
-    let sequential_read = file_bytes as f64 / start.elapsed().as_secs_f64();
-
-    let mut buf = AlignedBuf::with_capacity(SMALL_BYTES);
-    let (start, mut reads) = (Instant::now(), 0u64);
-    while start.elapsed() < RANDOM_READS_FOR {
-        let block = random.next_u64() % (file_bytes / SMALL_BYTES as u64);
-        read_exactly(&*file, block * SMALL_BYTES as u64, &mut buf)?;
-        reads += 1;
-    }
-    let random_reads = reads as f64 / start.elapsed().as_secs_f64();
-    Ok(DeviceLimits { sequential_write, sequential_read, random_reads, direct: file.is_direct() })
+    let sequential = |depth| large_reads(&*file, blocks, depth);
+    let random_at = |depth| random_reads(&*file, file_bytes / SMALL_BYTES as u64, depth, seed);
+    Ok(DeviceLimits {
+        sequential_write,
+        sequential_read: sequential(1)?,
+        sequential_read_deep: sequential(LARGE_DEPTH)?,
+        random_reads: random_at(1)?,
+        random_reads_deep: random_at(SMALL_DEPTH)?,
+        direct: file.is_direct(),
+    })
 }
 
-fn read_exactly(file: &dyn rockmill_io::RandomAccessFile, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+/// Bytes per second of large reads in order, `depth` at once.
+fn large_reads(file: &dyn RandomAccessFile, blocks: u64, depth: usize) -> std::io::Result<f64> {
+    let next = AtomicU64::new(0);
+    let start = Instant::now();
+    at_once(depth, &|_| {
+        let mut buf = AlignedBuf::with_capacity(LARGE_BYTES);
+        loop {
+            let block = next.fetch_add(1, Ordering::Relaxed);
+            if block >= blocks {
+                return Ok(());
+            }
+            read_exactly(file, block * LARGE_BYTES as u64, &mut buf)?;
+        }
+    })?;
+    Ok((blocks * LARGE_BYTES as u64) as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Small reads per second anywhere in the file, `depth` at once.
+fn random_reads(file: &dyn RandomAccessFile, blocks: u64, depth: usize, seed: u64) -> std::io::Result<f64> {
+    let (done, start) = (AtomicU64::new(0), Instant::now());
+    at_once(depth, &|thread| {
+        let mut buf = AlignedBuf::with_capacity(SMALL_BYTES);
+        let mut random = Mersenne64::new(seed.wrapping_add(thread));
+        let mut reads = 0;
+        while start.elapsed() < RANDOM_READS_FOR {
+            read_exactly(file, random.next_u64() % blocks * SMALL_BYTES as u64, &mut buf)?;
+            reads += 1;
+        }
+        done.fetch_add(reads, Ordering::Relaxed);
+        Ok(())
+    })?;
+    Ok(done.into_inner() as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Runs `work` in so many threads; the first error counts.
+fn at_once(threads: usize, work: &(dyn Fn(u64) -> std::io::Result<()> + Sync)) -> std::io::Result<()> {
+    if threads == 1 {
+        return work(0);
+    }
+    std::thread::scope(|scope| {
+        let spawn = |i| std::thread::Builder::new().spawn_scoped(scope, move || work(i));
+        let handles: Vec<_> = (0..threads as u64).map(spawn).collect();
+        let join = |handle: std::io::Result<std::thread::ScopedJoinHandle<'_, std::io::Result<()>>>| {
+            handle?.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread panicked")))
+        };
+        handles.into_iter().map(join).fold(Ok(()), std::io::Result::and)
+    })
+}
+
+fn read_exactly(file: &dyn RandomAccessFile, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
     match file.read_at(offset, buf)? {
         n if n == buf.len() => Ok(()),
         _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
@@ -93,6 +177,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let limits = probe(&dir.path().join("new"), 4 << 20, 1).unwrap();
         assert!(limits.sequential_write > 0.0 && limits.sequential_read > 0.0 && limits.random_reads > 1.0);
+        assert!(limits.sequential_read_deep > 0.0 && limits.random_reads_deep > 1.0);
+        assert!(limits.to_text().contains("32 at once"));
         assert_eq!(std::fs::read_dir(dir.path().join("new")).unwrap().count(), 0);
         let error = probe(Path::new("/proc/no-such"), 1, 1).expect_err("not writable").to_string();
         assert!(error.contains("/proc/no-such"), "{error}");

@@ -19,6 +19,63 @@ trait Value: Sized + ToString {
     /// May stand without a value.
     const SWITCH: bool = false;
     fn read(text: &str) -> Option<Self>;
+    /// Takes another value; all but lists forget the one before.
+    fn assign(&mut self, text: &str) -> bool {
+        Self::read(text).map(|value| *self = value).is_some()
+    }
+}
+
+/// A flag that may be given several times.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct List(pub Vec<String>);
+
+impl std::fmt::Display for List {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.join(" "))
+    }
+}
+
+impl Value for List {
+    const NAME: &'static str = "string, may be repeated";
+    fn read(text: &str) -> Option<Self> {
+        Some(Self(vec![text.to_owned()]))
+    }
+    fn assign(&mut self, text: &str) -> bool {
+        self.0.push(text.to_owned());
+        true
+    }
+}
+
+/// A switch that is on when it is worth its cost, unless the command line says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Auto {
+    /// On when peers are compared or a report is written.
+    Auto,
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+impl std::fmt::Display for Auto {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::On => "true",
+            Self::Off => "false",
+        })
+    }
+}
+
+impl Value for Auto {
+    const NAME: &'static str = "bool or auto";
+    const SWITCH: bool = true;
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            _ => bool::read(text).map(|on| if on { Self::On } else { Self::Off }),
+        }
+    }
 }
 
 macro_rules! numbers {
@@ -78,12 +135,14 @@ macro_rules! flags {
                 }
             }
 
-            fn set(&mut self, name: &str, text: &str) -> Result<()> {
+            /// Changes one flag by its name.
+            pub(crate) fn set(&mut self, name: &str, text: &str) -> Result<()> {
                 match name {
                     $(stringify!($name) => {
-                        self.$name = <$t as Value>::read(text).ok_or_else(|| {
-                            Error::Usage(format!("--{name}={text}: not a value of type {}", <$t as Value>::NAME))
-                        })?;
+                        if !<$t as Value>::assign(&mut self.$name, text) {
+                            let kind = <$t as Value>::NAME;
+                            return Err(Error::Usage(format!("--{name}={text}: not a value of type {kind}")));
+                        }
                     })*
                     _ => return Err(unknown(name)),
                 }
@@ -121,9 +180,66 @@ flags! {
     "Entries of a write batch." batch_size: usize = 1;
     "Steps after each seek of seekrandom." seek_nexts: u64 = 0;
     "Bytes per second that readwhilewriting's writer may write; 0: no limit." benchmark_write_rate_limit: u64 = 0;
-    "Time every operation and print the distribution." histogram: bool = false;
+    "Delete operations; negative: num." deletes: i64 = -1;
+    "Distinct keys of mergerandom; negative: num." merge_keys: i64 = -1;
+    "Percent of reads in readrandomwriterandom." readwritepercent: u32 = 90;
+    "Distance between the keys of one batch of multireadrandom; 0: random keys." multiread_stride: u64 = 0;
+    "Use RocksDB's batched MultiGet in multireadrandom (Rockmill has one call)." multiread_batched: bool = false;
+    "Reads per second of all threads; 0: no limit." benchmark_read_rate_limit: u64 = 0;
+    "Operations per second of all threads, latencies counted from when each was due (YCSB's target); 0: no limit."
+        target: u64 = 0;
+    "Seconds that each thread runs a benchmark before it counts; not for fills (not in db_bench)." warmup: u64 = 0;
+
+    "Another store to measure on the same work: NAME[=LIBRARY][,FLAG=VALUE...]; NAME is rockmill, rocksdb, and as \
+     built fjall, redb, lmdb (not in db_bench)." peer: List = List::default();
+    "Measure Rockmill; --norockmill leaves only the peers (not in db_bench)." rockmill: bool = true;
+    "same: every side as the flags say; best: then as each store's documentation recommends (not in db_bench)."
+        settings: String = "same".to_owned();
+    "Options added last, in RocksDB's text form: name=value;... (not in db_bench)." options_string: String =
+        String::new();
+    "Times that each side runs all benchmarks, the sides in turn (not in db_bench)." repeat: usize = 1;
+    "Time every operation and print the distribution; auto: with --peer or --report." histogram: Auto = Auto::Auto;
+    "Scan each database at the end, to know its space amplification; auto: with --peer or --report (not in db_bench)."
+        measure_space: Auto = Auto::Auto;
+    "Measure the device before each repetition; auto: with --peer or --report (not in db_bench)."
+        measure_device: Auto = Auto::Auto;
+    "Milliseconds between samples of throughput, stalls and levels (not in db_bench)." sample_ms: u64 = 250;
     "Collect statistics; the workload stats prints them." statistics: bool = false;
     "Write the results to this file (not in db_bench)." json: String = String::new();
+    "Write a page with charts to this file (not in db_bench)." report: String = String::new();
+    "Print no progress (not in db_bench)." quiet: bool = false;
+
+    "mixgraph: part of gets." mix_get_ratio: f64 = 1.0;
+    "mixgraph: part of puts." mix_put_ratio: f64 = 0.0;
+    "mixgraph: part of seeks." mix_seek_ratio: f64 = 0.0;
+    "mixgraph: longest scan." mix_max_scan_len: i64 = 10_000;
+    "mixgraph: largest value." mix_max_value_size: i64 = 1024;
+    "mixgraph: a of the keys' hotness a*x^b; 0: uniform." key_dist_a: f64 = 0.0;
+    "mixgraph: b of the keys' hotness." key_dist_b: f64 = 0.0;
+    "mixgraph: a of the key ranges' hotness a*exp(b*x)+c*exp(d*x)." keyrange_dist_a: f64 = 0.0;
+    "mixgraph: b of the same." keyrange_dist_b: f64 = 0.0;
+    "mixgraph: c of the same." keyrange_dist_c: f64 = 0.0;
+    "mixgraph: d of the same." keyrange_dist_d: f64 = 0.0;
+    "mixgraph: key ranges." keyrange_num: i64 = 1;
+    "mixgraph: theta of the values' Pareto distribution." value_theta: f64 = 0.0;
+    "mixgraph: k of the same." value_k: f64 = 0.2615;
+    "mixgraph: sigma of the same." value_sigma: f64 = 25.45;
+    "mixgraph: theta of the scans' Pareto distribution." iter_theta: f64 = 0.0;
+    "mixgraph: k of the same." iter_k: f64 = 2.517;
+    "mixgraph: sigma of the same." iter_sigma: f64 = 14.236;
+
+    "YCSB: records loaded; negative: num." recordcount: i64 = -1;
+    "YCSB: operations of all threads together; negative: reads, or num." operationcount: i64 = -1;
+    "YCSB: fields of a record." fieldcount: usize = 10;
+    "YCSB: bytes of a field, or the most for uniform and zipfian." fieldlength: usize = 100;
+    "YCSB: constant, uniform or zipfian." fieldlengthdistribution: String = "constant".to_owned();
+    "YCSB: updates write every field, without reading the record first." writeallfields: bool = false;
+    "YCSB: zipfian, latest or uniform; empty: the workload's own." requestdistribution: String = String::new();
+    "YCSB: shortest scan." minscanlength: u64 = 1;
+    "YCSB: longest scan." maxscanlength: u64 = 100;
+    "YCSB: uniform or zipfian." scanlengthdistribution: String = "uniform".to_owned();
+    "YCSB: hashed or ordered." insertorder: String = "hashed".to_owned();
+    "YCSB: digits of a key's number at least." zeropadding: usize = 1;
 
     "Write without a WAL." disable_wal: bool = false;
     "Make every write durable before it returns." sync: bool = false;
@@ -149,6 +265,8 @@ flags! {
     "Bytes of the base level." max_bytes_for_level_base: u64 = 256 << 20;
     "How much larger a level is than the one above." max_bytes_for_level_multiplier: f64 = 10.0;
     "Size levels from the last one up (db_bench 7.8: false)." level_compaction_dynamic_level_bytes: bool = true;
+
+    "uint64add, stringappend or max; mergerandom wants one." merge_operator: String = String::new();
 
     "Bytes of a data block." block_size: usize = 4096;
     "Entries between restart points of data blocks." block_restart_interval: i32 = 16;
@@ -204,7 +322,7 @@ impl Flags {
     }
 
     /// Refuses what no run could do.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::Usage(what.to_owned()));
         if self.num < 1 {
             return bad("--num must be at least 1");
@@ -224,6 +342,19 @@ impl Flags {
         if !(0.0..=1.0).contains(&self.compression_ratio) {
             return bad("--compression_ratio must be 0 to 1");
         }
+        if self.repeat < 1 {
+            return bad("--repeat must be at least 1");
+        }
+        if self.readwritepercent > 100 {
+            return bad("--readwritepercent must be 0 to 100");
+        }
+        if self.sample_ms < 10 {
+            return bad("--sample_ms must be at least 10");
+        }
+        if !self.rockmill && self.peer.0.is_empty() {
+            return bad("--norockmill without --peer leaves nothing to measure");
+        }
+        self.check_ycsb()?;
         if self.sync && self.disable_wal {
             return bad("--sync asks for a durable WAL and --disable_wal for none");
         }
@@ -231,6 +362,78 @@ impl Flags {
             return bad("--db=DIRECTORY is missing: the directory that the benchmark may fill");
         }
         Ok(())
+    }
+
+    fn check_ycsb(&self) -> Result<()> {
+        let one_of = |flag: &str, value: &str, all: &[&str]| match all.contains(&value) {
+            true => Ok(()),
+            false => Err(Error::Usage(format!("--{flag}={value}: {}", all.join(", ")))),
+        };
+        one_of("fieldlengthdistribution", &self.fieldlengthdistribution, &["constant", "uniform", "zipfian"])?;
+        one_of("requestdistribution", &self.requestdistribution, &["", "zipfian", "latest", "uniform"])?;
+        one_of("scanlengthdistribution", &self.scanlengthdistribution, &["uniform", "zipfian"])?;
+        one_of("insertorder", &self.insertorder, &["hashed", "ordered"])?;
+        if self.fieldcount < 1 || self.fieldlength < 1 || self.recordcount == 0 {
+            return Err(Error::Usage("--fieldcount, --fieldlength and --recordcount must be at least 1".to_owned()));
+        }
+        if self.minscanlength < 1 || self.maxscanlength < self.minscanlength {
+            return Err(Error::Usage("--minscanlength must be 1 to --maxscanlength".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// True when sides are compared or a report is written: what costs something is then measured, unless a flag
+    /// says otherwise.
+    fn in_depth(&self, flag: Auto) -> bool {
+        match flag {
+            Auto::On => true,
+            Auto::Off => false,
+            Auto::Auto => !self.peer.0.is_empty() || !self.report.is_empty(),
+        }
+    }
+
+    /// Every operation is timed.
+    pub fn timed(&self) -> bool {
+        self.in_depth(self.histogram)
+    }
+
+    /// The databases are scanned at the end.
+    pub fn measures_space(&self) -> bool {
+        self.in_depth(self.measure_space)
+    }
+
+    /// The device is measured with the stores.
+    pub fn measures_device(&self) -> bool {
+        self.in_depth(self.measure_device)
+    }
+
+    fn or_num(&self, n: i64) -> u64 {
+        if n < 0 { self.num as u64 } else { n as u64 }
+    }
+
+    /// Delete operations of each thread.
+    pub fn deletes(&self) -> u64 {
+        self.or_num(self.deletes)
+    }
+
+    /// Distinct keys of mergerandom.
+    pub fn merge_keys(&self) -> u64 {
+        self.or_num(self.merge_keys).max(1)
+    }
+
+    /// Operations of each thread in workloads that read and write: the larger of both.
+    pub fn read_writes(&self) -> u64 {
+        self.or_num(self.reads.max(self.writes))
+    }
+
+    /// Records of YCSB.
+    pub fn records(&self) -> u64 {
+        self.or_num(self.recordcount)
+    }
+
+    /// Operations of YCSB, of all threads.
+    pub fn operations(&self) -> u64 {
+        if self.operationcount < 0 { self.reads() } else { self.operationcount as u64 }
     }
 
     /// Write operations of each thread.
@@ -308,7 +511,11 @@ mod tests {
     fn every_form_of_a_flag_is_read() {
         let f = parse("--num=5 -reads=6 --value_size 7 --key-size=9 --sync --nouse_fsync --histogram=1").unwrap();
         assert_eq!((f.num, f.reads, f.value_size, f.key_size), (5, 6, 7, 9));
-        assert!(f.sync && !f.use_fsync && f.histogram);
+        assert!(f.sync && !f.use_fsync && f.timed());
+        assert!(!parse("").unwrap().timed(), "as in db_bench");
+        assert!(parse("--peer x --peer=y").unwrap().timed(), "with peers it is worth its cost");
+        assert!(!parse("--peer x --nohistogram").unwrap().timed());
+        assert_eq!(parse("--peer x --peer=y").unwrap().peer.0, ["x", "y"]);
         assert!(!parse("--disable_wal=1 --disable_wal=false").unwrap().disable_wal, "the later one wins");
         assert_eq!(parse("--num=5").unwrap().reads(), 5, "reads follow num");
     }

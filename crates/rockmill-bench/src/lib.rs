@@ -4,65 +4,81 @@
 //! How a run goes, by file:
 //!
 //! 1. `flags` reads the command line, in gflags' syntax, into [`Flags`].
-//! 2. `workload` knows what each name in `--benchmarks` does and whether it wants a fresh database.
-//! 3. `store` is what a benchmark asks of a store: [`Store`] and its per-thread [`Session`]. Peers implement it.
-//! 4. `runner` opens the store, starts the threads together, and joins what each `record`ed.
-//! 5. `measure` reads what the kernel knows of the process: CPU, peak memory, bytes read and written.
-//! 6. `report` prints db_bench's lines and the JSON; `device` measures what the disk could do at best.
-#![forbid(unsafe_code)]
+//! 2. `peers/` makes the sides of `--peer`: Rockmill, RocksDB loaded at run time, other Rust stores as features.
+//!    `settings` gives Rockmill and RocksDB one text of options, and reads back what they took.
+//! 3. `workload` knows what each name in `--benchmarks` does; `db_bench`, `mixgraph` and `ycsb` do it. `store` is what
+//!    they ask of a store: [`Store`] and its per-thread [`Session`].
+//! 4. `runner` opens each side in turn, starts the threads together, and joins what each `record`ed; `timeline`
+//!    samples throughput, stalls and levels meanwhile.
+//! 5. `measure` and `kernel` read what the kernel counted: CPU, memory, bytes, switches, system calls. `device` says
+//!    what the disk could do at best, `machine` where and when.
+//! 6. `outcome` prints db_bench's lines and the JSON, `pairs` the table with ratios, `page/` the page with charts.
 
+mod db_bench;
 mod device;
 mod error;
 mod flags;
 mod generate;
+mod kernel;
+mod machine;
 mod measure;
+mod mixgraph;
+mod outcome;
+mod pairs;
+mod peers;
 mod random;
 mod record;
-mod report;
-mod rockmill_store;
 mod runner;
+mod settings;
 mod store;
+mod timeline;
 mod workload;
+mod ycsb;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 pub use device::{DeviceLimits, probe};
 pub use error::{Error, Result};
-pub use flags::{Command, Flags};
+pub use flags::{Auto, Command, Flags, List};
 pub use generate::{KeyGenerator, ValueGenerator};
-pub use measure::ProcessUsage;
+pub use machine::Machine;
+pub use measure::{Calls, DeviceBytes, ProcessUsage, Snapshot};
+pub use outcome::{Outcome, Report, SideReport, SpaceUse, StallTotals};
+pub use pairs::{Comparison, comparisons};
 pub use random::{Lehmer, Mersenne64};
-pub use record::Recorder;
-pub use report::{Outcome, to_json};
-pub use rockmill_store::RockmillStore;
+pub use record::{Done, Recorder};
 pub use runner::run;
-pub use store::{Session, Store};
+pub use store::{OpKind, Session, Sought, Stalls, Store};
+pub use timeline::{Sample, Timeline};
 pub use workload::Workload;
 
 /// The command: `args` without the program's name. Reports go to standard output, errors to standard error.
 ///
 /// Exit codes: 0 done, 1 a benchmark failed, 2 the command line makes no sense.
 pub fn main_with_args(args: impl IntoIterator<Item = String>) -> ExitCode {
-    let stdout = std::io::stdout();
-    let done = Flags::parse(args).and_then(|command| match command {
-        Command::Help => {
-            stdout.lock().write_all(flags::help().as_bytes()).map_err(|e| Error::io("standard output", &e))
-        }
-        Command::Run(flags) => {
-            let outcomes = run(&flags, &mut stdout.lock())?;
-            match &flags.json {
-                path if path.is_empty() => Ok(()),
-                path => std::fs::write(path, format!("{:#}\n", to_json(&flags, &outcomes)))
-                    .map_err(|e| Error::io(format_args!("cannot write {path}"), &e)),
-            }
-        }
-    });
-    match done {
+    match main_result(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("rockmill-bench: {e}");
+            eprintln!("rockmill bench: {e}");
             ExitCode::from(e.exit_code())
         }
     }
+}
+
+fn main_result(args: impl IntoIterator<Item = String>) -> Result<()> {
+    let stdout = std::io::stdout();
+    let flags = match Flags::parse(args)? {
+        Command::Help => {
+            let written = stdout.lock().write_all(flags::help().as_bytes());
+            return written.map_err(|e| Error::io("standard output", &e));
+        }
+        Command::Run(flags) => flags,
+    };
+    let report = run(&flags, &mut stdout.lock())?;
+    let write = |path: &str, text: String| match path {
+        "" => Ok(()),
+        path => std::fs::write(path, text).map_err(|e| Error::io(format_args!("cannot write {path}"), &e)),
+    };
+    write(&flags.json, format!("{:#}\n", report.to_json()))
 }

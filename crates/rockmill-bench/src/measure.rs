@@ -1,25 +1,35 @@
-//! What the kernel knows of this process, read from /proc: no privilege and no foreign code needed.
+//! What a phase cost: CPU, memory, bytes, switches and system calls, from the kernel's own counts.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
-/// Units of the CPU times in /proc: Linux gives user space 100 a second on every architecture.
-const TICKS_PER_SECOND: u64 = 100;
+use crate::kernel::{self, SyscallCounters};
+
+/// Units of the kernel's counts of a device's transfers, whatever its own sectors are.
+const SECTOR_BYTES: u64 = 512;
 
 /// What the process used since it started. Differences of two of these belong to a phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// CPU time outside the kernel, all threads, to the nearest 10 ms.
+    /// CPU time outside the kernel, all threads.
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
-    /// Most memory resident at any time so far, in bytes.
+    /// Times that a thread waited, and gave its core away.
+    pub voluntary_switches: u64,
+    /// Times that a core was taken from a thread.
+    pub involuntary_switches: u64,
+    /// Most memory resident at any time of the phase, in bytes; of the whole process so far where that cannot be told.
     pub peak_rss_bytes: u64,
+    /// Memory resident now.
+    pub rss_bytes: u64,
     /// Bytes that the process made the device read.
     pub device_read_bytes: u64,
     /// Bytes that the process made the device write.
     pub device_write_bytes: u64,
-    /// Read calls.
+    /// Read calls (of the kinds that /proc counts).
     pub read_calls: u64,
     /// Write calls.
     pub write_calls: u64,
@@ -29,17 +39,14 @@ impl ProcessUsage {
     /// The use so far. What the machine does not tell (no Linux, hidden /proc) stays 0.
     pub fn now() -> Self {
         let text = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
-        let (stat, status, io) = (text("stat"), text("status"), text("io"));
-        // The command's name is in parentheses and may hold anything: fields are counted from behind it.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |field: usize| {
-            let n: u64 = fields.get(field).and_then(|t| t.parse().ok()).unwrap_or(0);
-            Duration::from_millis(n * (1000 / TICKS_PER_SECOND))
-        };
+        let (status, io, used) = (text("status"), text("io"), kernel::resource_use());
         Self {
-            user: ticks(11),
-            system: ticks(12),
+            user: used.user,
+            system: used.system,
+            voluntary_switches: used.voluntary_switches,
+            involuntary_switches: used.involuntary_switches,
             peak_rss_bytes: 1024 * number_after(&status, "VmHWM:"),
+            rss_bytes: 1024 * number_after(&status, "VmRSS:"),
             device_read_bytes: number_after(&io, "read_bytes:"),
             device_write_bytes: number_after(&io, "write_bytes:"),
             read_calls: number_after(&io, "syscr:"),
@@ -47,16 +54,142 @@ impl ProcessUsage {
         }
     }
 
-    /// What was used since `before`. The peak is not a sum: it stays the process's.
+    /// What was used since `before`. The peak is not a sum: it stays as it is.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             user: self.user.saturating_sub(before.user),
             system: self.system.saturating_sub(before.system),
+            voluntary_switches: self.voluntary_switches.saturating_sub(before.voluntary_switches),
+            involuntary_switches: self.involuntary_switches.saturating_sub(before.involuntary_switches),
             peak_rss_bytes: self.peak_rss_bytes,
+            rss_bytes: self.rss_bytes,
             device_read_bytes: self.device_read_bytes.saturating_sub(before.device_read_bytes),
             device_write_bytes: self.device_write_bytes.saturating_sub(before.device_write_bytes),
             read_calls: self.read_calls.saturating_sub(before.read_calls),
             write_calls: self.write_calls.saturating_sub(before.write_calls),
+        }
+    }
+}
+
+/// Makes the peak of resident memory begin anew. False where the kernel does not allow it.
+pub fn reset_peak_memory() -> bool {
+    fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// Bytes that a block device read and wrote since the machine started, whoever asked for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceBytes {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+impl DeviceBytes {
+    /// The counts of the device that holds `path`, or its nearest folder that is there; `None` where it is no block
+    /// device or the machine hides it.
+    pub fn now(path: &Path) -> Option<Self> {
+        let there = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
+        let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+        let device = fs::metadata(there).ok()?.dev();
+        let (major, minor) = device_numbers(device);
+        Self::parse(&fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        let fields: Vec<u64> = stat.split_whitespace().map_while(|f| f.parse().ok()).collect();
+        Some(Self { read: fields.get(2)? * SECTOR_BYTES, written: fields.get(6)? * SECTOR_BYTES })
+    }
+
+    /// What was transferred since `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        Self { read: self.read.saturating_sub(before.read), written: self.written.saturating_sub(before.written) }
+    }
+}
+
+/// Major and minor number, as glibc packs them.
+fn device_numbers(dev: u64) -> (u64, u64) {
+    let major = ((dev >> 8) & 0xfff) | ((dev >> 32) & !0xfff);
+    let minor = (dev & 0xff) | ((dev >> 12) & !0xff);
+    (major, minor)
+}
+
+/// Bytes of the files below `dir`, and bytes that they take on the disk.
+pub fn space_of(dir: &Path) -> (u64, u64) {
+    let Ok(entries) = fs::read_dir(dir) else { return (0, 0) };
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(m) if m.is_dir() => space_of(&entry.path()),
+        Ok(m) => (m.len(), m.blocks() * SECTOR_BYTES),
+        Err(_) => (0, 0),
+    };
+    entries.filter_map(Result::ok).map(of).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+}
+
+/// System calls of a phase, and who counted them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// By name; empty if nobody counted.
+    pub counts: Vec<(&'static str, u64)>,
+    /// What counted: the kernel's tracepoints, the store's I/O layer, or `/proc/self/io`.
+    pub counted_by: &'static str,
+}
+
+impl Calls {
+    /// Counts by the kernel's tracepoints.
+    pub const TRACEPOINTS: &str = "kernel tracepoints";
+    /// Counts by the store's I/O layer.
+    pub const IO_LAYER: &str = "the store's I/O layer";
+    /// Counts of reads and writes only.
+    pub const PROC: &str = "/proc/self/io (reads and writes only)";
+
+    /// What was counted since `before`, by the same counter.
+    pub fn since(&self, before: &Self) -> Self {
+        let of = |name: &str| before.counts.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
+        let counts = self.counts.iter().map(|(name, n)| (*name, n.saturating_sub(of(name)))).collect();
+        Self { counts, counted_by: self.counted_by }
+    }
+
+    /// All calls together.
+    pub fn total(&self) -> u64 {
+        match self.counts.iter().find(|(name, _)| *name == "all") {
+            Some((_, n)) => *n,
+            None => self.counts.iter().map(|(_, n)| n).sum(),
+        }
+    }
+}
+
+/// Everything that is looked at before and after a phase.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// The process.
+    pub usage: ProcessUsage,
+    /// The device below the database, with everybody's transfers.
+    pub device: Option<DeviceBytes>,
+    /// System calls.
+    pub calls: Calls,
+}
+
+impl Snapshot {
+    /// Now. `of_store` are the counts of the store's own I/O layer.
+    pub fn now(dir: &Path, counters: Option<&SyscallCounters>, of_store: Option<Vec<(&'static str, u64)>>) -> Self {
+        let usage = ProcessUsage::now();
+        let calls = match (counters, of_store) {
+            (Some(counters), _) => Calls { counts: counters.read(), counted_by: Calls::TRACEPOINTS },
+            (None, Some(counts)) => Calls { counts, counted_by: Calls::IO_LAYER },
+            (None, None) => {
+                let counts = vec![("read", usage.read_calls), ("write", usage.write_calls)];
+                Calls { counts, counted_by: Calls::PROC }
+            }
+        };
+        Self { usage, device: DeviceBytes::now(dir), calls }
+    }
+
+    /// The differences to `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            usage: self.usage.since(&before.usage),
+            device: self.device.zip(before.device).map(|(now, then)| now.since(&then)),
+            calls: self.calls.since(&before.calls),
         }
     }
 }
@@ -95,5 +228,38 @@ mod tests {
         assert!(after.peak_rss_bytes >= 64 << 20, "{after:?} {sum}");
         let used = after.since(&before);
         assert!(used.user + used.system >= Duration::from_millis(10), "{used:?}");
+        drop(block);
+        if !reset_peak_memory() {
+            return println!("skipped: the peak of memory cannot be reset here");
+        }
+        let reset = ProcessUsage::now();
+        assert!(reset.peak_rss_bytes + (32 << 20) < after.peak_rss_bytes, "{reset:?}");
+    }
+
+    #[test]
+    fn a_devices_line_is_read_by_its_fields() {
+        let d = DeviceBytes::parse(" 10 2 100 7 20 3 200 9 0 1 1\n");
+        assert_eq!(d, Some(DeviceBytes { read: 51_200, written: 102_400 }));
+        assert_eq!(DeviceBytes::parse("garbage"), None);
+        assert_eq!(device_numbers(0xfe00), (254, 0));
+    }
+
+    #[test]
+    fn calls_are_subtracted_by_name() {
+        let before = Calls { counts: vec![("all", 10), ("read", 4)], counted_by: Calls::TRACEPOINTS };
+        let after = Calls { counts: vec![("all", 30), ("read", 9), ("write", 2)], counted_by: Calls::TRACEPOINTS };
+        let d = after.since(&before);
+        assert_eq!(d.counts, [("all", 20), ("read", 5), ("write", 2)]);
+        assert_eq!(d.total(), 20);
+    }
+
+    #[test]
+    fn files_are_measured_by_what_they_take() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        fs::write(dir.path().join("sub/a"), vec![1; 100_000]).unwrap();
+        let (files, disk) = space_of(dir.path());
+        assert_eq!(files, 100_000);
+        assert!(disk < 300_000, "{disk}");
     }
 }

@@ -1,240 +1,422 @@
-//! Runs the benchmarks of a command line, one after the other.
+//! Runs the benchmarks of a command line: every side in turn, repetition after repetition.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::thread;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rockmill_io::{FileSystem, PosixFileSystem};
 
-use crate::device;
+use crate::device::{self, DeviceLimits};
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::measure::ProcessUsage;
+use crate::generate::ValueGenerator;
+use crate::kernel::{self, SyscallCounters};
+use crate::machine::Machine;
+use crate::measure::{self, ProcessUsage, Snapshot};
+use crate::outcome::{Outcome, Report, SideReport, SpaceUse, StallTotals};
+use crate::peers::{self, Side};
 use crate::random::Mersenne64;
-use crate::record::Recorder;
-use crate::report::Outcome;
-use crate::rockmill_store::{self, RockmillStore};
-use crate::store::Store;
-use crate::workload::{Shared, Thread, Workload};
+use crate::record::{Done, Progress, Recorder};
+use crate::settings;
+use crate::store::{OpKind, Store};
+use crate::timeline::{Live, Timeline};
+use crate::workload::{Pace, Shared, Thread, Workload};
 
-/// Runs what `flags.benchmarks` names and prints each result to `out` as soon as it is there.
+/// Runs what `flags.benchmarks` names on every side and prints each result to `out` as soon as it is there.
 ///
-/// What can be wrong with the command line or the disk is found before any work starts.
-pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Vec<Outcome>> {
+/// What can be wrong with the command line, the libraries or the disk is found before any work starts.
+pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Report> {
     let workloads = Workload::parse_list(&flags.benchmarks)?;
-    rockmill_store::options(flags)?;
-    let path = PathBuf::from(&flags.db);
-    check_space(flags, &workloads, &path)?;
-    let mut runner = Runner { flags, path, out, store: None, seed: flags.seed, threads_started: 0 };
+    // Before any thread is started, so that all are counted.
+    let counters = SyscallCounters::start();
+    let sides = peers::sides(flags)?;
+    check(flags, &workloads, &sides)?;
+    let mut flags = flags.clone();
+    let mut sides = sides;
     if flags.seed == 0 {
-        runner.seed = SystemTime::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_micros() as u64);
-        let seed = runner.seed;
-        runner.print(&format!("Set seed to {seed} because --seed was 0\n"))?;
+        flags.seed = SystemTime::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_micros() as u64);
+        sides.iter_mut().filter(|s| s.flags.seed == 0).for_each(|s| s.flags.seed = flags.seed);
+        print(out, &format!("Set seed to {} because --seed was 0\n", flags.seed))?;
     }
-    runner.header()?;
-    let mut outcomes = Vec::new();
-    for workload in workloads {
-        outcomes.extend(runner.run_one(workload)?);
+    let mut report = Report {
+        machine: Machine::here(Path::new(&flags.db)),
+        sides: sides.iter().map(SideReport::of).collect(),
+        outcomes: vec![],
+        spaces: vec![],
+        devices: vec![],
+        calls_not_by_tracepoints: counters.as_ref().err().cloned(),
+        flags,
+    };
+    let flags = report.flags.clone();
+    print(out, &report.header())?;
+    let counters = counters.ok();
+    for repetition in 0..flags.repeat {
+        if flags.measures_device() {
+            let limits = probe_device(&flags)?;
+            print(out, &limits.to_text())?;
+            report.devices.push(limits);
+        }
+        for (index, side) in sides.iter().enumerate() {
+            if sides.len() > 1 || flags.repeat > 1 {
+                print(out, &format!("--- {} ({} of {})\n", side.label, repetition + 1, flags.repeat))?;
+            }
+            kernel::give_memory_back();
+            let mut run = SideRun {
+                side,
+                index,
+                repetition,
+                out,
+                counters: counters.as_ref(),
+                store: None,
+                threads: 0,
+                rss_without_store: ProcessUsage::now().rss_bytes,
+            };
+            for (position, workload) in workloads.iter().enumerate() {
+                if let Some(mut outcome) = run.one(*workload)? {
+                    outcome.position = position;
+                    run.print(&outcome.to_text())?;
+                    report.outcomes.push(outcome);
+                }
+            }
+            report.spaces.extend(run.space()?);
+            run.close()?;
+            let known = &mut report.sides[index];
+            (known.version, known.settings) = (side.version(), side.settings());
+        }
     }
-    runner.close()?;
-    Ok(outcomes)
+    print(out, &report.settings_text())?;
+    if sides.len() > 1 || flags.repeat > 1 {
+        print(out, &report.table())?;
+    }
+    Ok(report)
 }
 
-/// Refuses a fill that cannot fit. Compaction needs more than the data itself; this is the least.
-fn check_space(flags: &Flags, workloads: &[Workload], path: &Path) -> Result<()> {
-    if !workloads.iter().any(|w| w.wants_fresh_database()) {
+fn print(out: &mut dyn Write, text: &str) -> Result<()> {
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Error::io("standard output", &e))
+}
+
+/// Refuses what cannot end well.
+fn check(flags: &Flags, workloads: &[Workload], sides: &[Side]) -> Result<()> {
+    for side in sides {
+        if workloads.contains(&Workload::MergeRandom) && side.flags.merge_operator.is_empty() {
+            return Err(Error::Usage("mergerandom wants --merge_operator (uint64add, stringappend or max)".to_owned()));
+        }
+        side.check_for(workloads)?;
+    }
+    for file in [&flags.json, &flags.report] {
+        let folder = Path::new(file).parent().filter(|p| !p.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|f| !f.is_dir()) {
+            return Err(Error::Usage(format!("{file}: there is no folder {}", folder.display())));
+        }
+    }
+    check_space(flags, workloads, sides)
+}
+
+/// Refuses fills that cannot fit. Compaction needs more than the data itself; this is the least.
+fn check_space(flags: &Flags, workloads: &[Workload], sides: &[Side]) -> Result<()> {
+    let needed: f64 = sides.iter().map(|side| least_bytes(&side.flags, workloads)).sum();
+    if needed == 0.0 {
         return Ok(());
     }
-    let stored_part = if flags.compression_type == "none" { 1.0 } else { flags.compression_ratio.min(1.0) };
-    let writes = (flags.writes() as f64 * flags.threads as f64).min(flags.num as f64);
-    let needed = writes * (flags.key_size as f64 + flags.value_size as f64 * stored_part);
     // The directory may not be there yet: its nearest ancestor is on the same disk.
+    let path = Path::new(&flags.db);
     let there = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
     let Ok(free) = PosixFileSystem::default().free_space(there) else { return Ok(()) };
     if needed > free as f64 {
         return Err(Error::Run(format!(
-            "{} has {} MB free and the data needs at least {} MB: lower --num or --value_size, or choose another --db",
-            there.display(),
+            "{} has {} MB free and the data needs at least {} MB{}: lower --num or --value_size, or choose another --db",
+            if there.as_os_str().is_empty() { ".".into() } else { there.display().to_string() },
             free >> 20,
-            (needed / f64::from(1 << 20)) as u64
+            (needed / f64::from(1 << 20)) as u64,
+            if sides.len() > 1 { format!(" for {} stores", sides.len()) } else { String::new() },
         )));
     }
     Ok(())
 }
 
-struct Runner<'a> {
-    flags: &'a Flags,
-    path: PathBuf,
-    out: &'a mut dyn Write,
-    store: Option<Box<dyn Store>>,
-    seed: u64,
-    /// Each thread of each benchmark has its own random numbers: the seed plus its number among all threads so far.
-    threads_started: u64,
+fn least_bytes(f: &Flags, workloads: &[Workload]) -> f64 {
+    let stored_part = if f.compression_type == "none" { 1.0 } else { f.compression_ratio.min(1.0) };
+    let mut most = 0f64;
+    for workload in workloads.iter().filter(|w| w.wants_fresh_database()) {
+        let bytes = if workload.is_ycsb() {
+            f.records() as f64 * (24.0 + (f.fieldcount * f.fieldlength) as f64 * stored_part)
+        } else {
+            let writes = (f.writes() as f64 * f.threads as f64).min(f.num as f64);
+            writes * (f.key_size as f64 + f.value_size as f64 * stored_part)
+        };
+        most = most.max(bytes);
+    }
+    most
 }
 
-impl Runner<'_> {
-    fn print(&mut self, text: &str) -> Result<()> {
-        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
-        written.map_err(|e| Error::io("standard output", &e))
-    }
+fn probe_device(flags: &Flags) -> Result<DeviceLimits> {
+    let dir = Path::new(&flags.db).with_extension("device");
+    let limits = device::probe(&dir, flags.device_bytes, flags.seed);
+    // Made by the probe; stays if somebody put something there.
+    let _ = std::fs::remove_dir(&dir);
+    limits
+}
 
-    fn header(&mut self) -> Result<()> {
-        let f = self.flags;
-        let raw = f.num as f64 * (f.key_size + f.value_size) as f64 / f64::from(1 << 20);
-        let text = format!(
-            "Rockmill:   version {}\nKeys:       {} bytes each\nValues:     {} bytes each ({} bytes after \
-             compression)\nEntries:    {}\nRawSize:    {raw:.1} MB (estimated)\nCompression: {}\nThreads:    {}\n\
-             ------------------------------------------------\n",
-            env!("CARGO_PKG_VERSION"),
-            f.key_size,
-            f.value_size,
-            (f.value_size as f64 * f.compression_ratio + 0.5) as u64,
-            f.num,
-            f.compression_type,
-            f.threads,
-        );
-        self.print(&text)
+/// One side's run of all benchmarks.
+struct SideRun<'a> {
+    side: &'a Side,
+    index: usize,
+    repetition: usize,
+    out: &'a mut dyn Write,
+    counters: Option<&'a SyscallCounters>,
+    store: Option<Box<dyn Store>>,
+    /// Each thread of each benchmark has its own random numbers: the seed plus its number among all threads so far.
+    threads: u64,
+    rss_without_store: u64,
+}
+
+impl SideRun<'_> {
+    fn print(&mut self, text: &str) -> Result<()> {
+        print(self.out, text)
     }
 
     fn close(&mut self) -> Result<()> {
-        match self.store.take() {
-            Some(store) => store.close(),
-            None => Ok(()),
-        }
+        self.store.take().map_or(Ok(()), Store::close)
     }
 
-    fn open(&mut self) -> Result<()> {
-        if self.store.is_none() {
-            let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty());
-            if let Some(parent) = parent {
-                std::fs::create_dir_all(parent)
-                    .map_err(|e| Error::io(format_args!("cannot create {}", parent.display()), &e))?;
-            }
-            self.store = Some(Box::new(RockmillStore::open(self.flags, &self.path)?));
-        }
-        Ok(())
+    fn snapshot(&self) -> Snapshot {
+        let of_store = self.store.as_ref().and_then(|s| s.counted_calls());
+        Snapshot::now(&self.side.dir, self.counters, of_store)
     }
 
-    fn run_one(&mut self, workload: Workload) -> Result<Option<Outcome>> {
+    fn one(&mut self, workload: Workload) -> Result<Option<Outcome>> {
+        let flags = &self.side.flags;
         if workload == Workload::Device {
-            return self.run_device().map(Some);
+            let mut outcome = self.outcome(workload);
+            outcome.device = Some(probe_device(flags)?);
+            return Ok(Some(outcome));
         }
         if workload.wants_fresh_database() {
-            if self.flags.use_existing_db {
+            if flags.use_existing_db {
                 self.print(&format!("{:<12} : skipped (--use_existing_db is true)\n", workload.name()))?;
                 return Ok(None);
             }
             self.close()?;
-            RockmillStore::destroy(self.flags, &self.path)?;
+            self.side.destroy()?;
+            // What the run before left to be written or discarded is not part of this one.
+            kernel::sync_disks();
         }
-        self.open()?;
+        if self.store.is_none() {
+            self.store = Some(self.side.open(self.counters.is_none())?);
+        }
         let Some(store) = self.store.as_deref() else {
             return Err(Error::Run("the database is not open".to_owned()));
         };
-        let before = (ProcessUsage::now(), store.stall_micros()?);
-        let mut stats = None;
-        let record = if workload.is_threaded() {
-            let first_seed = self.seed.wrapping_add(self.threads_started + 1);
-            self.threads_started += workload.thread_count(self.flags.threads) as u64;
-            run_threads(workload, self.flags, store, self.seed, first_seed)?
+        let mut outcome = self.outcome(workload);
+        let stalls_before = store.stalls()?;
+        outcome.peak_is_of_phase = measure::reset_peak_memory();
+        let before = self.snapshot();
+        if workload == Workload::Stats {
+            outcome.stats = Some(store.stats()?);
+        } else if workload.is_threaded() {
+            let first_seed = flags.seed.wrapping_add(self.threads + 1);
+            let ran = run_threads(workload, flags, store, first_seed, &self.title(workload))?;
+            (outcome.record, outcome.background, outcome.timeline) = ran;
         } else {
-            let start = Instant::now();
-            match workload {
-                Workload::Flush => store.flush()?,
-                Workload::Compact => store.compact()?,
-                Workload::WaitForCompaction => store.wait_for_compaction()?,
-                _ => stats = Some(store.stats()?),
-            }
-            let mut record = Recorder::new(false);
-            record.finished(1);
-            (record.elapsed, record.thread_time) = (start.elapsed(), start.elapsed());
-            record
-        };
-        let stalls = store.stall_micros()?;
-        let outcome = Outcome {
-            workload,
-            store: store.name().to_owned(),
-            threads: if workload.is_threaded() { self.flags.threads } else { 1 },
-            record,
-            usage: ProcessUsage::now().since(&before.0),
-            stall_micros: (stalls.0.saturating_sub(before.1.0), stalls.1.saturating_sub(before.1.1)),
-            stall_reason: store.stall_reason()?,
-            stats,
-            device: None,
-        };
-        self.print(&outcome.to_text())?;
+            (outcome.record, outcome.timeline) = run_job(workload, flags, store, &self.title(workload))?;
+        }
+        outcome.cost = self.snapshot().since(&before);
+        outcome.rss_without_store_bytes = self.rss_without_store;
+        outcome.stalls = StallTotals::between(&stalls_before, &store.stalls()?, &outcome.timeline);
+        if workload.is_threaded() {
+            self.threads += workload.thread_count(flags.threads) as u64;
+        }
         Ok(Some(outcome))
     }
 
-    fn run_device(&mut self) -> Result<Outcome> {
-        let before = ProcessUsage::now();
-        let limits = device::probe(&self.path.with_extension("device"), self.flags.device_bytes, self.seed)?;
-        // Made by the probe; stays if somebody put something there.
-        let _ = std::fs::remove_dir(self.path.with_extension("device"));
-        let outcome = Outcome {
-            workload: Workload::Device,
-            store: "device".to_owned(),
-            threads: 1,
-            record: Recorder::new(false),
-            usage: ProcessUsage::now().since(&before),
-            stall_micros: (0, 0),
-            stall_reason: "none".to_owned(),
-            stats: None,
-            device: Some(limits),
-        };
-        self.print(&outcome.to_text())?;
-        Ok(outcome)
+    fn title(&self, workload: Workload) -> String {
+        let repeat = self.side.flags.repeat;
+        let of = if repeat > 1 { format!(" {}/{repeat}", self.repetition + 1) } else { String::new() };
+        format!("{} {}{of}", self.side.label, workload.name())
+    }
+
+    fn outcome(&self, workload: Workload) -> Outcome {
+        let threads = if workload.is_threaded() { self.side.flags.threads } else { 1 };
+        Outcome::new(workload, self.index, self.repetition, threads)
+    }
+
+    /// Scans the database: what users stored, beside what it takes.
+    fn space(&mut self) -> Result<Option<SpaceUse>> {
+        if !self.side.flags.measures_space() {
+            return Ok(None);
+        }
+        let Some(store) = self.store.as_deref() else { return Ok(None) };
+        let (mut entries, mut bytes) = (0, 0);
+        let (file_bytes, disk_bytes) = measure::space_of(&self.side.dir);
+        let levels = store.levels()?;
+        store.session()?.scan(false, &mut |n| {
+            (entries, bytes) = (entries + 1, bytes + n);
+            Ok(true)
+        })?;
+        Ok(Some(SpaceUse {
+            side: self.index,
+            repetition: self.repetition,
+            entries,
+            bytes,
+            file_bytes,
+            disk_bytes,
+            levels,
+        }))
     }
 }
 
-/// Runs the threads of a benchmark, started together, and adds up what they did.
-fn run_threads(workload: Workload, flags: &Flags, store: &dyn Store, seed: u64, first_seed: u64) -> Result<Recorder> {
+fn live<'a>(workload: Workload, f: &Flags, store: &'a dyn Store, title: &str) -> Live<'a> {
+    let ops = |w: Workload| (0..f.threads).map(|i| w.operations(f, i)).sum();
+    Live {
+        title: title.to_owned(),
+        total_ops: if workload.is_threaded() { ops(workload) } else { 0 },
+        seconds: if workload.is_threaded() { f.duration } else { 0 },
+        store,
+        sample_every: Duration::from_millis(f.sample_ms),
+        show: Live::is_shown(f.quiet),
+    }
+}
+
+/// Runs a benchmark that is one call to the store.
+fn run_job(workload: Workload, f: &Flags, store: &dyn Store, title: &str) -> Result<(Recorder, Timeline)> {
+    let (begun, stop) = (AtomicBool::new(true), AtomicBool::new(false));
+    let live = live(workload, f, store, title);
+    thread::scope(|scope| {
+        let watcher = thread::Builder::new().name("bench-watch".into());
+        let watcher = watcher.spawn_scoped(scope, || live.watch(&[], 0, &begun, &stop));
+        let start = Instant::now();
+        let mut record = Recorder::new(f.timed());
+        let done = match workload {
+            Workload::Flush => store.flush(),
+            Workload::Compact => store.compact(),
+            _ => store.wait_for_compaction(),
+        };
+        record.finished(Done { kind: OpKind::Job, ops: 1, wrote: 0, read: 0 });
+        (record.elapsed, record.thread_time) = (start.elapsed(), start.elapsed());
+        let timeline = end_watch(watcher, &stop)?;
+        done.map(|()| (record, timeline))
+    })
+}
+
+fn end_watch(watcher: std::io::Result<thread::ScopedJoinHandle<'_, Timeline>>, stop: &AtomicBool) -> Result<Timeline> {
+    stop.store(true, Ordering::Release);
+    let watcher = watcher.map_err(|e| Error::io("cannot start a thread", &e))?;
+    watcher.thread().unpark();
+    watcher.join().map_err(|_| Error::Run("the sampling thread panicked".to_owned()))
+}
+
+/// Runs the threads of a benchmark, started together, and adds up what they did: those that count, and the others.
+pub(crate) fn run_threads(
+    workload: Workload,
+    flags: &Flags,
+    store: &dyn Store,
+    first_seed: u64,
+    title: &str,
+) -> Result<(Recorder, Recorder, Timeline)> {
     let count = workload.thread_count(flags.threads);
     // Held until every thread is there, or could not be started: a barrier would wait for that one for ever.
     let (gate, shared) = (RwLock::new(()), Shared::default());
+    let progress: Vec<Progress> = (0..count).map(|_| Progress::default()).collect();
+    let stop = AtomicBool::new(false);
+    let live = live(workload, flags, store, title);
     let run = |index: usize| -> Result<Recorder> {
         let session = store.session();
         let random = Mersenne64::new(first_seed.wrapping_add(index as u64));
+        let values = ValueGenerator::new(flags.compression_ratio, flags.value_size.max(flags.fieldlength).max(1 << 20));
         drop(gate.read());
-        let record = Recorder::new(flags.histogram);
-        let start = Instant::now();
-        let mut thread = Thread { flags, session: session?, shared: &shared, index, seed, random, record };
-        let done = workload.run(&mut thread);
+        let record = Recorder::new(flags.timed());
+        let done = session.and_then(|session| {
+            let mut thread = Thread {
+                flags,
+                session,
+                shared: &shared,
+                progress: &progress[index],
+                index,
+                seed: flags.seed,
+                random,
+                values,
+                key: vec![0; flags.key_size],
+                record,
+                pace: Pace::new(flags),
+                started: Instant::now(),
+            };
+            workload.run(&mut thread)?;
+            let time = thread.started.elapsed();
+            (thread.record.elapsed, thread.record.thread_time) = (time, time);
+            Ok(thread.record)
+        });
         if done.is_err() {
             shared.failed.store(true, Ordering::Relaxed);
         }
-        let mut record = thread.record;
-        (record.elapsed, record.thread_time) = (start.elapsed(), start.elapsed());
-        done.map(|()| record)
+        if index < flags.threads {
+            shared.done.fetch_add(1, Ordering::Release);
+        }
+        done
     };
-    let results: Vec<Result<Recorder>> = thread::scope(|scope| {
+    let (results, timeline) = thread::scope(|scope| {
         let run = &run;
         let spawn =
             |index| thread::Builder::new().name(format!("bench-{index}")).spawn_scoped(scope, move || run(index));
         let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
         let handles: Vec<_> = (0..count).map(spawn).collect();
         shared.failed.store(handles.iter().any(std::io::Result::is_err), Ordering::Relaxed);
+        let watcher = thread::Builder::new().name("bench-watch".into());
+        let watcher = watcher.spawn_scoped(scope, || live.watch(&progress, flags.threads, &shared.measuring, &stop));
         drop(closed);
         let join = |handle: std::io::Result<thread::ScopedJoinHandle<'_, Result<Recorder>>>| match handle {
             Ok(h) => h.join().unwrap_or_else(|_| Err(Error::Run("a benchmark thread panicked".to_owned()))),
             Err(e) => Err(Error::io("cannot start a thread", &e)),
         };
-        handles.into_iter().map(join).collect()
+        let results: Vec<Result<Recorder>> = handles.into_iter().map(join).collect();
+        (results, end_watch(watcher, &stop))
     });
-    let mut total: Option<Recorder> = None;
+    let (mut counted, mut background) = (None::<Recorder>, Recorder::new(flags.timed()));
     for (index, result) in results.into_iter().enumerate() {
         let record = result?;
-        // The writer of readwhilewriting is load, not figure.
-        if index >= flags.threads {
-            continue;
-        }
-        match &mut total {
+        match &mut counted {
+            _ if index >= flags.threads => background.merge(&record),
             Some(total) => total.merge(&record),
-            None => total = Some(record),
+            None => counted = Some(record),
         }
     }
-    total.ok_or_else(|| Error::Run("no thread ran".to_owned()))
+    let counted = counted.ok_or_else(|| Error::Run("no thread ran".to_owned()))?;
+    Ok((counted, background, timeline?))
+}
+
+impl SideReport {
+    fn of(side: &Side) -> Self {
+        Self { label: side.label.clone(), version: String::new(), notes: side.notes.clone(), settings: vec![] }
+    }
+}
+
+impl Report {
+    /// Settings of the sides beside each other: what differs, and what each says of itself.
+    fn settings_text(&self) -> String {
+        if self.sides.len() < 2 {
+            return String::new();
+        }
+        let mut text = String::from("------------------------------------------------\n");
+        for side in &self.sides {
+            text += &format!("{} {}", side.label, side.version);
+            for note in &side.notes {
+                text += &format!("; {note}");
+            }
+            text += "\n";
+        }
+        let first = &self.sides[0];
+        for other in &self.sides[1..] {
+            let all = settings::differences(&first.settings, &other.settings);
+            let all: Vec<String> = all.iter().map(|(name, a, b)| format!("{name} {a} | {b}")).collect();
+            text += &format!(
+                "Options that {} and {} both have, at different values: {}\n",
+                first.label,
+                other.label,
+                if all.is_empty() { "none".to_owned() } else { all.join("; ") }
+            );
+        }
+        text
+    }
 }

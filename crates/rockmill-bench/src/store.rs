@@ -1,12 +1,9 @@
-//! What a benchmark asks of a store. Rockmill implements it; so can its peers.
+//! What a benchmark asks of a store. Rockmill and its peers implement it.
 
 use crate::error::Result;
 
 /// An open store.
 pub trait Store: Send + Sync {
-    /// The name that figures carry.
-    fn name(&self) -> &str;
-
     /// What one thread works with: it may keep a batch, a transaction or an iterator between calls.
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
@@ -19,35 +16,137 @@ pub trait Store: Send + Sync {
     /// Returns when no flush or compaction runs or is due.
     fn wait_for_compaction(&self) -> Result<()>;
 
-    /// Microseconds that writers were held back since the store was opened: (delayed, stopped).
-    fn stall_micros(&self) -> Result<(u64, u64)>;
+    /// What holds writers back, so far and now.
+    fn stalls(&self) -> Result<Stalls>;
 
-    /// Why writers are held back now, or "none".
-    fn stall_reason(&self) -> Result<String>;
+    /// Bytes of tables in each level, from L0; empty for stores without levels.
+    fn levels(&self) -> Result<Vec<u64>>;
 
     /// The store's own statistics, as text.
     fn stats(&self) -> Result<String>;
+
+    /// Calls to the operating system that the store's own I/O layer counted since it was opened, if it counts them.
+    fn counted_calls(&self) -> Option<Vec<(&'static str, u64)>> {
+        None
+    }
 
     /// Closes the store. What that writes belongs to the run.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
-/// One thread's use of a store.
+/// Time that writers were held back since the store was opened, and why they are now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stalls {
+    /// Microseconds that they were slowed, or all of it where the store does not tell the two apart.
+    pub delayed_micros: u64,
+    /// Microseconds that they were stopped.
+    pub stopped_micros: u64,
+    /// Why they are held back now; empty if they are not.
+    pub reason: String,
+    /// How often each reason held back a write so far, where the store counts that.
+    pub counts: Vec<(String, u64)>,
+}
+
+impl Stalls {
+    /// Both kinds together.
+    pub fn micros(&self) -> u64 {
+        self.delayed_micros + self.stopped_micros
+    }
+}
+
+/// One thread's use of a store. Errors carry what the store said.
 pub trait Session {
     /// Adds a put to the batch.
     fn put(&mut self, key: &[u8], value: &[u8]);
 
+    /// Adds a deletion to the batch.
+    fn delete(&mut self, key: &[u8]);
+
+    /// Adds a merge operand to the batch.
+    fn merge(&mut self, key: &[u8], operand: &[u8]) -> Result<()>;
+
     /// Writes the batch and empties it.
     fn commit(&mut self) -> Result<()>;
 
-    /// Length of the key's value, if the key is there. The value is looked at where it lies, not copied.
-    fn get(&mut self, key: &[u8]) -> Result<Option<usize>>;
+    /// Looks the key up and, if it is there, shows the value where it lies, without copying it.
+    fn get(&mut self, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
-    /// Opens an iterator, seeks to the first key at or after `key`, takes `nexts` steps. Gives whether the very key was
-    /// there, and the bytes of the keys and values seen.
-    fn seek(&mut self, key: &[u8], nexts: u64) -> Result<(bool, u64)>;
+    /// Looks many keys up in one call: how many are there, and the bytes of their values.
+    fn multi_get(&mut self, keys: &[Vec<u8>]) -> Result<(u64, u64)>;
+
+    /// Opens an iterator, seeks to the first key at or after `key`, visits at most `entries` entries and steps behind
+    /// each. Gives whether the very key was there, the entries visited, and their bytes.
+    fn seek(&mut self, key: &[u8], entries: u64) -> Result<Sought>;
 
     /// Visits entries from the first, or from the last backwards, until `visit`, which is given each one's bytes, says
     /// false.
-    fn scan(&mut self, reverse: bool, visit: &mut dyn FnMut(u64) -> bool) -> Result<()>;
+    fn scan(&mut self, reverse: bool, visit: &mut dyn FnMut(u64) -> Result<bool>) -> Result<()>;
+}
+
+/// What a seek found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sought {
+    /// The very key was there.
+    pub found: bool,
+    /// Entries visited.
+    pub entries: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+}
+
+/// Kinds of operations, for which latencies are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OpKind {
+    /// A point lookup.
+    Read,
+    /// A batch of puts.
+    Write,
+    /// A seek, with the steps behind it.
+    Seek,
+    /// A read and a write of the same key.
+    Update,
+    /// A batch of deletions.
+    Delete,
+    /// A merge operand written.
+    Merge,
+    /// Many lookups in one call.
+    MultiRead,
+    /// A short range read (YCSB).
+    Scan,
+    /// A new key (YCSB).
+    Insert,
+    /// A whole pass of a background job asked for, such as a compaction.
+    Job,
+}
+
+impl OpKind {
+    /// All, in the order of reports.
+    pub const ALL: [Self; 10] = [
+        Self::Read,
+        Self::Write,
+        Self::Seek,
+        Self::Update,
+        Self::Delete,
+        Self::Merge,
+        Self::MultiRead,
+        Self::Scan,
+        Self::Insert,
+        Self::Job,
+    ];
+
+    /// db_bench's name, or YCSB's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Seek => "seek",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::Merge => "merge",
+            Self::MultiRead => "multiread",
+            Self::Scan => "scan",
+            Self::Insert => "insert",
+            Self::Job => "op",
+        }
+    }
 }

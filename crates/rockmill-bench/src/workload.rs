@@ -1,16 +1,19 @@
-//! The benchmarks: what each name does.
+//! The benchmarks: their names, and how a thread runs one.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::db_bench::{self, Fill};
 use crate::error::{Error, Result};
 use crate::flags::{Flags, distance};
-use crate::generate::{KeyGenerator, ValueGenerator, write_key};
+use crate::generate::{KeyGenerator, ValueGenerator};
+use crate::mixgraph::MixGraph;
 use crate::random::Mersenne64;
-use crate::record::Recorder;
-use crate::store::Session;
+use crate::record::{Done, Progress, Recorder};
+use crate::store::{OpKind, Session};
+use crate::ycsb::Ycsb;
 
-/// Operations between two looks at the clock when `--duration` limits a benchmark.
+/// Operations between two looks at the clock when `--duration` limits a benchmark that does not time its operations.
 const OPS_BETWEEN_CLOCK_READS: u64 = 1000;
 
 macro_rules! workloads {
@@ -42,8 +45,21 @@ workloads! {
     ReadRandom "readrandom" "get random keys"
     ReadSeq "readseq" "scan forwards from the first key"
     ReadReverse "readreverse" "scan backwards from the last key"
-    SeekRandom "seekrandom" "open an iterator, seek to a random key, take seek_nexts steps"
+    SeekRandom "seekrandom" "open an iterator, seek to a random key, visit seek_nexts entries"
+    MultiReadRandom "multireadrandom" "get batch_size random keys in one call"
+    DeleteRandom "deleterandom" "delete random keys, batch_size in a batch"
     ReadWhileWriting "readwhilewriting" "readrandom while one more thread overwrites"
+    ReadRandomWriteRandom "readrandomwriterandom" "readwritepercent gets of 100, then puts, over and over"
+    UpdateRandom "updaterandom" "get a random key, then put it"
+    MergeRandom "mergerandom" "merge operands into random keys (wants --merge_operator)"
+    MixGraph "mixgraph" "gets, puts and seeks as in Facebook's social graph (mix_*, key_dist_*, value_*, iter_*)"
+    YcsbLoad "ycsb-load" "YCSB: insert every record into a fresh database"
+    YcsbA "ycsb-a" "YCSB A: 50 % reads, 50 % updates, zipfian"
+    YcsbB "ycsb-b" "YCSB B: 95 % reads, 5 % updates, zipfian"
+    YcsbC "ycsb-c" "YCSB C: reads, zipfian"
+    YcsbD "ycsb-d" "YCSB D: 95 % reads of the latest, 5 % inserts"
+    YcsbE "ycsb-e" "YCSB E: 95 % short scans, 5 % inserts, zipfian"
+    YcsbF "ycsb-f" "YCSB F: 50 % reads, 50 % read-modify-writes, zipfian"
     Flush "flush" "write memtables as tables"
     Compact "compact" "compact the whole database"
     WaitForCompaction "waitforcompaction" "wait until no flush or compaction runs or is due"
@@ -57,7 +73,7 @@ pub(crate) fn descriptions() -> impl Iterator<Item = (&'static str, &'static str
 }
 
 impl Workload {
-    /// The benchmarks of a list separated by commas.
+    /// The benchmarks of a list separated by commas. YCSB's may also be called `workloada` and so on.
     pub fn parse_list(list: &str) -> Result<Vec<Self>> {
         let all: Vec<Self> = list
             .split(',')
@@ -73,7 +89,12 @@ impl Workload {
 
     fn from_name(name: &str) -> Result<Self> {
         let known = || Self::ALL.iter().map(|(w, _)| *w);
-        if let Some(w) = known().find(|w| w.name() == name) {
+        let plain = name.replace('_', "-");
+        let plain = match plain.strip_prefix("workload") {
+            Some(letter) if letter.len() == 1 => format!("ycsb-{letter}"),
+            _ => plain,
+        };
+        if let Some(w) = known().find(|w| w.name() == plain) {
             return Ok(w);
         }
         let near = known().min_by_key(|w| distance(name, w.name()));
@@ -84,7 +105,12 @@ impl Workload {
 
     /// True when the database is destroyed and made anew first.
     pub fn wants_fresh_database(self) -> bool {
-        matches!(self, Self::FillSeq | Self::FillRandom | Self::FillUniqueRandom)
+        matches!(self, Self::FillSeq | Self::FillRandom | Self::FillUniqueRandom | Self::YcsbLoad)
+    }
+
+    /// True for those of YCSB.
+    pub fn is_ycsb(self) -> bool {
+        self.name().starts_with("ycsb")
     }
 
     /// True for those that `--threads` threads run, with operations that are counted.
@@ -97,34 +123,103 @@ impl Workload {
         if self == Self::ReadWhileWriting { threads + 1 } else { threads }
     }
 
-    /// What the histogram's values are of.
-    pub fn operation(self) -> &'static str {
+    /// Operations of one thread, where the flags and not the clock decide.
+    pub(crate) fn operations(self, f: &Flags, index: usize) -> u64 {
+        let share = |n: u64| n / f.threads as u64 + u64::from((index as u64) < n % f.threads as u64);
         match self {
-            Self::FillSeq | Self::FillRandom | Self::FillUniqueRandom | Self::Overwrite => "write",
-            Self::SeekRandom => "seek",
-            _ => "read",
+            Self::FillSeq | Self::FillRandom | Self::FillUniqueRandom | Self::Overwrite => f.writes(),
+            Self::DeleteRandom => f.deletes(),
+            Self::ReadRandomWriteRandom | Self::UpdateRandom | Self::MergeRandom => f.read_writes(),
+            Self::YcsbLoad => share(f.records()),
+            w if w.is_ycsb() => share(f.operations()),
+            _ => f.reads(),
         }
     }
 
-    /// Runs one thread's part of a threaded benchmark. The thread with the last index of `readwhilewriting` writes.
+    /// How long it runs, where the clock decides.
+    fn duration(self, f: &Flags) -> Duration {
+        let by_count =
+            matches!(self, Self::FillSeq | Self::FillUniqueRandom | Self::YcsbLoad | Self::ReadSeq | Self::ReadReverse);
+        Duration::from_secs(if by_count { 0 } else { f.duration })
+    }
+
+    /// The work of one thread.
+    fn work(self, t: &Thread<'_>) -> Result<Box<dyn Work>> {
+        let (f, num) = (t.flags, t.flags.num as u64);
+        Ok(match self {
+            Self::FillSeq => Box::new(Fill::new(KeyGenerator::Sequential(0))),
+            Self::FillUniqueRandom => Box::new(Fill::new(KeyGenerator::unique_random(num, t.seed))),
+            Self::FillRandom | Self::Overwrite => Box::new(Fill::new(KeyGenerator::Random)),
+            Self::ReadRandom => Box::new(db_bench::ReadRandom),
+            Self::ReadSeq => Box::new(db_bench::ReadInOrder { reverse: false }),
+            Self::ReadReverse => Box::new(db_bench::ReadInOrder { reverse: true }),
+            Self::SeekRandom => Box::new(db_bench::SeekRandom),
+            Self::MultiReadRandom => Box::new(db_bench::MultiReadRandom::new(f)),
+            Self::DeleteRandom => Box::new(db_bench::DeleteRandom),
+            Self::ReadWhileWriting if t.is_background() => Box::new(db_bench::WriteUntilOthersEnd),
+            Self::ReadWhileWriting => Box::new(db_bench::ReadRandom),
+            Self::ReadRandomWriteRandom => Box::new(db_bench::ReadRandomWriteRandom::default()),
+            Self::UpdateRandom => Box::new(db_bench::UpdateRandom),
+            Self::MergeRandom => Box::new(db_bench::MergeRandom),
+            Self::MixGraph => Box::new(MixGraph::new(f)),
+            w if w.is_ycsb() => Box::new(Ycsb::new(w, f, t.index)),
+            _ => return Err(Error::Run(format!("{} is not run by threads", self.name()))),
+        })
+    }
+
+    /// True where a warm-up makes sense: a fill would only be a larger fill.
+    fn warms_up(self) -> bool {
+        self.is_threaded() && !self.wants_fresh_database() && !matches!(self, Self::ReadSeq | Self::ReadReverse)
+    }
+
+    /// Runs one thread's part of a threaded benchmark: the warm-up, then what counts.
     pub(crate) fn run(self, t: &mut Thread<'_>) -> Result<()> {
-        let num = t.flags.num as u64;
-        match self {
-            Self::FillSeq => t.write(KeyGenerator::Sequential(0), Duration::ZERO),
-            Self::FillUniqueRandom => t.write(KeyGenerator::unique_random(num, t.seed), Duration::ZERO),
-            Self::FillRandom | Self::Overwrite => t.write(KeyGenerator::Random, Duration::from_secs(t.flags.duration)),
-            Self::ReadRandom => t.read_random(),
-            Self::ReadSeq => t.read_in_order(false),
-            Self::ReadReverse => t.read_in_order(true),
-            Self::SeekRandom => t.seek_random(),
-            Self::ReadWhileWriting if t.index == t.flags.threads => t.write_until_others_end(),
-            Self::ReadWhileWriting => {
-                let done = t.read_random();
-                t.shared.readers_done.fetch_add(1, Ordering::Release);
-                done
+        let mut work = self.work(t)?;
+        t.record.expect(work.kinds());
+        if t.flags.warmup > 0 && self.warms_up() {
+            // The background thread of readwhilewriting goes on as it began.
+            if !t.is_background() {
+                let mut limit = Limit::new(0, Duration::from_secs(t.flags.warmup));
+                work.run(t, &mut limit)?;
             }
-            _ => Err(Error::Run(format!("{} is not run by threads", self.name()))),
+            t.record = Recorder::new(t.record.is_timed());
+            t.record.expect(work.kinds());
+            t.progress.set(0);
         }
+        // Also without a warm-up: what a work prepares, such as a shuffled list of keys, takes threads unequally long.
+        t.shared.wait_until_all_are_warm(t.flags.threads, t.is_background());
+        t.pace = Pace::new(t.flags);
+        t.started = Instant::now();
+        t.record.starts(t.started);
+        t.shared.measuring.store(true, Ordering::Release);
+        let mut limit = Limit::new(self.operations(t.flags, t.index), self.duration(t.flags));
+        work.run(t, &mut limit)
+    }
+}
+
+/// What a thread does, one step at a time.
+pub(crate) trait Work {
+    /// Kinds of operations that steps do.
+    fn kinds(&self) -> &'static [OpKind];
+
+    /// Operations that the next step does.
+    fn next_ops(&self, _flags: &Flags) -> u64 {
+        1
+    }
+
+    /// Does some operations; `None` when there is nothing left to do.
+    fn step(&mut self, t: &mut Thread<'_>) -> Result<Option<Done>>;
+
+    /// Steps until the limit.
+    fn run(&mut self, t: &mut Thread<'_>, limit: &mut Limit) -> Result<()> {
+        while limit.take(self.next_ops(t.flags), t) {
+            if let Some(due) = t.pace.wait() {
+                t.record.starts(due);
+            }
+            let Some(done) = self.step(t)? else { break };
+            t.finished(done);
+        }
+        Ok(())
     }
 }
 
@@ -133,8 +228,24 @@ impl Workload {
 pub(crate) struct Shared {
     /// A thread failed: the others stop.
     pub failed: AtomicBool,
-    /// Readers of `readwhilewriting` that ended.
-    pub readers_done: AtomicUsize,
+    /// Threads whose operations count that ended.
+    pub done: AtomicUsize,
+    /// Threads that are ready to be measured.
+    warm: AtomicUsize,
+    /// The measured part has begun.
+    pub measuring: AtomicBool,
+}
+
+impl Shared {
+    /// Returns when every counted thread has ended its warm-up, or one has failed.
+    fn wait_until_all_are_warm(&self, threads: usize, background: bool) {
+        if !background {
+            self.warm.fetch_add(1, Ordering::AcqRel);
+        }
+        while self.warm.load(Ordering::Acquire) < threads && !self.failed.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
 }
 
 /// One thread of a benchmark.
@@ -142,34 +253,91 @@ pub(crate) struct Thread<'a> {
     pub flags: &'a Flags,
     pub session: Box<dyn Session + 'a>,
     pub shared: &'a Shared,
+    pub progress: &'a Progress,
     pub index: usize,
     /// Of this run, the same for all threads.
     pub seed: u64,
     pub random: Mersenne64,
+    pub values: ValueGenerator,
+    /// Room for a key.
+    pub key: Vec<u8>,
     pub record: Recorder,
+    pub pace: Pace,
+    /// When the measured part began.
+    pub started: Instant,
+}
+
+impl Thread<'_> {
+    /// True for the writer of readwhilewriting, whose operations are load and not figure.
+    pub fn is_background(&self) -> bool {
+        self.index >= self.flags.threads
+    }
+
+    /// Operations ended together.
+    #[inline]
+    pub fn finished(&mut self, done: Done) {
+        self.record.finished(done);
+        self.progress.set(self.record.ops);
+        if let Some(at) = self.pace.owe(&done) {
+            self.record.starts(at);
+        }
+    }
+
+    /// Looks up `self.key`. Gives the bytes of key and value, if it is there.
+    #[inline]
+    pub fn get(&mut self) -> Result<Option<u64>> {
+        let mut len = 0;
+        let found = self.session.get(&self.key, &mut |value| len = value.len())?;
+        let count = self.record.found.get_or_insert(0);
+        *count += u64::from(found);
+        Ok(found.then_some((self.key.len() + len) as u64))
+    }
+
+    /// Puts the next value of `len` bytes under `self.key` and writes it. Gives the bytes of both.
+    #[inline]
+    pub fn put(&mut self, len: usize) -> Result<u64> {
+        self.session.put(&self.key, self.values.next_value(len));
+        self.session.commit()?;
+        Ok((self.key.len() + len) as u64)
+    }
 }
 
 /// When a benchmark ends: after so many operations or, when a duration is given, after that time alone.
-struct Limit {
+pub(crate) struct Limit {
     ops_left: u64,
     until: Option<Instant>,
     ops_to_clock: u64,
 }
 
 impl Limit {
-    fn new(ops: u64, duration: Duration) -> Self {
+    pub fn new(ops: u64, duration: Duration) -> Self {
         let until = (!duration.is_zero()).then(|| Instant::now() + duration);
         Self { ops_left: ops, until, ops_to_clock: OPS_BETWEEN_CLOCK_READS }
     }
 
+    /// No limit but the work's own.
+    pub fn none() -> Self {
+        Self::new(u64::MAX, Duration::ZERO)
+    }
+
     /// True while `ops` more may be done.
     #[inline]
-    fn take(&mut self, ops: u64, shared: &Shared) -> bool {
+    pub fn take(&mut self, ops: u64, t: &Thread<'_>) -> bool {
+        // Timed operations end with a look at the clock; that one will do.
+        let known = (t.record.is_timed() && t.record.ops > 0).then(|| t.record.last());
+        self.take_at(ops, t.shared, known)
+    }
+
+    #[inline]
+    fn take_at(&mut self, ops: u64, shared: &Shared, now: Option<Instant>) -> bool {
         let Some(until) = self.until else {
             let more = self.ops_left > 0;
             self.ops_left = self.ops_left.saturating_sub(ops);
             return more && !shared.failed.load(Ordering::Relaxed);
         };
+        if let Some(now) = now {
+            return now < until && !shared.failed.load(Ordering::Relaxed);
+        }
         if self.ops_to_clock > ops {
             self.ops_to_clock -= ops;
             return true;
@@ -179,103 +347,70 @@ impl Limit {
     }
 }
 
-impl Thread<'_> {
-    fn write(&mut self, mut keys: KeyGenerator, duration: Duration) -> Result<()> {
-        let f = self.flags;
-        let mut values = ValueGenerator::new(f.compression_ratio, f.value_size);
-        let mut key = vec![0; f.key_size];
-        let (num, batch) = (f.num as u64, f.batch_size as u64);
-        let mut limit = Limit::new(f.writes(), duration);
-        while limit.take(batch, self.shared) {
-            if !matches!(keys, KeyGenerator::Sequential(_)) {
-                // db_bench draws a number here, to choose one of several databases.
-                self.random.next_u64();
-            }
-            let mut entries = 0;
-            while entries < batch {
-                let Some(n) = keys.next_key(&mut self.random, num) else { break };
-                write_key(n, &mut key);
-                self.session.put(&key, values.next_value(f.value_size));
-                entries += 1;
-            }
-            if entries == 0 {
-                break;
-            }
-            self.session.commit()?;
-            self.record.bytes += entries * (f.key_size + f.value_size) as u64;
-            self.record.finished(entries);
+/// Holds a thread to its share of the limits. A fixed `--target` makes each operation due at a moment, from which its
+/// latency counts: a store that falls behind cannot hide it. db_bench's two limits only make the thread wait.
+pub(crate) struct Pace {
+    start: Instant,
+    /// Between two operations of this thread; zero: no target.
+    interval: Duration,
+    begun: u32,
+    read_ops_per_second: f64,
+    write_bytes_per_second: f64,
+    reads: u64,
+    wrote: u64,
+}
+
+impl Pace {
+    pub fn new(f: &Flags) -> Self {
+        let share = |n: u64| n as f64 / f.threads as f64;
+        Self {
+            start: Instant::now(),
+            interval: match f.target {
+                0 => Duration::ZERO,
+                n => Duration::from_secs_f64(1.0 / share(n)),
+            },
+            begun: 0,
+            read_ops_per_second: share(f.benchmark_read_rate_limit),
+            write_bytes_per_second: share(f.benchmark_write_rate_limit),
+            reads: 0,
+            wrote: 0,
         }
-        Ok(())
     }
 
-    fn read_random(&mut self) -> Result<()> {
-        let f = self.flags;
-        let mut key = vec![0; f.key_size];
-        let num = f.num as u64;
-        let mut found = 0;
-        let mut limit = Limit::new(f.reads(), Duration::from_secs(f.duration));
-        while limit.take(1, self.shared) {
-            // As in `write`: db_bench's choice of a database.
-            self.random.next_u64();
-            write_key(self.random.next_u64() % num, &mut key);
-            if let Some(value_len) = self.session.get(&key)? {
-                found += 1;
-                self.record.bytes += (f.key_size + value_len) as u64;
-            }
-            self.record.finished(1);
+    /// Waits until the next operation is due, and gives that moment; `None` without a target.
+    #[inline]
+    fn wait(&mut self) -> Option<Instant> {
+        if self.interval.is_zero() {
+            return None;
         }
-        self.record.found = Some(found);
-        Ok(())
+        let due = self.start + self.interval * self.begun;
+        self.begun += 1;
+        sleep_until(due);
+        Some(due)
     }
 
-    fn read_in_order(&mut self, reverse: bool) -> Result<()> {
-        let reads = self.flags.reads();
-        let Self { record, session, shared, .. } = self;
-        session.scan(reverse, &mut |bytes| {
-            record.bytes += bytes;
-            record.finished(1);
-            record.ops < reads && !shared.failed.load(Ordering::Relaxed)
-        })
-    }
-
-    fn seek_random(&mut self) -> Result<()> {
-        let f = self.flags;
-        let mut key = vec![0; f.key_size];
-        let mut found = 0;
-        let mut limit = Limit::new(f.reads(), Duration::from_secs(f.duration));
-        while limit.take(1, self.shared) {
-            write_key(self.random.next_u64() % f.num as u64, &mut key);
-            let (hit, bytes) = self.session.seek(&key, f.seek_nexts)?;
-            found += u64::from(hit);
-            self.record.bytes += bytes;
-            self.record.finished(1);
+    /// Waits as long as the limits ask for after an operation; gives the moment of its end if it did.
+    #[inline]
+    pub fn owe(&mut self, done: &Done) -> Option<Instant> {
+        if self.read_ops_per_second == 0.0 && self.write_bytes_per_second == 0.0 {
+            return None;
         }
-        self.record.found = Some(found);
-        Ok(())
+        self.reads += if done.read > 0 || done.wrote == 0 { done.ops } else { 0 };
+        self.wrote += done.wrote;
+        let due = |n: u64, rate: f64| if rate > 0.0 { n as f64 / rate } else { 0.0 };
+        let seconds = due(self.reads, self.read_ops_per_second).max(due(self.wrote, self.write_bytes_per_second));
+        let until = self.start + Duration::from_secs_f64(seconds);
+        (Instant::now() < until).then(|| sleep_until(until))
     }
+}
 
-    /// Overwrites random keys until every reader ended. Its operations are not part of the figure.
-    fn write_until_others_end(&mut self) -> Result<()> {
-        let f = self.flags;
-        let mut values = ValueGenerator::new(f.compression_ratio, f.value_size);
-        let mut key = vec![0; f.key_size];
-        let (start, mut bytes) = (Instant::now(), 0u64);
-        let others_run =
-            |s: &Shared| s.readers_done.load(Ordering::Acquire) < f.threads && !s.failed.load(Ordering::Relaxed);
-        while others_run(self.shared) {
-            write_key(self.random.next_u64() % f.num as u64, &mut key);
-            self.session.put(&key, values.next_value(f.value_size));
-            self.session.commit()?;
-            bytes += (f.key_size + f.value_size) as u64;
-            if f.benchmark_write_rate_limit > 0 {
-                let due = Duration::from_secs_f64(bytes as f64 / f.benchmark_write_rate_limit as f64);
-                while others_run(self.shared) && start.elapsed() < due {
-                    std::thread::sleep((due - start.elapsed().min(due)).min(Duration::from_millis(5)));
-                }
-            }
-        }
-        Ok(())
+fn sleep_until(due: Instant) -> Instant {
+    let mut now = Instant::now();
+    while now < due {
+        std::thread::sleep(due - now);
+        now = Instant::now();
     }
+    now
 }
 
 #[cfg(test)]
@@ -284,8 +419,10 @@ mod tests {
 
     #[test]
     fn lists_are_read_and_typos_explained() {
-        let all = Workload::parse_list("fillrandom, compact,readrandom,").unwrap();
-        assert_eq!(all, [Workload::FillRandom, Workload::Compact, Workload::ReadRandom]);
+        let all = Workload::parse_list("fillrandom, compact,readrandom,workloada,ycsb_load,").unwrap();
+        let wanted =
+            [Workload::FillRandom, Workload::Compact, Workload::ReadRandom, Workload::YcsbA, Workload::YcsbLoad];
+        assert_eq!(all, wanted);
         let e = Workload::parse_list("fillrandm").expect_err("a typo").to_string();
         assert!(e.contains("did you mean fillrandom?"), "{e}");
         assert!(Workload::parse_list(" , ").is_err());
@@ -298,9 +435,9 @@ mod tests {
     fn a_limit_counts_operations_in_batches() {
         let shared = Shared::default();
         let mut limit = Limit::new(5, Duration::ZERO);
-        assert!(limit.take(3, &shared) && limit.take(3, &shared), "db_bench writes the last batch whole");
-        assert!(!limit.take(3, &shared));
-        assert!(!Limit::new(0, Duration::ZERO).take(1, &shared));
+        assert!(limit.take_at(3, &shared, None) && limit.take_at(3, &shared, None), "the last batch is whole");
+        assert!(!limit.take_at(3, &shared, None));
+        assert!(!Limit::new(0, Duration::ZERO).take_at(1, &shared, None));
     }
 
     #[test]
@@ -308,11 +445,36 @@ mod tests {
         let shared = Shared::default();
         let mut limit = Limit::new(0, Duration::from_millis(20));
         let start = Instant::now();
-        while limit.take(1, &shared) {}
+        while limit.take_at(1, &shared, None) {}
         assert!(start.elapsed() >= Duration::from_millis(20));
+        let mut limit = Limit::new(0, Duration::from_millis(20));
+        assert!(limit.take_at(1, &shared, Some(Instant::now())));
+        assert!(!limit.take_at(1, &shared, Some(Instant::now() + Duration::from_millis(30))), "at the first look");
         let mut limit = Limit::new(100, Duration::ZERO);
-        assert!(limit.take(1, &shared));
+        assert!(limit.take_at(1, &shared, None));
         shared.failed.store(true, Ordering::Relaxed);
-        assert!(!limit.take(1, &shared));
+        assert!(!limit.take_at(1, &shared, None));
+    }
+
+    #[test]
+    fn a_target_and_a_limit_hold_a_thread_back() {
+        let mut pace = Pace::new(&Flags { target: 200, threads: 2, ..Flags::default() });
+        let start = Instant::now();
+        let dues: Vec<Instant> = (0..4).map(|_| pace.wait().expect("a target")).collect();
+        assert_eq!(dues[3] - dues[0], Duration::from_millis(30), "100 a second for this thread");
+        assert!(start.elapsed() >= Duration::from_millis(29));
+        let mut pace = Pace::new(&Flags { benchmark_write_rate_limit: 10_000, ..Flags::default() });
+        let start = Instant::now();
+        assert!(pace.owe(&Done::write(1, 300)).is_some());
+        assert!(start.elapsed() >= Duration::from_millis(29));
+        assert!(Pace::new(&Flags::default()).wait().is_none());
+    }
+
+    #[test]
+    fn ycsb_divides_operations_among_threads_and_db_bench_does_not() {
+        let f = Flags { num: 10, threads: 3, ..Flags::default() };
+        let of = |w: Workload| (0..3).map(|i| w.operations(&f, i)).collect::<Vec<_>>();
+        assert_eq!(of(Workload::YcsbA), [4, 3, 3]);
+        assert_eq!(of(Workload::FillRandom), [10, 10, 10]);
     }
 }

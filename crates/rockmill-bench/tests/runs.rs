@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use rockmill_bench::{Command as Asked, Error, Flags, Outcome, Workload, run, to_json};
+use rockmill_bench::{Command as Asked, Error, Flags, OpKind, Outcome, Report, Workload, run};
 
 fn flags(db: &Path, line: &str) -> Flags {
     let args = format!("--db={} --seed=42 --cache_size=1048576 {line}", db.display());
@@ -14,10 +14,10 @@ fn flags(db: &Path, line: &str) -> Flags {
     }
 }
 
-fn run_line(db: &Path, line: &str) -> (Vec<Outcome>, String) {
+fn run_line(db: &Path, line: &str) -> (Report, String) {
     let mut text = Vec::new();
-    let outcomes = run(&flags(db, line), &mut text).unwrap_or_else(|e| panic!("{line}: {e}"));
-    (outcomes, String::from_utf8(text).expect("text"))
+    let report = run(&flags(db, line), &mut text).unwrap_or_else(|e| panic!("{line}: {e}"));
+    (report, String::from_utf8(text).expect("text"))
 }
 
 #[test]
@@ -27,7 +27,8 @@ fn every_workload_runs_and_counts() {
     let line = "--num=2000 --reads=500 --seek_nexts=3 --histogram \
         --benchmarks=fillseq,readrandom,readseq,readreverse,seekrandom,overwrite,readwhilewriting,filluniquerandom,\
         readrandom,fillrandom,flush,compact,waitforcompaction,stats,device --device_bytes=1048576";
-    let (outcomes, text) = run_line(&db, &line.replace(", ", ","));
+    let (report, text) = run_line(&db, &line.replace(", ", ","));
+    let outcomes = &report.outcomes;
     let ops = |i: usize| (outcomes[i].workload, outcomes[i].record.ops, outcomes[i].record.found);
     assert_eq!(ops(0), (Workload::FillSeq, 2000, None));
     assert_eq!(ops(1), (Workload::ReadRandom, 500, Some(500)), "fillseq wrote every key");
@@ -38,12 +39,12 @@ fn every_workload_runs_and_counts() {
     assert_eq!(ops(6), (Workload::ReadWhileWriting, 500, Some(500)), "the writer is not counted");
     assert_eq!(ops(8), (Workload::ReadRandom, 500, Some(500)), "filluniquerandom wrote every key");
     assert_eq!(outcomes.len(), 15);
-    assert_eq!(outcomes[2].record.bytes, 500 * 116);
+    assert_eq!(outcomes[2].record.bytes(), 500 * 116);
     assert!(outcomes[14].device.is_some_and(|d| d.random_reads > 0.0));
-    assert!(outcomes[0].record.latencies().is_some_and(|h| h.len() == 2000));
+    assert!(outcomes[0].record.latencies().all(|(k, h)| k == OpKind::Write && h.len() == 2000));
     assert!(text.contains("fillseq      : ") && text.contains("Microseconds per seek:"), "{text}");
     assert!(text.contains("(500 of 500 found)"), "{text}");
-    let json = to_json(&flags(&db, ""), &outcomes);
+    let json = report.to_json();
     assert_eq!(json["results"].as_array().map(Vec::len), Some(15));
     assert!(json["results"][13]["stats"].as_str().is_some_and(|s| s.contains("L0")));
 }
@@ -51,7 +52,8 @@ fn every_workload_runs_and_counts() {
 #[test]
 fn threads_share_the_database_and_are_added_up() {
     let dir = tempfile::tempdir().unwrap();
-    let (outcomes, _) = run_line(dir.path(), "--num=300 --threads=3 --batch_size=7 --benchmarks=fillseq,readrandom");
+    let (report, _) = run_line(dir.path(), "--num=300 --threads=3 --batch_size=7 --benchmarks=fillseq,readrandom");
+    let outcomes: &[Outcome] = &report.outcomes;
     // Each thread writes num keys, and its last batch whole: 43 batches of 7.
     assert_eq!(outcomes[0].record.ops, 3 * 301);
     assert_eq!((outcomes[1].record.ops, outcomes[1].record.found), (900, Some(900)));
@@ -62,9 +64,9 @@ fn threads_share_the_database_and_are_added_up() {
 fn an_existing_database_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     run_line(dir.path(), "--num=100 --benchmarks=fillseq");
-    let (outcomes, text) = run_line(dir.path(), "--num=100 --use_existing_db --benchmarks=fillrandom,readrandom");
+    let (report, text) = run_line(dir.path(), "--num=100 --use_existing_db --benchmarks=fillrandom,readrandom");
     assert!(text.contains("fillrandom   : skipped (--use_existing_db is true)"), "{text}");
-    assert_eq!(outcomes[0].record.found, Some(100));
+    assert_eq!(report.outcomes[0].record.found, Some(100));
 }
 
 #[test]

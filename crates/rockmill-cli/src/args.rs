@@ -68,6 +68,13 @@ pub enum Command {
     Stress(Box<StressArgs>),
     #[command(hide = true)]
     StressChild(ChildArgs),
+    /// Measure Rockmill and other stores on the same work, with db_bench's and YCSB's workloads
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// db_bench's flags: rockmill bench --help shows them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAG")]
+        flags: Vec<OsString>,
+    },
 }
 
 /// On or off.

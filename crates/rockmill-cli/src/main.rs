@@ -46,6 +46,11 @@ use error::{CliError, EXIT_OK, EXIT_USAGE, Result};
 use output::Out;
 
 fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == "bench") {
+        // Its flags are db_bench's, in db_bench's syntax: not clap's business.
+        return rockmill_bench::main_with_args(args.map(|a| a.to_string_lossy().into_owned()));
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return usage_error(&e),
@@ -89,6 +94,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Repair(args) => repair::run(args, out),
         Command::Stress(args) => stress::run(args, out),
         Command::StressChild(args) => stress::child(args),
+        Command::Bench { .. } => Err(CliError::usage("bench goes before every flag: rockmill bench --help")),
     }
 }
 

@@ -389,6 +389,19 @@ fn nothing_in_a_file_is_passed_over_silently() {
     assert_eq!(OptionsLoader::new().load_latest(empty.path()).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
+/// As in RocksDB, a string can ask for a cache; before, such a string was refused.
+#[test]
+fn a_string_makes_a_block_cache_of_its_own() {
+    for text in ["64M", "{capacity=67108864}"] {
+        let text = format!("block_based_table_factory={{block_cache={text};block_size=8K}}");
+        let o = Options::from_string(&Options::default(), &text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert_eq!(o.cf.table.block_cache.as_ref().map(|c| c.stats().capacity), Some(64 << 20), "{text}");
+        assert_eq!(o.cf.table.block_size, 8192, "{text}");
+    }
+    let e = Options::from_string(&Options::default(), "block_based_table_factory={block_cache=many}");
+    assert!(e.is_err());
+}
+
 #[test]
 fn options_come_from_strings() {
     let base = Options::default();

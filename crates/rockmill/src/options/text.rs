@@ -12,6 +12,7 @@ use super::value::Value;
 use super::{BlockBasedOptions, CfOptions, DbOptions};
 use crate::error::{Error, Result};
 use crate::rate_limiter::{RateLimiter, RateLimiterMode};
+use crate::table::BlockCache;
 
 /// Names and values.
 pub(crate) type Pairs = [(String, String)];
@@ -67,7 +68,23 @@ pub(crate) fn set_table(
     escapes: Escapes,
     notes: &mut Notes,
 ) -> Result<()> {
-    set(o, BlockBasedOptions::TEXT, Section::Table, pairs, allow, escapes, notes)
+    for pair in pairs {
+        let (name, value) = pair;
+        // RocksDB's shorthand for a cache of its own with the defaults; OPTIONS files have none.
+        let capacity = if name == "block_cache" && allow == Allow::All { capacity_of(value) } else { None };
+        match capacity {
+            Some(bytes) => o.set_block_cache(&BlockCache::new(bytes)),
+            None => set(o, BlockBasedOptions::TEXT, Section::Table, std::slice::from_ref(pair), allow, escapes, notes)?,
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a cache: `64M` or `{capacity=64M}`.
+fn capacity_of(value: &str) -> Option<usize> {
+    let inner = value.trim().trim_start_matches('{').trim_end_matches('}').trim().trim_end_matches(';');
+    let bytes = inner.strip_prefix("capacity=").unwrap_or(inner);
+    <usize as Value>::read(bytes.trim())
 }
 
 /// Changes options of a column family, and of its tables as `block_based_table_factory={...}`; see [`set_db`].

@@ -1,0 +1,206 @@
+//! What only the kernel knows, asked for through calls that the standard library does not have. All `unsafe` of the
+//! crate is here and in the peer that loads RocksDB.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// `PERF_TYPE_TRACEPOINT`.
+const TYPE_TRACEPOINT: u32 = 2;
+/// `struct perf_event_attr`'s bit `inherit`: threads that are started later are counted too.
+const FLAG_INHERIT: u64 = 1 << 1;
+/// `PERF_FLAG_FD_CLOEXEC`.
+const OPEN_CLOEXEC: libc::c_ulong = 8;
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// The first 64 bytes of the kernel's `perf_event_attr` (its first published size), which is all that is used.
+#[repr(C)]
+#[derive(Default)]
+struct EventAttributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    bp_addr: u64,
+}
+
+/// CPU time and context switches of this process so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResourceUse {
+    /// CPU time outside the kernel, all threads.
+    pub user: Duration,
+    /// CPU time in the kernel.
+    pub system: Duration,
+    /// Times that a thread gave its core away because it waited.
+    pub voluntary_switches: u64,
+    /// Times that a core was taken from a thread.
+    pub involuntary_switches: u64,
+}
+
+/// What this process has used; zeros if the kernel does not say.
+pub fn resource_use() -> ResourceUse {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is a valid place for one `rusage`, and `getrusage` writes nothing else.
+    let failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } != 0;
+    if failed {
+        return ResourceUse::default();
+    }
+    // SAFETY: the call succeeded, so it filled the structure, which was zeroed and is valid either way.
+    let usage = unsafe { usage.assume_init() };
+    let time = |t: libc::timeval| Duration::from_micros(t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64);
+    ResourceUse {
+        user: time(usage.ru_utime),
+        system: time(usage.ru_stime),
+        voluntary_switches: usage.ru_nvcsw as u64,
+        involuntary_switches: usage.ru_nivcsw as u64,
+    }
+}
+
+/// Writes back everything that file systems hold in memory, so that one side's writes are not part of the next one's
+/// figures.
+pub fn sync_disks() {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::sync() };
+}
+
+/// Gives free memory back to the kernel, so that one side's heap is not part of the next one's peak.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: may be called at any time; it only returns free pages.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
+/// Counts the process's system calls by name, through the kernel's tracepoints.
+#[derive(Debug)]
+pub struct SyscallCounters {
+    counters: Vec<(&'static str, OwnedFd)>,
+}
+
+/// Calls that stores make, and `all`: the rest is their difference.
+const CALLS: [(&str, &str); 19] = [
+    ("all", "raw_syscalls/sys_enter"),
+    ("read", "syscalls/sys_enter_read"),
+    ("pread64", "syscalls/sys_enter_pread64"),
+    ("preadv", "syscalls/sys_enter_preadv"),
+    ("preadv2", "syscalls/sys_enter_preadv2"),
+    ("write", "syscalls/sys_enter_write"),
+    ("pwrite64", "syscalls/sys_enter_pwrite64"),
+    ("pwritev2", "syscalls/sys_enter_pwritev2"),
+    ("fsync", "syscalls/sys_enter_fsync"),
+    ("fdatasync", "syscalls/sys_enter_fdatasync"),
+    ("sync_file_range", "syscalls/sys_enter_sync_file_range"),
+    ("fallocate", "syscalls/sys_enter_fallocate"),
+    ("fadvise64", "syscalls/sys_enter_fadvise64"),
+    ("openat", "syscalls/sys_enter_openat"),
+    ("close", "syscalls/sys_enter_close"),
+    ("futex", "syscalls/sys_enter_futex"),
+    ("io_uring_enter", "syscalls/sys_enter_io_uring_enter"),
+    ("clock_nanosleep", "syscalls/sys_enter_clock_nanosleep"),
+    ("mmap", "syscalls/sys_enter_mmap"),
+];
+
+impl SyscallCounters {
+    /// Begins to count in this thread and all that it and its threads start from now on. The error says what is in the
+    /// way and what would help.
+    pub fn start() -> Result<Self, String> {
+        let Some(root) = TRACEFS.iter().find(|dir| fs::exists(format!("{dir}/events")).unwrap_or(false)) else {
+            return Err(
+                "tracefs is not mounted or not readable (mount -t tracefs nodev /sys/kernel/tracing)".to_owned()
+            );
+        };
+        let mut counters = Vec::new();
+        for (name, event) in CALLS {
+            let path = format!("{root}/events/{event}/id");
+            let id = match fs::read_to_string(&path).map(|t| t.trim().parse::<u64>()) {
+                Ok(Ok(id)) => id,
+                // The sum must be there; single calls may be missing on a kernel.
+                _ if name != "all" => continue,
+                _ => return Err(format!("{path} cannot be read")),
+            };
+            match open_counter(id) {
+                Ok(fd) => counters.push((name, fd)),
+                Err(e) => {
+                    return Err(format!("perf_event_open: {e} (needs CAP_PERFMON or kernel.perf_event_paranoid -1)"));
+                }
+            }
+        }
+        Ok(Self { counters })
+    }
+
+    /// The counts so far.
+    pub fn read(&self) -> Vec<(&'static str, u64)> {
+        self.counters.iter().map(|(name, fd)| (*name, read_counter(fd))).collect()
+    }
+}
+
+fn open_counter(tracepoint: u64) -> io::Result<OwnedFd> {
+    let attributes = EventAttributes {
+        kind: TYPE_TRACEPOINT,
+        size: size_of::<EventAttributes>() as u32,
+        config: tracepoint,
+        flags: FLAG_INHERIT,
+        ..EventAttributes::default()
+    };
+    let (this_process, any_cpu, no_group) = (0, -1, -1);
+    // SAFETY: the attributes are readable for the size that they state; the kernel only reads them.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, this_process, any_cpu, no_group, OPEN_CLOEXEC)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so this is an open descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn read_counter(fd: &OwnedFd) -> u64 {
+    let mut count = 0u64;
+    // SAFETY: the descriptor is open and `count` has room for the eight bytes that are asked for.
+    let read = unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    if read == size_of::<u64>() as isize { count } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_and_cpu_are_counted() {
+        let before = resource_use();
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let after = resource_use();
+        assert!(after.voluntary_switches >= before.voluntary_switches + 5, "{before:?} {after:?}");
+        assert!(after.user + after.system >= before.user + before.system);
+    }
+
+    #[test]
+    fn system_calls_of_threads_are_counted_by_name() {
+        let counters = match SyscallCounters::start() {
+            Ok(c) => c,
+            Err(why) => return println!("skipped: system_calls_of_threads_are_counted_by_name: {why}"),
+        };
+        let of = |name: &str| counters.read().iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
+        let (before, all_before) = (of("pread64"), of("all"));
+        std::thread::spawn(|| {
+            use std::os::unix::fs::FileExt;
+            let file = fs::File::open("/proc/self/stat").expect("proc");
+            for _ in 0..37 {
+                file.read_at(&mut [0; 1], 0).expect("a read");
+            }
+        })
+        .join()
+        .expect("the thread");
+        assert_eq!(of("pread64") - before, 37);
+        assert!(of("all") - all_before >= 37);
+    }
+}

@@ -1,0 +1,299 @@
+//! The stores that are measured, and how the command line names them.
+
+#[cfg(feature = "fjall")]
+mod fjall;
+#[cfg(feature = "heed")]
+mod lmdb;
+#[cfg(feature = "redb")]
+mod redb;
+mod rockmill;
+mod rocksdb;
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::flags::Flags;
+use crate::settings::{self, Preset};
+use crate::store::Store;
+use crate::workload::Workload;
+use rockmill::RockmillStore;
+use rocksdb::{RocksDbLibrary, RocksDbStore};
+
+/// A store and its settings: one side of a comparison.
+pub(crate) struct Side {
+    /// What reports call it; no two sides have the same.
+    pub label: String,
+    /// Where its database is.
+    pub dir: PathBuf,
+    /// The flags, with what `--peer` changed for this side.
+    pub flags: Flags,
+    /// What readers of a figure must know: the library, that it has assertions, what a preset changed.
+    pub notes: Vec<String>,
+    kind: Kind,
+    /// Options in RocksDB's text form, for the stores that know them.
+    options_text: String,
+}
+
+/// Peers that are features of this crate.
+const OPTIONAL: [&str; 4] = ["fjall", "redb", "lmdb", "heed"];
+
+enum Kind {
+    Rockmill,
+    RocksDb(RocksDbLibrary),
+    #[cfg(feature = "fjall")]
+    Fjall,
+    #[cfg(feature = "redb")]
+    Redb,
+    #[cfg(feature = "heed")]
+    Lmdb,
+}
+
+/// Every side that the flags ask for: Rockmill first. Libraries are loaded and settings checked; nothing is written.
+pub(crate) fn sides(flags: &Flags) -> Result<Vec<Side>> {
+    let mut specs: Vec<&str> = if flags.rockmill { vec!["rockmill"] } else { vec![] };
+    specs.extend(flags.peer.0.iter().map(String::as_str));
+    let alone = specs.len() == 1;
+    let mut out: Vec<Side> = Vec::new();
+    for spec in specs {
+        let mut side = side(spec, flags)?;
+        let (first, mut n) = (side.label.clone(), 2);
+        while out.iter().any(|s| s.label == side.label) {
+            side.label = format!("{first}-{n}");
+            n += 1;
+        }
+        // One side has the directory to itself, as in db_bench.
+        side.dir = if alone { PathBuf::from(&flags.db) } else { Path::new(&flags.db).join(&side.label) };
+        out.push(side);
+    }
+    Ok(out)
+}
+
+fn side(spec: &str, flags: &Flags) -> Result<Side> {
+    let mut parts = spec.split(',');
+    let (name, library) = match parts.next().unwrap_or_default().split_once('=') {
+        Some((name, path)) => (name, Some(Path::new(path))),
+        None => (spec.split(',').next().unwrap_or_default(), None),
+    };
+    let mut flags = flags.clone();
+    let mut label = name.to_owned();
+    let mut notes = Vec::new();
+    let mut changed = Vec::new();
+    for part in parts {
+        let (flag, value) = part.split_once('=').unwrap_or((part, "true"));
+        if flag == "label" {
+            label = value.to_owned();
+            continue;
+        }
+        flags.set(&flag.replace('-', "_"), value)?;
+        changed.push(part);
+    }
+    if label.is_empty() || !label.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+        return Err(Error::Usage(format!("--peer {spec}: {label:?} is no name of a store")));
+    }
+    flags.check()?;
+    if !changed.is_empty() {
+        notes.push(format!("this side alone: {}", changed.join(", ")));
+    }
+    let kind = kind(name, library)?;
+    if let Kind::RocksDb(library) = &kind {
+        notes.push(format!("library {}", library.path().display()));
+        if library.assertions {
+            notes.push("built with assertions on: slower than RocksDB has to be".to_owned());
+        }
+    }
+    let mut extra = Vec::new();
+    if Preset::parse(&flags.settings)? == Preset::Best {
+        extra = best(&kind);
+        let text: Vec<String> = extra.iter().map(|(n, v)| format!("{n}={v}")).collect();
+        notes.push(format!(
+            "best: {}",
+            if text.is_empty() { "nothing beyond the flags".into() } else { text.join(", ") }
+        ));
+    }
+    let options_text = settings::options_text(&flags, &extra)?;
+    let side = Side { label, dir: PathBuf::new(), flags, notes, kind, options_text };
+    side.check()?;
+    Ok(side)
+}
+
+fn kind(name: &str, library: Option<&Path>) -> Result<Kind> {
+    if library.is_some() && name != "rocksdb" {
+        return Err(Error::Usage(format!("--peer {name}: only rocksdb takes a library")));
+    }
+    Ok(match name {
+        "rockmill" => Kind::Rockmill,
+        "rocksdb" => Kind::RocksDb(RocksDbLibrary::load(library)?),
+        #[cfg(feature = "fjall")]
+        "fjall" => Kind::Fjall,
+        #[cfg(feature = "redb")]
+        "redb" => Kind::Redb,
+        #[cfg(feature = "heed")]
+        "lmdb" | "heed" => Kind::Lmdb,
+        _ if OPTIONAL.contains(&name) => {
+            let feature = if name == "lmdb" { "heed" } else { name };
+            return Err(Error::Usage(format!(
+                "--peer {name}: this program was built without it; build with --features {feature}"
+            )));
+        }
+        _ => return Err(Error::Usage(format!("--peer {name}: rockmill, rocksdb, fjall, redb or lmdb"))),
+    })
+}
+
+/// What the preset `best` changes. RocksDB: what its tuning guide and db_bench recommend for point work on few cores.
+fn best(kind: &Kind) -> Vec<(&'static str, String)> {
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let jobs = [("max_background_jobs", cores.max(2).to_string()), ("max_subcompactions", cores.to_string())];
+    match kind {
+        Kind::Rockmill => jobs.to_vec(),
+        Kind::RocksDb(_) => {
+            let mut all = jobs.to_vec();
+            all.push(("enable_pipelined_write", "true".to_owned()));
+            all.push(("table.data_block_index_type", "kDataBlockBinaryAndHash".to_owned()));
+            all
+        }
+        #[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
+        _ => vec![],
+    }
+}
+
+impl Side {
+    /// Finds what is wrong with the settings before any work.
+    fn check(&self) -> Result<()> {
+        match &self.kind {
+            Kind::Rockmill => rockmill::options(&self.flags, &self.options_text).map(drop),
+            Kind::RocksDb(library) => RocksDbStore::check(library, &self.options_text),
+            #[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses workloads that the store cannot do.
+    pub fn check_for(&self, workloads: &[Workload]) -> Result<()> {
+        let merges = matches!(self.kind, Kind::Rockmill | Kind::RocksDb(_));
+        if workloads.contains(&Workload::MergeRandom) && !merges {
+            return Err(Error::Usage(format!("mergerandom: {} has no merge operators", self.label)));
+        }
+        Ok(())
+    }
+
+    /// Opens the database. With `count`, a store that can counts the calls of its I/O layer.
+    pub fn open(&self, count: bool) -> Result<Box<dyn Store>> {
+        std::fs::create_dir_all(self.dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+            .map_err(|e| Error::io(format_args!("cannot create the folder of {}", self.dir.display()), &e))?;
+        Ok(match &self.kind {
+            Kind::Rockmill => Box::new(RockmillStore::open(&self.flags, &self.options_text, &self.dir, count)?),
+            Kind::RocksDb(library) => {
+                Box::new(RocksDbStore::open(library, &self.flags, &self.options_text, &self.dir)?)
+            }
+            #[cfg(feature = "fjall")]
+            Kind::Fjall => Box::new(fjall::FjallStore::open(&self.flags, &self.dir)?),
+            #[cfg(feature = "redb")]
+            Kind::Redb => Box::new(redb::RedbStore::open(&self.flags, &self.dir)?),
+            #[cfg(feature = "heed")]
+            Kind::Lmdb => Box::new(lmdb::LmdbStore::open(&self.flags, &self.dir)?),
+        })
+    }
+
+    /// Deletes the database.
+    pub fn destroy(&self) -> Result<()> {
+        match &self.kind {
+            Kind::Rockmill => RockmillStore::destroy(&self.dir),
+            Kind::RocksDb(library) => library.destroy(&self.dir),
+            #[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
+            _ => remove_peer_files(&self.dir),
+        }
+    }
+
+    /// What the store says that it took, once it was opened: RocksDB's names for Rockmill and RocksDB.
+    pub fn settings(&self) -> Vec<(String, String)> {
+        match &self.kind {
+            Kind::Rockmill | Kind::RocksDb(_) => settings::effective(&self.dir).unwrap_or_default(),
+            #[cfg(feature = "fjall")]
+            Kind::Fjall => fjall::settings(&self.flags),
+            #[cfg(feature = "redb")]
+            Kind::Redb => redb::settings(&self.flags),
+            #[cfg(feature = "heed")]
+            Kind::Lmdb => lmdb::settings(&self.flags),
+        }
+    }
+
+    /// The store's version, once it was opened.
+    pub fn version(&self) -> String {
+        match &self.kind {
+            Kind::Rockmill => env!("CARGO_PKG_VERSION").to_owned(),
+            Kind::RocksDb(_) => {
+                settings::value_of(&self.settings(), "version.rocksdb_version").unwrap_or("unknown").to_owned()
+            }
+            #[cfg(feature = "fjall")]
+            Kind::Fjall => fjall::VERSION.to_owned(),
+            #[cfg(feature = "redb")]
+            Kind::Redb => redb::VERSION.to_owned(),
+            #[cfg(feature = "heed")]
+            Kind::Lmdb => lmdb::VERSION.to_owned(),
+        }
+    }
+}
+
+/// Deletes a directory that only a peer's files can be in: a mark of ours says so.
+#[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
+fn remove_peer_files(dir: &Path) -> Result<()> {
+    let gone = match std::fs::metadata(dir.join(MARK)) {
+        Ok(_) => std::fs::remove_dir_all(dir),
+        Err(_) => match std::fs::read_dir(dir).map(|mut d| d.next().is_none()) {
+            Ok(false) => {
+                return Err(Error::Run(format!(
+                    "{} is not empty and no benchmark made it: choose another --db",
+                    dir.display()
+                )));
+            }
+            _ => Ok(()),
+        },
+    };
+    gone.map_err(|e| Error::io(format_args!("cannot remove {}", dir.display()), &e))
+}
+
+/// The file that says that a benchmark made a directory and may remove it.
+#[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
+const MARK: &str = "made-by-rockmill-bench";
+
+/// Makes the directory of a peer's database, with the mark.
+#[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
+fn make_peer_dir(dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::write(dir.join(MARK), "rockmill bench may remove this folder\n"))
+        .map_err(|e| Error::io(format_args!("cannot make {}", dir.display()), &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::List;
+
+    fn flags(peers: &[&str]) -> Flags {
+        Flags { db: "d".into(), peer: List(peers.iter().map(|p| (*p).to_owned()).collect()), ..Flags::default() }
+    }
+
+    #[test]
+    fn sides_have_names_settings_and_places_of_their_own() {
+        let all = sides(&flags(&["rockmill,value_size=7,sync", "rockmill,label=third"])).unwrap();
+        let labels: Vec<&str> = all.iter().map(|s| s.label.as_str()).collect();
+        assert_eq!(labels, ["rockmill", "rockmill-2", "third"]);
+        assert_eq!((all[0].flags.value_size, all[1].flags.value_size), (100, 7));
+        assert!(all[1].flags.sync && all[1].notes[0].contains("value_size=7"), "{:?}", all[1].notes);
+        assert_eq!(all[2].dir, Path::new("d/third"));
+        assert_eq!(sides(&flags(&[])).unwrap()[0].dir, Path::new("d"), "alone");
+    }
+
+    #[test]
+    fn bad_peers_are_explained() {
+        let bad = |peer: &str| sides(&flags(&[peer])).err().expect(peer).to_string();
+        assert!(bad("oracle").contains("rocksdb, fjall"));
+        assert!(bad("rockmill,valu_size=1").contains("did you mean --value_size"));
+        assert!(bad("rockmill,label=a/b").contains("no name"));
+        assert!(bad("rockmill=/x.so").contains("only rocksdb"));
+        assert!(bad("rocksdb=/no/such.so").contains("/no/such.so"));
+        #[cfg(not(feature = "redb"))]
+        assert!(bad("redb").contains("--features redb"));
+        assert!(bad("rockmill,num=0").contains("at least 1"));
+    }
+}

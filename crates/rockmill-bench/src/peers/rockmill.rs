@@ -1,0 +1,258 @@
+//! Rockmill as the benchmark sees it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rockmill::compaction::MergeEngine;
+use rockmill::{
+    BottommostLevelCompaction, CompactOptions, Db, Env, Options, ReadOptions, WriteBatch, WriteOptions, properties,
+};
+use rockmill_io::{CountingFileSystem, PosixFileSystem, SystemClock};
+
+use crate::error::{Error, Result};
+use crate::flags::Flags;
+use crate::store::{Session, Sought, Stalls, Store};
+
+/// An open Rockmill database.
+pub(crate) struct RockmillStore {
+    db: Db,
+    write: WriteOptions,
+    read: ReadOptions,
+    auto_compactions: bool,
+    counting: Option<CountingFileSystem>,
+}
+
+fn engine(name: &str) -> Result<MergeEngine> {
+    [MergeEngine::Auto, MergeEngine::Pread]
+        .into_iter()
+        .find(|e| e.name() == name)
+        .ok_or_else(|| Error::Usage(format!("--engine={name}: auto or pread")))
+}
+
+/// The options that the flags and the text ask for.
+pub(crate) fn options(flags: &Flags, options_text: &str) -> Result<Options> {
+    let mut o =
+        Options::from_string(&Options::default(), options_text).map_err(|e| Error::Usage(format!("Rockmill: {e}")))?;
+    if flags.statistics {
+        o.enable_statistics();
+    }
+    o.set_merge_engine(engine(&flags.engine)?);
+    Ok(o)
+}
+
+impl RockmillStore {
+    /// Opens the database at `path`. With `count`, calls of the I/O layer are counted.
+    pub fn open(flags: &Flags, options_text: &str, path: &Path, count: bool) -> Result<Self> {
+        let mut options = options(flags, options_text)?;
+        let counting = count.then(|| CountingFileSystem::new(Arc::new(PosixFileSystem::default())));
+        if let Some(fs) = &counting {
+            options.set_env(&Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default())));
+        }
+        let db = Db::open(&options, path)?;
+        let write = WriteOptions { sync: flags.sync, disable_wal: flags.disable_wal, ..WriteOptions::default() };
+        let mut read = ReadOptions::default();
+        read.set_verify_checksums(flags.verify_checksum);
+        Ok(Self { db, write, read, auto_compactions: !flags.disable_auto_compactions, counting })
+    }
+
+    /// Deletes the database at `path`, if there is one.
+    pub fn destroy(path: &Path) -> Result<()> {
+        Ok(Db::destroy(&Options::default(), path)?)
+    }
+
+    fn number(&self, property: &str) -> Result<u64> {
+        Ok(self.db.property_int_value(property)?.unwrap_or(0))
+    }
+}
+
+impl Store for RockmillStore {
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(RockmillSession { store: self, batch: WriteBatch::new() }))
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(self.db.flush()?)
+    }
+
+    fn compact(&self) -> Result<()> {
+        let mut options = CompactOptions::default();
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::IfHaveCompactionFilter);
+        Ok(self.db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &options)?)
+    }
+
+    fn wait_for_compaction(&self) -> Result<()> {
+        const BUSY: [&str; 5] = [
+            "rocksdb.num-immutable-mem-table",
+            "rocksdb.mem-table-flush-pending",
+            "rocksdb.num-running-flushes",
+            "rocksdb.num-running-compactions",
+            "rocksdb.compaction-pending",
+        ];
+        loop {
+            if let Some(e) = self.db.background_error() {
+                return Err(e.into());
+            }
+            let mut busy = 0;
+            // Without automatic compactions, what is due stays due.
+            let asked = if self.auto_compactions { &BUSY[..] } else { &BUSY[..BUSY.len() - 1] };
+            for property in asked {
+                busy += self.number(property)?;
+            }
+            if busy == 0 {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn stalls(&self) -> Result<Stalls> {
+        let reason = self.db.property_value("rockmill.write-stall-reason")?.unwrap_or_default();
+        Ok(Stalls {
+            delayed_micros: self.number("rockmill.stall-delayed-micros")?,
+            stopped_micros: self.number("rockmill.stall-stopped-micros")?,
+            reason: if reason == "none" { String::new() } else { reason },
+            counts: vec![],
+        })
+    }
+
+    fn levels(&self) -> Result<Vec<u64>> {
+        Ok(self.db.get_column_family_metadata().levels.iter().map(|l| l.size).collect())
+    }
+
+    fn stats(&self) -> Result<String> {
+        let stats = self.db.property_value(properties::STATS)?.unwrap_or_default();
+        let statistics = self.db.property_value(properties::OPTIONS_STATISTICS)?.unwrap_or_default();
+        Ok(if statistics.is_empty() { stats } else { format!("{stats}\nSTATISTICS:\n{statistics}") })
+    }
+
+    fn counted_calls(&self) -> Option<Vec<(&'static str, u64)>> {
+        let counts = self.counting.as_ref()?.counts();
+        Some(counts.iter().filter(|(name, _)| !name.ends_with("_bytes")).collect())
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct RockmillSession<'a> {
+    store: &'a RockmillStore,
+    batch: WriteBatch,
+}
+
+impl Session for RockmillSession<'_> {
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.batch.put(key, value);
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        self.batch.delete(key);
+    }
+
+    fn merge(&mut self, key: &[u8], operand: &[u8]) -> Result<()> {
+        self.batch.merge(key, operand);
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(&mut self) -> Result<()> {
+        let done = self.store.db.write_opt(&self.batch, &self.store.write);
+        self.batch.clear();
+        Ok(done?)
+    }
+
+    #[inline]
+    fn get(&mut self, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let got = self.store.db.get_pinned_opt(key, &self.store.read)?;
+        if let Some(pinned) = &got {
+            value(pinned);
+        }
+        Ok(got.is_some())
+    }
+
+    fn multi_get(&mut self, keys: &[Vec<u8>]) -> Result<(u64, u64)> {
+        let (mut found, mut bytes) = (0, 0);
+        for value in self.store.db.multi_get_opt(keys, &self.store.read) {
+            if let Some(value) = value? {
+                (found, bytes) = (found + 1, bytes + value.len() as u64);
+            }
+        }
+        Ok((found, bytes))
+    }
+
+    fn seek(&mut self, key: &[u8], entries: u64) -> Result<Sought> {
+        let mut iter = self.store.db.raw_iterator_opt(self.store.read.clone());
+        iter.seek(key);
+        let mut out = Sought { found: iter.key() == Some(key), ..Sought::default() };
+        while out.entries < entries {
+            let Some((k, v)) = iter.item() else { break };
+            out.bytes += (k.len() + v.len()) as u64;
+            out.entries += 1;
+            iter.next();
+        }
+        iter.status()?;
+        Ok(out)
+    }
+
+    fn scan(&mut self, reverse: bool, visit: &mut dyn FnMut(u64) -> Result<bool>) -> Result<()> {
+        let mut iter = self.store.db.raw_iterator_opt(self.store.read.clone());
+        if reverse {
+            iter.seek_to_last()
+        } else {
+            iter.seek_to_first()
+        }
+        while let Some((k, v)) = iter.item() {
+            if !visit((k.len() + v.len()) as u64)? {
+                break;
+            }
+            if reverse { iter.prev() } else { iter.next() }
+        }
+        Ok(iter.status()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill::{ChecksumType, CompressionType};
+
+    use super::*;
+    use crate::settings::options_text;
+
+    fn of(flags: &Flags) -> Result<Options> {
+        options(flags, &options_text(flags, &[])?)
+    }
+
+    #[test]
+    fn flags_become_options() {
+        let flags = Flags {
+            write_buffer_size: 1 << 20,
+            bloom_bits: 10.0,
+            cache_size: 0,
+            compression_type: "ZSTD".to_owned(),
+            checksum_type: 1,
+            use_direct_reads: true,
+            max_background_jobs: 3,
+            ..Flags::default()
+        };
+        let o = of(&flags).unwrap();
+        assert_eq!(o.cf.write_buffer_size, 1 << 20);
+        assert_eq!(o.cf.table.bloom_bits_per_key, 10.0);
+        assert!(o.cf.table.no_block_cache && o.db.use_direct_reads);
+        assert_eq!(o.cf.compression, CompressionType::Zstd);
+        assert_eq!(o.cf.table.checksum, ChecksumType::Crc32c);
+        assert_eq!(o.db.max_background_jobs, 3);
+        let defaults = of(&Flags::default()).unwrap();
+        assert_eq!(defaults.cf.table.bloom_bits_per_key, 0.0, "-1 is no filter");
+        assert!(defaults.cf.table.block_cache.is_some());
+    }
+
+    #[test]
+    fn bad_choices_are_named() {
+        let bad = |f: Flags| of(&f).expect_err("a bad choice").to_string();
+        assert!(bad(Flags { engine: "magic".into(), ..Flags::default() }).contains("magic"));
+        let unknown = Flags { options_string: "no_such_option=1".into(), ..Flags::default() };
+        assert!(bad(unknown).contains("no_such_option"));
+    }
+}

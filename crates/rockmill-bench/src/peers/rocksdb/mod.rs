@@ -1,0 +1,323 @@
+//! RocksDB as the benchmark sees it: any version that has its C API, loaded at run time.
+
+mod ffi;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::flags::Flags;
+use crate::store::{Session, Sought, Stalls, Store};
+
+/// Folders in which a distribution may keep a library whose bare name the loader does not find.
+const LIBRARY_DIRS: [&str; 5] =
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
+
+/// A loaded library, and what can be known of it without opening a database.
+#[derive(Clone)]
+pub(crate) struct RocksDbLibrary {
+    library: Arc<ffi::Library>,
+    /// The library has assertions in it: slower than RocksDB has to be.
+    pub assertions: bool,
+}
+
+impl RocksDbLibrary {
+    /// Loads `path`, or the system's library.
+    pub fn load(path: Option<&Path>) -> Result<Self> {
+        let library = match path {
+            Some(path) => ffi::Library::load(path).map_err(|e| missing(&format!("{}: {e}", path.display())))?,
+            None => Self::system()?,
+        };
+        // A build without NDEBUG calls this function, and a shared library names what it calls.
+        let bytes = fs::read(&library.path).unwrap_or_default();
+        let assertions = contains(&bytes, b"\0__assert_fail\0");
+        Ok(Self { library, assertions })
+    }
+
+    fn system() -> Result<Arc<ffi::Library>> {
+        let first = match ffi::Library::load(Path::new("librocksdb.so")) {
+            Ok(library) => return Ok(library),
+            Err(e) => e,
+        };
+        // Without the -dev package there is no librocksdb.so, only names with a version behind.
+        let mut found: Vec<PathBuf> = LIBRARY_DIRS
+            .iter()
+            .filter_map(|dir| fs::read_dir(dir).ok())
+            .flatten()
+            .filter_map(|e| Some(e.ok()?.path()))
+            .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("librocksdb.so.")))
+            .collect();
+        found.sort();
+        match found.last() {
+            Some(path) => ffi::Library::load(path).map_err(|e| missing(&format!("{}: {e}", path.display()))),
+            None => Err(missing(&first)),
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.library.path
+    }
+
+    /// Deletes the database at `path`.
+    pub fn destroy(&self, path: &Path) -> Result<()> {
+        let options = self.library.options("create_if_missing=true", false).map_err(Error::Run)?;
+        self.library.destroy(&options, path).map_err(Error::Run)
+    }
+}
+
+fn missing(why: &str) -> Error {
+    Error::Run(format!(
+        "--peer rocksdb: cannot load RocksDB's library: {why}; install it (Debian: apt-get install librocksdb7.8), \
+         build a newer one with scripts/build_rocksdb, or name one with --peer rocksdb=PATH"
+    ))
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    let first = needle[0];
+    let mut rest = haystack;
+    while let Some(at) = rest.iter().position(|b| *b == first) {
+        if rest[at..].starts_with(needle) {
+            return true;
+        }
+        rest = &rest[at + 1..];
+    }
+    false
+}
+
+/// An open RocksDB database.
+pub(crate) struct RocksDbStore {
+    db: ffi::Db,
+    auto_compactions: bool,
+    multiread_batched: bool,
+    statistics: bool,
+}
+
+impl RocksDbStore {
+    /// Opens the database at `path` with options in RocksDB's text form.
+    pub fn open(library: &RocksDbLibrary, flags: &Flags, options_text: &str, path: &Path) -> Result<Self> {
+        let at = |e: String| Error::Run(format!("RocksDB, {}: {e}", path.display()));
+        let options = library.library.options(options_text, flags.statistics).map_err(at)?;
+        let db = ffi::Db::open(&options, path, flags.sync, flags.disable_wal, flags.verify_checksum).map_err(at)?;
+        Ok(Self {
+            db,
+            auto_compactions: !flags.disable_auto_compactions,
+            multiread_batched: flags.multiread_batched,
+            statistics: flags.statistics,
+        })
+    }
+
+    /// Checks the options without a database.
+    pub fn check(library: &RocksDbLibrary, options_text: &str) -> Result<()> {
+        library.library.options(options_text, false).map(drop).map_err(|e| Error::Usage(format!("RocksDB: {e}")))
+    }
+
+    fn number(&self, property: &str) -> u64 {
+        self.db.property(property).and_then(|t| t.trim().parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Store for RocksDbStore {
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(RocksDbSession { store: self, batch: self.db.batch(), multi: self.db.multi() }))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.db.flush().map_err(Error::Run)
+    }
+
+    fn compact(&self) -> Result<()> {
+        self.db.compact_all();
+        Ok(())
+    }
+
+    fn wait_for_compaction(&self) -> Result<()> {
+        const BUSY: [&str; 5] = [
+            "rocksdb.num-immutable-mem-table",
+            "rocksdb.mem-table-flush-pending",
+            "rocksdb.num-running-flushes",
+            "rocksdb.num-running-compactions",
+            "rocksdb.compaction-pending",
+        ];
+        let asked = if self.auto_compactions { &BUSY[..] } else { &BUSY[..BUSY.len() - 1] };
+        loop {
+            if self.number("rocksdb.background-errors") > 0 {
+                return Err(Error::Run("RocksDB reports an error of background work; its LOG says more".to_owned()));
+            }
+            if asked.iter().all(|p| self.number(p) == 0) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn stalls(&self) -> Result<Stalls> {
+        let db_stats = self.db.property("rocksdb.dbstats").unwrap_or_default();
+        let cf_stats = self.db.property("rocksdb.cfstats-no-file-histogram").unwrap_or_default();
+        let stopped = self.number("rocksdb.is-write-stopped") > 0;
+        let delayed = self.number("rocksdb.actual-delayed-write-rate") > 0;
+        Ok(Stalls {
+            delayed_micros: cumulative_stall_micros(&db_stats),
+            stopped_micros: 0,
+            reason: if stopped {
+                "writes stopped"
+            } else if delayed {
+                "writes delayed"
+            } else {
+                ""
+            }
+            .to_owned(),
+            counts: stall_counts(&cf_stats),
+        })
+    }
+
+    fn levels(&self) -> Result<Vec<u64>> {
+        let mut out = vec![];
+        for (level, bytes) in self.db.tables() {
+            if out.len() <= level {
+                out.resize(level + 1, 0);
+            }
+            out[level] += bytes;
+        }
+        Ok(out)
+    }
+
+    fn stats(&self) -> Result<String> {
+        let stats = self.db.property("rocksdb.stats").unwrap_or_default();
+        if !self.statistics {
+            return Ok(stats);
+        }
+        let all = self.db.property("rocksdb.options-statistics").unwrap_or_default();
+        Ok(format!("{stats}\nSTATISTICS:\n{all}"))
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The line `Cumulative stall: HH:MM:SS.mmm H:M:S, p percent` of RocksDB's statistics of a database.
+fn cumulative_stall_micros(text: &str) -> u64 {
+    let line = text.lines().find_map(|l| l.strip_prefix("Cumulative stall:"));
+    let Some(time) = line.and_then(|l| l.split_whitespace().next()) else { return 0 };
+    let parts: Vec<f64> = time.split(':').filter_map(|p| p.parse().ok()).collect();
+    match parts[..] {
+        [h, m, s] => ((h * 3600.0 + m * 60.0 + s) * 1e6) as u64,
+        _ => 0,
+    }
+}
+
+/// The counts by reason, in the form of RocksDB 7 (`Stalls(count): 3 level0_slowdown, ...`) or later (`Write Stall
+/// (count): cf-l0-file-count-limit-delays-...: 3, ...`). Reasons that never held anything back, and totals, are left
+/// out.
+fn stall_counts(text: &str) -> Vec<(String, u64)> {
+    let line = text.lines().find_map(|l| {
+        l.trim().strip_prefix("Stalls(count):").or_else(|| l.trim().strip_prefix("Write Stall (count):"))
+    });
+    let mut out = Vec::new();
+    for part in line.unwrap_or_default().split(',').map(str::trim) {
+        let pair = match part.rsplit_once(": ") {
+            Some((name, n)) => Some((name, n)),
+            None => part.split_once(' ').map(|(n, name)| (name, n)),
+        };
+        if let Some((name, n)) = pair
+            && let Ok(n) = n.trim().parse::<u64>()
+            && n > 0
+            && !name.starts_with("total-")
+            && !name.starts_with("interval")
+        {
+            out.push((name.to_owned(), n));
+        }
+    }
+    out
+}
+
+struct RocksDbSession<'a> {
+    store: &'a RocksDbStore,
+    batch: ffi::Batch<'a>,
+    multi: ffi::Multi<'a>,
+}
+
+impl Session for RocksDbSession<'_> {
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.batch.put(key, value);
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        self.batch.delete(key);
+    }
+
+    fn merge(&mut self, key: &[u8], operand: &[u8]) -> Result<()> {
+        self.batch.merge(key, operand);
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(&mut self) -> Result<()> {
+        self.batch.commit().map_err(Error::Run)
+    }
+
+    #[inline]
+    fn get(&mut self, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        self.store.db.get(key, value).map_err(Error::Run)
+    }
+
+    fn multi_get(&mut self, keys: &[Vec<u8>]) -> Result<(u64, u64)> {
+        self.multi.get(keys, self.store.multiread_batched).map_err(Error::Run)
+    }
+
+    fn seek(&mut self, key: &[u8], entries: u64) -> Result<Sought> {
+        let mut iter = self.store.db.iterator();
+        iter.seek(key);
+        let mut out = Sought { found: iter.item().is_some_and(|(k, _)| k == key), ..Sought::default() };
+        while out.entries < entries {
+            let Some((k, v)) = iter.item() else { break };
+            out.bytes += (k.len() + v.len()) as u64;
+            out.entries += 1;
+            iter.step(false);
+        }
+        iter.status().map_err(Error::Run)?;
+        Ok(out)
+    }
+
+    fn scan(&mut self, reverse: bool, visit: &mut dyn FnMut(u64) -> Result<bool>) -> Result<()> {
+        let mut iter = self.store.db.iterator();
+        iter.seek_to_end(reverse);
+        while let Some((k, v)) = iter.item() {
+            if !visit((k.len() + v.len()) as u64)? {
+                break;
+            }
+            iter.step(reverse);
+        }
+        iter.status().map_err(Error::Run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stall_lines_of_all_versions_are_read() {
+        assert_eq!(cumulative_stall_micros("x\nCumulative stall: 00:01:2.500 H:M:S, 3.0 percent\n"), 62_500_000);
+        assert_eq!(cumulative_stall_micros(""), 0);
+        let old = "Stalls(count): 0 level0_slowdown, 2 level0_slowdown_with_compaction, 3 memtable_compaction, \
+            interval 5 total count";
+        assert_eq!(
+            stall_counts(old),
+            [("level0_slowdown_with_compaction".to_owned(), 2), ("memtable_compaction".to_owned(), 3)]
+        );
+        let new = "Write Stall (count): cf-l0-file-count-limit-stops: 0, memtable-limit-stops: 4, total-stops: 4, \
+            interval: 4 total count";
+        assert_eq!(stall_counts(new), [("memtable-limit-stops".to_owned(), 4)]);
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_explained() {
+        let e = RocksDbLibrary::load(Some(Path::new("/no/such/librocksdb.so"))).err().expect("not there").to_string();
+        assert!(e.contains("/no/such/librocksdb.so") && e.contains("scripts/build_rocksdb"), "{e}");
+    }
+}

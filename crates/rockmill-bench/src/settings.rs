@@ -1,0 +1,224 @@
+//! Settings of the peers: one text of RocksDB's option names for every store that knows them, the two presets, what
+//! each store says that it took, and where two sides differ.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::flags::Flags;
+
+/// The presets of `--settings`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preset {
+    /// Every side gets what the flags say and nothing else.
+    Same,
+    /// What the flags say, then what each store's documentation recommends for this kind of work.
+    Best,
+}
+
+impl Preset {
+    /// Reads `same` or `best`.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text {
+            "same" => Ok(Self::Same),
+            "best" => Ok(Self::Best),
+            _ => Err(Error::Usage(format!("--settings={text}: same or best"))),
+        }
+    }
+}
+
+fn compression(name: &str) -> Result<&'static str> {
+    Ok(match name.to_ascii_lowercase().as_str() {
+        "none" => "kNoCompression",
+        "snappy" => "kSnappyCompression",
+        "zlib" => "kZlibCompression",
+        "lz4" => "kLZ4Compression",
+        "lz4hc" => "kLZ4HCCompression",
+        "zstd" => "kZSTD",
+        _ => return Err(Error::Usage(format!("--compression_type={name}: none, snappy, zlib, lz4, lz4hc or zstd"))),
+    })
+}
+
+fn checksum(number: i32) -> Result<&'static str> {
+    const NAMES: [&str; 5] = ["kNoChecksum", "kCRC32c", "kxxHash", "kxxHash64", "kXXH3"];
+    let name = usize::try_from(number).ok().and_then(|n| NAMES.get(n).copied());
+    name.ok_or_else(|| Error::Usage(format!("--checksum_type={number}: 0 to 4")))
+}
+
+/// What the flags say, as a text of RocksDB's options: the very same text goes to Rockmill and to RocksDB.
+pub fn options_text(flags: &Flags, preset_extra: &[(&str, String)]) -> Result<String> {
+    let f = flags;
+    let mut table = vec![
+        ("block_size", f.block_size.to_string()),
+        ("block_restart_interval", f.block_restart_interval.to_string()),
+        ("format_version", f.format_version.to_string()),
+        ("checksum", checksum(f.checksum_type)?.to_owned()),
+        (
+            "filter_policy",
+            match f.bloom_bits {
+                bits if bits > 0.0 => format!("bloomfilter:{bits}:false"),
+                _ => "nullptr".to_owned(),
+            },
+        ),
+    ];
+    if f.cache_size > 0 {
+        table.push(("block_cache", f.cache_size.to_string()));
+    } else {
+        table.push(("no_block_cache", "true".to_owned()));
+    }
+    let mut all: Vec<(&str, String)> = vec![
+        ("create_if_missing", (!f.use_existing_db).to_string()),
+        ("max_open_files", f.open_files.to_string()),
+        ("max_background_jobs", f.max_background_jobs.to_string()),
+        ("max_subcompactions", f.subcompactions.to_string()),
+        ("use_fsync", f.use_fsync.to_string()),
+        ("use_direct_reads", f.use_direct_reads.to_string()),
+        ("use_direct_io_for_flush_and_compaction", f.use_direct_io_for_flush_and_compaction.to_string()),
+        ("bytes_per_sync", f.bytes_per_sync.to_string()),
+        ("wal_bytes_per_sync", f.wal_bytes_per_sync.to_string()),
+        ("compaction_readahead_size", f.compaction_readahead_size.to_string()),
+        ("delayed_write_rate", f.delayed_write_rate.to_string()),
+        ("writable_file_max_buffer_size", f.writable_file_max_buffer_size.to_string()),
+        ("allow_concurrent_memtable_write", f.allow_concurrent_memtable_write.to_string()),
+        ("write_buffer_size", f.write_buffer_size.to_string()),
+        ("max_write_buffer_number", f.max_write_buffer_number.to_string()),
+        ("min_write_buffer_number_to_merge", f.min_write_buffer_number_to_merge.to_string()),
+        ("level0_file_num_compaction_trigger", f.level0_file_num_compaction_trigger.to_string()),
+        ("level0_slowdown_writes_trigger", f.level0_slowdown_writes_trigger.to_string()),
+        ("level0_stop_writes_trigger", f.level0_stop_writes_trigger.to_string()),
+        ("num_levels", f.num_levels.to_string()),
+        ("target_file_size_base", f.target_file_size_base.to_string()),
+        ("target_file_size_multiplier", f.target_file_size_multiplier.to_string()),
+        ("max_bytes_for_level_base", f.max_bytes_for_level_base.to_string()),
+        ("max_bytes_for_level_multiplier", f.max_bytes_for_level_multiplier.to_string()),
+        ("level_compaction_dynamic_level_bytes", f.level_compaction_dynamic_level_bytes.to_string()),
+        ("soft_pending_compaction_bytes_limit", f.soft_pending_compaction_bytes_limit.to_string()),
+        ("hard_pending_compaction_bytes_limit", f.hard_pending_compaction_bytes_limit.to_string()),
+        ("disable_auto_compactions", f.disable_auto_compactions.to_string()),
+        ("compression", compression(&f.compression_type)?.to_owned()),
+    ];
+    if !f.merge_operator.is_empty() {
+        all.push(("merge_operator", f.merge_operator.clone()));
+    }
+    // Later ones win: a preset changes what the flags say, and --options_string is the last word.
+    for (name, value) in preset_extra {
+        match name.strip_prefix("table.") {
+            Some(name) => table.push((name, value.clone())),
+            None => all.push((name, value.clone())),
+        }
+    }
+    let join = |pairs: &[(&str, String)]| {
+        let last = |i: usize| pairs[i + 1..].iter().all(|(n, _)| *n != pairs[i].0);
+        let kept = (0..pairs.len()).filter(|&i| last(i));
+        kept.map(|i| format!("{}={}", pairs[i].0, pairs[i].1)).collect::<Vec<_>>().join(";")
+    };
+    let mut text = join(&all);
+    text += &format!(";block_based_table_factory={{{}}}", join(&table));
+    if !f.options_string.is_empty() {
+        text += &format!(";{}", f.options_string);
+    }
+    Ok(text)
+}
+
+/// The options in the newest OPTIONS file of the database in `dir`, with RocksDB's names: what the store really took.
+/// `None` where the store writes no such file.
+pub fn effective(dir: &Path) -> Option<Vec<(String, String)>> {
+    let names = fs::read_dir(dir).ok()?.filter_map(|e| e.ok()?.file_name().into_string().ok());
+    let newest = names
+        .filter_map(|n| Some((n.strip_prefix("OPTIONS-")?.parse::<u64>().ok()?, n)))
+        .max()
+        .map(|(_, name)| dir.join(name))?;
+    Some(parse_options_file(&fs::read_to_string(newest).ok()?))
+}
+
+fn parse_options_file(text: &str) -> Vec<(String, String)> {
+    let mut section = "";
+    let mut out = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('#') || line.is_empty() {
+            continue;
+        }
+        if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            section = match name.split_whitespace().next().unwrap_or_default() {
+                "TableOptions/BlockBasedTable" => "table.",
+                "Version" => "version.",
+                _ => "",
+            };
+        } else if let Some((name, value)) = line.split_once('=') {
+            out.push((format!("{section}{name}"), value.to_owned()));
+        }
+    }
+    out
+}
+
+/// The value of an option of [`effective`].
+pub fn value_of<'a>(settings: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    settings.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+}
+
+/// Options that both sides name and have at different values: name, first, second. What can differ without meaning
+/// anything is left out: versions, names of places, and how a text is written.
+pub fn differences(a: &[(String, String)], b: &[(String, String)]) -> Vec<(String, String, String)> {
+    const WITHOUT_MEANING: [&str; 5] = ["version.", "db_log_dir", "wal_dir", "db_host_id", "persist_stats_to_disk"];
+    let same = |x: &str, y: &str| {
+        x == y
+            || matches!((x.parse::<f64>(), y.parse::<f64>()), (Ok(x), Ok(y)) if x == y)
+            || (is_nothing(x) && is_nothing(y))
+    };
+    let mut out = Vec::new();
+    for (name, value) in a {
+        if WITHOUT_MEANING.iter().any(|w| name.starts_with(w)) || value.contains('{') {
+            continue;
+        }
+        if let Some(other) = value_of(b, name)
+            && !same(value, other)
+            && !other.contains('{')
+        {
+            out.push((name.clone(), value.clone(), other.to_owned()));
+        }
+    }
+    out
+}
+
+fn is_nothing(value: &str) -> bool {
+    matches!(value, "" | "nullptr" | "(nil)" | "{}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_become_one_text() {
+        let flags = Flags { compression_type: "ZSTD".into(), bloom_bits: 10.0, cache_size: 0, ..Flags::default() };
+        let text = options_text(&flags, &[]).unwrap();
+        for part in ["compression=kZSTD", "filter_policy=bloomfilter:10:false", "no_block_cache=true", "checksum=kXXH3"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let extra = [("max_background_jobs", "7".to_owned()), ("table.block_size", "8192".to_owned())];
+        let text = options_text(&Flags { options_string: "wal_dir=x".into(), ..flags }, &extra).unwrap();
+        assert!(text.contains("max_background_jobs=7") && !text.contains("max_background_jobs=2"), "{text}");
+        assert!(text.contains("block_size=8192") && !text.contains("block_size=4096"), "{text}");
+        assert!(text.ends_with(";wal_dir=x"), "{text}");
+    }
+
+    #[test]
+    fn bad_choices_are_named() {
+        let bad = |f: Flags| options_text(&f, &[]).expect_err("a bad choice").to_string();
+        assert!(bad(Flags { compression_type: "rar".into(), ..Flags::default() }).contains("rar"));
+        assert!(bad(Flags { checksum_type: 9, ..Flags::default() }).contains("0 to 4"));
+        assert!(Preset::parse("middling").expect_err("no preset").to_string().contains("same or best"));
+    }
+
+    #[test]
+    fn options_files_are_compared() {
+        let a =
+            parse_options_file("# c\n[Version]\n  rocksdb_version=7.8.3\n[DBOptions]\n  max_open_files=-1\n  x=1.0\n");
+        let b = parse_options_file("[Version]\n rocksdb_version=9.0\n[DBOptions]\n  max_open_files=5\n x=1\n");
+        assert_eq!(value_of(&a, "version.rocksdb_version"), Some("7.8.3"));
+        assert_eq!(differences(&a, &b), [("max_open_files".to_owned(), "-1".to_owned(), "5".to_owned())]);
+        let t = parse_options_file("[TableOptions/BlockBasedTable \"default\"]\n  block_size=4096\n");
+        assert_eq!(value_of(&t, "table.block_size"), Some("4096"));
+    }
+}

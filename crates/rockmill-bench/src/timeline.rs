@@ -1,0 +1,234 @@
+//! What happens while a benchmark runs: throughput, stalls and levels, sampled by a thread of its own, and the line
+//! that shows it live.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::record::Progress;
+use crate::store::{Stalls, Store};
+
+/// Levels change slowly and cost more to ask for.
+const BETWEEN_LEVELS: Duration = Duration::from_millis(900);
+/// How often the live line changes.
+const BETWEEN_LINES: Duration = Duration::from_millis(250);
+
+/// One look at a running benchmark.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// Seconds since the measured part began.
+    pub seconds: f64,
+    /// Operations that count, so far.
+    pub ops: u64,
+    /// Operations of threads that are load only, so far.
+    pub background_ops: u64,
+    /// Microseconds that writers were held back, so far.
+    pub stall_micros: u64,
+    /// Why they are now; empty if they are not.
+    pub reason: String,
+    /// Bytes of each level, in the samples that asked.
+    pub levels: Option<Vec<u64>>,
+}
+
+/// The samples of a benchmark, from its beginning to its end.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Timeline {
+    /// In order.
+    pub samples: Vec<Sample>,
+}
+
+impl Timeline {
+    /// Operations in each whole second, and the part of one at the end scaled to a second if it is long enough to
+    /// mean anything.
+    pub fn per_second(&self) -> Vec<f64> {
+        let Some(end) = self.samples.last() else { return vec![] };
+        let at = |t: f64| {
+            let i = self.samples.partition_point(|s| s.seconds < t);
+            match (i.checked_sub(1).map(|i| &self.samples[i]), self.samples.get(i)) {
+                (_, None) => end.ops as f64,
+                (None, Some(s)) => s.ops as f64 * t / s.seconds.max(1e-9),
+                (Some(a), Some(b)) => {
+                    let part = (t - a.seconds) / (b.seconds - a.seconds).max(1e-9);
+                    a.ops as f64 + (b.ops - a.ops) as f64 * part
+                }
+            }
+        };
+        let mut out = Vec::new();
+        let mut t = 0.0;
+        while t < end.seconds {
+            let to = (t + 1.0).min(end.seconds);
+            if to - t > 0.25 || out.is_empty() {
+                out.push((at(to) - at(t)) / (to - t).max(1e-9));
+            }
+            t += 1.0;
+        }
+        out
+    }
+
+    /// Stalled microseconds by reason: what was added between two samples goes to the reason seen in either.
+    pub fn stalls_by_reason(&self) -> Vec<(String, u64)> {
+        let mut out: Vec<(String, u64)> = Vec::new();
+        let (mut before, mut reason_before) = (0, "");
+        for s in &self.samples {
+            let added = s.stall_micros.saturating_sub(before);
+            if added > 0 {
+                let reason = [s.reason.as_str(), reason_before].into_iter().find(|r| !r.is_empty());
+                let reason = reason.unwrap_or("over before it was looked at");
+                match out.iter_mut().find(|(r, _)| r == reason) {
+                    Some((_, micros)) => *micros += added,
+                    None => out.push((reason.to_owned(), added)),
+                }
+            }
+            (before, reason_before) = (s.stall_micros, &s.reason);
+        }
+        out.sort_by_key(|(_, micros)| std::cmp::Reverse(*micros));
+        out
+    }
+}
+
+/// What the live line says beside the throughput.
+pub(crate) struct Live<'a> {
+    /// The benchmark, its store and the repetition.
+    pub title: String,
+    /// Operations that it will do; 0 if the clock decides.
+    pub total_ops: u64,
+    /// Seconds that it will take; 0 if the operations decide.
+    pub seconds: u64,
+    pub store: &'a dyn Store,
+    pub sample_every: Duration,
+    /// Print the line.
+    pub show: bool,
+}
+
+impl Live<'_> {
+    /// True where a line that changes can be shown.
+    pub fn is_shown(quiet: bool) -> bool {
+        !quiet && std::io::stderr().is_terminal()
+    }
+
+    /// Samples until `stop`. `begun` says when the measured part has begun; `progress` are the threads', the first
+    /// `counted` of which count.
+    pub fn watch(&self, progress: &[Progress], counted: usize, begun: &AtomicBool, stop: &AtomicBool) -> Timeline {
+        let stalled_before = self.stalls().micros();
+        while !begun.load(Ordering::Acquire) && !stop.load(Ordering::Acquire) {
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        let start = Instant::now();
+        let mut out = Timeline::default();
+        let (mut levels_at, mut line_at) = (None::<Instant>, start);
+        for tick in 1.. {
+            let due = start + self.sample_every * tick;
+            while Instant::now() < due && !stop.load(Ordering::Acquire) {
+                thread::park_timeout(due.saturating_duration_since(Instant::now()));
+            }
+            let ended = stop.load(Ordering::Acquire);
+            let sum = |of: &[Progress]| of.iter().map(Progress::get).sum();
+            let stalls = self.stalls();
+            let levels_due = ended || levels_at.is_none_or(|at| at.elapsed() >= BETWEEN_LEVELS);
+            let sample = Sample {
+                seconds: start.elapsed().as_secs_f64(),
+                ops: sum(&progress[..counted.min(progress.len())]),
+                background_ops: sum(&progress[counted.min(progress.len())..]),
+                stall_micros: stalls.micros().saturating_sub(stalled_before),
+                reason: stalls.reason,
+                levels: levels_due.then(|| self.store.levels().unwrap_or_default()),
+            };
+            if levels_due {
+                levels_at = Some(Instant::now());
+            }
+            if self.show && line_at.elapsed() >= BETWEEN_LINES {
+                line_at = Instant::now();
+                self.print(&sample, out.samples.last());
+            }
+            out.samples.push(sample);
+            if ended {
+                break;
+            }
+        }
+        if self.show {
+            eprint!("\r\x1b[K");
+        }
+        out
+    }
+
+    fn stalls(&self) -> Stalls {
+        self.store.stalls().unwrap_or_default()
+    }
+
+    fn print(&self, now: &Sample, before: Option<&Sample>) {
+        let (then, ops) = before.map_or((0.0, 0), |b| (b.seconds, b.ops));
+        let rate = (now.ops - ops) as f64 / (now.seconds - then).max(1e-9);
+        let part = match (self.total_ops, self.seconds) {
+            (_, s) if s > 0 => now.seconds / s as f64,
+            (n, _) if n > 0 => now.ops as f64 / n as f64,
+            _ => 0.0,
+        };
+        let part = if part > 0.0 { format!(" {:3.0} %", (part * 100.0).min(100.0)) } else { String::new() };
+        let rate = if now.ops > 0 { format!("  {} ops/s", short(rate)) } else { String::new() };
+        let held = if now.reason.is_empty() { String::new() } else { format!("  held back: {}", now.reason) };
+        let mut err = std::io::stderr().lock();
+        // The line is for a person who looks now; if it cannot be written nobody does.
+        let _ = write!(err, "\r\x1b[K{}{part}  {:.0} s{rate}{held}", self.title, now.seconds);
+        let _ = err.flush();
+    }
+}
+
+/// A number in at most five characters: 1.2M, 34k.
+pub(crate) fn short(n: f64) -> String {
+    match n.abs() {
+        x if x >= 1e9 => format!("{:.1}G", n / 1e9),
+        x if x >= 1e6 => format!("{:.1}M", n / 1e6),
+        x if x >= 1e4 => format!("{:.0}k", n / 1e3),
+        x if x >= 1e3 => format!("{:.1}k", n / 1e3),
+        x if x >= 100.0 || x == 0.0 => format!("{n:.0}"),
+        x if x >= 1.0 => format!("{n:.1}"),
+        _ => format!("{n:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(seconds: f64, ops: u64, stall_micros: u64, reason: &str) -> Sample {
+        Sample { seconds, ops, background_ops: 0, stall_micros, reason: reason.to_owned(), levels: None }
+    }
+
+    #[test]
+    fn operations_fall_into_their_seconds() {
+        let t = Timeline {
+            samples: vec![
+                sample(0.5, 100, 0, ""),
+                sample(1.5, 300, 0, ""),
+                sample(2.0, 300, 0, ""),
+                sample(2.1, 999, 0, ""),
+            ],
+        };
+        assert_eq!(t.per_second(), [200.0, 100.0], "the last tenth of a second is no second");
+        let short = Timeline { samples: vec![sample(0.1, 50, 0, "")] };
+        assert_eq!(short.per_second(), [500.0], "but all there is is better than nothing");
+        assert!(Timeline::default().per_second().is_empty());
+    }
+
+    #[test]
+    fn stalls_go_to_the_reason_seen() {
+        let t = Timeline {
+            samples: vec![
+                sample(1.0, 0, 10, ""),
+                sample(2.0, 0, 50, "memtables"),
+                sample(3.0, 0, 80, ""),
+                sample(4.0, 0, 180, "L0 files"),
+            ],
+        };
+        let wanted = [("L0 files", 100), ("memtables", 70), ("over before it was looked at", 10)];
+        let wanted: Vec<_> = wanted.iter().map(|(r, n)| ((*r).to_owned(), *n)).collect();
+        assert_eq!(t.stalls_by_reason(), wanted);
+    }
+
+    #[test]
+    fn short_numbers() {
+        let all: Vec<String> = [0.0, 0.5, 7.25, 123.4, 5_300.0, 45_000.0, 1.25e6, 3e9].map(short).into();
+        assert_eq!(all, ["0", "0.50", "7.2", "123", "5.3k", "45k", "1.2M", "3.0G"]);
+    }
+}
