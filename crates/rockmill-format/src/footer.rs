@@ -24,6 +24,8 @@ pub const BLOCK_TRAILER_LEN: usize = 5;
 pub const FOOTER_LEN_MAX: usize = 53;
 /// Magic number of block-based tables, the last eight bytes of each.
 pub const BLOCK_BASED_TABLE_MAGIC: u64 = 0x88e2_41b7_85f4_cff7;
+const TOO_OLD: &str = "block-based table of format_version 0 or 1 (compact the database with RocksDB 4.6 to 10 first)";
+
 /// Oldest block-based format_version that is read.
 pub const FORMAT_VERSION_MIN: u32 = 2;
 /// Newest block-based format_version, read and written.
@@ -135,9 +137,7 @@ impl Footer {
         match magic {
             BLOCK_BASED_TABLE_MAGIC => {}
             LEGACY_BLOCK_BASED_MAGIC => {
-                return Err(FormatError::unsupported(
-                    "block-based table of format_version 0 or 1 (compact the database with RocksDB 4.6 to 10 first)",
-                ));
+                return Err(FormatError::unsupported(TOO_OLD));
             }
             PLAIN_TABLE_MAGIC | LEGACY_PLAIN_TABLE_MAGIC => return Err(FormatError::unsupported("plain table")),
             CUCKOO_TABLE_MAGIC => return Err(FormatError::unsupported("cuckoo table")),
@@ -161,6 +161,9 @@ impl Footer {
         let format_version = fixed32(VERSION_FIELD);
         if !(FORMAT_VERSION_MIN..=FORMAT_VERSION_MAX).contains(&format_version) {
             // Versions come one at a time: a large number is damage, the next few are a newer RocksDB.
+            if format_version < FORMAT_VERSION_MIN {
+                return Err(FormatError::unsupported(TOO_OLD));
+            }
             if format_version < 100 {
                 return Err(FormatError::unsupported(format!("block-based table of format_version {format_version}")));
             }

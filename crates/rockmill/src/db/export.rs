@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::filename;
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ParsedInternalKey};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
@@ -158,7 +159,7 @@ impl Db {
         let mut files = Vec::new();
         let operator = options.cf.merge_operator.as_ref().map(|o| ExpectedOperator::new(name, Arc::clone(o)));
         for f in &metadata.files {
-            files.push(inspect(db, f, &cmp, operator.as_ref()).map_err(failed)?);
+            files.push(inspect(db, f, &cmp, options.cf.num_levels, operator.as_ref()).map_err(failed)?);
         }
         let how = IngestExternalFileOptions { move_files: import_options.move_files, ..Default::default() };
         let take_out = |files: &[ExternalFile]| files.iter().for_each(|f| f.take_out(db));
@@ -189,6 +190,7 @@ fn inspect(
     db: &DbInner,
     f: &ExportedFile,
     cmp: &InternalKeyComparator,
+    num_levels: i32,
     operator: Option<&ExpectedOperator>,
 ) -> Result<ExternalFile> {
     // RocksDB puts a slash in front.
@@ -200,6 +202,13 @@ fn inspect(
         .map_err(|e| Error::io(format_args!("cannot open exported file {}", path.display()), &e))?;
     let size = file.size();
     let bad = |what: String| Err(Error::corruption(format!("{}: {what}", path.display())));
+    if f.level >= num_levels.max(1) as usize {
+        return Err(Error::invalid_argument(format!(
+            "{}: it was in level {}, num_levels is {num_levels}: import with a larger num_levels",
+            path.display(),
+            f.level
+        )));
+    }
     if f.size != 0 && f.size != size {
         return bad(format!("the file has {size} bytes, the export says {}", f.size));
     }
@@ -280,8 +289,13 @@ fn entries(
     let empty = Arc::new(Version::empty(options.cf.num_levels.max(1) as usize, cmp.clone()));
     // Checks that they fit together, and sorts them.
     let mut builder = VersionBuilder::new(empty, Arc::default());
-    builder.apply(&edit)?;
-    let version = builder.build()?;
+    // What does not fit is named by the numbers that the tables would get here.
+    let named = |e: Error| {
+        let names = files.iter().map(|f| format!("{} is {}", filename::table(f.number), f.path.display()));
+        e.context(names.collect::<Vec<_>>().join(", "))
+    };
+    builder.apply(&edit).map_err(named)?;
+    let version = builder.build().map_err(named)?;
     let mut epoch = u64::from(db.opts.allow_ingest_behind);
     let mut out = Vec::new();
     for (level, files) in version.levels.iter().enumerate().rev() {

@@ -215,7 +215,7 @@ impl DbRawIterator<'_> {
             && self.valid
             && let Err(e) = ttl::check_stamp(self.current_key(), self.stored_value())
         {
-            self.fail(e);
+            self.fail(e.context(self._pin.1.path.display()));
         }
     }
 

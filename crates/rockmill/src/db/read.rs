@@ -230,7 +230,9 @@ impl DbInner {
         }
         let value = ctx.finish(cf.merge_operator.as_deref())?;
         match value {
-            Some(value) if self.with_ttl => super::ttl::strip(key, value).map(Some),
+            Some(value) if self.with_ttl => {
+                super::ttl::strip(key, value).map(Some).map_err(|e| e.context(self.path.display()))
+            }
             value => Ok(value),
         }
     }

@@ -1,7 +1,8 @@
 //! RocksDB's options that Rockmill does not have, by name, and what a value of each means here.
 //!
 //! An option that is declared (`db.rs`, `cf.rs`, `table.rs`) is never looked for here: an entry that has become one
-//! does no harm. The tables have every name that OPTIONS files of RocksDB 7.8 to 11 hold.
+//! does no harm. The tables have every name that OPTIONS files of RocksDB 4 to 11 hold (the test `compat` reads some of
+//! each).
 
 /// Which section of an OPTIONS file an option stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,6 +190,7 @@ const DB: &[(&str, Meaning)] = &[
     ("experimental_mempurge_policy", Retired),
     ("experimental_mempurge_threshold", Retired),
     ("fail_if_options_file_error", Retired),
+    ("fast_sst_open", NoEffect("false", ONE_WAY)),
     ("file_checksum_gen_factory", Object("nullptr")),
     ("flush_verify_memtable_count", NoEffect("true|false", ONE_WAY)),
     ("follower_catchup_retry_count", NoEffect("10", "there are no followers")),
@@ -215,6 +217,7 @@ const DB: &[(&str, Meaning)] = &[
     ("random_access_max_buffer_size", Retired),
     ("rate_limiter", Retired),
     ("rate_limiter_bytes_per_sec", Retired), // taken by option strings; never in files
+    ("read_io_executor_threads", NoEffect("1", ONE_WAY)),
     ("reuse_manifest_on_open", NoEffect("false", "each open begins a new MANIFEST")),
     ("row_cache", Object("nullptr")),
     ("seq_per_batch", Retired),
@@ -230,6 +233,7 @@ const DB: &[(&str, Meaning)] = &[
     ("two_write_queues", NoEffect("false", ONE_WAY)),
     ("unordered_write", NoEffect("false", ONE_WAY)),
     ("use_adaptive_mutex", NoEffect("false", ONE_WAY)),
+    ("use_direct_io_for_compaction_reads", NoEffect("false", "give use_direct_io_for_flush_and_compaction")),
     ("use_direct_writes", Retired),
     ("verify_manifest_content_on_close", NoEffect("false", ONE_WAY)),
     ("verify_sst_unique_id_in_manifest", NoEffect("true", ONE_WAY)),
@@ -245,6 +249,18 @@ const DB: &[(&str, Meaning)] = &[
 const CF: &[(&str, Meaning)] = &[
     ("blob_cache", NoEffect("|nullptr", BLOB)),
     ("blob_compaction_readahead_size", NoEffect("0", BLOB)),
+    ("blob_compression_opts", Struct),
+    ("blob_compression_opts.checksum", NoEffect("false", BLOB)),
+    ("blob_compression_opts.enabled", NoEffect("false", BLOB)),
+    ("blob_compression_opts.level", NoEffect("32767", BLOB)),
+    ("blob_compression_opts.max_compressed_bytes_per_kb", NoEffect("896", BLOB)),
+    ("blob_compression_opts.max_dict_buffer_bytes", NoEffect("0", BLOB)),
+    ("blob_compression_opts.max_dict_bytes", NoEffect("0", BLOB)),
+    ("blob_compression_opts.parallel_threads", NoEffect("1", BLOB)),
+    ("blob_compression_opts.strategy", NoEffect("0", BLOB)),
+    ("blob_compression_opts.use_zstd_dict_trainer", NoEffect("true", BLOB)),
+    ("blob_compression_opts.window_bits", NoEffect("-14", BLOB)),
+    ("blob_compression_opts.zstd_max_train_bytes", NoEffect("0", BLOB)),
     ("blob_compression_type", NoEffect("kNoCompression", BLOB)),
     ("blob_direct_write_partitions", NoEffect("1", BLOB)),
     ("blob_file_size", NoEffect("268435456", BLOB)),
@@ -278,7 +294,7 @@ const CF: &[(&str, Meaning)] = &[
     ("compaction_options_universal.max_read_amp", NoEffect("-1", "the style is leveled")),
     ("compaction_options_universal.max_size_amplification_percent", NoEffect("200", "the style is leveled")),
     ("compaction_options_universal.min_merge_width", NoEffect("2", "the style is leveled")),
-    ("compaction_options_universal.reduce_file_locking", NoEffect("false", "the style is leveled")),
+    ("compaction_options_universal.reduce_file_locking", NoEffect("false|true", "the style is leveled")),
     ("compaction_options_universal.size_ratio", NoEffect("1", "the style is leveled")),
     ("compaction_options_universal.stop_style", NoEffect("kCompactionStopStyleTotalSize", "the style is leveled")),
     ("compaction_pri", NoEffect("kMinOverlappingRatio", ONE_WAY)),
@@ -323,6 +339,7 @@ const CF: &[(&str, Meaning)] = &[
     ("memtable_verify_per_key_checksum_on_seek", NoEffect("false", "keys in memory have no checksums of their own")),
     ("min_blob_size", NoEffect("0", BLOB)),
     ("min_partial_merge_operands", Retired),
+    ("min_tombstones_for_range_conversion", NoEffect("0", ONE_WAY)),
     ("paranoid_file_checks", NoEffect("false", "tables are not read back when they are written")),
     ("paranoid_memory_checks", NoEffect("false", ONE_WAY)),
     ("persist_user_defined_timestamps", Refused("true", "there are no user-defined timestamps")),
@@ -377,6 +394,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("super_block_alignment_space_overhead_ratio", NoEffect("128", "such tables are read, not written")),
     ("uniform_cv_threshold", NoEffect("-1|0.2", "index blocks are searched by halves")),
     ("use_delta_encoding", NoEffect("true", ONE_WAY)),
+    ("use_udi_as_primary_index", Refused("false", "indexes are the built-in ones")),
     ("user_defined_index_factory", Object("nullptr")),
     ("verify_compression", NoEffect("false", ONE_WAY)),
 ];

@@ -137,13 +137,13 @@ impl Value for f64 {
     }
 }
 
-/// Values that are one of a list of names.
+/// Values that are one of a list of names; older names behind are read, too.
 macro_rules! names {
-    ($($t:ident { $($variant:ident = $name:literal),* $(,)? })*) => {$(
+    ($($t:ident { $($variant:ident = $name:literal $(| $older:literal)*),* $(,)? })*) => {$(
         impl Value for $t {
             fn read(text: &str) -> Option<Self> {
                 match text {
-                    $($name => Some(Self::$variant),)*
+                    $($name $(| $older)* => Some(Self::$variant),)*
                     _ => None,
                 }
             }
@@ -166,7 +166,7 @@ names! {
         Lz4 = "kLZ4Compression",
         Lz4hc = "kLZ4HCCompression",
         Xpress = "kXpressCompression",
-        Zstd = "kZSTD",
+        Zstd = "kZSTD" | "kZSTDNotFinalCompression",
     }
     ChecksumType {
         None = "kNoChecksum",

@@ -127,9 +127,9 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
     if let Some(handle) = find(&metaindex, names::COMPRESSION_DICT) {
         blocks.dictionary = Some(Dictionary::new(&tail.block(&blocks, handle)?));
     }
-    let range_tombstones = match find(&metaindex, names::RANGE_DEL) {
+    let (range_tombstones, range_tombstones_stored) = match find(&metaindex, names::RANGE_DEL) {
         Some(handle) => read_range_tombstones(&tail, &blocks, handle, global_seqno, &cmp)?,
-        None => None,
+        None => (None, 0),
     };
     let shape = IndexShape::new(&properties, index_type);
     let index = read_index(&mut tail, &blocks, index_handle, shape, &cmp)?;
@@ -153,6 +153,7 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         meta: MetaPlace::Here(TableMeta { index, filter }),
         filter_keys,
         range_tombstones,
+        range_tombstones_stored,
         properties,
         index_type,
         index_handle,
@@ -272,6 +273,8 @@ fn check_features(blocks: &BlockFile, properties: &TableProperties, cmp: &Intern
     let path = blocks.path.display();
     let ours = cmp.user_comparator().name();
     let theirs = properties.comparator_name.as_str();
+    // RocksDB 4 named the order of internal keys, which has the user's behind a colon.
+    let theirs = theirs.strip_prefix("rocksdb.InternalKeyComparator:").unwrap_or(theirs);
     let timestamps = theirs.ends_with(".u64ts")
         || properties.other.contains_key(names::TIMESTAMP_MIN)
         || properties.other.contains_key(TIMESTAMPS_PERSISTED);
@@ -354,13 +357,14 @@ fn global_seqno(
     Ok(Some(seqno))
 }
 
+/// The range tombstones, fragmented, and how many the table has.
 fn read_range_tombstones(
     tail: &Tail,
     blocks: &BlockFile,
     handle: BlockHandle,
     global_seqno: Option<SequenceNumber>,
     cmp: &InternalKeyComparator,
-) -> Result<Option<Arc<FragmentedRangeTombstones>>> {
+) -> Result<(Option<Arc<FragmentedRangeTombstones>>, u64)> {
     let data = tail.block(blocks, handle).map_err(|e| e.context("range tombstones"))?;
     let mut tombstones = Vec::new();
     for_each_meta(blocks, handle, &data, BlockKind::Data { global_seqno }, |key, value| {
@@ -378,8 +382,9 @@ fn read_range_tombstones(
         });
         Ok(())
     })?;
+    let stored = tombstones.len() as u64;
     let fragmented = FragmentedRangeTombstones::new(tombstones, cmp);
-    Ok((!fragmented.is_empty()).then(|| Arc::new(fragmented)))
+    Ok(((!fragmented.is_empty()).then(|| Arc::new(fragmented)), stored))
 }
 
 /// How index blocks are encoded; the index over filter partitions is encoded alike.

@@ -4,6 +4,7 @@
 //! the cache or the file; a second one only where versions of the key go on there.
 
 use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -105,6 +106,8 @@ pub struct TableReader {
     pub(super) data_blocks: usize,
     pub(super) filter_keys: FilterKeys,
     pub(super) range_tombstones: Option<Arc<FragmentedRangeTombstones>>,
+    /// How many there are in the table.
+    pub(super) range_tombstones_stored: u64,
     pub(super) properties: TableProperties,
     pub(super) index_type: IndexType,
     pub(super) index_handle: BlockHandle,
@@ -303,6 +306,28 @@ impl TableReader {
     /// The range tombstones, fragmented; `None` when there are none.
     pub fn range_tombstones(&self) -> Option<&Arc<FragmentedRangeTombstones>> {
         self.range_tombstones.as_ref()
+    }
+
+    /// How many entries beside range tombstones the properties count; `None` for a table from before that property.
+    ///
+    /// One number, but for tables with range tombstones of RocksDB 5 and early 6: those versions counted them among the
+    /// entries, or not, and said how many there are, or not.
+    pub fn point_entries(&self) -> Option<RangeInclusive<u64>> {
+        let p = &self.properties;
+        if p.num_entries == 0 {
+            return None;
+        }
+        if self.counts_exactly() {
+            let count = p.num_entries.saturating_sub(p.num_range_deletions);
+            return Some(count..=count);
+        }
+        Some(p.num_entries.saturating_sub(self.range_tombstones_stored)..=p.num_entries)
+    }
+
+    /// False for tables with range tombstones that are from before RocksDB settled what properties say of them: tables
+    /// have named their session since, from 6.17 on.
+    pub(super) fn counts_exactly(&self) -> bool {
+        self.range_tombstones_stored == 0 || !self.properties.db_session_id.is_empty()
     }
 
     /// The properties.

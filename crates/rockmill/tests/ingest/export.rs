@@ -127,11 +127,15 @@ fn what_does_not_fit_is_not_imported() {
     refused(&with(&|f| f.name = "999999.sst".into()), &options, "999999.sst");
     refused(&with(&|f| f.size += 1), &options, "bytes");
     refused(&with(&|f| f.level = 9), &options, "num_levels");
+    refused(&with(&|f| f.level = 1 << 32), &options, "num_levels");
     refused(&with(&|f| (f.smallest_seqno, f.largest_seqno) = (0, 0)), &options, "equence number");
     refused(&with(&|f| f.smallest = b"short".to_vec()), &options, "sst");
     let mut twice = meta.clone();
     twice.files.extend(meta.files.iter().filter(|f| f.level > 0).cloned());
     refused(&twice, &options, "overlap");
+    // By the names that the export has, too.
+    let name = &twice.files.last().expect("a table below L0").name;
+    refused(&twice, &options, &format!("/x/{}", name.trim_start_matches('/')));
     assert_eq!(
         db.create_column_family_with_import(&options, "from", &how, &meta).unwrap_err().kind(),
         ErrorKind::InvalidArgument

@@ -139,11 +139,11 @@ pub(super) fn scan(
     }
     progress(found.size.saturating_sub(read));
     let p = &found.properties;
-    if p.num_entries != 0 && p.num_entries.saturating_sub(p.num_range_deletions) != entries {
+    if let Some(count) = table.point_entries().filter(|count| !count.contains(&entries)) {
         return Err(Error::corruption(format!(
             "{}: {entries} entries where the properties count {}",
             found.path.display(),
-            p.num_entries.saturating_sub(p.num_range_deletions)
+            count.start()
         )));
     }
     if let Some(tombstones) = table.range_tombstones() {
