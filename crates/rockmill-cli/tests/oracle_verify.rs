@@ -1,46 +1,47 @@
 //! `rockmill verify` on databases that RocksDB wrote: all sound, and every damaged byte of a data block noticed.
 
+#[path = "../../rockmill/tests/compat/archive.rs"]
+mod archive;
 mod cli_support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use archive::Case;
 use cli_support::Sandbox;
 
-/// The databases of other RocksDB versions that are kept in the repository.
-fn fixtures() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rockmill/tests/fixtures/rocksdb-11.8.1");
-    let mut all: Vec<_> = fs::read_dir(root).expect("fixtures").map(|e| e.expect("an entry").path()).collect();
-    all.sort();
-    assert!(all.len() >= 9, "the fixtures were not found");
-    all
+/// The databases that the repository keeps, as far as no merge operator, comparator or time to live is needed to read
+/// them.
+fn fixtures(archives: &[&str]) -> Vec<Case> {
+    let all = archives.iter().flat_map(|name| archive::cases(name));
+    all.filter(|c| c.refused.is_none() && c.operators.is_empty() && c.reverse.is_empty() && !c.ttl && !c.is_backup)
+        .collect()
 }
 
-fn copy(from: &Path, to: &Path) {
+fn write(case: &Case, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("the fixture") {
-        let entry = entry.expect("an entry");
-        fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
+    for (name, bytes) in &case.files {
+        fs::write(to.join(name), bytes).expect("a file");
     }
 }
 
 #[test]
 fn databases_of_other_versions_are_sound() {
-    for fixture in fixtures() {
+    for case in fixtures(&["rocksdb-5.18.4", "rocksdb-8.11.4", "rocksdb-11.8.1-tables", "rockmill-0.1.0"]) {
         let sandbox = Sandbox::new();
-        copy(&fixture.join("db"), &sandbox.path("db"));
+        write(&case, &sandbox.path("db"));
         let done = sandbox.run(&["verify", "db"]);
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        assert_eq!(done.code, 0, "{}: {said}{}", fixture.display(), done.stderr);
+        assert_eq!(done.code, 0, "{}: {said}{}", case.title(), done.stderr);
     }
 }
 
 #[test]
 fn damage_is_noticed() {
-    for fixture in fixtures().into_iter().step_by(3) {
+    for case in fixtures(&["rocksdb-11.8.1-tables"]).into_iter().step_by(3) {
         let sandbox = Sandbox::new();
         let db = sandbox.path("db");
-        copy(&fixture.join("db"), &db);
+        write(&case, &db);
         let mut tables: Vec<_> = fs::read_dir(&db).expect("the copy").map(|e| e.expect("an entry").path()).collect();
         tables.retain(|p| p.extension().is_some_and(|e| e == "sst"));
         for table in tables {
@@ -52,7 +53,7 @@ fn damage_is_noticed() {
                 let done = sandbox.run(&["verify", "db"]);
                 let said = String::from_utf8_lossy(&done.stdout).into_owned() + &done.stderr;
                 let name = table.file_name().expect("a name").to_string_lossy().into_owned();
-                assert_ne!(done.code, 0, "{}: {name} damaged at {at}: {said}", fixture.display());
+                assert_ne!(done.code, 0, "{}: {name} damaged at {at}: {said}", case.title());
                 assert!(said.contains(&name), "the damaged {name} is not named: {said}");
             }
             fs::write(&table, bytes).expect("the copy");

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rockmill::{Db, Error, IteratorMode, Options, OptionsLoader, Range, ReadOptions, properties};
 use rockmill_io::{FileSystem, MemFileSystem};
 
-use crate::fixtures::{self, DIR, Fixture};
+use crate::copies;
+use crate::fixtures::{self, DIR, Fixture, Open};
 use crate::mend;
 use crate::mutate::{self, Dice};
 
@@ -19,6 +20,10 @@ pub struct Case {
     pub files: BTreeMap<String, Vec<u8>>,
     /// Whether a secondary instance follows it too.
     secondary: bool,
+    /// Whether it is copied, too: checkpoint, backup, export.
+    copied: bool,
+    /// Whether it is opened as one whose values have a time to live.
+    with_ttl: bool,
     /// Whether what is read must be something that was written: the checksums were not mended.
     pub checked: bool,
     fixture: &'static Fixture,
@@ -29,9 +34,9 @@ impl Case {
     pub fn new(data: &[u8]) -> Self {
         let mut dice = Dice::new(data);
         let all = fixtures::all();
-        // The ones made here have more in them.
-        let made = !dice.once_in(3);
-        let within = if made { &all[..all.len().min(5)] } else { all };
+        // The ones made here have more in them, those of other versions other formats.
+        let made = dice.once_in(2);
+        let within = if made { &all[..all.len().min(fixtures::MADE)] } else { all };
         let fixture = &within[dice.among(0..within.len())];
         let mut files = fixture.files.clone();
         let names: Vec<String> = files.keys().cloned().collect();
@@ -53,8 +58,9 @@ impl Case {
             }
             what += &format!(" {name} {}", if mended { "damaged and mended" } else { "damaged" });
         }
-        let secondary = dice.once_in(4);
-        Self { what, files, secondary, checked: !mended, fixture }
+        let (secondary, copied) = (dice.once_in(4), dice.once_in(3));
+        let with_ttl = fixture.is_with_ttl() != dice.once_in(16);
+        Self { what, files, secondary, copied, with_ttl, checked: !mended && !with_ttl, fixture }
     }
 
     /// Runs everything over the damaged database. Panics where a promise is broken.
@@ -70,12 +76,12 @@ impl Case {
                 vec!["default".to_owned(), "other".to_owned()]
             }
         };
-        match Db::open_cf_for_read_only(&options, DIR, &names, false) {
+        match self.fixture.open(&fs, &names, if self.with_ttl { Open::WithTtlToRead } else { Open::ToRead }) {
             Ok(db) => self.read(&db),
             Err(e) => self.judge(&e),
         }
         if self.secondary {
-            match Db::open_cf_as_secondary(&options, DIR, "/hostile/secondary", &names) {
+            match self.fixture.open(&fs, &names, Open::AsSecondary) {
                 Ok(db) => {
                     let _ = db.try_catch_up_with_primary().map_err(|e| self.judge(&e));
                     self.read(&db);
@@ -83,8 +89,13 @@ impl Case {
                 Err(e) => self.judge(&e),
             }
         }
-        match Db::open_cf(&options, DIR, &names) {
-            Ok(db) => self.write(&db, &names),
+        match self.fixture.open(&fs, &names, if self.with_ttl { Open::WithTtl } else { Open::ToWrite }) {
+            Ok(db) => {
+                if self.copied {
+                    copies::of_database(&db, &fs, self.fixture);
+                }
+                self.write(&db, &names);
+            }
             Err(e) => self.judge(&e),
         }
         self.repair(&options, &fs);
@@ -123,7 +134,8 @@ impl Case {
             let _ = put.as_ref().map_err(|e| self.judge(e));
             let _ = db.flush_cf(&cf).map_err(|e| self.judge(&e));
             let _ = db.compact_range_cf(&cf, None::<&[u8]>, None::<&[u8]>).map_err(|e| self.judge(&e));
-            if put.is_ok() {
+            // Such a value may have come to its end.
+            if put.is_ok() && !self.with_ttl {
                 let _ = db.get_cf(&cf, b"new").map(|got| assert_eq!(got.as_deref(), Some(&b"new"[..])));
             }
         }

@@ -4,17 +4,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use fastrand::Rng;
-use rockmill::merge_operator::StringAppendOperator;
+use rockmill::backup::{BackupEngine, BackupEngineOptions};
+use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, ChecksumType, ColumnFamilyDescriptor, CompressionType, DataBlockIndexType,
-    Db, Options, SliceTransform, SstFileWriter, WriteBatch,
+    Db, Env, Options, ReverseBytewiseComparator, SliceTransform, SstFileWriter, WriteBatch,
 };
-use rockmill_io::{FileSystem, MemFileSystem};
+use rockmill_io::{FileSystem, MemFileSystem, SystemClock};
+
+use crate::archive::{self, Case};
 
 /// Where each database is in its file system in memory.
 pub const DIR: &str = "/hostile/db";
+
+/// Where directories of backups are.
+pub const BACKUPS: &str = "/hostile/backups";
 
 /// Column family, key, value.
 pub type Entry = (String, Vec<u8>, Vec<u8>);
@@ -28,6 +35,64 @@ pub struct Fixture {
     pub files: BTreeMap<String, Vec<u8>>,
     /// By column family and key: every value that was ever put there. `None`: the checksums do not hold it to that.
     pub written: Option<BTreeSet<Entry>>,
+    /// What the repository's archive says of it; `None` for those made here.
+    pub case: Option<Case>,
+}
+
+/// How a database is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    /// `open_cf_descriptors_read_only`
+    ToRead,
+    /// `open_cf_descriptors`
+    ToWrite,
+    /// `open_cf_descriptors_as_secondary`
+    AsSecondary,
+    /// `open_cf_descriptors_with_ttl`
+    WithTtl,
+    /// `open_cf_with_ttl_for_read_only`
+    WithTtlToRead,
+}
+
+impl Fixture {
+    fn is_backup(&self) -> bool {
+        self.case.as_ref().is_some_and(|c| c.is_backup)
+    }
+
+    /// True if its values have a time to live.
+    pub fn is_with_ttl(&self) -> bool {
+        self.case.as_ref().is_some_and(|c| c.ttl)
+    }
+
+    /// Options of a column family: the merge operator and the order that it was written with.
+    pub fn options(&self, fs: &Arc<MemFileSystem>, family: &str) -> Options {
+        let mut options = options(fs);
+        let Some(case) = &self.case else { return options };
+        if case.operators.get(family).is_some_and(|o| o == "UInt64AddOperator") {
+            options.set_merge_operator_object(Arc::new(UInt64AddOperator));
+        }
+        if let Some(&len) = case.prefixes.get(family) {
+            options.set_prefix_extractor(SliceTransform::create_fixed_prefix(len));
+        }
+        if case.reverse.iter().any(|f| f == family) {
+            options.set_comparator_object(Arc::new(ReverseBytewiseComparator));
+        }
+        options
+    }
+
+    /// Opens the database in [`DIR`].
+    pub fn open(&self, fs: &Arc<MemFileSystem>, families: &[String], how: Open) -> rockmill::Result<Db> {
+        let options = self.options(fs, "default");
+        let each = families.iter().map(|name| ColumnFamilyDescriptor::new(name, self.options(fs, name)));
+        let second = Duration::from_secs(1);
+        match how {
+            Open::ToRead => Db::open_cf_descriptors_read_only(&options, DIR, each, false),
+            Open::ToWrite => Db::open_cf_descriptors(&options, DIR, each),
+            Open::AsSecondary => Db::open_cf_descriptors_as_secondary(&options, DIR, "/hostile/secondary", each),
+            Open::WithTtl => Db::open_cf_descriptors_with_ttl(&options, DIR, each, second),
+            Open::WithTtlToRead => Db::open_cf_with_ttl_for_read_only(&options, DIR, families, false),
+        }
+    }
 }
 
 /// Options that every fixture opens with.
@@ -43,11 +108,18 @@ pub fn options(fs: &Arc<MemFileSystem>) -> Options {
 
 /// A file system with these files of a database.
 pub fn file_system(files: &BTreeMap<String, Vec<u8>>) -> Arc<MemFileSystem> {
+    file_system_at(DIR, files)
+}
+
+/// A file system with these files below a directory.
+pub fn file_system_at(root: &str, files: &BTreeMap<String, Vec<u8>>) -> Arc<MemFileSystem> {
     let fs = MemFileSystem::new();
-    let dir = Path::new(DIR);
+    let dir = Path::new(root);
     fs.create_dir(dir, true).expect("a directory in memory");
     for (name, bytes) in files {
-        fs.write_all(&dir.join(name), bytes).expect("a file in memory");
+        let path = dir.join(name);
+        fs.create_dir(path.parent().unwrap_or(dir), true).expect("a directory in memory");
+        fs.write_all(&path, bytes).expect("a file in memory");
     }
     Arc::new(fs)
 }
@@ -246,32 +318,62 @@ fn make(shape: &Shape) -> Fixture {
     // As after the death of the process: the last writes are in a log.
     let files = files_of(&fs.crash_image(rockmill_io::CrashMode::KeepAll));
     let sound = shape.checksum != ChecksumType::None;
-    Fixture { name: shape.name.to_owned(), files, written: sound.then_some(written) }
+    Fixture { name: shape.name.to_owned(), files, written: sound.then_some(written), case: None }
 }
 
-/// Databases of RocksDB in the repository, where they are there.
+/// The databases that the repository keeps: of every version of RocksDB, and of Rockmill's releases.
 fn kept() -> Vec<Fixture> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rockmill/tests");
-    let mut dirs = Vec::new();
-    for (below, inner) in [("fixtures/rocksdb-11.8.1", "db"), ("rocksdb_11/fixtures", "")] {
-        let Ok(entries) = std::fs::read_dir(root.join(below)) else { continue };
-        dirs.extend(entries.filter_map(|e| Some(e.ok()?.path().join(inner))).filter(|p| p.is_dir()));
-    }
-    dirs.sort();
-    let read = |dir: &Path| {
-        let entries = std::fs::read_dir(dir).ok()?;
-        let files = entries.filter_map(|e| {
-            let path = e.ok()?.path();
-            Some((path.file_name()?.to_string_lossy().into_owned(), std::fs::read(&path).ok()?))
-        });
-        let files = files.filter(|(name, _)| !name.starts_with("LOG") && name != "LOCK" && name != "expected.txt");
-        Some(Fixture { name: dir.display().to_string(), files: files.collect(), written: None })
-    };
-    dirs.iter().filter_map(|dir| read(dir)).filter(|f| f.files.contains_key("CURRENT")).collect()
+    let cases = archive::archives().into_iter().flat_map(|name| archive::cases(&name));
+    let of = |case: Case| Fixture { name: case.title(), files: case.files.clone(), written: None, case: Some(case) };
+    cases.map(of).collect()
 }
 
-/// All of them, made once.
+/// All databases, made once; the first [`MADE`] are made here.
 pub fn all() -> &'static [Fixture] {
     static ALL: OnceLock<Vec<Fixture>> = OnceLock::new();
+    let kept = || kept().into_iter().filter(|f| !f.is_backup());
     ALL.get_or_init(|| SHAPES.iter().map(make).chain(kept()).collect())
+}
+
+/// How many of [`all`] are made here.
+pub const MADE: usize = SHAPES.len();
+
+/// Directories of backups: one made here, then those of other versions.
+pub fn backups() -> &'static [Fixture] {
+    static ALL: OnceLock<Vec<Fixture>> = OnceLock::new();
+    ALL.get_or_init(|| [make_backups()].into_iter().chain(kept().into_iter().filter(Fixture::is_backup)).collect())
+}
+
+/// Two backups of a database with two column families.
+fn make_backups() -> Fixture {
+    let fixture = make(&SHAPES[1]);
+    let fs = file_system(&fixture.files);
+    let db = fixture.open(&fs, &["default".to_owned(), "other".to_owned()], Open::ToWrite).expect("a sound database");
+    let env = Env::from_parts(Arc::clone(&fs) as Arc<dyn FileSystem>, Arc::new(SystemClock::default()));
+    let options = BackupEngineOptions::new(BACKUPS).expect("options");
+    let engine = BackupEngine::open(&options, &env).expect("an engine");
+    for n in 0..2 {
+        db.put(b"key0001", format!("1#backup{n}")).expect("a write");
+        engine.create_new_backup(&db).expect("a backup");
+    }
+    Fixture { name: "two backups".to_owned(), files: tree(&fs, Path::new(BACKUPS)), written: None, case: None }
+}
+
+/// Every file below a directory, by its path from there.
+fn tree(fs: &MemFileSystem, root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut out = BTreeMap::new();
+    let mut folders = vec![String::new()];
+    while let Some(folder) = folders.pop() {
+        for name in fs.list_dir(&root.join(&folder)).expect("a directory") {
+            let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+            match fs.read_to_vec(&root.join(&path)) {
+                Ok(bytes) if name != "LOCK" => {
+                    out.insert(path, bytes);
+                }
+                Ok(_) => {}
+                Err(_) => folders.push(path),
+            }
+        }
+    }
+    out
 }

@@ -5,6 +5,9 @@
 //! `fuzz/` gives these functions to libFuzzer, which looks for inputs that reach new code. `tests/hostile.rs` runs them
 //! over the corpus in `fuzz/corpus`, with some mutations of it, in every `cargo test`.
 
+#[path = "../../rockmill/tests/compat/archive.rs"]
+pub mod archive;
+pub mod copies;
 pub mod database;
 pub mod decoders;
 pub mod files;
@@ -18,7 +21,7 @@ pub mod seeds;
 pub type Body = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Body); 16] = [
+pub const TARGETS: [(&str, Body); 18] = [
     ("footer", decoders::footer),
     ("block", decoders::block),
     ("filter", decoders::filter),
@@ -33,6 +36,8 @@ pub const TARGETS: [(&str, Body); 16] = [
     ("options", files::options),
     ("option_string", files::option_string),
     ("backup_meta", files::backup_meta),
+    ("backup", copies::backup),
     ("ingest", files::ingest),
+    ("import", copies::import),
     ("database", database::mutated),
 ];

@@ -1,5 +1,7 @@
 //! Makes checksums right again after damage, so that what they cover reaches the decoders behind them.
 
+use std::collections::BTreeMap;
+
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::checksum::{self, ChecksumType};
 use rockmill_format::coding;
@@ -12,11 +14,36 @@ use rockmill_format::properties::{INDEX_TYPE, TableProperties};
 const BLOCKS_MAX: usize = 10_000;
 
 /// Mends a file by its name: a table, a log, a MANIFEST. Others have no checksums.
-pub fn file(name: &str, bytes: &mut [u8]) {
+pub fn file(path: &str, bytes: &mut [u8]) {
+    let name = path.rsplit('/').next().unwrap_or(path);
     if name.ends_with(".sst") {
         table(bytes);
     } else if name.ends_with(".log") || name.starts_with("MANIFEST-") {
         log(bytes);
+    }
+}
+
+/// Mends checksums and sizes in the meta files of a directory of backups.
+pub fn backups(files: &mut BTreeMap<String, Vec<u8>>) {
+    let names: Vec<String> = files.keys().filter(|n| n.starts_with("meta/")).cloned().collect();
+    for name in names {
+        let Some(text) = files.get(&name).and_then(|bytes| String::from_utf8(bytes.clone()).ok()) else { continue };
+        let mut out = String::new();
+        for line in text.split_inclusive('\n') {
+            let mut words: Vec<String> = line.trim_end_matches('\n').split(' ').map(str::to_owned).collect();
+            if let Some(bytes) = words.first().and_then(|path| files.get(path)) {
+                for at in 1..words.len() {
+                    match words[at - 1].as_str() {
+                        "crc32" => words[at] = checksum::crc32c(bytes).to_string(),
+                        "size" => words[at] = bytes.len().to_string(),
+                        _ => {}
+                    }
+                }
+            }
+            out += &words.join(" ");
+            out += if line.ends_with('\n') { "\n" } else { "" };
+        }
+        files.insert(name, out.into_bytes());
     }
 }
 

@@ -126,7 +126,7 @@ impl Case {
             let knows = match peer {
                 Peer::Library => 5,
                 Peer::Wheel => 6,
-                Peer::Other => u32::MAX,
+                Peer::Other | Peer::Loaded => u32::MAX,
             };
             if self.format_version > knows || (peer == Peer::Wheel && !self.wheel) {
                 continue;

@@ -47,6 +47,8 @@
 //   restore DIR ID PATH    the backup becomes the database at PATH
 //   repair PATH            RepairDB with the options and column families given so far
 //   verify                 reads every block of every file and checks it
+//   say WORDS              "said WORDS"
+//   reset                  forgets all options and column families; no database is open
 //   version                "version MAJOR.MINOR.PATCH"
 //   close
 //   crash                  ends the process as kill -9 would, nothing closed
@@ -608,6 +610,15 @@ struct Driver {
           std::cout << "prop " << f.oldest_ancester_time << ' ' << f.file_creation_time << '\n';
         }
       }
+    } else if (command == "say") {
+      std::cout << "said " << rest() << '\n';
+    } else if (command == "reset") {
+      if (db) Fail("a database is open");
+      families.clear();
+      db_options = DBOptions();
+      db_options.create_if_missing = true;
+      db_options.create_missing_column_families = true;
+      with_ttl = false;
     } else if (command == "verify") {
       Check(Open().VerifyChecksum());
     } else if (command == "version") {

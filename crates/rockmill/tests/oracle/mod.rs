@@ -64,6 +64,8 @@ pub enum Peer {
     Wheel,
     /// Any other, named by `ROCKMILL_ROCKSDB_FLAGS`: what to give the compiler to include and link it.
     Other,
+    /// A library with the C API, loaded by `driver.c`: see [`Driver::of_library`].
+    Loaded,
 }
 
 impl Peer {
@@ -85,6 +87,7 @@ impl Peer {
                 });
                 Ok(Driver { peer: self, program: program.clone()?, args: vec![] })
             }
+            Self::Loaded => Err("a library has to be named".to_owned()),
             Self::Wheel => {
                 let program = WHEEL.get_or_init(find_wheel).clone()?;
                 Ok(Driver { peer: self, program, args: vec![here().join("driver.py")] })
@@ -111,10 +114,16 @@ fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle")
 }
 
-/// Compiles the C++ driver, or finds the one that an earlier run compiled from the same source and flags.
+/// Compiles the C++ driver.
 fn build_driver(flags: &[String]) -> Result<PathBuf, String> {
-    let compiler = tool("g++")?;
-    let source = here().join("driver.cc");
+    // A RocksDB built without RTTI cannot be linked with code that has it, the reverse can.
+    compile("g++", &["-std=c++20", "-O1", "-w"], "driver.cc", flags)
+}
+
+/// Compiles a driver, or finds the one that an earlier run compiled from the same source and flags.
+fn compile(compiler: &str, language: &[&str], source: &str, flags: &[String]) -> Result<PathBuf, String> {
+    let compiler = tool(compiler)?;
+    let source = here().join(source);
     let text = fs::read(&source).map_err(|e| format!("{}: {e}", source.display()))?;
     let mut hasher = DefaultHasher::new();
     (text, flags).hash(&mut hasher);
@@ -127,9 +136,8 @@ fn build_driver(flags: &[String]) -> Result<PathBuf, String> {
     // Under another name first: another test binary may be doing the same.
     let unfinished = target.join(format!("rocksdb-driver-{}", std::process::id()));
     let mut c = command(compiler);
-    // A RocksDB built without RTTI cannot be linked with code that has it, the reverse can.
-    c.args(["-std=c++20", "-O1", "-w", "-o"]).arg(&unfinished).arg(&source).args(flags);
-    let out = c.output().map_err(|e| format!("cannot run g++: {e}"))?;
+    c.args(language).arg("-o").arg(&unfinished).arg(&source).args(flags);
+    let out = c.output().map_err(|e| format!("cannot run the compiler: {e}"))?;
     if !out.status.success() {
         let message = String::from_utf8_lossy(&out.stderr);
         let first = message.lines().find(|l| l.contains("error")).unwrap_or("no message");
@@ -167,6 +175,20 @@ impl Answer {
             if let Some(entry) = line.strip_prefix("entry ") {
                 let (key, value) = entry.split_once(' ').expect("a key and a value");
                 out.push((from_hex(key), from_hex(value)));
+            }
+        }
+        out
+    }
+
+    /// The entries behind each `say`, with its words.
+    pub fn entries_by_title(&self) -> Vec<(&str, Vec<(Vec<u8>, Vec<u8>)>)> {
+        let mut out: Vec<(&str, Vec<_>)> = Vec::new();
+        for line in &self.lines {
+            if let Some(title) = line.strip_prefix("said ") {
+                out.push((title, Vec::new()));
+            } else if let (Some((_, entries)), Some(entry)) = (out.last_mut(), line.strip_prefix("entry ")) {
+                let (key, value) = entry.split_once(' ').expect("a key and a value");
+                entries.push((from_hex(key), from_hex(value)));
             }
         }
         out
@@ -240,6 +262,15 @@ pub enum Outcome {
 }
 
 impl Driver {
+    /// One that loads a RocksDB library with the C API (`driver.c`), whichever its version.
+    pub fn of_library(library: &Path) -> Result<Self, String> {
+        if !library.is_file() {
+            return Err(format!("there is no {}", library.display()));
+        }
+        let program = compile("cc", &["-std=gnu11", "-O1", "-w"], "driver.c", &["-ldl".to_owned()])?;
+        Ok(Self { peer: Peer::Loaded, program, args: vec![library.to_owned()] })
+    }
+
     /// Runs a script.
     pub fn run(&self, script: &Script) -> Outcome {
         let mut child = command(&self.program)
