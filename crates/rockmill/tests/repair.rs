@@ -422,6 +422,51 @@ fn column_families_keep_their_order_of_keys() {
     assert!(contents(&db) == expected);
 }
 
+#[test]
+fn ingested_tables_of_another_order_are_their_column_familys_or_left_over() {
+    let (_, fs) = memory();
+    let (base, path) = (options(&fs), Path::new("/db"));
+    let mut reverse = base.clone();
+    reverse.set_comparator_object(Arc::new(rockmill::ReverseBytewiseComparator));
+    let open = || {
+        let families = [("default", &base), ("reverse", &reverse)];
+        let families = families.map(|(name, o)| ColumnFamilyDescriptor::new(name, o.clone()));
+        Db::open_cf_descriptors(&base, path, families).unwrap()
+    };
+    let ingest = |db: &Db, keys: [&str; 2]| {
+        let mut writer = rockmill::SstFileWriter::create(&reverse);
+        writer.open("/table.sst").unwrap();
+        keys.iter().for_each(|k| writer.put(k, "ingested").unwrap());
+        writer.finish().unwrap();
+        db.ingest_external_file_cf(&db.cf_handle("reverse").unwrap(), vec!["/table.sst"]).unwrap();
+    };
+    let db = open();
+    db.put("k", "default's").unwrap();
+    db.put_cf(&db.cf_handle("reverse").unwrap(), "b", "put").unwrap();
+    db.flush_all().unwrap();
+    ingest(&db, ["c", "a"]);
+    db.disable_file_deletions().unwrap();
+    let mut force = rockmill::CompactOptions::default();
+    force.set_bottommost_level_compaction(rockmill::BottommostLevelCompaction::Force);
+    db.compact_range_cf_opt(&db.cf_handle("reverse").unwrap(), None::<&str>, None::<&str>, &force).unwrap();
+    let expected = contents(&db);
+    drop(db);
+    // One that is in use no more says nothing of its column family.
+    let report = Db::repair(&base, path).unwrap();
+    assert!(report.tables_left_over > 0 && report.damaged.is_empty(), "{report:?}");
+    let db = open();
+    assert!(contents(&db) == expected);
+    // Nor does one that is, where the MANIFEST is lost: there is one column family that has this order.
+    // (Keys of their own: how new the table is, only the MANIFEST knew.)
+    ingest(&db, ["e", "d"]);
+    let expected = contents(&db);
+    drop(db);
+    without_manifest(&*fs, path);
+    let report = Db::repair(&base, path).unwrap();
+    assert!(report.damaged.is_empty(), "{report:?}");
+    assert!(contents(&open()) == expected);
+}
+
 /// What RocksDB has to say of a database that Rockmill repaired.
 fn rocksdb_dump(test: &str, driver: &oracle::Driver, path: &Path, family: &str) -> Option<Contents> {
     let mut script = Script::new();

@@ -61,6 +61,8 @@ use scan::{Found, Scanned, Tables};
 const LOST: &str = "lost";
 /// The epoch number of the deepest tables; 1 is kept for files ingested behind.
 const FIRST_EPOCH: u64 = 2;
+/// The column family of tables that are left over, as nothing says whose they were.
+const NOBODY: u32 = u32::MAX;
 
 /// How a database is repaired.
 #[derive(Clone, Default)]
@@ -182,6 +184,8 @@ struct Repair<'a> {
     path: &'a Path,
     fs: Arc<dyn FileSystem>,
     hints: Hints,
+    /// Comparators of column families, as far as the MANIFEST and tables say.
+    orders: BTreeMap<u32, String>,
     next_file: Arc<AtomicU64>,
     db_id: String,
     session_id: String,
@@ -214,6 +218,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         session_id: new_session_id(now),
         next_file: Arc::new(AtomicU64::new(next)),
         report: RepairReport { manifest_damage: hints.damage.clone(), ..RepairReport::default() },
+        orders: BTreeMap::new(),
         hints,
         fs,
     };
@@ -277,6 +282,9 @@ impl Repair<'_> {
                 Err(e) => self.damaged_table(path, e, &mut lost)?,
             }
         }
+        let hinted = self.hints.families.iter().filter_map(|(id, h)| Some((*id, h.comparator.clone()?)));
+        let stated = found.iter().filter_map(|f| Some((f.column_family()?, f.comparator()?.to_owned())));
+        self.orders = stated.chain(hinted).collect();
         let mut families = self.families(&found, &dir.wals)?;
         let mut tables = self.scan_all(&found, &families, &mut lost)?;
         self.believe(&mut families, &tables, &found, &dir.wals);
@@ -343,9 +351,25 @@ impl Repair<'_> {
         lost.extend(found.iter().filter(|f| f.number == number).map(|f| f.path.clone()));
     }
 
-    /// Whose a table is.
+    /// Whose a table is. One that nothing says it of (ingested, and no longer named) is the default column family's,
+    /// as in RocksDB, unless it has another order: then the one's that has this order, [`NOBODY`]'s where several have.
     fn family_of(&self, f: &Found) -> u32 {
-        self.hints.file(f.number).map(|(id, _)| id).or(f.column_family()).unwrap_or(0)
+        if let Some(id) = self.hints.file(f.number).map(|(id, _)| id).or(f.column_family()) {
+            return id;
+        }
+        let described = self.how.families.iter().find(|d| d.name == DEFAULT_COLUMN_FAMILY_NAME);
+        let given = described.map_or(self.options, |d| &d.options).cf.comparator.name();
+        match f.comparator() {
+            Some(stored) if stored != self.orders.get(&0).map_or(given, String::as_str) => {
+                let mut like_it = self.orders.iter().filter(|(_, order)| *order == stored);
+                match (like_it.next(), like_it.next()) {
+                    (Some((id, _)), None) => *id,
+                    (None, _) if !self.hints.whole => 0, // the default's, which is to be described
+                    _ => NOBODY,
+                }
+            }
+            _ => 0,
+        }
     }
 
     /// The column families: those of the MANIFEST, and those that tables speak of and it does not know.
@@ -356,6 +380,9 @@ impl Repair<'_> {
         }
         for f in found {
             let id = self.family_of(f);
+            if id == NOBODY {
+                continue;
+            }
             // A dropped one that the MANIFEST speaks of stays dropped, if it can be believed.
             if self.hints.whole && !self.hints.families.contains_key(&id) && id <= self.hints.max_column_family {
                 continue;
@@ -446,6 +473,11 @@ impl Repair<'_> {
         let mut out: BTreeMap<u32, Vec<Scanned>> = BTreeMap::new();
         for f in found {
             let id = self.family_of(f);
+            if id == NOBODY && !self.hints.whole {
+                let what = format!("{}: nothing says which column family it belongs to", f.path.display());
+                self.damaged_table(&f.path, Error::corruption(what), lost)?;
+                continue;
+            }
             let family = families.get(&id);
             let hint = self.hints.file(f.number).map(|(_, e)| e).filter(|e| e.size == f.size);
             if let Some(family) = family
