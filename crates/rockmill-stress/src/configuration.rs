@@ -8,6 +8,7 @@ use std::fmt;
 use rockmill::compaction::MergeEngine;
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompressionType, DataBlockIndexType, Options,
+    SliceTransform, WriteBufferManager,
 };
 
 /// The options that a configuration fills. The table's are apart because the database's take them whole, at the end.
@@ -58,7 +59,40 @@ pub const AXES: &[Axis] = &[
             is("16k", |d| d.options.set_write_buffer_size(16 << 10)),
             is("64k", |d| d.options.set_write_buffer_size(64 << 10)),
             is("1m", |d| d.options.set_write_buffer_size(1 << 20)),
+            is("merged", |d| {
+                d.options.set_write_buffer_size(24 << 10);
+                d.options.set_max_write_buffer_number(4);
+                d.options.set_min_write_buffer_number_to_merge(2);
+            }),
         ],
+    },
+    Axis {
+        name: "memory",
+        choices: &[
+            is("own", |_| {}),
+            is("shared", |d| {
+                d.options.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager(200 << 10, false));
+            }),
+            is("stalls", |d| {
+                d.options.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager(150 << 10, true));
+            }),
+            is("bounded", |d| d.options.set_db_write_buffer_size(100 << 10)),
+        ],
+    },
+    Axis {
+        name: "memtable-filter",
+        choices: &[
+            is("no", |_| {}),
+            is("yes", |d| {
+                d.options.set_memtable_prefix_bloom_ratio(0.1);
+                d.options.set_memtable_whole_key_filtering(true);
+            }),
+            is("prefix", |d| d.options.set_memtable_prefix_bloom_ratio(0.1)),
+        ],
+    },
+    Axis {
+        name: "inserts",
+        choices: &[is("together", |_| {}), is("one-by-one", |d| d.options.set_allow_concurrent_memtable_write(false))],
     },
     Axis {
         name: "files",
@@ -72,6 +106,35 @@ pub const AXES: &[Axis] = &[
                 d.options.set_target_file_size_base(256 << 10);
                 d.options.set_max_bytes_for_level_base(1 << 20);
             }),
+            is("short-jobs", |d| {
+                d.options.set_target_file_size_base(10 << 10);
+                d.options.set_max_bytes_for_level_base(20 << 10);
+                d.options.set_max_bytes_for_level_multiplier(2.0);
+                d.options.set_max_compaction_bytes(30 << 10);
+            }),
+        ],
+    },
+    Axis {
+        name: "stalls",
+        choices: &[
+            is("seldom", |_| {}),
+            is("often", |d| {
+                d.options.set_level_zero_slowdown_writes_trigger(3);
+                d.options.set_level_zero_stop_writes_trigger(5);
+                d.options.set_soft_pending_compaction_bytes_limit(100 << 10);
+                d.options.set_hard_pending_compaction_bytes_limit(400 << 10);
+            }),
+        ],
+    },
+    Axis {
+        name: "aging",
+        choices: &[
+            is("no", |_| {}),
+            // Everything here is young, but the clock does not stand still.
+            is("yes", |d| {
+                d.options.set_periodic_compaction_seconds(1);
+                d.options.set_ttl(2);
+            }),
         ],
     },
     Axis {
@@ -82,6 +145,23 @@ pub const AXES: &[Axis] = &[
             is("lz4", |d| d.options.set_compression_type(CompressionType::Lz4)),
             is("zstd", |d| d.options.set_compression_type(CompressionType::Zstd)),
             is("zlib", |d| d.options.set_compression_type(CompressionType::Zlib)),
+            is("by-level", |d| {
+                use CompressionType::{Lz4, None, Zstd};
+                d.options.set_compression_per_level(&[None, None, Lz4, Zstd]);
+            }),
+            is("dictionary", |d| {
+                d.options.set_compression_type(CompressionType::Zstd);
+                d.options.set_compression_options(-14, 3, 0, 4 << 10);
+                d.options.set_zstd_max_train_bytes(16 << 10);
+            }),
+        ],
+    },
+    Axis {
+        name: "bottommost",
+        choices: &[
+            is("same", |_| {}),
+            is("zstd", |d| d.options.set_bottommost_compression_type(CompressionType::Zstd)),
+            is("none", |d| d.options.set_bottommost_compression_type(CompressionType::None)),
         ],
     },
     Axis {
@@ -90,6 +170,17 @@ pub const AXES: &[Axis] = &[
             is("4k", |d| d.table.set_block_size(4096)),
             is("256", |d| d.table.set_block_size(256)),
             is("16k", |d| d.table.set_block_size(16384)),
+        ],
+    },
+    Axis {
+        name: "restarts",
+        choices: &[
+            is("16", |_| {}),
+            is("1", |d| d.table.set_block_restart_interval(1)),
+            is("4", |d| {
+                d.table.set_block_restart_interval(4);
+                d.table.set_index_block_restart_interval(3);
+            }),
         ],
     },
     Axis {
@@ -120,14 +211,41 @@ pub const AXES: &[Axis] = &[
             is("hash", |d| d.table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash)),
         ],
     },
-    Axis { name: "filter", choices: &[is("bloom", |d| d.table.set_bloom_filter(10.0, false)), is("none", |_| {})] },
+    Axis {
+        name: "filter",
+        choices: &[
+            is("bloom", |d| d.table.set_bloom_filter(10.0, false)),
+            is("none", |_| {}),
+            is("poor", |d| d.table.set_bloom_filter(2.0, false)),
+            is("prefix", |d| {
+                d.table.set_bloom_filter(10.0, false);
+                d.table.set_whole_key_filtering(false);
+            }),
+            is("hits", |d| {
+                d.table.set_bloom_filter(10.0, false);
+                d.options.set_optimize_filters_for_hits(true);
+            }),
+        ],
+    },
+    Axis {
+        name: "prefix",
+        choices: &[
+            is("none", |_| {}),
+            is("fixed", |d| d.options.set_prefix_extractor(SliceTransform::create_fixed_prefix(4))),
+            is("capped", |d| d.options.set_prefix_extractor(SliceTransform::create_capped_prefix(24))),
+        ],
+    },
     Axis {
         name: "cache",
         choices: &[
             is("shared", |_| {}),
             is("tiny", |d| d.table.set_block_cache(&Cache::new_lru_cache(64 << 10))),
             is("none", |d| d.table.disable_cache()),
-            is("index", |d| d.table.set_cache_index_and_filter_blocks(true)),
+            is("index", |d| {
+                d.table.set_block_cache(&Cache::new_lru_cache(256 << 10));
+                d.table.set_cache_index_and_filter_blocks(true);
+                d.table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+            }),
         ],
     },
     Axis {
@@ -152,8 +270,43 @@ pub const AXES: &[Axis] = &[
                 d.options.set_max_background_jobs(4);
                 d.options.set_max_subcompactions(3);
             }),
+            is("1", |d| d.options.set_max_background_jobs(1)),
         ],
     },
+    Axis {
+        name: "readahead",
+        choices: &[
+            is("2m", |_| {}),
+            is("none", |d| {
+                d.options.set_compaction_readahead_size(0);
+                d.table.set_max_auto_readahead_size(0);
+            }),
+            is("4k", |d| {
+                d.options.set_compaction_readahead_size(4096);
+                d.table.set_initial_auto_readahead_size(1000);
+                d.table.set_max_auto_readahead_size(4096);
+            }),
+        ],
+    },
+    Axis {
+        name: "rate",
+        // Fast enough to wait seldom.
+        choices: &[is("free", |_| {}), is("limited", |d| d.options.set_ratelimiter(200 << 20, 10_000, 10))],
+    },
+    Axis {
+        name: "write-back",
+        choices: &[
+            is("late", |_| {}),
+            is("early", |d| {
+                d.options.set_bytes_per_sync(4096);
+                d.options.set_wal_bytes_per_sync(4096);
+                d.options.set_strict_bytes_per_sync(true);
+                d.options.set_writable_file_max_buffer_size(2000);
+                d.options.set_use_fsync(true);
+            }),
+        ],
+    },
+    Axis { name: "counts", choices: &[is("no", |_| {}), is("yes", |d| d.options.enable_statistics())] },
     Axis {
         name: "wal",
         choices: &[
@@ -164,6 +317,7 @@ pub const AXES: &[Axis] = &[
                 d.options.set_wal_ttl_seconds(3600);
             }),
             is("manual", |d| d.options.set_manual_wal_flush(true)),
+            is("short", |d| d.options.set_max_total_wal_size(30 << 10)),
         ],
     },
     Axis { name: "flush", choices: &[is("each", |_| {}), is("atomic", |d| d.options.set_atomic_flush(true))] },
@@ -246,6 +400,12 @@ impl Configuration {
         };
         self.chosen[a] = c;
         Ok(self)
+    }
+
+    /// By axis that is not at its first choice: the axis and that choice, for [`Self::with`].
+    pub fn plainer(&self) -> Vec<(&'static str, &'static str)> {
+        let all = AXES.iter().zip(&self.chosen).filter(|(_, c)| **c != 0);
+        all.map(|(axis, _)| (axis.name, axis.choices[0].name)).collect()
     }
 
     /// What is chosen on an axis; empty for an axis that does not exist.

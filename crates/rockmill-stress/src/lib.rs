@@ -6,18 +6,27 @@
 //! | [`history`], [`generate`] | what is done with a database, as plain data; random histories from a seed |
 //! | [`model`], [`kinds`], [`cursor`] | what must be seen |
 //! | [`place`], [`replay`] | does a history with a database, and compares |
+//! | [`case`], [`shrink`] | a history with its configurations; making one that fails small |
+//! | [`metamorphic`], [`watch`] | one history under many configurations; steps that hang |
+//! | [`cli`] | the `rockmill-stress` command |
 //! | [`contents`] | what a database shows, and which moment of a history that is |
 //! | [`soak`] | real kills on the real file system: `rockmill stress` |
 
 #![forbid(unsafe_code)]
 
+pub mod case;
+pub mod cli;
 pub mod configuration;
 pub mod contents;
 pub mod cursor;
 pub mod generate;
 pub mod history;
 pub mod kinds;
+pub mod metamorphic;
 pub mod model;
 pub mod place;
 pub mod replay;
+
+pub mod shrink;
 pub mod soak;
+pub mod watch;

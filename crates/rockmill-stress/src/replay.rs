@@ -25,6 +25,8 @@ pub enum Trouble {
     Failed(rockmill::Error),
     /// A file of the test itself could not be had.
     Test(String),
+    /// Something panicked.
+    Panicked(String),
 }
 
 impl fmt::Display for Trouble {
@@ -33,6 +35,7 @@ impl fmt::Display for Trouble {
             Self::Wrong(difference) => write!(f, "{difference}"),
             Self::Failed(error) => write!(f, "a call failed: {error}"),
             Self::Test(what) => f.write_str(what),
+            Self::Panicked(what) => write!(f, "a panic: {what}"),
         }
     }
 }

@@ -1,0 +1,98 @@
+//! A history with the configurations that it ran under: what is shrunk, kept as a regression test, and done again.
+//!
+//! ```text
+//! configuration compression=zstd,index=two-level
+//! configuration default
+//! create 1 merging
+//! write put:1:17=5/40
+//! reopen next
+//! ```
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
+
+use crate::configuration::Configuration;
+use crate::history::{History, ParseError};
+use crate::model::{Model, Planted};
+use crate::place::Place;
+use crate::replay::{Failure, Observer, Run, Trouble, replay};
+
+/// A history and its configurations: the first one is opened first, `reopen next` goes through them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    /// At least one.
+    pub configurations: Vec<Configuration>,
+    /// What is done.
+    pub history: History,
+}
+
+/// What a configuration's line begins with.
+const CONFIGURATION: &str = "configuration ";
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.configurations.iter().try_for_each(|c| writeln!(f, "{CONFIGURATION}{c}"))?;
+        write!(f, "{}", self.history)
+    }
+}
+
+impl FromStr for Case {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let mut configurations = Vec::new();
+        let mut steps = String::new();
+        for (n, line) in text.lines().enumerate() {
+            match line.trim().strip_prefix(CONFIGURATION) {
+                Some(c) => {
+                    let c = c.split('#').next().unwrap_or("");
+                    configurations.push(c.parse().map_err(|what| ParseError { line: n + 1, what })?);
+                }
+                None => steps += line,
+            }
+            // An empty line for each that is none of the history's keeps its numbers true.
+            steps.push('\n');
+        }
+        if configurations.is_empty() {
+            configurations.push(Configuration::default());
+        }
+        Ok(Self { configurations, history: steps.parse()? })
+    }
+}
+
+impl Case {
+    /// Does the history at a place where nothing is yet; gives what its steps saw, as hashes.
+    ///
+    /// # Errors
+    /// Where it went wrong; also where something panicked.
+    pub fn run(&self, place: &Place, observer: &mut dyn Observer) -> Result<Vec<u64>, Failure> {
+        self.run_with(place, observer, None)
+    }
+
+    /// The same against a model with a mistake.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_with(
+        &self,
+        place: &Place,
+        observer: &mut dyn Observer,
+        planted: Option<Planted>,
+    ) -> Result<Vec<u64>, Failure> {
+        let mut run = Run::new(place.clone(), self.configurations.clone(), observer);
+        if let Some(planted) = planted {
+            run.plant(Model::with_mistake(planted));
+        }
+        let done = catch_unwind(AssertUnwindSafe(|| replay(&self.history, &mut run)));
+        let done = done.unwrap_or_else(|panic| {
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+            let step = run.model().steps;
+            let text = self.history.steps.get(step).map_or_else(|| "at the end".to_owned(), ToString::to_string);
+            let configuration = self.configurations.first().map(ToString::to_string).unwrap_or_default();
+            Err(Failure { step, text, configuration, trouble: Trouble::Panicked(words.to_owned()) })
+        });
+        done.map(|()| run.seen().to_vec())
+    }
+}

@@ -1,0 +1,99 @@
+//! One history under many configurations: each must show what the model says, and all must see the same.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rockmill_io::MemFileSystem;
+
+use crate::case::Case;
+use crate::configuration::Configuration;
+use crate::contents::Difference;
+use crate::history::History;
+use crate::place::Place;
+use crate::replay::{Failure, Observer, Trouble};
+
+/// Where databases are made.
+#[derive(Debug, Clone)]
+pub enum Medium {
+    /// In memory, each on a file system of its own.
+    Memory,
+    /// In new directories below this one, which are removed afterwards.
+    Disk(PathBuf),
+}
+
+static DIRECTORIES: AtomicU64 = AtomicU64::new(0);
+
+impl Medium {
+    /// Lends a place where nothing is. What is made there is gone afterwards.
+    ///
+    /// # Errors
+    /// Where the directory cannot be removed.
+    pub fn with_place<T>(&self, use_it: impl FnOnce(&Place) -> T) -> std::io::Result<T> {
+        match self {
+            Self::Memory => Ok(use_it(&Place::in_memory(&MemFileSystem::new()))),
+            Self::Disk(dir) => {
+                let n = DIRECTORIES.fetch_add(1, Ordering::Relaxed);
+                let place = Place::on_disk(dir.join(format!("rockmill-stress-{}-{n}", std::process::id())));
+                let used = use_it(&place);
+                place.remove_tree(&place.root)?;
+                Ok(used)
+            }
+        }
+    }
+
+    /// Does a case; `None` when nothing is wrong.
+    pub fn fails(&self, case: &Case, observer: &mut dyn Observer) -> Option<Failure> {
+        self.run(case, observer).err()
+    }
+
+    /// Does a case; gives what its steps saw.
+    ///
+    /// # Errors
+    /// Where it went wrong.
+    pub fn run(&self, case: &Case, observer: &mut dyn Observer) -> Result<Vec<u64>, Failure> {
+        self.with_place(|place| case.run(place, observer)).unwrap_or_else(|e| {
+            let configuration = case.configurations.first().map(ToString::to_string).unwrap_or_default();
+            let step = case.history.steps.len();
+            Err(Failure { step, text: "removing the files".to_owned(), configuration, trouble: e.into() })
+        })
+    }
+}
+
+/// The configurations for one history: some of the covering set, in a random order, and as many of any kind as are
+/// wanted beyond that.
+pub fn some_configurations(rng: &mut fastrand::Rng, count: usize) -> Vec<Configuration> {
+    let mut all = Configuration::pairs();
+    rng.shuffle(&mut all);
+    all.truncate(count);
+    all.extend((all.len()..count).map(|_| Configuration::random(rng)));
+    all
+}
+
+/// `reopen next` of a run goes through so many configurations.
+const ROUND: usize = 4;
+
+/// The cases of one history: each begins with another configuration.
+pub fn cases(history: &History, configurations: &[Configuration]) -> Vec<Case> {
+    let each = (0..configurations.len()).map(|n| {
+        let round =
+            (0..ROUND.min(configurations.len())).map(|k| configurations[(n + k) % configurations.len()].clone());
+        Case { configurations: round.collect(), history: history.clone() }
+    });
+    each.collect()
+}
+
+/// Compares what a case saw with what another saw.
+///
+/// # Errors
+/// The first step that saw something else.
+pub fn compare(case: &Case, seen: &[u64], other: &Case, before: &[u64]) -> Result<(), Failure> {
+    let Some(step) = (0..seen.len().max(before.len())).find(|&n| seen.get(n) != before.get(n)) else { return Ok(()) };
+    let name = |case: &Case| case.configurations.first().map(ToString::to_string).unwrap_or_default();
+    let what = format!("it saw something else under {}, and the model agreed with both", name(other));
+    Err(Failure {
+        step,
+        text: case.history.steps.get(step).map(ToString::to_string).unwrap_or_default(),
+        configuration: name(case),
+        trouble: Trouble::Wrong(Difference::new("two runs", what)),
+    })
+}
