@@ -314,6 +314,23 @@ fn gaps_in_the_updates_are_named() {
 }
 
 #[test]
+fn updates_begin_with_the_first_wal_that_is_still_there_when_they_are_read() {
+    let fs = MemFileSystem::new();
+    let db = open_two(&options(&fs));
+    let second = db.cf_handle("second").expect("opened");
+    db.put_cf(&second, "a", "1").expect("a write");
+    db.put("b", "2").expect("a write");
+    db.flush().expect("a flush"); // the other column family holds the WAL back
+    db.put("c", "3").expect("a write");
+    let updates = db.get_updates_since(0).expect("an iterator");
+    db.flush_cf(&second).expect("a flush"); // and no more
+    while db.get_sorted_wal_files().expect("files").len() > 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(updates.map(|u| u.expect("sound").0).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
 fn updates_are_read_while_others_write_and_flush() {
     let fs = MemFileSystem::new();
     let mut options = options(&fs);

@@ -47,7 +47,7 @@ impl DBWALIterator {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Opens the next file; false if there is none.
+    /// Opens the next file, or passes over it; false if there is none.
     fn open_next(&mut self) -> Result<bool> {
         let Some(mut file) = self.files.pop_front() else { return Ok(false) };
         let opened = self.fs.open_sequential(&file.path).or_else(|e| {
@@ -59,7 +59,11 @@ impl DBWALIterator {
             file.path = file.path.with_file_name(ARCHIVE).join(name);
             self.fs.open_sequential(&file.path)
         });
-        let source = opened.map_err(|e| Error::io(format_args!("cannot open WAL {}", file.path.display()), &e))?;
+        let source = match opened {
+            // Deleted since it was listed, as its data is in tables: the updates begin with a later file.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.next.is_none() => return Ok(true),
+            opened => opened.map_err(|e| Error::io(format_args!("cannot open WAL {}", file.path.display()), &e))?,
+        };
         self.reader = Some(LogReader::new(LogSource(source), file.log_number));
         self.current = Some(file);
         Ok(true)
@@ -139,7 +143,8 @@ impl Db {
     /// their data is in tables, and longer with `set_wal_ttl_seconds` or `set_wal_size_limit_mb`.
     ///
     /// A `seq` beyond the newest is `NotFound`. Where updates are missing in between (they were written with
-    /// `disable_wal`), the iterator ends with `Corruption`, and where they are missing at the end, with `TryAgain`.
+    /// `disable_wal`), the iterator ends with `Corruption`, and where they are missing at the end, with `TryAgain`. A WAL
+    /// that is deleted between two updates ends it with an `IOError`.
     /// Records that `manual_wal_flush` keeps in memory are not there yet.
     pub fn get_updates_since(&self, seq: u64) -> Result<DBWALIterator> {
         let db = &self.inner;
