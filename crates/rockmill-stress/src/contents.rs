@@ -254,3 +254,85 @@ impl Contents {
         model
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rockmill_io::MemFileSystem;
+
+    use super::*;
+    use crate::case::Case;
+    use crate::history::History;
+    use crate::place::Place;
+    use crate::replay::Silent;
+
+    const STEPS: &str = "create 1 merging\n\
+        write put:0:10=1/5 merge:1:10=2/3\n\
+        write delete:0:10 put:0:11=3/4\n\
+        create 6 plain\n\
+        write put:6:10=4/4\n\
+        drop 1\n\
+        write put:0:12=5/5\n";
+
+    fn steps(text: &str) -> Vec<Step> {
+        text.parse::<History>().unwrap().steps
+    }
+
+    /// What a database shows after these steps.
+    fn after(steps: &[Step]) -> Contents {
+        let place = Place::in_memory(&MemFileSystem::new());
+        let case = Case { configurations: Vec::new(), history: History { steps: steps.to_vec() } };
+        case.run(&place, &mut Silent).unwrap();
+        Contents::read(&place.open(&crate::configuration::Configuration::default()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn each_moment_is_found_and_no_older_one_than_is_durable() {
+        let all = steps(STEPS);
+        for done in 0..=all.len() {
+            let contents = after(&all[..done]);
+            let (found, model) = contents.find(&Model::new(), &all, 0, all.len()).unwrap();
+            let goes_on = contents.settle(&model, &all, found, all.len());
+            assert!(found <= done && goes_on.state.len() == contents.families.len(), "{found} for {done}");
+            assert!(goes_on.state.iter().all(|(&slot, family)| contents.is(slot, family)), "{found} for {done}");
+            assert_eq!(contents.find(&Model::new(), &all, done, done).unwrap().0, done);
+            if matches!(all.get(done), Some(Step::Write(..))) {
+                // The write is durable and not there.
+                let e = contents.find(&Model::new(), &all, done + 1, all.len()).unwrap_err();
+                assert!(e.what.contains("durable"), "{e}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_in_half_is_no_moment() {
+        let all = steps(STEPS);
+        let mut half = all.clone();
+        half[1] = "write put:0:10=1/5".parse().unwrap();
+        let e = after(&half[..2]).find(&Model::new(), &all, 0, all.len()).unwrap_err();
+        assert!(e.to_string().contains("column family"), "{e}");
+    }
+
+    #[test]
+    fn a_later_write_without_an_earlier_one_is_no_moment() {
+        let all = steps(STEPS);
+        let mut holes = all.clone();
+        holes.remove(2);
+        assert!(after(&holes).find(&Model::new(), &all, 0, all.len()).is_err());
+    }
+
+    #[test]
+    fn column_families_come_and_go_durably_whatever_is_lost_before() {
+        let all = steps(STEPS);
+        // Written: nothing. But the column family 6 came, and 1 went.
+        let odd = steps("create 6 plain");
+        let contents = after(&odd);
+        let (found, model) = contents.find(&Model::new(), &all, 0, all.len()).unwrap();
+        assert!(found <= 1, "{found}");
+        let goes_on = contents.settle(&model, &all, found, all.len());
+        assert_eq!(goes_on.state.keys().copied().collect::<Vec<_>>(), [0, 6]);
+        // Not before its creation was begun, and not with what was never in it.
+        assert!(contents.find(&Model::new(), &all, 0, 3).is_err());
+        let odd = steps("create 6 plain\nwrite put:6:11=9/9");
+        assert!(after(&odd).find(&Model::new(), &all, 0, all.len()).is_err());
+    }
+}

@@ -57,9 +57,20 @@ impl Place {
         options
     }
 
+    /// Makes the root, if there is none.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn make_root(&self) -> Result<()> {
+        self.fs.create_dir(&self.root, true).map_err(|e| rockmill::Error::io(self.root.display(), &e))
+    }
+
     /// Opens the database, making it if there is none.
+    ///
+    /// # Errors
+    /// The store's.
     pub fn create(&self, configuration: &Configuration) -> Result<Db> {
-        self.fs.create_dir(&self.root, true).map_err(|e| rockmill::Error::io(self.root.display(), &e))?;
+        self.make_root()?;
         let options = self.options(configuration);
         Db::open_cf_descriptors(&options, self.db(), [ColumnFamilyDescriptor::new("default", options.clone())])
     }

@@ -1,6 +1,7 @@
 //! Does a history with a database, and compares everything that it shows with a model.
 
 mod copies;
+mod events;
 mod reads;
 mod session;
 
@@ -14,6 +15,7 @@ use crate::contents::{Difference, matches};
 use crate::history::{History, Reopen, Step};
 use crate::model::Model;
 use crate::place::{Place, descriptors, existing};
+use events::Events;
 use session::Session;
 
 /// What went wrong in a step.
@@ -135,6 +137,10 @@ pub struct Run<'a> {
     seen: Vec<u64>,
     /// There is a database.
     made: bool,
+    /// Of the database that is open.
+    events: Events,
+    /// Something failed, and the history went on.
+    passed_over: bool,
 }
 
 impl<'a> Run<'a> {
@@ -150,7 +156,17 @@ impl<'a> Run<'a> {
         model: Model,
         observer: &'a mut dyn Observer,
     ) -> Self {
-        Self { place, configurations, current: 0, model, observer, seen: Vec::new(), made: true }
+        Self {
+            place,
+            configurations,
+            current: 0,
+            model,
+            observer,
+            seen: Vec::new(),
+            made: true,
+            events: Events::default(),
+            passed_over: false,
+        }
     }
 
     /// What must be seen now.
@@ -178,13 +194,25 @@ impl<'a> Run<'a> {
     }
 
     fn open(&mut self) -> Result<Db, Trouble> {
-        if !self.made {
-            let db = self.place.create(&self.configuration())?;
-            self.made = true;
-            return Ok(db);
+        self.events = Events::default();
+        let mut options = self.options();
+        options.add_event_listener(self.events.clone());
+        if self.made {
+            options = existing(options);
         }
-        let options = existing(self.options());
-        Ok(Db::open_cf_descriptors(&options, self.place.db(), descriptors(&self.model.state, &options))?)
+        self.place.make_root()?;
+        let db = Db::open_cf_descriptors(&options, self.place.db(), descriptors(&self.model.state, &options))?;
+        self.made = true;
+        Ok(db)
+    }
+
+    /// After the database was closed.
+    fn check_events(&self) -> Result<(), Trouble> {
+        let told = self.events.check_closed();
+        if self.passed_over {
+            return Ok(());
+        }
+        told.map_err(|what| Trouble::Wrong(Difference::new("listeners", what)))
     }
 
     /// Does the steps, and closes the database. Each call opens it anew.
@@ -209,6 +237,7 @@ impl<'a> Run<'a> {
             self.observer.opened(at, &db);
             let end = Session::new(self, &db).run(steps, at)?;
             drop(db);
+            self.check_events().map_err(|trouble| self.failure(end, "close", trouble))?;
             let Some(step @ Step::Reopen(how)) = steps.get(end) else {
                 self.model.closed();
                 return Ok(());
@@ -221,7 +250,10 @@ impl<'a> Run<'a> {
                         let failure = self.failure(end, &step.to_string(), trouble);
                         match self.observer.failed(&failure, None) {
                             Verdict::Stop => return Err(failure),
-                            Verdict::Pass => break,
+                            Verdict::Pass => {
+                                self.passed_over = true;
+                                break;
+                            }
                             Verdict::Again => {}
                         }
                     }

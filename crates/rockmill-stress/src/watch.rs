@@ -30,6 +30,19 @@ impl Watch {
         self.now.lock().clone().filter(|now| now.since.elapsed() > longer_than)
     }
 
+    /// Looks on from a thread of its own: calls `hangs` once a step takes longer than `limit`.
+    pub fn guard(&self, limit: Duration, hangs: impl FnOnce(&Now) + Send + 'static) {
+        let watch = self.clone();
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(limit.min(Duration::from_secs(1)));
+                if let Some(now) = watch.stuck(limit) {
+                    return hangs(&now);
+                }
+            }
+        });
+    }
+
     /// Nothing is being done.
     pub fn rest(&self) {
         *self.now.lock() = None;

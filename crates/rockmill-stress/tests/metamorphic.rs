@@ -5,6 +5,9 @@
 //! `all` for those in which every two choices meet. For longer runs, and to shrink what fails, there is the command
 //! `rockmill-stress metamorphic`.
 
+use std::io::Write;
+use std::time::Duration;
+
 use rockmill_stress::case::Case;
 use rockmill_stress::configuration::Configuration;
 use rockmill_stress::generate::{Profile, generate};
@@ -13,6 +16,7 @@ use rockmill_stress::metamorphic::{Medium, cases, compare, some_configurations};
 use rockmill_stress::model::Planted;
 use rockmill_stress::replay::{Failure, Silent, Trouble};
 use rockmill_stress::shrink::Shrinker;
+use rockmill_stress::watch::Watch;
 
 fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -24,9 +28,17 @@ fn all_agree(medium: &Medium, seed: u64, steps: usize, count: usize) {
     println!("{again}");
     let history = generate(seed, steps, &Profile::everything());
     let configurations = some_configurations(&mut fastrand::Rng::with_seed(seed), count);
+    let mut watch = Watch::default();
+    let hanging = again.clone();
+    watch.guard(Duration::from_secs(120), move |now| {
+        // Past the test's capture, which nobody would get to see.
+        let text = format!("{hanging} hangs in step {} ({})\n", now.step, now.text);
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        std::process::abort();
+    });
     let mut before: Option<(Case, Vec<u64>)> = None;
     for case in cases(&history, &configurations) {
-        let ran = medium.run(&case, &mut Silent).and_then(|seen| {
+        let ran = medium.run(&case, &mut watch).and_then(|seen| {
             if let Some((other, before)) = &before {
                 compare(&case, &seen, other, before)?;
             }
@@ -37,6 +49,7 @@ fn all_agree(medium: &Medium, seed: u64, steps: usize, count: usize) {
         });
         before = Some((case, seen));
     }
+    watch.rest();
 }
 
 #[test]

@@ -36,20 +36,16 @@ impl Where {
     /// A watch whose hanging step ends the process, after the case was written down.
     fn watch(&self, current: &Current) -> Watch {
         let watch = Watch::default();
-        let (looks_on, limit, current) = (watch.clone(), Duration::from_secs(self.step_limit), current.clone());
-        std::thread::spawn(move || {
-            loop {
-                std::thread::sleep(Duration::from_secs(1));
-                let Some(now) = looks_on.stuck(limit) else { continue };
-                eprintln!("\nstep {} ({}) has been going on for {} s: it hangs", now.step, now.text, limit.as_secs());
-                if let Some(case) = &*current.lock() {
-                    let mut case = case.clone();
-                    case.history.steps.truncate(now.step + 1);
-                    let _ = write_case(Path::new("hang.history"), &case, &format!("hangs in step {}", now.step));
-                }
-                // The other threads are what is to be looked at: a core, or a debugger, shows where they are.
-                std::process::abort();
+        let (limit, current) = (Duration::from_secs(self.step_limit), current.clone());
+        watch.guard(limit, move |now| {
+            eprintln!("\nstep {} ({}) has been going on for {} s: it hangs", now.step, now.text, limit.as_secs());
+            if let Some(case) = &*current.lock() {
+                let mut case = case.clone();
+                case.history.steps.truncate(now.step + 1);
+                let _ = write_case(Path::new("hang.history"), &case, &format!("hangs in step {}", now.step));
             }
+            // The other threads are what is to be looked at: a core, or a debugger, shows where they are.
+            std::process::abort();
         });
         watch
     }
@@ -148,12 +144,19 @@ pub fn run(args: &MetamorphicArgs) -> Outcome {
     Ok(())
 }
 
-/// A line that the next one overwrites; nothing where nobody looks.
+/// A line that the next one overwrites; where nobody looks, one a minute.
 fn progress(text: &str) {
+    static LAST: parking_lot::Mutex<Option<Instant>> = parking_lot::Mutex::new(None);
     let mut err = std::io::stderr();
     if err.is_terminal() {
         let _ = write!(err, "\r{text:<100}\r");
         let _ = err.flush();
+        return;
+    }
+    let mut last = LAST.lock();
+    if !text.is_empty() && last.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(60) {
+        *last = Some(Instant::now());
+        let _ = writeln!(err, "{text}");
     }
 }
 

@@ -117,11 +117,18 @@ impl Session<'_, '_, '_> {
             args.push((file.slot, IngestExternalFileArg { column_family, external_files: vec![path], options }));
         }
         let args: Vec<_> = args.into_iter().map(|(_, arg)| arg).collect();
+        let before = self.run.events.ingested();
         let done = self.db.ingest_external_files(&args);
         for path in &paths {
             self.place().remove_tree(path)?;
         }
-        Ok(done?)
+        done?;
+        let (told, must) = (self.run.events.ingested() - before, files.len() as u64);
+        if told != must {
+            let what = format!("were told of {told} ingested files of {must}");
+            return Err(Trouble::Wrong(Difference::new("listeners", what)));
+        }
+        Ok(())
     }
 
     /// A column family, exported and imported under another name, shows the same.

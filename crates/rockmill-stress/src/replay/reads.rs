@@ -178,6 +178,8 @@ impl<'db> Session<'_, '_, 'db> {
                 Ok(update) => update,
                 // Their WALs went with the memtables.
                 Err(e) if e.kind() == ErrorKind::TryAgain && next == self.marked + 1 => return Ok(()),
+                // Or went just now.
+                Err(e) if e.is_missing_file() => return Ok(()),
                 Err(e) => return Err(e.into()),
             };
             if sequence != next {

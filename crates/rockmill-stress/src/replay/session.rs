@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rockmill::{
     BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, DbRawIterator, ErrorKind, FlushOptions, Options,
@@ -86,8 +85,12 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
                     let failure = self.run.failure(at, &step.to_string(), trouble);
                     match self.run.observer.failed(&failure, Some(self.db)) {
                         Verdict::Stop => return Err(failure),
-                        Verdict::Again => continue,
+                        Verdict::Again => {
+                            self.run.passed_over = true;
+                            continue;
+                        }
                         Verdict::Pass => {
+                            self.run.passed_over = true;
                             self.run.model.pass();
                             self.end(at, None, 0);
                         }
@@ -353,8 +356,6 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         }
         let _ = self.db.get_column_family_metadata_cf(&cf);
         self.place().fs.free_space(&self.place().root)?;
-        // Listeners may still be at work; there is nothing of theirs that must hold now.
-        std::sync::atomic::fence(Ordering::SeqCst);
         Ok(())
     }
 }
