@@ -270,8 +270,12 @@ impl PositionedFile for CountingPositionedFile {
         Ok(n)
     }
 
-    fn reserve(&self, end: u64) -> bool {
-        self.inner.reserve(end)
+    fn reserve(&self, end: u64, extend: bool) -> bool {
+        self.inner.reserve(end, extend)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
     }
 
     fn cut(&self, len: u64) -> io::Result<()> {

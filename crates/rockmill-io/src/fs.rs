@@ -70,8 +70,7 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Creates a file, or empties an existing one, for writes at offsets, several at a time: what a
     /// [`BatchWriter`](crate::ring::BatchWriter) writes to. The default appends to a file of [`create`](Self::create).
     fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
-        // Gathered above already; with one byte to gather, each write goes through as it is.
-        let inner = self.create(path, WriteOptions { buffer_size: 1, direct: false, ..options })?;
+        let inner = self.create(path, options)?;
         Ok(Box::new(InOrderFile { path: path.to_path_buf(), inner: Mutex::new(inner) }))
     }
     /// Many reads and writes in flight at once, for the calling thread. The default has plain calls only.
@@ -163,10 +162,15 @@ pub trait PositionedFile: Send + Sync + Debug {
     fn is_direct(&self) -> bool;
     /// One write, which may take fewer bytes than given.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize>;
-    /// Reserves space for a write that ends at `end`, where the options ask for that. True when there may now be space
-    /// behind the end that closing must cut. A failure is left to the write itself, which needs less.
-    fn reserve(&self, _end: u64) -> bool {
+    /// Reserves space for a write that ends at `end`, where the options ask for that; with `extend` the file may become
+    /// as long as what is reserved. True when there may now be space behind the end that closing must cut. A failure is
+    /// left to the write itself, which needs less.
+    fn reserve(&self, _end: u64, _extend: bool) -> bool {
         false
+    }
+    /// Hands the kernel what the file itself gathered.
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
     }
     /// Makes the file exactly so long.
     fn cut(&self, len: u64) -> io::Result<()>;
@@ -214,7 +218,11 @@ impl PositionedFile for InOrderFile {
             let what = format!("a write at {offset}, the file ends at {}", inner.len());
             return Err(path_error("write", &self.path, io::Error::new(io::ErrorKind::InvalidInput, what)));
         }
-        inner.append_and_flush(data).map(|()| data.len())
+        inner.append(data).map(|()| data.len())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.lock().flush()
     }
 
     fn cut(&self, len: u64) -> io::Result<()> {

@@ -97,13 +97,13 @@ pub struct BatchLimits {
 impl Default for BatchLimits {
     fn default() -> Self {
         Self {
-            memory_bytes: 16 << 20,
+            memory_bytes: 20 << 20,
             depth: 128,
             huge_pages: true,
             register: true,
             sqpoll: None,
             io_priority: 0,
-            writes_in_flight: 4,
+            writes_in_flight: 8,
         }
     }
 }

@@ -34,7 +34,7 @@ impl Handle {
     }
 
     /// One write call: all of it, or what there is room for and then a failure. Gives the bytes written, which are
-    /// fewer without a failure only where the hook says so and `short` allows it.
+    /// fewer without a failure only where the hook says so and `short` allows it: for writes at offsets.
     pub(super) fn write(&self, offset: u64, data: Arc<[u8]>, short: bool) -> io::Result<usize> {
         let fault = self.shared.gate(OpKind::Write, &self.path, None, offset, data.len() as u64);
         let (part, error) = match fault {
@@ -52,7 +52,11 @@ impl Handle {
             live.commit(Event::Data(self.id, DataOp::Write { offset, data }));
         }
         drop(live);
-        error.map_or(Ok(happened), |e| Err(self.error("write", e)))
+        match error {
+            None => Ok(happened),
+            Some(e) if short => Err(path_error(format!("write at {offset} to"), &self.path, e)),
+            Some(e) => Err(self.error("write", e)),
+        }
     }
 
     /// Makes the file so long.

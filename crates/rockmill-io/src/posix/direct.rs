@@ -76,7 +76,7 @@ impl DirectWriter {
         }
         let to = align_up(self.used as u64) as usize;
         self.buffer[self.used..to].fill(0);
-        self.out.reserve(self.buffer_offset + to as u64);
+        self.out.reserve(self.buffer_offset + to as u64, false);
         self.unsynced = true;
         self.write_range(to)?;
         self.padded = to != self.used;

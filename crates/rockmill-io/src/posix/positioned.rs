@@ -62,8 +62,8 @@ impl PositionedFile for PosixPositionedFile {
         }
     }
 
-    fn reserve(&self, end: u64) -> bool {
-        self.out.lock().reserve(end)
+    fn reserve(&self, end: u64, extend: bool) -> bool {
+        self.out.lock().reserve(end, extend)
     }
 
     fn cut(&self, len: u64) -> io::Result<()> {

@@ -53,10 +53,11 @@ pub(super) fn await_writeback(file: &File, start: u64, len: u64) -> io::Result<(
     check(result).map(drop)
 }
 
-/// Reserves blocks without changing the file's length.
-pub(super) fn preallocate(file: &File, start: u64, len: u64) -> io::Result<()> {
+/// Reserves blocks; with `extend` the file becomes so long, otherwise its length stays.
+pub(super) fn preallocate(file: &File, start: u64, len: u64, extend: bool) -> io::Result<()> {
+    let mode = if extend { 0 } else { libc::FALLOC_FL_KEEP_SIZE };
     // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, offset(start), offset(len)) };
+    let result = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset(start), offset(len)) };
     check(result).map(drop)
 }
 

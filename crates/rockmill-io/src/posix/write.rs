@@ -59,20 +59,22 @@ impl Output {
         path_error(operation, &self.path, cause)
     }
 
-    /// Reserves space for a write that ends at `end`. Failures are left to the write itself, which needs less. True
-    /// when there may be space behind the end now.
-    pub(super) fn reserve(&mut self, end: u64) -> bool {
-        self.try_reserve(end);
+    /// Reserves space for a write that ends at `end`; with `extend` the file becomes as long as what is reserved.
+    /// Failures are left to the write itself, which needs less. True when there may be space behind the end now.
+    pub(super) fn reserve(&mut self, end: u64, extend: bool) -> bool {
+        self.try_reserve(end, extend);
         self.has_tail
     }
 
-    fn try_reserve(&mut self, end: u64) {
+    fn try_reserve(&mut self, end: u64, extend: bool) {
         if self.preallocate == 0 || end <= self.preallocated_to {
             return;
         }
         let Some(to) = end.checked_next_multiple_of(self.preallocate) else { return };
         let Some(file) = &self.file else { return };
-        match sys::preallocate(file, self.preallocated_to, to - self.preallocated_to) {
+        // Also one that fails may have made the file longer.
+        self.has_tail |= extend;
+        match sys::preallocate(file, self.preallocated_to, to - self.preallocated_to, extend) {
             Ok(()) => {
                 self.has_tail = true;
                 self.preallocated_to = to;
@@ -205,7 +207,7 @@ impl BufferedWriter {
         if total == 0 {
             return Ok(());
         }
-        self.out.reserve(self.written + total as u64);
+        self.out.reserve(self.written + total as u64, false);
         self.unsynced = true;
         let mut file = self.out.file()?;
         let mut done = 0;

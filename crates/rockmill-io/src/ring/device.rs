@@ -19,7 +19,7 @@ pub struct DeviceFacts {
     pub request_bytes_max: usize,
     /// The request size that it says it likes (`optimal_io_size`), in bytes; 0 when it says nothing.
     pub optimal_bytes: usize,
-    /// True for a disk with a moving head.
+    /// True for a disk with a moving head, and for many virtual disks that have none.
     pub rotational: bool,
 }
 
@@ -46,9 +46,8 @@ impl DeviceFacts {
     /// Bytes to read at once: 256 KiB, unless the device takes less in one piece or likes more. Without facts, 256 KiB.
     pub fn read_bytes(facts: Option<&Self>) -> usize {
         let Some(facts) = facts else { return REQUEST_BYTES_USUAL };
-        // A head that must move is worth long reads.
-        let usual = if facts.rotational { REQUEST_BYTES_MAX } else { REQUEST_BYTES_USUAL };
-        let wanted = usual.max(facts.optimal_bytes).min(facts.request_bytes_max.max(REQUEST_BYTES_MIN));
+        // `rotational` is not asked: virtual disks say so, whatever is behind them.
+        let wanted = REQUEST_BYTES_USUAL.max(facts.optimal_bytes).min(facts.request_bytes_max);
         wanted.clamp(REQUEST_BYTES_MIN, REQUEST_BYTES_MAX)
     }
 }
@@ -85,16 +84,15 @@ mod tests {
 
     #[test]
     fn reads_are_as_large_as_the_device_takes_and_likes_within_bounds() {
-        let read = |max: &str, optimal: &str, rotational: &str| {
-            let root = sys(max, optimal, rotational);
+        let read = |max: &str, optimal: &str| {
+            let root = sys(max, optimal, "1");
             DeviceFacts::read_bytes(DeviceFacts::of_device(root.path(), 254, 0).as_ref())
         };
         assert_eq!(DeviceFacts::read_bytes(None), 256 << 10);
-        assert_eq!(read("4096", "0", "0"), 256 << 10);
-        assert_eq!(read("128", "0", "0"), 128 << 10);
-        assert_eq!(read("4", "0", "0"), 128 << 10, "a device of tiny requests");
-        assert_eq!(read("4096", "524288", "0"), 512 << 10);
-        assert_eq!(read("4096", "0", "1"), 1 << 20);
-        assert_eq!(read("1048576", "1073741824", "0"), 1 << 20);
+        assert_eq!(read("4096", "0"), 256 << 10);
+        assert_eq!(read("192", "0"), 192 << 10);
+        assert_eq!(read("4", "0"), 128 << 10, "a device of tiny requests");
+        assert_eq!(read("4096", "524288"), 512 << 10);
+        assert_eq!(read("1048576", "1073741824"), 1 << 20);
     }
 }

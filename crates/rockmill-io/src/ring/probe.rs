@@ -56,10 +56,12 @@ fn explain_setup_with(error: &io::Error, disabled: Option<i64>) -> String {
                 .to_string(),
         },
         Some(libc::EACCES) => "io_uring is forbidden here: a filter or a security module answers EACCES".to_string(),
-        Some(libc::ENOMEM) => format!(
-            "no memory for a ring: ENOMEM; on kernels before 5.12 it counts as locked memory ({})",
-            locked_memory_limit()
-        ),
+        Some(libc::ENOMEM) => {
+            format!(
+                "no memory for a ring: ENOMEM; limit on locked memory, as which it counts: {}",
+                locked_memory_limit()
+            )
+        }
         Some(libc::EMFILE) => "no descriptor left for a ring in this process: EMFILE (ulimit -n)".to_string(),
         Some(libc::ENFILE) => "no descriptor left for a ring on this machine: ENFILE (fs.file-max)".to_string(),
         _ => format!("no ring: {error}"),

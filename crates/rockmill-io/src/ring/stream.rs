@@ -222,6 +222,10 @@ pub struct ReadStream {
     heap_bytes_max: usize,
     pace: Option<Box<dyn FnMut(u64) + Send>>,
     bytes_read: u64,
+    /// Spans of all runs that were not begun.
+    unbegun: usize,
+    /// True until the last span was begun.
+    reads_ahead: bool,
 }
 
 impl fmt::Debug for ReadStream {
@@ -272,7 +276,8 @@ impl ReadStream {
                 failed: None,
             })
             .collect();
-        let batch = (depth * runs.len() / 4).clamp(1, 8);
+        let unbegun = runs.iter().map(|run| run.spans.len()).sum();
+        let batch = (depth * runs.len() / 2).clamp(1, 8);
         let mut this = Self {
             io: io.clone(),
             files,
@@ -284,6 +289,8 @@ impl ReadStream {
             heap_bytes_max: io.limits().memory_bytes,
             pace: options.pace,
             bytes_read: 0,
+            unbegun,
+            reads_ahead: true,
         };
         // The first span of every run before the second of any: a merge begins when it has one of each.
         for _ in 0..depth {
@@ -291,7 +298,11 @@ impl ReadStream {
                 this.begin_one(run, false);
             }
         }
-        this.io.shared.lock().flush();
+        let mut transfers = this.io.shared.lock();
+        transfers.flush();
+        transfers.count_reader(true);
+        drop(transfers);
+        this.count_rest();
         Ok(this)
     }
 
@@ -376,8 +387,7 @@ impl ReadStream {
 
     /// Leaves the rest of a run unread.
     pub fn skip_rest(&mut self, run: usize) {
-        if let Some(state) = self.runs.get_mut(run) {
-            state.next = state.spans.len();
+        if run < self.runs.len() {
             self.forget(run);
         }
     }
@@ -387,8 +397,12 @@ impl ReadStream {
         self.forget(run);
     }
 
-    /// Drops what is in flight for a run.
+    /// Drops what is in flight for a run, and what was not begun.
     fn forget(&mut self, run: usize) {
+        let state = &mut self.runs[run];
+        self.unbegun -= state.spans.len() - state.next;
+        state.next = state.spans.len();
+        self.count_rest();
         let mut transfers = self.io.shared.lock();
         for pending in self.runs[run].pending.drain(..) {
             if let Some(token) = pending.token {
@@ -410,7 +424,15 @@ impl ReadStream {
         }
         let (lease, result) = match token {
             Some(token) => {
-                let ended = self.io.shared.lock().wait(token);
+                let mut transfers = self.io.shared.lock();
+                if !transfers.is_ended(token) {
+                    transfers.poll();
+                }
+                // Who has to wait hands on what was begun with the same call.
+                if transfers.is_ended(token) {
+                    transfers.flush_batch(self.batch);
+                }
+                let ended = transfers.wait(token);
                 (ended.lease, ended.result)
             }
             None => (lease, Ok(())),
@@ -437,14 +459,10 @@ impl ReadStream {
         Ok(Window { lease, range: start..start + span.len as usize, span, index, heap })
     }
 
-    /// Begins reads of a run, and tells the kernel when enough have gathered.
+    /// Begins reads of a run; a later `next` tells the kernel.
     fn begin(&mut self, run: usize) {
         while self.runs[run].pending.len() < self.depth && self.begin_one(run, false) {}
-        let mut transfers = self.io.shared.lock();
-        let unsubmitted = transfers.unsubmitted();
-        if unsubmitted >= self.batch {
-            transfers.flush();
-        }
+        self.count_rest();
     }
 
     /// Begins one read, if there is one to begin and memory for it; when it is `urgent`, memory is found.
@@ -506,6 +524,15 @@ impl ReadStream {
         let state = &mut self.runs[run];
         state.pending.push_back(pending);
         state.next += 1;
+        self.unbegun -= 1;
+    }
+
+    /// Says when there is nothing left to begin: writes no longer wait for company.
+    fn count_rest(&mut self) {
+        if self.reads_ahead && self.unbegun == 0 {
+            self.reads_ahead = false;
+            self.io.shared.lock().count_reader(false);
+        }
     }
 
     /// Memory for a read; the bytes of it that are outside the arena.
@@ -533,6 +560,8 @@ impl ReadStream {
 
 impl Drop for ReadStream {
     fn drop(&mut self) {
+        self.unbegun = 0;
+        self.count_rest();
         let mut transfers = self.io.shared.lock();
         for state in &mut self.runs {
             for token in state.pending.drain(..).filter_map(|pending| pending.token) {

@@ -77,6 +77,10 @@ pub(crate) struct Transfers {
     observers: Vec<Arc<dyn BatchObserver>>,
     retries: u64,
     plain_calls: u64,
+    /// Streams that have reads to begin.
+    readers: usize,
+    /// A write was left to the next entry into the kernel.
+    write_waits: bool,
 }
 
 impl Transfers {
@@ -93,6 +97,8 @@ impl Transfers {
             observers: Vec::new(),
             retries: 0,
             plain_calls: 0,
+            readers: 0,
+            write_waits: false,
         }
     }
 
@@ -170,19 +176,38 @@ impl Transfers {
         }
     }
 
-    /// Operations that the kernel has not been told of.
-    pub(crate) fn unsubmitted(&self) -> usize {
-        self.queue.unsubmitted()
-    }
-
     /// Hands on what was started.
     pub(crate) fn flush(&mut self) {
         self.fill();
+        self.write_waits = false;
         if self.broken.is_none()
             && let Err(e) = self.queue.submit()
         {
             self.fail_queue(e);
         }
+    }
+
+    /// Hands a write on: now, or where a stream is being read, with its next reads. `others` is how many writes of the
+    /// same file are with the device: with two, it has enough to do until the stream has to wait or has gathered a
+    /// batch; with fewer, the stream's next step hands it on.
+    pub(crate) fn flush_write(&mut self, others: usize) {
+        if self.readers == 0 || self.in_queue == self.queue.unsubmitted() {
+            self.flush();
+        } else {
+            self.write_waits |= others < 2;
+        }
+    }
+
+    /// Hands on what has gathered, if that is as much as `batch` operations or a write among them.
+    pub(crate) fn flush_batch(&mut self, batch: usize) {
+        if self.write_waits || self.queue.unsubmitted() >= batch {
+            self.flush();
+        }
+    }
+
+    /// A stream begins (`true`) or has begun its last read.
+    pub(crate) fn count_reader(&mut self, begins: bool) {
+        self.readers = if begins { self.readers + 1 } else { self.readers.saturating_sub(1) };
     }
 
     /// Takes what has completed, without waiting.
@@ -236,6 +261,7 @@ impl Transfers {
         if self.broken.is_some() {
             return;
         }
+        self.write_waits &= !wait;
         let mut done = std::mem::take(&mut self.done);
         let result = self.queue.reap(wait, wanted, &mut done);
         self.in_queue -= done.len();
@@ -271,12 +297,10 @@ impl Transfers {
     }
 
     fn end(&mut self, op: Op, result: io::Result<()>) {
-        match self.running.remove(&op.token) {
-            Some(running) if !running.orphan => {
-                let result = result.map_err(|e| named(op.offset, &running, e));
-                self.ended.insert(op.token, Ended { lease: op.lease, result });
-            }
-            _ => {}
+        let Some(running) = self.running.remove(&op.token) else { return };
+        if !running.orphan {
+            let result = result.map_err(|e| named(op.offset, &running, e));
+            self.ended.insert(op.token, Ended { lease: op.lease, result });
         }
     }
 
@@ -289,6 +313,8 @@ impl Transfers {
         }
         let Some(running) = self.running.get_mut(&op.token) else { return };
         running.tries += 1;
+        // Somebody below may have asked for less.
+        op.range.end = running.range.end;
         let transfers = matches!(op.action, Action::Read | Action::Write);
         match result {
             Ok(_) if !transfers => self.end(op, Ok(())),
@@ -370,7 +396,7 @@ impl Transfers {
                     op.offset += n as u64;
                     op.range.start += n;
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Interruptions were the file's own matter.
                 Err(e) => break Err(e),
             }
         };

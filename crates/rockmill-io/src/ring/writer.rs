@@ -4,14 +4,14 @@
 //! 2. A buffer without room for more goes to the file, up to the last sector's start when writing past the page cache;
 //!    the rest of it, less than a sector, begins the next buffer.
 //! 3. `sync` writes the last buffer too, padded to a sector, waits for everything, cuts the padding and syncs.
+//!    [`begin_sync`](BatchWriter::begin_sync) does the same without waiting: the next file can be written meanwhile.
 //!
 //! Every failure is kept: whichever call comes next returns it, and every later one refuses.
 
-use super::BatchIo;
-use super::BatchLimits;
 use super::arena::{Lease, Pool};
 use super::queue::{Action, BatchFile};
 use super::transfers::{Token, Transfer};
+use super::{BatchIo, BatchKind, BatchLimits};
 use crate::aligned::{ALIGNMENT, align_down, align_up};
 use crate::error::{FirstFailure, path_error};
 use crate::fs::{PositionedFile, WritableFile, WriteOptions};
@@ -31,6 +31,15 @@ pub(super) fn memory_of_one(limits: &BatchLimits) -> usize {
     (limits.writes_in_flight.max(1) + 1) * BUFFER_BYTES_DEFAULT
 }
 
+/// The steps of a sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Syncing {
+    /// Everything was sent; writes may be in flight.
+    Writes,
+    /// Everything is written; the sync is in flight.
+    Sync(Token),
+}
+
 /// A file being written. See [`WritableFile`] for what its calls promise.
 pub struct BatchWriter {
     io: BatchIo,
@@ -48,9 +57,17 @@ pub struct BatchWriter {
     used: usize,
     /// Bytes of it that the file has already: less than a sector, and only when direct.
     written: usize,
+    /// Those bytes, while there is no buffer.
+    rest: Vec<u8>,
     /// Bytes of the last `space`.
     offered: usize,
     in_flight: VecDeque<Token>,
+    /// How far a sync is that was begun.
+    syncing: Option<Syncing>,
+    /// Reserved space is within the file's length while it is written: a direct write that extends the file is waited
+    /// for inside the call that submits it (ext4), one into reserved space is not. That costs a plain call more than it
+    /// gains.
+    extend: bool,
     /// True when the file may be longer than what was appended.
     tail: bool,
     unsynced: bool,
@@ -95,7 +112,10 @@ impl BatchWriter {
             used: 0,
             written: 0,
             offered: 0,
+            rest: Vec::new(),
             in_flight: VecDeque::new(),
+            syncing: None,
+            extend: io.facts().kind == BatchKind::Uring,
             tail: false,
             unsynced: true,
             closed: false,
@@ -143,11 +163,15 @@ impl BatchWriter {
 
     /// Makes `len` bytes free in the buffer, which is larger by a sector at least.
     fn make_room(&mut self, len: usize) -> io::Result<()> {
+        // What is appended now is not part of a sync that was begun before.
+        self.finish_sync()?;
         if self.buffer.is_some() && self.used + len > self.buffer_bytes {
             self.write_full()?;
         }
         if self.buffer.is_none() {
-            self.buffer = Some(self.free_buffer()?);
+            let mut buffer = self.free_buffer()?;
+            buffer[..self.rest.len()].copy_from_slice(&self.rest);
+            self.buffer = Some(buffer);
         }
         Ok(())
     }
@@ -229,7 +253,7 @@ impl BatchWriter {
         if let Some(pace) = &mut self.pace {
             pace(to as u64);
         }
-        if self.inner.reserve(self.base + to as u64) {
+        if self.inner.reserve(self.base + to as u64, self.extend) {
             self.tail = true;
         }
         self.unsynced = true;
@@ -244,38 +268,43 @@ impl BatchWriter {
         };
         let mut transfers = self.io.shared.lock();
         let token = transfers.start(transfer);
-        transfers.flush();
+        transfers.flush_write(self.in_flight.len());
         drop(transfers);
         self.in_flight.push_back(token);
         Ok(())
     }
 
-    /// Writes everything, and waits for it. The last sector stays in the buffer when it is not full.
-    fn write_out(&mut self) -> io::Result<()> {
-        if self.used > self.written {
-            let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
-            let direct = self.inner.is_direct();
-            let to = if direct { align_up(self.used as u64) as usize } else { self.used };
-            buffer[self.used..to].fill(0);
-            self.send(buffer, to)?;
-            self.tail |= to != self.used;
-            // All others are through before this one is looked at: its memory is needed again.
-            let last = self.in_flight.pop_back();
-            self.await_all()?;
-            if let Some(token) = last {
-                let ended = self.io.shared.lock().wait(token);
-                ended.result?;
-                self.buffer = ended.lease;
-            }
-            let kept = if direct { align_down(self.used as u64) as usize } else { self.used };
-            if let Some(buffer) = &mut self.buffer {
-                buffer.copy_within(kept..self.used, 0);
-            }
-            self.base += kept as u64;
-            self.used -= kept;
-            self.written = self.used;
+    /// Sends everything off. The last sector is kept when it is not full: it will be written again.
+    fn send_rest(&mut self) -> io::Result<()> {
+        if self.used == self.written {
+            return Ok(());
         }
-        self.await_all()
+        let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
+        let direct = self.inner.is_direct();
+        let (to, kept) = match direct {
+            true => (align_up(self.used as u64) as usize, align_down(self.used as u64) as usize),
+            false => (self.used, self.used),
+        };
+        buffer[self.used..to].fill(0);
+        self.rest.clear();
+        self.rest.extend_from_slice(&buffer[kept..self.used]);
+        if self.written > 0 {
+            // The same sector is not written twice at a time.
+            self.await_all()?;
+        }
+        self.send(buffer, to)?;
+        self.tail |= to != self.used;
+        self.base += kept as u64;
+        self.used -= kept;
+        self.written = self.used;
+        Ok(())
+    }
+
+    /// Writes everything, and waits for it.
+    fn write_out(&mut self) -> io::Result<()> {
+        self.send_rest()?;
+        self.await_all()?;
+        self.inner.flush()
     }
 
     /// Starts write-back when enough was written since the last time. For files in the page cache only.
@@ -307,24 +336,92 @@ impl BatchWriter {
         transfers.wait(token).result
     }
 
+    /// Goes on with a sync that was begun. True when it is over; without `wait` it may not be.
+    fn advance_sync(&mut self, wait: bool) -> io::Result<bool> {
+        loop {
+            match self.syncing {
+                None => return Ok(true),
+                Some(Syncing::Writes) => {
+                    match wait {
+                        true => self.await_all()?,
+                        false => self.look_at_ended()?,
+                    }
+                    if !self.in_flight.is_empty() {
+                        return Ok(false);
+                    }
+                    if self.tail {
+                        self.inner.cut(self.len())?;
+                        self.tail = false;
+                        self.unsynced = true;
+                    }
+                    if !self.unsynced {
+                        self.syncing = None;
+                        return Ok(true);
+                    }
+                    let file = Arc::clone(&self.file);
+                    let (action, range) = (Action::Sync, 0..0);
+                    let mut transfers = self.io.shared.lock();
+                    let token = transfers.start(Transfer { file, action, offset: 0, lease: None, range, needed: 0 });
+                    transfers.flush();
+                    self.syncing = Some(Syncing::Sync(token));
+                }
+                Some(Syncing::Sync(token)) => {
+                    let mut transfers = self.io.shared.lock();
+                    if !wait && !transfers.is_ended(token) {
+                        transfers.poll();
+                        if !transfers.is_ended(token) {
+                            return Ok(false);
+                        }
+                    }
+                    // Whatever comes of it: it is not asked twice.
+                    self.syncing = None;
+                    transfers.wait(token).result?;
+                    self.unsynced = false;
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    fn finish_sync(&mut self) -> io::Result<()> {
+        self.advance_sync(true).map(drop)
+    }
+
+    fn start_sync(&mut self) -> io::Result<bool> {
+        self.finish_sync()?;
+        self.send_rest()?;
+        self.io.shared.lock().flush();
+        self.syncing = Some(Syncing::Writes);
+        self.advance_sync(false)
+    }
+
+    /// Begins to make everything appended so far durable, without waiting for it. True when that is done already.
+    ///
+    /// [`poll_sync`](Self::poll_sync) moves it on; [`sync`](WritableFile::sync) and [`close`](WritableFile::close) wait
+    /// for it. Appending waits for it, too.
+    pub fn begin_sync(&mut self) -> io::Result<bool> {
+        self.check()?;
+        let result = self.start_sync();
+        self.failure.note(result)
+    }
+
+    /// Moves a sync on that was begun. True when it is over: what was appended before is durable.
+    pub fn poll_sync(&mut self) -> io::Result<bool> {
+        self.check()?;
+        let result = self.advance_sync(false);
+        self.failure.note(result)
+    }
+
     fn flush_and_sync(&mut self) -> io::Result<()> {
-        self.write_out()?;
-        if self.tail {
-            self.inner.cut(self.len())?;
-            self.tail = false;
-            self.unsynced = true;
-        }
-        if self.unsynced {
-            self.operate(Action::Sync, 0)?;
-            self.unsynced = false;
-        }
-        Ok(())
+        self.start_sync()?;
+        self.finish_sync()
     }
 
     fn flush_and_close(&mut self) -> io::Result<()> {
         if self.closed {
             return Ok(());
         }
+        self.finish_sync()?;
         self.write_out()?;
         if self.tail {
             self.inner.cut(self.len())?;
@@ -397,7 +494,11 @@ impl Drop for BatchWriter {
     fn drop(&mut self) {
         // Waited for, so that nothing is written to a file that its owner is about to delete.
         let mut transfers = self.io.shared.lock();
-        for token in self.in_flight.drain(..) {
+        let syncing = match self.syncing {
+            Some(Syncing::Sync(token)) => Some(token),
+            Some(Syncing::Writes) | None => None,
+        };
+        for token in self.in_flight.drain(..).chain(syncing) {
             drop(transfers.wait(token));
         }
         if !self.closed {
