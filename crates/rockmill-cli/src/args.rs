@@ -112,6 +112,8 @@ pub enum EngineArg {
     Auto,
     /// Positioned reads, merge in user space
     Pread,
+    /// io_uring: reads and writes in flight while the merge goes on
+    Uring,
 }
 
 /// Format of a file to load.

@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use rockmill::compaction::MergeEngine;
+use rockmill::properties;
 use rockmill::{BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, LevelStats};
 use rockmill_io::{CountingFileSystem, IoCounts, PosixFileSystem};
 use serde_json::{Map, Value, json};
@@ -80,15 +80,15 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
     let after = levels(&db, &cf);
 
     let options = db.get_db_options();
-    let engine = match options.merge_engine {
-        // The one engine that every machine has is also the best there is.
-        MergeEngine::Auto | MergeEngine::Pread => MergeEngine::Pread.name(),
-    };
+    let engine = db.property_value(properties::MERGE_ENGINE)?.unwrap_or_default();
+    // The reason is for people; `--json` has it apart.
+    let (engine, why) = engine.split_once(", ").unwrap_or((&engine, ""));
     if out.json {
         let calls: Map<String, Value> = io.iter().map(|(name, n)| (name.to_owned(), Value::from(n))).collect();
         return out.json_object(&json!({
             "column_family": cf.name(),
             "engine": engine,
+            "engine_note": why,
             "threads": options.max_subcompactions,
             "input_bytes": counts.read,
             "output_bytes": counts.written,
@@ -115,6 +115,7 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
         output::plural(counts.compactions + counts.moves, "job"),
         if counts.moves == 0 { String::new() } else { format!(", of them {} moved without a copy", counts.moves) },
     ))?;
+    out.note(format!("engine: {engine}{}{why}", if why.is_empty() { "" } else { ", " }))?;
     out.note(format!("before: {}", in_words(&before)))?;
     out.note(format!("after:  {}", in_words(&after)))
 }

@@ -224,6 +224,7 @@ fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
         None => {}
         Some(EngineArg::Auto) => options.set_merge_engine(MergeEngine::Auto),
         Some(EngineArg::Pread) => options.set_merge_engine(MergeEngine::Pread),
+        Some(EngineArg::Uring) => options.set_merge_engine(MergeEngine::Uring),
     }
     if args.direct {
         options.set_use_direct_reads(true);

@@ -1,6 +1,7 @@
 //! Checksums of blocks, log records and files (RocksDB `util/crc32c.h`, `table/format.cc`).
 
-use xxhash_rust::{xxh3::xxh3_64, xxh32, xxh64};
+use twox_hash::XxHash3_64;
+use xxhash_rust::{xxh32, xxh64};
 
 /// What RocksDB adds when it masks a CRC (`crc32c::kMaskDelta`).
 const MASK_DELTA: u32 = 0xa282_ead8;
@@ -112,7 +113,7 @@ pub fn block_checksum(kind: ChecksumType, data: &[u8], compression_byte: u8) -> 
 
 /// RocksDB hashes all bytes but the last and mixes that one in by hand, which spares it XXH3's streaming state.
 fn xxh3_with_last_byte(rest: &[u8], last: u8) -> u32 {
-    (xxh3_64(rest) as u32) ^ u32::from(last).wrapping_mul(LAST_BYTE_PRIME)
+    (XxHash3_64::oneshot(rest) as u32) ^ u32::from(last).wrapping_mul(LAST_BYTE_PRIME)
 }
 
 /// What format_version 6 and newer adds to a checksum for the block's place in its file

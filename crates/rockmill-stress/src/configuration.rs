@@ -43,7 +43,13 @@ const fn is(name: &'static str, apply: fn(&mut Draft)) -> Choice {
 
 /// Every axis. Sizes are small, so that short histories already have flushes, compactions and several levels.
 pub const AXES: &[Axis] = &[
-    Axis { name: "engine", choices: &[is("pread", |d| d.options.set_merge_engine(MergeEngine::Pread))] },
+    Axis {
+        name: "engine",
+        choices: &[
+            is("pread", |d| d.options.set_merge_engine(MergeEngine::Pread)),
+            is("uring", |d| d.options.set_merge_engine(MergeEngine::Uring)),
+        ],
+    },
     Axis {
         name: "strategy",
         choices: &[

@@ -24,6 +24,10 @@ pub fn aggregated_table_properties_at_level(level: usize) -> String {
     format!("rocksdb.aggregated-table-properties-at-level{level}")
 }
 
+/// Text, Rockmill's own: the engine that compactions and flushes have, and behind a comma why it is not the one that
+/// was asked for.
+pub const MERGE_ENGINE: &str = "rockmill.merge-engine";
+
 names! {
     /// Text: [`CFSTATS`] and [`DBSTATS`].
     STATS = "stats";

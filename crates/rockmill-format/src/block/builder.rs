@@ -66,15 +66,38 @@ impl BlockBuilder {
 
     /// Appends an entry; keys come in order. `delta_value` replaces `value` between restart points when
     /// `value_delta_encoding` is on; without one the entry stores its whole key and value there too.
-    #[inline]
     pub fn add(&mut self, key: &[u8], value: &[u8], delta_value: Option<&[u8]>) {
+        let common = shared_prefix_len(&self.last_key, key);
+        let shared = if self.counter < self.options.restart_interval
+            && self.options.delta_encoding
+            && (!self.options.value_delta_encoding || delta_value.is_some())
+        {
+            common
+        } else {
+            0
+        };
+        self.add_shared(key, shared, value, delta_value);
+        if self.options.delta_encoding {
+            // Keeping the shared prefix in place saves most of the copy.
+            self.last_key.truncate(common);
+            self.last_key.extend_from_slice(&key[common..]);
+        }
+    }
+
+    /// Appends an entry to a data block whose caller knows how many bytes `common` the key has in common with the one
+    /// before. A block takes either this or [`Self::add`].
+    #[inline]
+    pub fn add_after(&mut self, key: &[u8], common: usize, value: &[u8]) {
+        let shared = if self.counter < self.options.restart_interval && !self.buffer.is_empty() { common } else { 0 };
+        self.add_shared(key, shared, value, None);
+    }
+
+    #[inline(always)]
+    fn add_shared(&mut self, key: &[u8], shared: usize, value: &[u8], delta_value: Option<&[u8]>) {
         debug_assert!(!self.finished, "add after finish");
-        let mut shared = 0;
         if self.counter >= self.options.restart_interval {
             self.restarts.push(self.buffer.len() as u32);
             self.counter = 0;
-        } else if self.options.delta_encoding && (!self.options.value_delta_encoding || delta_value.is_some()) {
-            shared = shared_prefix_len(&self.last_key, key);
         }
         let unshared = &key[shared..];
         let separate = self.options.separate_values;
@@ -82,8 +105,13 @@ impl BlockBuilder {
         if self.options.value_delta_encoding {
             coding::put_varint32(&mut self.buffer, shared as u32);
             coding::put_varint32(&mut self.buffer, unshared.len() as u32);
-        } else if (shared | unshared.len() | value.len()) < 0x80 {
-            self.buffer.extend_from_slice(&[shared as u8, unshared.len() as u8, value.len() as u8]);
+        } else if (shared | unshared.len()) < 0x80 && value.len() < 0x4000 {
+            let (low, high) = (value.len() as u8, (value.len() >> 7) as u8);
+            if value.len() < 0x80 {
+                self.buffer.extend_from_slice(&[shared as u8, unshared.len() as u8, low]);
+            } else {
+                self.buffer.extend_from_slice(&[shared as u8, unshared.len() as u8, low | 0x80, high]);
+            }
         } else {
             coding::put_varint32(&mut self.buffer, shared as u32);
             coding::put_varint32(&mut self.buffer, unshared.len() as u32);
@@ -100,11 +128,6 @@ impl BlockBuilder {
 
         if let Some(index) = &mut self.hash_index {
             index.add(key::user_key(key), self.restarts.len() - 1);
-        }
-        if self.options.delta_encoding {
-            // Keeping the shared prefix in place saves most of the copy.
-            self.last_key.truncate(shared);
-            self.last_key.extend_from_slice(unshared);
         }
         self.counter += 1;
     }
@@ -193,7 +216,7 @@ impl BlockBuilder {
 
 /// Length of the longest common prefix.
 #[inline]
-fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
+pub fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
     let n = a.len().min(b.len());
     let (a, b) = (&a[..n], &b[..n]);
     let (words_a, _) = a.as_chunks::<8>();

@@ -22,15 +22,18 @@ pub(super) fn header(keys: &[u8], pos: usize, value_delta: bool) -> Option<Heade
         if (shared | unshared) < 0x80 {
             return Some(Header { shared: shared.into(), unshared: unshared.into(), value_len: 0, key_at: pos + 2 });
         }
-    } else if let Some([shared, unshared, value_len]) = keys.get(pos..)?.first_chunk::<3>()
-        && (shared | unshared | value_len) < 0x80
+    } else if let Some([shared, unshared, low, high]) = keys.get(pos..)?.first_chunk::<4>()
+        && (shared | unshared) < 0x80
     {
-        return Some(Header {
-            shared: usize::from(*shared),
-            unshared: usize::from(*unshared),
-            value_len: usize::from(*value_len),
-            key_at: pos + 3,
-        });
+        // Keys up to 127 bytes, values up to 16 KiB.
+        let (shared, unshared) = (usize::from(*shared), usize::from(*unshared));
+        if *low < 0x80 {
+            return Some(Header { shared, unshared, value_len: usize::from(*low), key_at: pos + 3 });
+        }
+        if *high < 0x80 {
+            let value_len = usize::from(*low & 0x7f) | usize::from(*high) << 7;
+            return Some(Header { shared, unshared, value_len, key_at: pos + 4 });
+        }
     }
     header_slow(keys, pos, value_delta)
 }

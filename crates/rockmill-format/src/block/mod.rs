@@ -18,13 +18,15 @@
 
 mod builder;
 mod cursor;
+mod entries;
 mod entry;
 mod hash_index;
 #[cfg(test)]
 mod tests;
 
-pub use builder::{BlockBuilder, BlockBuilderOptions};
+pub use builder::{BlockBuilder, BlockBuilderOptions, shared_prefix_len};
 pub use cursor::BlockCursor;
+pub use entries::BlockEntries;
 
 use crate::coding;
 use crate::error::{FormatError, Result};
@@ -71,6 +73,11 @@ pub struct BlockLayout {
 }
 
 impl BlockLayout {
+    /// Of a block without entries and restart points.
+    pub const fn empty() -> Self {
+        Self { keys_end: 0, restarts: 0, num_restarts: 0, hash_index: None, separated: false, uniform: false }
+    }
+
     /// Reads the block's tail. Checks that the restart array lies inside the block.
     pub fn parse(data: &[u8]) -> Result<Self> {
         let len = u32::try_from(data.len()).map_err(|_| FormatError::corruption("block is larger than 4 GiB", 0))?;

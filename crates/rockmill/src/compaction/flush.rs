@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use rockmill_format::edit::FileEntry;
 
+use super::engine::Engine;
 use super::filter::{FilterPlan, TableFileCreationReason};
-use super::job::{ThreadCpu, drain, guarded, sync_dir};
-use super::merge::{IteratorRun, Merger};
+use super::job::{Destination, ThreadCpu, drain, guarded, sync_dir};
+use super::merge::run::IteratorRun;
+use super::merge::{Heads, Merger};
 use super::output::{Created, remove_created};
 use super::plan::{JobPlan, OutputPlan, Part, Rules};
 use super::tombstones::Tombstones;
@@ -73,9 +75,12 @@ fn write(
         runs.push(IteratorRun::new(mem.iter())?);
     }
     let tombstones = Tombstones::of_memtables(memtables);
-    let merger = Merger::new(runs, ctx.cmp.clone(), None, None)?;
-    let (files, resolved) =
-        drain(merger, &plan, &Part::default(), &tombstones, ctx, created, [&AtomicBool::new(false); 2])?;
+    let heads = Heads::new(&ctx.cmp, None);
+    let merger = Merger::new(runs, ctx.cmp.clone(), heads, None, None)?;
+    let engine = Engine::of(ctx);
+    let part = Part::default();
+    let output = Destination { ctx, plan: &plan, part: &part, tombstones: &tombstones, created, engine: &engine };
+    let (files, resolved) = drain(merger, &output, [&AtomicBool::new(false); 2])?;
     let stats = JobStats {
         input_bytes: memtables.iter().map(|m| m.data_size()).sum(),
         output_bytes: files.iter().map(|f| f.size).sum(),

@@ -14,10 +14,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rockmill_format::edit::FileEntry;
 
-use super::merge::{Merger, Run, TableRun};
+use super::engine::Engine;
+use super::merge::feed::{BlockFeed, PreadFeed};
+use super::merge::ring_feed;
+use super::merge::run::TableRun;
+use super::merge::{Heads, Merger, Run};
 use super::output::{Created, Outputs, remove_created};
 use super::plan::{JobPlan, Part};
 use super::resolve::{ResolveStats, Resolver};
+use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
 use super::{Compaction, JobContext, JobOutput};
 use crate::error::{Error, ErrorKind, Result};
@@ -132,30 +137,61 @@ fn run_part(
     created: &Created,
     stop: &AtomicBool,
 ) -> Result<PartOutput> {
-    let mut runs = Vec::with_capacity(plan.runs.len());
-    for run in &plan.runs {
-        runs.push(TableRun::open(run, part, ctx)?);
-    }
     let cmp = &plan.rules.cmp;
     let files = || plan.runs.iter().flat_map(|r| &r.files);
     let smallest = files().map(|f| f.smallest_user_key()).min_by(|a, b| cmp.compare_user(a, b));
     let largest = files().map(|f| f.largest_user_key()).max_by(|a, b| cmp.compare_user(a, b));
-    let merger = Merger::new(runs, cmp.clone(), smallest.zip(largest), part.end.as_deref())?;
-    let (files, stats) = drain(merger, plan, part, tombstones, ctx, created, [&*ctx.shutdown, stop])?;
+    let range = smallest.zip(largest);
+    let heads = Heads::new(cmp, range);
+    let map = SstMap::new(plan, part, ctx)?;
+    let engine = Engine::of(ctx);
+    let output = Destination { ctx, plan, part, tombstones, created, engine: &engine };
+    let stop = [&*ctx.shutdown, stop];
+    let (files, stats) = match engine.io() {
+        None => {
+            let feeds = map.runs.into_iter().map(|run| PreadFeed::new(run, ctx)).collect();
+            merge_feeds(feeds, heads, range, &output, stop)?
+        }
+        Some(io) => merge_feeds(ring_feed::feeds(map, io, ctx)?, heads, range, &output, stop)?,
+    };
     Ok(PartOutput { files, stats, cpu_micros: 0 })
+}
+
+/// Merges what the feeds give.
+fn merge_feeds<F: BlockFeed>(
+    feeds: Vec<F>,
+    heads: Heads,
+    range: Option<(&[u8], &[u8])>,
+    output: &Destination<'_>,
+    stop: [&AtomicBool; 2],
+) -> Result<(Vec<FileEntry>, ResolveStats)> {
+    let (cmp, part) = (&output.plan.rules.cmp, output.part);
+    let mut runs = Vec::with_capacity(feeds.len());
+    for feed in feeds {
+        runs.push(TableRun::new(feed, part.begin.as_deref(), heads, cmp)?);
+    }
+    let merger = Merger::new(runs, cmp.clone(), heads, range, part.end.as_deref())?;
+    drain(merger, output, stop)
+}
+
+/// Where a part's output goes, and what it must be.
+pub(super) struct Destination<'a> {
+    pub ctx: &'a JobContext,
+    pub plan: &'a JobPlan,
+    pub part: &'a Part,
+    pub tombstones: &'a Tombstones,
+    pub created: &'a Created,
+    pub engine: &'a Engine,
 }
 
 /// Resolves a merge and writes what survives. Shared with flush.
 pub(super) fn drain<R: Run>(
     merger: Merger<R>,
-    plan: &JobPlan,
-    part: &Part,
-    tombstones: &Tombstones,
-    ctx: &JobContext,
-    created: &Created,
+    output: &Destination<'_>,
     stop: [&AtomicBool; 2],
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {
-    let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created);
+    let Destination { ctx, plan, part, tombstones, created, engine } = *output;
+    let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created, engine.io());
     let mut resolver = Resolver::new(merger, &plan.rules, tombstones, stop)?;
     while resolver.next_survivor()? {
         outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;

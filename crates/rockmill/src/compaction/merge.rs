@@ -1,33 +1,30 @@
 //! The merge: many sorted runs in, one sorted stream of internal entries out.
 //!
-//! Engines differ in how bytes arrive; they share [`MergeStream`], the interface that resolution reads. Here is the
-//! simplest engine, `pread`: each run reads its tables through a read-ahead window of `compaction_readahead_size`.
+//! Engines differ in how blocks arrive ([`feed`]); they share everything behind that: runs over decoded entries
+//! ([`run`]), the choice of the smallest ([`order`]), and [`MergeStream`], the interface that resolution reads.
 //!
-//! How runs are merged:
-//!
-//! 1. The heads of the runs stand in an array sorted by their current keys; the first is the smallest.
-//! 2. After a step of the first run its new key is compared with the second head only. Where one run holds a long
-//!    stretch, that is all (galloping).
-//! 3. Otherwise it moves to its place by binary search among the others: log2(runs) comparisons, and one move of a
-//!    few 16-byte heads, with less to go wrong than in a loser tree.
-//! 4. A comparison looks at eight bytes of the user key as one number first (bytewise order only), taken behind the
-//!    prefix that all keys of the job share. Only ties look at the keys.
+//! 1. A run decodes its blocks some entries at a time, and each entry has a head: eight bytes of its user key as a
+//!    number, taken behind the prefix that all keys of the job share (bytewise order only). Heads order as keys do;
+//!    only where two are equal are keys looked at.
+//! 2. The run with the smallest head gives the next entry. It goes on giving entries without a look at the others as
+//!    long as its heads stay below the smallest of theirs (galloping).
+//! 3. Then the smallest is looked for again: among few runs by going over their heads, which stand in one or two cache
+//!    lines and need no branches; among many in a tree of losers.
 //!
 //! No step allocates. A key or value is valid until the next step.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
-use rockmill_format::key::{InternalKey, user_key};
+use rockmill_format::key::user_key;
 
-use super::plan::{InputRun, Part};
-use super::{JobContext, TableSource};
 use crate::error::Result;
-use crate::iter::InternalIterator;
-use crate::rate_limiter::{IoPriority, Limit};
-use crate::table::CompactionIter;
-use crate::version::FileMeta;
+use order::Order;
+
+pub mod feed;
+mod order;
+pub mod ring_feed;
+pub mod run;
 
 /// A sorted stream of internal entries.
 pub trait MergeStream {
@@ -55,184 +52,45 @@ pub trait Run {
     fn key(&self) -> &[u8];
     /// The current value.
     fn value(&self) -> &[u8];
+    /// The head of the current key.
+    #[inline]
+    fn head(&self, heads: Heads) -> u64 {
+        heads.of(user_key(self.key()))
+    }
     /// The file that the current entry is in, for messages about it; nothing for what is in memory.
     fn file(&self) -> Option<&Path> {
         None
     }
 }
 
-/// A run of table files, opened one after another.
-pub struct TableRun {
-    files: std::vec::IntoIter<Arc<FileMeta>>,
-    current: Option<CompactionIter>,
-    tables: Arc<dyn TableSource>,
-    readahead: usize,
-    /// What reads are asked of, where they are limited.
-    limit: Option<Limit>,
-    /// Sorts after everything that is wanted: reads stop there.
-    end: Option<InternalKey>,
-}
-
-impl TableRun {
-    /// The entries of `run` inside `part`.
-    pub fn open(run: &InputRun, part: &Part, ctx: &JobContext) -> Result<Self> {
-        let cmp = &ctx.cmp;
-        let files: Vec<_> = run
-            .files
-            .iter()
-            .filter(|f| {
-                part.begin.as_ref().is_none_or(|b| cmp.compare_user(f.largest_user_key(), b).is_ge())
-                    && part.end.as_ref().is_none_or(|e| cmp.compare_user(f.smallest_user_key(), e).is_lt())
-            })
-            .cloned()
-            .collect();
-        let mut new = Self {
-            files: files.into_iter(),
-            current: None,
-            tables: Arc::clone(&ctx.tables),
-            readahead: ctx.db.compaction_readahead_size,
-            limit: ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()),
-            end: part.end.as_deref().map(InternalKey::min_possible),
-        };
-        new.next_file(part.begin.as_deref().map(InternalKey::min_possible).as_ref())?;
-        Ok(new)
-    }
-
-    /// Goes on to the first file that has an entry (at or after `from`).
-    fn next_file(&mut self, from: Option<&InternalKey>) -> Result<()> {
-        loop {
-            self.current = None; // frees its window before the next one is made
-            let Some(file) = self.files.next() else { return Ok(()) };
-            let table = self.tables.table_for_compaction(&file)?;
-            let mut iter = table.compaction_iter(self.readahead, true);
-            if let Some(limit) = &self.limit {
-                iter.limit_rate(limit.clone());
-            }
-            if let Some(end) = &self.end {
-                iter.limit_readahead(end.as_bytes());
-            }
-            match from {
-                Some(key) => iter.seek(key.as_bytes()),
-                None => iter.seek_to_first(),
-            }
-            iter.status()?;
-            if iter.valid() {
-                self.current = Some(iter);
-                return Ok(());
-            }
-        }
-    }
-
-    #[cold]
-    fn end_of_file(&mut self) -> Result<()> {
-        if let Some(iter) = &self.current {
-            iter.status()?;
-        }
-        self.next_file(None)
-    }
-}
-
-impl Run for TableRun {
-    #[inline]
-    fn valid(&self) -> bool {
-        self.current.is_some()
-    }
-
-    #[inline]
-    fn advance(&mut self) -> Result<()> {
-        if let Some(iter) = &mut self.current {
-            iter.next();
-            if iter.valid() {
-                return Ok(());
-            }
-        }
-        self.end_of_file()
-    }
-
-    #[inline]
-    fn key(&self) -> &[u8] {
-        self.current.as_ref().map_or(&[], |i| i.key())
-    }
-
-    #[inline]
-    fn value(&self) -> &[u8] {
-        self.current.as_ref().map_or(&[], |i| i.value())
-    }
-
-    fn file(&self) -> Option<&Path> {
-        self.current.as_ref().and_then(|i| i.file())
-    }
-}
-
-/// A run behind the general iterator: a memtable.
-pub struct IteratorRun(Box<dyn InternalIterator>);
-
-impl IteratorRun {
-    /// All entries of `iter`.
-    pub fn new(mut iter: Box<dyn InternalIterator>) -> Result<Self> {
-        iter.seek_to_first();
-        iter.status()?;
-        Ok(Self(iter))
-    }
-}
-
-impl Run for IteratorRun {
-    #[inline]
-    fn valid(&self) -> bool {
-        self.0.valid()
-    }
-
-    #[inline]
-    fn advance(&mut self) -> Result<()> {
-        self.0.next();
-        if self.0.valid() { Ok(()) } else { self.0.status() }
-    }
-
-    #[inline]
-    fn key(&self) -> &[u8] {
-        self.0.key()
-    }
-
-    #[inline]
-    fn value(&self) -> &[u8] {
-        self.0.value()
-    }
-}
-
-/// The head of a run in the sorted array.
-#[derive(Clone, Copy)]
-struct Head {
-    prefix: u64,
-    run: u32,
-}
-
-/// Merges runs.
-pub struct Merger<R> {
-    runs: Vec<R>,
-    /// Runs that are not at their end, by current key.
-    heads: Vec<Head>,
-    cmp: InternalKeyComparator,
-    prefixes: Prefixes,
-    /// User key where the stream ends, with its prefix (0 where prefixes say nothing of it).
-    end: Option<(Vec<u8>, u64)>,
-}
-
-/// How eight bytes of a user key are taken as a number that orders like the keys.
+/// How eight bytes of a user key are taken as a number that orders as the keys do.
 #[derive(Debug, Clone, Copy)]
-struct Prefixes {
-    /// Off where keys do not order bytewise.
+pub struct Heads {
+    /// Off where keys do not order bytewise: all are 0.
     on: bool,
     /// Bytes that all keys have in common.
-    skip: usize,
+    common: usize,
 }
 
-impl Prefixes {
+impl Heads {
+    /// For keys of this order from the smallest to the largest of `range`; `None` where it is not known.
+    pub fn new(cmp: &InternalKeyComparator, range: Option<(&[u8], &[u8])>) -> Self {
+        let common = range.map_or(0, |(a, b)| a.iter().zip(b).take_while(|(a, b)| a == b).count());
+        Self { on: cmp.is_bytewise(), common }
+    }
+
+    /// Bytes of a user key in front of its head; `None` where there are no heads.
+    pub fn skip(self) -> Option<usize> {
+        self.on.then_some(self.common)
+    }
+
+    /// The head of a user key inside the range; 0 where there are no heads.
     #[inline]
-    fn of(self, user_key: &[u8]) -> u64 {
+    pub fn of(self, user_key: &[u8]) -> u64 {
         if !self.on {
             return 0;
         }
-        let rest = user_key.get(self.skip..).unwrap_or(&[]);
+        let rest = user_key.get(self.common..).unwrap_or(&[]);
         match rest.first_chunk::<8>() {
             Some(bytes) => u64::from_be_bytes(*bytes),
             None => {
@@ -244,97 +102,119 @@ impl Prefixes {
     }
 }
 
+/// Merges runs.
+pub struct Merger<R> {
+    runs: Vec<R>,
+    order: Order,
+    cmp: InternalKeyComparator,
+    heads: Heads,
+    /// User key where the stream ends.
+    end: Option<Vec<u8>>,
+    /// No key with a smaller head is at or behind the end.
+    end_head: u64,
+    /// The run that has the current entry; `NONE` at the end.
+    current: usize,
+    /// The current run goes on while its heads are below this: those of all others are at or above it.
+    others: u64,
+}
+
+const NONE: usize = usize::MAX;
+
 impl<R: Run> Merger<R> {
-    /// Merges `runs`, newest first, up to user key `end`. `range` holds the smallest and largest user key of all
-    /// runs, if known.
+    /// Merges `runs`, newest first, up to user key `end`. `range` holds the smallest and largest user key of all runs,
+    /// if known, from which `heads` was made.
     pub fn new(
         runs: Vec<R>,
         cmp: InternalKeyComparator,
+        heads: Heads,
         range: Option<(&[u8], &[u8])>,
         end: Option<&[u8]>,
     ) -> Result<Self> {
-        let common = range.map_or(0, |(a, b)| a.iter().zip(b).take_while(|(a, b)| a == b).count());
-        let prefixes = Prefixes { on: cmp.is_bytewise(), skip: common };
-        let end = end.map(|e| {
-            let shares = range.is_some_and(|(a, _)| a.get(..common) == e.get(..common));
-            (e.to_vec(), if shares || common == 0 { prefixes.of(e) } else { 0 })
-        });
-        let mut merger = Self { heads: Vec::with_capacity(runs.len()), runs, cmp, prefixes, end };
-        for run in 0..merger.runs.len() {
-            if merger.runs[run].valid() {
-                let head = merger.head_of(run as u32);
-                let at = merger.heads.partition_point(|h| merger.before(*h, head));
-                merger.heads.insert(at, head);
+        // A head says something of an end only if that shares what all keys share.
+        let end_head = match end {
+            None => u64::MAX,
+            Some(end) => {
+                let common = heads.common;
+                let shares = range.is_some_and(|(a, _)| end.len() >= common && a.get(..common) == end.get(..common));
+                if heads.on && (shares || common == 0) { heads.of(end) } else { 0 }
             }
-        }
-        merger.stop_at_end();
+        };
+        let first: Vec<Option<u64>> = runs.iter().map(|run| run.valid().then(|| run.head(heads))).collect();
+        let end = end.map(<[u8]>::to_vec);
+        let order = Order::new(&first);
+        let mut merger = Self { runs, order, cmp, heads, end, end_head, current: NONE, others: 0 };
+        merger.order.build(before(&merger.runs, &merger.cmp));
+        merger.pick();
         Ok(merger)
     }
 
+    /// Finds the run with the smallest key.
     #[inline]
-    fn head_of(&self, run: u32) -> Head {
-        Head { prefix: self.prefixes.of(user_key(self.runs[run as usize].key())), run }
-    }
-
-    /// True when head `a` comes before head `b`; equal keys go by run, newest first.
-    #[inline]
-    fn before(&self, a: Head, b: Head) -> bool {
-        if a.prefix != b.prefix {
-            return a.prefix < b.prefix;
+    fn pick(&mut self) {
+        match self.order.pick(before(&self.runs, &self.cmp)) {
+            Some((run, head, others)) => {
+                self.current = run;
+                self.others = others;
+                self.stop_at_end(head);
+            }
+            None => self.current = NONE,
         }
-        let (ka, kb) = (self.runs[a.run as usize].key(), self.runs[b.run as usize].key());
-        self.cmp.compare(ka, kb).then(a.run.cmp(&b.run)).is_lt()
     }
 
     /// Empties the stream when it has reached its end key.
     #[inline]
-    fn stop_at_end(&mut self) {
-        if let (Some((end, prefix)), Some(head)) = (&self.end, self.heads.first())
-            && head.prefix >= *prefix
-            && self.cmp.compare_user(user_key(self.runs[head.run as usize].key()), end).is_ge()
+    fn stop_at_end(&mut self, head: u64) {
+        if head >= self.end_head
+            && let Some(end) = &self.end
+            && self.cmp.compare_user(user_key(self.runs[self.current].key()), end).is_ge()
         {
-            self.heads.clear();
+            self.current = NONE;
         }
     }
+}
+
+/// Says whether the current entry of one run comes before that of another; of equal keys the newer run's does.
+#[inline]
+fn before<R: Run>(runs: &[R], cmp: &InternalKeyComparator) -> impl Fn(usize, usize) -> bool {
+    |a, b| cmp.compare(runs[a].key(), runs[b].key()).then(a.cmp(&b)).is_lt()
 }
 
 impl<R: Run> MergeStream for Merger<R> {
     #[inline]
     fn valid(&self) -> bool {
-        !self.heads.is_empty()
+        self.current != NONE
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        let Some(&Head { run, .. }) = self.heads.first() else { return Ok(()) };
-        self.runs[run as usize].advance()?;
-        if !self.runs[run as usize].valid() {
-            self.heads.remove(0);
-        } else {
-            let head = self.head_of(run);
-            self.heads[0] = head;
-            if self.heads.len() > 1 && self.before(self.heads[1], head) {
-                let at = 2 + self.heads[2..].partition_point(|h| self.before(*h, head));
-                self.heads.copy_within(1..at, 0);
-                self.heads[at - 1] = head;
+        let Some(run) = self.runs.get_mut(self.current) else { return Ok(()) };
+        run.advance()?;
+        if run.valid() {
+            let head = run.head(self.heads);
+            if head < self.others {
+                self.stop_at_end(head);
+                return Ok(());
             }
+            self.order.moved(self.current, head);
+        } else {
+            self.order.ended(self.current);
         }
-        self.stop_at_end();
+        self.pick();
         Ok(())
     }
 
     #[inline]
     fn key(&self) -> &[u8] {
-        self.heads.first().map_or(&[], |h| self.runs[h.run as usize].key())
+        self.runs.get(self.current).map_or(&[], |r| r.key())
     }
 
     #[inline]
     fn value(&self) -> &[u8] {
-        self.heads.first().map_or(&[], |h| self.runs[h.run as usize].value())
+        self.runs.get(self.current).map_or(&[], |r| r.value())
     }
 
     fn file(&self) -> Option<&Path> {
-        self.heads.first().and_then(|h| self.runs[h.run as usize].file())
+        self.runs.get(self.current).and_then(|r| r.file())
     }
 }
 
@@ -378,6 +258,8 @@ mod tests {
     use super::*;
     use rockmill_format::ValueType;
     use rockmill_format::comparator::ReverseBytewiseComparator;
+    use rockmill_format::key::InternalKey;
+    use std::sync::Arc;
 
     #[test]
     fn merges_like_a_sort() {
@@ -416,7 +298,8 @@ mod tests {
                 all.retain(|e| cmp.compare_user(user_key(&e.0), end).is_lt());
             }
             let range = range.as_ref().map(|(a, b)| (&a[..], &b[..]));
-            let mut merger = Merger::new(runs, cmp, range, end.as_deref()).unwrap();
+            let heads = Heads::new(&cmp, range);
+            let mut merger = Merger::new(runs, cmp, heads, range, end.as_deref()).unwrap();
             for (key, value) in &all {
                 assert!(merger.valid(), "seed {seed}");
                 assert_eq!((merger.key(), merger.value()), (&key[..], &value[..]), "seed {seed}");

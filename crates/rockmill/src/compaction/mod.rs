@@ -1,5 +1,6 @@
 //! Compaction: choose (strategy), plan, run (merge engine), resolve, build, commit. See `docs/compaction.md`.
 
+pub mod engine;
 pub mod events;
 pub mod filter;
 pub mod flush;
@@ -11,6 +12,7 @@ mod output;
 pub mod plan;
 pub mod resolve;
 pub(crate) mod rewrite;
+pub mod sst_map;
 pub mod strategy;
 mod tombstones;
 mod unique_id;
@@ -33,6 +35,7 @@ use crate::rate_limiter::{IoPriority, Limit};
 use crate::sync::atomic::AtomicBool;
 use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
+pub use engine::Engines;
 pub use events::JobEvents;
 use resolve::ResolveStats;
 
@@ -44,6 +47,8 @@ pub enum MergeEngine {
     Auto,
     /// Positioned reads, merge in user space: always there, the oracle of all others.
     Pread,
+    /// io_uring: reads and writes in flight while the merge goes on. `Pread` does its work where there is none.
+    Uring,
 }
 
 impl MergeEngine {
@@ -52,6 +57,7 @@ impl MergeEngine {
         match self {
             Self::Auto => "auto",
             Self::Pread => "pread",
+            Self::Uring => "uring",
         }
     }
 }
@@ -176,6 +182,8 @@ pub struct JobContext {
     pub db_session_id: String,
     /// Set when the store closes: the job ends with `ShutdownInProgress`.
     pub shutdown: Arc<AtomicBool>,
+    /// What the database knows of its engines.
+    pub engines: Arc<Engines>,
     /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
     pub urgent: Arc<AtomicBool>,
     /// Where events go.

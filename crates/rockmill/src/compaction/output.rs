@@ -19,6 +19,7 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::filename;
 use rockmill_format::key::user_key;
 use rockmill_format::properties::TableProperties;
+use rockmill_io::ring::BatchIo;
 use rockmill_io::{WritableFile, WriteOptions};
 
 use super::JobContext;
@@ -49,6 +50,8 @@ pub(super) struct Outputs<'a> {
     range_del: CompactionRangeDel,
     part: &'a Part,
     created: &'a Created,
+    /// What tables are written through; the file system's own files without.
+    io: Option<&'a BatchIo>,
     files: Vec<FileEntry>,
     open: Option<Open>,
     grandparents: Grandparents<'a>,
@@ -71,10 +74,11 @@ impl<'a> Outputs<'a> {
         tombstones: &Tombstones,
         part: &'a Part,
         created: &'a Created,
+        io: Option<&'a BatchIo>,
     ) -> Self {
         let grandparents = Grandparents::new(&plan.grandparents, rules);
         let range_del = tombstones.cursor(rules);
-        Self { ctx, plan, rules, range_del, part, created, files: Vec::new(), open: None, grandparents }
+        Self { ctx, plan, rules, range_del, part, created, io, files: Vec::new(), open: None, grandparents }
     }
 
     /// Adds a surviving entry. `new_user_key`: it is the first of its user key.
@@ -88,7 +92,7 @@ impl<'a> Outputs<'a> {
             Some(open) => open,
             none => {
                 let lower = if self.files.is_empty() { self.part.begin.clone() } else { Some(user_key(ikey).to_vec()) };
-                none.insert(open_table(self.ctx, self.plan, self.rules, self.created, lower)?)
+                none.insert(open_table(self.ctx, self.plan, self.rules, self.created, self.io, lower)?)
             }
         };
         open.builder.add(ikey, value)
@@ -98,7 +102,7 @@ impl<'a> Outputs<'a> {
     pub fn finish(mut self) -> Result<Vec<FileEntry>> {
         if self.open.is_none() && self.files.is_empty() && self.has_tombstones()? {
             let lower = self.part.begin.clone();
-            self.open = Some(open_table(self.ctx, self.plan, self.rules, self.created, lower)?);
+            self.open = Some(open_table(self.ctx, self.plan, self.rules, self.created, self.io, lower)?);
         }
         self.close(None)?;
         Ok(self.files)
@@ -256,6 +260,7 @@ fn open_table(
     plan: &OutputPlan,
     rules: &Rules,
     created: &Created,
+    io: Option<&BatchIo>,
     lower: Option<Vec<u8>>,
 ) -> Result<Open> {
     let number = (ctx.new_file_number)();
@@ -269,7 +274,8 @@ fn open_table(
     let buffer_size = ctx.db.writable_file_max_buffer_size;
     let chunk = limit.as_ref().map(|l| l.chunk(buffer_size));
     let options = WriteOptions {
-        direct: ctx.db.use_direct_io_for_flush_and_compaction,
+        // A ring's writes go past the page cache, or they would wait in it one after another.
+        direct: io.is_some() || ctx.db.use_direct_io_for_flush_and_compaction,
         buffer_size: chunk.unwrap_or(buffer_size),
         bytes_per_sync: ctx.db.bytes_per_sync,
         strict_bytes_per_sync: ctx.db.strict_bytes_per_sync,
@@ -277,10 +283,11 @@ fn open_table(
     };
     // Noted before it exists: whatever happens, the file will be looked for.
     created.lock().push(number);
-    let file = ctx
-        .fs
-        .create(&path, options)
-        .map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))?;
+    let file = match io {
+        Some(io) => io.create(&*ctx.fs, &path, options).map(|f| Box::new(f) as Box<dyn WritableFile>),
+        None => ctx.fs.create(&path, options),
+    };
+    let file = file.map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))?;
     let file: Box<dyn WritableFile> = match limit.zip(chunk) {
         Some((limit, chunk)) => Box::new(LimitedFile::new(file, limit, chunk)),
         None => file,

@@ -61,7 +61,7 @@ fn write(
     };
     let rules = Rules::new(ctx.cmp.clone(), Vec::new());
     let (tombstones, part) = (Tombstones::whole(tombstones), Part::default());
-    let mut outputs = Outputs::new(ctx, &plan, &rules, &tombstones, &part, created);
+    let mut outputs = Outputs::new(ctx, &plan, &rules, &tombstones, &part, created, None);
 
     // Entries of one user key and sequence number, of which one is written.
     let mut same = Same::default();

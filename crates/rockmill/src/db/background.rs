@@ -339,6 +339,7 @@ impl DbInner {
             shutdown: Arc::clone(&self.shutdown),
             events: JobEvents { log: self.log.clone(), job, reason, ..JobEvents::default() },
             urgent: Arc::clone(&self.urgent),
+            engines: Arc::clone(&self.engines),
         }
     }
 

@@ -180,6 +180,8 @@ pub(crate) struct DbInner {
     pub shutdown: Arc<AtomicBool>,
     /// Writers are delayed or stopped: background work goes first at the rate limiter.
     pub urgent: Arc<AtomicBool>,
+    /// What compactions and flushes read and write through.
+    pub engines: Arc<crate::compaction::Engines>,
     /// The write leader has something to do before the next write: switch a memtable, wait, report an error.
     pub attention: AtomicBool,
     /// Data was written without a WAL since the last flush.

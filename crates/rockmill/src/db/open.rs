@@ -550,6 +550,7 @@ pub(super) fn assemble(
         write_buffers,
         shutdown: Arc::new(AtomicBool::new(false)),
         urgent: Arc::new(AtomicBool::new(false)),
+        engines: Arc::default(),
         attention: AtomicBool::new(false),
         unlogged: AtomicBool::new(false),
         controller: super::stall::WriteController::default(),

@@ -62,6 +62,7 @@ impl Db {
                 let files: Vec<_> = version.levels.iter().flatten().collect();
                 Some(db.aggregated_properties(&cf.data, &files)?)
             }
+            names::MERGE_ENGINE => Some(db.engine_text()),
             names::LEVELSTATS => Some(level_text(&version())),
             names::SSTABLES => Some(db.tables_text(&version(), cf.data.super_version_number())),
             names::STATS => db.cf_stats_text(cf.id(), false).map(|s| s + &db.db_stats_text()),

@@ -6,6 +6,7 @@ use super::events::LevelJobStats;
 use super::properties::levels;
 use super::stats::DbCounters;
 use super::{CfState, DbInner};
+use crate::compaction::MergeEngine;
 use crate::version::Version;
 
 const MB: f64 = 1_048_576.0;
@@ -43,6 +44,7 @@ impl DbInner {
             ..c
         };
         db_lines(&mut s, "Interval", &interval, since, ("MB", MB));
+        let _ = writeln!(s, "Merge engine: {}", self.engine_text());
         s
     }
 
@@ -57,6 +59,23 @@ impl DbInner {
             c.job_stats.reported = (now, sum(c));
         }
         Some(text)
+    }
+
+    /// `rockmill.merge-engine`.
+    pub(super) fn engine_text(&self) -> String {
+        let asked = self.live().merge_engine;
+        if asked == MergeEngine::Pread {
+            return asked.to_string();
+        }
+        // What a job met says more than what one would meet now.
+        let missing = self.engines.fallback().or_else(|| {
+            let probe = self.opts.fs.batch_probe();
+            (!probe.available).then_some(probe.reason)
+        });
+        match missing {
+            None => MergeEngine::Uring.to_string(),
+            Some(reason) => format!("{}, for want of uring: {reason}", MergeEngine::Pread),
+        }
     }
 
     /// `rocksdb.stats` of every column family, for the info log.

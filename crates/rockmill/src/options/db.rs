@@ -95,6 +95,9 @@ declare_options! {
     allow_ingest_behind: bool = false, fixed, set_allow_ingest_behind;
     /// How compactions read and merge.
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
+    /// Memory for reads and writes in flight of each thread that compacts or flushes with `uring`, in bytes. The thread
+    /// keeps it.
+    compaction_io_memory: usize = 16 << 20, own, set_compaction_io_memory;
     /// Seconds between two dumps of `rocksdb.stats` (and of statistics, where they are enabled) into the info log; 0
     /// dumps none.
     stats_dump_period_sec: u32 = 600, mutable, set_stats_dump_period_sec;

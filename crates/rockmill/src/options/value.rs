@@ -183,7 +183,7 @@ names! {
     }
     BlockBasedIndexType { BinarySearch = "kBinarySearch", TwoLevelIndexSearch = "kTwoLevelIndexSearch" }
     DataBlockIndexType { BinarySearch = "kDataBlockBinarySearch", BinaryAndHash = "kDataBlockBinaryAndHash" }
-    MergeEngine { Auto = "auto", Pread = "pread" }
+    MergeEngine { Auto = "auto", Pread = "pread", Uring = "uring" }
     LogLevel {
         Debug = "DEBUG_LEVEL",
         Info = "INFO_LEVEL",

@@ -12,7 +12,9 @@ use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::block::{
+    BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout, shared_prefix_len,
+};
 use rockmill_format::checksum::{self, ChecksumType};
 use rockmill_format::compression::{
     CompressionType, Compressor, CompressorParams, compression_name, takes_dictionary, train_dictionary,
@@ -401,8 +403,9 @@ impl TableBuilder {
             Some(t) if ikey.len() >= key::TAG_LEN && u32::try_from(value.len()).is_ok() => t,
             _ => return self.refuse(ikey, "is not an internal key, or its value is over 4 GiB"),
         };
+        let common = shared_prefix_len(&self.last_key, ikey);
         if self.points > 0 {
-            if self.options.cmp.compare(&self.last_key, ikey) != Ordering::Less {
+            if !self.rises(ikey, common) {
                 return self.refuse(ikey, "is not after the one before");
             }
             if self.policy.ends_before(&self.data_block, ikey.len(), value.len()) {
@@ -415,9 +418,9 @@ impl TableBuilder {
         if let Some(filter) = self.filter.as_mut().filter(|_| self.held.is_none()) {
             filter.add(key::user_key(ikey), key::user_key(&self.last_key), &mut self.index);
         }
-        self.data_block.add(ikey, value, None);
-        self.last_key.clear();
-        self.last_key.extend_from_slice(ikey);
+        self.data_block.add_after(ikey, common, value);
+        self.last_key.truncate(common);
+        self.last_key.extend_from_slice(&ikey[common..]);
         self.points += 1;
 
         let p = &mut self.properties;
@@ -434,6 +437,17 @@ impl TableBuilder {
         self.boundaries.smallest_seqno = self.boundaries.smallest_seqno.min(seq);
         self.boundaries.largest_seqno = self.boundaries.largest_seqno.max(seq);
         Ok(())
+    }
+
+    /// True when a key that shares `common` bytes with the last one comes behind it.
+    #[inline]
+    fn rises(&self, ikey: &[u8], common: usize) -> bool {
+        let (last, cmp) = (&self.last_key, &self.options.cmp);
+        let users = key::user_key(last).get(common).zip(key::user_key(ikey).get(common));
+        match users {
+            Some((a, b)) if cmp.is_bytewise() => a < b,
+            _ => cmp.compare(last, ikey) == Ordering::Less,
+        }
     }
 
     #[cold]

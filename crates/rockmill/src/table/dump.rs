@@ -7,7 +7,7 @@ use rockmill_format::key::ParsedInternalKey;
 use rockmill_format::properties::IndexType;
 
 use super::filter::Filter;
-use super::iter::{Source, Stream};
+use super::iter::{BlockStream, Source};
 use super::names;
 use super::open::IndexShape;
 use super::reader::TableReader;
@@ -132,7 +132,7 @@ impl TableReader {
     }
 
     fn data_block_info(&self, handle: BlockHandle) -> TableBlock {
-        let mut stream = Stream::new(0, true, 0);
+        let mut stream = BlockStream::new(0, None);
         let contents = stream.load(self, handle).map(|_| stream.data().to_vec());
         self.block_info(TableBlockKind::Data, handle, contents)
     }

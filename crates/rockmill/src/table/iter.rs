@@ -22,7 +22,7 @@ use crate::rate_limiter::Limit;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 
 /// Iterator of a compaction; see [`TableReader::compaction_iter`].
-pub type CompactionIter = TableIter<Stream>;
+pub type CompactionIter = TableIter<BlockStream>;
 
 /// A block without entries, for cursors that have no block yet: no restart points.
 const NO_BLOCK: [u8; 4] = [0; 4];
@@ -56,9 +56,11 @@ impl TableIter<Cached> {
     }
 }
 
-impl TableIter<Stream> {
+impl TableIter<BlockStream> {
     pub(super) fn streaming(table: Arc<TableReader>, readahead: usize, verify: bool) -> Self {
-        let source = Stream::new(readahead, verify, table.data_end());
+        let mut source = BlockStream::new(readahead, None);
+        source.verify = verify;
+        source.begin_file(table.data_end());
         Self::new(table, source)
     }
 
@@ -71,11 +73,6 @@ impl TableIter<Stream> {
         if at < index.len() {
             self.source.end = index.handle(at).end();
         }
-    }
-
-    /// Asks a rate limiter for the bytes of each read of the file.
-    pub(crate) fn limit_rate(&mut self, limit: Limit) {
-        self.source.limit = Some(limit);
     }
 
     /// Reads made of the file so far.
@@ -496,7 +493,7 @@ impl Source for Cached {
 }
 
 /// Blocks straight from the file in large reads, for compactions.
-pub struct Stream {
+pub struct BlockStream {
     window: Window,
     current: Current,
     scratch: Vec<u8>,
@@ -507,22 +504,29 @@ pub struct Stream {
     limit: Option<Limit>,
 }
 
-impl Stream {
-    /// Reads of `readahead` bytes that do not go past `end`.
-    pub(super) fn new(readahead: usize, verify: bool, end: u64) -> Self {
+impl BlockStream {
+    /// Reads of `readahead` bytes, for which `limit` is asked.
+    pub(crate) fn new(readahead: usize, limit: Option<Limit>) -> Self {
         Self {
             window: Window::default(),
             current: Current::None,
             scratch: Vec::new(),
             readahead,
-            verify,
-            end,
-            limit: None,
+            verify: true,
+            end: 0,
+            limit,
         }
+    }
+
+    /// Another file from now on, of which nothing is read ahead from `end` on.
+    pub(crate) fn begin_file(&mut self, end: u64) {
+        self.current = Current::None;
+        self.window.bytes.clear();
+        self.end = end;
     }
 }
 
-impl Source for Stream {
+impl Source for BlockStream {
     fn load(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
         let block_len = table.blocks.len_with_trailer(handle)?;
         self.current = Current::None;

@@ -21,6 +21,7 @@ pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
 pub(crate) use cache::Reservation;
 pub use cache::{BlockCache, Cache, CacheStats, CachedBlock, LruCacheOptions};
 pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
+pub(crate) use iter::{BlockStream, Source};
 pub use iter::{CompactionIter, TableIter};
 pub(crate) use meta::MetaCaching;
 pub use open::properties_of;

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::footer::{BlockHandle, Footer};
-use rockmill_format::key::{self, ParsedInternalKey};
+use rockmill_format::key::{self, InternalKey, ParsedInternalKey};
 use rockmill_format::properties::{IndexType, TableProperties};
-use rockmill_format::{InternalKeyComparator, SequenceNumber, SliceTransform};
+use rockmill_format::{FormatError, InternalKeyComparator, SequenceNumber, SliceTransform};
 use rockmill_io::RandomAccessFile;
 
-use super::block_file::BlockFile;
+use super::block_file::{BlockFile, Stored};
 use super::cache::{BlockCache, CachedBlock};
 use super::filter::FilterKeys;
 use super::index::TableIndex;
@@ -28,7 +28,7 @@ use crate::iter::InternalIterator;
 use crate::options::BlockBasedOptions;
 use crate::perf::{self, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
-use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
+use crate::statistics::{Histogram, MaybeStatistics, Started, Statistics, Ticker};
 
 /// How one operation reads a table.
 #[derive(Debug, Clone, Copy)]
@@ -288,7 +288,7 @@ impl TableReader {
 
     /// How data blocks are decoded.
     #[inline]
-    pub(super) fn data_kind(&self) -> BlockKind {
+    pub(crate) fn data_kind(&self) -> BlockKind {
         BlockKind::Data { global_seqno: self.global_seqno }
     }
 
@@ -411,6 +411,47 @@ impl TableReader {
             }
         }
         Ok(anchors)
+    }
+
+    /// The data blocks that may hold user keys from `begin` up to and without `end`, in order.
+    pub(crate) fn blocks_between(&self, begin: Option<&[u8]>, end: Option<&[u8]>) -> Result<Vec<BlockHandle>> {
+        let meta = self.meta(false, false)?;
+        let index = &meta.index;
+        let place = |key: &[u8]| index.seek(InternalKey::min_possible(key).as_bytes(), &self.cmp);
+        let first = begin.map_or(0, place);
+        // The block that would hold the end may begin before it.
+        let last = end.map_or(index.len(), |e| index.len().min(place(e) + 1));
+        Ok((first..last).map(|i| index.handle(i)).collect())
+    }
+
+    /// Checks `raw`, a data block with its trailer as it stands at `handle`. True when the block's contents are its
+    /// front bytes; otherwise they were decompressed into `out`.
+    #[inline]
+    pub(crate) fn check_block(&self, handle: BlockHandle, raw: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let stored = self.blocks.decode(handle, raw, true, self.blocks.dictionary.as_ref(), out)?;
+        Ok(stored == Stored::Plain)
+    }
+
+    /// A compaction's read, or its wait for one, begins.
+    pub(crate) fn compaction_read_begins(&self) -> Started {
+        self.blocks.statistics.start_now()
+    }
+
+    /// It has ended, and gave so many bytes.
+    pub(crate) fn compaction_read_ends(&self, began: Started, bytes: usize) {
+        perf::count(PerfMetric::BlockReadCount, 1);
+        perf::count(PerfMetric::BlockReadByte, bytes as u64);
+        let read =
+            [Histogram::SstReadMicros, Histogram::FileReadCompactionMicros, Histogram::ReadBlockCompactionMicros];
+        for histogram in read {
+            self.blocks.statistics.stop_now(histogram, began);
+        }
+    }
+
+    /// Says that a block is damaged, and where it is.
+    #[cold]
+    pub(crate) fn block_error(&self, handle: BlockHandle, e: &FormatError) -> Error {
+        self.blocks.error(handle, e)
     }
 
     /// Bytes of index, filter and tombstones held in memory.

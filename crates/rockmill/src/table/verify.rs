@@ -9,7 +9,7 @@ use rockmill_format::properties::IndexType;
 use super::block_file::Stored;
 use super::filter::Filter;
 use super::index::TableIndex;
-use super::iter::{Source, Stream};
+use super::iter::{BlockStream, Source};
 use super::names;
 use super::open::IndexShape;
 use super::reader::TableReader;
@@ -122,7 +122,8 @@ impl TableReader {
     fn verify_data(&self) -> Result<Counts> {
         let mut counts = Counts::default();
         let mut last: Vec<u8> = Vec::new();
-        let mut stream = Stream::new(READ_LEN, true, self.data_end());
+        let mut stream = BlockStream::new(READ_LEN, None);
+        stream.begin_file(self.data_end());
         let mut cursor = None;
         let meta = self.meta(false, false)?;
         let index = &meta.index;

@@ -13,7 +13,7 @@ use crate::compaction::model::{Entry, Model, random_history};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{CompactionCursors, leveled};
-use crate::compaction::{TableSource, flush};
+use crate::compaction::{MergeEngine, TableSource, flush};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, CompressionType, DbOptions};
 use crate::table::{TableOpenOptions, TableReadOptions, TableReader};
@@ -59,6 +59,7 @@ fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
         db_session_id: "ABCDEFGHIJKLMNOPQRST".into(),
         shutdown: Arc::default(),
         urgent: Arc::default(),
+        engines: Arc::default(),
         fs,
         dir,
     }
@@ -163,6 +164,33 @@ impl Tree {
         self.commit(c, output.files);
     }
 
+    /// Every engine writes the same bytes for a job; gives how many.
+    fn compare_engines(&self, c: &Compaction, what: &str) -> usize {
+        let mut c = c.clone();
+        c.subcompactions_max = 1; // or numbers would go to parts by chance
+        let bytes = |engine: MergeEngine| {
+            let mut ctx = self.ctx.clone();
+            ctx.db.merge_engine = engine;
+            let next = AtomicU64::new(1 << 20);
+            ctx.new_file_number = Arc::new(move || next.fetch_add(1, Ordering::Relaxed));
+            let begun = ctx.engines.parts(engine);
+            let output = run(&c, &ctx).unwrap();
+            assert!(ctx.engines.parts(engine) > begun, "{what}: another engine did the job");
+            let paths = output.files.iter().map(|f| self.ctx.dir.join(filename::table(f.number)));
+            let read = |path: PathBuf| {
+                let bytes = ctx.fs.read_to_vec(&path).unwrap();
+                ctx.fs.remove(&path).unwrap();
+                bytes
+            };
+            paths.map(read).collect::<Vec<_>>()
+        };
+        let pread = bytes(MergeEngine::Pread);
+        if self.ctx.fs.batch_probe().available {
+            assert!(bytes(MergeEngine::Uring) == pread, "{what}: uring and pread write different bytes");
+        }
+        pread.iter().map(Vec::len).sum()
+    }
+
     fn all(&self) -> Model {
         let files = self.version.levels.iter().flatten();
         files.fold(Model::default(), |all, f| all.plus(&contents(&self.ctx, f)))
@@ -245,6 +273,9 @@ fn a_tree_under_random_jobs_shows_its_history() {
                     leveled::pick(&version, &tree.ctx.cf, &mut cursors, &Moment::default())
                 };
                 let Some(mut c) = picked else { break };
+                if !c.trivial_move && round % 4 == 0 {
+                    tree.compare_engines(&c, &format!("seed {seed}, round {round}"));
+                }
                 c.subcompactions_max = rng.usize(1..5);
                 tree.compact(&c);
                 jobs += 1;
@@ -343,6 +374,36 @@ fn the_same_job_writes_the_same_bytes() {
     let first = bytes();
     assert!(first.len() > 2);
     assert!(first == bytes(), "the same input gave other bytes");
+}
+
+#[test]
+fn engines_write_the_same_bytes() {
+    // Large enough for several windows of each run, on a real disk and in memory.
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(MemFileSystem::new());
+    memory.create_dir(&PathBuf::from("/db"), true).unwrap();
+    let places: [(Arc<dyn FileSystem>, PathBuf); 2] =
+        [(Arc::new(PosixFileSystem::default()), dir.path().to_owned()), (memory, PathBuf::from("/db"))];
+    for (fs, dir) in places {
+        let probe = fs.batch_probe();
+        if !probe.available {
+            println!("skipped: uring is not compared in {}: {}", dir.display(), probe.reason);
+        }
+        for compression in [CompressionType::None, CompressionType::Zstd] {
+            let mut cf = small_options();
+            cf.compression = compression;
+            cf.table.bloom_bits_per_key = 10.0;
+            cf.target_file_size_base = 300_000;
+            let (mut tree, c) = tree_with_l0(Arc::clone(&fs), dir.clone(), cf, 12_000);
+            // So little memory that spans are small and some must wait for it.
+            tree.ctx.db.compaction_io_memory = 1 << 20;
+            let bytes = tree.compare_engines(&c, &format!("{compression:?} in {}", dir.display()));
+            assert!(bytes > 200_000, "{bytes} bytes are one window");
+            for level in std::mem::take(&mut tree.version.levels) {
+                level.iter().for_each(|f| fs.remove(&dir.join(filename::table(f.number()))).unwrap());
+            }
+        }
+    }
 }
 
 #[test]

@@ -662,6 +662,7 @@ impl Repair<'_> {
             shutdown: Arc::new(AtomicBool::new(false)),
             events: JobEvents::default(),
             urgent: Arc::default(),
+            engines: Arc::default(),
         }
     }
 

@@ -1,0 +1,381 @@
+//! Decoding a block's entries ahead, some at a time: what a merge reads.
+//!
+//! A cursor decodes one entry when it is asked for, and whoever asked waits for it: the next entry's place is known
+//! only when this one's lengths are. Decoded in a row, the loads of one entry overlap with the copies of the one
+//! before, and a step from entry to entry is an addition. Keys are written out whole, one behind the other; values
+//! stay where they are.
+//!
+//! Batches are bounded in entries and key bytes, so that a block whose keys share almost everything cannot grow beyond
+//! measure when its keys are written out.
+
+use std::ops::Range;
+
+use super::entry::{self, Header};
+use super::{BlockCursor, BlockKind, BlockLayout};
+use crate::error::{FormatError, Result};
+use crate::key::TAG_LEN;
+
+/// Entries of a batch at most.
+const ENTRIES_MAX: usize = 64;
+/// Key bytes at which a batch ends.
+const KEY_BYTES_MAX: usize = 32 << 10;
+const DAMAGED: &str = "block has a damaged entry";
+/// Copies of at most so many bytes are made as one copy of so many.
+const CHUNK: usize = 16;
+
+/// One entry.
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    /// See [`BlockEntries::head`].
+    head: u64,
+    /// Where its key starts in `keys`.
+    key: u32,
+    key_len: u32,
+    /// Where its value starts in the block.
+    value: u32,
+    value_len: u32,
+}
+
+/// Part of the entries of a data block, decoded; see the module's description.
+#[derive(Debug)]
+pub struct BlockEntries {
+    layout: BlockLayout,
+    /// For the kinds of blocks that few tables have.
+    cursor: BlockCursor,
+    /// The entries come from the cursor.
+    by_cursor: bool,
+    /// Nothing of the block was decoded yet.
+    fresh: bool,
+    /// Offset of the first entry behind the batch.
+    next: u32,
+    /// Found behind the batch.
+    error: Option<FormatError>,
+    entries: Vec<Entry>,
+    /// Keys of the batch, and behind them bytes that mean nothing.
+    keys: Vec<u8>,
+    /// Where heads are taken from in user keys; `None` where they are not wanted.
+    skip: Option<usize>,
+}
+
+impl BlockEntries {
+    /// Nothing yet. `skip`: heads are taken behind so many bytes of the user key, which all keys share; `None` where
+    /// keys do not order bytewise, so that heads would say nothing.
+    pub fn new(skip: Option<usize>) -> Self {
+        let layout = BlockLayout::empty();
+        let kind = BlockKind::Data { global_seqno: None };
+        Self {
+            layout,
+            cursor: BlockCursor::new(layout, kind),
+            by_cursor: false,
+            fresh: true,
+            next: 0,
+            error: None,
+            entries: Vec::with_capacity(ENTRIES_MAX),
+            keys: Vec::new(),
+            skip,
+        }
+    }
+
+    /// Re-targets it to the beginning of another data block, with an empty batch.
+    pub fn reset(&mut self, layout: BlockLayout, kind: BlockKind) {
+        self.layout = layout;
+        self.entries.clear();
+        self.fresh = true;
+        self.error = None;
+        self.by_cursor = layout.separated || kind != BlockKind::Data { global_seqno: None };
+        if self.by_cursor {
+            self.cursor.reset(layout, kind);
+        }
+    }
+
+    /// Entries of the batch.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True without any.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The internal key of entry `i` of the batch.
+    #[inline]
+    pub fn key(&self, i: usize) -> &[u8] {
+        let Some(e) = self.entries.get(i) else { return &[] };
+        self.keys.get(e.key as usize..(e.key + e.key_len) as usize).unwrap_or(&[])
+    }
+
+    /// Eight bytes of the user key of entry `i`, as a number that orders as the user keys do (equal numbers say
+    /// nothing); 0 where they are not wanted.
+    #[inline]
+    pub fn head(&self, i: usize) -> u64 {
+        self.entries.get(i).map_or(0, |e| e.head)
+    }
+
+    /// Where the value of entry `i` is in the block.
+    #[inline]
+    pub fn value_range(&self, i: usize) -> Range<usize> {
+        self.entries.get(i).map_or(0..0, |e| e.value as usize..(e.value + e.value_len) as usize)
+    }
+
+    /// Decodes the next batch of the block, whose contents are `data`; false behind its last entry.
+    ///
+    /// # Errors
+    /// Damage, with its offset in the block. The entries before it are decoded first, and the next call gives it.
+    pub fn fill(&mut self, data: &[u8]) -> Result<bool> {
+        if let Some(e) = self.error.take() {
+            return Err(e);
+        }
+        if self.by_cursor {
+            return self.fill_by_cursor(data);
+        }
+        let Some(block) = data.get(..self.layout.keys_end as usize) else {
+            return Err(FormatError::corruption("block is shorter than its layout says", 0));
+        };
+        if std::mem::take(&mut self.fresh) {
+            self.next = match self.layout.restart_point(data, 0) {
+                _ if self.layout.num_restarts == 0 || block.is_empty() => block.len() as u32,
+                Some(first) if (first as usize) < block.len() => first,
+                _ => return self.damaged("block has a restart point outside its entries", block.len()),
+            };
+        }
+        // The last key goes to the front: the next one is stored as its difference.
+        let last = self.entries.last().map_or(0..0, |e| e.key as usize..(e.key + e.key_len) as usize);
+        let (mut previous, mut previous_len) = (0, last.len());
+        self.keys.copy_within(last, 0);
+        let mut used = previous_len;
+        let mut pos = self.next as usize;
+        self.entries.clear();
+        while pos < block.len() && self.entries.len() < ENTRIES_MAX && used < KEY_BYTES_MAX {
+            let Some(header) = entry::header(block, pos, false) else { return self.damaged(DAMAGED, pos) };
+            let Header { shared, unshared, value_len, key_at } = header;
+            let (key_end, len) = (key_at + unshared, shared + unshared);
+            let value_end = key_end + value_len;
+            if shared > previous_len || value_end > block.len() {
+                return self.damaged(DAMAGED, pos);
+            }
+            // Room for whole chunks behind the key.
+            if self.keys.len() < used + len + 2 * CHUNK {
+                self.keys.resize((used + len + 2 * CHUNK) * 2, 0);
+            }
+            copy_inside(&mut self.keys, previous, used, shared);
+            copy_from(&mut self.keys[used + shared..], data, key_at, unshared);
+            self.entries.push(Entry {
+                head: head(&self.keys[used..], len, self.skip),
+                key: used as u32,
+                key_len: len as u32,
+                value: key_end as u32,
+                value_len: value_len as u32,
+            });
+            (previous, previous_len) = (used, len);
+            used += len;
+            pos = value_end;
+        }
+        self.next = pos as u32;
+        Ok(!self.entries.is_empty())
+    }
+
+    /// What is decoded comes first; damage at the beginning of a batch is an error.
+    #[cold]
+    fn damaged(&mut self, what: &'static str, pos: usize) -> Result<bool> {
+        self.fail(FormatError::corruption(what, pos as u64))
+    }
+
+    #[cold]
+    fn fail(&mut self, e: FormatError) -> Result<bool> {
+        if self.entries.is_empty() {
+            return Err(e);
+        }
+        self.error = Some(e);
+        Ok(true)
+    }
+
+    #[inline(never)]
+    fn fill_by_cursor(&mut self, data: &[u8]) -> Result<bool> {
+        self.entries.clear();
+        let mut used = 0;
+        while self.entries.len() < ENTRIES_MAX && used < KEY_BYTES_MAX {
+            let fresh = std::mem::take(&mut self.fresh);
+            let moved = if fresh { self.cursor.seek_to_first(data) } else { self.cursor.next(data) };
+            if let Err(e) = moved {
+                return self.fail(e);
+            }
+            if !self.cursor.valid() {
+                break;
+            }
+            let (key, value) = (self.cursor.key(), self.cursor.value_range());
+            let len = key.len();
+            if self.keys.len() < used + len + CHUNK {
+                self.keys.resize((used + len + CHUNK) * 2, 0);
+            }
+            self.keys[used..used + len].copy_from_slice(key);
+            self.entries.push(Entry {
+                head: head(&self.keys[used..], len, self.skip),
+                key: used as u32,
+                key_len: len as u32,
+                value: value.start as u32,
+                value_len: value.len() as u32,
+            });
+            used += len;
+        }
+        Ok(!self.entries.is_empty())
+    }
+}
+
+/// The head of an internal key of `len` bytes at the beginning of `key`, which goes on behind it.
+#[inline(always)]
+fn head(key: &[u8], len: usize, skip: Option<usize>) -> u64 {
+    let Some(skip) = skip else { return 0 };
+    let rest = len.saturating_sub(TAG_LEN).saturating_sub(skip);
+    let Some(bytes) = key.get(skip..).and_then(|k| k.first_chunk::<8>()) else { return 0 };
+    let whole = u64::from_be_bytes(*bytes);
+    // Bytes behind a short user key count as zeros.
+    match rest {
+        8.. => whole,
+        0 => 0,
+        _ => whole & !(u64::MAX >> (8 * rest)),
+    }
+}
+
+/// Copies `len` bytes inside `buffer`, which has `CHUNK` more behind each.
+#[inline(always)]
+fn copy_inside(buffer: &mut [u8], from: usize, to: usize, len: usize) {
+    if len <= CHUNK
+        && let Some(chunk) = buffer.get(from..).and_then(|b| b.first_chunk::<CHUNK>()).copied()
+        && let Some(place) = buffer.get_mut(to..).and_then(|b| b.first_chunk_mut::<CHUNK>())
+    {
+        *place = chunk;
+    } else {
+        buffer.copy_within(from..from + len, to);
+    }
+}
+
+/// Copies `len` bytes of `data` to the front of `buffer`, which has `CHUNK` more behind them.
+#[inline(always)]
+fn copy_from(buffer: &mut [u8], data: &[u8], from: usize, len: usize) {
+    if len <= CHUNK
+        && let Some(chunk) = data.get(from..).and_then(|b| b.first_chunk::<CHUNK>())
+        && let Some(place) = buffer.first_chunk_mut::<CHUNK>()
+    {
+        *place = *chunk;
+    } else {
+        buffer[..len].copy_from_slice(&data[from..from + len]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{BlockBuilder, BlockBuilderOptions};
+    use crate::key::{InternalKey, ValueType, user_key};
+
+    fn head_of(user: &[u8], skip: usize) -> u64 {
+        let mut bytes = [0; 8];
+        let rest = user.get(skip..).unwrap_or(&[]);
+        let n = rest.len().min(8);
+        bytes[..n].copy_from_slice(&rest[..n]);
+        u64::from_be_bytes(bytes)
+    }
+
+    /// What a cursor gives, from batches.
+    fn check(block: &[u8], kind: BlockKind, skip: Option<usize>, what: &str) {
+        let layout = BlockLayout::parse(block).unwrap();
+        let mut cursor = BlockCursor::new(layout, kind);
+        let mut entries = BlockEntries::new(skip);
+        entries.reset(layout, kind);
+        let mut cursor_result = cursor.seek_to_first(block);
+        loop {
+            match entries.fill(block) {
+                Ok(true) => {}
+                Ok(false) => {
+                    assert!(cursor_result.is_ok() && !cursor.valid(), "{what}: it ends early");
+                    return;
+                }
+                Err(_) => {
+                    assert!(cursor_result.is_err(), "{what}: damage where the cursor finds none");
+                    return;
+                }
+            }
+            assert!(entries.len() <= ENTRIES_MAX);
+            for i in 0..entries.len() {
+                assert!(cursor_result.is_ok() && cursor.valid(), "{what}: an entry too many");
+                assert_eq!(entries.key(i), cursor.key(), "{what}");
+                assert_eq!(entries.value_range(i), cursor.value_range(), "{what}");
+                let want = skip.map_or(0, |s| head_of(user_key(cursor.key()), s));
+                assert_eq!(entries.head(i), want, "{what}");
+                cursor_result = cursor.next(block);
+            }
+        }
+    }
+
+    fn random_block(rng: &mut fastrand::Rng) -> (Vec<u8>, usize) {
+        let common = rng.usize(0..12);
+        let mut keys: Vec<Vec<u8>> = (0..rng.usize(0..300))
+            .map(|_| {
+                let mut user = vec![b'c'; common];
+                user.extend((0..rng.usize(0..40)).map(|_| rng.u8(0..3)));
+                InternalKey::new(&user, rng.u64(1..100), ValueType::Value).as_bytes().to_vec()
+            })
+            .collect();
+        keys.sort();
+        let mut b = BlockBuilder::new(BlockBuilderOptions {
+            restart_interval: rng.usize(1..20),
+            hash_index_util_ratio: None,
+            separate_values: rng.u8(0..4) == 0,
+            ..BlockBuilderOptions::default()
+        });
+        for key in &keys {
+            let value = vec![7; if rng.u8(0..10) == 0 { rng.usize(0..3000) } else { rng.usize(0..60) }];
+            b.add(key, &value, None);
+        }
+        (b.finish().to_vec(), common)
+    }
+
+    #[test]
+    fn batches_hold_what_a_cursor_shows() {
+        for seed in 0..400 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (block, common) = random_block(&mut rng);
+            let global_seqno = (rng.u8(0..4) == 0).then_some(42);
+            let skip = [None, Some(0), Some(common)][rng.usize(0..3)];
+            check(&block, BlockKind::Data { global_seqno }, skip, &format!("seed {seed}"));
+        }
+    }
+
+    #[test]
+    fn damaged_blocks_give_what_a_cursor_gives() {
+        for seed in 0..3000 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (mut block, _) = random_block(&mut rng);
+            for _ in 0..rng.usize(1..4) {
+                let at = rng.usize(..block.len());
+                block[at] = rng.u8(..);
+            }
+            if BlockLayout::parse(&block).is_ok() {
+                check(&block, BlockKind::Data { global_seqno: None }, Some(0), &format!("seed {seed}"));
+            }
+        }
+    }
+
+    #[test]
+    fn keys_that_share_everything_stay_bounded() {
+        let mut b = BlockBuilder::new(BlockBuilderOptions { restart_interval: 1 << 20, ..Default::default() });
+        let mut key = vec![b'x'; 20_000];
+        key.extend_from_slice(&[0; 8]);
+        for _ in 0..2000 {
+            b.add(&key, b"", None);
+        }
+        let block = b.finish().to_vec();
+        let layout = BlockLayout::parse(&block).unwrap();
+        let mut entries = BlockEntries::new(Some(0));
+        entries.reset(layout, BlockKind::Data { global_seqno: None });
+        let mut n = 0;
+        while entries.fill(&block).unwrap() {
+            n += entries.len();
+        }
+        assert_eq!(n, 2000);
+        assert!(entries.keys.capacity() < 400_000, "{} bytes of keys", entries.keys.capacity());
+    }
+}

@@ -1,0 +1,86 @@
+//! Feeds: where the blocks of a run come from, one after another in the order of the SST-Map.
+//!
+//! Here is the simplest, `pread`: windows of `compaction_readahead_size`, read when the first block in them is wanted.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill_format::FormatError;
+use rockmill_format::block::{BlockKind, BlockLayout};
+use rockmill_format::footer::BlockHandle;
+
+use crate::compaction::sst_map::{MapFile, MapRun};
+use crate::compaction::{JobContext, TableSource};
+use crate::error::{Error, Result};
+use crate::rate_limiter::IoPriority;
+use crate::table::{BlockStream, Source, TableReader};
+
+/// Gives the blocks of a run, checked and decompressed.
+pub trait BlockFeed {
+    /// To the next block; `None` behind the last.
+    fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>>;
+    /// The current block's contents; empty before the first.
+    fn data(&self) -> &[u8];
+    /// The file that the current block is in.
+    fn file(&self) -> Option<&Path>;
+    /// Says that the current block is damaged, and where it is.
+    fn error(&self, e: &FormatError) -> Error;
+}
+
+/// Positioned reads, in the thread that merges.
+pub struct PreadFeed {
+    tables: Arc<dyn TableSource>,
+    files: std::vec::IntoIter<MapFile>,
+    table: Option<Arc<TableReader>>,
+    blocks: std::vec::IntoIter<BlockHandle>,
+    current: BlockHandle,
+    stream: BlockStream,
+}
+
+impl PreadFeed {
+    /// The blocks of `run`.
+    pub fn new(run: MapRun, ctx: &JobContext) -> Self {
+        let limit = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
+        Self {
+            tables: Arc::clone(&ctx.tables),
+            files: run.files.into_iter(),
+            table: None,
+            blocks: Vec::new().into_iter(),
+            current: BlockHandle::default(),
+            stream: BlockStream::new(ctx.db.compaction_readahead_size, limit),
+        }
+    }
+}
+
+impl BlockFeed for PreadFeed {
+    fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>> {
+        loop {
+            if let (Some(table), Some(block)) = (&self.table, self.blocks.next()) {
+                self.current = block;
+                let layout = self.stream.load(table, block)?;
+                return Ok(Some((layout, table.data_kind())));
+            }
+            let Some(file) = self.files.next() else { return Ok(None) };
+            self.stream.begin_file(file.end());
+            self.table = Some(self.tables.table_for_compaction(&file.file)?);
+            self.blocks = file.blocks.into_iter();
+        }
+    }
+
+    #[inline]
+    fn data(&self) -> &[u8] {
+        self.stream.data()
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.table.as_ref().map(|t| t.path())
+    }
+
+    #[cold]
+    fn error(&self, e: &FormatError) -> Error {
+        match &self.table {
+            Some(table) => table.block_error(self.current, e),
+            None => Error::corruption(e.to_string()),
+        }
+    }
+}

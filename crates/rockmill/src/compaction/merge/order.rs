@@ -1,0 +1,246 @@
+//! Which of many runs has the smallest key.
+//!
+//! Few runs: their heads stand one behind the other, and going over all of them costs two instructions each and no
+//! branch that could be mispredicted. Many runs: a tree of losers, in which a run that moved plays again against
+//! log2(runs) others only. Where heads are equal, the keys decide, newer runs first.
+
+/// Runs up to which going over all heads is faster than a tree; measured, see `docs/compaction.md`.
+const LINEAR_RUNS_MAX: usize = 16;
+
+/// A run that moved away from the top, so often in a row the same, makes it worth to know the second smallest head.
+const STREAK: u32 = 4;
+
+/// The order of runs by their current entries.
+pub(super) enum Order {
+    /// See [`Linear`].
+    Linear(Linear),
+    /// See [`Losers`].
+    Losers(Losers),
+}
+
+impl Order {
+    /// Runs by their first heads; `None` for those without entries. [`Self::build`] comes next.
+    pub fn new(first: &[Option<u64>]) -> Self {
+        Self::with_linear_max(first, LINEAR_RUNS_MAX)
+    }
+
+    fn with_linear_max(first: &[Option<u64>], linear_max: usize) -> Self {
+        if first.len() <= linear_max {
+            let live = || first.iter().enumerate().filter_map(|(run, head)| Some((run, (*head)?)));
+            Self::Linear(Linear { heads: live().map(|l| l.1).collect(), runs: live().map(|l| l.0).collect(), at: 0 })
+        } else {
+            Self::Losers(Losers::new(first))
+        }
+    }
+
+    /// Orders the runs for the first time. `before` compares the keys of two runs.
+    pub fn build(&mut self, before: impl Fn(usize, usize) -> bool) {
+        if let Self::Losers(losers) = self {
+            losers.build(&before);
+        }
+    }
+
+    /// The run with the smallest key, its head, and a head that it can go on below without a new choice.
+    #[inline]
+    pub fn pick(&mut self, before: impl Fn(usize, usize) -> bool) -> Option<(usize, u64, u64)> {
+        match self {
+            Self::Linear(linear) => linear.pick(before),
+            Self::Losers(losers) => losers.pick(before),
+        }
+    }
+
+    /// The picked run went on to an entry with this head.
+    #[inline]
+    pub fn moved(&mut self, run: usize, head: u64) {
+        match self {
+            Self::Linear(linear) => linear.heads[linear.at] = head,
+            Self::Losers(losers) => losers.heads[run] = head,
+        }
+    }
+
+    /// The picked run is at its end.
+    #[cold]
+    pub fn ended(&mut self, run: usize) {
+        match self {
+            Self::Linear(linear) => {
+                linear.heads.remove(linear.at);
+                linear.runs.remove(linear.at);
+            }
+            Self::Losers(losers) => {
+                losers.heads[run] = u64::MAX;
+                losers.live[run] = false;
+            }
+        }
+    }
+}
+
+/// Few runs: those that are not at their end, newest first.
+pub(super) struct Linear {
+    heads: Vec<u64>,
+    runs: Vec<usize>,
+    /// The picked one's place.
+    at: usize,
+}
+
+impl Linear {
+    #[inline]
+    fn pick(&mut self, before: impl Fn(usize, usize) -> bool) -> Option<(usize, u64, u64)> {
+        let (&first, rest) = self.heads.split_first()?;
+        let (mut at, mut smallest, mut others) = (0, first, u64::MAX);
+        for (i, &head) in rest.iter().enumerate() {
+            let smaller = head < smallest;
+            others = if smaller { smallest } else { others.min(head) };
+            at = if smaller { i + 1 } else { at };
+            smallest = smallest.min(head);
+        }
+        if others == smallest && !rest.is_empty() {
+            at = self.smallest_key(smallest, before);
+        }
+        self.at = at;
+        Some((self.runs[at], smallest, others))
+    }
+
+    /// Among those with this head.
+    #[inline(never)]
+    fn smallest_key(&self, head: u64, before: impl Fn(usize, usize) -> bool) -> usize {
+        let mut equal = (0..self.heads.len()).filter(|&i| self.heads[i] == head);
+        let first = equal.next().unwrap_or(0);
+        equal.fold(first, |best, i| if before(self.runs[i], self.runs[best]) { i } else { best })
+    }
+}
+
+/// Many runs: node `i` of the tree has children `2 i` and `2 i + 1`, leaves from `runs` on; each inner node holds the
+/// run that lost there, node 0 the one that won everywhere.
+pub(super) struct Losers {
+    /// By run; `MAX` at its end.
+    heads: Vec<u64>,
+    live: Vec<bool>,
+    tree: Vec<u32>,
+    /// How often in a row the same run was picked.
+    streak: u32,
+}
+
+impl Losers {
+    fn new(first: &[Option<u64>]) -> Self {
+        Self {
+            heads: first.iter().map(|head| head.unwrap_or(u64::MAX)).collect(),
+            live: first.iter().map(Option::is_some).collect(),
+            tree: vec![0; first.len()],
+            streak: 0,
+        }
+    }
+
+    #[inline]
+    fn wins(&self, a: usize, b: usize, before: &impl Fn(usize, usize) -> bool) -> bool {
+        if self.heads[a] != self.heads[b] {
+            return self.heads[a] < self.heads[b];
+        }
+        match (self.live[a], self.live[b]) {
+            (true, true) => before(a, b),
+            (a, _) => a,
+        }
+    }
+
+    fn build(&mut self, before: &impl Fn(usize, usize) -> bool) {
+        let n = self.heads.len();
+        // Winners of the games at each node, leaves included.
+        let mut winners: Vec<usize> = (0..2 * n).map(|i| i.saturating_sub(n)).collect();
+        for node in (1..n).rev() {
+            let (a, b) = (winners[2 * node], winners[2 * node + 1]);
+            let first = self.wins(a, b, before);
+            winners[node] = if first { a } else { b };
+            self.tree[node] = if first { b } else { a } as u32;
+        }
+        if let Some(top) = self.tree.first_mut() {
+            *top = winners.get(1).copied().unwrap_or(0) as u32;
+        }
+    }
+
+    #[inline]
+    fn pick(&mut self, before: impl Fn(usize, usize) -> bool) -> Option<(usize, u64, u64)> {
+        let n = self.heads.len();
+        let last = *self.tree.first()? as usize;
+        let mut winner = last;
+        let mut node = (n + last) / 2;
+        while node > 0 {
+            let other = self.tree[node] as usize;
+            if self.wins(other, winner, &before) {
+                self.tree[node] = winner as u32;
+                winner = other;
+            }
+            node /= 2;
+        }
+        self.tree[0] = winner as u32;
+        if !self.live[winner] {
+            return None;
+        }
+        self.streak = if winner == last { self.streak + 1 } else { 0 };
+        // Nobody below 0: the next step plays again.
+        let others = if self.streak >= STREAK { self.others(winner) } else { 0 };
+        Some((winner, self.heads[winner], others))
+    }
+
+    /// The smallest head of the others: one that lost to the winner itself has it.
+    fn others(&self, winner: usize) -> u64 {
+        let mut smallest = u64::MAX;
+        let mut node = (self.heads.len() + winner) / 2;
+        while node > 0 {
+            smallest = smallest.min(self.heads[self.tree[node] as usize]);
+            node /= 2;
+        }
+        smallest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Merges runs of numbers whose heads are their upper halves.
+    fn merged(runs: &[Vec<u64>], linear_max: usize) -> Vec<(u64, usize)> {
+        let mut at = vec![0; runs.len()];
+        let first: Vec<_> = runs.iter().map(|r| r.first().map(|k| k >> 32)).collect();
+        let mut order = Order::with_linear_max(&first, linear_max);
+        let mut out = Vec::new();
+        let before = |at: &[usize]| {
+            let keys: Vec<_> = runs.iter().zip(at).map(|(r, &i)| r.get(i).copied()).collect();
+            move |a: usize, b: usize| (keys[a].unwrap(), a) < (keys[b].unwrap(), b)
+        };
+        order.build(before(&at));
+        while let Some((run, head, others)) = order.pick(before(&at)) {
+            assert_eq!(head, runs[run][at[run]] >> 32);
+            loop {
+                out.push((runs[run][at[run]], run));
+                at[run] += 1;
+                match runs[run].get(at[run]) {
+                    None => break order.ended(run),
+                    Some(k) if k >> 32 >= others => break order.moved(run, k >> 32),
+                    Some(_) => {}
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn both_orders_merge_like_a_sort() {
+        for seed in 0..500 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let spread = [1, 3, 1000][rng.usize(0..3)];
+            let runs: Vec<Vec<u64>> = (0..rng.usize(0..40))
+                .map(|_| {
+                    let top = [0, u64::from(u32::MAX) - spread][rng.usize(0..2)];
+                    let n = rng.usize(0..60);
+                    let mut run: Vec<u64> = (0..n).map(|_| (top + rng.u64(0..=spread)) << 32 | rng.u64(0..3)).collect();
+                    run.sort_unstable();
+                    run
+                })
+                .collect();
+            let mut want: Vec<(u64, usize)> =
+                runs.iter().enumerate().flat_map(|(r, keys)| keys.iter().map(move |k| (*k, r))).collect();
+            want.sort_unstable();
+            assert_eq!(merged(&runs, usize::MAX), want, "seed {seed}, linear");
+            assert_eq!(merged(&runs, 0), want, "seed {seed}, tree");
+        }
+    }
+}

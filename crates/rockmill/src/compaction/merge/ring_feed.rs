@@ -1,0 +1,177 @@
+//! The feed of the `uring` engine: blocks out of windows that the ring has read ahead, without a copy.
+//!
+//! 1. The blocks of each run are joined into spans of about 256 KiB; all runs' spans are one read plan, of which the
+//!    ring keeps several for each run in flight.
+//! 2. A feed takes its run's next window when it comes to a block that is not in the current one; that gives the
+//!    memory of the one before back to the reads.
+//! 3. Blocks stand in the window as they do in the file: verified there, and decompressed or used in place.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rockmill_format::FormatError;
+use rockmill_format::block::{BlockKind, BlockLayout};
+use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
+use rockmill_io::ring::{BatchIo, DeviceFacts, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
+
+use super::feed::BlockFeed;
+use crate::compaction::JobContext;
+use crate::compaction::sst_map::SstMap;
+use crate::error::{Error, Result};
+use crate::rate_limiter::IoPriority;
+use crate::table::TableReader;
+
+/// Smallest spans: below that the device's requests cost more than they bring.
+const SPAN_BYTES_MIN: usize = 64 << 10;
+/// Windows for each run that there should be memory for.
+const WINDOWS_WANTED: usize = 3;
+
+/// One table of a run.
+struct FeedFile {
+    table: Arc<TableReader>,
+    /// Its number in the read plan.
+    number: u32,
+    blocks: Vec<BlockHandle>,
+}
+
+/// The blocks of one run.
+pub struct RingFeed {
+    stream: Rc<RefCell<ReadStream>>,
+    run: usize,
+    files: std::vec::IntoIter<FeedFile>,
+    table: Option<Arc<TableReader>>,
+    number: u32,
+    blocks: std::vec::IntoIter<BlockHandle>,
+    current: BlockHandle,
+    window: Option<Window>,
+    /// Where the current block's contents are in the window; `None` when they are in `scratch`.
+    place: Option<(usize, usize)>,
+    scratch: Vec<u8>,
+}
+
+/// Feeds for all runs of `map`, whose reads are begun when this returns.
+pub fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext) -> Result<Vec<RingFeed>> {
+    let span_bytes = span_bytes(&map, io, ctx);
+    let mut plan = ReadPlan::new();
+    let mut runs = Vec::with_capacity(map.runs.len());
+    for run in map.runs {
+        let (mut files, mut spans) = (Vec::with_capacity(run.files.len()), Vec::new());
+        for f in run.files {
+            let table = ctx.tables.table(&f.file)?;
+            let path = table.path();
+            let open = |e| Error::io(format_args!("cannot open {} for a compaction", path.display()), &e);
+            let number = plan.add_file(ctx.fs.open_random(path, true).map_err(open)?, path);
+            let len = |h: &BlockHandle| u32::try_from(h.size + BLOCK_TRAILER_LEN as u64);
+            let ranges: std::result::Result<Vec<_>, _> =
+                f.blocks.iter().map(|h| len(h).map(|len| (h.offset, len))).collect();
+            let ranges = ranges.map_err(|_| Error::corruption(format!("{}: a block over 4 GiB", path.display())))?;
+            spans.extend(coalesce(number, ranges, span_bytes));
+            files.push(FeedFile { table, number, blocks: f.blocks });
+        }
+        plan.add_run(spans);
+        runs.push(files);
+    }
+    let mut options = ReadOptions::default();
+    if let Some(limit) = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
+        options.pace = Some(Box::new(move |bytes| limit.request(bytes)));
+    }
+    let stream = io.read(plan, options).map_err(|e| Error::io("cannot read a compaction's input", &e))?;
+    let stream = Rc::new(RefCell::new(stream));
+    let feed = |(run, files): (usize, Vec<FeedFile>)| RingFeed {
+        stream: Rc::clone(&stream),
+        run,
+        files: files.into_iter(),
+        table: None,
+        number: 0,
+        blocks: Vec::new().into_iter(),
+        current: BlockHandle::default(),
+        window: None,
+        place: None,
+        scratch: Vec::new(),
+    };
+    Ok(runs.into_iter().enumerate().map(feed).collect())
+}
+
+/// As large as the device likes, and as there is memory for several for each run.
+fn span_bytes(map: &SstMap, io: &BatchIo, ctx: &JobContext) -> usize {
+    let wanted = DeviceFacts::read_bytes(ctx.fs.device(&ctx.dir).as_ref());
+    let runs = map.runs.iter().filter(|r| !r.files.is_empty()).count().max(1);
+    let affordable = io.free_bytes() * 2 / 3 / runs / WINDOWS_WANTED;
+    // With what alignment adds it should still be a whole number of sectors.
+    wanted.min(affordable & !0xfff).max(SPAN_BYTES_MIN)
+}
+
+impl RingFeed {
+    /// The block's place in the window, if it is all there.
+    fn find(&self, handle: BlockHandle, len: usize) -> Option<usize> {
+        let span = self.window.as_ref()?.span();
+        let start = usize::try_from(handle.offset.checked_sub(span.offset)?).ok()?;
+        (span.file == self.number && start + len <= span.len as usize).then_some(start)
+    }
+
+    /// The next window.
+    fn take_window(&mut self, table: &TableReader) -> Result<()> {
+        self.window = None;
+        let began = table.compaction_read_begins();
+        let window = self.stream.borrow_mut().next(self.run).map_err(|e| match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => Error::corruption(e.to_string()),
+            _ => Error::io("reading a compaction's input", &e),
+        })?;
+        table.compaction_read_ends(began, window.as_ref().map_or(0, |w| w.len()));
+        self.window = window;
+        Ok(())
+    }
+}
+
+impl BlockFeed for RingFeed {
+    fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>> {
+        loop {
+            if let (Some(table), Some(block)) = (self.table.clone(), self.blocks.next()) {
+                self.current = block;
+                let len = block.size as usize + BLOCK_TRAILER_LEN;
+                let start = match self.find(block, len) {
+                    Some(start) => start,
+                    None => {
+                        self.take_window(&table)?;
+                        let lost = || Error::corruption("a block is not in the window that was read for it");
+                        self.find(block, len).ok_or_else(|| lost().context(table.path().display()))?
+                    }
+                };
+                let raw = self.window.as_deref().and_then(|w| w.get(start..start + len)).unwrap_or(&[]);
+                let plain = table.check_block(block, raw, &mut self.scratch)?;
+                self.place = plain.then_some((start, start + block.size as usize));
+                let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
+                return Ok(Some((layout, table.data_kind())));
+            }
+            let Some(file) = self.files.next() else {
+                self.window = None;
+                return Ok(None);
+            };
+            self.number = file.number;
+            self.blocks = file.blocks.into_iter();
+            self.table = Some(file.table);
+        }
+    }
+
+    #[inline]
+    fn data(&self) -> &[u8] {
+        match (&self.window, self.place) {
+            (Some(window), Some((start, end))) => window.get(start..end).unwrap_or(&[]),
+            _ => &self.scratch,
+        }
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.table.as_ref().map(|t| t.path())
+    }
+
+    #[cold]
+    fn error(&self, e: &FormatError) -> Error {
+        match &self.table {
+            Some(table) => table.block_error(self.current, e),
+            None => Error::corruption(e.to_string()),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The SST-Map: which blocks of which tables a part of a job reads, in which order, as plain data (Resystance,
+//! section IV).
+//!
+//! It is made from index blocks that are in memory, without a read, and is the input of every engine: each block in it
+//! is read exactly once, in this order.
+
+use std::sync::Arc;
+
+use rockmill_format::footer::BlockHandle;
+
+use super::JobContext;
+use super::plan::{JobPlan, Part};
+use crate::error::Result;
+use crate::version::FileMeta;
+
+/// What a part of a job reads.
+#[derive(Debug, Clone, Default)]
+pub struct SstMap {
+    /// Sorted runs, newest first.
+    pub runs: Vec<MapRun>,
+}
+
+/// One sorted input.
+#[derive(Debug, Clone)]
+pub struct MapRun {
+    /// Level it lies in.
+    pub level: usize,
+    /// Its tables, by key; none without a block.
+    pub files: Vec<MapFile>,
+}
+
+/// One table of a run.
+#[derive(Debug, Clone)]
+pub struct MapFile {
+    /// What the version says of it.
+    pub file: Arc<FileMeta>,
+    /// Its data blocks, in order. The first may begin before the part does, and the last end behind it.
+    pub blocks: Vec<BlockHandle>,
+}
+
+impl MapFile {
+    /// Offset behind the last block and its trailer.
+    pub fn end(&self) -> u64 {
+        self.blocks.last().map_or(0, BlockHandle::end)
+    }
+
+    /// Bytes of its blocks and their trailers.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.first().map_or(0, |first| self.end() - first.offset)
+    }
+}
+
+impl SstMap {
+    /// What `part` of `plan` reads.
+    ///
+    /// # Errors
+    /// A table that cannot be opened, or whose index cannot be read again (`cache_index_and_filter_blocks`).
+    pub fn new(plan: &JobPlan, part: &Part, ctx: &JobContext) -> Result<Self> {
+        let (cmp, begin, end) = (&plan.rules.cmp, part.begin.as_deref(), part.end.as_deref());
+        let mut runs = Vec::with_capacity(plan.runs.len());
+        for run in &plan.runs {
+            let mut files = Vec::new();
+            for file in &run.files {
+                let outside = begin.is_some_and(|b| cmp.compare_user(file.largest_user_key(), b).is_lt())
+                    || end.is_some_and(|e| cmp.compare_user(file.smallest_user_key(), e).is_ge());
+                if outside {
+                    continue;
+                }
+                let blocks = ctx.tables.table(file)?.blocks_between(begin, end)?;
+                if !blocks.is_empty() {
+                    files.push(MapFile { file: Arc::clone(file), blocks });
+                }
+            }
+            runs.push(MapRun { level: run.level, files });
+        }
+        Ok(Self { runs })
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> u64 {
+        self.files().map(|f| f.blocks.len() as u64).sum()
+    }
+
+    /// Bytes of all blocks and their trailers.
+    pub fn bytes(&self) -> u64 {
+        self.files().map(MapFile::bytes).sum()
+    }
+
+    fn files(&self) -> impl Iterator<Item = &MapFile> {
+        self.runs.iter().flat_map(|r| &r.files)
+    }
+}
