@@ -23,17 +23,21 @@ use crate::replay::{Failure, Observer, Run, Trouble, replay};
 pub struct Case {
     /// At least one.
     pub configurations: Vec<Configuration>,
+    /// The database is one with a time to live.
+    pub ttl: bool,
     /// What is done.
     pub history: History,
 }
 
 /// What a configuration's line begins with.
 const CONFIGURATION: &str = "configuration ";
+/// The line that says that there is a time to live.
+const TTL: &str = "time-to-live";
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.configurations.iter().try_for_each(|c| writeln!(f, "{CONFIGURATION}{c}"))?;
-        write!(f, "{}", self.history)
+        write!(f, "{}{}", if self.ttl { "time-to-live\n" } else { "" }, self.history)
     }
 }
 
@@ -42,6 +46,7 @@ impl FromStr for Case {
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut configurations = Vec::new();
+        let mut ttl = false;
         let mut steps = String::new();
         for (n, line) in text.lines().enumerate() {
             match line.trim().strip_prefix(CONFIGURATION) {
@@ -49,6 +54,7 @@ impl FromStr for Case {
                     let c = c.split('#').next().unwrap_or("");
                     configurations.push(c.parse().map_err(|what| ParseError { line: n + 1, what })?);
                 }
+                None if line.trim() == TTL => ttl = true,
                 None => steps += line,
             }
             // An empty line for each that is none of the history's keeps its numbers true.
@@ -57,7 +63,7 @@ impl FromStr for Case {
         if configurations.is_empty() {
             configurations.push(Configuration::default());
         }
-        Ok(Self { configurations, history: steps.parse()? })
+        Ok(Self { configurations, ttl, history: steps.parse()? })
     }
 }
 
@@ -80,9 +86,10 @@ impl Case {
         observer: &mut dyn Observer,
         planted: Option<Planted>,
     ) -> Result<Vec<u64>, Failure> {
-        let mut run = Run::new(place.clone(), self.configurations.clone(), observer);
+        let place = Place { ttl: self.ttl, ..place.clone() };
+        let mut run = Run::new(place, self.configurations.clone(), observer);
         if let Some(planted) = planted {
-            run.plant(Model::with_mistake(planted));
+            run.plant(Model::with_mistake(planted).with_ttl(self.ttl));
         }
         let done = catch_unwind(AssertUnwindSafe(|| replay(&self.history, &mut run)));
         let done = done.unwrap_or_else(|panic| {

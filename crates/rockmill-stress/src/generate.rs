@@ -12,7 +12,7 @@ pub struct Profile {
     pub keys: u16,
     /// Of a hundred batches, those that are synced.
     pub synced: u8,
-    /// Of a hundred batches, those without a WAL.
+    /// Of a thousand batches, those without a WAL.
     pub unlogged: u8,
     /// Of a hundred values, those of some thousand bytes.
     pub large: u8,
@@ -79,7 +79,7 @@ impl Profile {
             families: Kind::ALL[1..].to_vec(),
             keys: KEYS,
             synced: 2,
-            unlogged: 1,
+            unlogged: 4,
             large: 2,
             batch_max: 8,
             write: 700,
@@ -194,6 +194,8 @@ struct Generator<'p> {
     snapshots: Vec<u8>,
     iterators: Vec<u8>,
     marked: bool,
+    /// Steps that come next, the last one first.
+    next: Vec<Step>,
 }
 
 /// A history of about `steps` steps. The last ones look at everything, before and after a reopening.
@@ -206,6 +208,7 @@ pub fn generate(seed: u64, steps: usize, profile: &Profile) -> History {
         snapshots: Vec::new(),
         iterators: Vec::new(),
         marked: false,
+        next: Vec::new(),
     };
     let mut all = Vec::with_capacity(steps + 8);
     for (n, &kind) in profile.families.iter().enumerate() {
@@ -285,7 +288,7 @@ impl Generator<'_> {
             alone: updates.len() == 1,
         };
         // Together they are refused.
-        let disable_wal = !how.sync && self.percent(self.profile.unlogged);
+        let disable_wal = !how.sync && self.rng.u16(0..1000) < u16::from(self.profile.unlogged);
         Step::Write(How { disable_wal, ..how }, updates)
     }
 
@@ -444,7 +447,19 @@ impl Generator<'_> {
         Step::Compact(self.slot(), from, to, self.one(&bottoms), self.rng.u8(0..4) == 0)
     }
 
+    /// Whole tables go for every reader, so there may be none.
+    fn delete_files(&mut self) -> Step {
+        let delete = Step::DeleteFiles(self.slot(), self.key(), self.key());
+        self.next.push(delete);
+        self.next.extend(self.snapshots.drain(..).map(Step::Release));
+        self.next.extend(self.iterators.drain(..).map(Step::Close));
+        self.next.pop().unwrap_or(Step::Wait)
+    }
+
     fn step(&mut self) -> Step {
+        if let Some(step) = self.next.pop() {
+            return step;
+        }
         let p = self.profile;
         type Make<'p> = fn(&mut Generator<'p>) -> Step;
         let all: &[(u32, Make<'_>)] = &[
@@ -482,7 +497,7 @@ impl Generator<'_> {
                 g.marked = !g.marked;
                 if g.marked { Step::Mark } else { Step::Updates }
             }),
-            (p.delete_files, |g| Step::DeleteFiles(g.slot(), g.key(), g.key())),
+            (p.delete_files, Self::delete_files),
             (p.keep_files, |g| Step::KeepFiles(g.rng.bool())),
             (p.inspect, |g| Step::Inspect(g.slot())),
             (p.reopen, Self::reopen),
@@ -496,5 +511,85 @@ impl Generator<'_> {
             at -= weight;
         }
         Step::Wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::model::Model;
+
+    /// How often steps of each verb come, and how often they may be done.
+    fn counts(profile: &Profile, steps: usize) -> BTreeMap<String, (u32, u32)> {
+        let mut counts: BTreeMap<String, (u32, u32)> = BTreeMap::new();
+        for seed in 0..4 {
+            let mut model = Model::new();
+            for step in generate(seed, steps, profile).steps {
+                let verb = step.to_string().split(' ').next().unwrap_or("").to_owned();
+                let count = counts.entry(verb).or_default();
+                count.0 += 1;
+                count.1 += u32::from(model.step(&step).is_some());
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn histories_do_everything_and_little_in_vain() {
+        let counts = counts(&Profile::everything(), 4000);
+        println!("{counts:?}");
+        for verb in [
+            "backup",
+            "check",
+            "checkpoint",
+            "close",
+            "compact",
+            "copy",
+            "create",
+            "delete-files",
+            "drop",
+            "flush",
+            "flush-wal",
+            "get",
+            "ingest",
+            "inspect",
+            "iterator",
+            "keep-files",
+            "mark",
+            "move",
+            "multi-get",
+            "prefix",
+            "refit",
+            "release",
+            "reopen",
+            "secondary",
+            "set",
+            "set-db",
+            "snapshot",
+            "updates",
+            "wait",
+            "walk",
+            "write",
+        ] {
+            let (come, done) = counts.get(verb).copied().unwrap_or_default();
+            assert!(done >= 2, "{verb} comes {come} times and is done {done} times");
+        }
+        let (come, done) = counts.values().fold((0, 0), |sum, c| (sum.0 + c.0, sum.1 + c.1));
+        assert!(done * 10 > come * 9, "of {come} steps {done} are done");
+    }
+
+    #[test]
+    fn histories_for_crashes_have_nothing_that_a_crash_leaves_half_done() {
+        for seed in 0..4 {
+            for step in generate(seed, 2000, &Profile::crash()).steps {
+                let unlogged = matches!(&step, Step::Write(how, _) if how.disable_wal);
+                let alone = matches!(&step, Step::Write(how, updates) if how.alone && updates.len() > 1);
+                let halves = matches!(step, Step::DeleteFiles(..) | Step::Reopen(Reopen::Repaired));
+                assert!(!unlogged && !alone && !halves, "{step}");
+            }
+        }
+        assert!(counts(&Profile::crash(), 500).values().all(|(_, done)| *done > 0));
     }
 }

@@ -69,15 +69,23 @@ pub fn some_configurations(rng: &mut fastrand::Rng, count: usize) -> Vec<Configu
     all
 }
 
+/// One history in this many has a time to live.
+const TTL_OF: u64 = 6;
+
+/// Whether a seed's history is done with a database that has a time to live.
+pub fn has_ttl(seed: u64) -> bool {
+    seed % TTL_OF == 1
+}
+
 /// `reopen next` of a run goes through so many configurations.
 const ROUND: usize = 4;
 
 /// The cases of one history: each begins with another configuration.
-pub fn cases(history: &History, configurations: &[Configuration]) -> Vec<Case> {
+pub fn cases(history: &History, configurations: &[Configuration], ttl: bool) -> Vec<Case> {
     let each = (0..configurations.len()).map(|n| {
         let round =
             (0..ROUND.min(configurations.len())).map(|k| configurations[(n + k) % configurations.len()].clone());
-        Case { configurations: round.collect(), history: history.clone() }
+        Case { configurations: round.collect(), ttl, history: history.clone() }
     });
     each.collect()
 }

@@ -138,6 +138,8 @@ pub struct Model {
     pub mark: Option<State>,
     /// Something was written without a WAL, and not all was flushed since.
     pub unlogged: bool,
+    /// The database has a time to live: nothing comes in from outside, and nobody follows it.
+    pub ttl: bool,
     /// Steps seen, those passed over included.
     pub steps: usize,
     planted: Option<Planted>,
@@ -152,6 +154,13 @@ impl Model {
     /// One with a mistake.
     pub fn with_mistake(planted: Planted) -> Self {
         Self { planted: Some(planted), ..Self::new() }
+    }
+
+    /// The same, of a database with or without a time to live.
+    #[must_use]
+    pub fn with_ttl(mut self, ttl: bool) -> Self {
+        self.ttl = ttl;
+        self
     }
 
     /// Takes a step: what of it may be done, or `None` when none of it may.
@@ -190,6 +199,9 @@ impl Model {
         let there = |slot: &Slot| self.state.contains_key(slot);
         let sees = |slot: &Slot, view: View| self.seen(view).is_some_and(|state| state.contains_key(slot));
         let whole = |ok: bool| ok.then(|| step.clone());
+        if self.ttl && matches!(step, Step::Ingest(..) | Step::Copy(..) | Step::Secondary | Step::Updates) {
+            return None;
+        }
         match step {
             Step::Write(how, updates) => {
                 let updates = self.admit_updates(updates);

@@ -3,8 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use rockmill::{ColumnFamilyDescriptor, Db, Env, Options, Result};
+use rockmill::{ColumnFamilyDescriptor, ColumnFamilyTtl, Db, Env, Options, Result};
 use rockmill_io::{Clock, FileSystem, MemFileSystem, PosixFileSystem, SystemClock};
 
 use crate::configuration::Configuration;
@@ -20,18 +21,24 @@ pub struct Place {
     pub clock: Arc<dyn Clock>,
     /// Where everything is.
     pub root: PathBuf,
+    /// The database is one with a time to live: so long that nothing dies of it.
+    pub ttl: bool,
 }
+
+/// The time to live, where there is one: no clock reaches its end.
+const TIME_TO_LIVE: Duration = Duration::from_secs(1_000_000_000);
 
 impl Place {
     /// A directory on the machine's file system.
     pub fn on_disk(root: impl Into<PathBuf>) -> Self {
         let fs = Arc::new(PosixFileSystem::default());
-        Self { fs, clock: Arc::new(SystemClock::default()), root: root.into() }
+        Self { fs, clock: Arc::new(SystemClock::default()), root: root.into(), ttl: false }
     }
 
     /// A directory in memory; `fs` keeps showing its files.
     pub fn in_memory(fs: &MemFileSystem) -> Self {
-        Self { fs: Arc::new(fs.clone()), clock: Arc::new(SystemClock::default()), root: PathBuf::from("/test") }
+        let clock = Arc::new(SystemClock::default());
+        Self { fs: Arc::new(fs.clone()), clock, root: PathBuf::from("/test"), ttl: false }
     }
 
     /// A name below the root.
@@ -65,6 +72,32 @@ impl Place {
         self.fs.create_dir(&self.root, true).map_err(|e| rockmill::Error::io(self.root.display(), &e))
     }
 
+    /// Opens a database that is somewhere here, as one with a time to live where it is one.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn open_families(&self, options: &Options, path: &Path, all: Vec<ColumnFamilyDescriptor>) -> Result<Db> {
+        if !self.ttl {
+            return Db::open_cf_descriptors(options, path, all);
+        }
+        let same = ColumnFamilyTtl::SameAsDb;
+        let all = all.into_iter().map(|d| ColumnFamilyDescriptor::new_with_ttl(d.name(), d.options().clone(), same));
+        Db::open_cf_descriptors_with_ttl(options, path, all, TIME_TO_LIVE)
+    }
+
+    /// Creates a column family, with a time to live where the database has one.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn create_family(&self, db: &Db, name: &str, options: &Options) -> Result<()> {
+        if self.ttl {
+            db.create_cf_with_ttl(name, options, TIME_TO_LIVE)?;
+        } else {
+            db.create_cf(name, options)?;
+        }
+        Ok(())
+    }
+
     /// Opens the database, making it if there is none.
     ///
     /// # Errors
@@ -72,13 +105,13 @@ impl Place {
     pub fn create(&self, configuration: &Configuration) -> Result<Db> {
         self.make_root()?;
         let options = self.options(configuration);
-        Db::open_cf_descriptors(&options, self.db(), [ColumnFamilyDescriptor::new("default", options.clone())])
+        self.open_families(&options, &self.db(), vec![ColumnFamilyDescriptor::new("default", options.clone())])
     }
 
     /// Opens the database that is there with all column families that it has, whatever they are: after a crash.
     pub fn open(&self, configuration: &Configuration) -> Result<Db> {
         let options = existing(self.options(configuration));
-        Db::open_cf_descriptors(&options, self.db(), self.families_on_disk(&options)?)
+        self.open_families(&options, &self.db(), self.families_on_disk(&options)?)
     }
 
     /// The column families that are there, each with the options of its kind. Those that no history makes have the

@@ -146,7 +146,8 @@ pub struct Run<'a> {
 impl<'a> Run<'a> {
     /// A history from the start. The first of the configurations is opened first; `reopen next` goes through them.
     pub fn new(place: Place, configurations: Vec<Configuration>, observer: &'a mut dyn Observer) -> Self {
-        Self { made: false, ..Self::from(place, configurations, Model::new(), observer) }
+        let model = Model::new().with_ttl(place.ttl);
+        Self { made: false, ..Self::from(place, configurations, model, observer) }
     }
 
     /// One that goes on with a database that is there and shows what the model says.
@@ -201,14 +202,16 @@ impl<'a> Run<'a> {
             options = existing(options);
         }
         self.place.make_root()?;
-        let db = Db::open_cf_descriptors(&options, self.place.db(), descriptors(&self.model.state, &options))?;
+        let all = descriptors(&self.model.state, &options);
+        let db = self.place.open_families(&options, &self.place.db(), all)?;
         self.made = true;
         Ok(db)
     }
 
     /// After the database was closed.
-    fn check_events(&self) -> Result<(), Trouble> {
-        let told = self.events.check_closed();
+    fn check_events(&self, done: &[Step]) -> Result<(), Trouble> {
+        let dropped = done.iter().any(|step| matches!(step, Step::Drop(_)));
+        let told = self.events.check_closed(dropped);
         if self.passed_over {
             return Ok(());
         }
@@ -237,7 +240,7 @@ impl<'a> Run<'a> {
             self.observer.opened(at, &db);
             let end = Session::new(self, &db).run(steps, at)?;
             drop(db);
-            self.check_events().map_err(|trouble| self.failure(end, "close", trouble))?;
+            self.check_events(&steps[at..end]).map_err(|trouble| self.failure(end, "close", trouble))?;
             let Some(step @ Step::Reopen(how)) = steps.get(end) else {
                 self.model.closed();
                 return Ok(());
@@ -273,6 +276,8 @@ impl<'a> Run<'a> {
         match how {
             Reopen::Same => {}
             Reopen::Next => self.current += 1,
+            // There is no such open for a database with a time to live.
+            Reopen::Stored | Reopen::ReadOnly if self.place.ttl => {}
             Reopen::Stored => {
                 let mut loader = OptionsLoader::new();
                 let loaded = loader.env(&self.place.env()).load_latest(&path)?;

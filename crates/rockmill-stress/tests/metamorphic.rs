@@ -12,7 +12,7 @@ use rockmill_stress::case::Case;
 use rockmill_stress::configuration::Configuration;
 use rockmill_stress::generate::{Profile, generate};
 use rockmill_stress::history::{History, Step};
-use rockmill_stress::metamorphic::{Medium, cases, compare, some_configurations};
+use rockmill_stress::metamorphic::{Medium, cases, compare, has_ttl, some_configurations};
 use rockmill_stress::model::Planted;
 use rockmill_stress::replay::{Failure, Silent, Trouble};
 use rockmill_stress::shrink::Shrinker;
@@ -37,7 +37,7 @@ fn all_agree(medium: &Medium, seed: u64, steps: usize, count: usize) {
         std::process::abort();
     });
     let mut before: Option<(Case, Vec<u64>)> = None;
-    for case in cases(&history, &configurations) {
+    for case in cases(&history, &configurations, has_ttl(seed)) {
         let ran = medium.run(&case, &mut watch).and_then(|seen| {
             if let Some((other, before)) = &before {
                 compare(&case, &seen, other, before)?;
@@ -94,7 +94,7 @@ fn a_history_in_text_is_the_same_history() {
         let history = generate(seed, 300, &Profile::everything());
         assert_eq!(history.to_string().parse::<History>().unwrap(), history);
         let configurations = some_configurations(&mut fastrand::Rng::with_seed(seed), 3);
-        let case = Case { configurations, history };
+        let case = Case { configurations, ttl: seed % 2 == 0, history };
         assert_eq!(case.to_string().parse::<Case>().unwrap(), case);
     }
     for (text, line, word) in [
@@ -119,7 +119,7 @@ fn shrunk(planted: Planted, seeds: std::ops::Range<u64>) -> (Case, Failure, usiz
     let configurations = vec![Configuration::pairs().swap_remove(7), Configuration::pairs().swap_remove(9)];
     for seed in seeds {
         let history = generate(seed, 1200, &Profile::everything());
-        let case = Case { configurations: configurations.clone(), history };
+        let case = Case { configurations: configurations.clone(), ttl: false, history };
         let mut tries = 0;
         let mut progress = |_: &Case, n: usize| tries = n;
         let mut shrinker = Shrinker { fails: &mut fails, tries_max: 3000, tries: 0, progress: &mut progress };

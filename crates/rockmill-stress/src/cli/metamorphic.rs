@@ -9,7 +9,7 @@ use clap::Args;
 use super::Outcome;
 use crate::case::Case;
 use crate::generate::{Profile, generate};
-use crate::metamorphic::{Medium, cases, compare, some_configurations};
+use crate::metamorphic::{Medium, cases, compare, has_ttl, some_configurations};
 use crate::replay::Failure;
 use crate::shrink::Shrinker;
 use crate::watch::Watch;
@@ -102,7 +102,7 @@ pub fn run(args: &MetamorphicArgs) -> Outcome {
         let history = generate(seed, args.steps, &Profile::everything());
         let configurations = some_configurations(&mut fastrand::Rng::with_seed(seed), count.max(1));
         let mut before: Option<(Case, Vec<u64>)> = None;
-        for case in cases(&history, &configurations) {
+        for case in cases(&history, &configurations, has_ttl(seed)) {
             if until.is_some_and(|until| Instant::now() >= until) {
                 break;
             }

@@ -24,7 +24,7 @@ impl Session<'_, '_, '_> {
         let log_size = if flush || self.run.model.unlogged { 0 } else { u64::MAX };
         Checkpoint::new(self.db)?.create_checkpoint_with_log_size(&path, log_size)?;
         let options = existing(self.options());
-        let copy = Db::open_cf_descriptors(&options, &path, descriptors(&self.run.model.state, &options))?;
+        let copy = self.place().open_families(&options, &path, descriptors(&self.run.model.state, &options))?;
         matches(&copy, &self.run.model).map_err(|d| in_copy("checkpoint", d))?;
         drop(copy);
         Db::destroy(&options, &path)?;
@@ -42,7 +42,7 @@ impl Session<'_, '_, '_> {
         }
         engine.restore_from_latest_backup(&path, &path, &RestoreOptions::default())?;
         let options = existing(self.options());
-        let copy = Db::open_cf_descriptors(&options, &path, descriptors(&self.run.model.state, &options))?;
+        let copy = self.place().open_families(&options, &path, descriptors(&self.run.model.state, &options))?;
         matches(&copy, &self.run.model).map_err(|d| in_copy("backup", d))?;
         drop(copy);
         engine.purge_old_backups(2)?;

@@ -165,7 +165,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
             Step::Secondary => self.secondary()?,
             Step::Create(slot, kind) => {
                 let options = kind.options(&self.options());
-                self.db.create_cf(family_name(*slot, *kind), &options)?;
+                self.place().create_family(self.db, &family_name(*slot, *kind), &options)?;
             }
             Step::Drop(slot) => {
                 let name = self.handle(*slot)?.name().to_owned();
