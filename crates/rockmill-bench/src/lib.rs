@@ -24,6 +24,7 @@ mod machine;
 mod measure;
 mod mixgraph;
 mod outcome;
+mod page;
 mod pairs;
 mod peers;
 mod random;
@@ -60,7 +61,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = String>) -> ExitCode {
     match main_result(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("rockmill bench: {e}");
+            eprintln!("error: {e}");
             ExitCode::from(e.exit_code())
         }
     }
@@ -80,5 +81,6 @@ fn main_result(args: impl IntoIterator<Item = String>) -> Result<()> {
         "" => Ok(()),
         path => std::fs::write(path, text).map_err(|e| Error::io(format_args!("cannot write {path}"), &e)),
     };
-    write(&flags.json, format!("{:#}\n", report.to_json()))
+    write(&flags.json, format!("{:#}\n", report.to_json()))?;
+    write(&flags.report, report.to_html())
 }

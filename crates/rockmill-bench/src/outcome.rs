@@ -440,6 +440,11 @@ impl Report {
         )
     }
 
+    /// A page with charts, in one file.
+    pub fn to_html(&self) -> String {
+        crate::page::page(self)
+    }
+
     /// The whole run: machine, settings, results, comparisons.
     pub fn to_json(&self) -> Value {
         let map = |all: &[(String, String)]| -> Map<String, Value> {

@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
 use crate::outcome::{MIB, Outcome, Report, latency_numbers};
+use crate::store::OpKind;
 use crate::timeline::short;
 use crate::workload::Workload;
 
@@ -90,7 +91,7 @@ fn measures(sample: &Outcome) -> Vec<Measure> {
         ("system calls".into(), false, Box::new(move |o| positive(o.cost.calls.total() as f64))),
         ("stalled s".into(), false, Box::new(move |o| positive(o.stalls.micros() as f64 / 1e6))),
     ];
-    for (kind, _) in sample.record.latencies() {
+    for (kind, _) in sample.record.latencies().filter(|(kind, _)| *kind != OpKind::Job) {
         for name in ["mean", "p50", "p99", "p99.9"] {
             let of = move |o: &Outcome| {
                 let (_, h) = o.record.latencies().find(|(k, _)| *k == kind)?;
@@ -128,6 +129,10 @@ pub(crate) fn values(
 pub fn comparisons(report: &Report) -> Vec<Comparison> {
     let mut out = Vec::new();
     for (position, example) in benchmarks(report) {
+        // How much is left to wait for says where the benchmark before ended, not how fast a store is.
+        if example.workload == Workload::WaitForCompaction {
+            continue;
+        }
         for other in 1..report.sides.len() {
             for (measure, more_is_better, of) in measures(example) {
                 let (a, b) = (values(report, position, 0, &*of), values(report, position, other, &*of));
@@ -183,7 +188,10 @@ impl Report {
                     if all.is_empty() { "-".to_owned() } else { short(median(&all)) }
                 };
                 let latency = |index: usize| {
-                    cell(&move |o: &Outcome| Some(latency_numbers(o.record.latencies().next()?.1)[index].1))
+                    cell(&move |o: &Outcome| {
+                        let (kind, h) = o.record.latencies().next()?;
+                        (kind != OpKind::Job).then(|| latency_numbers(h)[index].1)
+                    })
                 };
                 let u = |of: fn(&Outcome) -> f64| cell(&move |o: &Outcome| Some(of(o)));
                 table.add_row([

@@ -414,6 +414,10 @@ fn sleep_until(due: Instant) -> Instant {
 }
 
 #[cfg(test)]
+#[path = "workload_tests.rs"]
+mod operations;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -105,6 +105,12 @@ fn same_seed_same_data_as_db_bench() {
         "--num=3000 --value_size=100 --benchmarks=fillrandom,overwrite",
         "--num=500 --value_size=1024 --benchmarks=fillseq",
         "--num=700 --value_size=30 --key_size=20 --batch_size=4 --benchmarks=fillrandom",
+        "--num=800 --reads=900 --readwritepercent=60 --benchmarks=fillseq,deleterandom,updaterandom,readrandomwriterandom",
+        "--num=400 --benchmarks=fillrandom,mixgraph --mix_get_ratio=0.4 --mix_put_ratio=0.5 --mix_seek_ratio=0.1 \
+         --key_dist_a=0.002312 --key_dist_b=0.3467 --keyrange_num=5 --keyrange_dist_a=14.18 --keyrange_dist_b=-2.917 \
+         --keyrange_dist_c=0.0164 --keyrange_dist_d=-0.08082",
+        "--num=300 --benchmarks=fillseq,mixgraph --reads=600 --mix_get_ratio=0.2 --mix_put_ratio=0.8 --mix_seek_ratio=0",
+        "--num=300 --writes=900 --value_size=8 --benchmarks=mergerandom,compact --merge_operator=uint64add",
     ] {
         let dir = tempfile::tempdir().unwrap();
         let (theirs, ours) = (dir.path().join("rocksdb"), dir.path().join("rockmill"));
@@ -122,4 +128,119 @@ fn same_seed_same_data_as_db_bench() {
         assert_eq!(differing, None, "{line}");
         assert_eq!(a.len(), b.len(), "{line}");
     }
+}
+
+/// A run with RocksDB beside Rockmill, or why there is none.
+fn with_rocksdb(db: &Path, line: &str) -> Option<(Report, String)> {
+    let mut text = Vec::new();
+    match run(&flags(db, line), &mut text) {
+        Ok(report) => Some((report, String::from_utf8(text).expect("text"))),
+        Err(e) if e.to_string().contains("cannot load RocksDB's library") => {
+            println!("skipped: no RocksDB library (librocksdb7.8): {e}");
+            None
+        }
+        Err(e) => panic!("{line}: {e}"),
+    }
+}
+
+#[test]
+fn both_sides_of_a_pair_do_the_same_and_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "--peer rocksdb --repeat=2 --num=3000 --reads=600 --batch_size=3 --seek_nexts=5 --compression_type=lz4 \
+        --bloom_bits=10 --merge_operator=stringappend --write_buffer_size=65536 --target_file_size_base=65536 \
+        --nomeasure_device --sample_ms=10 --max_bytes_for_level_base=131072 --recordcount=500 --fieldcount=2 \
+        --benchmarks=fillrandom,waitforcompaction,readrandom,seekrandom,multireadrandom,readseq,readreverse,\
+deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,ycsb-load,ycsb-a,ycsb-e,flush,stats";
+    let Some((report, text)) = with_rocksdb(dir.path(), line) else {
+        return;
+    };
+    // In turn, and the same work: what is found, visited and stored is the same.
+    let turns: Vec<&str> = text.lines().filter(|l| l.starts_with("--- ")).collect();
+    let wanted = ["--- rockmill (1 of 2)", "--- rocksdb (1 of 2)", "--- rockmill (2 of 2)", "--- rocksdb (2 of 2)"];
+    assert_eq!(turns, wanted);
+    for o in &report.outcomes {
+        let same = |p: &&Outcome| p.position == o.position && p.repetition == o.repetition && p.side != o.side;
+        let other = report.outcomes.iter().find(same).expect("the other side");
+        let of = |o: &Outcome| (o.record.ops, o.record.found, o.record.wrote, o.record.read, o.record.scanned);
+        assert_eq!(of(o), of(other), "{}", o.workload.name());
+        assert!(o.stats.is_some() || o.cost.calls.total() > 0, "{}", o.workload.name());
+    }
+    let sizes: Vec<(u64, u64)> = report.spaces.iter().map(|s| (s.entries, s.bytes)).collect();
+    assert_eq!(sizes.len(), 4);
+    assert!(sizes.iter().all(|s| *s == sizes[0] && s.0 >= 500), "{sizes:?}");
+    assert!(report.spaces.iter().all(|s| s.file_bytes > 10_000 && s.levels.iter().sum::<u64>() > 0), "{sizes:?}");
+
+    let json = report.to_json();
+    assert_eq!(json["stores"][1]["name"], "rocksdb");
+    assert!(json["stores"][1]["version"].as_str().is_some_and(|v| v.contains('.')), "{}", json["stores"][1]["version"]);
+    for side in 0..2 {
+        let of = |name: &str| json["stores"][side]["settings"][name].clone();
+        assert_eq!((of("write_buffer_size"), of("compression")), ("65536".into(), "kLZ4Compression".into()), "{side}");
+        assert_eq!(of("table.block_size"), "4096", "{side}");
+    }
+    let ratio = json["comparisons"].as_array().unwrap().iter().find(|c| c["measure"] == "ops/s").unwrap().clone();
+    assert_eq!((ratio["first"].as_str(), ratio["ratios"].as_array().map(Vec::len)), (Some("rockmill"), Some(2)));
+    let fill = &json["results"][0];
+    assert!(
+        fill["latency_micros"]["write"]["p99.99"].is_number()
+            && fill["samples"].as_array().is_some_and(|s| !s.is_empty())
+    );
+    assert!(text.contains("Ratios pair by pair:") && text.contains("space amplification"), "{text}");
+
+    let page = report.to_html();
+    for part in ["Throughput over time", "Latency of each write", "Write amplification", "rocksdb", "<svg viewBox"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("http") && !page.contains("<script") && !page.contains("NaN"), "all in one file");
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+}
+
+#[test]
+fn a_side_may_have_settings_of_its_own_and_stands_beside_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "--peer rockmill,label=small-blocks,block_size=1024 --num=500 --benchmarks=fillseq,readrandom --settings=best \
+        --nomeasure_device";
+    let (report, text) = run_line(dir.path(), line);
+    assert_eq!(report.sides[1].label, "small-blocks");
+    assert!(text.contains("table.block_size 4096 | 1024"), "{text}");
+    assert!(text.contains("best: max_background_jobs="), "{text}");
+    assert!(dir.path().join("small-blocks/CURRENT").exists() && dir.path().join("rockmill/CURRENT").exists());
+}
+
+#[test]
+fn a_missing_peer_or_folder_is_found_before_any_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("db");
+    let fails = |line: &str| -> String {
+        let e = run(&flags(&db, line), &mut Vec::new()).expect_err(line);
+        assert!(!db.exists() && !db.with_extension("device").exists(), "{line}: work had begun");
+        e.to_string()
+    };
+    let e = fails("--benchmarks=fillseq --peer rocksdb=/no/such/librocksdb.so");
+    assert!(e.contains("/no/such/librocksdb.so") && e.contains("build_rocksdb"), "{e}");
+    let e = fails("--benchmarks=fillseq --peer rocksdb=/proc/self/exe");
+    assert!(e.contains("cannot load RocksDB's library"), "{e}");
+    assert!(fails("--benchmarks=fillseq --peer leveldb").contains("rocksdb, fjall"));
+    assert!(fails("--benchmarks=workloadz").contains("there is no benchmark"));
+    assert!(fails("--benchmarks=mergerandom").contains("--merge_operator"));
+    assert!(fails("--benchmarks=fillseq --report=/no/such/folder/x.html").contains("/no/such/folder"));
+    assert!(fails("--benchmarks=ycsb-load --recordcount=99000000000").contains("MB free"));
+    let two = fails("--benchmarks=fillseq --num=1000000000000 --value_size=1000 --peer rockmill");
+    assert!(two.contains("for 2 stores"), "{two}");
+}
+
+#[cfg(all(feature = "fjall", feature = "redb", feature = "heed"))]
+#[test]
+fn the_other_rust_stores_do_the_same_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "--peer fjall --peer redb --peer lmdb --num=400 --reads=200 --seek_nexts=4 --nomeasure_device --batch_size=2 \
+        --benchmarks=fillrandom,readrandom,seekrandom,multireadrandom,readseq,readreverse,deleterandom,updaterandom,\
+compact,waitforcompaction,stats";
+    let (report, _) = run_line(dir.path(), line);
+    for o in &report.outcomes {
+        let first = report.outcomes.iter().find(|p| p.position == o.position).expect("Rockmill's");
+        let of = |o: &Outcome| (o.record.ops, o.record.found, o.record.wrote, o.record.read);
+        assert_eq!(of(o), of(first), "{} {}", report.sides[o.side].label, o.workload.name());
+    }
+    assert!(report.spaces.iter().all(|s| s.entries == report.spaces[0].entries && s.bytes == report.spaces[0].bytes));
 }

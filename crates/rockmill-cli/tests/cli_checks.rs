@@ -237,3 +237,18 @@ fn dump_shows_what_is_left_of_a_damaged_table() {
         s.run(&["dump", &name, "--entries"]).fails(3, &[]);
     }
 }
+
+#[test]
+fn bench_takes_db_benchs_flags_and_writes_its_files() {
+    let s = Sandbox::new();
+    let line = ["bench", "--db=bench-db", "--benchmarks=fillseq,readrandom,ycsb-c", "--num=300", "--recordcount=1"];
+    let text = s.ok(&[&line[..], &["--json=b.json", "--report=b.html", "--nomeasure_device"]].concat());
+    assert!(text.contains("fillseq      : ") && text.contains("(300 of 300 found)"), "{text}");
+    let read = |name: &str| std::fs::read_to_string(s.path(name)).expect(name);
+    let v: Value = serde_json::from_str(&read("b.json")).expect("JSON");
+    assert_eq!(v["results"].as_array().map(Vec::len), Some(3));
+    assert!(read("b.html").contains("<svg") && read("b.html").trim_end().ends_with("</html>"));
+    assert!(s.ok(&["bench", "--help"]).contains("--peer"));
+    s.run(&["bench", "--db=other", "--benchmarks=fillsek"]).fails(2, &["did you mean fillseq?"]);
+    assert!(!s.path("other").exists());
+}

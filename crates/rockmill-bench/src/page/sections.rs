@@ -1,0 +1,479 @@
+//! The parts of the page.
+
+use std::fmt::Write;
+
+use super::svg::{self, Axis, Bar, Chart, RatioRow, Scale, escape};
+use crate::device::DeviceLimits;
+use crate::flags::Flags;
+use crate::outcome::{MIB, Outcome, Report, latency_numbers};
+use crate::pairs::{self, Comparison, median};
+use crate::settings;
+use crate::store::OpKind;
+use crate::timeline::{Timeline, short};
+
+/// More points than this in a line cannot be seen.
+const POINTS_MAX: usize = 600;
+/// Quantiles of a latency curve.
+const QUANTILES: [f64; 19] = [
+    0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999, 0.999_95, 0.999_98,
+    0.999_99, 0.999_995, 0.999_999,
+];
+
+/// Where, when, what: the machine, the stores, the command.
+pub(super) fn facts(report: &Report) -> String {
+    let mut out = format!("<p class=\"note\">{}</p>\n<ul class=\"stores\">\n", escape(&report.machine.to_text()));
+    for (i, side) in report.sides.iter().enumerate() {
+        let _ = writeln!(
+            out,
+            "<li><span class=\"key\" style=\"background:{}\"></span><b>{}</b> {} <span class=\"note\">{}</span></li>",
+            svg::colour(i),
+            escape(&side.label),
+            escape(&side.version),
+            escape(&side.notes.join("; "))
+        );
+    }
+    out += "</ul>\n";
+    let cores = report.machine.cores as f64;
+    if report.machine.load > cores * 0.5 {
+        let _ = writeln!(
+            out,
+            "<p class=\"warn\">The machine was busy when this run began: load {:.1} on {cores} cores. Times are not to be \
+             quoted; counts are.</p>",
+            report.machine.load
+        );
+    }
+    let changed: String =
+        changed_flags(&report.flags).iter().map(|f| format!(" <span class=\"flag\">{}</span>", escape(f))).collect();
+    let _ = writeln!(out, "<p><code>rockmill bench{changed}</code></p>");
+    let repeat = report.flags.repeat;
+    let note = match repeat {
+        1 => "One repetition: differences of some percent mean nothing.".to_owned(),
+        n => format!("{n} repetitions, the stores in turn; bold lines are of the repetition with the median rate."),
+    };
+    let _ = writeln!(out, "<p class=\"note\">{note}</p>");
+    out
+}
+
+fn changed_flags(flags: &Flags) -> Vec<String> {
+    let defaults = Flags::default().settings();
+    let mut out: Vec<String> = flags.peer.0.iter().map(|p| format!("--peer {p}")).collect();
+    for ((name, value), (_, default)) in flags.settings().iter().zip(&defaults) {
+        if value != default && !matches!(*name, "peer" | "json" | "report") {
+            out.push(format!("--{name}={value}"));
+        }
+    }
+    out
+}
+
+/// Every benchmark in a table, and the ratios.
+pub(super) fn overview(report: &Report) -> String {
+    let mut out = String::from("<section>\n<h2>Overview</h2>\n");
+    let all = pairs::comparisons(report);
+    let rates: Vec<&Comparison> = all.iter().filter(|c| c.measure == "ops/s").collect();
+    if !rates.is_empty() {
+        let many = report.sides.len() > 2;
+        let row = |c: &&Comparison| {
+            let (middle, least, most) = c.spread();
+            let other = report.sides.iter().position(|s| s.label == c.other).unwrap_or(0);
+            let numbers = format!("{middle:.2} ({least:.2}..{most:.2})");
+            RatioRow {
+                // With several peers the benchmark is named once.
+                name: if many && other > 1 { String::new() } else { c.workload.name().to_owned() },
+                side: other,
+                all: c.ratios.clone(),
+                middle,
+                text: if many { format!("{} {numbers}", c.other) } else { numbers },
+            }
+        };
+        let rows: Vec<RatioRow> = rates.iter().map(row).collect();
+        let first = &report.sides[0].label;
+        let title = match (&report.sides[..], many) {
+            ([_, other], false) => format!("Operations per second: {first} over {}", other.label),
+            _ => format!("Operations per second: {first} over the others"),
+        };
+        let note = "right of 1: the first is faster; ticks: pairs, dot: median, line: spread";
+        let _ = writeln!(out, "<div class=\"wide\">{}</div>", svg::ratios(&title, note, &rows));
+    }
+    out += &table(report);
+    out + "</section>\n"
+}
+
+fn table(report: &Report) -> String {
+    let mut out = String::from(
+        "<div class=\"scroll\"><table>\n<tr><th>benchmark</th><th class=\"text\">store</th><th>ops/s</th><th>p50<br>µs</th>\
+         <th>p99<br>µs</th><th>p99.9<br>µs</th><th>max<br>µs</th><th>CPU<br>user s</th><th>CPU<br>kernel s</th>\
+         <th>memory<br>MB</th><th>read<br>MB</th><th>written<br>MB</th><th>stalled<br>s</th><th>calls<br>per op</th>\
+         <th>switches<br>per op</th></tr>\n",
+    );
+    for (position, example) in pairs::benchmarks(report) {
+        for (side, known) in report.sides.iter().enumerate() {
+            let cell = |of: &dyn Fn(&Outcome) -> Option<f64>| {
+                let all: Vec<f64> = pairs::values(report, position, side, of).into_iter().flatten().collect();
+                if all.is_empty() { "–".to_owned() } else { short(median(&all)) }
+            };
+            let latency = |index: usize| {
+                cell(&move |o: &Outcome| {
+                    let (kind, h) = o.record.latencies().next()?;
+                    (kind != OpKind::Job).then(|| latency_numbers(h)[index].1)
+                })
+            };
+            let u = |of: fn(&Outcome) -> f64| cell(&move |o: &Outcome| Some(of(o)));
+            let cells = [
+                u(Outcome::ops_per_second),
+                latency(1),
+                latency(3),
+                latency(4),
+                latency(6),
+                u(|o| o.cost.usage.user.as_secs_f64()),
+                u(|o| o.cost.usage.system.as_secs_f64()),
+                u(|o| o.memory_bytes() as f64 / MIB),
+                u(|o| o.cost.usage.device_read_bytes as f64 / MIB),
+                u(|o| o.cost.usage.device_write_bytes as f64 / MIB),
+                u(|o| o.stalls.micros() as f64 / 1e6),
+                u(|o| o.cost.calls.total() as f64 / o.record.ops.max(1) as f64),
+                u(|o| {
+                    let u = &o.cost.usage;
+                    (u.voluntary_switches + u.involuntary_switches) as f64 / o.record.ops.max(1) as f64
+                }),
+            ];
+            let cells: String = cells.iter().map(|c| format!("<td>{c}</td>")).collect();
+            let _ = writeln!(
+                out,
+                "<tr><td>{}</td><td class=\"text\">{}</td>{cells}</tr>",
+                escape(example.workload.name()),
+                escape(&known.label)
+            );
+        }
+    }
+    let counted: Vec<&str> = report.outcomes.iter().map(|o| o.cost.calls.counted_by).collect();
+    let mut by: Vec<&str> = counted.into_iter().filter(|c| !c.is_empty()).collect();
+    by.sort_unstable();
+    by.dedup();
+    let _ = writeln!(
+        out,
+        "</table></div>\n<p class=\"note\">Latencies are of the first kind of operation. Memory: the peak above what was \
+         resident before the store was opened. Read and written: what the process made the device do. System calls \
+         counted by {}.</p>",
+        escape(&by.join(" and "))
+    );
+    out
+}
+
+/// The outcome of the repetition with the median rate.
+fn middle(report: &Report, position: usize, side: usize) -> Option<&Outcome> {
+    let mut all: Vec<&Outcome> = report.outcomes.iter().filter(|o| o.position == position && o.side == side).collect();
+    all.sort_by(|a, b| a.ops_per_second().total_cmp(&b.ops_per_second()));
+    all.get(all.len().saturating_sub(1) / 2).copied()
+}
+
+/// Charts of one benchmark.
+pub(super) fn benchmark(report: &Report, position: usize, example: &Outcome) -> String {
+    let mut charts = Vec::new();
+    if example.workload.is_threaded() {
+        charts.push(throughput(report, position));
+    }
+    for (kind, _) in example.record.latencies().filter(|(kind, _)| *kind != OpKind::Job) {
+        charts.push(latencies(report, position, kind));
+    }
+    charts.extend((0..report.sides.len()).filter_map(|side| levels(report, position, side)));
+    charts.push(elapsed(report, position, example));
+    charts.push(costs(report, position, !example.workload.is_threaded()));
+    let charts: String = charts.iter().filter(|c| !c.is_empty()).map(|c| format!("<div>{c}</div>\n")).collect();
+    format!("<div class=\"charts\">\n{charts}</div>\n{}", stalls(report, position))
+}
+
+/// Operations per second between samples, thinned out.
+fn rates(timeline: &Timeline) -> Vec<(f64, f64)> {
+    let step = timeline.samples.len().div_ceil(POINTS_MAX).max(1);
+    let (mut then, mut ops) = (0.0, 0);
+    let mut out = Vec::new();
+    for (i, s) in timeline.samples.iter().enumerate() {
+        let last = i + 1 == timeline.samples.len();
+        // What is left at the end is too short to be a rate.
+        if (i + 1) % step == 0 && !(last && !out.is_empty() && s.seconds - then < 0.05) {
+            let rate = s.ops.saturating_sub(ops) as f64 / (s.seconds - then).max(1e-9);
+            if out.is_empty() {
+                out.push((0.0, rate));
+            }
+            out.push((s.seconds, rate));
+            (then, ops) = (s.seconds, s.ops);
+        }
+    }
+    out
+}
+
+fn throughput(report: &Report, position: usize) -> String {
+    let of = |side: usize| report.outcomes.iter().filter(move |o| o.position == position && o.side == side);
+    /// Each repetition's line.
+    type Lines = Vec<(usize, Vec<(f64, f64)>)>;
+    let lines: Vec<Lines> =
+        (0..report.sides.len()).map(|s| of(s).map(|o| (o.repetition, rates(&o.timeline))).collect()).collect();
+    let points = || lines.iter().flatten().flat_map(|(_, l)| l);
+    let x = Axis::over("seconds since the start", Scale::Linear, points().map(|p| p.0));
+    let y = Axis::over("operations per second", Scale::Linear, points().map(|p| p.1));
+    let stalled: Vec<usize> = (0..report.sides.len()).filter(|s| of(*s).any(|o| o.stalls.micros() > 0)).collect();
+    let title = match stalled.len() {
+        0 => "Throughput over time",
+        _ => "Throughput over time; strips: writers held back",
+    };
+    let mut chart = Chart::new(title, x, y).with_strips(stalled.len());
+    for (side, all) in lines.iter().enumerate() {
+        let bold = middle(report, position, side).map(|o| o.repetition);
+        for (repetition, line) in all {
+            chart.line(side, line, Some(*repetition) != bold);
+        }
+        chart.name_line(side, &report.sides[side].label);
+    }
+    for (row, side) in stalled.iter().enumerate() {
+        let Some(o) = middle(report, position, *side) else { continue };
+        let (mut then, mut before) = (0.0, 0);
+        let mut spans = Vec::new();
+        for s in &o.timeline.samples {
+            let added = s.stall_micros.saturating_sub(before);
+            if added > 0 {
+                // As wide as the writers were held back, at the end of the sample that saw it.
+                let held = (added as f64 / 1e6).min(s.seconds - then);
+                let why = if s.reason.is_empty() { "writers held back" } else { &s.reason };
+                spans.push((
+                    s.seconds - held,
+                    s.seconds,
+                    format!("{why}: {:.3} s until {:.2} s", added as f64 / 1e6, s.seconds),
+                ));
+            }
+            (then, before) = (s.seconds, s.stall_micros);
+        }
+        chart.strip(row, *side, &report.sides[*side].label, &spans);
+    }
+    chart.finish()
+}
+
+fn latencies(report: &Report, position: usize, kind: OpKind) -> String {
+    let mut lines = Vec::new();
+    for side in 0..report.sides.len() {
+        for o in report.outcomes.iter().filter(|o| o.position == position && o.side == side) {
+            let Some((_, h)) = o.record.latencies().find(|(k, _)| *k == kind) else { continue };
+            // A quantile means something while some operations are above it.
+            let known = QUANTILES.iter().filter(|q| (1.0 - **q) * h.len() as f64 >= 2.0);
+            let line: Vec<(f64, f64)> = known.map(|q| (*q, h.value_at_quantile(*q) as f64 / 1e3)).collect();
+            lines.push((side, o.repetition, line));
+        }
+    }
+    let points = || lines.iter().flat_map(|(.., l)| l);
+    let to = points().map(|p| p.0).fold(0.9, f64::max);
+    let x = Axis { label: "percentile", scale: Scale::Nines, from: 0.0, to };
+    let y = Axis::over("microseconds", Scale::Log, points().map(|p| p.1));
+    let mut chart = Chart::new(&format!("Latency of each {}", kind.name()), x, y);
+    for (side, repetition, line) in &lines {
+        let bold = middle(report, position, *side).map(|o| o.repetition);
+        chart.line(*side, line, Some(*repetition) != bold);
+    }
+    for (side, known) in report.sides.iter().enumerate() {
+        chart.name_line(side, &known.label);
+    }
+    chart.finish()
+}
+
+fn levels(report: &Report, position: usize, side: usize) -> Option<String> {
+    let o = middle(report, position, side)?;
+    let samples: Vec<(f64, &Vec<u64>)> =
+        o.timeline.samples.iter().filter_map(|s| Some((s.seconds, s.levels.as_ref()?))).collect();
+    let depth = samples.iter().map(|(_, l)| l.len()).max()?;
+    let used: Vec<usize> =
+        (0..depth).filter(|i| samples.iter().any(|(_, l)| l.get(*i).is_some_and(|b| *b > 0))).collect();
+    // A tree that does not change is said in the table.
+    if used.is_empty() || samples.len() < 3 || samples.windows(2).all(|w| w[0].1 == w[1].1) {
+        return None;
+    }
+    let xs: Vec<f64> = samples.iter().map(|(t, _)| *t).collect();
+    let height =
+        |i: usize| -> Vec<f64> { samples.iter().map(|(_, l)| l.get(i).copied().unwrap_or(0) as f64 / MIB).collect() };
+    // The deepest level at the bottom, where it is in the tree.
+    let layers: Vec<(String, &str, Vec<f64>)> =
+        used.iter().rev().map(|i| (format!("L{i}"), svg::level_colour(*i), height(*i))).collect();
+    let sums = samples.iter().map(|(_, l)| l.iter().sum::<u64>() as f64 / MIB);
+    let x = Axis::over("seconds since the start", Scale::Linear, xs.iter().copied());
+    let y = Axis::over("MB in tables", Scale::Linear, sums);
+    let mut chart = Chart::new(&format!("Levels of the tree: {}", report.sides[side].label), x, y);
+    chart.stack(&xs, &layers);
+    Some(chart.finish())
+}
+
+fn costs(report: &Report, position: usize, job: bool) -> String {
+    let mut all = Vec::new();
+    for (side, known) in report.sides.iter().enumerate() {
+        let Some(o) = middle(report, position, side) else { continue };
+        let u = &o.cost.usage;
+        let (unit, scale) = if job { ("s", 1.0) } else { ("µs", 1e6 / o.record.ops.max(1) as f64) };
+        let cpu = (u.user + u.system).as_secs_f64() * scale;
+        let text = format!("{} {unit} ({:.0} % kernel)", short(cpu), kernel_share(o));
+        all.push(Bar { name: known.label.clone(), side, value: cpu, text });
+    }
+    let (title, unit) = match job {
+        true => ("CPU time", "seconds of all threads"),
+        false => ("CPU time for each operation", "microseconds of all threads, background work included"),
+    };
+    svg::bars(title, unit, &all)
+}
+
+/// Seconds that the benchmark took, which is what a job's rate says badly.
+fn elapsed(report: &Report, position: usize, example: &Outcome) -> String {
+    if example.workload.is_threaded() {
+        return String::new();
+    }
+    let bar = |(side, known): (usize, &crate::outcome::SideReport)| {
+        let seconds = middle(report, position, side)?.record.elapsed.as_secs_f64();
+        Some(Bar { name: known.label.clone(), side, value: seconds, text: format!("{} s", short(seconds)) })
+    };
+    let all: Vec<Bar> = report.sides.iter().enumerate().filter_map(bar).collect();
+    svg::bars("Time", "seconds", &all)
+}
+
+fn kernel_share(o: &Outcome) -> f64 {
+    let u = &o.cost.usage;
+    100.0 * u.system.as_secs_f64() / (u.user + u.system).as_secs_f64().max(1e-9)
+}
+
+/// What held writers back, in words.
+fn stalls(report: &Report, position: usize) -> String {
+    let mut out = String::new();
+    for (side, known) in report.sides.iter().enumerate() {
+        let Some(o) = middle(report, position, side).filter(|o| o.stalls.micros() > 0) else { continue };
+        let reasons: Vec<String> =
+            o.stalls.by_reason.iter().map(|(r, n)| format!("{r} {:.2} s", *n as f64 / 1e6)).collect();
+        let counts: Vec<String> = o.stalls.counts.iter().map(|(r, n)| format!("{r} {n} times")).collect();
+        let _ = writeln!(
+            out,
+            "<p class=\"note\"><b>{}</b> held writers back for {:.2} s ({:.2} s of it stopped): {}.</p>",
+            escape(&known.label),
+            o.stalls.micros() as f64 / 1e6,
+            o.stalls.stopped_micros as f64 / 1e6,
+            escape(&[reasons, counts].concat().join(", "))
+        );
+    }
+    out
+}
+
+/// Write, read and space amplification of each side, over all benchmarks of a repetition.
+pub(super) fn amplification(report: &Report) -> String {
+    let sides = || report.sides.iter().enumerate();
+    let over = |side: usize, of: &dyn Fn(&Outcome) -> (f64, f64)| {
+        let per_repetition = |r: usize| {
+            let its = report.outcomes.iter().filter(|o| o.side == side && o.repetition == r);
+            let (device, user) = its.map(of).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+            (user > 0.0).then_some(device / user)
+        };
+        let all: Vec<f64> = (0..report.flags.repeat).filter_map(per_repetition).collect();
+        (!all.is_empty()).then(|| median(&all))
+    };
+    let write = |o: &Outcome| (o.cost.usage.device_write_bytes as f64, (o.record.wrote + o.background.wrote) as f64);
+    // Only benchmarks that read and do not write: what compactions read is not for readers.
+    let read = |o: &Outcome| match o.record.wrote + o.background.wrote {
+        0 => (o.cost.usage.device_read_bytes as f64, o.record.read as f64),
+        _ => (0.0, 0.0),
+    };
+    let space = |side: usize| {
+        let all: Vec<f64> =
+            report.spaces.iter().filter(|s| s.side == side).map(crate::outcome::SpaceUse::amplification).collect();
+        (!all.is_empty()).then(|| median(&all))
+    };
+    let chart = |title: &str, unit: &str, of: &dyn Fn(usize) -> Option<f64>| {
+        let bar = |(side, known): (usize, &crate::outcome::SideReport)| {
+            of(side).map(|v| Bar { name: known.label.clone(), side, value: v, text: format!("{v:.2}") })
+        };
+        let all: Vec<Bar> = sides().filter_map(bar).collect();
+        if all.is_empty() { String::new() } else { format!("<div>{}</div>\n", svg::bars(title, unit, &all)) }
+    };
+    let charts = [
+        chart("Write amplification", "bytes written to the device for each byte that users wrote", &|s| {
+            over(s, &write)
+        }),
+        chart("Read amplification", "bytes read from the device for each byte that readers got", &|s| over(s, &read)),
+        chart("Space amplification", "bytes of files for each byte of keys and values", &space),
+    ];
+    format!("<section>\n<h2>Amplification</h2>\n<div class=\"charts\">\n{}</div>\n</section>\n", charts.concat())
+}
+
+/// What the device could do, and how near each benchmark came.
+pub(super) fn device(report: &Report) -> String {
+    if report.devices.is_empty() {
+        return String::new();
+    }
+    let of = |f: fn(&DeviceLimits) -> f64| median(&report.devices.iter().map(f).collect::<Vec<_>>());
+    let (write, read) = (of(|d| d.sequential_write), of(|d| d.sequential_read.max(d.sequential_read_deep)));
+    let mut out = format!(
+        "<section>\n<h2>The device in the same run</h2>\n<p>1 MiB writes in order {:.0} MB/s; 1 MiB reads in order {:.0} \
+         MB/s, eight at once {:.0} MB/s; random 4 KiB reads {:.0} a second ({:.0} µs each), 32 at \
+         once {:.0} a second.{}</p>\n\
+         <div class=\"scroll\"><table>\n<tr><th>benchmark</th><th class=\"text\">store</th><th>MB/s read</th><th>share of \
+         the device</th><th>MB/s written</th><th>share of the device</th></tr>\n",
+        write / MIB,
+        of(|d| d.sequential_read) / MIB,
+        of(|d| d.sequential_read_deep) / MIB,
+        of(|d| d.random_reads),
+        1e6 / of(|d| d.random_reads).max(1e-9),
+        of(|d| d.random_reads_deep),
+        if report.devices.iter().all(|d| d.direct) { "" } else { " Direct I/O was refused: the page cache took part." }
+    );
+    for (position, example) in pairs::benchmarks(report) {
+        for (side, known) in report.sides.iter().enumerate() {
+            let Some(o) = middle(report, position, side) else { continue };
+            let seconds = o.record.elapsed.as_secs_f64().max(1e-9);
+            let rate = |bytes: u64| bytes as f64 / seconds;
+            let (r, w) = (rate(o.cost.usage.device_read_bytes), rate(o.cost.usage.device_write_bytes));
+            let _ = writeln!(
+                out,
+                "<tr><td>{}</td><td class=\"text\">{}</td><td>{:.1}</td><td>{:.0} %</td><td>{:.1}</td><td>{:.0} %</td></tr>",
+                escape(example.workload.name()),
+                escape(&known.label),
+                r / MIB,
+                100.0 * r / read.max(1e-9),
+                w / MIB,
+                100.0 * w / write.max(1e-9)
+            );
+        }
+    }
+    out + "</table></div>\n</section>\n"
+}
+
+/// Settings of the stores: what differs, then all.
+pub(super) fn settings(report: &Report) -> String {
+    let mut out = String::from("<section>\n<h2>Settings</h2>\n");
+    if let [first, others @ ..] = &report.sides[..] {
+        for other in others {
+            let all = settings::differences(&first.settings, &other.settings);
+            if all.is_empty() {
+                continue;
+            }
+            let _ = writeln!(
+                out,
+                "<p>Options that both have, at different values (0 and 18446744073709551614 stand for: chosen by the \
+                 store):</p>\n<div class=\"scroll\"><table><tr><th>option</th>\
+                 <th class=\"text\">{}</th><th class=\"text\">{}</th></tr>",
+                escape(&first.label),
+                escape(&other.label)
+            );
+            for (name, a, b) in all {
+                let (name, a, b) = (escape(&name), escape(&a), escape(&b));
+                let _ =
+                    writeln!(out, "<tr><td>{name}</td><td class=\"value\">{a}</td><td class=\"value\">{b}</td></tr>");
+            }
+            out += "</table></div>\n";
+        }
+    }
+    let details = |title: &str, all: &[(String, String)]| {
+        let rows: String = all
+            .iter()
+            .map(|(n, v)| format!("<tr><td>{}</td><td class=\"value\">{}</td></tr>\n", escape(n), escape(v)))
+            .collect();
+        format!(
+            "<details><summary>{}</summary><div class=\"scroll\"><table>\n{rows}</table></div></details>\n",
+            escape(title)
+        )
+    };
+    for side in &report.sides {
+        out += &details(&format!("Everything that {} says it has", side.label), &side.settings);
+    }
+    let flags: Vec<(String, String)> = report.flags.settings().into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
+    out += &details("Flags of the run", &flags);
+    out + "</section>\n"
+}

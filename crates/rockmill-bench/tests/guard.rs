@@ -1,0 +1,137 @@
+//! A guard against slow regressions: bytes and calls for each operation of the write path, the read path and the merge
+//! loop, compared with `guard.txt`. Counts are the same on every machine and under every load, unlike times.
+//! Instructions are counted by `scripts/guard`, from the same file.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::{Db, Env, Options};
+use rockmill_bench::{KeyGenerator, Mersenne64, ValueGenerator};
+use rockmill_io::{CountingFileSystem, IoCounts, MemFileSystem, SystemClock};
+
+const ROUNDS: u64 = 4;
+const WRITES: u64 = 5_000;
+const READS: u64 = 2_000;
+const VALUE_BYTES: usize = 100;
+
+/// Measured: name and value for each operation.
+fn measure() -> BTreeMap<&'static str, f64> {
+    let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
+    let env = Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default()));
+    let text = "create_if_missing=true;disable_auto_compactions=true;compression=kNoCompression;max_background_jobs=1;\
+                block_based_table_factory={no_block_cache=true;filter_policy=bloomfilter:10:false}";
+    let mut options = Options::from_string(&Options::default(), text).expect("good options");
+    options.set_env(&env);
+    let db = Db::open(&options, Path::new("/guard")).expect("a database");
+    let mut out = BTreeMap::new();
+    let mut record = |name: &'static str, n: u64, ops: u64| {
+        out.insert(name, n as f64 / ops as f64);
+    };
+
+    let mut random = Mersenne64::new(42);
+    let mut values = ValueGenerator::new(0.5, VALUE_BYTES);
+    let (mut puts, mut flushes) = (IoCounts::default(), IoCounts::default());
+    for _ in 0..ROUNDS {
+        let before = fs.counts();
+        let mut keys = KeyGenerator::Random;
+        for _ in 0..WRITES {
+            let n = keys.next_key(&mut random, ROUNDS * WRITES).expect("random keys never end");
+            db.put(format!("{n:016}"), values.next_value(VALUE_BYTES)).expect("a put");
+        }
+        let written = fs.counts();
+        db.flush().expect("a flush");
+        puts = add(puts, written - before);
+        flushes = add(flushes, fs.counts() - written);
+    }
+    let writes = ROUNDS * WRITES;
+    record("put_wal_bytes", puts.write_bytes, writes);
+    record("put_calls", puts.calls(), writes);
+    record("flush_bytes_written", flushes.write_bytes, writes);
+    record("flush_calls", flushes.calls(), ROUNDS);
+
+    let read = |db: &Db, random: &mut Mersenne64| {
+        let before = fs.counts();
+        for _ in 0..READS {
+            db.get(format!("{:016}", random.next_u64() % writes)).expect("a get");
+        }
+        fs.counts() - before
+    };
+    let of = read(&db, &mut random);
+    record("get_from_4_l0_reads", of.reads, READS);
+    record("get_from_4_l0_bytes", of.read_bytes, READS);
+
+    let before = fs.counts();
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+    let of = fs.counts() - before;
+    record("compact_bytes_read", of.read_bytes, writes);
+    record("compact_bytes_written", of.write_bytes, writes);
+    record("compact_calls", of.calls(), 1);
+
+    let of = read(&db, &mut random);
+    record("get_from_1_level_reads", of.reads, READS);
+    record("get_from_1_level_bytes", of.read_bytes, READS);
+    let before = fs.counts();
+    for _ in 0..READS {
+        let mut iter = db.raw_iterator();
+        iter.seek(format!("{:016}", random.next_u64() % writes));
+        (0..10).for_each(|_| iter.next());
+        iter.status().expect("a seek");
+    }
+    let of = fs.counts() - before;
+    record("seek_10_next_reads", of.reads, READS);
+    record("seek_10_next_bytes", of.read_bytes, READS);
+    out
+}
+
+fn add(a: IoCounts, b: IoCounts) -> IoCounts {
+    // There is only subtraction: a + b = a - (0 - b) would saturate, so that fields are added by name.
+    IoCounts {
+        writes: a.writes + b.writes,
+        write_bytes: a.write_bytes + b.write_bytes,
+        reads: a.reads + b.reads,
+        read_bytes: a.read_bytes + b.read_bytes,
+        opens: a.opens + b.opens,
+        prefetches: a.prefetches + b.prefetches,
+        write_backs: a.write_backs + b.write_backs,
+        syncs: a.syncs + b.syncs,
+        dir_syncs: a.dir_syncs + b.dir_syncs,
+        closes: a.closes + b.closes,
+        metadata: a.metadata + b.metadata,
+    }
+}
+
+/// Name, value and allowance (a part of the value) of each line of `guard.txt` that is not about instructions.
+fn known() -> BTreeMap<&'static str, (f64, f64)> {
+    let lines = include_str!("../guard.txt").lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty());
+    let of = |line: &'static str| {
+        let mut words = line.split_whitespace();
+        let name = words.next().expect("a name");
+        let mut number = || words.next().and_then(|w| w.parse().ok()).unwrap_or_else(|| panic!("guard.txt: {line}"));
+        (name, (number(), number()))
+    };
+    lines.map(of).filter(|(name, _)| !name.ends_with("_instructions")).collect()
+}
+
+#[test]
+fn bytes_and_calls_for_each_operation_are_as_stored() {
+    let (measured, known) = (measure(), known());
+    let mut wrong = Vec::new();
+    for (name, value) in &measured {
+        match known.get(name) {
+            None => wrong.push(format!("{name} {value:.4} is not in guard.txt")),
+            Some((stored, allowance)) if value > &(stored * (1.0 + allowance)) => wrong.push(format!(
+                "{name}: {value:.4}, stored {stored:.4}: worse by more than the allowance of {:.0} %",
+                allowance * 100.0
+            )),
+            Some((stored, allowance)) if value < &(stored * (1.0 - allowance)) => wrong.push(format!(
+                "{name}: {value:.4}, stored {stored:.4}: better; store the new value, so that it stays so"
+            )),
+            Some(_) => {}
+        }
+    }
+    wrong.extend(known.keys().filter(|k| !measured.contains_key(*k)).map(|k| format!("{k} is not measured any more")));
+    let now: Vec<String> = measured.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+    assert!(wrong.is_empty(), "{}\n\nmeasured now:\n{}", wrong.join("\n"), now.join("\n"));
+}
