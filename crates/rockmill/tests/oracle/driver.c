@@ -14,6 +14,7 @@
  *   plain CF               plain tables (with `prefix` and allow_mmap_reads)
  *   ttl SECONDS            what is opened from here on has a time to live; the default column family only
  *   transactions           what is opened from here on is a TransactionDB, for txn_... and dump only
+ *   load PATH              loads the newest OPTIONS file, unknown options being an error, and forgets it again
  *   open PATH | open_ro PATH
  *   put CF K V, del CF K, sdel CF K, merge CF K V, delrange CF BEGIN END
  *   entity CF K V          a record of wide columns with V as it is encoded
@@ -53,6 +54,10 @@ typedef unsigned char byte;
     X(void, options_set_create_if_missing, (void *, byte))                                                           \
     X(void, options_set_create_missing_column_families, (void *, byte))                                              \
     X(void, get_options_from_string, (const void *, str, void *, char **))                                           \
+    X(void *, create_default_env, (void))                                                                            \
+    X(void *, cache_create_lru, (size_t))                                                                            \
+    X(void, load_latest_options,                                                                                     \
+      (str, void *, _Bool, void *, void **, size_t *, char ***, void ***, char **))                                  \
     X(void, options_set_merge_operator, (void *, void *))                                                            \
     X(void, options_set_comparator, (void *, void *))                                                                \
     X(void, options_set_prefix_extractor, (void *, void *))                                                          \
@@ -605,6 +610,14 @@ static int run(char *line) {
         ttl = atoi(word());
     } else if (IS("transactions")) {
         with_transactions = 1;
+    } else if (IS("load")) {
+        void *loaded, **of_families;
+        size_t count;
+        char **names;
+        const char *path = word();
+        CALL(load_latest_options)
+        (path, CALL(create_default_env)(), 0, CALL(cache_create_lru)(1 << 20), &loaded, &count, &names, &of_families,
+         &error);
     } else if (IS("open")) {
         open_db(word(), 0);
     } else if (IS("open_ro")) {
