@@ -45,12 +45,11 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
             b"compression_opts={level=3;max_dict_bytes=1};merge_operator={id=stringappend;delimiter=:;}".to_vec(),
             b"max_bytes_for_level_multiplier_additional=1:2:3;comparator=leveldb.BytewiseComparator".to_vec(),
         ],
-        "backup_meta" => vec![
-            b"5\n6\nmetadata 6D79\n1\nprivate/1/CURRENT crc32 2339073190\n".to_vec(),
-            b"schema_version 2.1\n5\n6\nfield x\n2\nshared_checksum/000012_sABC_10.sst crc32 7 size 10\n\
-              private/1/CURRENT\n// FOOTER\nfuture 1\n"
-                .to_vec(),
-        ],
+        "backup_meta" => {
+            let files = fixtures::backups().iter().flat_map(|f| f.files.iter());
+            let meta = files.filter(|(name, _)| name.starts_with("meta/")).map(|(_, bytes)| bytes.clone());
+            meta.chain(backup_meta()).collect()
+        }
         "properties" | "block" | "filter" => blocks(target),
         "compression" => compressed(),
         _ => (0..20u64).map(|n| n.to_le_bytes().to_vec()).collect(),
@@ -58,6 +57,16 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
     out.sort_by_key(|b| (b.len(), b.clone()));
     out.dedup();
     out
+}
+
+/// The two forms of these files.
+fn backup_meta() -> [Vec<u8>; 2] {
+    [
+        b"5\n6\nmetadata 6D79\n1\nprivate/1/CURRENT crc32 2339073190\n".to_vec(),
+        b"schema_version 2.1\n5\n6\nfield x\n2\nshared_checksum/000012_sABC_10.sst crc32 7 size 10\n\
+          private/1/CURRENT\n// FOOTER\nfuture 1\n"
+            .to_vec(),
+    ]
 }
 
 fn blocks(target: &str) -> Vec<Vec<u8>> {
@@ -88,7 +97,7 @@ fn blocks(target: &str) -> Vec<Vec<u8>> {
     }
     // Properties are found by the name of the first of them.
     let tables = fixtures::all().iter().flat_map(|f| f.files.iter()).filter(|(name, _)| name.ends_with(".sst"));
-    tables.take(12).filter_map(|(_, bytes)| crate::mend::properties_block(bytes)).collect()
+    tables.step_by(40).filter_map(|(_, bytes)| crate::mend::properties_block(bytes)).collect()
 }
 
 fn compressed() -> Vec<Vec<u8>> {

@@ -181,8 +181,8 @@ impl Answer {
     }
 
     /// The entries behind each `say`, with its words.
-    pub fn entries_by_title(&self) -> Vec<(&str, Vec<(Vec<u8>, Vec<u8>)>)> {
-        let mut out: Vec<(&str, Vec<_>)> = Vec::new();
+    pub fn entries_by_title(&self) -> Vec<(&str, content::Entries)> {
+        let mut out: Vec<(&str, content::Entries)> = Vec::new();
         for line in &self.lines {
             if let Some(title) = line.strip_prefix("said ") {
                 out.push((title, Vec::new()));
