@@ -291,12 +291,10 @@ impl Recovery<'_> {
                 self.create_cf(0, DEFAULT_COLUMN_FAMILY_NAME.to_owned(), edit.comparator.as_deref())?;
             }
         }
-        if edit.column_family_drop {
-            if self.cfs.remove(&id).is_none() {
-                return Err(self.corrupt(format_args!("column family {id} is dropped and does not exist")));
-            }
-            // What else the edit says counts, the oldest WAL that is still needed above all: without it recovery would
-            // miss a WAL that only the dropped one needed, and take what follows for lost.
+        // What else such an edit says counts, the oldest WAL that is still needed above all: without it recovery would
+        // miss a WAL that only the dropped one needed, and take what follows for lost.
+        if edit.column_family_drop && self.cfs.remove(&id).is_none() {
+            return Err(self.corrupt(format_args!("column family {id} is dropped and does not exist")));
         }
         let path = self.path;
         if let Some(cf) = self.cfs.get_mut(&id) {
