@@ -399,7 +399,7 @@ impl FileSystem for MemFileSystem {
 
     fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
         let handle = self.create_file(path).map_err(|e| path_error("create", path, e))?;
-        Ok(Box::new(positioned::MemPositionedFile { handle, direct: options.direct }))
+        Ok(Box::new(positioned::MemPositionedFile::new(handle, options.direct)))
     }
 
     fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {

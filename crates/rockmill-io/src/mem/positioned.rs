@@ -1,15 +1,23 @@
 //! A file of the memory file system that is written at offsets.
 
 use super::file::Handle;
+use crate::aligned::ALIGNMENT;
 use crate::fs::PositionedFile;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Each call reaches the disk, as an ordinary write does: seen by the hook, counted, and part of crash images.
 #[derive(Debug)]
 pub(super) struct MemPositionedFile {
     pub(super) handle: Handle,
-    pub(super) direct: bool,
+    direct: AtomicBool,
+}
+
+impl MemPositionedFile {
+    pub(super) fn new(handle: Handle, direct: bool) -> Self {
+        Self { handle, direct: AtomicBool::new(direct) }
+    }
 }
 
 impl PositionedFile for MemPositionedFile {
@@ -18,10 +26,15 @@ impl PositionedFile for MemPositionedFile {
     }
 
     fn is_direct(&self) -> bool {
-        self.direct
+        self.direct.load(Ordering::Relaxed)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        // As on the disk: what is not aligned goes through the page cache, from now on.
+        let aligned = |n: u64| n.is_multiple_of(ALIGNMENT as u64);
+        if !aligned(offset) || !aligned(data.len() as u64) || !aligned(data.as_ptr().addr() as u64) {
+            self.direct.store(false, Ordering::Relaxed);
+        }
         self.handle.write(offset, data.into(), true)
     }
 

@@ -17,10 +17,10 @@
 //! 4. `next` waits for the run's oldest read, keeps the carry for the next one, and begins reads for the run until it
 //!    has as many in flight as it should; they go to the kernel together with those of other runs.
 
-use super::BatchIo;
 use super::arena::{Lease, Pool};
 use super::queue::{Action, BatchFile};
 use super::transfers::{Token, Transfer};
+use super::{BatchIo, BatchKind};
 use crate::aligned::{ALIGNMENT, AlignedBuf, align_down, align_up};
 use crate::error::path_error;
 use crate::fs::RandomAccessFile;
@@ -257,7 +257,13 @@ impl ReadStream {
             }
         }
         let files: Vec<_> = files.into_iter().map(Arc::new).collect();
-        let wanted = if options.depth == 0 { depth_for(runs.len()) } else { options.depth };
+        // A plain read past the page cache happens when it is waited for: nothing is gained by several.
+        let plain = io.facts().kind == BatchKind::Pread && files.iter().all(|file| file.is_direct());
+        let wanted = match options.depth {
+            _ if plain => 1,
+            0 => depth_for(runs.len()),
+            depth => depth,
+        };
         let (pool, depth) = Self::pool(io, &runs, wanted, options.memory_bytes);
         {
             let mut transfers = io.shared.lock();
@@ -314,7 +320,7 @@ impl ReadStream {
         let slot = align_up((span_max + 2 * ALIGNMENT) as u64) as usize;
         let free = io.free_bytes();
         let budget = match memory_bytes {
-            0 => free.saturating_sub(super::writer::memory_of_one(io.limits())).max(free / 2),
+            0 => free.saturating_sub(super::writer::memory_of_one(io)).max(free / 2),
             bytes => bytes.min(free),
         };
         let active = runs.iter().filter(|spans| !spans.is_empty()).count().max(1);

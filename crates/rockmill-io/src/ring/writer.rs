@@ -11,7 +11,7 @@
 use super::arena::{Lease, Pool};
 use super::queue::{Action, BatchFile};
 use super::transfers::{Token, Transfer};
-use super::{BatchIo, BatchKind, BatchLimits};
+use super::{BatchIo, BatchKind};
 use crate::aligned::{ALIGNMENT, align_down, align_up};
 use crate::error::{FirstFailure, path_error};
 use crate::fs::{PositionedFile, WritableFile, WriteOptions};
@@ -26,9 +26,14 @@ const BUFFER_BYTES_DEFAULT: usize = 1 << 20;
 /// The end of the file that write-back leaves alone: a page still being filled would be written twice.
 const WRITE_BACK_LAG: u64 = 1 << 20;
 
+/// Writes in flight: plain calls have one.
+fn writes_max(io: &BatchIo) -> usize {
+    if io.facts().kind == BatchKind::Pread { 1 } else { io.limits().writes_in_flight.max(1) }
+}
+
 /// Memory that one writer takes with the default buffer size.
-pub(super) fn memory_of_one(limits: &BatchLimits) -> usize {
-    (limits.writes_in_flight.max(1) + 1) * BUFFER_BYTES_DEFAULT
+pub(super) fn memory_of_one(io: &BatchIo) -> usize {
+    (writes_max(io) + 1) * BUFFER_BYTES_DEFAULT
 }
 
 /// The steps of a sync.
@@ -94,7 +99,7 @@ impl BatchWriter {
         let wanted = if options.buffer_size == 0 { BUFFER_BYTES_DEFAULT } else { options.buffer_size };
         // Two sectors at least: one to carry over, one to fill.
         let buffer_bytes = (align_up(wanted as u64) as usize).max(2 * ALIGNMENT);
-        let writes_max = if inner.in_order() { 1 } else { io.limits().writes_in_flight.max(1) };
+        let writes_max = if inner.in_order() { 1 } else { writes_max(io) };
         // One to fill, and as many in flight as there is memory for.
         let pool = (1..=writes_max).rev().find_map(|writes| io.arena.pool(buffer_bytes, writes + 1));
         let file = Arc::new(BatchFile::writing(Arc::clone(&inner)));
@@ -130,6 +135,11 @@ impl BatchWriter {
     /// Calls `pace` with the number of bytes before each write: where a rate limiter waits.
     pub fn set_pace(&mut self, pace: Box<dyn FnMut(u64) + Send>) {
         self.pace = Some(pace);
+    }
+
+    /// True while writes bypass the page cache: asked for, and not refused by the file system so far.
+    pub fn is_direct(&self) -> bool {
+        self.inner.is_direct()
     }
 
     /// Bytes that [`space`](Self::space) gives at most.
