@@ -354,7 +354,7 @@ pub(super) struct RatioRow {
 pub(super) fn ratios(title: &str, note: &str, rows: &[RatioRow]) -> String {
     const ROW: f64 = 26.0;
     const NAME: f64 = 150.0;
-    const VALUE: f64 = 190.0;
+    const VALUE: f64 = 216.0;
     let far = rows.iter().flat_map(|r| &r.all).map(|x| x.max(1e-6).log2().abs()).fold(1.0, f64::max).ceil();
     let h = 78.0 + rows.len() as f64 * ROW;
     let width = WIDTH + 80.0;
