@@ -47,8 +47,20 @@ fn acknowledged_operations_survive_kills_and_rocksdb_reads_them() {
 #[test]
 fn acknowledged_operations_survive_kills_with_a_wal_flushed_by_hand() {
     let config = "format=5,wal=manual,flush=atomic,manifest=rolls,compression=lz4";
-    let args =
-        ["--duration", "3s", "--kill-every", "300ms", "--config", config, "--clears", "0.1", "--check-every", "0"];
+    let args = [
+        "--duration",
+        "3s",
+        "--kill-every",
+        "300ms",
+        "--config",
+        config,
+        "--clears",
+        "0.1",
+        "--sync-every",
+        "3",
+        "--check-every",
+        "0",
+    ];
     let Some(f) = run("kills under manual_wal_flush", &args) else { return };
     assert!(number(&f, "kills") >= 2, "{f}");
 }

@@ -165,14 +165,18 @@ impl Arranged {
             // Blocks of 512 bytes.
             (Limit::Fsize(bytes), true) => script.push_str(&format!("ulimit -S -f {}\n", bytes / 512)),
             (Limit::Files(n), true) => script.push_str(&format!("ulimit -S -n {n}\n")),
-            (Limit::Memory(bytes), _) => match &self.group {
-                Some(group) => script.push_str(&format!("echo $$ > '{}/cgroup.procs'\n", group.display())),
-                None => {
-                    // Address space, of which each arena of glibc takes 64 MiB at once.
-                    envs.push(("MALLOC_ARENA_MAX", "1"));
-                    script.push_str(&format!("ulimit -v {}\n", bytes >> 10));
+            (Limit::Memory(bytes), _) => {
+                // Where there is no memory a trace of the stack takes for ever.
+                envs.push(("RUST_BACKTRACE", "0"));
+                match &self.group {
+                    Some(group) => script.push_str(&format!("echo $$ > '{}/cgroup.procs'\n", group.display())),
+                    None => {
+                        // Address space, of which each arena of glibc takes 64 MiB at once.
+                        envs.push(("MALLOC_ARENA_MAX", "1"));
+                        script.push_str(&format!("ulimit -v {}\n", bytes >> 10));
+                    }
                 }
-            },
+            }
             _ => {}
         }
         script.push_str("exec \"$@\"");
