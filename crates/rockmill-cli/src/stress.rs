@@ -36,7 +36,7 @@ const LINE_EVERY: Duration = Duration::from_secs(60);
 /// Exit code 1 if something was lost, wrong or growing: the message names it, and DB and DB.stress are kept.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Operations are given as shares: --reads 50 --writes 50 does half of each, where all others are 0 or as they are.
+Shares of operations need not add up to 100: --writes 60 makes twice as many puts as there are by default.
 
 Examples:
   rockmill stress /tmp/s --duration 60s

@@ -217,6 +217,41 @@ fn children_end_with_their_parent() {
 }
 
 #[test]
+fn a_child_that_hangs_is_reported() {
+    let s = Sandbox::new();
+    let mut parent = Command::new(ROCKMILL)
+        .args(["stress", "db", "--duration", "60s", "--kill-every", "never", "--keys", "500", "--hang", "1s"])
+        .current_dir(s.dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let id = parent.id();
+    let started = Instant::now();
+    let child = loop {
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        if let Some(child) = children.split_whitespace().next()
+            && s.path("db/CURRENT").exists()
+        {
+            break child.to_owned();
+        }
+        if started.elapsed() > Duration::from_secs(20) {
+            println!("skipped: a_child_that_hangs_is_reported: this system does not tell whose child a process is");
+            parent.kill().expect("SIGKILL");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let stopped = Command::new("kill").args(["-STOP", &child]).status().expect("kill runs");
+    assert!(stopped.success());
+    let mut said = String::new();
+    parent.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+    assert_eq!(parent.wait().expect("ends").code(), Some(1), "{said}");
+    assert!(said.contains("nothing was completed for 1s; the child's threads:"), "{said}");
+    assert!(!std::path::Path::new(&format!("/proc/{child}")).exists(), "it is killed all the same");
+}
+
+#[test]
 fn wrong_runs_are_refused() {
     let s = Sandbox::new();
     s.database("mine", 10);
