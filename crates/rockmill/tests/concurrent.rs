@@ -228,3 +228,33 @@ fn one_batch_is_written_by_many() {
         assert_eq!(total, 2 * 200 * 51);
     }
 }
+
+/// A flush of everything, and what begins with one (checkpoints, backups), takes the column families that there are:
+/// one that goes at the same moment is no error, as in RocksDB.
+#[test]
+fn flush_all_does_not_fail_for_a_column_family_that_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(&small_options(), dir.path().join("db")).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let cf = db.create_cf("brief", &small_options()).unwrap();
+                db.put_cf(&cf, "k", "v").unwrap();
+                db.drop_cf("brief").unwrap();
+            }
+        });
+        let until = Instant::now() + Duration::from_millis(1500);
+        let mut rounds = 0;
+        while Instant::now() < until {
+            let done = db.put("k", "v").and_then(|()| db.flush_all());
+            if done.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            done.unwrap_or_else(|e| panic!("after {rounds} rounds: {e}"));
+            rounds += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(rounds > 5, "{rounds}");
+    });
+}

@@ -29,9 +29,8 @@ impl Db {
 
     /// Writes the memtables of every column family as tables.
     pub fn flush_all(&self) -> Result<()> {
-        let all: Vec<_> = self.inner.cfs.load().by_name.values().cloned().collect();
         let unlogged = self.inner.unlogged.swap(false, Ordering::AcqRel);
-        let done = self.flush_cfs_opt(&all, &FlushOptions::default());
+        let done = self.flush_which(None::<&[super::ColumnFamily]>, &FlushOptions::default(), FlushReason::ManualFlush);
         if done.is_err() && unlogged {
             self.inner.unlogged.store(true, Ordering::Release);
         }
@@ -60,11 +59,26 @@ impl Db {
         options: &FlushOptions,
         reason: FlushReason,
     ) -> Result<()> {
+        self.flush_which(Some(cfs), options, reason)
+    }
+
+    /// Without a list all column families that there are once no write, creation or drop is under way: one that is
+    /// dropped at the same time is no error, as in RocksDB.
+    fn flush_which<C: AsColumnFamilyRef>(
+        &self,
+        cfs: Option<&[C]>,
+        options: &FlushOptions,
+        reason: FlushReason,
+    ) -> Result<()> {
         let db = &self.inner;
         db.check_writable()?;
         let waiting_for = {
             let _alone = db.lead_alone();
-            let cfs: Vec<_> = cfs.iter().map(|cf| &*cf.as_cf().data).collect();
+            let all: Vec<_> = match cfs {
+                Some(cfs) => cfs.iter().map(|cf| cf.as_cf().clone()).collect(),
+                None => db.cfs.load().by_name.values().filter(|cf| !cf.data.is_dropped()).cloned().collect(),
+            };
+            let cfs: Vec<_> = all.iter().map(|cf| &*cf.data).collect();
             db.request_flush(&cfs, reason)?
         };
         db.tell_waiting();
