@@ -467,6 +467,11 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
             format!("{} times, {} keys", count(r.oracle_checks), count(r.oracle_keys)),
             r.oracle_checks > 0,
         ),
+        (
+            "not read by RocksDB",
+            format!("{} times, killed while a column family was cleared", count(r.oracle_passed_over)),
+            r.oracle_passed_over > 0,
+        ),
         ("files verified", format!("{} times", count(r.file_checks)), r.file_checks > 0),
     ];
     for (what, figure, shown) in rows {
@@ -534,6 +539,7 @@ fn json_of(name: &str, plan: &Plan, r: &Report, verdict: &str) -> Value {
         "open_ms_max": r.open_ms_max,
         "rocksdb_checks": r.oracle_checks,
         "rocksdb_keys": r.oracle_keys,
+        "rocksdb_passed_over": r.oracle_passed_over,
         "file_checks": r.file_checks,
         "skipped": r.skipped,
         "trends": trends,

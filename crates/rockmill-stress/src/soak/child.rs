@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rockmill::merge_operator::{MaxOperator, UInt64AddOperator};
-use rockmill::{ColumnFamilyDescriptor, Db, ErrorSeverity, IteratorMode, Options};
+use rockmill::{ColumnFamilyDescriptor, Db, ErrorSeverity, IteratorMode, Options, ReadOptions};
 
 use super::expected::Expected;
 use super::judge;
@@ -284,7 +284,9 @@ fn verify(shared: &Shared<'_>, when: &str, seed: u64) -> Result<u64, Ending> {
     };
     let mut settled = Vec::new();
     let entries = |family: usize| {
-        let iter = shared.db.iterator_cf(&shared.family(family), IteratorMode::Start);
+        let mut options = ReadOptions::default();
+        options.set_total_order_seek(true);
+        let iter = shared.db.iterator_cf_opt(&shared.family(family), options, IteratorMode::Start);
         let note = &note;
         Ok(iter.map(move |entry| entry.map(|(k, v)| (k.into_vec(), v.into_vec())).map_err(note)))
     };

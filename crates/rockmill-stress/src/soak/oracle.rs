@@ -60,18 +60,47 @@ impl Ldb {
     }
 
     /// Compares a database that nobody has open with the expected state. A copy of it is made (tables are linked).
+    /// Nothing where a kill met a column family between its drop and its new beginning: `ldb` takes the merge operators
+    /// from the OPTIONS file, and opens no database whose MANIFEST has other column families.
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub fn check(&self, db: &Path, copy: &Path, settings: &Settings, expected: &Expected) -> Result<u64, String> {
+    pub fn check(
+        &self,
+        db: &Path,
+        copy: &Path,
+        settings: &Settings,
+        expected: &Expected,
+    ) -> Result<Option<u64>, String> {
         let failed = |e: std::io::Error| format!("cannot copy {} for RocksDB: {e}", db.display());
         let _ = std::fs::remove_dir_all(copy);
         copy_database(db, copy).map_err(failed)?;
+        let there = self.families(copy)?;
+        let options = newest_options(copy).map_err(failed)?;
+        let mut names = (0..expected.families()).map(|family| judge::family_name(settings, family));
+        if !names.all(|name| there.contains(&name) && options.contains(&format!("[CFOptions \"{name}\"]"))) {
+            return std::fs::remove_dir_all(copy).map_err(failed).map(|()| None);
+        }
         let entries = |family: usize| self.scan(copy, &judge::family_name(settings, family));
         let what = format!("RocksDB {} reads the database", self.version);
         let checked = judge::judge_dead(&what, settings, expected, entries, |_, _, _| ())?;
         std::fs::remove_dir_all(copy).map_err(failed)?;
-        Ok(checked)
+        Ok(Some(checked))
+    }
+
+    /// The column families that a database has.
+    fn families(&self, db: &Path) -> Result<Vec<String>, String> {
+        let db = format!("--db={}", db.display());
+        let out = Command::new(&self.program).args([&db, "list_column_families"]).stdin(Stdio::null()).output();
+        let out = out.map_err(|e| format!("cannot run {}: {e}", self.program.display()))?;
+        // "Column families in DB:", then "{default, one, two}".
+        let text = String::from_utf8_lossy(&out.stdout);
+        let list = text.lines().find_map(|l| l.trim().strip_prefix('{')?.strip_suffix('}'));
+        let list = list.ok_or_else(|| {
+            let said = String::from_utf8_lossy(&out.stderr);
+            format!("ldb list_column_families: {}: {} {}", out.status, text.trim(), said.trim())
+        })?;
+        Ok(list.split(", ").map(str::to_owned).collect())
     }
 
     /// Entries of a column family as `ldb scan` prints them; an error of its own comes as the last entry.
@@ -117,6 +146,20 @@ impl Ldb {
             }
         }))
     }
+}
+
+/// The text of a database's newest OPTIONS file.
+fn newest_options(db: &Path) -> std::io::Result<String> {
+    let mut newest: Option<(u64, PathBuf)> = None;
+    for entry in std::fs::read_dir(db)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let number = name.strip_prefix("OPTIONS-").and_then(|n| n.parse::<u64>().ok());
+        if let Some(number) = number.filter(|n| newest.as_ref().is_none_or(|(other, _)| n > other)) {
+            newest = Some((number, path));
+        }
+    }
+    newest.map_or(Ok(String::new()), |(_, path)| std::fs::read_to_string(path))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -108,6 +108,17 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
+    /// Options of an iterator that must see every key, whatever prefixes the store is configured to know.
+    fn read_options(&mut self) -> ReadOptions {
+        let mut options = ReadOptions::default();
+        if self.rng.bool() {
+            options.set_total_order_seek(true);
+        } else {
+            options.set_auto_prefix_mode(true);
+        }
+        options
+    }
+
     /// Entries of a stretch of keys, in order whichever way they are read.
     fn entries(
         &self,
@@ -160,7 +171,8 @@ impl Worker<'_, '_> {
         let before = expected.slots(family, keys.clone());
         let cf = self.shared.family(family);
         let bounds = self.rng.bool();
-        let entries = self.entries(&cf, &keys, way, bounds, ReadOptions::default())?;
+        let options = self.read_options();
+        let entries = self.entries(&cf, &keys, way, bounds, options)?;
         let counter = expected.is_counter(family);
         let mut findings = Findings::default();
         judge::compare(self.shared.settings, family, keys.clone(), entries.into_iter(), &mut findings, |key, found| {
@@ -183,7 +195,7 @@ impl Worker<'_, '_> {
         };
         for round in 0..2 {
             let way = if self.rng.bool() { Way::Backward } else { Way::Forward };
-            let mut options = ReadOptions::default();
+            let mut options = self.read_options();
             options.set_snapshot(&snapshot);
             let bounds = self.rng.bool();
             let entries = self.entries(&cf, &keys, way, bounds, options)?;

@@ -45,6 +45,8 @@ pub struct Report {
     pub oracle_checks: u64,
     /// Keys that were compared so.
     pub oracle_keys: u64,
+    /// Times that it could not, because a kill had met a column family between its drop and its new beginning.
+    pub oracle_passed_over: u64,
     /// Times that `rockmill verify` found a dead database in order.
     pub file_checks: u64,
     /// What was left out, and why.
