@@ -110,8 +110,8 @@ pub enum Fault {
     /// A write: only the first bytes happen, then it fails (a disk running full). A sequential read: at most so many
     /// bytes (at least one) and no failure. Anything else: the failure alone.
     Partial(usize, io::Error),
-    /// A transfer of a batch ([`crate::ring`]): at most so many bytes (at least one) and no failure; what is missing is
-    /// asked for again. Anything else: as asked.
+    /// A transfer, also of a batch ([`crate::ring`]): the kernel takes or gives at most so many bytes (at least one)
+    /// without a failure, and what is missing is asked for again, which is a call of its own. Anything else: as asked.
     Short(usize),
     /// A read: this bit of the transfer arrives flipped, counted from the lowest bit of the first byte.
     FlipBit(u64),

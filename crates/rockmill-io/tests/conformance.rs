@@ -2,7 +2,7 @@
 
 use rockmill_io::aligned::AlignedBuf;
 use rockmill_io::error::raw_os_error;
-use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, PosixFileSystem, WriteOptions};
+use rockmill_io::{CountingFileSystem, Fault, FileSystem, MemFileSystem, PosixFileSystem, WriteOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,11 +57,19 @@ fn everywhere(test: impl Fn(&Place)) {
         eprintln!("in {name}");
         test(&Place { name, fs, root: dir.path().to_path_buf(), direct, _dir: Some(dir) });
     }
+    // Every transfer of more than 1000 bytes takes several calls.
+    let short = || {
+        let fs = MemFileSystem::new();
+        fs.set_hook(Box::new(|_| Fault::Short(1000)));
+        Arc::new(fs)
+    };
     let counted = || Arc::new(CountingFileSystem::new(Arc::new(MemFileSystem::new())));
     for (name, fs, direct) in [
         ("memory", Arc::new(MemFileSystem::new()) as Arc<dyn FileSystem>, false),
         ("memory, direct", Arc::new(MemFileSystem::new()), true),
         ("memory, counted", counted(), false),
+        ("memory, short transfers", short(), false),
+        ("memory, direct, short transfers", short(), true),
     ] {
         eprintln!("in {name}");
         let root = PathBuf::from("/db");

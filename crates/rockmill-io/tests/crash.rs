@@ -141,6 +141,82 @@ fn a_rename_between_directories_settles_with_either_directory() {
     }
 }
 
+/// What of these names is in a directory, over many seeds.
+fn name_sets(fs: &MemFileSystem, dirs: &[&str], mode: fn(u64) -> CrashMode) -> BTreeSet<Vec<String>> {
+    let image = |seed| {
+        let after = fs.crash_image(mode(seed));
+        let list = |dir: &&str| after.list_dir(p(dir)).unwrap();
+        let mut names: Vec<String> = dirs.iter().flat_map(list).collect();
+        names.sort();
+        names
+    };
+    (0..400).map(image).collect()
+}
+
+#[test]
+fn with_a_journal_names_survive_in_order_in_each_directory() {
+    let fs = with_db();
+    fs.create_dir(p("/wals"), false).unwrap();
+    fs.sync_dir(p("/")).unwrap();
+    for name in ["/db/a", "/wals/x", "/db/b", "/wals/y"] {
+        fs.write_all(p(name), b"").unwrap();
+    }
+    let seen = name_sets(&fs, &["/db", "/wals"], CrashMode::Random);
+    for names in &seen {
+        let has = |name: &str| names.iter().any(|n| n == name);
+        assert!(has("a") || !has("b"), "{names:?}: b overtook a");
+        assert!(has("x") || !has("y"), "{names:?}: y overtook x");
+    }
+    assert_eq!(seen.len(), 9, "each directory keeps 0, 1 or 2, whatever the other does: {seen:?}");
+}
+
+#[test]
+fn without_a_journal_any_unsynced_name_may_be_lost_without_the_others() {
+    let fs = with_db();
+    for name in ["/db/a", "/db/b", "/db/c"] {
+        fs.write_all(p(name), b"").unwrap();
+    }
+    assert_eq!(name_sets(&fs, &["/db"], CrashMode::Hostile).len(), 8);
+    fs.sync_dir(p("/db")).unwrap();
+    assert_eq!(name_sets(&fs, &["/db"], CrashMode::Hostile).len(), 1);
+    // Removals, too: the newer one may be on the disk and the older not.
+    fs.remove(p("/db/a")).unwrap();
+    fs.remove(p("/db/b")).unwrap();
+    assert_eq!(name_sets(&fs, &["/db"], CrashMode::Hostile).len(), 4);
+}
+
+#[test]
+fn changes_of_one_name_stay_in_order_and_a_rename_is_one_change() {
+    let fs = with_db();
+    fs.write_all(p("/db/CURRENT"), b"").unwrap();
+    fs.sync_dir(p("/db")).unwrap();
+    fs.write_all(p("/db/tmp"), b"").unwrap();
+    fs.rename(p("/db/tmp"), p("/db/new")).unwrap();
+    fs.rename(p("/db/new"), p("/db/newer")).unwrap();
+    for mode in [CrashMode::Random as fn(u64) -> CrashMode, CrashMode::Hostile] {
+        let expected = ["", "tmp", "new", "newer"];
+        let expected =
+            expected.map(|n| ["CURRENT", n].iter().filter(|n| !n.is_empty()).map(|n| n.to_string()).collect());
+        assert_eq!(name_sets(&fs, &["/db"], mode), BTreeSet::from(expected));
+    }
+}
+
+#[test]
+fn files_are_kept_and_lost_independently_of_each_other() {
+    let fs = with_db();
+    let mut files = ["/db/a", "/db/b"].map(|name| fs.create(p(name), WriteOptions::default()).unwrap());
+    fs.sync_dir(p("/db")).unwrap();
+    for file in &mut files {
+        file.append_and_flush(&[1; 512]).unwrap();
+    }
+    for mode in [CrashMode::Random as fn(u64) -> CrashMode, CrashMode::Hostile] {
+        let whole = |fs: &MemFileSystem, name| read(fs, name).unwrap() == [1; 512];
+        let image = |seed| fs.crash_image(mode(seed));
+        let seen: BTreeSet<_> = (0..200).map(image).map(|fs| (whole(&fs, "/db/a"), whole(&fs, "/db/b"))).collect();
+        assert_eq!(seen.len(), 4, "the later write may be there without the earlier one: {seen:?}");
+    }
+}
+
 #[test]
 fn random_crashes_keep_lose_and_tear_in_whole_sectors() {
     let fs = with_db();
@@ -392,6 +468,59 @@ fn hooks_tear_writes_flip_bits_shorten_reads_and_delay() {
     fs.flip_stored_bit(p("/db/f"), 0).unwrap();
     assert_eq!(read(&fs, "/db/f").unwrap(), b"023");
     assert_eq!(fs.flip_stored_bit(p("/db/f"), 24).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn a_short_transfer_is_gone_on_with_by_a_call_of_its_own() {
+    let fs = with_db();
+    fs.set_hook(Box::new(|op| match op.kind {
+        OpKind::Write | OpKind::Read | OpKind::ReadAt => Fault::Short(4),
+        _ => Fault::Short(0),
+    }));
+    fs.write_all(p("/db/f"), b"0123456789").unwrap();
+    assert_eq!(fs.calls_of(OpKind::Write), 3, "4, 4 and 2 bytes");
+    let mut buf = [0; 9];
+    assert_eq!(fs.open_random(p("/db/f"), false).unwrap().read_at(1, &mut buf).unwrap(), 9);
+    assert_eq!((&buf, fs.calls_of(OpKind::ReadAt)), (b"123456789", 3));
+    let mut buf = [0; 20];
+    assert_eq!(fs.open_random(p("/db/f"), false).unwrap().read_at(7, &mut buf).unwrap(), 3, "the end of the file");
+    assert_eq!(fs.open_sequential(p("/db/f")).unwrap().read(&mut buf).unwrap(), 4);
+    assert_eq!(fs.read_to_vec(p("/db/f")).unwrap(), b"0123456789");
+    // A power cut, or a failure, between the calls of one write leaves a part of it.
+    let mut calls = 0;
+    fs.set_hook(Box::new(move |op| match op.kind {
+        OpKind::Write if calls == 0 => {
+            calls += 1;
+            Fault::Short(3)
+        }
+        OpKind::Write => Fault::Error(io::Error::from_raw_os_error(libc::EIO)),
+        _ => Fault::None,
+    }));
+    fs.write_all(p("/db/g"), b"0123456789").unwrap_err();
+    assert_eq!(read(&fs, "/db/g").unwrap(), b"012");
+}
+
+#[test]
+fn a_failed_sync_of_a_directory_makes_nothing_durable() {
+    let fs = with_db();
+    fs.write_all(p("/db/f"), b"x").unwrap();
+    fs.set_fault(Box::new(|op| (op.kind == OpKind::SyncDir).then(|| io::Error::from_raw_os_error(libc::EIO))));
+    assert_eq!(raw_os_error(&fs.sync_dir(p("/db")).unwrap_err()), Some(libc::EIO));
+    fs.clear_fault();
+    assert_eq!(read(&fs.crash_image(CrashMode::SyncedOnly), "/db/f"), None);
+}
+
+#[test]
+fn what_a_failed_sync_lost_no_later_sync_of_another_handle_brings_back() {
+    let fs = with_db();
+    let mut file = fs.create(p("/db/f"), WriteOptions::default()).unwrap();
+    fs.sync_dir(p("/db")).unwrap();
+    file.append_and_flush(b"lost").unwrap();
+    fs.fail_once_after(0, libc::EIO);
+    file.sync().unwrap_err();
+    fs.sync_file(p("/db/f")).expect("the kernel has nothing left to write, and says so");
+    assert_eq!(read(&fs, "/db/f").unwrap(), b"lost");
+    assert_eq!(read(&fs.crash_image(CrashMode::SyncedOnly), "/db/f").unwrap(), b"");
 }
 
 #[test]

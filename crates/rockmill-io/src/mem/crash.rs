@@ -1,7 +1,8 @@
 //! What a power cut leaves.
 
-use super::tree::{DataOp, Event, FileNode, Id, Node, ROOT, Tree, write_at};
-use std::collections::BTreeSet;
+use super::tree::{DataOp, DirOp, Event, FileNode, Id, Node, ROOT, Tree, write_at};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::sync::Arc;
 
 /// What a disk writes at once.
@@ -14,10 +15,14 @@ pub enum CrashMode {
     SyncedOnly,
     /// Everything that reached the kernel: the process died, the machine did not.
     KeepAll,
-    /// By chance: of each file nothing, all, the first writes with the last one torn, or any sectors in any order; of
-    /// the changes to directories the first ones. Where a sector was lost behind the old end, zeros are read.
+    /// By chance, on a file system with a journal (ext4, XFS, btrfs): of each file nothing, all, the first writes with
+    /// the last one torn, or any sectors in any order; of the changes to names the first ones, either of all
+    /// directories together (one journal, which commits in order) or of each directory by itself (each on a file
+    /// system of its own). Where a sector was lost behind the old end, zeros are read.
     Random(u64),
-    /// As `Random`, and lost sectors may hold garbage, and a sector itself may be torn.
+    /// By chance, on a file system without a journal, as little as POSIX promises: as `Random`, and lost sectors may
+    /// hold garbage, a sector itself may be torn, and of the changes to names any may survive without the ones before.
+    /// Only changes of the same name stay in order, and the two halves of a rename together.
     Hostile(u64),
 }
 
@@ -41,6 +46,11 @@ impl Rng {
     fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
+
+    /// True in so many of sixteen cases.
+    fn sixteenths(&mut self, n: usize) -> bool {
+        self.below(16) < n
+    }
 }
 
 impl Tree {
@@ -53,12 +63,14 @@ impl Tree {
         };
         let mut after = self.clone();
         let mut rng = Rng(seed);
+        let pending = std::mem::take(&mut after.pending);
         let kept = match mode {
-            CrashMode::SyncedOnly => 0,
-            CrashMode::KeepAll => self.pending.len(),
-            CrashMode::Random(_) | CrashMode::Hostile(_) => rng.below(self.pending.len() + 1),
+            CrashMode::SyncedOnly => vec![false; pending.len()],
+            CrashMode::KeepAll => vec![true; pending.len()],
+            CrashMode::Random(_) => journaled(&pending, &mut rng),
+            CrashMode::Hostile(_) => unordered(&pending, &mut rng),
         };
-        for op in std::mem::take(&mut after.pending).iter().take(kept) {
+        for (op, _) in pending.iter().zip(kept).filter(|(_, kept)| *kept) {
             after.settle(op);
         }
         for (id, node) in &mut after.nodes {
@@ -95,6 +107,49 @@ impl Tree {
         }
         self.nodes.retain(|id, _| reachable.contains(id));
     }
+}
+
+/// Which changes of names survive where they are committed in order: the first ones, of all together or by directory.
+/// A rename between two directories is in both orders, and is lost with either.
+fn journaled(pending: &[DirOp], rng: &mut Rng) -> Vec<bool> {
+    let together = rng.below(pending.len() + 1);
+    if rng.one_in(2) {
+        return (0..pending.len()).map(|i| i < together).collect();
+    }
+    let mut left: BTreeMap<Id, usize> = BTreeMap::new();
+    for (dir, ..) in pending.iter().flat_map(|op| &op.0) {
+        *left.entry(*dir).or_default() += 1;
+    }
+    for left in left.values_mut() {
+        *left = rng.below(*left + 1);
+    }
+    let mut kept = Vec::with_capacity(pending.len());
+    for op in pending {
+        let keep = op.0.iter().all(|(dir, ..)| left.get(dir).is_some_and(|left| *left > 0));
+        for (dir, ..) in &op.0 {
+            let left = left.entry(*dir).or_default();
+            *left = if keep { left.saturating_sub(1) } else { 0 };
+        }
+        kept.push(keep);
+    }
+    kept
+}
+
+/// Which changes of names survive where nothing orders them: any, but none of a name without those of that name before.
+fn unordered(pending: &[DirOp], rng: &mut Rng) -> Vec<bool> {
+    // Few, half, most and nearly all: a single lost change among many kept ones shows what a half-lost crowd hides.
+    let odds = [4, 8, 12, 15][rng.below(4)];
+    let mut lost: BTreeSet<(Id, &OsString)> = BTreeSet::new();
+    let mut kept = Vec::with_capacity(pending.len());
+    for op in pending {
+        let follows_lost = op.0.iter().any(|(dir, name, _)| lost.contains(&(*dir, name)));
+        let keep = rng.sixteenths(odds) && !follows_lost;
+        if !keep {
+            lost.extend(op.0.iter().map(|(dir, name, _)| (*dir, name)));
+        }
+        kept.push(keep);
+    }
+    kept
 }
 
 impl FileNode {
@@ -156,7 +211,12 @@ fn scatter(contents: &mut Vec<u8>, offset: usize, data: &[u8], rng: &mut Rng, ho
         if rng.one_in(2) {
             let torn = hostile && rng.one_in(8);
             let n = if torn { rng.below(sector.len()) } else { sector.len() };
-            write_at(contents, at, &sector[..n]);
+            if torn && rng.one_in(2) {
+                // The head came last and was lost: its end is on the disk, what was there before in front of it.
+                write_at(contents, at + n, &sector[n..]);
+            } else {
+                write_at(contents, at, &sector[..n]);
+            }
         }
         at = sector_end;
     }

@@ -34,13 +34,13 @@ impl Handle {
     }
 
     /// One write call: all of it, or what there is room for and then a failure. Gives the bytes written, which are
-    /// fewer without a failure only where the hook says so and `short` allows it: for writes at offsets.
-    pub(super) fn write(&self, offset: u64, data: Arc<[u8]>, short: bool) -> io::Result<usize> {
+    /// fewer without a failure only where the hook says so. `positioned` is for writes at offsets, whose errors say where.
+    pub(super) fn write(&self, offset: u64, data: Arc<[u8]>, positioned: bool) -> io::Result<usize> {
         let fault = self.shared.gate(OpKind::Write, &self.path, None, offset, data.len() as u64);
         let (part, error) = match fault {
             Fault::Error(e) => (0, Some(e)),
             Fault::Partial(n, e) => (n.min(data.len()), Some(e)),
-            Fault::Short(n) if short => (n.clamp(1.min(data.len()), data.len()), None),
+            Fault::Short(n) => (n.clamp(1.min(data.len()), data.len()), None),
             _ => (data.len(), None),
         };
         let mut live = self.shared.live.write();
@@ -54,7 +54,7 @@ impl Handle {
         drop(live);
         match error {
             None => Ok(happened),
-            Some(e) if short => Err(path_error(format!("write at {offset} to"), &self.path, e)),
+            Some(e) if positioned => Err(path_error(format!("write at {offset} to"), &self.path, e)),
             Some(e) => Err(self.error("write", e)),
         }
     }
@@ -100,7 +100,12 @@ impl Handle {
         n
     }
 
-    fn read(&self, kind: OpKind, offset: u64, buf: &mut [u8], short: bool) -> io::Result<usize> {
+    /// Length now.
+    fn len(&self) -> u64 {
+        self.shared.live.read().tree.file(self.id).map_or(0, |file| file.current.len() as u64)
+    }
+
+    fn read(&self, kind: OpKind, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let failed = |e| path_error(format!("read at {offset} from"), &self.path, e);
         match self.shared.gate(kind, &self.path, None, offset, buf.len() as u64) {
             Fault::Error(e) => Err(failed(e)),
@@ -109,7 +114,7 @@ impl Handle {
                 Ok(self.copy(offset, &mut buf[..most]))
             }
             Fault::Partial(_, e) => Err(failed(e)),
-            Fault::Short(most) if short => {
+            Fault::Short(most) => {
                 let most = most.clamp(1.min(buf.len()), buf.len());
                 Ok(self.copy(offset, &mut buf[..most]))
             }
@@ -121,7 +126,7 @@ impl Handle {
                 }
                 Ok(n)
             }
-            Fault::None | Fault::Short(_) | Fault::Delay(_) | Fault::After(_) => Ok(self.copy(offset, buf)),
+            Fault::None | Fault::Delay(_) | Fault::After(_) => Ok(self.copy(offset, buf)),
         }
     }
 }
@@ -136,11 +141,19 @@ pub(super) struct MemRandomAccessFile {
 
 impl RandomAccessFile for MemRandomAccessFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.handle.read(OpKind::ReadAt, offset, buf, false)
+        let mut n = 0;
+        loop {
+            let asked = buf.len() - n;
+            match self.handle.read(OpKind::ReadAt, offset + n as u64, &mut buf[n..])? {
+                // Short without the end being there: what is missing is asked for, as behind a system call.
+                got if got > 0 && got < asked && offset + ((n + got) as u64) < self.handle.len() => n += got,
+                got => return Ok(n + got),
+            }
+        }
     }
 
     fn read_once(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.handle.read(OpKind::ReadAt, offset, buf, true)
+        self.handle.read(OpKind::ReadAt, offset, buf)
     }
 
     fn size(&self) -> u64 {
@@ -163,7 +176,7 @@ pub(super) struct MemSequentialFile {
 
 impl SequentialFile for MemSequentialFile {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.handle.read(OpKind::Read, self.position, buf, false)?;
+        let n = self.handle.read(OpKind::Read, self.position, buf)?;
         self.position += n as u64;
         Ok(n)
     }
@@ -230,7 +243,11 @@ impl MemWritableFile {
         data.resize(to, 0);
         self.unsynced = true;
         self.writes += 1;
-        self.handle.write(self.buffer_offset, data.as_slice().into(), false)?;
+        let mut done = 0;
+        while done < to {
+            // A short write is gone on with, as behind a system call.
+            done += self.handle.write(self.buffer_offset + done as u64, Arc::from(&data[done..]), false)?;
+        }
         let kept = if self.direct { align_down(end as u64) as usize } else { end };
         self.buffer.clear();
         self.buffer.extend_from_slice(&data[kept..end]);

@@ -6,7 +6,10 @@
 //!
 //! - a file's bytes and length: what they were at its last sync;
 //! - a directory's entries: what they were at the directory's last sync. Syncing a file does not make its name durable;
-//! - a rename is atomic also in what survives.
+//! - a rename is atomic also in what survives;
+//! - what a failed sync of a file was to make durable is lost, and no later sync brings it back. A failed sync of a
+//!   directory changes nothing: with a journal the file system takes no more changes then, and without one the next
+//!   change in the directory writes its block again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
