@@ -60,7 +60,7 @@ fn everywhere(test: impl Fn(&Place)) {
     // Every transfer of more than 1000 bytes takes several calls.
     let short = || {
         let fs = MemFileSystem::new();
-        fs.set_hook(Box::new(|_| Fault::Short(1000)));
+        fs.set_hook(Box::new(|op| Fault::Short(1000.max(op.len as usize / 2))));
         Arc::new(fs)
     };
     let counted = || Arc::new(CountingFileSystem::new(Arc::new(MemFileSystem::new())));

@@ -34,6 +34,7 @@ use rockmill_io::{FileLock, FileSystem};
 
 use crate::db::Db;
 use crate::env::Env;
+use crate::env::create_dir_durably;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -328,18 +329,16 @@ impl BackupEngine {
         let top = &self.options.dir;
         let failed = |path: &Path, e: &io::Error| Error::io(format_args!("cannot create {}", path.display()), e);
         let fs = self.fs();
-        fs.create_dir(top, true).map_err(|e| failed(top, &e))?;
+        if self.options.sync {
+            create_dir_durably(fs, top)?;
+        } else {
+            fs.create_dir(top, true).map_err(|e| failed(top, &e))?;
+        }
         for name in [PRIVATE, META].into_iter().chain(self.shared_dir()) {
             let path = self.path(name);
             fs.create_dir(&path, false).map_err(|e| failed(&path, &e))?;
         }
-        if self.options.sync {
-            self.sync_dir(top)?;
-            // The directory's own name; its parent may not be ours to open.
-            let parent = top.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let _ = fs.sync_dir(parent);
-        }
-        Ok(())
+        if self.options.sync { self.sync_dir(top) } else { Ok(()) }
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {

@@ -14,6 +14,7 @@ use rockmill_io::FileSystem;
 use super::copy::{Contents, Transfer, in_parallel};
 use super::meta::{BackupMeta, MetaFile, database_name, is_session_id};
 use super::{BackupEngine, RestoreMode, RestoreOptions, State};
+use crate::env::create_dir_durably;
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::properties_of;
 
@@ -129,7 +130,7 @@ impl BackupEngine {
         let transfer = self.transfer(&self.options.restore_rate, options.callback.as_ref());
         transfer.check_stop()?;
         for dir in [db_dir, wal_dir] {
-            fs.create_dir(dir, true).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
+            create_dir_durably(fs, dir)?;
         }
         let _lock = lock_database(fs, db_dir)?;
 

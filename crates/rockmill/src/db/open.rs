@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +17,7 @@ use rockmill_format::comparator::{
     BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
 };
 use rockmill_format::filename::{self, FileType};
-use rockmill_io::{FileLock, FileSystem};
+use rockmill_io::FileLock;
 
 use super::background;
 use super::check_options::{check_cf_options, check_db_options};
@@ -31,6 +32,7 @@ use super::{CfState, Db, DbInner, State};
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::aging;
 use crate::compaction::strategy::score::level_scores;
+use crate::env::create_dir_durably;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
@@ -172,6 +174,14 @@ impl Db {
         }
         let lock_path = path.join(filename::LOCK);
         let lock = fs.lock(&lock_path).map_err(|e| lock_error(path, &e))?;
+        let sync = || fs.sync_dir(path).map_err(|e| Error::io(format_args!("cannot sync {}", path.display()), &e));
+        // Cut short, this leaves a database or none, and never one that lacks files.
+        let current = path.join(filename::CURRENT);
+        match fs.remove(&current) {
+            Ok(()) => sync()?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io(format_args!("cannot remove {}", current.display()), &e)),
+        }
         let names = fs.list_dir(path).map_err(|e| Error::io(path.display(), &e))?;
         for name in names {
             if filename::parse(&name).is_some_and(|t| t != FileType::Lock) {
@@ -181,6 +191,8 @@ impl Db {
         }
         destroy_wals(&**fs, path, &wal_dir_of(&options.db, path))?;
         remove_logs(&options.db, path);
+        // A WAL that came back would keep the next database out of the directory.
+        sync()?;
         drop(lock);
         let _ = fs.remove(&lock_path);
         let _ = fs.remove_dir(path); // stays if the user keeps other files in it
@@ -227,7 +239,9 @@ pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let mut lock = None;
     if !read_only {
         if db_options.create_if_missing {
-            create_database_dir(&**fs, path)?;
+            if !fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))? {
+                create_dir_durably(&**fs, path)?;
+            }
         } else {
             check_is_database(db_options, path)?;
         }
@@ -282,7 +296,7 @@ fn open_files(
     db.pass_options_files(&names);
     if db.wal_dir != path {
         if !read_only {
-            create_database_dir(&**fs, &db.wal_dir)?;
+            create_dir_durably(&**fs, &db.wal_dir)?;
         } else if !fs.exists(&db.wal_dir).map_err(|e| Error::io(db.wal_dir.display(), &e))? {
             let what = format!("{}: wal_dir does not exist", db.wal_dir.display());
             return Err(Error::invalid_argument(what));
@@ -735,22 +749,4 @@ pub(crate) fn new_session_id(now: u64) -> String {
         n /= 36;
     }
     digits.into_iter().map(char::from).collect()
-}
-
-/// Creates the directory and those above it that are missing, and makes their names durable: a synced write in a
-/// directory whose own name a power cut takes away would be lost with it.
-fn create_database_dir(fs: &dyn FileSystem, path: &Path) -> Result<()> {
-    let mut above = Vec::new();
-    let mut at = path;
-    while !fs.exists(at).map_err(|e| Error::io(at.display(), &e))? {
-        // The parent of a bare name is the working directory.
-        let Some(parent) = at.parent() else { break };
-        at = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        above.push(at);
-    }
-    fs.create_dir(path, true).map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
-    for dir in above {
-        fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
-    }
-    Ok(())
 }
