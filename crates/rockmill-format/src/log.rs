@@ -15,6 +15,8 @@
 //! Invariant: a record is delivered only if all its fragments stood in order with right checksums and this log's
 //! number.
 
+pub mod scan;
+
 use crate::checksum::{crc32c, crc32c_extend, mask, unmask};
 use crate::coding::fixed32_at;
 use crate::error::FormatError;
@@ -301,6 +303,8 @@ pub struct LogReader<R> {
     cut: bool,
     /// Bytes to pass over in the first block.
     start_in_block: usize,
+    /// Where the first zeros were that stood in place of a fragment.
+    zeros_at: Option<u64>,
 }
 
 /// A fragment whose header and checksum are right. The payload is `block[start..end]`.
@@ -336,6 +340,7 @@ impl<R: ReadBlock> LogReader<R> {
             first_record_read: false,
             cut: false,
             start_in_block: 0,
+            zeros_at: None,
         }
     }
 
@@ -358,6 +363,12 @@ impl<R: ReadBlock> LogReader<R> {
         self.recycled
     }
 
+    /// Where zeros first stood in place of a fragment and were passed over, with the rest of their block: space that
+    /// was allocated and never written, or a sector that was lost.
+    pub fn zeros_at(&self) -> Option<u64> {
+        self.zeros_at
+    }
+
     /// The next record into `record` (replaced). After [`LogEvent::End`] it stays at the end.
     pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<LogEvent, R::Error> {
         record.clear();
@@ -376,6 +387,7 @@ impl<R: ReadBlock> LogReader<R> {
                     return Ok(LogEvent::End { clean: !self.cut });
                 }
                 Physical::Zeros => {
+                    self.zeros_at.get_or_insert(at);
                     self.pos = self.len;
                     if started.is_some() {
                         let what = "zeros where a fragmented record should go on";

@@ -12,6 +12,7 @@ use rockmill_format::key::{InternalKey, MAX_SEQUENCE, SequenceNumber};
 use rockmill_format::log::{DamageKind, LogEncoder, LogEvent, LogReader, ReadBlock, block_start};
 use rockmill_io::{FileSystem, SequentialFile, WritableFile, WriteOptions};
 
+use super::manifest_tail::{Damage, is_unsynced};
 use super::{PurgeQueue, Version, VersionBuilder};
 use crate::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::error::{Error, ErrorKind, Result};
@@ -177,7 +178,20 @@ pub fn for_each_edit_from(
     let mut group: Vec<VersionEdit> = Vec::new();
     let mut end = from;
     loop {
-        match reader.next_record(&mut record).map_err(|e| Error::io(path.display(), &e))? {
+        let event = reader.next_record(&mut record).map_err(|e| Error::io(path.display(), &e))?;
+        let unsynced = |damage| is_unsynced(fs, path, end, damage);
+        if let Some(at) = reader.zeros_at() {
+            // The reader passed over them with the rest of their block, whatever may be there.
+            return match unsynced(Damage::Other)? {
+                true => Ok(end),
+                false => Err(Error::corruption(format!(
+                    "{}: zeros at offset {at} where a version edit was, and not because its write was cut short: \
+                     restore a backup, or repair the database",
+                    path.display()
+                ))),
+            };
+        }
+        match event {
             LogEvent::Record { offset } => {
                 let edit = VersionEdit::decode(&record)
                     .map_err(|e| Error::format(path, &e).context(format_args!("version edit at offset {offset}")))?;
@@ -212,10 +226,13 @@ pub fn for_each_edit_from(
                     }
                 }
             }
-            // A record cut short at the end was never acknowledged; the end comes next.
-            LogEvent::Damage { kind: DamageKind::CutTail, .. } => {}
-            // A MANIFEST is synced before anything depends on it: damage before its end is never a crash's doing.
-            LogEvent::Damage { error, .. } => return Err(Error::format(path, &error)),
+            LogEvent::Damage { kind, error, .. } => {
+                let damage = if kind == DamageKind::CutTail { Damage::Cut } else { Damage::Other };
+                return match kind != DamageKind::Unsupported && unsynced(damage)? {
+                    true => Ok(end),
+                    false => Err(Error::format(path, &error)),
+                };
+            }
             LogEvent::End { .. } => return Ok(end),
         }
     }

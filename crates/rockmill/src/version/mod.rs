@@ -2,6 +2,7 @@
 
 mod builder;
 mod manifest;
+mod manifest_tail;
 
 use std::sync::{Arc, OnceLock};
 
