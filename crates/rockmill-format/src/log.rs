@@ -358,6 +358,11 @@ impl<R: ReadBlock> LogReader<R> {
         self.block_start + self.pos as u64
     }
 
+    /// Where the bytes come from.
+    pub fn source(&self) -> &R {
+        &self.source
+    }
+
     /// True once a recyclable header was seen.
     pub fn is_recycled(&self) -> bool {
         self.recycled

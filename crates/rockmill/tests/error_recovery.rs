@@ -12,7 +12,7 @@ use rockmill::statistics::Ticker;
 use rockmill::{
     ColumnFamilyDescriptor, Db, Error, ErrorSeverity, EventListener, IteratorMode, Options, WriteBatch, WriteOptions,
 };
-use rockmill_io::{CrashMode, MemFileSystem, OpKind};
+use rockmill_io::{CrashMode, Fault, FileSystem, MemFileSystem, OpKind};
 
 const FAMILIES: [&str; 2] = ["default", "second"];
 
@@ -414,4 +414,123 @@ fn a_real_disk_that_is_full() {
     all.check("again", &db);
     drop(db);
     all.check("reopened", &open(&options, &dir));
+}
+
+#[test]
+fn a_store_resumes_after_a_wal_that_was_left_could_not_be_synced() {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    let mut known = Acknowledged::default();
+    let db = open(&options, path());
+    known.write(&db, "first", 10, &WriteOptions::default()).expect("a write");
+    // The flush switches to a new WAL, which is never written to, and needs the old one durable.
+    fs.set_fault(Box::new(|op| {
+        let wal = op.path.extension().is_some_and(|e| e == "log");
+        (op.kind == OpKind::Sync && wal).then(|| std::io::Error::from_raw_os_error(5))
+    }));
+    db.flush().expect_err("the flush needs the WAL durable");
+    fs.clear_fault();
+    assert_eq!(db.background_error_severity(), Some(ErrorSeverity::Fatal));
+    db.resume().expect("what the WAL holds is written as tables");
+    known.write(&db, "second", 10, &synced()).expect("a write after the recovery");
+    known.check("resumed", &db);
+    known.check("a power cut", &after(&fs, CrashMode::SyncedOnly, &options));
+}
+
+#[test]
+fn a_manifest_that_current_never_named_does_not_stay() {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    drop(open(&options, path()));
+    let orphan = path().join("MANIFEST-000900");
+    fs.write_all(&orphan, b"cut short").expect("a file");
+    let db = open(&options, path());
+    assert!(!fs.exists(&orphan).expect("an answer"));
+    drop(db);
+}
+
+#[test]
+fn tables_whose_last_reader_goes_are_deleted_without_waiting_for_other_work() {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    let mut known = Acknowledged::default();
+    let db = open(&options, path());
+    known.write(&db, "a", 10, &WriteOptions::default()).expect("a write");
+    db.flush_all().expect("a flush");
+    let tables = || fs.list_dir(path()).expect("names").iter().filter(|n| n.ends_with(".sst")).count();
+    let before = tables();
+    let mut reader = db.raw_iterator();
+    reader.seek_to_first();
+    known.write(&db, "a", 20, &WriteOptions::default()).expect("a write");
+    db.flush_all().expect("a flush");
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+    db.wait_for_background_work().expect("no error");
+    let held = tables();
+    assert!(held > before, "the iterator still needs the first table");
+    // The compaction's thread has deleted what it could.
+    std::thread::sleep(Duration::from_millis(20));
+    drop(reader);
+    wait_until("the first table is deleted", || tables() < held);
+}
+
+#[test]
+fn a_bit_that_flips_on_the_way_from_the_disk_loses_no_write_at_an_opening() {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    let mut known = Acknowledged::default();
+    let db = open(&options, path());
+    for n in 0..20 {
+        known.write(&db, &format!("key{n}"), 100, &synced()).expect("a write");
+    }
+    let fs = fs.crash_image(CrashMode::SyncedOnly);
+    drop(db);
+    let mut options = options;
+    // Every read of the opening, each with some bits; every 7th of a file's bits is more than enough.
+    let reads = {
+        let fs = fs.crash_image(CrashMode::KeepAll);
+        options.set_file_system(Arc::new(fs.clone()));
+        drop(open(&options, path()));
+        fs.calls_of(OpKind::Read) + fs.calls_of(OpKind::ReadAt)
+    };
+    let mut refused = 0;
+    for read in 0..reads {
+        for n in 0..40_u64 {
+            let fs = fs.crash_image(CrashMode::KeepAll);
+            options.set_file_system(Arc::new(fs.clone()));
+            let mut seen = 0;
+            fs.set_hook(Box::new(move |op| {
+                let is_read = matches!(op.kind, OpKind::Read | OpKind::ReadAt);
+                seen += u64::from(is_read);
+                let bits = 8 * op.len.clamp(1, 3000);
+                if is_read && seen == read + 1 { Fault::FlipBit((n * 977 + 13) % bits) } else { Fault::None }
+            }));
+            let families = FAMILIES.map(|f| ColumnFamilyDescriptor::new(f, options.clone()));
+            let opened = Db::open_cf_descriptors(&options, path(), families);
+            fs.clear_fault();
+            refused += u64::from(opened.is_err());
+            let db = opened.unwrap_or_else(|_| open(&options, path()));
+            known.check(&format!("read {read} of {reads} with another bit, {n}"), &db);
+        }
+    }
+    assert!(refused > 0, "no flipped bit was noticed");
+}
+
+#[test]
+fn a_kept_wal_whose_sync_had_failed_is_durable_after_the_next_opening() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.set_avoid_flush_during_recovery(true);
+    let mut known = Acknowledged::default();
+    let db = open(&options, path());
+    known.write(&db, "first", 10, &WriteOptions::default()).expect("a write");
+    fs.set_fault(Box::new(|op| (op.kind == OpKind::Sync).then(|| std::io::Error::from_raw_os_error(5))));
+    let mut refused = Acknowledged::default();
+    refused.write(&db, "second", 10, &synced()).expect_err("the sync fails");
+    fs.clear_fault();
+    drop(db);
+    // The kernel still shows what is in the WAL, and takes it for written.
+    let db = open(&options, path());
+    known.check("after the process's end", &db);
+    known.write(&db, "third", 10, &synced()).expect("a write");
+    known.check("after a power cut", &after(&fs, CrashMode::SyncedOnly, &options));
 }

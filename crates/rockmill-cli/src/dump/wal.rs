@@ -13,7 +13,7 @@ use crate::output::{self, JsonList, Out};
 pub fn run(dump: &mut Dump<'_>, number: u64, out: &mut Out) -> Result<()> {
     let shown = dump.path.display();
     let io = |e| CliError::io(format_args!("cannot read {shown}"), &e);
-    let mut reader = LogReader::new(LogSource(dump.fs.open_sequential(dump.path).map_err(io)?), number);
+    let mut reader = LogReader::new(LogSource::new(dump.fs.open_sequential(dump.path).map_err(io)?), number);
     let mut record = Vec::new();
     let mut list = if out.json { Some(JsonList::open(out, &dump.head("wal"), "records")?) } else { None };
     let mut records = 0u64;

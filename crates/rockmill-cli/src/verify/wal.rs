@@ -18,7 +18,7 @@ pub fn check(context: &Context<'_>, numbers: &[u64], report: &mut Report) -> Res
         let name = filename::wal(number);
         let path = context.dir.join(&name);
         let source = match context.fs.open_sequential(&path) {
-            Ok(file) => LogSource(file),
+            Ok(file) => LogSource::new(file),
             Err(e) => {
                 report.problem(&name, format!("cannot be opened: {e}"));
                 continue;

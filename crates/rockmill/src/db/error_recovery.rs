@@ -229,7 +229,9 @@ impl DbInner {
         if let Some(w) = &*current
             && w.is_unused()
         {
-            return Ok(w.number); // that of an earlier try
+            // That of an earlier try, or of a switch just before a WAL that was left could not be synced.
+            self.wal.abandon_left();
+            return Ok(w.number);
         }
         let number = self.new_file_number();
         let fresh = self.create_wal(number, None)?;

@@ -277,6 +277,7 @@ fn open_files(
     let OpenMode { read_only, error_if_wal_exists, .. } = mode;
     let (db_options, fs) = (&options.db, &options.db.fs);
     let purge = Arc::new(PurgeQueue::default());
+    purge.set_alarm(log.alarm());
     let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
     let db = assemble(options, path, &wanted, recovered.as_ref(), purge, mode, log)?;
     *db.lock.lock() = lock;
@@ -682,7 +683,8 @@ impl DbInner {
         for name in names {
             let orphan = match filename::parse(&name) {
                 Some(FileType::Table(n)) => !live.contains(&n),
-                Some(FileType::Manifest(n)) => n < manifest,
+                // One with a larger number was made just before a crash, and CURRENT never named it.
+                Some(FileType::Manifest(n)) => n != manifest,
                 Some(FileType::Temp(_)) => true,
                 _ => false,
             };

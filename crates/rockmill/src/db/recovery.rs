@@ -1,11 +1,14 @@
 //! WAL recovery: what was acknowledged and is in no table comes back into memtables.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::batch::BatchRep;
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::log::{LogEvent, LogReader, RecoveryAction, RecoveryMode};
 use rockmill_format::{FormatError, SequenceNumber};
+use rockmill_io::{FileSystem, WriteOptions};
 
 use super::install::add_files;
 use super::switch::new_memtable;
@@ -99,6 +102,9 @@ impl DbInner {
 
     /// The WALs that memtables were recovered from, made durable: the process that wrote them may not have done so, and
     /// what is written and synced from now on must be preceded by what they hold.
+    ///
+    /// They are written anew for that, with the same bytes. That process may have seen a sync fail: the kernel then has
+    /// the contents, which were just read, and takes them for written; another sync would succeed and do nothing.
     fn keep_wals(&self, logs: &[u64], follows: Follows) -> Result<KeptWals> {
         let state = self.state.lock();
         let oldest = state.cfs.values().filter_map(CfState::oldest_wal).min();
@@ -106,7 +112,7 @@ impl DbInner {
         let mut wals = Vec::new();
         for &number in logs.iter().filter(|&&n| oldest.is_some_and(|o| n >= o)) {
             let path = self.wal_path(number);
-            let size = self.opts.fs.sync_file(&path).and_then(|()| self.opts.fs.file_size(&path));
+            let size = write_anew(&*self.opts.fs, &path);
             wals.push((number, size.map_err(|e| Error::io(format_args!("cannot keep WAL {}", path.display()), &e))?));
         }
         Ok(KeptWals { wals, follows })
@@ -120,7 +126,7 @@ impl DbInner {
             .fs
             .open_sequential(&path)
             .map_err(|e| Error::io(format_args!("cannot open WAL {}", path.display()), &e))?;
-        let mut reader = LogReader::new(LogSource(file), number);
+        let mut reader = LogReader::new(LogSource::new(file), number);
         let mut record = Vec::new();
         let mut first = true;
         loop {
@@ -133,6 +139,10 @@ impl DbInner {
                 _ => None,
             };
             replay.irregular |= failure.is_some();
+            if failure.is_some() && flush_full {
+                // What is lost here is gone: the WAL goes with it. (A reader beside a writer may see it change.)
+                reader.source().check_again(&*self.opts.fs, &path)?;
+            }
             if action == RecoveryAction::Replay {
                 match self.replay_record(number, &mut record, &mut first, replay) {
                     Ok(Applied::Yes) => {}
@@ -296,6 +306,23 @@ impl DbInner {
         }
         Ok(())
     }
+}
+
+/// Overwrites a file with what it holds and syncs it; gives its length. Whatever of that a crash keeps, the bytes are
+/// the same.
+fn write_anew(fs: &dyn FileSystem, path: &Path) -> io::Result<u64> {
+    let mut from = fs.open_sequential(path)?;
+    let mut to = fs.reuse(path, path, WriteOptions::default())?;
+    let mut buf = vec![0; 64 << 10];
+    loop {
+        match from.read(&mut buf)? {
+            0 => break,
+            n => to.append(&buf[..n])?,
+        }
+    }
+    to.sync()?;
+    to.close()?;
+    Ok(to.len())
 }
 
 enum Applied {

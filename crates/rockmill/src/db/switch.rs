@@ -180,11 +180,12 @@ impl DbInner {
 
     /// Makes these column families' memtables immutable, and begins new ones whose data is in WAL `wal` and later.
     pub fn seal_memtables(&self, state: &mut State, ids: &[u32], wal: u64, reason: FlushReason) {
-        // Memtables without data follow the new WAL: they hold back no older one.
+        // Memtables without data follow the new WAL: they hold back no older one. The column family's log number does
+        // not: a MANIFEST that said so while an older WAL is not durable would put its tables ahead of that WAL, and
+        // recovery would refuse what is behind a power cut.
         for c in state.cfs.values_mut() {
             if c.mem.is_empty() && c.imm.is_empty() {
                 c.mem_wal = wal;
-                c.log_number = c.log_number.max(wal);
             }
         }
         for id in ids {

@@ -1,5 +1,5 @@
-//! The timer thread: writes the info log to its file, dumps statistics into it now and then, and makes the calls of
-//! listeners that nobody else made.
+//! The timer thread: writes the info log to its file, dumps statistics into it now and then, deletes tables that a
+//! reader was the last to use, and makes the calls of listeners that nobody else made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ pub(crate) fn run(db: &Arc<DbInner>) {
     let mut dumped = db.opened_micros;
     while !db.shutdown.load(Ordering::Acquire) {
         db.log.alarm().wait(PERIOD);
+        db.delete_purged_files();
         db.tell_waiting();
         let period = u64::from(db.live().stats_dump_period_sec) * 1_000_000;
         let now = db.opts.clock.now_micros();

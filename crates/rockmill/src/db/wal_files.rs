@@ -171,7 +171,7 @@ impl DbInner {
 
 /// Sequence number of a WAL's first update; `None` without one.
 fn first_sequence(fs: &dyn FileSystem, path: &Path, number: u64) -> std::io::Result<Option<u64>> {
-    let mut reader = LogReader::new(LogSource(fs.open_sequential(path)?), number);
+    let mut reader = LogReader::new(LogSource::new(fs.open_sequential(path)?), number);
     let mut record = Vec::new();
     loop {
         match reader.next_record(&mut record)? {

@@ -64,7 +64,7 @@ impl DBWALIterator {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.next.is_none() => return Ok(true),
             opened => opened.map_err(|e| Error::io(format_args!("cannot open WAL {}", file.path.display()), &e))?,
         };
-        self.reader = Some(LogReader::new(LogSource(source), file.log_number));
+        self.reader = Some(LogReader::new(LogSource::new(source), file.log_number));
         self.current = Some(file);
         Ok(true)
     }

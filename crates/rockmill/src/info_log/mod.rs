@@ -208,7 +208,7 @@ impl InfoLog {
     }
 
     /// What wakes the thread that writes the log.
-    pub fn alarm(&self) -> &Alarm {
+    pub fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }
 

@@ -9,11 +9,11 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::{MAX_FILE_NUMBER, VersionEdit};
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, SequenceNumber};
-use rockmill_format::log::{DamageKind, LogEncoder, LogEvent, LogReader, ReadBlock, block_start};
-use rockmill_io::{FileSystem, SequentialFile, WritableFile, WriteOptions};
+use rockmill_format::log::{DamageKind, LogEncoder, LogEvent, LogReader};
+use rockmill_io::{FileSystem, WritableFile, WriteOptions};
 
 use super::manifest_tail::{Damage, is_unsynced};
-use super::{PurgeQueue, Version, VersionBuilder};
+use super::{LogSource, PurgeQueue, Version, VersionBuilder};
 use crate::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -63,33 +63,6 @@ impl RecoveredState {
     /// database: ingested entries may have number 0, which no snapshot may have.
     pub fn has_tables(&self) -> bool {
         self.column_families.iter().any(|c| c.version.num_files() > 0)
-    }
-}
-
-/// A sequential file as the source of a [`LogReader`].
-pub struct LogSource(pub Box<dyn SequentialFile>);
-
-impl LogSource {
-    /// Opens a log to read on from `from`; the source for [`LogReader::resume`].
-    pub fn open(fs: &dyn FileSystem, path: &Path, from: u64) -> io::Result<Self> {
-        let mut file = fs.open_sequential(path)?;
-        file.skip(block_start(from))?;
-        Ok(Self(file))
-    }
-}
-
-impl ReadBlock for LogSource {
-    type Error = io::Error;
-
-    fn read_block(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut n = 0;
-        while n < buf.len() {
-            match self.0.read(&mut buf[n..])? {
-                0 => break,
-                k => n += k,
-            }
-        }
-        Ok(n)
     }
 }
 
@@ -179,6 +152,9 @@ pub fn for_each_edit_from(
     let mut end = from;
     loop {
         let event = reader.next_record(&mut record).map_err(|e| Error::io(path.display(), &e))?;
+        if reader.zeros_at().is_some() || matches!(event, LogEvent::Damage { .. }) {
+            reader.source().check_again(fs, path)?;
+        }
         let unsynced = |damage| is_unsynced(fs, path, end, damage);
         if let Some(at) = reader.zeros_at() {
             // The reader passed over them with the rest of their block, whatever may be there.

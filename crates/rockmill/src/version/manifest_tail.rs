@@ -9,7 +9,8 @@
 //! - The file ends inside the append: the length was not yet on the disk, so its sync had not returned.
 //! - A whole sector of it reads as zeros: space that the file had been given and the data never reached. Damage to what
 //!   was once written flips bits, or makes the sector unreadable, but does not leave zeros from its first byte to its
-//!   last. Of the sectors at both ends of the append only a part is its own; fewer than [`ZEROS_MIN`] bytes say nothing.
+//!   last. Of the sectors at both ends of the append only a part is its own; fewer than [`ZEROS_MIN`] bytes of it say
+//!   nothing.
 //! - Garbage in place of a sector looks like damage and is refused.
 //!
 //! And whatever it looks like: where an edit stands whole behind the damage that is no part of the same atomic group,

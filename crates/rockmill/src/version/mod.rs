@@ -1,6 +1,7 @@
 //! Versions: which tables make up each level, and the MANIFEST that records every change.
 
 mod builder;
+mod log_source;
 mod manifest;
 mod manifest_tail;
 
@@ -10,27 +11,43 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
 
+use crate::info_log::Alarm;
 use crate::sync::ArcSwapOption;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
+pub use log_source::LogSource;
 pub use manifest::{
-    CfOrder, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit,
-    for_each_edit_from, recover_manifest, set_current,
+    CfOrder, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from,
+    recover_manifest, set_current,
 };
 
 /// Numbers of files that nothing refers to any more, waiting to be deleted.
 #[derive(Debug, Default)]
 pub struct PurgeQueue {
     numbers: Mutex<Vec<u64>>,
+    /// Wakes whoever deletes them when nothing else does: the last to use a table may be a reader.
+    alarm: OnceLock<Arc<Alarm>>,
 }
 
 impl PurgeQueue {
     /// Adds a table's number.
     pub fn push(&self, number: u64) {
-        self.numbers.lock().push(number);
+        let first = {
+            let mut numbers = self.numbers.lock();
+            numbers.push(number);
+            numbers.len() == 1
+        };
+        if first && let Some(alarm) = self.alarm.get() {
+            alarm.ring();
+        }
+    }
+
+    /// Rings this from now on when there is something to delete.
+    pub(crate) fn set_alarm(&self, alarm: &Arc<Alarm>) {
+        let _ = self.alarm.set(Arc::clone(alarm));
     }
 
     /// Takes everything queued.

@@ -68,7 +68,7 @@ pub(super) fn column_families(fs: &dyn FileSystem, wals: &[(u64, std::path::Path
     let mut out = BTreeSet::new();
     for (number, path) in wals {
         let Ok(file) = fs.open_sequential(path) else { continue };
-        let mut reader = LogReader::new(LogSource(file), *number);
+        let mut reader = LogReader::new(LogSource::new(file), *number);
         let mut record = Vec::new();
         while let Ok(event) = reader.next_record(&mut record) {
             match event {
@@ -100,7 +100,7 @@ fn convert_one(
             return Ok(());
         }
     };
-    let mut reader = LogReader::new(LogSource(file), number);
+    let mut reader = LogReader::new(LogSource::new(file), number);
     let mut record = Vec::new();
     loop {
         let event = match reader.next_record(&mut record) {
