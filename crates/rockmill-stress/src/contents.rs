@@ -6,7 +6,7 @@ use std::fmt;
 use rockmill::{AsColumnFamilyRef, Db, IteratorMode, ReadOptions, Snapshot};
 
 use crate::history::Step;
-use crate::kinds::{Kind, Slot, family_name, named_family};
+use crate::kinds::{Kind, Slot, family_name, key_bytes, named_family};
 use crate::model::{Family, Model, Pairs, State, hash_of};
 
 /// Something that a database shows and must not, or the other way round.
@@ -122,7 +122,7 @@ pub fn matches(db: &Db, model: &Model) -> Result<(), Difference> {
 }
 
 /// Everything that a database shows.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {
     /// By slot: the kind, the entries in order, their hash.
     families: BTreeMap<Slot, (Kind, Pairs, u64)>,
@@ -153,6 +153,19 @@ impl Contents {
         Ok(Self { families })
     }
 
+    /// The first difference from what another database shows, which is to be the same, for people.
+    pub fn compare(&self, other: &Contents) -> String {
+        for (slot, (kind, want, _)) in &self.families {
+            let place = format!("column family {}", family_name(*slot, *kind));
+            let Some((_, got, _)) = other.families.get(slot) else { return format!("{place} is missing") };
+            let want: Vec<_> = want.iter().map(|(k, v)| (&**k, &**v)).collect();
+            if let Err(difference) = same(&place, got, &want) {
+                return difference.to_string();
+            }
+        }
+        format!("there are {} column families, must be {}", other.families.len(), self.families.len())
+    }
+
     fn is(&self, slot: Slot, family: &Family) -> bool {
         self.families.get(&slot).is_some_and(|(kind, _, hash)| *kind == family.kind && *hash == family.hash())
     }
@@ -174,7 +187,9 @@ impl Contents {
     /// `durable <= done <= started`. `base` is the state before the first of `steps`.
     ///
     /// Column families come and go durably when their step is done, whatever becomes of unsynced writes before it: one
-    /// that is created (or imported) later may be there as it was then, one that is dropped later may be gone.
+    /// that is created (or imported) later may be there as it was then, one that is dropped later may be gone. The same
+    /// with tables that are deleted by range: between the range's ends anything may be there then, and the model that
+    /// is given has what is.
     ///
     /// # Errors
     /// What differs from the state that is nearest.
@@ -190,6 +205,18 @@ impl Contents {
         steps.iter().take(durable).for_each(|step| drop(model.step(step)));
         // What happens to column families between here and there.
         let first = model.clone();
+        let torn: Vec<(usize, Slot, Vec<u8>, Vec<u8>)> = steps[..started]
+            .iter()
+            .enumerate()
+            .skip(durable)
+            .filter_map(|(n, step)| match step {
+                Step::DeleteFiles(slot, a, b) => {
+                    let (a, b) = (key_bytes(*a), key_bytes(*b));
+                    Some((n + 1, *slot, a.clone().min(b.clone()), a.max(b)))
+                }
+                _ => None,
+            })
+            .collect();
         let mut born: Vec<(usize, Slot, std::sync::Arc<Family>)> = Vec::new();
         let mut gone: Vec<(usize, Slot)> = Vec::new();
         let mut ahead = model.clone();
@@ -208,6 +235,12 @@ impl Contents {
         for done in durable..=started {
             if done > durable {
                 model.step(&steps[done - 1]);
+            }
+            let mut model = model.clone();
+            for (_, slot, low, high) in torn.iter().filter(|(at, ..)| *at > done) {
+                if let (Some(family), Some((_, entries, _))) = (model.state.get_mut(slot), self.families.get(slot)) {
+                    std::sync::Arc::make_mut(family).adopt(low, high, entries);
+                }
             }
             let wrong_there = model.state.iter().filter(|&(&slot, family)| {
                 !self.is(slot, family)
@@ -234,6 +267,36 @@ impl Contents {
              {done}"
         );
         Err(difference)
+    }
+
+    /// Looks for a moment of each column family by itself: without a WAL, each has what was flushed, and when that was
+    /// is its own affair. `base` is the state before the first of `steps`.
+    ///
+    /// # Errors
+    /// The first column family that shows no moment between `durable` and `started`.
+    pub fn find_each(&self, base: &Model, steps: &[Step], started: usize) -> Result<(), Difference> {
+        let mut model = base.clone();
+        let mut states = vec![model.state.clone()];
+        for step in &steps[..started.min(steps.len())] {
+            model.step(step);
+            states.push(model.state.clone());
+        }
+        let slots = self.families.keys().chain(states.iter().flat_map(|state| state.keys()));
+        for slot in slots.copied().collect::<std::collections::BTreeSet<Slot>>() {
+            let fits = |state: &State| match state.get(&slot) {
+                Some(family) => self.is(slot, family),
+                None => !self.families.contains_key(&slot),
+            };
+            if !states.iter().any(fits) {
+                let mut difference = match states[0].get(&slot) {
+                    Some(family) => self.difference(&State::from([(slot, std::sync::Arc::clone(family))])),
+                    None => Difference::new(format!("column family {slot}"), "is not as it ever was"),
+                };
+                difference.what += &format!("; it shows none of {} moments, this was the first", states.len());
+                return Err(difference);
+            }
+        }
+        Ok(())
     }
 
     /// The model that goes on from what is there: `found` with the column families that came and went after it.

@@ -9,6 +9,9 @@
 //! | [`case`], [`shrink`] | a history with its configurations; making one that fails small |
 //! | [`metamorphic`], [`watch`] | one history under many configurations; steps that hang |
 //! | [`cli`] | the `rockmill-stress` command |
+//! | [`crash`] | power cuts at every recorded point of a history, in the recoveries too |
+//! | [`faults`] | each I/O call of a history fails once |
+//! | [`files`] | which files a database must have, and no others |
 //! | [`contents`] | what a database shows, and which moment of a history that is |
 //! | [`soak`] | real kills on the real file system: `rockmill stress` |
 
@@ -18,7 +21,10 @@ pub mod case;
 pub mod cli;
 pub mod configuration;
 pub mod contents;
+pub mod crash;
 pub mod cursor;
+pub mod faults;
+pub mod files;
 pub mod generate;
 pub mod history;
 pub mod kinds;

@@ -97,6 +97,21 @@ impl Family {
         gone.iter().for_each(|key| self.set(key, None));
     }
 
+    /// Takes what is there from `low` to `high`, both included, whatever it was: how often these keys were put is not
+    /// known from then on.
+    pub(crate) fn adopt(&mut self, low: &[u8], high: &[u8], entries: &Pairs) {
+        let inside = |key: &[u8]| key >= low && key <= high;
+        let gone: Vec<Vec<u8>> = self.entries.keys().filter(|key| inside(key)).cloned().collect();
+        gone.iter().for_each(|key| self.set(key, None));
+        for (key, value) in entries.iter().filter(|(key, _)| inside(key)) {
+            self.set(key, Some(value.clone()));
+            if self.kind == Kind::Single {
+                self.put.insert(key.clone(), true);
+            }
+        }
+        self.put.iter_mut().filter(|(key, _)| inside(key)).for_each(|(_, more)| *more = true);
+    }
+
     fn put(&mut self, key: &[u8], value: Vec<u8>) {
         if self.kind == Kind::Single {
             self.put.entry(key.to_vec()).and_modify(|more| *more = true).or_insert(false);

@@ -23,6 +23,8 @@ pub struct Place {
     pub root: PathBuf,
     /// The database is one with a time to live: so long that nothing dies of it.
     pub ttl: bool,
+    /// WALs are in a directory of their own, `wals` below the root.
+    pub own_wals: bool,
 }
 
 /// The time to live, where there is one: no clock reaches its end.
@@ -32,13 +34,13 @@ impl Place {
     /// A directory on the machine's file system.
     pub fn on_disk(root: impl Into<PathBuf>) -> Self {
         let fs = Arc::new(PosixFileSystem::default());
-        Self { fs, clock: Arc::new(SystemClock::default()), root: root.into(), ttl: false }
+        Self { fs, clock: Arc::new(SystemClock::default()), root: root.into(), own_wals: false, ttl: false }
     }
 
     /// A directory in memory; `fs` keeps showing its files.
     pub fn in_memory(fs: &MemFileSystem) -> Self {
         let clock = Arc::new(SystemClock::default());
-        Self { fs: Arc::new(fs.clone()), clock, root: PathBuf::from("/test"), ttl: false }
+        Self { fs: Arc::new(fs.clone()), clock, root: PathBuf::from("/test"), own_wals: false, ttl: false }
     }
 
     /// A name below the root.
@@ -51,6 +53,11 @@ impl Place {
         self.path("db")
     }
 
+    /// The directory of WALs.
+    pub fn wals(&self) -> PathBuf {
+        if self.own_wals { self.path("wals") } else { self.db() }
+    }
+
     /// File system and clock.
     pub fn env(&self) -> Env {
         Env::from_parts(Arc::clone(&self.fs), Arc::clone(&self.clock))
@@ -61,6 +68,9 @@ impl Place {
         let mut options = configuration.options();
         options.set_file_system(Arc::clone(&self.fs));
         options.set_clock(Arc::clone(&self.clock));
+        if self.own_wals {
+            options.set_wal_dir(self.wals());
+        }
         options
     }
 

@@ -101,6 +101,8 @@ pub enum Verdict {
     Stop,
     /// The step counts as not done, and the history goes on.
     Pass,
+    /// The step counts as done all the same, and the history goes on.
+    Took,
     /// The step is done again.
     Again,
 }
@@ -234,6 +236,7 @@ impl<'a> Run<'a> {
                         if self.observer.failed(&failure, None) != Verdict::Again {
                             return Err(failure);
                         }
+                        self.passed_over = true;
                     }
                 }
             };
@@ -253,7 +256,7 @@ impl<'a> Run<'a> {
                         let failure = self.failure(end, &step.to_string(), trouble);
                         match self.observer.failed(&failure, None) {
                             Verdict::Stop => return Err(failure),
-                            Verdict::Pass => {
+                            Verdict::Pass | Verdict::Took => {
                                 self.passed_over = true;
                                 break;
                             }

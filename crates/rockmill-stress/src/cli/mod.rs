@@ -1,5 +1,6 @@
 //! The `rockmill-stress` command. Each test is a module with its arguments and a `run`.
 
+mod crash;
 mod metamorphic;
 
 use std::process::ExitCode;
@@ -22,6 +23,10 @@ enum Command {
     Replay(metamorphic::ReplayArgs),
     /// Makes a failing case in a file smaller
     Shrink(metamorphic::ShrinkArgs),
+    /// Cuts the power at points of random histories, and again in the recoveries
+    Crash(crash::CrashArgs),
+    /// Lets the I/O calls of random histories fail, one in each run
+    Faults(crash::FaultsArgs),
     /// Lists the axes of configurations and their choices
     Configurations,
 }
@@ -35,6 +40,8 @@ pub fn main() -> ExitCode {
         Command::Metamorphic(args) => metamorphic::run(&args),
         Command::Replay(args) => metamorphic::replay(&args),
         Command::Shrink(args) => metamorphic::shrink(&args),
+        Command::Crash(args) => crash::run_crash(&args),
+        Command::Faults(args) => crash::run_faults(&args),
         Command::Configurations => {
             configurations();
             Ok(())

@@ -1,10 +1,11 @@
 //! Copies of the database, or of parts of it, and tables from outside.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
 use rockmill::{
-    Checkpoint, Db, ImportColumnFamilyOptions, IngestExternalFileArg, IngestExternalFileOptions, SstFileWriter,
+    Checkpoint, Db, ImportColumnFamilyOptions, IngestExternalFileArg, IngestExternalFileOptions, Options, SstFileWriter,
 };
 
 use super::Trouble;
@@ -17,13 +18,20 @@ use crate::model::Family;
 use crate::place::{descriptors, existing};
 
 impl Session<'_, '_, '_> {
+    /// Options to open a copy with, which has its WALs beside its tables.
+    fn options_of_copy(&self, path: &Path) -> Options {
+        let mut options = existing(self.options());
+        options.set_wal_dir(path);
+        options
+    }
+
     /// A checkpoint shows the same.
     pub fn checkpoint(&self, flush: bool) -> Result<(), Trouble> {
         let path = self.place().path("checkpoint");
         // Without a flush, unlogged data is not in it.
         let log_size = if flush || self.run.model.unlogged { 0 } else { u64::MAX };
         Checkpoint::new(self.db)?.create_checkpoint_with_log_size(&path, log_size)?;
-        let options = existing(self.options());
+        let options = self.options_of_copy(&path);
         let copy = self.place().open_families(&options, &path, descriptors(&self.run.model.state, &options))?;
         matches(&copy, &self.run.model).map_err(|d| in_copy("checkpoint", d))?;
         drop(copy);
@@ -41,7 +49,7 @@ impl Session<'_, '_, '_> {
             engine.verify_backup_with_checksum(newest)?;
         }
         engine.restore_from_latest_backup(&path, &path, &RestoreOptions::default())?;
-        let options = existing(self.options());
+        let options = self.options_of_copy(&path);
         let copy = self.place().open_families(&options, &path, descriptors(&self.run.model.state, &options))?;
         matches(&copy, &self.run.model).map_err(|d| in_copy("backup", d))?;
         drop(copy);
@@ -70,7 +78,7 @@ impl Session<'_, '_, '_> {
     }
 
     /// Makes one table outside.
-    fn write_file(&self, file: &External, path: &std::path::Path) -> Result<(), Trouble> {
+    fn write_file(&self, file: &External, path: &Path) -> Result<(), Trouble> {
         let (family, _) = self.family(file.slot)?;
         let kind = family.kind;
         let options = kind.options(&self.options());

@@ -89,6 +89,11 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
                             self.run.passed_over = true;
                             continue;
                         }
+                        Verdict::Took => {
+                            self.run.passed_over = true;
+                            self.run.model.apply(&step);
+                            self.end(at, Some(&step), 0);
+                        }
                         Verdict::Pass => {
                             self.run.passed_over = true;
                             self.run.model.pass();
@@ -100,14 +105,22 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
             at += 1;
         }
         for (id, snapshot) in &self.snapshots {
-            let last = self.check_snapshot(*id, snapshot);
-            last.map_err(|trouble| self.run.failure(at, &format!("check @{id} at the close"), trouble))?;
+            while let Err(trouble) = self.check_snapshot(*id, snapshot) {
+                let failure = self.run.failure(at, &format!("check @{id} at the close"), trouble);
+                self.run.passed_over = true;
+                match self.run.observer.failed(&failure, Some(self.db)) {
+                    Verdict::Stop => return Err(failure),
+                    Verdict::Pass | Verdict::Took => break,
+                    Verdict::Again => {}
+                }
+            }
         }
         if let Some(error) = self.db.background_error() {
             let failure = self.run.failure(at, "close", Trouble::Failed(error));
             if self.run.observer.failed(&failure, Some(self.db)) == Verdict::Stop {
                 return Err(failure);
             }
+            self.run.passed_over = true;
         }
         Ok(at)
     }

@@ -1,0 +1,111 @@
+//! `crash` and `faults`.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::Outcome;
+use crate::crash::{self, Points};
+use crate::faults;
+
+/// What both have.
+#[derive(Debug, Args)]
+struct Common {
+    /// The first history's seed; the next ones follow [default: random]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Goes on for so long
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// Threads [default: as many as the machine has]
+    #[arg(long)]
+    threads: Option<u64>,
+}
+
+impl Common {
+    fn seed(&self) -> u64 {
+        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+        println!("first seed {seed}");
+        seed
+    }
+
+    fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.minutes.max(0.0) * 60.0)
+    }
+
+    fn threads(&self) -> u64 {
+        let all = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+        self.threads.unwrap_or(all).max(1)
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rockmill-stress crash --all-points --minutes 10\n  \
+    rockmill-stress crash --seed 7 --steps 2000 --points 500")]
+pub struct CrashArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Steps of a history
+    #[arg(long, default_value_t = 150)]
+    steps: usize,
+    /// Cuts at every recorded point, and at every one of those recoveries that are cut
+    #[arg(long)]
+    all_points: bool,
+    /// Cuts at about so many points of each history
+    #[arg(long, default_value_t = 300)]
+    points: usize,
+    /// Directory that the disk of a failure is saved in
+    #[arg(long, default_value = "failed.disk", value_name = "DIR")]
+    output: PathBuf,
+}
+
+/// Power cuts.
+pub fn run_crash(args: &CrashArgs) -> Outcome {
+    let (seed, began) = (args.common.seed(), Instant::now());
+    let plan = |seed: u64| {
+        let points = if args.all_points { Points::All } else { Points::About(args.points) };
+        let mut plan = crash::Plan::random(seed, args.steps, points);
+        if args.all_points {
+            (plan.double_points, plan.double_every) = (Points::All, 400);
+        }
+        plan.save = Some(args.output.clone());
+        plan
+    };
+    let told = |n: u64, sum: &crash::Report| {
+        eprintln!("{n} histories, {} s: {} points, {} disks", began.elapsed().as_secs(), sum.points, sum.images);
+    };
+    let (histories, report) = crash::run_for(seed, args.common.duration(), args.common.threads(), plan, told)?;
+    println!("{histories} histories from seed {seed} on in {:.0} s\n{report}", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rockmill-stress faults --all-calls --minutes 10\n  \
+    rockmill-stress faults --seed 7 --steps 200 --calls 500")]
+pub struct FaultsArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Steps of a history
+    #[arg(long, default_value_t = 60)]
+    steps: usize,
+    /// Lets every call fail, in every way that a call of its kind can
+    #[arg(long)]
+    all_calls: bool,
+    /// Lets about so many calls of each history fail, each in one way
+    #[arg(long, default_value_t = 300)]
+    calls: usize,
+}
+
+/// Failing calls.
+pub fn run_faults(args: &FaultsArgs) -> Outcome {
+    let (seed, began) = (args.common.seed(), Instant::now());
+    let plan = |seed: u64| {
+        let calls = if args.all_calls { Points::All } else { Points::About(args.calls) };
+        faults::Plan { every_way: args.all_calls, ..faults::Plan::random(seed, args.steps, calls) }
+    };
+    let told = |n: u64, sum: &faults::Report| eprintln!("{n} histories, {} s: {sum}", began.elapsed().as_secs());
+    let (histories, report) = faults::run_for(seed, args.common.duration(), args.common.threads(), plan, told)?;
+    println!("{histories} histories from seed {seed} on in {:.0} s\n{report}", began.elapsed().as_secs_f64());
+    Ok(())
+}

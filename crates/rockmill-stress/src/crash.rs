@@ -1,0 +1,506 @@
+//! Power cuts at every recorded point of histories over every feature.
+//!
+//! A history is done once on a disk in memory that records every change ([`rockmill_io::mem`]). For each point of the
+//! recording, and each way in which a power cut may leave the disk there, the database is opened again and must show:
+//!
+//! - everything whose durability was acknowledged, and in front of it nothing else than a prefix of what was begun: no
+//!   part of a batch, no later write without an earlier one, in all column families the same moment;
+//! - exactly the files that it needs;
+//! - a recovery that did no more than what it had to read explains.
+//!
+//! Then the power is cut again at points of the recovery itself, and in that one's recovery; nothing may be lost by
+//! that. And the history goes on, with everything compared.
+
+mod cost;
+mod record;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rockmill::{Db, ErrorKind};
+use rockmill_format::filename;
+use rockmill_io::{CountingFileSystem, CrashMode, FileSystem, MemFileSystem};
+
+use crate::configuration::Configuration;
+use crate::contents::Contents;
+use crate::files;
+use crate::generate::{Profile, generate};
+use crate::history::{History, Step};
+use crate::model::Model;
+use crate::place::Place;
+use crate::replay::{Run, Silent, replay};
+pub use cost::{Cost, Costs};
+pub(crate) use record::empty_disk;
+use record::{Recording, Window};
+
+/// How deep recoveries are cut: in the recovery, and in the recovery from that.
+const DEPTH_MAX: u32 = 3;
+
+/// Which of the recorded points are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Points {
+    /// Every one.
+    All,
+    /// About so many, by chance.
+    About(usize),
+}
+
+impl Points {
+    pub(crate) fn choose(self, points: usize, rng: &mut fastrand::Rng) -> Vec<usize> {
+        match self {
+            Self::All => (0..points).collect(),
+            Self::About(n) if n >= points => (0..points).collect(),
+            Self::About(n) => {
+                let mut all: Vec<usize> = (0..n).map(|_| rng.usize(..points)).collect();
+                all.sort_unstable();
+                all.dedup();
+                all
+            }
+        }
+    }
+}
+
+/// What a database must show after a power cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// What was acknowledged as durable, and a prefix of the rest; where only the process died, all that had returned.
+    Logged,
+    /// A prefix, from the last flush of everything on: nothing is in a WAL, all column families are flushed together.
+    Together,
+    /// Each column family for itself a prefix, from the last flush of everything on: nothing is in a WAL.
+    Each,
+}
+
+/// What is tried.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Of all chance.
+    pub seed: u64,
+    /// What is done.
+    pub history: History,
+    /// The configurations that it goes through.
+    pub configurations: Vec<Configuration>,
+    /// WALs have a directory of their own.
+    pub own_wals: bool,
+    /// What a database must show after a power cut.
+    pub promise: Promise,
+    /// Where the power is cut.
+    pub points: Points,
+    /// At each point, so many disks by chance of each sort beside the two that are certain.
+    pub images: u64,
+    /// Of so many images, one's recovery is cut too; 0 for none.
+    pub double_every: u64,
+    /// Where.
+    pub double_points: Points,
+    /// Of so many images, the history goes on in one; 0 for none.
+    pub go_on_every: u64,
+    /// When to stop, done or not.
+    pub until: Option<Instant>,
+    /// Where the disk of the first failure is saved.
+    pub save: Option<PathBuf>,
+}
+
+impl Plan {
+    /// A random history of so many steps under a few random configurations, to be cut at so many points. The seed also
+    /// chooses between histories of ordinary writes (most of them), with copies of the database, with tables deleted by
+    /// range, and without a WAL, flushed together or not.
+    pub fn random(seed: u64, steps: usize, points: Points) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng)).collect();
+        let ordinary = Profile::crash();
+        let unlogged = Profile { synced: 0, unlogged: 100, ingest: 0, copy: 0, flush_wal: 0, ..ordinary.clone() };
+        let (profile, promise) = match seed % 8 {
+            0 => (
+                Profile { checkpoint: 6, backup: 4, secondary: 6, updates: 6, inspect: 4, ..ordinary },
+                Promise::Logged,
+            ),
+            1 => (Profile { delete_files: 20, flush: 40, ..ordinary }, Promise::Logged),
+            2 => (unlogged, Promise::Together),
+            3 => (unlogged, Promise::Each),
+            _ => (ordinary, Promise::Logged),
+        };
+        let mut history = generate(seed, steps, &profile);
+        if promise == Promise::Together {
+            for configuration in &mut configurations {
+                *configuration = configuration.clone().with("flush", "atomic").unwrap_or_default();
+            }
+            for step in &mut history.steps {
+                // A flush of one column family by name takes that one alone.
+                if let Step::Flush(slots, _) = step {
+                    slots.clear();
+                }
+            }
+        }
+        Self {
+            seed,
+            history,
+            configurations,
+            own_wals: rng.u8(..4) == 0,
+            promise,
+            points,
+            images: 1,
+            double_every: 40,
+            double_points: Points::About(12),
+            go_on_every: 25,
+            until: None,
+            save: None,
+        }
+    }
+}
+
+/// What was tried, and what came of it.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Recorded points at which the power was cut.
+    pub points: u64,
+    /// Disks that databases were opened from.
+    pub images: u64,
+    /// Of these, with the power cut during the recovery from another cut.
+    pub double: u64,
+    /// And during that recovery.
+    pub triple: u64,
+    /// Disks without a database yet.
+    pub unborn: u64,
+    /// Disks on which the MANIFEST was refused as damaged.
+    pub refused: u64,
+    /// Histories that went on.
+    pub gone_on: u64,
+    /// Steps that had returned and were lost, which they might.
+    pub lost: u64,
+    /// Recoveries.
+    pub costs: Costs,
+}
+
+impl Report {
+    /// Adds another.
+    pub fn join(&mut self, other: Report) {
+        let Report { points, images, double, triple, unborn, refused, gone_on, lost, costs } = other;
+        self.points += points;
+        self.images += images;
+        self.double += double;
+        self.triple += triple;
+        self.unborn += unborn;
+        self.refused += refused;
+        self.gone_on += gone_on;
+        self.lost += lost;
+        self.costs.join(costs);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { points, images, double, triple, unborn, refused, gone_on, lost, costs } = self;
+        write!(
+            f,
+            "{points} crash points, {images} disks: {double} after a cut in a recovery, {triple} after one in that \
+             recovery, {unborn} before there was a database, {refused} refused for their MANIFEST; {gone_on} \
+             histories went on, {lost} unsynced steps lost\n{costs}"
+        )
+    }
+}
+
+/// Records the plan's history and cuts it.
+///
+/// # Errors
+/// The first thing that is not as promised, with all that is needed to try it again.
+pub fn run(plan: &Plan) -> Result<Report, String> {
+    let all: Vec<String> = plan.configurations.iter().map(ToString::to_string).collect();
+    let context = format!("seed {}, {} steps, configurations {}", plan.seed, plan.history.steps.len(), all.join(" | "));
+    let recording =
+        Recording::new(&plan.history, &plan.configurations, plan.own_wals).map_err(|e| format!("{context}: {e}"))?;
+    let mut cutter =
+        Cutter { plan, recording: &recording, report: Report::default(), rng: fastrand::Rng::with_seed(plan.seed) };
+    cutter.cut_all().map_err(|e| format!("{context}: {e}"))?;
+    Ok(cutter.report)
+}
+
+struct Cutter<'a> {
+    plan: &'a Plan,
+    recording: &'a Recording,
+    report: Report,
+    rng: fastrand::Rng,
+}
+
+/// What an image showed.
+struct Seen {
+    contents: Contents,
+    /// To go on with.
+    model: Option<Model>,
+}
+
+impl Cutter<'_> {
+    fn cut_all(&mut self) -> Result<(), String> {
+        let mut disk = self.recording.replay()?;
+        let points = disk.points();
+        for point in self.plan.points.choose(points, &mut self.rng) {
+            if self.plan.until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+            disk.advance_to(point);
+            self.report.points += 1;
+            let window = self.recording.window(point);
+            let mut modes = vec![CrashMode::KeepAll, CrashMode::SyncedOnly];
+            for n in 0..self.plan.images {
+                let seed = self.plan.seed ^ ((point as u64) << 20) ^ n;
+                modes.extend([CrashMode::Random(seed), CrashMode::Hostile(seed)]);
+            }
+            for mode in modes {
+                let image = disk.crash_image(mode);
+                let saved = image.crash_image(CrashMode::KeepAll);
+                self.image(image, window, mode).map_err(|e| {
+                    let place = self.save(&saved);
+                    format!("power cut at {point} of {points}, {mode:?}, {window:?}: {e}{place}")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, image: &MemFileSystem) -> Place {
+        Place { own_wals: self.plan.own_wals, ..Place::in_memory(image) }
+    }
+
+    fn configuration(&self, window: Window) -> Configuration {
+        let all = &self.plan.configurations;
+        if all.is_empty() { Configuration::default() } else { all[window.configuration % all.len()].clone() }
+    }
+
+    /// One disk after a power cut.
+    fn image(&mut self, image: MemFileSystem, window: Window, mode: CrashMode) -> Result<(), String> {
+        let place = self.place(&image);
+        let exists = image.exists(&place.db().join(filename::CURRENT)).map_err(|e| e.to_string())?;
+        if !exists {
+            if window.made {
+                return Err("the database is gone".to_owned());
+            }
+            self.report.unborn += 1;
+            return place.create(&self.configuration(window)).map(drop).map_err(|e| format!("cannot begin anew: {e}"));
+        }
+        let cut_recovery = self.plan.double_every > 0 && self.rng.u64(..self.plan.double_every) == 0;
+        if cut_recovery {
+            image.start_recording();
+        }
+        let Some(seen) = self.recover(&image, window, mode)? else { return Ok(()) };
+        if cut_recovery {
+            self.cut_recovery(&image, window, &seen.contents, 2)?;
+        }
+        if let Some(model) = seen.model
+            && self.plan.go_on_every > 0
+            && self.rng.u64(..self.plan.go_on_every) == 0
+        {
+            self.go_on(&image, window, model)?;
+        }
+        Ok(())
+    }
+
+    /// Opens the database of a disk and looks at all of it; `None` where it was refused for a reason that may be.
+    fn recover(&mut self, image: &MemFileSystem, window: Window, mode: CrashMode) -> Result<Option<Seen>, String> {
+        let configuration = self.configuration(window);
+        self.report.images += 1;
+        let db = match self.open(image, &configuration) {
+            Ok(db) => db,
+            Err(e) if may_refuse(mode, &e) => {
+                self.report.refused += 1;
+                return Ok(None);
+            }
+            Err(e) => return Err(format!("does not open: {e}")),
+        };
+        let contents = Contents::read(&db).map_err(|e| e.to_string())?;
+        let Window { durable, returned, started, .. } = window;
+        let manual = configuration.get("wal") == "manual";
+        // A process that dies loses nothing that the kernel has; what `manual_wal_flush` gathers it has not.
+        let logged = self.plan.promise == Promise::Logged;
+        let at_least = if mode == CrashMode::KeepAll && logged && !manual { returned } else { durable };
+        let (base, steps) = (&self.recording.models[at_least], &self.recording.steps[at_least..]);
+        let wrong = |e| format!("{e} (counted from step {at_least})");
+        let (done, found) = match self.plan.promise {
+            Promise::Logged | Promise::Together => contents.find(base, steps, 0, started - at_least).map_err(wrong)?,
+            Promise::Each => {
+                contents.find_each(base, steps, started - at_least).map_err(wrong)?;
+                (0, base.clone())
+            }
+        };
+        self.report.lost += (returned - at_least).saturating_sub(done) as u64;
+        db.wait_for_background_work().map_err(|e| format!("background work after a recovery: {e}"))?;
+        files::check(&self.place(image), &db, &configuration)?;
+        let after = Contents::read(&db).map_err(|e| e.to_string())?;
+        if after != contents {
+            return Err("compactions changed what is there".to_owned());
+        }
+        let model = match self.plan.promise {
+            Promise::Logged | Promise::Together => Some(contents.settle(&found, steps, done, started - at_least)),
+            // No model has been in a state like that.
+            Promise::Each => None,
+        };
+        Ok(Some(Seen { contents, model }))
+    }
+
+    /// Opens a database, and looks what that costs.
+    fn open(&mut self, image: &MemFileSystem, configuration: &Configuration) -> rockmill::Result<Db> {
+        let counted = CountingFileSystem::new(Arc::new(image.clone()));
+        let logs = files::log_bytes(&self.place(image));
+        let place = Place { fs: Arc::new(counted.clone()), ..self.place(image) };
+        let begin = Instant::now();
+        let db = place.open(configuration)?;
+        let cost = Cost { logs, io: counted.counts(), time: begin.elapsed() };
+        cost.check(db.cf_names().len() as u64).map_err(|what| rockmill::Error::new(ErrorKind::Unknown, what))?;
+        self.report.costs.add(&cost);
+        Ok(db)
+    }
+
+    /// Cuts the recovery that `image` has recorded. Its disk was at rest when it began, so nothing may be lost.
+    fn cut_recovery(
+        &mut self,
+        image: &MemFileSystem,
+        window: Window,
+        expected: &Contents,
+        depth: u32,
+    ) -> Result<(), String> {
+        let mut disk = image.replay().ok_or("the recovery was not recorded")?;
+        let points = disk.points();
+        let choice = if depth == 2 { self.plan.double_points } else { Points::About(4) };
+        for point in choice.choose(points, &mut self.rng) {
+            disk.advance_to(point);
+            let seed = self.rng.u64(..);
+            for mode in [CrashMode::SyncedOnly, CrashMode::Random(seed), CrashMode::Hostile(seed)] {
+                let again = disk.crash_image(mode);
+                let saved = again.crash_image(CrashMode::KeepAll);
+                let deeper = depth < DEPTH_MAX && self.rng.u8(..20) == 0;
+                if deeper {
+                    again.start_recording();
+                }
+                match depth {
+                    2 => self.report.double += 1,
+                    _ => self.report.triple += 1,
+                }
+                let what = |e: String, place: String| {
+                    format!("power cut number {depth}, at {point} of {points} of the recovery, {mode:?}: {e}{place}")
+                };
+                let configuration = self.configuration(window);
+                self.report.images += 1;
+                let db = match self.open(&again, &configuration) {
+                    Ok(db) => db,
+                    Err(e) if may_refuse(mode, &e) => {
+                        self.report.refused += 1;
+                        continue;
+                    }
+                    Err(e) => return Err(what(format!("does not open: {e}"), self.save(&saved))),
+                };
+                let got = Contents::read(&db).map_err(|e| what(e.to_string(), self.save(&saved)))?;
+                if got != *expected {
+                    return Err(what(format!("lost: {}", expected.compare(&got)), self.save(&saved)));
+                }
+                db.wait_for_background_work().map_err(|e| what(e.to_string(), String::new()))?;
+                files::check(&self.place(&again), &db, &configuration).map_err(|e| what(e, self.save(&saved)))?;
+                drop(db);
+                if deeper {
+                    self.cut_recovery(&again, window, expected, depth + 1).map_err(|e| what(e, String::new()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The history goes on from what was found.
+    fn go_on(&mut self, image: &MemFileSystem, window: Window, model: Model) -> Result<(), String> {
+        self.report.gone_on += 1;
+        let place = self.place(image);
+        for name in image.list_dir(&place.root).map_err(|e| e.to_string())? {
+            // What a step was making when it was cut short; the next step of its kind makes the same names.
+            if !matches!(&*name, "db" | "wals" | "backups") && !name.ends_with(".tmp") {
+                place.remove_tree(&place.path(&name)).map_err(|e| e.to_string())?;
+            }
+        }
+        let more = generate(self.rng.u64(..), 30, &Profile { check: 30, ..Profile::crash() });
+        let mut silent = Silent;
+        let mut run = Run::from(place, vec![self.configuration(window)], model, &mut silent);
+        replay(&more, &mut run).map_err(|e| format!("going on: {e}\n{more}"))
+    }
+
+    /// Saves a disk for people to look at, once.
+    fn save(&self, image: &MemFileSystem) -> String {
+        let Some(to) = &self.plan.save else { return String::new() };
+        match copy_out(image, Path::new("/"), to) {
+            Ok(()) => format!(" (the disk is saved in {})", to.display()),
+            Err(e) => format!(" (the disk cannot be saved: {e})"),
+        }
+    }
+}
+
+/// True when sectors that a power cut replaced by garbage may have damaged the last edit of a MANIFEST: whether that
+/// was acknowledged cannot be known.
+fn may_refuse(mode: CrashMode, error: &rockmill::Error) -> bool {
+    matches!(mode, CrashMode::Random(_) | CrashMode::Hostile(_))
+        && error.kind() == ErrorKind::Corruption
+        && error.to_string().contains("MANIFEST-")
+}
+
+/// Copies a tree from a memory file system to the machine's.
+pub fn copy_out(fs: &MemFileSystem, from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for name in fs.list_dir(from)? {
+        let (from, to) = (from.join(&name), to.join(&name));
+        if fs.list_dir(&from).is_ok() {
+            copy_out(fs, &from, &to)?;
+        } else {
+            std::fs::write(to, fs.read_to_vec(&from)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Cuts random histories until the time is over, in so many threads. Gives how many histories were begun, and what came
+/// of them; `told` hears of that now and then.
+///
+/// # Errors
+/// The first failure.
+pub fn run_for(
+    seed: u64,
+    duration: Duration,
+    threads: u64,
+    plan: impl Fn(u64) -> Plan + Sync,
+    told: impl Fn(u64, &Report) + Sync,
+) -> Result<(u64, Report), String> {
+    let until = Instant::now() + duration;
+    let one = |seed| run(&Plan { until: Some(until), ..plan(seed) });
+    rounds(seed, until, threads, one, Report::join, told)
+}
+
+/// Does something with one seed after the other until a moment, in several threads, and sums what comes of it.
+pub(crate) fn rounds<R: Default + Send>(
+    seed: u64,
+    until: Instant,
+    threads: u64,
+    one: impl Fn(u64) -> Result<R, String> + Sync,
+    join: impl Fn(&mut R, R) + Sync,
+    told: impl Fn(u64, &R) + Sync,
+) -> Result<(u64, R), String> {
+    let sum = Mutex::new((0, R::default()));
+    let next = AtomicU64::new(seed);
+    let failure: Mutex<Option<String>> = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while Instant::now() < until && failure.lock().is_none() {
+                    match one(next.fetch_add(1, Ordering::Relaxed)) {
+                        Ok(report) => {
+                            let mut sum = sum.lock();
+                            sum.0 += 1;
+                            join(&mut sum.1, report);
+                            told(sum.0, &sum.1);
+                        }
+                        Err(e) => drop(failure.lock().get_or_insert(e)),
+                    }
+                }
+            });
+        }
+    });
+    match failure.into_inner() {
+        None => Ok(sum.into_inner()),
+        Some(e) => Err(e),
+    }
+}

@@ -1,0 +1,110 @@
+//! What recoveries cost: calls, bytes and time, and how much they may.
+
+use std::fmt;
+use std::time::Duration;
+
+use rockmill_io::IoCounts;
+
+use crate::files::LogBytes;
+
+/// One recovery.
+#[derive(Debug, Clone, Copy)]
+pub struct Cost {
+    /// What it had to read.
+    pub logs: LogBytes,
+    /// What it did.
+    pub io: IoCounts,
+    /// How long it took.
+    pub time: Duration,
+}
+
+/// Calls of a recovery without any log or table: locks, CURRENT, MANIFEST, OPTIONS, LOG, the first WAL.
+const CALLS_FIXED: u64 = 120;
+/// Calls for each table that there was or that the recovery writes: opening, footer, properties, index, filter.
+const CALLS_PER_TABLE: u64 = 16;
+/// Calls for each 4 KiB of log: a read of a log's block, and tables that what it says makes.
+const CALLS_PER_PAGE: u64 = 2;
+/// Bytes read or written without any log: options, the MANIFEST's beginning.
+const BYTES_FIXED: u64 = 96 << 10;
+/// Bytes for each table: footer, properties, index and filter, and its place in the new MANIFEST.
+const BYTES_PER_TABLE: u64 = 12 << 10;
+
+impl Cost {
+    /// Checks that the recovery did not do more than what it had to read explains.
+    ///
+    /// # Errors
+    /// What was too much.
+    pub fn check(&self, families: u64) -> Result<(), String> {
+        let LogBytes { wals, manifest, tables, wal_files, tails } = self.logs;
+        let tables = tables + families;
+        let calls = CALLS_FIXED + CALLS_PER_TABLE * tables + 4 * wal_files + CALLS_PER_PAGE * ((wals + manifest) >> 12);
+        if self.io.calls() > calls {
+            return Err(format!("a recovery made {} calls, expected at most {calls}: {self:?}", self.io.calls()));
+        }
+        // Each log is read once, or twice where it ends in damage; what it holds is written as tables.
+        let read = BYTES_FIXED + BYTES_PER_TABLE * tables + tails + 3 * (wals + manifest);
+        if self.io.read_bytes > read {
+            return Err(format!("a recovery read {} bytes, expected at most {read}: {self:?}", self.io.read_bytes));
+        }
+        let written = BYTES_FIXED + BYTES_PER_TABLE * tables + 2 * (wals + manifest);
+        if self.io.write_bytes > written {
+            return Err(format!(
+                "a recovery wrote {} bytes, expected at most {written}: {self:?}",
+                self.io.write_bytes
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Many of them.
+#[derive(Debug, Clone, Default)]
+pub struct Costs {
+    calls: Vec<u64>,
+    read: Vec<u64>,
+    written: Vec<u64>,
+    micros: Vec<u64>,
+    logs: Vec<u64>,
+}
+
+impl Costs {
+    /// Adds one.
+    pub fn add(&mut self, cost: &Cost) {
+        self.calls.push(cost.io.calls());
+        self.read.push(cost.io.read_bytes);
+        self.written.push(cost.io.write_bytes);
+        self.micros.push(cost.time.as_micros() as u64);
+        self.logs.push(cost.logs.wals + cost.logs.manifest);
+    }
+
+    /// Adds others.
+    pub fn join(&mut self, others: Costs) {
+        let Costs { calls, read, written, micros, logs } = others;
+        self.calls.extend(calls);
+        self.read.extend(read);
+        self.written.extend(written);
+        self.micros.extend(micros);
+        self.logs.extend(logs);
+    }
+}
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            ("log bytes", &self.logs),
+            ("calls", &self.calls),
+            ("bytes read", &self.read),
+            ("bytes written", &self.written),
+            ("microseconds", &self.micros),
+        ];
+        write!(f, "{} recoveries (median, 99 %, most):", self.calls.len())?;
+        for (name, values) in all {
+            let mut values = values.clone();
+            values.sort_unstable();
+            let at = |percent: usize| values.get((values.len() * percent / 100).min(values.len().saturating_sub(1)));
+            let at = |percent| at(percent).copied().unwrap_or(0);
+            write!(f, " {name} {} {} {};", at(50), at(99), at(100))?;
+        }
+        Ok(())
+    }
+}

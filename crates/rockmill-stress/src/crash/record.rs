@@ -1,0 +1,142 @@
+//! A history done once, with every change of the disk recorded, and what was promised at which moment.
+
+use rockmill::Db;
+use rockmill_io::mem::Replay;
+use rockmill_io::{FileSystem, MemFileSystem};
+
+use crate::configuration::Configuration;
+use crate::history::{History, Step};
+use crate::model::Model;
+use crate::place::Place;
+use crate::replay::{Done, Failure, Observer, Run};
+
+/// A recorded run. Moments are counts of recorded changes.
+pub(super) struct Recording {
+    /// The disk.
+    pub fs: MemFileSystem,
+    /// What was done.
+    pub steps: Vec<Step>,
+    /// When each step began.
+    begun: Vec<usize>,
+    /// When it had returned.
+    ended: Vec<usize>,
+    /// Nothing before its end can be lost.
+    durable: Vec<bool>,
+    /// What the database must show before each step, and at the end.
+    pub models: Vec<Model>,
+    /// When the database was open, before which step, and the number of its configuration.
+    opened: Vec<(usize, usize, usize)>,
+}
+
+/// What a database may show after a power cut at some moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Window {
+    /// Steps that must be there.
+    pub durable: usize,
+    /// Steps that had returned.
+    pub returned: usize,
+    /// Steps that had begun.
+    pub started: usize,
+    /// Number of the configuration that was open, or being opened.
+    pub configuration: usize,
+    /// The database must exist.
+    pub made: bool,
+}
+
+/// The root of a [`Place`] in memory, with a durable name.
+pub(crate) fn empty_disk() -> Result<MemFileSystem, String> {
+    let fs = MemFileSystem::new();
+    let place = Place::in_memory(&fs);
+    let made = fs.create_dir(&place.root, true).and_then(|()| fs.sync_dir(std::path::Path::new("/")));
+    made.map_err(|e| e.to_string())?;
+    Ok(fs)
+}
+
+impl Recording {
+    /// Does a history and records it.
+    ///
+    /// # Errors
+    /// Where it went wrong without any power cut.
+    pub fn new(history: &History, configurations: &[Configuration], own_wals: bool) -> Result<Self, String> {
+        let fs = empty_disk()?;
+        fs.start_recording();
+        let mut watch = Watch {
+            fs: fs.clone(),
+            begun: Vec::new(),
+            ended: Vec::new(),
+            durable: Vec::new(),
+            models: vec![Model::new()],
+            opened: Vec::new(),
+            next: 0,
+        };
+        let place = Place { own_wals, ..Place::in_memory(&fs) };
+        let mut run = Run::new(place, configurations.to_vec(), &mut watch);
+        run.steps(&history.steps).map_err(|failure| failure.to_string())?;
+        let Watch { begun, ended, durable, models, opened, .. } = watch;
+        Ok(Self { fs, steps: history.steps.clone(), begun, ended, durable, models, opened })
+    }
+
+    /// The recorded changes, to be gone through.
+    pub fn replay(&self) -> Result<Replay, String> {
+        self.fs.replay().ok_or_else(|| "nothing was recorded".to_owned())
+    }
+
+    /// What a power cut after so many changes may leave.
+    pub fn window(&self, point: usize) -> Window {
+        let returned = self.ended.partition_point(|&at| at <= point);
+        let started = self.begun.partition_point(|&at| at < point).max(returned);
+        let durable = self.durable[..returned].iter().rposition(|durable| *durable).map_or(0, |n| n + 1);
+        // What an opening has recovered is durable when it has returned.
+        let opened = self.opened.iter().rfind(|(at, ..)| *at <= point);
+        let durable = durable.max(opened.map_or(0, |(_, step, _)| *step));
+        let next = self.opened.iter().find(|(at, ..)| *at > point);
+        let configuration = match (opened, next) {
+            // Closed and not yet open again.
+            (_, Some((_, step, configuration))) if started >= *step => *configuration,
+            (Some((.., configuration)), _) | (None, Some((.., configuration))) => *configuration,
+            (None, None) => 0,
+        };
+        Window { durable, returned, started, configuration, made: opened.is_some() }
+    }
+}
+
+/// Notes when what happens.
+struct Watch {
+    fs: MemFileSystem,
+    begun: Vec<usize>,
+    ended: Vec<usize>,
+    durable: Vec<bool>,
+    models: Vec<Model>,
+    opened: Vec<(usize, usize, usize)>,
+    /// Configuration of the next opening.
+    next: usize,
+}
+
+impl Observer for Watch {
+    fn before(&mut self, step: usize, what: &Step) {
+        debug_assert_eq!(step, self.begun.len());
+        self.begun.push(self.fs.recorded());
+        if let Step::Reopen(how) = what
+            && how.changes_configuration()
+        {
+            self.next += 1;
+        }
+    }
+
+    fn after(&mut self, done: &Done<'_>) {
+        let now = self.fs.recorded();
+        // Steps that were passed over never began.
+        self.begun.resize(done.step + 1, now);
+        self.ended.push(now);
+        self.durable.push(done.durable);
+        self.models.push(done.model.clone());
+    }
+
+    fn opened(&mut self, step: usize, _db: &Db) {
+        self.opened.push((self.fs.recorded(), step, self.next));
+    }
+
+    fn failed(&mut self, _failure: &Failure, _db: Option<&Db>) -> crate::replay::Verdict {
+        crate::replay::Verdict::Stop
+    }
+}

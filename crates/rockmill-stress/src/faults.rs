@@ -1,0 +1,481 @@
+//! Each I/O call of a history over every feature fails once, in turn.
+//!
+//! Whatever the call was: the caller gets the error, or background work reports it and the store takes no more writes,
+//! with the reason; it shows nothing wrong meanwhile; `resume` lets it go on; and when it is opened again, at once as
+//! after a power cut or at the end, everything acknowledged is there.
+//!
+//! Calls are counted over all threads, so call number 700 is not the same call in each run. Over all numbers every call
+//! is hit all the same.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rockmill::{Db, ErrorKind, ErrorSeverity};
+use rockmill_io::{CrashMode, Fault, FileSystem, MemFileSystem, Op, OpKind};
+
+use crate::configuration::Configuration;
+use crate::contents::{Contents, matches};
+use crate::crash::{Points, empty_disk, rounds};
+use crate::generate::{Profile, generate};
+use crate::history::{History, Step};
+use crate::model::Model;
+use crate::place::Place;
+use crate::replay::{Done, Failure, Observer, Run, Trouble, Verdict, replay};
+
+/// How a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Way {
+    /// The device fails.
+    Eio,
+    /// The disk is full.
+    Enospc,
+    /// The quota is used up.
+    Edquot,
+    /// The process has no more file handles.
+    Emfile,
+    /// A part of a write happens, then the disk is full.
+    PartThenEnospc,
+    /// A part of a write happens, then the device fails.
+    PartThenEio,
+    /// The call does less than was asked and says so: no failure.
+    Short,
+    /// A bit of what is read is wrong.
+    Flip,
+    /// The call takes its time: no failure.
+    Delay,
+    /// The device fails, and from then on every call does, until the process ends.
+    Dead,
+}
+
+impl Way {
+    /// The ways in which a call of this kind can fail.
+    pub fn of(kind: OpKind) -> &'static [Way] {
+        match kind {
+            OpKind::Write => {
+                use Way::{Dead, Delay, Edquot, Eio, Enospc, PartThenEio, PartThenEnospc, Short};
+                &[Eio, Enospc, Edquot, PartThenEnospc, PartThenEio, Short, Delay, Dead]
+            }
+            OpKind::Read | OpKind::ReadAt => &[Way::Eio, Way::Short, Way::Flip, Way::Delay],
+            OpKind::OpenRandom | OpKind::OpenSequential => &[Way::Eio, Way::Emfile, Way::Delay],
+            OpKind::Create | OpKind::Reuse => &[Way::Eio, Way::Enospc, Way::Edquot, Way::Emfile, Way::Delay],
+            OpKind::CreateDir | OpKind::Rename | OpKind::HardLink => &[Way::Eio, Way::Enospc, Way::Edquot, Way::Delay],
+            OpKind::Sync | OpKind::SyncDir => &[Way::Eio, Way::Enospc, Way::Delay, Way::Dead],
+            OpKind::Close => &[Way::Eio, Way::Enospc, Way::Delay],
+            _ => &[Way::Eio, Way::Delay],
+        }
+    }
+
+    /// True where the call does not fail.
+    fn is_harmless(self) -> bool {
+        matches!(self, Way::Short | Way::Delay)
+    }
+
+    fn errno(self) -> i32 {
+        match self {
+            Way::Enospc | Way::PartThenEnospc => 28,
+            Way::Edquot => 122,
+            Way::Emfile => 24,
+            Way::Eio | Way::PartThenEio | Way::Short | Way::Flip | Way::Delay | Way::Dead => 5,
+        }
+    }
+
+    fn fault(self, op: &Op<'_>, rng: &mut fastrand::Rng) -> Fault {
+        let error = io::Error::from_raw_os_error(self.errno());
+        let part = |rng: &mut fastrand::Rng| rng.u64(..op.len.max(1)) as usize;
+        match self {
+            Way::Eio | Way::Enospc | Way::Edquot | Way::Emfile | Way::Dead => Fault::Error(error),
+            Way::PartThenEnospc | Way::PartThenEio => Fault::Partial(part(rng), error),
+            Way::Short => Fault::Short(part(rng)),
+            Way::Flip => Fault::FlipBit(rng.u64(..op.len.max(1) * 8)),
+            Way::Delay => Fault::Delay(Duration::from_millis(2)),
+        }
+    }
+}
+
+/// What is tried.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Of all chance.
+    pub seed: u64,
+    /// What is done.
+    pub history: History,
+    /// The configurations that it goes through.
+    pub configurations: Vec<Configuration>,
+    /// Which calls fail.
+    pub calls: Points,
+    /// Each in every way that there is, or in one by chance.
+    pub every_way: bool,
+    /// When to stop, done or not.
+    pub until: Option<Instant>,
+}
+
+impl Plan {
+    /// A random history of so many steps under a few random configurations, of which about so many calls fail.
+    pub fn random(seed: u64, steps: usize, calls: Points) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        Self {
+            seed,
+            history: generate(seed, steps, &Profile { write: 300, ..Profile::crash() }),
+            configurations: (0..3).map(|_| Configuration::random(&mut rng)).collect(),
+            calls,
+            every_way: false,
+            until: None,
+        }
+    }
+}
+
+/// What was tried, and what came of it.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Runs with a fault that happened.
+    pub faults: u64,
+    /// Of these, the ones that a caller got.
+    pub told: u64,
+    /// The ones after which the store had a background error.
+    pub background: u64,
+    /// The ones that had no consequence to be seen.
+    pub silent: u64,
+    /// Runs that had fewer calls than expected.
+    pub missed: u64,
+    /// Kinds of calls and ways in which they failed.
+    pub kinds: BTreeSet<(OpKind, Way)>,
+}
+
+impl Report {
+    /// Adds another.
+    pub fn join(&mut self, other: Report) {
+        let Report { faults, told, background, silent, missed, kinds } = other;
+        self.faults += faults;
+        self.told += told;
+        self.background += background;
+        self.silent += silent;
+        self.missed += missed;
+        self.kinds.extend(kinds);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { faults, told, background, silent, missed, kinds } = self;
+        write!(
+            f,
+            "{faults} faults of {} kinds: {told} came to a caller, {background} became background errors, {silent} had \
+             no consequence; {missed} came too late",
+            kinds.len()
+        )
+    }
+}
+
+/// What the hook has done.
+#[derive(Debug, Default)]
+struct Hit {
+    /// The call that failed, and how.
+    what: Option<(OpKind, Way, PathBuf)>,
+    /// A file whose sync failed was synced again.
+    retried: Option<PathBuf>,
+}
+
+/// Lets call number `n` from now on fail, and watches what is done with a file whose sync failed.
+fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64) -> Arc<Mutex<Hit>> {
+    let hit = Arc::new(Mutex::new(Hit::default()));
+    let (noted, at) = (Arc::clone(&hit), fs.calls() + n);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    fs.set_hook(Box::new(move |op| {
+        let mut hit = noted.lock();
+        if op.number == at {
+            let ways = Way::of(op.kind);
+            let way = way.filter(|way| ways.contains(way)).unwrap_or(ways[rng.usize(..ways.len())]);
+            hit.what = Some((op.kind, way, op.path.to_owned()));
+            return way.fault(op, &mut rng);
+        }
+        if op.number > at && matches!(hit.what, Some((_, Way::Dead, _))) {
+            return Fault::Error(io::Error::from_raw_os_error(Way::Dead.errno()));
+        }
+        if let Some((OpKind::Sync, way, path)) = &hit.what
+            && !way.is_harmless()
+        {
+            let created = matches!(op.kind, OpKind::Create | OpKind::Reuse | OpKind::Rename | OpKind::HardLink);
+            if created && (op.path == path || op.to == Some(path)) {
+                hit.what = Some((OpKind::Sync, *way, PathBuf::new())); // another file from now on
+            } else if op.kind == OpKind::Sync && op.path == path {
+                hit.retried = Some(path.clone());
+            }
+        }
+        Fault::None
+    }));
+    hit
+}
+
+/// Looks on while a history is done with one call failing.
+struct Watch<'a> {
+    fs: &'a MemFileSystem,
+    place: Place,
+    steps: &'a [Step],
+    configurations: &'a [Configuration],
+    hit: Arc<Mutex<Hit>>,
+    /// What the database must show, after each step.
+    models: Vec<Model>,
+    /// Steps that no power cut may lose.
+    durable: usize,
+    /// What is wrong.
+    wrong: Option<String>,
+    /// It ended with the disk.
+    died: bool,
+    told: u64,
+    background: u64,
+    /// The disks as they were when the first error came, and the steps that had begun.
+    cut: Option<(MemFileSystem, MemFileSystem, usize, usize, usize)>,
+}
+
+impl Watch<'_> {
+    /// What `manual_wal_flush` gathered dies with the process.
+    fn manual(&self) -> bool {
+        self.configurations.iter().any(|c| c.get("wal") == "manual")
+    }
+
+    fn stop(&mut self, what: impl Into<String>) -> Verdict {
+        self.wrong.get_or_insert(what.into());
+        Verdict::Stop
+    }
+
+    /// What is to be found once the error has come.
+    fn judge(&mut self, failure: &Failure, db: Option<&Db>) -> Result<Verdict, String> {
+        let Some((kind, way, path)) = self.hit.lock().what.clone() else {
+            return Err(format!("fails without a fault: {failure}"));
+        };
+        // The file of options that could not be written lacks what had been changed, and its caller was told.
+        if path.to_string_lossy().contains("OPTIONS") && failure.text.starts_with("reopen stored") && self.told > 0 {
+            return Ok(Verdict::Pass);
+        }
+        let text = match &failure.trouble {
+            Trouble::Failed(error) => {
+                self.told += 1;
+                let expected = match way {
+                    Way::Flip => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotSupported),
+                    _ => error.to_string().contains(&io::Error::from_raw_os_error(way.errno()).to_string()),
+                };
+                if !expected || way.is_harmless() {
+                    return Err(format!("{kind:?} failed by {way:?}, and the error is another: {failure}"));
+                }
+                error.to_string()
+            }
+            Trouble::Panicked(what) => return Err(format!("panics: {what}")),
+            // A call of the test's own.
+            Trouble::Test(text) => text.clone(),
+            Trouble::Wrong(difference) if difference.what.starts_with("cannot be read: ") => {
+                self.told += 1;
+                difference.what.clone()
+            }
+            Trouble::Wrong(difference) => return Err(format!("shows something wrong: {difference} ({failure})")),
+        };
+        if self.cut.is_none() {
+            let image = |mode| self.fs.crash_image(mode);
+            let done = self.models.len() - 1;
+            self.cut =
+                Some((image(CrashMode::SyncedOnly), image(CrashMode::KeepAll), self.durable, done, failure.step + 1));
+        }
+        if way == Way::Dead {
+            self.died = true;
+            return Ok(Verdict::Stop);
+        }
+        for name in ["checkpoint", "restored", "export"] {
+            self.place.remove_tree(&self.place.path(name)).map_err(|e| e.to_string())?;
+        }
+        let Some(db) = db else { return Ok(Verdict::Again) };
+        if let Some(error) = db.background_error() {
+            self.background += 1;
+            let severity = db.background_error_severity();
+            if severity != Some(ErrorSeverity::Soft) {
+                match db.put("never", "taken") {
+                    Ok(()) if db.background_error().is_some() => {
+                        return Err(format!("takes writes with the background error {error}"));
+                    }
+                    Ok(()) => return Err("the background error went while writes were refused".to_owned()),
+                    Err(e) if e.to_string() == error.to_string() => {}
+                    Err(e) => return Err(format!("refuses writes because of {e}, not of {error}")),
+                }
+            }
+            db.resume().map_err(|e| format!("does not resume after {text}: {e}"))?;
+            if let Some(error) = db.background_error() {
+                return Err(format!("has resumed, and still has {error}"));
+            }
+        }
+        // Done or not done, and nothing between.
+        let before = self.models[self.models.len() - 1].clone();
+        let Some(step) = self.steps.get(failure.step).filter(|_| !failure.text.ends_with("close")) else {
+            return matches(db, &before).map(|()| Verdict::Pass).map_err(|d| format!("after {failure}: {d}"));
+        };
+        let Err(difference) = matches(db, &before) else { return Ok(Verdict::Again) };
+        let mut after = before;
+        after.step(step);
+        match matches(db, &after) {
+            Ok(()) => Ok(Verdict::Took),
+            Err(d) => Err(format!("after {failure}: neither what was before ({difference}) nor after the step ({d})")),
+        }
+    }
+}
+
+impl Observer for Watch<'_> {
+    fn after(&mut self, done: &Done<'_>) {
+        self.models.push(done.model.clone());
+        if done.durable {
+            self.durable = done.step + 1;
+        }
+    }
+
+    fn opened(&mut self, step: usize, _db: &Db) {
+        self.durable = self.durable.max(step);
+    }
+
+    fn failed(&mut self, failure: &Failure, db: Option<&Db>) -> Verdict {
+        match self.judge(failure, db) {
+            Ok(verdict) => verdict,
+            Err(what) => self.stop(what),
+        }
+    }
+}
+
+/// Opens a disk that was left in the middle and looks for the moment that it shows.
+fn moment(
+    image: &MemFileSystem,
+    configuration: &Configuration,
+    (models, steps): (&[Model], &[Step]),
+    (at_least, started): (usize, usize),
+) -> Result<(), String> {
+    let place = Place::in_memory(image);
+    if !image.exists(&place.db().join("CURRENT")).map_err(|e| e.to_string())? {
+        return if at_least == 0 { Ok(()) } else { Err("the database is gone".to_owned()) };
+    }
+    let db = place.open(configuration).map_err(|e| format!("does not open: {e}"))?;
+    let contents = Contents::read(&db).map_err(|e| e.to_string())?;
+    let found = contents.find(&models[at_least], &steps[at_least..], 0, started.saturating_sub(at_least));
+    found.map(drop).map_err(|d| d.to_string())
+}
+
+/// One run with a fault.
+fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(), String> {
+    let fs = empty_disk()?;
+    let place = Place::in_memory(&fs);
+    let hit = inject(&fs, n, way, plan.seed ^ n);
+    let mut watch = Watch {
+        fs: &fs,
+        place: place.clone(),
+        steps: &plan.history.steps,
+        configurations: &plan.configurations,
+        hit: Arc::clone(&hit),
+        models: vec![Model::new()],
+        durable: 0,
+        wrong: None,
+        died: false,
+        told: 0,
+        background: 0,
+        cut: None,
+    };
+    let mut run = Run::new(place, plan.configurations.clone(), &mut watch);
+    let done = replay(&plan.history, &mut run);
+    let model = run.model().clone();
+    fs.clear_fault();
+    let what = hit.lock().what.clone();
+    let context = |e: String| format!("call {n} fails, {what:?}: {e}");
+    let (told, background, died) = (watch.told, watch.background, watch.died);
+    if let Some(wrong) = watch.wrong {
+        return Err(context(wrong));
+    }
+    if let Some(path) = &hit.lock().retried {
+        return Err(context(format!("{} was synced again after its sync had failed", path.display())));
+    }
+    // The last look at everything is no step, and may be what failed.
+    if let Err(failure) = done {
+        if !died && (failure.step < plan.history.steps.len() || what.is_none()) {
+            return Err(context(failure.to_string()));
+        }
+    }
+    let first = plan.configurations.first().cloned().unwrap_or_default();
+    if let Some((synced, all, durable, done, started)) = &watch.cut {
+        let manual = watch.manual();
+        let history = (&*watch.models, &*plan.history.steps);
+        moment(synced, &first, history, (*durable, *started))
+            .map_err(|e| context(format!("after a power cut: {e}")))?;
+        let at_least = if manual { *durable } else { *done };
+        moment(all, &first, history, (at_least, *started)).map_err(|e| context(format!("after its death: {e}")))?;
+    }
+    // At the end everything is there, and stays. Where it ended early, it is the disk as it is now that must do.
+    if died {
+        let (manual, started) = (watch.manual(), watch.models.len());
+        let at_least = if manual { watch.durable } else { started - 1 };
+        let history = (&*watch.models, &*plan.history.steps);
+        moment(&fs, &first, history, (at_least, started)).map_err(|e| context(format!("after its end: {e}")))?;
+    }
+    for cut in [false, true].into_iter().filter(|_| !died) {
+        let disk = if cut { fs.crash_image(CrashMode::SyncedOnly) } else { fs.clone() };
+        let db = Place::in_memory(&disk).open(&first).map_err(|e| context(format!("does not open at the end: {e}")))?;
+        matches(&db, &model).map_err(|d| context(format!("at the end: {d}")))?;
+    }
+    match what {
+        None => report.missed += 1,
+        Some((kind, way, _)) => {
+            report.faults += 1;
+            report.kinds.insert((kind, way));
+            report.told += u64::from(told > 0);
+            report.background += u64::from(background > 0);
+            report.silent += u64::from(told == 0 && background == 0);
+        }
+    }
+    Ok(())
+}
+
+/// Does the history once to count its calls, and then again for each that is to fail.
+///
+/// # Errors
+/// The first thing that is not as promised, with all that is needed to try it again.
+pub fn run(plan: &Plan) -> Result<Report, String> {
+    let all: Vec<String> = plan.configurations.iter().map(ToString::to_string).collect();
+    let context = format!("seed {}, {} steps, configurations {}", plan.seed, plan.history.steps.len(), all.join(" | "));
+    let mut report = Report::default();
+    let fs = empty_disk().map_err(|e| format!("{context}: {e}"))?;
+    let kinds = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&kinds);
+    fs.set_hook(Box::new(move |op| {
+        noted.lock().push(op.kind);
+        Fault::None
+    }));
+    let mut silent = crate::replay::Silent;
+    let mut whole = Run::new(Place::in_memory(&fs), plan.configurations.clone(), &mut silent);
+    replay(&plan.history, &mut whole).map_err(|e| format!("{context}: without a fault: {e}"))?;
+    fs.clear_fault();
+    let kinds = std::mem::take(&mut *kinds.lock());
+    let mut rng = fastrand::Rng::with_seed(plan.seed);
+    for n in plan.calls.choose(kinds.len(), &mut rng) {
+        let ways: Vec<Option<Way>> =
+            if plan.every_way { Way::of(kinds[n]).iter().copied().map(Some).collect() } else { vec![None] };
+        for way in ways {
+            if plan.until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(report);
+            }
+            one(plan, n as u64, way, &mut report).map_err(|e| format!("{context}: {e}"))?;
+        }
+    }
+    Ok(report)
+}
+
+/// Lets calls of random histories fail until the time is over, in so many threads. Gives how many histories were begun,
+/// and what came of them; `told` hears of that now and then.
+///
+/// # Errors
+/// The first failure.
+pub fn run_for(
+    seed: u64,
+    duration: Duration,
+    threads: u64,
+    plan: impl Fn(u64) -> Plan + Sync,
+    told: impl Fn(u64, &Report) + Sync,
+) -> Result<(u64, Report), String> {
+    let until = Instant::now() + duration;
+    let one = |seed| run(&Plan { until: Some(until), ..plan(seed) });
+    rounds(seed, until, threads, one, Report::join, told)
+}

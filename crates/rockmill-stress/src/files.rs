@@ -1,0 +1,146 @@
+//! Which files a database has, and which it should not have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use rockmill::Db;
+use rockmill_format::filename::{self, FileType};
+
+use crate::configuration::Configuration;
+use crate::place::Place;
+
+/// How long a thread may take to delete what it has just made obsolete.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// WALs that are kept to be used again.
+fn recycled(configuration: &Configuration) -> usize {
+    if configuration.get("wal") == "recycled" { 2 } else { 0 }
+}
+
+/// Looks whether the directory of an open database without background work holds every file that it needs, whole, and
+/// no other.
+///
+/// # Errors
+/// What is missing, has the wrong size, or should not be there.
+pub fn check(place: &Place, db: &Db, configuration: &Configuration) -> Result<(), String> {
+    let begin = Instant::now();
+    loop {
+        match check_once(place, db, configuration) {
+            Err(_) if begin.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(1)),
+            done => return done,
+        }
+    }
+}
+
+fn check_once(place: &Place, db: &Db, configuration: &Configuration) -> Result<(), String> {
+    let (fs, dir, wals) = (&*place.fs, place.db(), place.wals());
+    let failed = |e: std::io::Error| e.to_string();
+    let live = db.live_files().map_err(|e| e.to_string())?;
+    let mut tables: BTreeMap<u64, usize> = live.iter().map(|f| (f.number, f.size)).collect();
+    let oldest = db.property_int_value("rocksdb.min-log-number-to-keep").map_err(|e| e.to_string())?.unwrap_or(0);
+    let current = fs.read_to_vec(&dir.join(filename::CURRENT)).map_err(failed)?;
+    let (mut manifests, mut options, mut obsolete_wals) = (0, 0, 0);
+    let mut names = fs.list_dir(&dir).map_err(failed)?;
+    if wals != dir {
+        let (here, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| !is_wal(name));
+        if let Some(name) = others.first() {
+            return Err(format!("{name} is there, and WALs are in {}", wals.display()));
+        }
+        names = here;
+        for name in fs.list_dir(&wals).map_err(failed)? {
+            if !is_wal(&name) && name != "archive" {
+                return Err(format!("{name} is there, and only WALs are in {}", wals.display()));
+            }
+            names.push(name);
+        }
+    }
+    for name in names {
+        let stray = |why: &str| Err(format!("{name} is there, {why}"));
+        match filename::parse(&name) {
+            Some(FileType::Table(n)) => {
+                let Some(size) = tables.remove(&n) else { return stray("and no column family has this table") };
+                let found = fs.file_size(&dir.join(&name)).map_err(failed)?;
+                if found != size as u64 {
+                    return Err(format!("{name} has {found} bytes instead of {size}"));
+                }
+            }
+            Some(FileType::Manifest(n)) => {
+                manifests += 1;
+                if current != filename::current_contents(n).into_bytes() {
+                    return stray("and CURRENT names another");
+                }
+            }
+            Some(FileType::Wal(n)) if n < oldest => {
+                obsolete_wals += 1;
+                if obsolete_wals > recycled(configuration) {
+                    return stray(&format!("and WALs are needed from {oldest} on"));
+                }
+            }
+            Some(FileType::Options(_)) => {
+                options += 1;
+                if options > 2 {
+                    return stray("beside two other files of options");
+                }
+            }
+            Some(FileType::Temp(_) | FileType::Blob(_)) => return stray("and nothing is being written"),
+            Some(FileType::Wal(_) | FileType::Current | FileType::Lock | FileType::Identity | FileType::InfoLog) => {}
+            // Some configuration before this one kept WALs.
+            None if name == "archive" => {}
+            None => return stray("and is no file of a database"),
+        }
+    }
+    if let Some(n) = tables.keys().next() {
+        return Err(format!("table {n} is missing"));
+    }
+    if (manifests, options) < (1, 1) {
+        return Err(format!("there are {manifests} MANIFESTs and {options} files of options"));
+    }
+    Ok(())
+}
+
+/// Opening a table reads no more of its end.
+const TAIL_BYTES: u64 = 64 << 10;
+
+fn is_wal(name: &str) -> bool {
+    matches!(filename::parse(name), Some(FileType::Wal(_)))
+}
+
+/// Bytes of logs that a recovery reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogBytes {
+    /// Of all WALs.
+    pub wals: u64,
+    /// How many WALs.
+    pub wal_files: u64,
+    /// Of the MANIFESTs.
+    pub manifest: u64,
+    /// How many tables there are.
+    pub tables: u64,
+    /// Bytes of the ends of tables, where everything is that opening one reads.
+    pub tails: u64,
+}
+
+/// Measures the logs of a database; all 0 where there is none.
+pub fn log_bytes(place: &Place) -> LogBytes {
+    let mut sum = LogBytes::default();
+    let mut paths = Vec::new();
+    for dir in BTreeSet::from([place.db(), place.wals()]) {
+        paths.extend(place.fs.list_dir(&dir).unwrap_or_default().into_iter().map(|name| (dir.join(&name), name)));
+    }
+    for (path, name) in paths {
+        let size = place.fs.file_size(&path).unwrap_or(0);
+        match filename::parse(&name) {
+            Some(FileType::Wal(_)) => {
+                sum.wals += size;
+                sum.wal_files += 1;
+            }
+            Some(FileType::Manifest(_)) => sum.manifest += size,
+            Some(FileType::Table(_)) => {
+                sum.tables += 1;
+                sum.tails += size.min(TAIL_BYTES);
+            }
+            _ => {}
+        }
+    }
+    sum
+}
