@@ -112,7 +112,7 @@ impl Plan {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng)).collect();
         let ordinary = Profile::crash();
-        let unlogged = Profile { synced: 0, unlogged: 100, ingest: 0, copy: 0, flush_wal: 0, ..ordinary.clone() };
+        let unlogged = Profile { synced: 0, unlogged: 0, ingest: 0, copy: 0, flush_wal: 0, ..ordinary.clone() };
         let (profile, promise) = match seed % 8 {
             0 => (
                 Profile { checkpoint: 6, backup: 4, secondary: 6, updates: 6, inspect: 4, ..ordinary },
@@ -124,6 +124,13 @@ impl Plan {
             _ => (ordinary, Promise::Logged),
         };
         let mut history = generate(seed, steps, &profile);
+        if promise != Promise::Logged {
+            for step in &mut history.steps {
+                if let Step::Write(how, _) = step {
+                    (how.sync, how.disable_wal) = (false, true);
+                }
+            }
+        }
         if promise == Promise::Together {
             for configuration in &mut configurations {
                 *configuration = configuration.clone().with("flush", "atomic").unwrap_or_default();

@@ -21,13 +21,14 @@ pub struct Cost {
 /// Calls of a recovery without any log or table: locks, CURRENT, MANIFEST, OPTIONS, LOG, the first WAL.
 const CALLS_FIXED: u64 = 120;
 /// Calls for each table that there was or that the recovery writes: opening, footer, properties, index, filter.
-const CALLS_PER_TABLE: u64 = 16;
-/// Calls for each 4 KiB of log: a read of a log's block, and tables that what it says makes.
-const CALLS_PER_PAGE: u64 = 2;
+const CALLS_PER_TABLE: u64 = 24;
+/// Calls for each 4 KiB of log: a read of a log's block, and a table at most, where memory is short.
+const CALLS_PER_PAGE: u64 = 24;
 /// Bytes read or written without any log: options, the MANIFEST's beginning.
 const BYTES_FIXED: u64 = 96 << 10;
-/// Bytes for each table: footer, properties, index and filter, and its place in the new MANIFEST.
-const BYTES_PER_TABLE: u64 = 12 << 10;
+/// Bytes for each table: footer, properties, index, filter, dictionary, its place in the new MANIFEST, and what the first
+/// compactions take, which begin before an opening returns.
+const BYTES_PER_TABLE: u64 = 32 << 10;
 
 impl Cost {
     /// Checks that the recovery did not do more than what it had to read explains.

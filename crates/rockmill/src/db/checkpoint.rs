@@ -11,13 +11,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rockmill_format::checksum::crc32c_extend;
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename;
-use rockmill_io::WriteOptions as FileWriteOptions;
+use rockmill_io::{FileSystem, WriteOptions as FileWriteOptions};
 
 use super::options_file::latest_options_file;
 use super::{Db, DbInner};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, ManifestWriter, Version};
@@ -234,10 +235,10 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     link_tables(db, now.versions.iter().flat_map(|v| v.levels.iter().flatten()), dir)?;
     for &(number, size) in &now.wals {
         let name = filename::wal(number);
-        copy(db, &db.wal_path(number), &dir.join(&name), size)?;
+        copy_checked(db, &db.wal_path(number), &dir.join(&name), size)?;
     }
     if let Some((name, size)) = newest_options(db)? {
-        copy(db, &db.path.join(&name), &dir.join(&name), size)?;
+        copy_checked(db, &db.path.join(&name), &dir.join(&name), size)?;
     }
     let identity = dir.join(filename::IDENTITY);
     fs.write_all(&identity, db.db_id.as_bytes())
@@ -290,26 +291,57 @@ pub(crate) fn cannot_link(e: &io::Error) -> bool {
 pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64) -> Result<()> {
     let fs = &db.opts.fs;
     let copied = (|| -> io::Result<()> {
-        let mut source = fs.open_sequential(from)?;
         let mut target = fs.create(to, FileWriteOptions::default())?;
-        let mut buffer = vec![0; COPY_BYTES];
-        let mut left = size;
-        while left > 0 {
-            let want = left.min(COPY_BYTES as u64) as usize;
-            let n = source.read(&mut buffer[..want])?;
-            if n == 0 {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    format!("{left} of {size} bytes are missing"),
-                ));
-            }
-            target.append(&buffer[..n])?;
-            left -= n as u64;
-        }
+        read_start(&**fs, from, size, &mut |bytes| target.append(bytes))?;
         target.sync()?;
         target.close()
     })();
     copied.map_err(|e| Error::io(format_args!("cannot copy {} to {}", from.display(), to.display()), &e))
+}
+
+/// The same, and reads the file a second time: a bit that flips on the way would be in the copy for good. For copies that
+/// nothing else can tell so of (a WAL looks cut off), or that are to be the only ones.
+pub(crate) fn copy_checked(db: &DbInner, from: &Path, to: &Path, size: u64) -> Result<()> {
+    copy(db, from, to, size)?;
+    let fs = &*db.opts.fs;
+    let checksum = |path: &Path| -> io::Result<u32> {
+        let mut crc = 0;
+        read_start(fs, path, size, &mut |bytes| {
+            crc = crc32c_extend(crc, bytes);
+            Ok(())
+        })?;
+        Ok(crc)
+    };
+    let failed = |e| Error::io(format_args!("cannot compare {} with {}", to.display(), from.display()), &e);
+    if checksum(from).map_err(failed)? == checksum(to).map_err(failed)? {
+        return Ok(());
+    }
+    let _ = fs.remove(to);
+    let what = "reads differently the second time: the disk, what is between, or the memory fails";
+    Err(Error::new(ErrorKind::IOError, format!("{}: {what}; it was not copied", from.display())))
+}
+
+/// Hands on the first `size` bytes of a file.
+fn read_start(
+    fs: &dyn FileSystem,
+    path: &Path,
+    size: u64,
+    take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut source = fs.open_sequential(path)?;
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut left = size;
+    while left > 0 {
+        let want = left.min(COPY_BYTES as u64) as usize;
+        let n = source.read(&mut buffer[..want])?;
+        if n == 0 {
+            let what = format!("{left} of {size} bytes are missing");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+        }
+        take(&buffer[..n])?;
+        left -= n as u64;
+    }
+    Ok(())
 }
 
 /// Removes a directory with a database's files in it and nothing else; fine if it is not there.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rockmill_format::batch::BatchRep;
 use rockmill_format::filename::{self, FileType};
-use rockmill_format::log::{LogEvent, LogReader, RecoveryAction, RecoveryMode};
+use rockmill_format::log::{LogEvent, LogReader, ReadBlock, RecoveryAction, RecoveryMode};
 use rockmill_format::{FormatError, SequenceNumber};
 use rockmill_io::{FileSystem, WriteOptions};
 
@@ -309,16 +309,21 @@ impl DbInner {
 }
 
 /// Overwrites a file with what it holds and syncs it; gives its length. Whatever of that a crash keeps, the bytes are
-/// the same.
+/// the same. Each is read twice before it is written: a bit that flipped on the way would stay.
 fn write_anew(fs: &dyn FileSystem, path: &Path) -> io::Result<u64> {
-    let mut from = fs.open_sequential(path)?;
+    let mut first = LogSource::new(fs.open_sequential(path)?);
+    let mut second = LogSource::new(fs.open_sequential(path)?);
     let mut to = fs.reuse(path, path, WriteOptions::default())?;
-    let mut buf = vec![0; 64 << 10];
+    let (mut buf, mut again) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     loop {
-        match from.read(&mut buf)? {
-            0 => break,
-            n => to.append(&buf[..n])?,
+        let n = first.read_block(&mut buf)?;
+        if second.read_block(&mut again[..n])? != n || buf[..n] != again[..n] {
+            return Err(io::Error::other("it reads differently the second time; nothing was changed"));
         }
+        if n == 0 {
+            break;
+        }
+        to.append(&buf[..n])?;
     }
     to.sync()?;
     to.close()?;

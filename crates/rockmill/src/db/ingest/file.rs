@@ -11,7 +11,7 @@ use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, ValueT
 
 use super::IngestExternalFileOptions;
 use crate::compaction::internal_unique_id;
-use crate::db::checkpoint::{cannot_link, copy};
+use crate::db::checkpoint::{cannot_link, copy_checked};
 use crate::db::column_family::CfData;
 use crate::db::merge_names::ExpectedOperator;
 use crate::db::{Db, DbInner};
@@ -129,7 +129,7 @@ impl ExternalFile {
                 }
             }
         }
-        copy(db, &self.path, &to, self.size)
+        copy_checked(db, &self.path, &to, self.size)
     }
 
     /// Removes the file from the database's directory again.
