@@ -34,7 +34,7 @@ impl Handle {
     }
 
     /// One write call: all of it, or what there is room for and then a failure. Gives the bytes written, which are
-    /// fewer without a failure only where the hook says so. `positioned` is for writes at offsets, whose errors say where.
+    /// fewer without a failure only where the hook says so. `positioned` is for writes at offsets: errors say where.
     pub(super) fn write(&self, offset: u64, data: Arc<[u8]>, positioned: bool) -> io::Result<usize> {
         let fault = self.shared.gate(OpKind::Write, &self.path, None, offset, data.len() as u64);
         let (part, error) = match fault {

@@ -26,8 +26,8 @@ const CALLS_PER_TABLE: u64 = 24;
 const CALLS_PER_PAGE: u64 = 24;
 /// Bytes read or written without any log: options, the MANIFEST's beginning.
 const BYTES_FIXED: u64 = 96 << 10;
-/// Bytes for each table: footer, properties, index, filter, dictionary, its place in the new MANIFEST, and what the first
-/// compactions take, which begin before an opening returns.
+/// Bytes for each table: footer, properties, index, filter, dictionary, its place in the new MANIFEST, and what the
+/// first compactions take, which begin before an opening returns.
 const BYTES_PER_TABLE: u64 = 32 << 10;
 
 impl Cost {

@@ -176,7 +176,7 @@ impl DbInner {
         match self.deletions_off.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) {
             Ok(1) => {
                 self.delete_obsolete_wals();
-                self.delete_purged_files();
+                self.delete_purged_files_and_wait();
                 true
             }
             Ok(_) => true,
@@ -299,8 +299,8 @@ pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64) -> Result<()
     copied.map_err(|e| Error::io(format_args!("cannot copy {} to {}", from.display(), to.display()), &e))
 }
 
-/// The same, and reads the file a second time: a bit that flips on the way would be in the copy for good. For copies that
-/// nothing else can tell so of (a WAL looks cut off), or that are to be the only ones.
+/// The same, and reads the file a second time: a bit that flips on the way would be in the copy for good. For copies
+/// that nothing else can tell so of (a WAL looks cut off), or that are to be the only ones.
 pub(crate) fn copy_checked(db: &DbInner, from: &Path, to: &Path, size: u64) -> Result<()> {
     copy(db, from, to, size)?;
     let fs = &*db.opts.fs;

@@ -81,7 +81,7 @@ impl Db {
         db.state.lock().running_compactions -= 1;
         db.progress.notify_all();
         db.work.notify_all();
-        db.delete_purged_files();
+        db.delete_purged_files_and_wait();
         db.tell_waiting();
         done
     }

@@ -328,7 +328,8 @@ impl DbInner {
         if self.deletions_off.load(Ordering::Acquire) > 0 {
             return; // they stay queued
         }
-        for number in self.purge.take() {
+        let taken = self.purge.take();
+        for &number in &taken.numbers {
             let path = self.path.join(filename::table(number));
             let mut done = self.opts.fs.remove(&path);
             if done.is_err() && self.opts.fs.remove(&path.with_extension("ldb")).is_ok() {
@@ -336,6 +337,12 @@ impl DbInner {
             }
             self.table_deleted(number, &path, &done);
         }
+    }
+
+    /// The same for calls of users, which see the files gone when they return: another thread may have begun.
+    pub fn delete_purged_files_and_wait(&self) {
+        self.delete_purged_files();
+        self.purge.wait_deleted();
     }
 }
 

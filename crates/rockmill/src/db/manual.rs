@@ -336,7 +336,7 @@ impl DbInner {
             let done = self.run_compaction(cf, &compaction);
             self.end_compaction(cf, &compaction);
             drop(compaction);
-            self.delete_purged_files();
+            self.delete_purged_files_and_wait();
             self.tell_waiting();
             done?;
             match next {

@@ -408,7 +408,7 @@ impl Drop for Db {
             }
         }
         self.stop_threads();
-        db.delete_purged_files();
+        db.delete_purged_files_and_wait();
         // Also hands over what `manual_wal_flush` gathered.
         if let Some(mut wal) = db.wal.lead().take() {
             let _ = wal.close();

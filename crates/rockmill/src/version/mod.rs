@@ -13,8 +13,8 @@ use rockmill_format::properties::TableProperties;
 
 use crate::info_log::Alarm;
 use crate::sync::ArcSwapOption;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex};
 use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
@@ -28,6 +28,10 @@ pub use manifest::{
 #[derive(Debug, Default)]
 pub struct PurgeQueue {
     numbers: Mutex<Vec<u64>>,
+    /// Tables that threads have taken from the queue and are deleting.
+    in_hand: Mutex<usize>,
+    /// Told when there are none.
+    idle: Condvar,
     /// Wakes whoever deletes them when nothing else does: the last to use a table may be a reader.
     alarm: OnceLock<Arc<Alarm>>,
 }
@@ -50,9 +54,37 @@ impl PurgeQueue {
         let _ = self.alarm.set(Arc::clone(alarm));
     }
 
-    /// Takes everything queued.
-    pub fn take(&self) -> Vec<u64> {
-        std::mem::take(&mut self.numbers.lock())
+    /// Takes everything queued, to be deleted before what is returned is dropped.
+    pub fn take(&self) -> Taken<'_> {
+        let mut numbers = self.numbers.lock();
+        *self.in_hand.lock() += numbers.len();
+        Taken { queue: self, numbers: std::mem::take(&mut numbers) }
+    }
+
+    /// Waits until every table that was taken is deleted, by whichever thread.
+    pub fn wait_deleted(&self) {
+        let mut in_hand = self.in_hand.lock();
+        while *in_hand > 0 {
+            self.idle.wait(&mut in_hand);
+        }
+    }
+}
+
+/// Tables taken from a [`PurgeQueue`].
+#[derive(Debug)]
+pub struct Taken<'a> {
+    queue: &'a PurgeQueue,
+    /// Their numbers.
+    pub numbers: Vec<u64>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut in_hand = self.queue.in_hand.lock();
+        *in_hand = in_hand.saturating_sub(self.numbers.len());
+        if *in_hand == 0 {
+            self.queue.idle.notify_all();
+        }
     }
 }
 
