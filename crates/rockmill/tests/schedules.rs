@@ -1,11 +1,15 @@
-//! The whole store under a tester that chooses which thread goes on at every lock, atomic and wait (shuttle).
-//!
-//! Runs only when built with `--cfg rockmill_shuttle`: see `scripts/sanitize schedules`.
-#![cfg(rockmill_shuttle)]
+//! The whole store under a tester that chooses which thread goes on at every lock, atomic and wait (shuttle), when
+//! built with `--cfg rockmill_shuttle`; and a small database in Miri. `scripts/sanitize` runs both.
 
+#[cfg(rockmill_shuttle)]
 #[path = "schedules/disk.rs"]
 mod disk;
+#[cfg(rockmill_shuttle)]
 #[path = "schedules/explore.rs"]
 mod explore;
+#[cfg(miri)]
+#[path = "schedules/small.rs"]
+mod small;
+#[cfg(rockmill_shuttle)]
 #[path = "schedules/store.rs"]
 mod store;

@@ -31,6 +31,9 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill/src/memtable/skiplist.rs",
 ];
 
+/// Files and folders of the store whose atomics only count, or are one thread's: a schedule explorer passes over them.
+const NOT_EXPLORED: &[&str] = &["db/stats.rs", "prefix_seek.rs", "statistics/", "sync.rs", "table/cache.rs"];
+
 /// Calls of `.unwrap()` and `panic!` outside tests that have no `// invariant:` comment: file and count. The list
 /// may only shrink.
 const UNWRAP_ALLOWED: &[(&str, usize)] =
@@ -187,6 +190,26 @@ fn unsafe_is_fenced_and_explained() {
         }
     }
     report("unsafe stands in few, named modules and is explained", &broken);
+}
+
+/// What threads meet at comes from `crate::sync`, which a schedule explorer can take over.
+#[test]
+fn locks_and_threads_come_from_one_place() {
+    let banned = ["std::sync::atomic", "std::thread::Builder", "std::thread::spawn", "std::thread::scope"];
+    let mut broken = Vec::new();
+    for (path, lines) in rust() {
+        let Some(inside) = path.strip_prefix("crates/rockmill/src/") else { continue };
+        if is_test_file(&path) || NOT_EXPLORED.iter().any(|a| inside.starts_with(a)) {
+            continue;
+        }
+        for (i, line) in lines.iter().enumerate().filter(|(_, line)| !line.test) {
+            let found = banned.iter().chain(&["parking_lot::", "arc_swap::"]).find(|b| line.code.contains(**b));
+            if let Some(banned) = found {
+                broken.push(format!("{path}:{}: {banned} instead of crate::sync", i + 1));
+            }
+        }
+    }
+    report("locks, atomics and threads come from crate::sync", &broken);
 }
 
 /// True when the comment that belongs to line `i` says `what`: on the line, or in the comments above it. Attributes

@@ -105,15 +105,16 @@ struct Kept {
     io: BatchIo,
 }
 
-thread_local! {
+crate::sync::thread_local! {
     /// This thread's ring.
     static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
 /// This thread's ring, made on first use.
 fn ring(fs: &Arc<dyn FileSystem>, memory: usize) -> std::io::Result<BatchIo> {
-    KEPT.with_borrow_mut(|kept| {
-        if let Some(kept) = kept
+    KEPT.with(|kept| {
+        let mut kept = kept.borrow_mut();
+        if let Some(kept) = &mut *kept
             && Arc::ptr_eq(&kept.fs, fs)
             && kept.memory == memory
             && kept.io.free_bytes() == kept.io.facts().memory_bytes

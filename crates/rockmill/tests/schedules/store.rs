@@ -207,6 +207,46 @@ fn snapshots_repeat_themselves() {
     });
 }
 
+/// A key that is overwritten and never deleted is always found, although flushes drop its older versions: a read must
+/// not look with an old sequence number at newer tables, and a snapshot must be listed before they are written. Little
+/// happens beside the reads, so that few schedules are needed.
+#[test]
+fn lookups_find_what_was_always_there() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let mut options = options(&fs);
+        options.set_disable_auto_compactions(true);
+        let db = open(&options);
+        db.put("k", 0u64.to_be_bytes()).expect("a write");
+        let writer = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                for n in 1..=2u64 {
+                    db.put("k", n.to_be_bytes()).expect("a write");
+                    db.flush().expect("a flush");
+                }
+            })
+        };
+        let mut last = 0;
+        let mut seen = |n: Option<u64>| {
+            let n = n.expect("the key was always there");
+            assert!(n >= last, "a value went back from {last} to {n}");
+            last = n;
+        };
+        // Many reads of one kind: the larger their part of a run, the likelier a switch falls where it matters.
+        let kind = thread_rng().gen_range(0..3);
+        for _ in 0..60 {
+            seen(match kind {
+                0 => db.get("k").expect("a read").map(|v| number(&v)),
+                1 => db.iterator(IteratorMode::Start).next().map(|kv| number(&kv.expect("an entry").1)),
+                _ => db.snapshot().get("k").expect("a read").map(|v| number(&v)),
+            });
+        }
+        writer.join().expect("the writer");
+        seen(db.get("k").expect("a read").map(|v| number(&v)));
+    });
+}
+
 /// Writers that stop because memtables or L0 are full go on when there is room: nobody who should wake them forgets to.
 /// A wait without an end is what the tester calls a deadlock.
 #[test]
