@@ -390,10 +390,11 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
         return Err(context(format!("{} was synced again after its sync had failed", path.display())));
     }
     // The last look at everything is no step, and may be what failed.
-    if let Err(failure) = done {
-        if !died && (failure.step < plan.history.steps.len() || what.is_none()) {
-            return Err(context(failure.to_string()));
-        }
+    if let Err(failure) = done
+        && !died
+        && (failure.step < plan.history.steps.len() || what.is_none())
+    {
+        return Err(context(failure.to_string()));
     }
     let first = plan.configurations.first().cloned().unwrap_or_default();
     if let Some((synced, all, durable, done, started)) = &watch.cut {
