@@ -307,8 +307,11 @@ impl Contents {
             let before = ahead.state.clone();
             ahead.step(step);
             for (&slot, family) in &ahead.state {
-                if before.get(&slot).is_none_or(|old| old.born != family.born) && self.is(slot, family) {
-                    model.state.entry(slot).or_insert_with(|| std::sync::Arc::clone(family));
+                let born = before.get(&slot).is_none_or(|old| old.born != family.born);
+                // It may have taken the place of one that was dropped.
+                let taken = model.state.get(&slot).is_some_and(|there| self.is(slot, there));
+                if born && !taken && self.is(slot, family) {
+                    model.state.insert(slot, std::sync::Arc::clone(family));
                 }
             }
         }

@@ -47,12 +47,15 @@ pub enum Points {
     All,
     /// About so many, by chance.
     About(usize),
+    /// This one.
+    Only(usize),
 }
 
 impl Points {
     pub(crate) fn choose(self, points: usize, rng: &mut fastrand::Rng) -> Vec<usize> {
         match self {
             Self::All => (0..points).collect(),
+            Self::Only(n) => (n..points.min(n + 1)).collect(),
             Self::About(n) if n >= points => (0..points).collect(),
             Self::About(n) => {
                 let mut all: Vec<usize> = (0..n).map(|_| rng.usize(..points)).collect();

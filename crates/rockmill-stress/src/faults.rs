@@ -224,8 +224,10 @@ struct Watch<'a> {
     durable: usize,
     /// What is wrong.
     wrong: Option<String>,
-    /// It ended with the disk.
+    /// It ended with the disk, or with a loss that may be.
     died: bool,
+    /// A close could not hand over what `manual_wal_flush` had gathered, and nobody was left to be told.
+    lost: bool,
     told: u64,
     background: u64,
     /// The disks as they were when the first error came, and the steps that had begun.
@@ -270,6 +272,11 @@ impl Watch<'_> {
             Trouble::Wrong(difference) if difference.what.starts_with("cannot be read: ") => {
                 self.told += 1;
                 difference.what.clone()
+            }
+            // A read after a close that lost what it might: the history ends here.
+            Trouble::Wrong(_) if self.lost => {
+                self.died = true;
+                return Ok(Verdict::Stop);
             }
             Trouble::Wrong(difference) => return Err(format!("shows something wrong: {difference} ({failure})")),
         };
@@ -328,7 +335,21 @@ impl Observer for Watch<'_> {
         }
     }
 
-    fn opened(&mut self, step: usize, _db: &Db) {
+    fn opened(&mut self, step: usize, db: &Db) {
+        let wal = |path: &PathBuf| path.extension().is_some_and(|e| e == "log");
+        let may_lose = self.manual() && self.told == 0 && self.hit.lock().what.as_ref().is_some_and(|(.., p)| wal(p));
+        if may_lose && self.models.last().is_some_and(|model| matches(db, model).is_err()) {
+            // What is there is a prefix all the same, as after the death of the process.
+            let found = Contents::read(db).and_then(|contents| {
+                let (base, steps) = (&self.models[self.durable], &self.steps[self.durable..]);
+                contents.find(base, steps, 0, step.saturating_sub(self.durable)).map(drop)
+            });
+            match found {
+                Ok(()) => self.lost = true,
+                Err(d) => drop(self.stop(format!("after a close that failed: {d}"))),
+            }
+            return;
+        }
         self.durable = self.durable.max(step);
     }
 
@@ -372,6 +393,7 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
         durable: 0,
         wrong: None,
         died: false,
+        lost: false,
         told: 0,
         background: 0,
         cut: None,
@@ -390,8 +412,9 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
         return Err(context(format!("{} was synced again after its sync had failed", path.display())));
     }
     // The last look at everything is no step, and may be what failed.
+    let ended = died || watch.lost;
     if let Err(failure) = done
-        && !died
+        && !ended
         && (failure.step < plan.history.steps.len() || what.is_none())
     {
         return Err(context(failure.to_string()));
@@ -406,13 +429,13 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
         moment(all, &first, history, (at_least, *started)).map_err(|e| context(format!("after its death: {e}")))?;
     }
     // At the end everything is there, and stays. Where it ended early, it is the disk as it is now that must do.
-    if died {
+    if died && !watch.lost {
         let (manual, started) = (watch.manual(), watch.models.len());
         let at_least = if manual { watch.durable } else { started - 1 };
         let history = (&*watch.models, &*plan.history.steps);
         moment(&fs, &first, history, (at_least, started)).map_err(|e| context(format!("after its end: {e}")))?;
     }
-    for cut in [false, true].into_iter().filter(|_| !died) {
+    for cut in [false, true].into_iter().filter(|_| !ended) {
         let disk = if cut { fs.crash_image(CrashMode::SyncedOnly) } else { fs.clone() };
         let db = Place::in_memory(&disk).open(&first).map_err(|e| context(format!("does not open at the end: {e}")))?;
         matches(&db, &model).map_err(|d| context(format!("at the end: {d}")))?;

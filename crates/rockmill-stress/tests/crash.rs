@@ -35,4 +35,5 @@ fn a_failed_call_is_told_and_loses_nothing() {
     }
     println!("{sum}");
     assert!(sum.told > 0 && sum.background > 0, "{sum}");
+    assert!(sum.silent < sum.faults, "{sum}");
 }

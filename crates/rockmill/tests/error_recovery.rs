@@ -534,3 +534,21 @@ fn a_kept_wal_whose_sync_had_failed_is_durable_after_the_next_opening() {
     known.write(&db, "third", 10, &synced()).expect("a write");
     known.check("after a power cut", &after(&fs, CrashMode::SyncedOnly, &options));
 }
+
+#[test]
+fn a_close_that_cannot_hand_over_the_gathered_log_is_told_to_listeners() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.set_manual_wal_flush(true);
+    let told = Arc::new(Told::default());
+    options.add_event_listener(Listener(Arc::clone(&told)));
+    let db = open(&options, path());
+    Acknowledged::default().write(&db, "gathered", 10, &WriteOptions::default()).expect("a write");
+    fs.set_fault(Box::new(|op| {
+        let wal = op.path.extension().is_some_and(|e| e == "log");
+        (op.kind == OpKind::Write && wal).then(no_space)
+    }));
+    drop(db);
+    let told = told.0.lock().expect("no panic");
+    assert!(told.iter().any(|what| what == "error WriteCallback"), "{told:?}");
+}

@@ -92,6 +92,9 @@ pub struct FaultsArgs {
     /// Lets every call fail, in every way that a call of its kind can
     #[arg(long)]
     all_calls: bool,
+    /// Lets only this call of each history fail, in every way: to try a failure again
+    #[arg(long, value_name = "N")]
+    call: Option<usize>,
     /// Lets about so many calls of each history fail, each in one way
     #[arg(long, default_value_t = 300)]
     calls: usize,
@@ -102,7 +105,9 @@ pub fn run_faults(args: &FaultsArgs) -> Outcome {
     let (seed, began) = (args.common.seed(), Instant::now());
     let plan = |seed: u64| {
         let calls = if args.all_calls { Points::All } else { Points::About(args.calls) };
-        faults::Plan { every_way: args.all_calls, ..faults::Plan::random(seed, args.steps, calls) }
+        let calls = args.call.map_or(calls, Points::Only);
+        let every_way = args.all_calls || args.call.is_some();
+        faults::Plan { every_way, ..faults::Plan::random(seed, args.steps, calls) }
     };
     let told = |n: u64, sum: &faults::Report| eprintln!("{n} histories, {} s: {sum}", began.elapsed().as_secs());
     let (histories, report) = faults::run_for(seed, args.common.duration(), args.common.threads(), plan, told)?;

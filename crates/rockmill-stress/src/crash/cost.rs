@@ -18,14 +18,15 @@ pub struct Cost {
     pub time: Duration,
 }
 
-/// Calls of a recovery without any log or table: locks, CURRENT, MANIFEST, OPTIONS, LOG, the first WAL.
-const CALLS_FIXED: u64 = 120;
+/// Calls of a recovery without any log or table (locks, CURRENT, MANIFEST, OPTIONS, LOG, the first WAL), and of the
+/// first compactions, which begin before an opening returns.
+const CALLS_FIXED: u64 = 800;
 /// Calls for each table that there was or that the recovery writes: opening, footer, properties, index, filter.
 const CALLS_PER_TABLE: u64 = 24;
-/// Calls for each 4 KiB of log: a read of a log's block, and a table at most, where memory is short.
-const CALLS_PER_PAGE: u64 = 24;
+/// Calls for each sector of log: a read of a log's block, and a table at most, where memory is short.
+const CALLS_PER_SECTOR: u64 = 24;
 /// Bytes read or written without any log: options, the MANIFEST's beginning.
-const BYTES_FIXED: u64 = 96 << 10;
+const BYTES_FIXED: u64 = 512 << 10;
 /// Bytes for each table: footer, properties, index, filter, dictionary, its place in the new MANIFEST, and what the
 /// first compactions take, which begin before an opening returns.
 const BYTES_PER_TABLE: u64 = 32 << 10;
@@ -38,7 +39,8 @@ impl Cost {
     pub fn check(&self, families: u64) -> Result<(), String> {
         let LogBytes { wals, manifest, tables, wal_files, tails } = self.logs;
         let tables = tables + families;
-        let calls = CALLS_FIXED + CALLS_PER_TABLE * tables + 4 * wal_files + CALLS_PER_PAGE * ((wals + manifest) >> 12);
+        let calls =
+            CALLS_FIXED + CALLS_PER_TABLE * tables + 4 * wal_files + CALLS_PER_SECTOR * ((wals + manifest) >> 9);
         if self.io.calls() > calls {
             return Err(format!("a recovery made {} calls, expected at most {calls}: {self:?}", self.io.calls()));
         }

@@ -45,6 +45,10 @@ impl Db {
         check_cf_options(name, &options)?;
         let turn = db.options_turn.lock();
         let alone = db.lead_alone();
+        if !files.is_empty() {
+            // As behind an ingestion: what was written before is there when the tables are.
+            db.flush_wal_as_leader(true, true)?;
+        }
         let mut manifest = db.manifest.lock();
         let id = {
             let mut state = db.state.lock();

@@ -80,7 +80,7 @@ use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::Aging;
 use crate::compaction::strategy::score::LevelScores;
 use crate::error::{Error, Result};
-use crate::event_listener::{EventListener, FlushReason, WriteStallCondition};
+use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason, WriteStallCondition};
 use crate::info_log::{InfoLog, log_info};
 use crate::memtable::MemTable;
 use crate::options::DbOptions;
@@ -410,8 +410,10 @@ impl Drop for Db {
         self.stop_threads();
         db.delete_purged_files_and_wait();
         // Also hands over what `manual_wal_flush` gathered.
-        if let Some(mut wal) = db.wal.lead().take() {
-            let _ = wal.close();
+        let closed = db.wal.lead().take().map_or(Ok(()), |mut wal| wal.close());
+        if let Err(e) = closed {
+            // No caller is left to be told that what it had gathered is lost; listeners and the log are.
+            db.note_background_error(BackgroundErrorReason::WriteCallback, &e);
         }
         db.tell_waiting();
         log_info!(db.log, "Shutdown complete");

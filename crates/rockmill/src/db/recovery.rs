@@ -246,7 +246,8 @@ impl DbInner {
     /// would be ahead of the others: the database would not be at one point in time (RocksDB's check).
     ///
     /// Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in time.
-    /// RocksDB would refuse a database that lost nothing.
+    /// (Updates that were never in a WAL are behind a later one that says where this one ends.) RocksDB would refuse a
+    /// database that lost nothing.
     fn check_tables_not_ahead(&self, at: u64, replay: &Replay) -> Result<()> {
         let state = self.state.lock();
         for c in state.cfs.values() {

@@ -132,6 +132,13 @@ impl WalWriter {
         self.follows = Some(follows);
     }
 
+    /// Writes what this WAL follows on, if it has no record yet. Sequence numbers that are used without a WAL from here
+    /// on are behind this, so the WAL before has no hole at its end, whatever stands there.
+    pub fn begin_records(&mut self) -> Result<()> {
+        let Some(follows) = self.follows.take() else { return Ok(()) };
+        self.add_batch(&follows.record()).map(drop)
+    }
+
     /// Appends a batch and, unless records gather, hands it to the kernel: it survives the process from here on.
     pub fn add_batch(&mut self, batch: &BatchRep) -> Result<u64> {
         self.buffer.clear();

@@ -651,7 +651,7 @@ impl Db {
         let db = &self.inner;
         db.check_writable()?;
         let _alone = db.lead_alone();
-        db.flush_wal_as_leader(sync)
+        db.flush_wal_as_leader(sync, false)
     }
 
     /// Makes every write so far durable; the same as [`Self::flush_wal`] with `sync` (RocksDB's `SyncWAL`).
@@ -661,8 +661,8 @@ impl Db {
 }
 
 impl DbInner {
-    /// [`Db::flush_wal`] for the write leader.
-    pub fn flush_wal_as_leader(&self, sync: bool) -> Result<()> {
+    /// [`Db::flush_wal`] for the write leader. With `begin`, a WAL without records says first what it follows on.
+    pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
         if let Some(e) = self.state.lock().write_error() {
             return Err(e.clone());
         }
@@ -672,7 +672,15 @@ impl DbInner {
         };
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
-        let done = if sync { self.wal.sync_left().and_then(|()| current.sync()) } else { current.flush() };
+        let begun = if begin { current.begin_records() } else { Ok(()) };
+        self.wal.set_size(current.size());
+        let done = match sync {
+            true => begun.and_then(|()| self.wal.sync_left()).and_then(|()| current.sync()),
+            false => begun.and_then(|()| current.flush()),
+        };
+        if done.is_ok() && begin {
+            current.acknowledge();
+        }
         if sync && done.is_ok() {
             statistics.stop(Histogram::WalFileSyncMicros, clock, began);
             statistics.add(Ticker::WalFileSynced, 1);

@@ -208,3 +208,50 @@ fn a_database_goes_on_after_a_failed_ingestion() {
     let db = Db::open(&options, "/db").unwrap();
     assert_eq!((get(&db, "a").as_deref(), get(&db, "b").as_deref()), (Some("2"), Some("1")));
 }
+
+/// Behind the end of a WAL that was used before stand records of its earlier use, which look like a hole. A table that
+/// was ingested after it, with the next number, does not show that there is one.
+#[test]
+fn an_ingestion_behind_a_recycled_wal_opens_after_a_power_cut() {
+    // With so many of the WALs that were kept in use again when it comes, its own may be a new one.
+    for used in 0..8 {
+        let (used, compacted) = (used / 2, used % 2 == 1);
+        let fs = MemFileSystem::new();
+        let mut options = mem_options(&fs);
+        options.create_missing_column_families(true);
+        options.set_recycle_log_file_num(2);
+        options.set_disable_auto_compactions(true);
+        let db = Db::open_cf(&options, "/db", FAMILIES).unwrap();
+        let other = db.cf_handle("other").unwrap();
+        for _ in 0..6 {
+            for n in 0..40 {
+                db.put(format!("key{n}"), vec![b'x'; 200]).unwrap();
+            }
+            db.flush_all().unwrap();
+        }
+        for n in 0..used {
+            db.put_cf(&other, format!("kept in log {n}"), "1").unwrap();
+            db.put("key3", "before").unwrap();
+            db.flush().unwrap();
+        }
+        db.put_cf(&other, "kept in the log", "1").unwrap();
+        db.put("key3", "in the way").unwrap();
+        write_sst(&options, Path::new("/t.sst"), &[("key2", "ingested"), ("key4", "ingested")]);
+        db.ingest_external_file(vec!["/t.sst"]).unwrap();
+        if compacted {
+            // What was ingested is in one table with what was not.
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        }
+        for mode in [CrashMode::SyncedOnly, CrashMode::KeepAll] {
+            let mut options = options.clone();
+            options.set_file_system(std::sync::Arc::new(fs.crash_image(mode)));
+            let what = format!("{used} used again, compacted {compacted}, {mode:?}");
+            let db = Db::open_cf(&options, "/db", FAMILIES).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!(get(&db, "key4").as_deref(), Some("ingested"), "{what}");
+            assert_eq!(get(&db, "key3").as_deref(), Some("in the way"), "{what}");
+            let other = db.cf_handle("other").unwrap();
+            let kept = db.get_cf(&other, "kept in the log").unwrap();
+            assert!(kept.is_some(), "{what}: it was written before the ingestion");
+        }
+    }
+}

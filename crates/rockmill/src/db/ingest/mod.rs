@@ -233,7 +233,7 @@ impl DbInner {
     fn commit_ingestion(self: &Arc<Self>, families: &mut [Family<'_>]) -> std::result::Result<(), Failure> {
         let _alone = self.lead_alone();
         self.flush_overlapped(families)?;
-        self.flush_wal_as_leader(true)?;
+        self.flush_wal_as_leader(true, true)?;
         // Versions change under this lock only: what is found out about one stays true.
         let mut manifest = self.manifest.lock();
         let done = self.place_and_commit(families, &mut manifest);
