@@ -137,6 +137,8 @@ fn a_secondary_sees_whole_batches_in_order_beside_a_busy_primary() {
                 newest = now;
             }
         });
+        // A failure here ends the others too, and is then shown.
+        let _end = Stop(&stop);
         let began = std::time::Instant::now();
         let mut last = 0;
         let mut rounds = 0;
@@ -150,9 +152,17 @@ fn a_secondary_sees_whole_batches_in_order_beside_a_busy_primary() {
             assert!(now >= last, "{now} after {last}");
             last = now;
         }
-        stop.store(true, Ordering::Relaxed);
         assert!(rounds > 5 && last > 50, "{rounds} rounds, {last} batches seen");
     });
+}
+
+/// Set when dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 type Entry = (Box<[u8]>, Box<[u8]>);
