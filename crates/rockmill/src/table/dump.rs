@@ -133,7 +133,7 @@ impl TableReader {
 
     fn data_block_info(&self, handle: BlockHandle) -> TableBlock {
         let mut stream = BlockStream::new(0, None);
-        let contents = stream.load(self, handle).map(|_| stream.data().to_vec());
+        let contents = stream.load_block(self, handle).map(|_| stream.data().to_vec());
         self.block_info(TableBlockKind::Data, handle, contents)
     }
 

@@ -16,7 +16,7 @@ use rockmill_format::{FormatError, InternalKeyComparator, key};
 
 /// See the module's description.
 #[derive(Debug, Default)]
-pub(super) struct TableIndex {
+pub struct TableIndex {
     separators: Vec<u8>,
     entries: Vec<Entry>,
     /// Separators are user keys, without a tag.

@@ -29,8 +29,8 @@ const NO_BLOCK: [u8; 4] = [0; 4];
 
 /// Gives data blocks one at a time.
 pub trait Source: Send {
-    /// Makes block `handle` the current one.
-    fn load(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout>;
+    /// Makes block `at` of the index the current one.
+    fn load(&mut self, table: &TableReader, index: &TableIndex, at: usize) -> Result<BlockLayout>;
     /// The current block's contents; empty before the first.
     fn data(&self) -> &[u8];
     /// Whether the table's index may only come from the cache, and whether it is kept there.
@@ -125,8 +125,7 @@ impl<S: Source> TableIter<S> {
             return true;
         }
         self.loaded = false;
-        let handle = self.index().handle(at);
-        match self.source.load(&self.table, handle) {
+        match self.source.load(&self.table, self.meta.index(&self.table), at) {
             Ok(layout) => {
                 self.cursor.reset(layout, self.table.data_kind());
                 self.at = at;
@@ -352,9 +351,11 @@ pub struct Cached {
     scratch: Vec<u8>,
     /// Where the block before began and ended, to know access in sequence; the same large number before the first.
     last: (u64, u64),
-    /// Reads of the file in sequence, in this direction.
+    /// Blocks in sequence, in this direction.
     sequential: u64,
     backward: bool,
+    /// The current block is the first, or the neighbour of the one before.
+    adjacent: bool,
     /// Bytes that the next automatic read-ahead takes.
     auto_readahead: usize,
 }
@@ -369,13 +370,14 @@ impl Cached {
             last: (u64::MAX, u64::MAX),
             sequential: 0,
             backward: false,
+            adjacent: true,
             auto_readahead: table.auto_readahead.initial,
         }
     }
 
-    /// What to read for a block that is neither in the cache nor in the window, from an offset so many bytes: itself,
-    /// and what comes behind it in the direction of a scan. Counts the read.
-    fn read_range(&mut self, table: &TableReader, handle: BlockHandle, block_len: usize) -> (u64, usize) {
+    /// Takes note that block `handle` is wanted, wherever it comes from: blocks found in the cache count for a sequence
+    /// as blocks read do (RocksDB's `BlockPrefetcher`).
+    fn follow(&mut self, table: &TableReader, handle: BlockHandle) {
         let (start, end) = self.last;
         let (forward, backward) = (handle.offset == end, handle.end() == start);
         if (forward || backward) && (self.sequential <= 1 || self.backward == backward) {
@@ -385,9 +387,17 @@ impl Cached {
             self.auto_readahead = table.auto_readahead.initial;
         }
         self.backward = backward;
+        self.adjacent = forward || backward || start == u64::MAX;
+        self.last = (handle.offset, handle.end());
+    }
+
+    /// What to read for block `at`, which is neither in the cache nor in the window, from an offset so many bytes:
+    /// itself, and what comes behind it in the direction of a scan.
+    fn read_range(&mut self, table: &TableReader, index: &TableIndex, at: usize) -> (u64, usize) {
+        let handle = index.handle(at);
         let ahead = if self.ro.readahead > 0 {
             // An explicit size is for scans: it counts from the first block on.
-            if forward || backward || start == u64::MAX { self.ro.readahead } else { 0 }
+            if self.adjacent { self.ro.readahead } else { 0 }
         } else if self.sequential > table.auto_readahead.reads {
             let ahead = self.auto_readahead.min(table.auto_readahead.max);
             self.auto_readahead = ahead.saturating_mul(2);
@@ -395,23 +405,38 @@ impl Cached {
         } else {
             0
         };
-        if backward {
-            // Data blocks stand at the file's beginning.
-            let len = block_len.max(ahead.min(usize::try_from(handle.end()).unwrap_or(usize::MAX)));
-            return (handle.end() - len as u64, len);
+        // What is read ahead comes on top of the block itself (RocksDB's `FilePrefetchBuffer`), and ends where a block
+        // does: a part of one would have to be completed by another read before it serves.
+        let (mut start, mut end) = (handle.offset, handle.end());
+        if self.backward {
+            let least = start.saturating_sub(ahead as u64);
+            for before in (0..at).rev().map(|i| index.handle(i)) {
+                if before.end() != start || before.offset < least {
+                    break;
+                }
+                start = before.offset;
+            }
+        } else {
+            let most = end.saturating_add(ahead as u64).min(table.data_end());
+            for behind in (at + 1..index.len()).map(|i| index.handle(i)) {
+                if behind.offset != end || behind.end() > most {
+                    break;
+                }
+                end = behind.end();
+            }
         }
-        let rest = table.data_end().saturating_sub(handle.offset);
-        (handle.offset, block_len.max(ahead.min(usize::try_from(rest).unwrap_or(usize::MAX))))
+        (start, (end - start) as usize)
     }
 }
 
 impl Source for Cached {
-    fn load(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
+    fn load(&mut self, table: &TableReader, index: &TableIndex, at: usize) -> Result<BlockLayout> {
+        let handle = index.handle(at);
+        self.follow(table, handle);
         if let Some((cache, id)) = &table.cache
             && let Some(block) = cache.get(*id, handle.offset)
         {
             table.count_hit(&block);
-            self.last = (handle.offset, handle.end());
             let layout = block.layout();
             self.current = Current::Shared(block);
             return Ok(layout);
@@ -432,7 +457,7 @@ impl Source for Cached {
                 place
             }
             None => {
-                let (from, len) = self.read_range(table, handle, block_len);
+                let (from, len) = self.read_range(table, index, at);
                 if len == block_len
                     && let Some((cache, id)) = fill
                 {
@@ -442,7 +467,6 @@ impl Source for Cached {
                     table.statistics().stop_now(Histogram::ReadBlockGetMicros, began);
                     table.count_add(&block);
                     cache.insert(*id, handle.offset, Arc::clone(&block))?;
-                    self.last = (handle.offset, handle.end());
                     let layout = block.layout();
                     self.current = Current::Shared(block);
                     return Ok(layout);
@@ -454,7 +478,6 @@ impl Source for Cached {
                 at..at + block_len
             }
         };
-        self.last = (handle.offset, handle.end());
         let raw = &self.window.bytes[place.clone()];
         let dictionary = table.blocks.dictionary.as_ref();
         let stored = table.blocks.decode(handle, raw, self.ro.verify_checksums, dictionary, &mut self.scratch)?;
@@ -524,10 +547,9 @@ impl BlockStream {
         self.window.bytes.clear();
         self.end = end;
     }
-}
 
-impl Source for BlockStream {
-    fn load(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
+    /// Makes block `handle` the current one.
+    pub(crate) fn load_block(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
         let block_len = table.blocks.len_with_trailer(handle)?;
         self.current = Current::None;
         let place = match self.window.find(handle, block_len) {
@@ -551,6 +573,12 @@ impl Source for BlockStream {
             Stored::Decompressed => Current::Scratch,
         };
         table.blocks.layout(handle, self.data())
+    }
+}
+
+impl Source for BlockStream {
+    fn load(&mut self, table: &TableReader, index: &TableIndex, at: usize) -> Result<BlockLayout> {
+        self.load_block(table, index.handle(at))
     }
 
     fn meta_from(&self) -> (bool, bool) {

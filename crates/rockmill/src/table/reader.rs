@@ -37,7 +37,8 @@ pub struct TableReadOptions {
     pub verify_checksums: bool,
     /// Put blocks that were read into the cache.
     pub fill_cache: bool,
-    /// Read ahead this many bytes on sequential access; 0 lets the reader decide (grows from small as RocksDB's).
+    /// Read ahead this many bytes behind the wanted block on sequential access; 0 lets the reader decide (grows from
+    /// small as RocksDB's).
     pub readahead: usize,
     /// Answer from the cache only, `Incomplete` otherwise (RocksDB's `kBlockCacheTier`).
     pub cache_only: bool,
@@ -54,7 +55,7 @@ impl Default for TableReadOptions {
 pub(crate) struct AutoReadahead {
     /// Reads in sequence before.
     pub reads: u64,
-    /// Bytes at first, doubled with each read.
+    /// Bytes behind the wanted block at first, doubled with each read.
     pub initial: usize,
     /// Bytes at most.
     pub max: usize,

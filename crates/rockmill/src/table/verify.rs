@@ -129,7 +129,7 @@ impl TableReader {
         let index = &meta.index;
         for block in 0..index.len() {
             let handle = index.handle(block);
-            let layout = stream.load(self, handle)?;
+            let layout = stream.load_block(self, handle)?;
             let data = stream.data();
             let cursor = cursor.get_or_insert_with(|| BlockCursor::new(layout, self.data_kind()));
             cursor.reset(layout, self.data_kind());

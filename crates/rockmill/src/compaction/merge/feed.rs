@@ -57,7 +57,7 @@ impl BlockFeed for PreadFeed {
         loop {
             if let (Some(table), Some(block)) = (&self.table, self.blocks.next()) {
                 self.current = block;
-                let layout = self.stream.load(table, block)?;
+                let layout = self.stream.load_block(table, block)?;
                 return Ok(Some((layout, table.data_kind())));
             }
             let Some(file) = self.files.next() else { return Ok(None) };

@@ -505,6 +505,17 @@ fn readahead_grows_from_small_and_streams_are_few_reads() {
     let scan = reads(&|| assert_eq!(forward(table.iter(TableReadOptions::default())).len(), 3000));
     // 8, 16, … 256 KiB, then 256 KiB each: 1.5 MB are about twelve reads.
     assert!((5..20).contains(&scan), "{scan} reads");
+    // Two blocks alone, then what is read ahead comes on top of the third: 8 KiB are the next block as a whole.
+    let block_entries = 3000usize.div_ceil(blocks as usize);
+    let blocks_of = |wanted: usize| {
+        reads(&|| {
+            let mut it = table.iter(TableReadOptions::default());
+            it.seek_to_first();
+            (1..wanted * block_entries).for_each(|_| it.next());
+            assert!(it.valid());
+        })
+    };
+    assert_eq!([1, 2, 3, 4].map(blocks_of), [1, 2, 3, 3]);
     let explicit = TableReadOptions { readahead: 1 << 20, ..TableReadOptions::default() };
     assert_eq!(reads(&|| assert_eq!(forward(table.iter(explicit)).len(), 3000)), 2);
     assert_eq!(reads(&|| assert_eq!(forward(table.compaction_iter(1 << 20, true)).len(), 3000)), 2);
