@@ -120,7 +120,8 @@ impl CountingFileSystem {
     }
 
     fn writer(&self, inner: Box<dyn WritableFile>) -> Box<dyn WritableFile> {
-        Box::new(CountingWritableFile { inner, counters: Arc::clone(&self.counters), writes: 0, write_backs: 0 })
+        let counters = Arc::clone(&self.counters);
+        Box::new(CountingWritableFile { inner, counters, writes: 0, write_backs: 0, syncing: false })
     }
 }
 
@@ -380,6 +381,8 @@ struct CountingWritableFile {
     /// Kernel writes of `inner` that were counted.
     writes: u64,
     write_backs: u64,
+    /// A sync was begun, and counted.
+    syncing: bool,
 }
 
 impl CountingWritableFile {
@@ -423,9 +426,25 @@ impl WritableFile for CountingWritableFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        add(&self.counters.syncs, 1);
+        if !std::mem::take(&mut self.syncing) {
+            add(&self.counters.syncs, 1);
+        }
         let result = self.inner.sync();
         self.count_writes();
+        result
+    }
+
+    fn begin_sync(&mut self) -> io::Result<bool> {
+        add(&self.counters.syncs, 1);
+        let result = self.inner.begin_sync();
+        self.syncing = matches!(result, Ok(false));
+        self.count_writes();
+        result
+    }
+
+    fn poll_sync(&mut self) -> io::Result<bool> {
+        let result = self.inner.poll_sync();
+        self.syncing &= matches!(result, Ok(false));
         result
     }
 

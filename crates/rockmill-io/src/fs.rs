@@ -273,6 +273,18 @@ pub trait WritableFile: Send + Debug {
     fn flush(&mut self) -> io::Result<()>;
     /// Flushes and makes contents and length durable (fdatasync).
     fn sync(&mut self) -> io::Result<()>;
+    /// Begins what [`sync`](Self::sync) does, without waiting where the file can; true when it is done already.
+    ///
+    /// [`poll_sync`](Self::poll_sync) moves it on; `sync` and `close` wait for it. A failure comes out of any of them,
+    /// once.
+    fn begin_sync(&mut self) -> io::Result<bool> {
+        self.sync()?;
+        Ok(true)
+    }
+    /// Moves a sync on that was begun, without waiting; true when it is over and what was appended before is durable.
+    fn poll_sync(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
     /// Flushes, cuts preallocated or recycled space behind the end, and closes. Not durable without `sync` before.
     fn close(&mut self) -> io::Result<()>;
     /// Bytes appended so far.

@@ -75,6 +75,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use transfers::Transfers;
 
+/// Smallest span of a ring: below that the device's requests cost more than they bring.
+const SPAN_BYTES_MIN: usize = 64 << 10;
+
+/// Spans of each run that a ring should have memory for.
+const SPANS_WANTED: usize = 3;
+
 /// Largest span for plain calls: the readahead that RocksDB compacts with.
 const SPAN_BYTES_PLAIN: usize = 2 << 20;
 
@@ -199,6 +205,7 @@ pub struct BatchCounts {
 pub struct BatchIo {
     shared: Arc<Mutex<Transfers>>,
     arena: Arc<Arena>,
+    buffers: Arc<writer::WriterBuffers>,
     facts: Arc<BatchFacts>,
     limits: Arc<BatchLimits>,
 }
@@ -252,7 +259,7 @@ impl BatchIo {
     fn over(queue: Box<dyn queue::Queue>, arena: Arc<Arena>, facts: BatchFacts, limits: &BatchLimits) -> Self {
         let transfers = Transfers::new(queue);
         let (facts, limits) = (Arc::new(facts), Arc::new(limits.clone()));
-        Self { shared: Arc::new(Mutex::new(transfers)), arena, facts, limits }
+        Self { shared: Arc::new(Mutex::new(transfers)), arena, buffers: Arc::default(), facts, limits }
     }
 
     /// What it is made of.
@@ -284,12 +291,14 @@ impl BatchIo {
     }
 
     /// Bytes that spans should have, for a plan of so many runs from files on `device` (see
-    /// [`FileSystem::device`]). A ring keeps several in flight and needs none larger than the device likes; plain calls
-    /// wait for each, so that larger ones are worth the memory they take.
+    /// [`FileSystem::device`]). A ring keeps several in flight: they are as large as the device likes, or smaller where
+    /// the arena does not hold three for each run beside a writer's buffers. Plain calls wait for each, so that larger
+    /// ones are worth the memory they take.
     pub fn span_bytes(&self, device: Option<&DeviceFacts>, runs: usize) -> usize {
         let usual = DeviceFacts::read_bytes(device);
         if self.facts.kind == BatchKind::Uring {
-            return usual;
+            let affordable = self.free_bytes() * 2 / 3 / runs.max(1) / SPANS_WANTED;
+            return usual.min(aligned::align_down(affordable as u64) as usize).max(SPAN_BYTES_MIN);
         }
         // One in use and one being read, for each run.
         let affordable = self.limits.memory_bytes.saturating_sub(writer::memory_of_one(self)) / (2 * runs.max(1));

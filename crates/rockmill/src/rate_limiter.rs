@@ -452,6 +452,15 @@ impl WritableFile for LimitedFile {
         self.inner.sync()
     }
 
+    fn begin_sync(&mut self) -> io::Result<bool> {
+        self.pay();
+        self.inner.begin_sync()
+    }
+
+    fn poll_sync(&mut self) -> io::Result<bool> {
+        self.inner.poll_sync()
+    }
+
     fn close(&mut self) -> io::Result<()> {
         self.pay();
         self.inner.close()

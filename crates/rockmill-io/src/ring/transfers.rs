@@ -220,6 +220,17 @@ impl Transfers {
         self.ended.contains_key(&token)
     }
 
+    /// Waits for the oldest write that is not through, whosever it is, and leaves its outcome for its owner. False when
+    /// there is none.
+    pub(crate) fn await_write(&mut self) -> bool {
+        let oldest = self.running.iter().find(|(_, running)| running.action == Action::Write);
+        let Some(token) = oldest.map(|(token, _)| *token) else { return false };
+        while self.broken.is_none() && self.running.contains_key(&token) {
+            self.reap(true, token);
+        }
+        self.broken.is_none()
+    }
+
     /// Waits for a transfer and gives its outcome.
     pub(crate) fn wait(&mut self, token: Token) -> Ended {
         loop {
@@ -300,7 +311,9 @@ impl Transfers {
         let Some(running) = self.running.remove(&op.token) else { return };
         if !running.orphan {
             let result = result.map_err(|e| named(op.offset, &running, e));
-            self.ended.insert(op.token, Ended { lease: op.lease, result });
+            // What was written is of no use to its owner; its memory is, to whoever fills the next buffer.
+            let lease = op.lease.filter(|_| op.action == Action::Read);
+            self.ended.insert(op.token, Ended { lease, result });
         }
     }
 

@@ -4,21 +4,23 @@
 //! 2. A buffer without room for more goes to the file, up to the last sector's start when writing past the page cache;
 //!    the rest of it, less than a sector, begins the next buffer.
 //! 3. `sync` writes the last buffer too, padded to a sector, waits for everything, cuts the padding and syncs.
-//!    [`begin_sync`](BatchWriter::begin_sync) does the same without waiting: the next file can be written meanwhile.
+//!    [`begin_sync`](WritableFile::begin_sync) does the same without waiting: the next file can be written meanwhile,
+//!    from the same buffers, as they come free.
 //!
 //! Every failure is kept: whichever call comes next returns it, and every later one refuses.
 
-use super::arena::{Lease, Pool};
+use super::arena::{Arena, Lease, Pool};
 use super::queue::{Action, BatchFile};
 use super::transfers::{Token, Transfer};
 use super::{BatchIo, BatchKind};
 use crate::aligned::{ALIGNMENT, align_down, align_up};
 use crate::error::{FirstFailure, path_error};
 use crate::fs::{PositionedFile, WritableFile, WriteOptions};
+use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Buffer size when the options name none.
 const BUFFER_BYTES_DEFAULT: usize = 1 << 20;
@@ -34,6 +36,26 @@ fn writes_max(io: &BatchIo) -> usize {
 /// Memory that one writer takes with the default buffer size.
 pub(super) fn memory_of_one(io: &BatchIo) -> usize {
     (writes_max(io) + 1) * BUFFER_BYTES_DEFAULT
+}
+
+/// The buffers that this thread's writers share: while one file is being synced, the next is written from the same.
+#[derive(Debug, Default)]
+pub(super) struct WriterBuffers {
+    last: Mutex<Weak<Pool>>,
+}
+
+impl WriterBuffers {
+    /// The pool of a writer that still lives if it has such buffers, or a new one: one buffer to fill, and as many in
+    /// flight as there is memory for, `writes_max` at most. `None` when there is not even memory for two.
+    fn for_writer(&self, arena: &Arc<Arena>, buffer_bytes: usize, writes_max: usize) -> Option<Arc<Pool>> {
+        let mut last = self.last.lock();
+        if let Some(pool) = last.upgrade().filter(|pool| pool.slot_bytes() == buffer_bytes) {
+            return Some(pool);
+        }
+        let pool = (1..=writes_max).rev().find_map(|writes| arena.pool(buffer_bytes, writes + 1))?;
+        *last = Arc::downgrade(&pool);
+        Some(pool)
+    }
 }
 
 /// The steps of a sync.
@@ -100,8 +122,7 @@ impl BatchWriter {
         // Two sectors at least: one to carry over, one to fill.
         let buffer_bytes = (align_up(wanted as u64) as usize).max(2 * ALIGNMENT);
         let writes_max = if inner.in_order() { 1 } else { writes_max(io) };
-        // One to fill, and as many in flight as there is memory for.
-        let pool = (1..=writes_max).rev().find_map(|writes| io.arena.pool(buffer_bytes, writes + 1));
+        let pool = io.buffers.for_writer(&io.arena, buffer_bytes, writes_max);
         let file = Arc::new(BatchFile::writing(Arc::clone(&inner)));
         io.shared.lock().register(&file);
         Ok(Self {
@@ -196,11 +217,12 @@ impl BatchWriter {
             if let Some(lease) = self.pool.as_ref().and_then(Pool::lease) {
                 return Ok(lease);
             }
-            if self.in_flight.is_empty() {
+            if !self.in_flight.is_empty() {
+                self.await_oldest()?;
+            } else if self.pool.is_none() || !self.io.shared.lock().await_write() {
                 // The arena is too small, or taken: slower, but it goes on.
                 return Ok(Lease::heap(self.buffer_bytes));
             }
-            self.await_oldest()?;
         }
     }
 
@@ -405,23 +427,6 @@ impl BatchWriter {
         self.advance_sync(false)
     }
 
-    /// Begins to make everything appended so far durable, without waiting for it. True when that is done already.
-    ///
-    /// [`poll_sync`](Self::poll_sync) moves it on; [`sync`](WritableFile::sync) and [`close`](WritableFile::close) wait
-    /// for it. Appending waits for it, too.
-    pub fn begin_sync(&mut self) -> io::Result<bool> {
-        self.check()?;
-        let result = self.start_sync();
-        self.failure.note(result)
-    }
-
-    /// Moves a sync on that was begun. True when it is over: what was appended before is durable.
-    pub fn poll_sync(&mut self) -> io::Result<bool> {
-        self.check()?;
-        let result = self.advance_sync(false);
-        self.failure.note(result)
-    }
-
     fn flush_and_sync(&mut self) -> io::Result<()> {
         self.start_sync()?;
         self.finish_sync()
@@ -478,6 +483,18 @@ impl WritableFile for BatchWriter {
     fn sync(&mut self) -> io::Result<()> {
         self.check()?;
         let result = self.flush_and_sync();
+        self.failure.note(result)
+    }
+
+    fn begin_sync(&mut self) -> io::Result<bool> {
+        self.check()?;
+        let result = self.start_sync();
+        self.failure.note(result)
+    }
+
+    fn poll_sync(&mut self) -> io::Result<bool> {
+        self.check()?;
+        let result = self.advance_sync(false);
         self.failure.note(result)
     }
 

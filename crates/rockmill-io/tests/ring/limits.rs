@@ -54,6 +54,42 @@ fn everything_may_be_dropped_with_operations_in_flight() {
 }
 
 #[test]
+fn files_are_written_from_the_same_buffers_while_those_before_are_synced() {
+    everywhere(|place| {
+        let io = place.io(&small());
+        let options = WriteOptions { buffer_size: 64 << 10, ..place.options() };
+        let mut syncing: Vec<Box<dyn WritableFile>> = Vec::new();
+        let mut free = Vec::new();
+        for file in 0..6 {
+            let path = place.path(&format!("{file}.sst"));
+            let mut writer = io.create(&*place.fs, &path, options).unwrap();
+            // A part of the last buffer stays in flight with all the others when the next file begins.
+            writer.append(&pattern(600_000 + file, 1)).unwrap();
+            free.push(io.free_bytes());
+            if writer.begin_sync().unwrap() {
+                writer.close().unwrap();
+            } else {
+                syncing.push(Box::new(writer));
+            }
+        }
+        assert!(free.iter().all(|f| *f == free[0]), "{}: {free:?}", place.name);
+        for mut file in syncing {
+            file.sync().unwrap();
+            file.close().unwrap();
+        }
+        assert_eq!(io.free_bytes(), io.facts().memory_bytes, "{}", place.name);
+        for file in 0..6 {
+            let path = place.path(&format!("{file}.sst"));
+            let wanted = pattern(600_000 + file, 1);
+            let mut found = vec![0; place.fs.file_size(&path).unwrap() as usize];
+            let reader = place.fs.open_random(&path, false).unwrap();
+            assert_eq!(reader.read_at(0, &mut found).unwrap(), wanted.len());
+            assert!(found == wanted, "{}: file {file}", place.name);
+        }
+    });
+}
+
+#[test]
 fn windows_may_go_to_other_threads_and_rings_may_not() {
     for place in on_disk(BatchKind::Uring) {
         let data = read::files(&place, &[400_000]);

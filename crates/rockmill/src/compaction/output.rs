@@ -10,6 +10,7 @@
 //! A table's range tombstones are cut to the user keys [its first, the next table's first), and its largest key says
 //! that the end is not part of it, so that neighbours never overlap and no tombstone loses coverage.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,17 +28,21 @@ use super::filter::TableFileCreationReason;
 use super::plan::{OutputPlan, Part, Rules};
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::options::{BlockBasedIndexType, CfOptions, DataBlockIndexType};
 use crate::range_del::CompactionRangeDel;
 use crate::rate_limiter::LimitedFile;
 use crate::statistics::{Histogram, MeasuredFile};
 use crate::sync::Mutex;
-use crate::table::{TableBuilder, TableBuilderOptions, TableSummary};
+use crate::table::{SyncingTable, TableBuilder, TableBuilderOptions, TableSummary};
 use crate::version::FileMeta;
 
 /// Largest step in which space for a table is reserved.
 const PREALLOCATE_MAX: u64 = 1 << 30;
+
+/// Tables that may wait to be durable while the next is written: syncs overlap the merge, and a failure is noticed
+/// before much more is done.
+const SYNCING_MAX: usize = 2;
 
 /// Numbers of the files that a job created, so that they can be removed when it fails.
 pub(super) type Created = Mutex<Vec<u64>>;
@@ -54,7 +59,17 @@ pub(super) struct Outputs<'a> {
     io: Option<&'a BatchIo>,
     files: Vec<FileEntry>,
     open: Option<Open>,
+    /// Tables that are complete but may not be durable, oldest first.
+    syncing: VecDeque<Syncing>,
     grandparents: Grandparents<'a>,
+}
+
+/// A table that waits to be durable.
+struct Syncing {
+    number: u64,
+    path: PathBuf,
+    summary: TableSummary,
+    file: SyncingTable,
 }
 
 /// The table being written.
@@ -78,7 +93,19 @@ impl<'a> Outputs<'a> {
     ) -> Self {
         let grandparents = Grandparents::new(&plan.grandparents, rules);
         let range_del = tombstones.cursor(rules);
-        Self { ctx, plan, rules, range_del, part, created, io, files: Vec::new(), open: None, grandparents }
+        Self {
+            ctx,
+            plan,
+            rules,
+            range_del,
+            part,
+            created,
+            io,
+            files: Vec::new(),
+            open: None,
+            syncing: VecDeque::new(),
+            grandparents,
+        }
     }
 
     /// Adds a surviving entry. `new_user_key`: it is the first of its user key.
@@ -105,7 +132,8 @@ impl<'a> Outputs<'a> {
             self.open = Some(open_table(self.ctx, self.plan, self.rules, self.created, self.io, lower)?);
         }
         self.close(None)?;
-        Ok(self.files)
+        self.settle(0)?;
+        Ok(std::mem::take(&mut self.files))
     }
 
     fn has_tombstones(&self) -> Result<bool> {
@@ -153,13 +181,45 @@ impl<'a> Outputs<'a> {
                 builder.add_range_tombstone(begin, end, seq)
             })?;
         }
-        let done = open.builder.finish().map_err(|e| e.context(open.path.display()));
-        self.ctx.table_written(open.number, &open.path, &done);
-        let summary = done?;
-        let mut entry = file_entry(self.ctx, self.plan, open.number, &summary);
+        let Open { builder, number, path, .. } = open;
+        let (summary, file) = match builder.finish_without_waiting() {
+            Ok(done) => done,
+            Err(e) => {
+                let failed = Err(e.context(path.display()));
+                self.ctx.table_written(number, &path, &failed);
+                return failed.map(drop);
+            }
+        };
+        let mut entry = file_entry(self.ctx, self.plan, number, &summary);
         entry.compensated_range_deletion_size = dead_below;
         self.files.push(entry);
+        self.syncing.push_back(Syncing { number, path, summary, file });
+        self.settle(SYNCING_MAX)
+    }
+
+    /// Sees to tables that wait to be durable, until at most `left` of them do.
+    fn settle(&mut self, left: usize) -> Result<()> {
+        while let Some(first) = self.syncing.front_mut() {
+            let synced = first.file.is_synced();
+            if matches!(synced, Ok(false)) && self.syncing.len() <= left {
+                break;
+            }
+            let Some(Syncing { number, path, summary, file }) = self.syncing.pop_front() else { break };
+            let done = synced.and_then(|_| file.wait()).map(|()| summary).map_err(|e| e.context(path.display()));
+            self.ctx.table_written(number, &path, &done);
+            done?;
+        }
         Ok(())
+    }
+}
+
+impl Drop for Outputs<'_> {
+    /// What was not waited for is not a table: the job failed.
+    fn drop(&mut self) {
+        for Syncing { number, path, .. } in self.syncing.drain(..) {
+            let failed = Err(Error::new(ErrorKind::Aborted, "the job failed before the table was durable"));
+            self.ctx.table_written(number, &path, &failed);
+        }
     }
 }
 

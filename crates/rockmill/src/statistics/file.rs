@@ -15,6 +15,8 @@ pub(crate) struct MeasuredFile {
     statistics: Arc<Statistics>,
     write: Histogram,
     sync: Histogram,
+    /// When a sync was begun that is not over.
+    syncing: Option<u64>,
 }
 
 impl MeasuredFile {
@@ -26,7 +28,7 @@ impl MeasuredFile {
         sync: Histogram,
     ) -> Box<dyn WritableFile> {
         match statistics {
-            Some(s) => Box::new(Self { file, statistics: Arc::clone(s), write, sync }),
+            Some(s) => Box::new(Self { file, statistics: Arc::clone(s), write, sync, syncing: None }),
             None => file,
         }
     }
@@ -41,6 +43,10 @@ impl MeasuredFile {
             self.statistics.record_time(self.write, micros);
         }
         done
+    }
+
+    fn synced(&self, before: u64) {
+        self.statistics.record_time(self.sync, now_nanos().saturating_sub(before) / 1000);
     }
 }
 
@@ -58,10 +64,32 @@ impl WritableFile for MeasuredFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.flush()?;
-        let before = now_nanos();
+        if self.syncing.is_none() {
+            self.flush()?;
+        }
+        let before = self.syncing.take().unwrap_or_else(now_nanos);
         let done = self.file.sync();
-        self.statistics.record_time(self.sync, now_nanos().saturating_sub(before) / 1000);
+        self.synced(before);
+        done
+    }
+
+    fn begin_sync(&mut self) -> io::Result<bool> {
+        let before = now_nanos();
+        let done = self.write(|f| f.begin_sync());
+        match done {
+            Ok(false) => self.syncing = Some(before),
+            Ok(true) | Err(_) => self.synced(before),
+        }
+        done
+    }
+
+    fn poll_sync(&mut self) -> io::Result<bool> {
+        let done = self.file.poll_sync();
+        if !matches!(done, Ok(false))
+            && let Some(before) = self.syncing.take()
+        {
+            self.synced(before);
+        }
         done
     }
 

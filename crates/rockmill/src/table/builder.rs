@@ -28,6 +28,7 @@ use rockmill_io::WritableFile;
 use super::filter_builder::FilterBuilder;
 use super::index_builder::IndexBuilder;
 use super::names;
+use super::syncing::SyncingTable;
 use crate::error::{Error, Result};
 use crate::options::CompressionOptions;
 use crate::statistics::{Histogram, MaybeStatistics, Started, Statistics, Ticker};
@@ -576,7 +577,14 @@ impl TableBuilder {
     }
 
     /// Writes the rest, syncs and closes the file.
-    pub fn finish(mut self) -> Result<TableSummary> {
+    pub fn finish(self) -> Result<TableSummary> {
+        let (summary, file) = self.finish_without_waiting()?;
+        file.wait()?;
+        Ok(summary)
+    }
+
+    /// Writes the rest and begins to sync the file: the table is not durable before [`SyncingTable::wait`] returns.
+    pub fn finish_without_waiting(mut self) -> Result<(TableSummary, SyncingTable)> {
         self.again()?;
         self.flush_block(None)?;
         self.write_held()?;
@@ -630,14 +638,12 @@ impl TableBuilder {
         };
         let encoded = footer.encode(self.writer.offset);
         self.writer.append(&encoded)?;
-        let sync = |e: &std::io::Error| Error::io(format!("{}: syncing", self.options.path.display()), e);
-        self.writer.file.sync().map_err(|e| sync(&e))?;
-        self.writer.file.close().map_err(|e| sync(&e))?;
+        let file = SyncingTable::begin(self.writer.file, self.options.path)?;
 
         if self.points > 0 {
             self.boundaries.widen(&self.first_key, &self.last_key, &self.options.cmp);
         }
-        Ok(TableSummary {
+        let summary = TableSummary {
             file_size: self.writer.offset,
             smallest: self.boundaries.smallest,
             largest: self.boundaries.largest,
@@ -649,7 +655,8 @@ impl TableBuilder {
             largest_seqno: self.boundaries.largest_seqno,
             properties: self.properties,
             tail_size: self.writer.offset - tail_start,
-        })
+        };
+        Ok((summary, file))
     }
 
     fn write_plain(&mut self, contents: &[u8]) -> Result<BlockHandle> {

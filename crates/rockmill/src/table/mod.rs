@@ -13,6 +13,7 @@ mod meta;
 mod names;
 mod open;
 mod reader;
+mod syncing;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -27,3 +28,4 @@ pub(crate) use meta::MetaCaching;
 pub use open::properties_of;
 pub(crate) use reader::AutoReadahead;
 pub use reader::{TableOpenOptions, TableReadOptions, TableReader};
+pub(crate) use syncing::SyncingTable;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rockmill_format::FormatError;
 use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
-use rockmill_io::ring::{BatchIo, DeviceFacts, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
+use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
 
 use super::feed::BlockFeed;
 use crate::compaction::JobContext;
@@ -22,11 +22,6 @@ use crate::compaction::sst_map::SstMap;
 use crate::error::{Error, Result};
 use crate::rate_limiter::IoPriority;
 use crate::table::TableReader;
-
-/// Smallest spans: below that the device's requests cost more than they bring.
-const SPAN_BYTES_MIN: usize = 64 << 10;
-/// Windows for each run that there should be memory for.
-const WINDOWS_WANTED: usize = 3;
 
 /// One table of a run.
 struct FeedFile {
@@ -53,7 +48,8 @@ pub struct RingFeed {
 
 /// Feeds for all runs of `map`, whose reads are begun when this returns.
 pub fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext) -> Result<Vec<RingFeed>> {
-    let span_bytes = span_bytes(&map, io, ctx);
+    let reading = map.runs.iter().filter(|r| !r.files.is_empty()).count();
+    let span_bytes = io.span_bytes(ctx.fs.device(&ctx.dir).as_ref(), reading);
     let mut plan = ReadPlan::new();
     let mut runs = Vec::with_capacity(map.runs.len());
     for run in map.runs {
@@ -92,15 +88,6 @@ pub fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext) -> Result<Vec<RingFeed
         scratch: Vec::new(),
     };
     Ok(runs.into_iter().enumerate().map(feed).collect())
-}
-
-/// As large as the device likes, and as there is memory for several for each run.
-fn span_bytes(map: &SstMap, io: &BatchIo, ctx: &JobContext) -> usize {
-    let wanted = DeviceFacts::read_bytes(ctx.fs.device(&ctx.dir).as_ref());
-    let runs = map.runs.iter().filter(|r| !r.files.is_empty()).count().max(1);
-    let affordable = io.free_bytes() * 2 / 3 / runs / WINDOWS_WANTED;
-    // With what alignment adds it should still be a whole number of sectors.
-    wanted.min(affordable & !0xfff).max(SPAN_BYTES_MIN)
 }
 
 impl RingFeed {
