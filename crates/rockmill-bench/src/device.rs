@@ -1,12 +1,14 @@
 //! What the device could do at best, measured in the same run as the figures that are compared with it: past the page
-//! cache, through the same I/O layer as the stores, one request at a time and several at once (by as many threads).
+//! cache, through the same I/O layer as the stores, one request at a time and several at once (by as many threads), and
+//! with a job's mix of reads and writes at once (through the ring).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rockmill_io::aligned::AlignedBuf;
-use rockmill_io::{FileSystem, PosixFileSystem, RandomAccessFile, WriteOptions};
+use rockmill_io::ring::{BatchKind, BatchLimits, ReadOptions, ReadPlan, Span};
+use rockmill_io::{FileSystem, PosixFileSystem, RandomAccessFile, WritableFile, WriteOptions};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
@@ -112,6 +114,96 @@ fn probe_file(fs: &dyn FileSystem, path: &Path, blocks: u64, seed: u64) -> std::
     })
 }
 
+/// How long the device takes for a job's bytes when nothing but the device is waited for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MixedLimit {
+    /// From the first read to the end of the sync.
+    pub seconds: f64,
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// Through a ring; false: by plain calls, one after another, as there is no io_uring here.
+    pub ring: bool,
+}
+
+/// Reads in flight for each file: more of them than any job needs.
+const MIXED_READS: usize = 8;
+/// Writes in flight.
+const MIXED_WRITES: usize = 8;
+/// Operations in flight.
+const MIXED_DEPTH: u32 = 256;
+const MIXED_MEMORY: usize = 96 << 20;
+/// Copied whole into the output; what follows repeats it with a mark in each sector, so that no two are the same and
+/// the copying is not part of the limit.
+const COPIED_BYTES: u64 = 32 << 20;
+const SECTOR_BYTES: usize = 512;
+
+/// Reads all of `files` and writes `output_bytes` to `path` meanwhile, evenly, past the page cache, with as much in
+/// flight as the device can use: what a job with these bytes could take at best. The output is removed again.
+pub fn mixed(files: &[PathBuf], path: &Path, output_bytes: u64) -> Result<MixedLimit> {
+    let fs = PosixFileSystem::default();
+    let done = mixed_file(&fs, files, path, output_bytes);
+    let removed = fs.remove(path);
+    let limit = done.map_err(|e| Error::io("the measurement of the device's mixed limit failed", &e))?;
+    removed.map_err(|e| Error::io(format_args!("cannot remove {}", path.display()), &e))?;
+    Ok(limit)
+}
+
+fn mixed_file(fs: &dyn FileSystem, files: &[PathBuf], path: &Path, output_bytes: u64) -> std::io::Result<MixedLimit> {
+    let limits = BatchLimits {
+        memory_bytes: MIXED_MEMORY,
+        depth: MIXED_DEPTH,
+        writes_in_flight: MIXED_WRITES,
+        ..BatchLimits::default()
+    };
+    let io = fs.batch_io(BatchKind::Auto, &limits)?;
+    let span_bytes = io.span_bytes(fs.device(path).as_ref(), files.len()) as u64;
+    let mut plan = ReadPlan::new();
+    for path in files {
+        let file = fs.open_random(path, true)?;
+        let size = file.size();
+        let number = plan.add_file(file, path);
+        let span = |offset| Span { file: number, offset, len: (size - offset).min(span_bytes) as u32 };
+        plan.add_run((0..size).step_by(span_bytes as usize).map(span).collect());
+    }
+    let read = plan.bytes();
+    let options =
+        WriteOptions { direct: true, buffer_size: LARGE_BYTES, preallocate: output_bytes, ..WriteOptions::default() };
+    let start = Instant::now();
+    let mut stream = io.read(plan, ReadOptions { depth: MIXED_READS, ..ReadOptions::default() })?;
+    let mut out = io.create(fs, path, options)?;
+    let chunk_max = out.space_bytes_max().min(span_bytes as usize);
+    let (mut seen, mut written) = (0u64, 0u64);
+    let mut open: Vec<usize> = (0..files.len()).collect();
+    while !open.is_empty() {
+        let mut still = Vec::with_capacity(open.len());
+        for run in open {
+            let Some(window) = stream.next(run)? else { continue };
+            seen += window.len() as u64;
+            // The same part of the output as of the inputs.
+            let due = (u128::from(output_bytes) * u128::from(seen) / u128::from(read.max(1))) as u64;
+            while written < due {
+                let len = chunk_max.min((due - written) as usize);
+                let space = out.space(len)?;
+                let copied = if written < COPIED_BYTES { len.min(window.len()) } else { 0 };
+                space[..copied].copy_from_slice(&window[..copied]);
+                for (sector, n) in space.chunks_exact_mut(SECTOR_BYTES).zip(written..) {
+                    sector[..8].copy_from_slice(&n.to_le_bytes());
+                }
+                out.commit(len);
+                written += len as u64;
+            }
+            still.push(run);
+        }
+        open = still;
+    }
+    out.sync()?;
+    out.close()?;
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(MixedLimit { seconds, read, written, ring: io.facts().kind == BatchKind::Uring })
+}
+
 /// Bytes per second of large reads in order, `depth` at once.
 fn large_reads(file: &dyn RandomAccessFile, blocks: u64, depth: usize) -> std::io::Result<f64> {
     let next = AtomicU64::new(0);
@@ -171,6 +263,22 @@ fn read_exactly(file: &dyn RandomAccessFile, offset: u64, buf: &mut [u8]) -> std
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mix_reads_everything_and_writes_as_much_as_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let files: Vec<PathBuf> = (0..3).map(|i| dir.path().join(format!("in{i}"))).collect();
+        for (i, path) in files.iter().enumerate() {
+            std::fs::write(path, vec![i as u8 + 1; 700_000 + i]).unwrap();
+        }
+        for output in [0, 1_234_567, 2_100_003, 5_000_000] {
+            let limit = mixed(&files, &dir.path().join("out"), output).unwrap();
+            assert_eq!((limit.read, limit.written), (2_100_003, output));
+            assert!(limit.seconds > 0.0);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3, "the output is gone");
+        assert!(mixed(&[dir.path().join("no")], &dir.path().join("out"), 1).is_err());
+    }
 
     #[test]
     fn a_probe_measures_and_cleans_up() {

@@ -252,7 +252,7 @@ flags! {
     "Compact only when told." disable_auto_compactions: bool = false;
     "Bytes that a compaction reads at once (db_bench 7.8: 0, RocksDB's own default since 8: 2 MiB)."
         compaction_readahead_size: usize = 2 << 20;
-    "How compactions read and merge: auto or pread (not in db_bench)." engine: String = "auto".to_owned();
+    "How compactions read and merge: auto, pread or uring (not in db_bench)." engine: String = "auto".to_owned();
     "L0 files that start a compaction." level0_file_num_compaction_trigger: i32 = 4;
     "L0 files that slow writers." level0_slowdown_writes_trigger: i32 = 20;
     "L0 files that stop writers." level0_stop_writes_trigger: i32 = 36;
@@ -290,6 +290,15 @@ flags! {
 impl Flags {
     /// Reads a command line without the program's name. Later flags win.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command> {
+        let command = Self::parse_unchecked(args)?;
+        if let Command::Run(flags) = &command {
+            flags.check()?;
+        }
+        Ok(command)
+    }
+
+    /// Reads a command line whose flags may not make a run yet.
+    pub(crate) fn parse_unchecked(args: impl IntoIterator<Item = String>) -> Result<Command> {
         let mut flags = Self::default();
         let mut args = args.into_iter().peekable();
         while let Some(arg) = args.next() {
@@ -317,7 +326,6 @@ impl Flags {
                 },
             }
         }
-        flags.check()?;
         Ok(Command::Run(Box::new(flags)))
     }
 

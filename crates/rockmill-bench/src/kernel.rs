@@ -69,6 +69,12 @@ pub fn sync_disks() {
     unsafe { libc::sync() };
 }
 
+/// Drops what the page cache holds of a file and has written: who reads it next reads the device.
+pub fn forget_cached(file: &fs::File) {
+    // SAFETY: the descriptor is open; the call is advice, it changes no data and touches no memory of ours.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+}
+
 /// Gives free memory back to the kernel, so that one side's heap is not part of the next one's peak.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]

@@ -12,8 +12,10 @@
 //!    samples throughput, stalls and levels meanwhile.
 //! 5. `measure` and `kernel` read what the kernel counted: CPU, memory, bytes, switches, system calls. `device` says
 //!    what the disk could do at best, `machine` where and when.
+//!    `compact/` is the benchmark of single compactions, `rockmill bench compact`.
 //! 6. `outcome` prints db_bench's lines and the JSON, `pairs` the table with ratios, `page/` the page with charts.
 
+mod compact;
 mod db_bench;
 mod device;
 mod error;
@@ -39,7 +41,9 @@ mod ycsb;
 use std::io::Write;
 use std::process::ExitCode;
 
-pub use device::{DeviceLimits, probe};
+pub use compact::run as run_compact;
+pub use compact::{Case, CaseReport, CompactCommand, CompactFlags, CompactReport, JobLog, JobPair, JobRun};
+pub use device::{DeviceLimits, MixedLimit, mixed, probe};
 pub use error::{Error, Result};
 pub use flags::{Auto, Command, Flags, List};
 pub use generate::{KeyGenerator, ValueGenerator};
@@ -69,6 +73,10 @@ pub fn main_with_args(args: impl IntoIterator<Item = String>) -> ExitCode {
 
 fn main_result(args: impl IntoIterator<Item = String>) -> Result<()> {
     let stdout = std::io::stdout();
+    let mut args = args.into_iter().peekable();
+    if args.next_if(|first| first == "compact").is_some() {
+        return main_compact(args);
+    }
     let flags = match Flags::parse(args)? {
         Command::Help => {
             let written = stdout.lock().write_all(flags::help().as_bytes());
@@ -77,10 +85,28 @@ fn main_result(args: impl IntoIterator<Item = String>) -> Result<()> {
         Command::Run(flags) => flags,
     };
     let report = run(&flags, &mut stdout.lock())?;
-    let write = |path: &str, text: String| match path {
-        "" => Ok(()),
-        path => std::fs::write(path, text).map_err(|e| Error::io(format_args!("cannot write {path}"), &e)),
+    write(&flags.json, || format!("{:#}\n", report.to_json()))?;
+    write(&flags.report, || report.to_html())
+}
+
+fn main_compact(args: impl Iterator<Item = String>) -> Result<()> {
+    let stdout = std::io::stdout();
+    let flags = match CompactFlags::parse(args)? {
+        CompactCommand::Help => {
+            let written = stdout.lock().write_all(compact::help().as_bytes());
+            return written.map_err(|e| Error::io("standard output", &e));
+        }
+        CompactCommand::Run(flags) => flags,
     };
-    write(&flags.json, format!("{:#}\n", report.to_json()))?;
-    write(&flags.report, report.to_html())
+    let report = run_compact(&flags, &mut stdout.lock())?;
+    write(&flags.base.json, || format!("{:#}\n", report.to_json()))?;
+    write(&flags.base.report, || report.to_html())
+}
+
+/// Writes a text to a file; nothing where no file was asked for.
+fn write(path: &str, text: impl FnOnce() -> String) -> Result<()> {
+    match path {
+        "" => Ok(()),
+        path => std::fs::write(path, text()).map_err(|e| Error::io(format_args!("cannot write {path}"), &e)),
+    }
 }

@@ -387,7 +387,7 @@ pub(crate) fn run_threads(
 }
 
 impl SideReport {
-    fn of(side: &Side) -> Self {
+    pub(crate) fn of(side: &Side) -> Self {
         Self { label: side.label.clone(), version: String::new(), notes: side.notes.clone(), settings: vec![] }
     }
 }

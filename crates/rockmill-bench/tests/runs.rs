@@ -4,7 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use rockmill_bench::{Command as Asked, Error, Flags, OpKind, Outcome, Report, Workload, run};
+use rockmill_bench::{
+    Command as Asked, CompactCommand, CompactFlags, Error, Flags, OpKind, Outcome, Report, Workload, run, run_compact,
+};
+use rockmill_io::{FileSystem, PosixFileSystem};
 
 fn flags(db: &Path, line: &str) -> Flags {
     let args = format!("--db={} --seed=42 --cache_size=1048576 {line}", db.display());
@@ -245,4 +248,104 @@ compact,waitforcompaction,stats";
         assert_eq!(of(o), of(first), "{} {}", report.sides[o.side].label, o.workload.name());
     }
     assert!(report.spaces.iter().all(|s| s.entries == report.spaces[0].entries && s.bytes == report.spaces[0].bytes));
+}
+
+fn compact_flags(db: &Path, line: &str) -> CompactFlags {
+    let args = format!("--db={} {line}", db.display());
+    match CompactFlags::parse(args.split_whitespace().map(str::to_owned)).expect("a good command line") {
+        CompactCommand::Run(f) => *f,
+        CompactCommand::Help => panic!("help was not asked for"),
+    }
+}
+
+fn has_uring() -> bool {
+    let probe = PosixFileSystem::default().batch_probe();
+    if !probe.available {
+        println!("skipped: the engine uring: {}", probe.reason);
+    }
+    probe.available
+}
+
+#[test]
+fn one_job_of_every_input_is_merged_by_every_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("db");
+    let engines = if has_uring() { "uring,pread" } else { "pread" };
+    let line = format!(
+        "--engines={engines} --values=100,1024 --inputs=3 --bloom=10 --compression=none,lz4 --mb=1 --repeat=2 \
+         --target_file_size_base=300000"
+    );
+    let (mut text, mut peer) = (Vec::new(), " --peer rocksdb");
+    let with_peer = compact_flags(&db, &format!("{line}{peer}"));
+    let report = match run_compact(&with_peer, &mut text) {
+        Err(e) if e.to_string().contains("cannot load RocksDB's library") => {
+            println!("skipped: RocksDB beside Rockmill: {e}");
+            peer = "";
+            run_compact(&compact_flags(&db, &line), &mut text).expect("Rockmill alone")
+        }
+        done => done.unwrap_or_else(|e| panic!("{e}")),
+    };
+    assert!(!db.exists(), "nothing is left behind");
+    let sides = engines.split(',').count() + usize::from(!peer.is_empty());
+    assert_eq!((report.sides.len(), report.cases.len()), (sides, 4));
+    for case in &report.cases {
+        let name = case.case.name();
+        assert_eq!((case.runs.len(), case.limits.len()), (2 * sides, 2), "{name}");
+        assert_eq!(case.written_by.starts_with("rocksdb"), !peer.is_empty(), "{name}: {}", case.written_by);
+        let first = &case.runs[0].job;
+        for run in &case.runs {
+            assert_eq!(run.job.started, [[(0, 3)]], "{name}");
+            assert_eq!((run.job.input_records, run.job.output_records), (case.entries, case.entries), "{name}");
+            let near = |a: u64, b: u64| a.abs_diff(b) < b / 20;
+            assert!(near(run.job.output_bytes, first.output_bytes), "{name}: {:?} {first:?}", run.job);
+            assert!(case.calls_per_gb(run) > 0.0 && case.share_of_limit(run).is_some_and(|s| s > 0.0), "{name}");
+        }
+        assert!(case.limits.iter().all(|l| l.read == case.input_bytes && l.written > 0), "{name}");
+    }
+    // What the engines write is the same to the byte, as far as its size tells.
+    let bytes = |side: usize| -> Vec<u64> {
+        report
+            .cases
+            .iter()
+            .flat_map(|c| c.runs.iter().filter(move |r| r.side == side))
+            .map(|r| r.job.output_bytes)
+            .collect()
+    };
+    if engines.contains("uring") {
+        assert_eq!(bytes(0), bytes(1));
+    }
+    let text = String::from_utf8(text).expect("text");
+    assert!(text.contains("1 KiB, 3 inputs, Bloom 10, lz4") && text.contains("System calls counted by"), "{text}");
+    let json = report.to_json();
+    assert_eq!(json["cases"][3]["runs"].as_array().map(Vec::len), Some(2 * sides));
+    if sides > 1 {
+        let ratio = &json["cases"][0]["ratios"][0];
+        assert_eq!(ratio["times_as_fast"]["pairs"].as_array().map(Vec::len), Some(2), "{ratio}");
+    }
+    let page = report.to_html();
+    for part in ["the device", "pread", "GB of input a second", "--inputs=3"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("http") && !page.contains("<script") && !page.contains("NaN"), "all in one file");
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+}
+
+#[test]
+fn mistakes_of_a_compaction_benchmark_are_found_before_any_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("db");
+    let fails = |line: &str| -> String {
+        let e = run_compact(&compact_flags(&db, line), &mut Vec::new()).expect_err(line);
+        assert!(!db.exists(), "{line}: work had begun");
+        e.to_string()
+    };
+    assert!(fails("--engines=pread --peer rocksdb=/no/such/librocksdb.so").contains("/no/such/librocksdb.so"));
+    assert!(fails("--engines=pread --compression=rar").contains("rar"));
+    assert!(fails("--engines=pread --mb=100000000000").contains("MB free"));
+    assert!(fails("--engines=pread --json=/no/such/folder/x").contains("/no/such/folder"));
+    assert!(fails("--engines=pread --peer leveldb").contains("rocksdb, fjall"));
+    std::fs::create_dir(&db).unwrap();
+    std::fs::write(db.join("precious"), "x").unwrap();
+    let e = run_compact(&compact_flags(&db, "--engines=pread --mb=1"), &mut Vec::new()).expect_err("not empty");
+    assert!(e.to_string().contains("choose another --db") && db.join("precious").exists(), "{e}");
 }

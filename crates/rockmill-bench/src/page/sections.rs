@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::svg::{self, Axis, Bar, Chart, RatioRow, Scale, escape};
 use crate::device::DeviceLimits;
 use crate::flags::Flags;
-use crate::outcome::{MIB, Outcome, Report, latency_numbers};
+use crate::machine::Machine;
+use crate::outcome::{MIB, Outcome, Report, SideReport, latency_numbers};
 use crate::pairs::{self, Comparison, median};
 use crate::settings;
 use crate::store::OpKind;
@@ -21,8 +22,21 @@ const QUANTILES: [f64; 19] = [
 
 /// Where, when, what: the machine, the stores, the command.
 pub(super) fn facts(report: &Report) -> String {
-    let mut out = format!("<p class=\"note\">{}</p>\n<ul class=\"stores\">\n", escape(&report.machine.to_text()));
-    for (i, side) in report.sides.iter().enumerate() {
+    let command = format!("rockmill bench{}", flags_html(&changed_flags(&report.flags)));
+    let lines = "; bold lines are of the repetition with the median rate";
+    facts_of(&report.machine, &report.sides, &command, report.flags.repeat, lines)
+}
+
+/// The same for any run: `command` is HTML.
+pub(super) fn facts_of(
+    machine: &Machine,
+    sides: &[SideReport],
+    command: &str,
+    repeat: usize,
+    of_lines: &str,
+) -> String {
+    let mut out = format!("<p class=\"note\">{}</p>\n<ul class=\"stores\">\n", escape(&machine.to_text()));
+    for (i, side) in sides.iter().enumerate() {
         let _ = writeln!(
             out,
             "<li><span class=\"key\" style=\"background:{}\"></span><b>{}</b> {} <span class=\"note\">{}</span></li>",
@@ -33,25 +47,27 @@ pub(super) fn facts(report: &Report) -> String {
         );
     }
     out += "</ul>\n";
-    let cores = report.machine.cores as f64;
-    if report.machine.load > cores * 0.5 {
+    let cores = machine.cores as f64;
+    if machine.load > cores * 0.5 {
         let _ = writeln!(
             out,
             "<p class=\"warn\">The machine was busy when this run began: load {:.1} on {cores} cores. Times are not to be \
              quoted; counts are.</p>",
-            report.machine.load
+            machine.load
         );
     }
-    let changed: String =
-        changed_flags(&report.flags).iter().map(|f| format!(" <span class=\"flag\">{}</span>", escape(f))).collect();
-    let _ = writeln!(out, "<p><code>rockmill bench{changed}</code></p>");
-    let repeat = report.flags.repeat;
+    let _ = writeln!(out, "<p><code>{command}</code></p>");
     let note = match repeat {
         1 => "One repetition: differences of some percent mean nothing.".to_owned(),
-        n => format!("{n} repetitions, the stores in turn; bold lines are of the repetition with the median rate."),
+        n => format!("{n} repetitions, the stores in turn{of_lines}."),
     };
     let _ = writeln!(out, "<p class=\"note\">{note}</p>");
     out
+}
+
+/// Flags as the page shows them.
+pub(super) fn flags_html(flags: &[String]) -> String {
+    flags.iter().map(|f| format!(" <span class=\"flag\">{}</span>", escape(f))).collect()
 }
 
 fn changed_flags(flags: &Flags) -> Vec<String> {
@@ -320,7 +336,7 @@ fn elapsed(report: &Report, position: usize, example: &Outcome) -> String {
     if example.workload.is_threaded() {
         return String::new();
     }
-    let bar = |(side, known): (usize, &crate::outcome::SideReport)| {
+    let bar = |(side, known): (usize, &SideReport)| {
         let seconds = middle(report, position, side)?.record.elapsed.as_secs_f64();
         Some(Bar { name: known.label.clone(), side, value: seconds, text: format!("{} s", short(seconds)) })
     };
@@ -377,7 +393,7 @@ pub(super) fn amplification(report: &Report) -> String {
         (!all.is_empty()).then(|| median(&all))
     };
     let chart = |title: &str, unit: &str, of: &dyn Fn(usize) -> Option<f64>| {
-        let bar = |(side, known): (usize, &crate::outcome::SideReport)| {
+        let bar = |(side, known): (usize, &SideReport)| {
             of(side).map(|v| Bar { name: known.label.clone(), side, value: v, text: format!("{v:.2}") })
         };
         let all: Vec<Bar> = sides().filter_map(bar).collect();
@@ -437,8 +453,14 @@ pub(super) fn device(report: &Report) -> String {
 
 /// Settings of the stores: what differs, then all.
 pub(super) fn settings(report: &Report) -> String {
+    let flags: Vec<(String, String)> = report.flags.settings().into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
+    settings_of(&report.sides, &flags)
+}
+
+/// The same for any run.
+pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> String {
     let mut out = String::from("<section>\n<h2>Settings</h2>\n");
-    if let [first, others @ ..] = &report.sides[..] {
+    if let [first, others @ ..] = sides {
         for other in others {
             let all = settings::differences(&first.settings, &other.settings);
             if all.is_empty() {
@@ -470,10 +492,9 @@ pub(super) fn settings(report: &Report) -> String {
             escape(title)
         )
     };
-    for side in &report.sides {
+    for side in sides {
         out += &details(&format!("Everything that {} says it has", side.label), &side.settings);
     }
-    let flags: Vec<(String, String)> = report.flags.settings().into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
-    out += &details("Flags of the run", &flags);
+    out += &details("Flags of the run", flags);
     out + "</section>\n"
 }

@@ -6,7 +6,7 @@ mod fjall;
 mod lmdb;
 #[cfg(feature = "redb")]
 mod redb;
-mod rockmill;
+pub(crate) mod rockmill;
 mod rocksdb;
 
 use std::path::{Path, PathBuf};
@@ -157,6 +157,11 @@ fn best(kind: &Kind) -> Vec<(&'static str, String)> {
 }
 
 impl Side {
+    /// It keeps tables in RocksDB's format.
+    pub fn has_rocksdb_files(&self) -> bool {
+        matches!(self.kind, Kind::Rockmill | Kind::RocksDb(_))
+    }
+
     /// Finds what is wrong with the settings before any work.
     fn check(&self) -> Result<()> {
         match &self.kind {

@@ -23,11 +23,12 @@ pub(crate) struct RockmillStore {
     counting: Option<CountingFileSystem>,
 }
 
-fn engine(name: &str) -> Result<MergeEngine> {
-    [MergeEngine::Auto, MergeEngine::Pread]
-        .into_iter()
-        .find(|e| e.name() == name)
-        .ok_or_else(|| Error::Usage(format!("--engine={name}: auto or pread")))
+/// The engine of this name.
+pub(crate) fn engine(name: &str) -> Result<MergeEngine> {
+    MergeEngine::ALL.into_iter().find(|e| e.name() == name).ok_or_else(|| {
+        let names = MergeEngine::ALL.map(MergeEngine::name).join(", ");
+        Error::Usage(format!("--engine={name}: there are {names}"))
+    })
 }
 
 /// The options that the flags and the text ask for.
@@ -252,6 +253,10 @@ mod tests {
     fn bad_choices_are_named() {
         let bad = |f: Flags| of(&f).expect_err("a bad choice").to_string();
         assert!(bad(Flags { engine: "magic".into(), ..Flags::default() }).contains("magic"));
+        for name in ["auto", "pread", "uring"] {
+            let o = of(&Flags { engine: name.into(), ..Flags::default() }).unwrap();
+            assert_eq!(o.db.merge_engine.name(), name);
+        }
         let unknown = Flags { options_string: "no_such_option=1".into(), ..Flags::default() };
         assert!(bad(unknown).contains("no_such_option"));
     }

@@ -52,6 +52,9 @@ pub enum MergeEngine {
 }
 
 impl MergeEngine {
+    /// All, in the order of help texts.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Pread, Self::Uring];
+
     /// The engine's name on the command line and in statistics.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,0 +1,202 @@
+//! `rockmill bench compact`: one job that merges several overlapping tables of L0 into L1, by Rockmill's engines and by
+//! RocksDB in turn.
+//!
+//! 1. `flags` makes cases of the lists on the command line.
+//! 2. For each case `input` writes one database, with RocksDB where there is one, so that every side reads files that
+//!    its peer made. Each side and repetition gets its tables as links to the same blocks of the disk.
+//! 3. Before a job outputs of the one before are gone, everything is synced, and the tables are out of the page cache;
+//!    the database is open, with its indexes in memory. What is timed is `compact_range` alone.
+//! 4. `job_log` reads in the store's own LOG that it was one job with every input. In the first repetition `input`
+//!    scans what each side made.
+//! 5. After the sides of a repetition the device's limit for the same bytes is measured (`device::mixed`).
+//! 6. `report` compares, repetition by repetition.
+
+mod flags;
+mod input;
+mod job_log;
+mod report;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rockmill_io::{FileSystem, PosixFileSystem};
+
+use crate::device;
+use crate::error::{Error, Result};
+use crate::kernel::{self, SyscallCounters};
+use crate::machine::Machine;
+use crate::measure::Snapshot;
+use crate::outcome::SideReport;
+use crate::peers::{self, Side};
+pub(crate) use flags::help;
+pub use flags::{Case, CompactCommand, CompactFlags};
+use input::{Input, Workspace};
+pub use job_log::JobLog;
+pub(crate) use report::spread_text;
+pub use report::{CaseReport, CompactReport, JobPair, JobRun};
+
+/// Runs every case and prints each result to `out` as soon as it is there.
+///
+/// What can be wrong with the command line, the libraries, the engines or the disk is found before any work starts.
+pub fn run(flags: &CompactFlags, out: &mut dyn Write) -> Result<CompactReport> {
+    // Before any thread is started, so that all are counted.
+    let counters = SyscallCounters::start();
+    let cases = flags.cases();
+    let first = check(flags, &cases)?;
+    let db = Path::new(&flags.base.db);
+    let mut report = CompactReport {
+        machine: Machine::here(db),
+        flags: flags.clone(),
+        sides: first.iter().map(SideReport::of).collect(),
+        cases: vec![],
+        calls_not_by_tracepoints: counters.as_ref().err().cloned(),
+    };
+    let counters = counters.ok();
+    let _workspace = Workspace::create(db)?;
+    print(out, &report.header())?;
+    for case in cases {
+        let mut runner = Runner { flags, counters: counters.as_ref(), db, out };
+        let done = runner.case(case, &mut report.sides)?;
+        report.cases.push(done);
+    }
+    print(out, &report.table())?;
+    Ok(report)
+}
+
+fn print(out: &mut dyn Write, text: &str) -> Result<()> {
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Error::io("standard output", &e))
+}
+
+/// Refuses what cannot end well. Gives the sides of the first case.
+fn check(flags: &CompactFlags, cases: &[Case]) -> Result<Vec<Side>> {
+    if flags.engines.iter().any(|e| e == "uring") {
+        let probe = PosixFileSystem::default().batch_probe();
+        if !probe.available {
+            return Err(Error::Run(format!("--engines: uring: {}; leave it out to measure the others", probe.reason)));
+        }
+    }
+    for file in [&flags.base.json, &flags.base.report] {
+        let folder = Path::new(file).parent().filter(|p| !p.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|f| !f.is_dir()) {
+            return Err(Error::Usage(format!("{file}: there is no folder {}", folder.display())));
+        }
+    }
+    let db = Path::new(&flags.base.db);
+    Workspace::check(db)?;
+    let mut first = None;
+    for case in cases {
+        let sides = sides(flags, case, db)?;
+        if let Some(other) = sides.iter().find(|s| !s.has_rocksdb_files()) {
+            return Err(Error::Usage(format!("--peer {}: it does not read RocksDB's files", other.label)));
+        }
+        first.get_or_insert(sides);
+    }
+    // Inputs, one side's outputs, and as much again while the device is measured.
+    let needed = flags.mb * 3 + 64;
+    let there = db.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
+    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+    if let Ok(free) = PosixFileSystem::default().free_space(there)
+        && free >> 20 < needed
+    {
+        return Err(Error::Run(format!(
+            "{} has {} MB free and inputs of {} MB need {needed} MB: lower --mb, or choose another --db",
+            there.display(),
+            free >> 20,
+            flags.mb
+        )));
+    }
+    first.ok_or_else(|| Error::Usage("there is no case to run".to_owned()))
+}
+
+fn sides(flags: &CompactFlags, case: &Case, db: &Path) -> Result<Vec<Side>> {
+    let mut sides = peers::sides(&flags.of_case(case))?;
+    for side in &mut sides {
+        side.dir = db.join(&side.label); // also when it is the only one
+    }
+    Ok(sides)
+}
+
+struct Runner<'a> {
+    flags: &'a CompactFlags,
+    counters: Option<&'a SyscallCounters>,
+    db: &'a Path,
+    out: &'a mut dyn Write,
+}
+
+impl Runner<'_> {
+    fn case(&mut self, case: Case, known: &mut [SideReport]) -> Result<CaseReport> {
+        let sides = sides(self.flags, &case, self.db)?;
+        let dir = self.db.join("input");
+        let input = Input::write(&self.flags.of_writer(&case, &dir.to_string_lossy()), &case, &dir)?;
+        let mut done = CaseReport {
+            case,
+            written_by: input.written_by.clone(),
+            input_bytes: input.bytes,
+            entries: input.entries,
+            runs: vec![],
+            limits: vec![],
+        };
+        print(self.out, &done.header())?;
+        for repetition in 0..self.flags.base.repeat {
+            for turn in 0..sides.len() {
+                // Another side begins each time, so that no place in the order is always the same side's.
+                let index = (turn + repetition) % sides.len();
+                let run = self.job(&sides[index], index, repetition, &input, &done.case)?;
+                let side = &mut known[index];
+                if side.version.is_empty() {
+                    (side.version, side.settings) = (sides[index].version(), sides[index].settings());
+                }
+                remove(&sides[index].dir)?;
+                print(self.out, &done.line(&known[index].label, &run))?;
+                done.runs.push(run);
+            }
+            let output_bytes = done.runs.last().map_or(0, |run| run.job.output_bytes);
+            self.settle();
+            let limit = device::mixed(&input.tables, &self.db.join("device-probe.tmp"), output_bytes)?;
+            print(self.out, &done.limit_line(&limit))?;
+            done.limits.push(limit);
+        }
+        remove(&dir)?;
+        Ok(done)
+    }
+
+    /// Waits until nothing of the past is under way on the disk.
+    fn settle(&self) {
+        kernel::sync_disks();
+        thread::sleep(Duration::from_millis(self.flags.pause_ms));
+    }
+
+    fn job(&self, side: &Side, index: usize, repetition: usize, input: &Input, case: &Case) -> Result<JobRun> {
+        input.copy_to(&side.dir)?;
+        kernel::give_memory_back();
+        self.settle();
+        let store = side.open(self.counters.is_none())?;
+        let levels = store.levels()?;
+        if levels.iter().skip(1).any(|b| *b > 0) || levels.first().is_none_or(|b| *b != input.bytes) {
+            return Err(Error::Run(format!("{} opened the inputs with {levels:?} bytes by level", side.label)));
+        }
+        let snapshot = || Snapshot::now(&side.dir, self.counters, store.counted_calls());
+        // What looking costs is no part of the job.
+        let (before_looking, before) = (snapshot(), snapshot());
+        let start = Instant::now();
+        store.compact()?;
+        let wall = start.elapsed();
+        let mut cost = snapshot().since(&before);
+        cost.calls = cost.calls.since(&before.since(&before_looking).calls);
+        store.close()?;
+        let job = JobLog::read(&side.dir)?;
+        job.check(&side.label, case.inputs, input.entries)?;
+        if repetition == 0 {
+            input.check_merged(side)?;
+        }
+        Ok(JobRun { side: index, repetition, wall, cost, job })
+    }
+}
+
+fn remove(dir: &PathBuf) -> Result<()> {
+    std::fs::remove_dir_all(dir).map_err(|e| Error::io(format_args!("cannot remove {}", dir.display()), &e))?;
+    kernel::sync_disks();
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! The page of `rockmill bench compact`.
+
+use std::fmt::Write;
+
+use super::sections;
+use super::svg::{self, Bar, RatioRow, escape};
+use crate::compact::{CaseReport, CompactReport, JobPair, JobRun};
+use crate::outcome::MIB;
+use crate::pairs::median;
+use crate::timeline::short;
+
+/// The whole page.
+pub(crate) fn page(report: &CompactReport) -> String {
+    let names: Vec<&str> = report.sides.iter().map(|s| s.label.as_str()).collect();
+    let command = format!("rockmill bench compact{}", sections::flags_html(&report.changed_flags()));
+    let mut out = sections::facts_of(&report.machine, &report.sides, &command, report.flags.base.repeat, "");
+    out += &overview(report);
+    out += &table(report);
+    out += &cases(report);
+    let _ = writeln!(
+        out,
+        "<p class=\"note\">One job each: so many overlapping tables of L0, merged into L1 by one thread. Every side and \
+         repetition reads the same blocks of the disk, which are in no cache; outputs of the job before are gone and \
+         the disk is synced. What each side made was compared, entry by entry, with what was written. GB are \
+         10<sup>9</sup> bytes of input tables. {}</p>",
+        escape(&report.counted_by())
+    );
+    out += &sections::settings_of(&report.sides, &report.all_flags());
+    super::document(&format!("rockmill bench compact: {}", names.join(", ")), &out)
+}
+
+/// Ratios of all cases.
+fn overview(report: &CompactReport) -> String {
+    if report.sides.len() < 2 {
+        return String::new();
+    }
+    let mut out = String::from("<section>\n<h2>Overview</h2>\n<div class=\"charts\">\n");
+    let all: Vec<(&CaseReport, JobPair)> =
+        report.cases.iter().flat_map(|c| c.pairs(report.sides.len()).into_iter().map(move |p| (c, p))).collect();
+    let pairs: Vec<(usize, usize)> = report
+        .cases
+        .first()
+        .map_or(vec![], |c| c.pairs(report.sides.len()).iter().map(|p| (p.first, p.other)).collect());
+    // One chart for each two sides: it says in its title which.
+    for (first, other) in pairs {
+        let (a, b) = (&report.sides[first].label, &report.sides[other].label);
+        let rows = |of: fn(&JobPair) -> &Vec<f64>| -> Vec<RatioRow> {
+            let its = all.iter().filter(|(_, p)| (p.first, p.other) == (first, other));
+            its.filter(|(_, p)| !of(p).is_empty())
+                .map(|(case, p)| RatioRow {
+                    name: case.case.short_name(),
+                    side: first,
+                    all: of(p).clone(),
+                    middle: median(of(p)),
+                    text: crate::compact::spread_text(of(p)),
+                })
+                .collect()
+        };
+        let speed = rows(|p| &p.speedup);
+        let cpu = rows(|p| &p.cpu);
+        let title = format!("Speed: {a} over {b}");
+        let note = format!("right of 1: {a} is faster; ticks: pairs, dot: median");
+        let _ = writeln!(out, "<div>{}</div>", svg::ratios(&title, &note, &speed));
+        let title = format!("CPU time: {a} over {b}");
+        let note = format!("left of 1: {a} needs less; ticks: pairs, dot: median");
+        let _ = writeln!(out, "<div>{}</div>", svg::ratios(&title, &note, &cpu));
+    }
+    out + "</div>\n</section>\n"
+}
+
+fn table(report: &CompactReport) -> String {
+    let mut out = String::from(
+        "<section>\n<h2>Medians</h2>\n<div class=\"scroll\"><table>\n<tr><th>case</th><th class=\"text\">store</th>\
+         <th>wall s</th><th>GB/s<br>of input</th><th>CPU<br>s/GB</th><th>system<br>calls/GB</th>\
+         <th>share of<br>the device</th><th>read<br>MB</th><th>written<br>MB</th><th>output<br>MB</th></tr>\n",
+    );
+    for case in &report.cases {
+        for (side, known) in report.sides.iter().enumerate() {
+            let cell = |of: &dyn Fn(&JobRun) -> f64| median(&case.values(side, of));
+            let cells = [
+                format!("{:.3}", cell(&|r| r.wall.as_secs_f64())),
+                format!("{:.2}", cell(&|r| case.gb_per_second(r))),
+                format!("{:.3}", cell(&|r| case.cpu_per_gb(r))),
+                format!("{:.0}", cell(&|r| case.calls_per_gb(r))),
+                format!("{:.0} %", cell(&|r| 100.0 * case.share_of_limit(r).unwrap_or(0.0))),
+                format!("{:.0}", cell(&|r| r.cost.usage.device_read_bytes as f64 / MIB)),
+                format!("{:.0}", cell(&|r| r.cost.usage.device_write_bytes as f64 / MIB)),
+                format!("{:.0}", cell(&|r| r.job.output_bytes as f64 / MIB)),
+            ];
+            let cells: String = cells.iter().map(|c| format!("<td>{c}</td>")).collect();
+            let name = if side == 0 { escape(&case.case.name()) } else { String::new() };
+            let _ = writeln!(out, "<tr><td>{name}</td><td class=\"text\">{}</td>{cells}</tr>", escape(&known.label));
+        }
+    }
+    out + "</table></div>\n</section>\n"
+}
+
+/// Bars of each case, with the device's limit among them.
+fn cases(report: &CompactReport) -> String {
+    let mut out = String::from("<section>\n<h2>Each case beside what the device allows</h2>\n<div class=\"charts\">\n");
+    for case in &report.cases {
+        let mut rates = Vec::new();
+        for (side, known) in report.sides.iter().enumerate() {
+            let rate = median(&case.values(side, &|r| case.gb_per_second(r)));
+            let cpu = median(&case.values(side, &|r| case.cpu_per_gb(r)));
+            let text = format!("{rate:.2}; CPU {} s/GB", short(cpu));
+            rates.push(Bar { name: known.label.clone(), side, value: rate, text });
+        }
+        let seconds: Vec<f64> = case.limits.iter().map(|l| l.seconds).collect();
+        let limit = case.input_gb() / median(&seconds).max(1e-9);
+        // The last colour is no store's.
+        let side = svg::COLOURS.len() - 1;
+        rates.push(Bar { name: "the device".to_owned(), side, value: limit, text: format!("{limit:.2}") });
+        let _ = writeln!(out, "<div>{}</div>", svg::bars(&case.case.name(), "GB of input a second", &rates));
+    }
+    out + "</div>\n</section>\n"
+}
