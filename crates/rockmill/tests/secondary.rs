@@ -4,13 +4,15 @@
 mod oracle;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use rockmill::{
     BottommostLevelCompaction, CompactOptions, Db, ErrorKind, FlushOptions, IteratorMode, Options, WriteBatch,
     WriteOptions,
 };
+use rockmill_io::{Fault, FileSystem, MemFileSystem, OpKind};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -142,7 +144,8 @@ fn a_secondary_sees_whole_batches_in_order_beside_a_busy_primary() {
         let began = std::time::Instant::now();
         let mut last = 0;
         let mut rounds = 0;
-        while began.elapsed().as_secs() < 4 {
+        // On a machine that is busy with other things four seconds may be too few.
+        while began.elapsed().as_secs() < 4 || (began.elapsed().as_secs() < 120 && (rounds <= 5 || last <= 50)) {
             // A primary that rolls its MANIFEST all the time may outrun this; then it says so and is tried again.
             match secondary.try_catch_up_with_primary() {
                 Ok(()) => rounds += 1,
@@ -154,6 +157,154 @@ fn a_secondary_sees_whole_batches_in_order_beside_a_busy_primary() {
         }
         assert!(rounds > 5 && last > 50, "{rounds} rounds, {last} batches seen");
     });
+}
+
+/// A database in memory, and a secondary of it.
+fn in_memory() -> (MemFileSystem, Db, Db) {
+    let fs = MemFileSystem::default();
+    let mut o = options();
+    o.set_file_system(Arc::new(fs.clone()));
+    let primary = Db::open_cf(&o, "/db", CFS).unwrap();
+    let mut o = Options::default();
+    o.set_file_system(Arc::new(fs.clone()));
+    let secondary = Db::open_cf_as_secondary(&o, "/db", "/own", CFS).unwrap();
+    (fs, primary, secondary)
+}
+
+/// The only file whose name begins and ends so.
+fn file_named(fs: &MemFileSystem, begin: &str, end: &str) -> PathBuf {
+    let names = fs.list_dir(Path::new("/db")).unwrap();
+    let mut fitting = names.iter().filter(|n| n.starts_with(begin) && n.ends_with(end));
+    let name = fitting.next().unwrap();
+    assert_eq!(fitting.next(), None);
+    Path::new("/db").join(name)
+}
+
+/// The secondary reads the MANIFEST when the primary has written half of an edit. Before it has looked whether that may
+/// be, the edit is whole and there is another.
+#[test]
+fn an_edit_that_the_primary_writes_meanwhile_is_no_damage() {
+    for cut in [1, 8, 30] {
+        let (fs, primary, secondary) = in_memory();
+        let manifest = file_named(&fs, "MANIFEST", "");
+        primary.put("a", "1").unwrap();
+        primary.flush().unwrap();
+        let first = fs.file_size(&manifest).unwrap();
+        primary.put("a", "2").unwrap();
+        primary.flush().unwrap();
+        let second = fs.file_size(&manifest).unwrap();
+        primary.put("a", "3").unwrap();
+        primary.flush().unwrap();
+        drop(primary);
+        let whole = fs.read_to_vec(&manifest).unwrap();
+        for half in [first + cut, second - cut] {
+            fs.write_all(&manifest, &whole[..half as usize]).unwrap();
+            let (writer, whole, manifest) = (fs.clone(), whole.clone(), manifest.clone());
+            let mut opened = 0;
+            fs.set_hook(Box::new(move |op| {
+                opened += u32::from(op.kind == OpKind::OpenSequential && op.path == manifest);
+                if opened != 2 {
+                    return Fault::None;
+                }
+                opened += 1;
+                let (writer, whole, manifest) = (writer.clone(), whole.clone(), manifest.clone());
+                Fault::After(Box::new(move || writer.write_all(&manifest, &whole).unwrap()))
+            }));
+            secondary.try_catch_up_with_primary().unwrap();
+            fs.clear_fault();
+            assert_eq!(secondary.get("a").unwrap().as_deref(), Some(&b"3"[..]), "cut at {half}");
+        }
+    }
+}
+
+/// A directory of many names is read in pieces, and the primary goes on meanwhile: the list may have the newest WAL and
+/// lack the one before it.
+#[test]
+fn a_wal_that_a_list_lacks_is_not_passed_over() {
+    let (fs, primary, secondary) = in_memory();
+    let put = |cf: &str, value: &str| {
+        let handle = primary.cf_handle(cf).unwrap();
+        primary.put_cf(&handle, "k", value).unwrap();
+    };
+    // The flush of one column family begins a WAL; those before stay for the other.
+    put("default", "1");
+    let listed = Mutex::new(Vec::new());
+    for n in ["2", "3"] {
+        put("other", n);
+        let handle = primary.cf_handle("other").unwrap();
+        primary.flush_cf(&handle).unwrap();
+        put("default", n);
+        let names = fs.list_dir(Path::new("/db")).unwrap();
+        listed.lock().unwrap().push(names.into_iter().filter(|n| n.ends_with(".log")).collect::<Vec<_>>());
+    }
+    let listed = listed.into_inner().unwrap();
+    assert_eq!((listed[0].len(), listed[1].len()), (2, 3), "{listed:?}");
+    // The list is made while the WAL in the middle has another name.
+    let middle = Path::new("/db").join(listed[0].iter().max().unwrap());
+    let away = middle.with_extension("away");
+    fs.rename(&middle, &away).unwrap();
+    let mut lists = 0;
+    let disk = fs.clone();
+    fs.set_hook(Box::new(move |op| {
+        lists += u32::from(op.kind == OpKind::ListDir);
+        if lists != 2 {
+            return Fault::None;
+        }
+        lists += 1;
+        let (disk, middle, away) = (disk.clone(), middle.clone(), away.clone());
+        Fault::After(Box::new(move || disk.rename(&away, &middle).unwrap()))
+    }));
+    for _ in 0..2 {
+        secondary.try_catch_up_with_primary().unwrap();
+        assert_eq!(secondary.get("k").unwrap().as_deref(), Some(&b"3"[..]));
+    }
+}
+
+/// Tables that the primary has replaced are missing for a moment; one that it has not is missing for good.
+#[test]
+fn a_missing_table_is_told_and_one_that_was_replaced_is_not() {
+    let (fs, primary, secondary) = in_memory();
+    primary.put("a", "1").unwrap();
+    primary.flush().unwrap();
+    let table = file_named(&fs, "", ".sst");
+    let bytes = fs.read_to_vec(&table).unwrap();
+    fs.remove(&table).unwrap();
+    let e = secondary.try_catch_up_with_primary().unwrap_err();
+    assert!(e.kind() == ErrorKind::IOError && e.to_string().contains(table.to_str().unwrap()), "{e}");
+    fs.write_all(&table, &bytes).unwrap();
+
+    // Whenever it opens a table, the primary has just replaced that.
+    let primary = Arc::new(primary);
+    let (writer, mut n) = (Arc::clone(&primary), 0u32);
+    fs.set_hook(Box::new(move |op| {
+        let reads = std::thread::current().name() == Some("reads");
+        if !reads || op.kind != OpKind::OpenRandom || op.path.extension().is_none_or(|e| e != "sst") {
+            return Fault::None;
+        }
+        let writer = Arc::clone(&writer);
+        n += 1;
+        Fault::After(Box::new(move || {
+            // A thread of another name: its calls are the primary's.
+            let replace = move || {
+                writer.put("a", n.to_string()).unwrap();
+                writer.flush().unwrap();
+                writer.compact_range::<&[u8], &[u8]>(None, None).unwrap();
+            };
+            std::thread::spawn(replace).join().unwrap();
+        }))
+    }));
+    let read = |what: &(dyn Fn() + Sync)| {
+        std::thread::scope(|s| {
+            std::thread::Builder::new().name("reads".into()).spawn_scoped(s, what).unwrap().join().unwrap();
+        });
+    };
+    read(&|| {
+        let e = secondary.try_catch_up_with_primary().unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::TryAgain, "{e}");
+    });
+    fs.clear_fault();
+    secondary.try_catch_up_with_primary().unwrap();
+    assert_eq!(secondary.get("a").unwrap(), primary.get("a").unwrap());
 }
 
 /// Set when dropped.
@@ -242,6 +393,8 @@ fn a_secondary_follows_rocksdb_and_rocksdb_follows_rockmill() {
     for i in 0..500 {
         primary.put(format!("k{i:04}"), vec![b'v'; 100]).unwrap();
     }
+    // RocksDB's secondary passes over a WAL that goes while it opens: it has to catch up, which ldb does not.
+    primary.wait_for_background_work().unwrap();
     let (at, own) = (format!("--db={}", path.display()), dir.path().join("ldb"));
     let own = format!("--secondary_path={}", own.display());
     let scan = oracle::run_tool(&ldb, &[&at, &own, "scan"]).unwrap();

@@ -16,6 +16,7 @@
 //! that readers of the old tables do not see what came after them.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -119,7 +120,7 @@ impl Db {
         let mode = OpenMode { read_only: true, ..OpenMode::default() };
         let db = assemble(options, path, &wanted, Some(&recovered), purge, mode, InfoLog::begin(&options.db, own))?;
         let mut secondary = Secondary::new(&db, wanted, &recovered);
-        retry(&mut || secondary.catch_up(&db))?;
+        secondary.catch_up(&db)?;
         db.publish_cfs(&db.state.lock());
         let _ = db.secondary.set(Mutex::new(secondary));
         db.log_opened();
@@ -135,7 +136,7 @@ impl Db {
             return Err(Error::not_supported(format!("{} is not open as a secondary instance", db.path.display())));
         };
         let mut secondary = secondary.lock();
-        let done = retry(&mut || secondary.catch_up(db)).map_err(|e| e.context("cannot catch up with the primary"));
+        let done = secondary.catch_up(db).map_err(|e| e.context("cannot catch up with the primary"));
         match &done {
             Ok(()) => log_info!(
                 db.log,
@@ -187,18 +188,43 @@ impl Secondary {
 
     fn catch_up(&mut self, db: &Arc<DbInner>) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
-            self.read_manifest(db)?;
-            self.open_tables(db)?;
-            self.read_wals(db)?;
-            if !self.manifest_has_grown(db)? {
-                self.publish(db);
-                return Ok(());
+            let manifest = current_manifest(&*db.opts.fs, &db.path)?;
+            match self.read_all(db) {
+                Ok(true) => {
+                    self.publish(db);
+                    return Ok(());
+                }
+                Ok(false) => {}
+                // The primary has put others in its place; where it has not, the file is lost.
+                Err(e) if e.is_missing_file() && self.is_outdated(db, manifest)? => {}
+                Err(e) => return Err(e),
             }
         }
         Err(Error::new(
             ErrorKind::TryAgain,
             format!("{}: the primary changed its tables {ROUNDS_MAX} times meanwhile", db.path.display()),
         ))
+    }
+
+    /// Reads what is new. False when the primary has changed its tables meanwhile.
+    fn read_all(&mut self, db: &DbInner) -> Result<bool> {
+        self.read_manifest(db)?;
+        self.open_tables(db)?;
+        Ok(self.read_wals(db)? && !self.manifest_has_grown(db)?)
+    }
+
+    /// True when the primary has changed its tables since CURRENT named `manifest` and that was read.
+    fn is_outdated(&self, db: &DbInner, manifest: u64) -> Result<bool> {
+        if current_manifest(&*db.opts.fs, &db.path)? != manifest {
+            return Ok(true);
+        }
+        if self.manifest.0 != manifest {
+            return Ok(false); // it is named, and cannot be read
+        }
+        match self.manifest_has_grown(db) {
+            Err(e) if e.is_missing_file() => Ok(current_manifest(&*db.opts.fs, &db.path)? != manifest),
+            grown => grown,
+        }
     }
 
     fn read_manifest(&mut self, db: &DbInner) -> Result<()> {
@@ -310,21 +336,33 @@ impl Secondary {
         Ok(())
     }
 
-    fn read_wals(&mut self, db: &DbInner) -> Result<()> {
-        let names = db.opts.fs.list_dir(&db.wal_dir);
-        let names = names.map_err(|e| Error::io(format_args!("cannot list {}", db.wal_dir.display()), &e))?;
+    /// False when one has gone since its name was read.
+    fn read_wals(&mut self, db: &DbInner) -> Result<bool> {
+        let list = || {
+            let names = db.opts.fs.list_dir(&db.wal_dir);
+            names.map_err(|e| Error::io(format_args!("cannot list {}", db.wal_dir.display()), &e))
+        };
+        // A list of many names is not of one moment: it may have the newest WAL and lack the one before it, made while
+        // it was read. Whatever is older than the newest of the first list was there when the second began.
+        let newest = wal_numbers(&list()?).last().copied().unwrap_or(0);
         let oldest = self.oldest_wal();
-        for number in wal_numbers(&names).into_iter().filter(|&n| n >= oldest) {
-            self.read_wal(db, number)?;
+        for number in wal_numbers(&list()?).into_iter().filter(|&n| n >= oldest && n <= newest) {
+            if !self.read_wal(db, number)? {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn read_wal(&mut self, db: &DbInner, number: u64) -> Result<()> {
+    fn read_wal(&mut self, db: &DbInner, number: u64) -> Result<bool> {
         let path = db.wal_path(number);
         let (from, recycled) = self.wals.get(&number).copied().unwrap_or_default();
-        let source = LogSource::open(&*db.opts.fs, &path, from)
-            .map_err(|e| Error::io(format_args!("cannot open WAL {}", path.display()), &e))?;
+        let source = match LogSource::open(&*db.opts.fs, &path, from) {
+            Ok(source) => source,
+            // The MANIFEST need not have grown: for an idle column family it names older WALs than are needed.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(Error::io(format_args!("cannot open WAL {}", path.display()), &e)),
+        };
         let mut reader = LogReader::resume(source, number, from, recycled);
         let mut record = Vec::new();
         loop {
@@ -342,7 +380,7 @@ impl Secondary {
                     kind:
                         DamageKind::CutTail | DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true },
                     ..
-                } => return Ok(()),
+                } => return Ok(true),
                 LogEvent::Damage { error, .. } => return Err(Error::format(&path, &error)),
             }
         }

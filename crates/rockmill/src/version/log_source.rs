@@ -33,6 +33,11 @@ impl LogSource {
         Ok(Self { begin, ..Self::new(file) })
     }
 
+    /// How far the file was read, in bytes from its beginning.
+    pub fn end(&self) -> u64 {
+        self.begin + self.read
+    }
+
     /// Reads everything again, and compares: to be called where a log seems to end in damage, before anything is lost
     /// over it. A bit that flipped between the disk and here makes an acknowledged record look like one that a crash
     /// cut short.

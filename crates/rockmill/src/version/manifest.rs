@@ -142,11 +142,14 @@ pub fn for_each_edit_from(
     from: u64,
     f: &mut dyn FnMut(VersionEdit) -> Result<()>,
 ) -> Result<u64> {
-    let source = LogSource::open(fs, path, from).map_err(|e| {
-        let hint = if e.kind() == io::ErrorKind::NotFound { " (CURRENT names it, but it is missing)" } else { "" };
-        Error::io(format_args!("cannot open {}{hint}", path.display()), &e)
-    })?;
-    let mut reader = LogReader::resume(source, 0, from, false);
+    let open = |from| match LogSource::open(fs, path, from) {
+        Ok(source) => Ok(LogReader::resume(source, 0, from, false)),
+        Err(e) => {
+            let hint = if e.kind() == io::ErrorKind::NotFound { " (CURRENT names it, but it is missing)" } else { "" };
+            Err(Error::io(format_args!("cannot open {}{hint}", path.display()), &e))
+        }
+    };
+    let mut reader = open(from)?;
     let mut record = Vec::new();
     let mut group: Vec<VersionEdit> = Vec::new();
     let mut end = from;
@@ -204,10 +207,18 @@ pub fn for_each_edit_from(
             }
             LogEvent::Damage { kind, error, .. } => {
                 let damage = if kind == DamageKind::CutTail { Damage::Cut } else { Damage::Other };
-                return match kind != DamageKind::Unsupported && unsynced(damage)? {
-                    true => Ok(end),
-                    false => Err(Error::format(path, &error)),
-                };
+                if kind != DamageKind::Unsupported && unsynced(damage)? {
+                    return Ok(end);
+                }
+                // Another process may be writing here: what ended inside a record when it was read is whole now, and
+                // more may be behind it.
+                let size = || fs.file_size(path).map_err(|e| Error::io(path.display(), &e));
+                if damage == Damage::Cut && size()? > reader.source().end() {
+                    reader = open(end)?;
+                    group.clear();
+                    continue;
+                }
+                return Err(Error::format(path, &error));
             }
             LogEvent::End { .. } => return Ok(end),
         }
