@@ -123,8 +123,27 @@ enum Engine {
     None,
     Snappy(Box<snap::raw::Encoder>),
     Zlib(Box<Compress>),
-    Lz4(Box<CompressTable>),
+    Lz4(Lz4Tables),
     Zstd(Box<zstd::bulk::Compressor<'static>>),
+}
+
+/// LZ4's working memory. What is found in an input depends on the kind of table, so that depends on the input alone:
+/// the library's own choice would remember that there was a large one before.
+#[derive(Default)]
+struct Lz4Tables {
+    /// For inputs whose places are 16-bit numbers.
+    small: Option<Box<CompressTable>>,
+    large: Option<Box<CompressTable>>,
+}
+
+impl Lz4Tables {
+    fn of(&mut self, input_len: usize) -> &mut CompressTable {
+        if input_len < usize::from(u16::MAX) {
+            self.small.get_or_insert_with(|| Box::new(CompressTable::small()))
+        } else {
+            self.large.get_or_insert_with(|| Box::new(CompressTable::large()))
+        }
+    }
 }
 
 /// True for methods that a dictionary helps.
@@ -158,7 +177,7 @@ impl Compressor {
                 let window_bits = params.window_bits.clamp(ZLIB_WINDOW_BITS_MIN, ZLIB_WINDOW_BITS);
                 Engine::Zlib(Box::new(Compress::new_with_window_bits(level, false, window_bits)))
             }
-            CompressionType::Lz4 | CompressionType::Lz4hc => Engine::Lz4(Box::default()),
+            CompressionType::Lz4 | CompressionType::Lz4hc => Engine::Lz4(Lz4Tables::default()),
             CompressionType::Zstd => {
                 let level = if level == DEFAULT_LEVEL { 3 } else { level };
                 let unsupported =
@@ -209,12 +228,12 @@ impl Compressor {
                 let done = deflate.compress_vec(input, out, FlushCompress::Finish);
                 matches!(done, Ok(Status::StreamEnd)) && out.len() <= limit
             }
-            Engine::Lz4(table) => {
+            Engine::Lz4(tables) => {
                 coding::put_varint32(out, input.len() as u32);
                 let prefix = out.len();
                 out.resize(prefix + lz4_flex::block::get_maximum_output_size(input.len()), 0);
                 let len = if self.dictionary.is_empty() {
-                    lz4_flex::block::compress_into_with_table(input, &mut out[prefix..], table)
+                    lz4_flex::block::compress_into_with_table(input, &mut out[prefix..], tables.of(input.len()))
                 } else {
                     lz4_flex::block::compress_into_with_dict(input, &mut out[prefix..], &self.dictionary)
                 };
@@ -457,6 +476,15 @@ pub fn check_compression_name(format_version: u32, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// True when the `rocksdb.compression` property of a table of `format_version` names a compression. One that has no
+/// such property may have compressed blocks all the same.
+pub fn names_compression(format_version: u32, name: &str) -> bool {
+    match format_version {
+        ..7 => !matches!(name, "" | "NoCompression"),
+        _ => name.split(';').nth(1).is_some_and(|types| !types.is_empty()),
+    }
+}
+
 /// The `rocksdb.compression` property of a table of `format_version` whose blocks are compressed with `kind`, where
 /// `used` tells whether any of them is.
 pub fn compression_name(format_version: u32, kind: CompressionType, used: bool) -> String {
@@ -512,6 +540,34 @@ mod tests {
             assert!(!compressor.compress(b"short", &mut out));
         }
         assert_eq!(decompress(0, b"plain", None, 5).unwrap(), b"plain");
+    }
+
+    #[test]
+    fn what_was_compressed_before_does_not_change_the_bytes() {
+        // Tables are compressed by whichever thread is free, and must be the same all the same.
+        let mut rng = fastrand::Rng::with_seed(4);
+        let inputs: Vec<_> = [200, 900, 4096, 4100, 16 << 10, 40_000, 4000, 150_000, 4096, 300, 4096]
+            .into_iter()
+            .map(|len| sample(&mut rng, len))
+            .collect();
+        let dictionary = sample(&mut rng, 3000);
+        for kind in WRITTEN {
+            for level in [DEFAULT_LEVEL, -3, 1, 5, 7, 9, 12, 16] {
+                for dictionary in [&[][..], &dictionary] {
+                    let params = CompressorParams { level, dictionary, ..CompressorParams::default() };
+                    let mut used = Compressor::with_params(kind, &params).unwrap();
+                    let (mut a, mut b) = (Vec::new(), Vec::new());
+                    for _ in 0..3 {
+                        for (i, input) in inputs.iter().enumerate() {
+                            let kept = used.compress(input, &mut a);
+                            let mut fresh = Compressor::with_params(kind, &params).unwrap();
+                            assert_eq!(fresh.compress(input, &mut b), kept, "{kind:?} {level} {i}");
+                            assert!(!kept || a == b, "{kind:?} {level} {i} {}", dictionary.len());
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]
@@ -657,7 +713,11 @@ mod tests {
     fn compression_names() {
         for kind in WRITTEN {
             for version in [2, 5, 6, 7] {
-                assert_eq!(check_compression_name(version, &compression_name(version, kind, true)), Ok(()));
+                let name = compression_name(version, kind, true);
+                assert_eq!(check_compression_name(version, &name), Ok(()));
+                assert!(names_compression(version, &name), "{name}");
+                let none = compression_name(version, CompressionType::None, false);
+                assert!(!names_compression(version, &none), "{none}");
             }
         }
         assert_eq!(compression_name(7, CompressionType::Zstd, true), "BuiltinV2;07;");

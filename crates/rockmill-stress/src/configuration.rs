@@ -163,6 +163,16 @@ pub const AXES: &[Axis] = &[
         ],
     },
     Axis {
+        // Blocks that go to other threads, for engines and compressions alike.
+        name: "helpers",
+        choices: &[
+            is("none", |d| d.options.set_compaction_helper_threads(0)),
+            is("one", |d| d.options.set_compaction_helper_threads(1)),
+            is("three", |d| d.options.set_compaction_helper_threads(3)),
+            is("idle", |d| d.options.set_compaction_helper_threads(-1)),
+        ],
+    },
+    Axis {
         name: "bottommost",
         choices: &[
             is("same", |_| {}),

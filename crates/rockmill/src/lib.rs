@@ -7,6 +7,7 @@ mod env;
 pub mod error;
 pub mod event_listener;
 pub mod get;
+mod helpers;
 pub mod info_log;
 pub mod iter;
 pub mod level_iter;

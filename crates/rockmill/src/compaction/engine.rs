@@ -12,6 +12,7 @@ use rockmill_io::FileSystem;
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
 
 use super::{JobContext, MergeEngine};
+use crate::helpers::Helpers;
 use crate::info_log::log_warn;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,8 @@ pub struct Engines {
     fallback: Mutex<Option<String>>,
     /// Jobs' parts done by `pread` and by `uring`.
     parts: [AtomicU64; 2],
+    /// Threads that compress and decompress for jobs.
+    pub(crate) helpers: Arc<Helpers>,
 }
 
 impl Engines {

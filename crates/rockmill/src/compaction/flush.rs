@@ -17,6 +17,7 @@ use super::plan::{JobPlan, OutputPlan, Part, Rules};
 use super::tombstones::Tombstones;
 use super::{JobContext, JobStats};
 use crate::error::Result;
+use crate::helpers::{Help, Working};
 use crate::memtable::MemTable;
 use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::AtomicBool;
@@ -41,7 +42,7 @@ pub fn build_l0(
         e.context(format_args!("flush of column family {:?}", ctx.cf_name))
     })?;
     stats.wall_micros = ctx.clock.monotonic_nanos().saturating_sub(started) / 1000;
-    stats.cpu_micros = cpu.elapsed_micros();
+    stats.cpu_micros += cpu.elapsed_micros();
     Ok(files.into_iter().next().map(|f| (f, stats)))
 }
 
@@ -79,7 +80,9 @@ fn write(
     let merger = Merger::new(runs, ctx.cmp.clone(), heads, None, None)?;
     let engine = Engine::of(ctx);
     let part = Part::default();
-    let output = Destination { ctx, plan: &plan, part: &part, tombstones: &tombstones, created, engine: &engine };
+    let (_working, help) = (Working::begin(), ctx.help());
+    let help = help.as_ref();
+    let output = Destination { ctx, plan: &plan, part: &part, tombstones: &tombstones, created, engine: &engine, help };
     let (files, resolved) = drain(merger, &output, [&AtomicBool::new(false); 2])?;
     let stats = JobStats {
         input_bytes: memtables.iter().map(|m| m.data_size()).sum(),
@@ -88,6 +91,7 @@ fn write(
         output_records: resolved.output_records,
         dropped: resolved,
         subcompactions: 1,
+        cpu_micros: help.map_or(0, Help::micros),
         ..JobStats::default()
     };
     Ok((files, stats))

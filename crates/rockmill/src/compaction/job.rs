@@ -26,6 +26,7 @@ use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
 use super::{Compaction, JobContext, JobOutput};
 use crate::error::{Error, ErrorKind, Result};
+use crate::helpers::{Help, Working};
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +91,7 @@ fn run_parts(plan: &JobPlan, tombstones: &Tombstones, ctx: &JobContext, created:
         let result = guarded(|| run_part(plan, part, tombstones, ctx, created, &stop));
         match result {
             Ok(mut output) => {
-                output.cpu_micros = cpu.elapsed_micros();
+                output.cpu_micros += cpu.elapsed_micros();
                 Some(output)
             }
             Err(e) => {
@@ -145,16 +146,18 @@ fn run_part(
     let heads = Heads::new(cmp, range);
     let map = SstMap::new(plan, part, ctx)?;
     let engine = Engine::of(ctx);
-    let output = Destination { ctx, plan, part, tombstones, created, engine: &engine };
+    let (_working, help) = (Working::begin(), ctx.help());
+    let output = Destination { ctx, plan, part, tombstones, created, engine: &engine, help: help.as_ref() };
     let stop = [&*ctx.shutdown, stop];
     let (files, stats) = match engine.io() {
         None => {
-            let feeds = map.runs.into_iter().map(|run| PreadFeed::new(run, ctx)).collect();
+            let count = map.runs.len();
+            let feeds = map.runs.into_iter().map(|run| PreadFeed::new(run, ctx, help.as_ref(), count)).collect();
             merge_feeds(feeds, heads, range, &output, stop)?
         }
-        Some(io) => merge_feeds(ring_feed::feeds(map, io, ctx)?, heads, range, &output, stop)?,
+        Some(io) => merge_feeds(ring_feed::feeds(map, io, ctx, help.as_ref())?, heads, range, &output, stop)?,
     };
-    Ok(PartOutput { files, stats, cpu_micros: 0 })
+    Ok(PartOutput { files, stats, cpu_micros: help.map_or(0, |h| h.micros()) })
 }
 
 /// Merges what the feeds give.
@@ -182,6 +185,8 @@ pub(super) struct Destination<'a> {
     pub tombstones: &'a Tombstones,
     pub created: &'a Created,
     pub engine: &'a Engine,
+    /// Who may compress and decompress.
+    pub help: Option<&'a Help>,
 }
 
 /// Resolves a merge and writes what survives. Shared with flush.
@@ -190,8 +195,9 @@ pub(super) fn drain<R: Run>(
     output: &Destination<'_>,
     stop: [&AtomicBool; 2],
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {
-    let Destination { ctx, plan, part, tombstones, created, engine } = *output;
+    let Destination { ctx, plan, part, tombstones, created, engine, help } = *output;
     let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created, engine.io());
+    outputs.set_help(help);
     let mut resolver = Resolver::new(merger, &plan.rules, tombstones, stop)?;
     while resolver.next_survivor()? {
         outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;

@@ -21,6 +21,7 @@ use rockmill_format::key::user_key;
 use crate::error::Result;
 use order::Order;
 
+mod ahead;
 pub mod feed;
 mod order;
 pub mod ring_feed;

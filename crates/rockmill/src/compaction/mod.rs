@@ -30,6 +30,7 @@ use rockmill_format::{InternalKeyComparator, edit::FileEntry};
 use rockmill_io::{Clock, FileSystem};
 
 use crate::error::Result;
+use crate::helpers::Help;
 use crate::options::{CfOptions, DbOptions};
 use crate::rate_limiter::{IoPriority, Limit};
 use crate::sync::atomic::AtomicBool;
@@ -202,6 +203,13 @@ impl JobContext {
     }
 }
 
+impl JobContext {
+    /// The help that a part of a job may have.
+    pub(crate) fn help(&self) -> Option<Help> {
+        self.engines.helpers.help(self.db.compaction_helper_threads)
+    }
+}
+
 /// Counters of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JobStats {
@@ -215,7 +223,7 @@ pub struct JobStats {
     pub output_records: u64,
     /// Wall time, in microseconds.
     pub wall_micros: u64,
-    /// CPU time of all its threads, in microseconds.
+    /// CPU time of all its threads, in microseconds; of helpers the time that they spent on it.
     pub cpu_micros: u64,
     /// Subcompactions it was split over.
     pub subcompactions: u64,

@@ -29,6 +29,7 @@ use super::plan::{OutputPlan, Part, Rules};
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
 use crate::error::{Error, ErrorKind, Result};
+use crate::helpers::Help;
 use crate::options::{BlockBasedIndexType, CfOptions, DataBlockIndexType};
 use crate::range_del::CompactionRangeDel;
 use crate::rate_limiter::LimitedFile;
@@ -57,6 +58,8 @@ pub(super) struct Outputs<'a> {
     created: &'a Created,
     /// What tables are written through; the file system's own files without.
     io: Option<&'a BatchIo>,
+    /// Who may compress.
+    help: Option<Help>,
     files: Vec<FileEntry>,
     open: Option<Open>,
     /// Tables that are complete but may not be durable, oldest first.
@@ -101,11 +104,17 @@ impl<'a> Outputs<'a> {
             part,
             created,
             io,
+            help: None,
             files: Vec::new(),
             open: None,
             syncing: VecDeque::new(),
             grandparents,
         }
+    }
+
+    /// Lets helpers compress.
+    pub fn set_help(&mut self, help: Option<&Help>) {
+        self.help = help.cloned();
     }
 
     /// Adds a surviving entry. `new_user_key`: it is the first of its user key.
@@ -119,7 +128,10 @@ impl<'a> Outputs<'a> {
             Some(open) => open,
             none => {
                 let lower = if self.files.is_empty() { self.part.begin.clone() } else { Some(user_key(ikey).to_vec()) };
-                none.insert(open_table(self.ctx, self.plan, self.rules, self.created, self.io, lower)?)
+                let open = open_table(self.ctx, self.plan, self.rules, self.created, self.io, lower)?;
+                let open = none.insert(open);
+                open.builder.set_help(self.help.as_ref());
+                open
             }
         };
         open.builder.add(ikey, value)
@@ -150,7 +162,20 @@ impl<'a> Outputs<'a> {
     fn ends_before(&mut self, ikey: &[u8]) -> bool {
         let crossed = self.grandparents.advance(user_key(ikey));
         let Some(open) = &self.open else { return false };
-        let size = open.builder.file_size_estimate();
+        // While blocks are being compressed elsewhere, the size is known only when it matters: larger never ends later.
+        let (least, most) = (open.builder.file_size_estimate(), open.builder.file_size_most());
+        if !self.ends_at_size(most, crossed) {
+            return false;
+        }
+        if least == most || self.ends_at_size(least, crossed) {
+            return true;
+        }
+        let size = self.open.as_mut().map_or(most, |open| open.builder.file_size_settled());
+        self.ends_at_size(size, crossed)
+    }
+
+    #[inline]
+    fn ends_at_size(&self, size: u64, crossed: Crossed) -> bool {
         size >= self.plan.file_size_max || (crossed.boundaries > 0 && self.ends_at_boundary(size, crossed))
     }
 

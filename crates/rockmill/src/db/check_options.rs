@@ -18,6 +18,9 @@ pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
     if o.max_open_files < -1 {
         return Err(Error::invalid_argument("max_open_files must be -1 or more"));
     }
+    if o.compaction_helper_threads < -1 {
+        return Err(Error::invalid_argument("compaction_helper_threads must be -1 or more"));
+    }
     if let Some(limiter) = &o.rate_limiter {
         limiter.check()?;
     }

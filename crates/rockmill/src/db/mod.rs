@@ -380,6 +380,7 @@ impl Db {
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
         }
+        self.inner.engines.helpers.close();
     }
 
     /// Stops flushes and compactions, waiting for those that run if `wait`. The database can still be read.

@@ -18,7 +18,8 @@ pub struct CompressionOptions {
     pub max_dict_bytes: u32,
     /// ZSTD: bytes of samples from which the dictionary is trained; 0 takes samples as they are.
     pub zstd_max_train_bytes: u32,
-    /// Threads that compress a table's blocks; only 1 so far, others are refused.
+    /// Threads that compress a table's blocks at most, where `compaction_helper_threads` lets others help; 0 and 1
+    /// leave it to that option.
     pub parallel_threads: u32,
     /// Of `bottommost_compression_opts`: whether they count at all.
     pub enabled: bool,
@@ -58,12 +59,6 @@ impl CompressionOptions {
         }
         if self.strategy != 0 {
             return Some("strategy must be 0: zlib's other strategies are not there");
-        }
-        if self.parallel_threads > 1 {
-            return Some(
-                "parallel_threads must be 1: a table's blocks are compressed by one thread (compactions use \
-                         several with max_subcompactions)",
-            );
         }
         if !self.use_zstd_dict_trainer && self.max_dict_bytes > 0 && self.zstd_max_train_bytes > 0 {
             return Some("use_zstd_dict_trainer must be true where zstd_max_train_bytes is set");

@@ -98,6 +98,9 @@ declare_options! {
     /// Memory for reads and writes in flight of each thread that compacts or flushes with `uring`, in bytes. The thread
     /// keeps it.
     compaction_io_memory: usize = 16 << 20, own, set_compaction_io_memory;
+    /// Threads that compress and decompress blocks for compactions and flushes: -1 where cores are idle, 0 none,
+    /// otherwise so many at most for all jobs of the database, idle cores or not.
+    compaction_helper_threads: i32 = -1, own, set_compaction_helper_threads;
     /// Seconds between two dumps of `rocksdb.stats` (and of statistics, where they are enabled) into the info log; 0
     /// dumps none.
     stats_dump_period_sec: u32 = 600, mutable, set_stats_dump_period_sec;

@@ -25,13 +25,17 @@ use rockmill_format::properties::{INDEX_TYPE, IndexType, TableProperties};
 use rockmill_format::{FormatError, InternalKey, InternalKeyComparator, SequenceNumber, SliceTransform};
 use rockmill_io::WritableFile;
 
+use super::compress_ahead::CompressAhead;
 use super::filter_builder::FilterBuilder;
 use super::index_builder::IndexBuilder;
 use super::names;
 use super::syncing::SyncingTable;
 use crate::error::{Error, Result};
+use crate::helpers::Help;
 use crate::options::CompressionOptions;
 use crate::statistics::{Histogram, MaybeStatistics, Started, Statistics, Ticker};
+
+mod ahead;
 
 /// Everything that decides a table's bytes. Times, ids and numbers are given, never taken from the world, so that
 /// the same input gives the same file.
@@ -202,31 +206,6 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// Counts a block for which compression was possible; `compressed` is its size if it is stored so.
-    #[inline]
-    fn count(&self, len: usize, compressed: Option<usize>, began: Started) {
-        let Some(s) = &self.statistics else { return };
-        let len = len as u64;
-        match (compressed, &self.compressor) {
-            (Some(to), _) => {
-                let to = to as u64;
-                s.add_all([
-                    (Ticker::NumberBlockCompressed, 1),
-                    (Ticker::BytesCompressedFrom, len),
-                    (Ticker::BytesCompressedTo, to),
-                ]);
-            }
-            (None, Some(_)) => {
-                s.add_all([(Ticker::NumberBlockCompressionRejected, 1), (Ticker::BytesCompressionRejected, len)]);
-            }
-            (None, None) => {
-                s.add_all([(Ticker::NumberBlockCompressionBypassed, 1), (Ticker::BytesCompressionBypassed, len)]);
-                return;
-            }
-        }
-        self.statistics.stop_nanos(Histogram::CompressionTimesNanos, began);
-    }
-
     /// Writes a block with its trailer, compressed where that is worth it.
     fn write(&mut self, contents: &[u8], part: Part, kind: CompressionType) -> Result<BlockHandle> {
         let mut compressed = std::mem::take(&mut self.compressed);
@@ -238,17 +217,53 @@ impl BlockWriter {
         let began = self.statistics.start_detailed();
         let smaller = compressor.is_some_and(|c| c.compress(contents, &mut compressed));
         if part != Part::Meta {
-            self.count(contents.len(), smaller.then_some(compressed.len()), began);
+            let (can, to) = (self.compressor.is_some(), smaller.then_some(compressed.len()));
+            count_compression(&self.statistics, can, contents.len(), to, began);
         }
         let (data, byte) = if smaller { (compressed.as_slice(), kind as u8) } else { (contents, 0) };
-        self.any_compressed |= smaller;
+        let written = self.write_stored(data, byte);
+        self.compressed = compressed;
+        written
+    }
+
+    /// Writes a block as it is to be stored, with its trailer.
+    fn write_stored(&mut self, data: &[u8], byte: u8) -> Result<BlockHandle> {
+        self.any_compressed |= byte != 0;
         let handle = BlockHandle { offset: self.offset, size: data.len() as u64 };
         let mut trailer = [byte; BLOCK_TRAILER_LEN];
         trailer[1..].copy_from_slice(&self.footer.block_checksum(data, byte, handle.offset).to_le_bytes());
-        let written = self.append(data).and_then(|()| self.append(&trailer));
-        self.compressed = compressed;
-        written.map(|()| handle)
+        self.append(data)?;
+        self.append(&trailer)?;
+        Ok(handle)
     }
+}
+
+/// Counts a block; `to` is its size if it is stored compressed, which it could be if it `can`.
+#[inline]
+pub(super) fn count_compression(
+    statistics: &Option<Arc<Statistics>>,
+    can: bool,
+    len: usize,
+    to: Option<usize>,
+    began: Started,
+) {
+    let Some(s) = statistics else { return };
+    let len = len as u64;
+    match to {
+        Some(to) => s.add_all([
+            (Ticker::NumberBlockCompressed, 1),
+            (Ticker::BytesCompressedFrom, len),
+            (Ticker::BytesCompressedTo, to as u64),
+        ]),
+        None if can => {
+            s.add_all([(Ticker::NumberBlockCompressionRejected, 1), (Ticker::BytesCompressionRejected, len)]);
+        }
+        None => {
+            s.add_all([(Ticker::NumberBlockCompressionBypassed, 1), (Ticker::BytesCompressionBypassed, len)]);
+            return;
+        }
+    }
+    statistics.stop_nanos(Histogram::CompressionTimesNanos, began);
 }
 
 /// Data blocks held back until the dictionary that they are compressed with is made of them.
@@ -311,6 +326,18 @@ pub struct TableBuilder {
     data_block: BlockBuilder,
     /// Until the dictionary is made.
     held: Option<Held>,
+    /// The help that compression may have.
+    help: Option<Help>,
+    /// Blocks that others compress.
+    ahead: Option<CompressAhead>,
+    /// The current block goes there.
+    hand_over: bool,
+    /// Bytes that the blocks there can become at most.
+    unwritten: u64,
+    /// The filter is told of the current block's keys when the block is written: its parts end with the index's.
+    keys_follow: bool,
+    /// The last key that the filter was told of so.
+    filter_before: Vec<u8>,
     /// The dictionary's bytes; empty where there is none.
     dictionary: Vec<u8>,
     index: IndexBuilder,
@@ -373,12 +400,18 @@ impl TableBuilder {
         });
         let range_tombstones =
             BlockBuilder::new(BlockBuilderOptions { restart_interval: 1, ..BlockBuilderOptions::default() });
-        Self {
+        let mut new = Self {
             writer,
             failed,
             policy: FlushPolicy::new(options.block_size, options.block_size_deviation),
             data_block,
+            keys_follow: false,
             held: Held::new(&options),
+            help: None,
+            ahead: None,
+            hand_over: false,
+            unwritten: 0,
+            filter_before: Vec::new(),
             dictionary: Vec::new(),
             index: IndexBuilder::new(&options),
             filter: FilterBuilder::new(&options),
@@ -390,7 +423,9 @@ impl TableBuilder {
             first_key: Vec::new(),
             last_key: Vec::new(),
             options,
-        }
+        };
+        new.keys_follow = new.held.is_some();
+        new
     }
 
     /// Adds a point entry. Keys rise strictly; a key out of order is an error, not a bad table.
@@ -415,8 +450,7 @@ impl TableBuilder {
         } else {
             self.first_key.extend_from_slice(ikey);
         }
-        // Keys of blocks that are held back follow with their blocks: the filter's parts end with the index's.
-        if let Some(filter) = self.filter.as_mut().filter(|_| self.held.is_none()) {
+        if let Some(filter) = self.filter.as_mut().filter(|_| !self.keys_follow) {
             filter.add(key::user_key(ikey), key::user_key(&self.last_key), &mut self.index);
         }
         self.data_block.add_after(ikey, common, value);
@@ -483,6 +517,12 @@ impl TableBuilder {
             self.data_block.reset();
             return if held.bytes > held.limit { self.write_held() } else { Ok(()) };
         }
+        if let Some(ahead) = self.ahead.as_mut().filter(|_| self.hand_over) {
+            self.unwritten += (contents.len() + BLOCK_TRAILER_LEN) as u64;
+            ahead.add(contents, &self.last_key, next);
+            self.data_block.reset();
+            return self.write_what_is_done();
+        }
         let handle = match self.writer.write(contents, Part::Data, self.options.compression) {
             Ok(handle) => handle,
             Err(e) => return self.fail(e),
@@ -491,6 +531,13 @@ impl TableBuilder {
         self.properties.num_data_blocks += 1;
         self.properties.data_size = self.writer.offset;
         self.index.add(&self.last_key, next, handle, &self.options.cmp);
+        if self.help.is_some() {
+            self.look_for_help()?;
+            if self.keys_follow {
+                self.filter_before.clear();
+                self.filter_before.extend_from_slice(&self.last_key);
+            }
+        }
         Ok(())
     }
 
@@ -509,17 +556,17 @@ impl TableBuilder {
                 self.dictionary = dictionary;
             }
         }
-        let mut before: Vec<u8> = Vec::new();
+        self.keys_follow = false;
+        self.look_for_help()?;
         for block in held.blocks {
-            if let Some(filter) = &mut self.filter {
-                let add = |k: &[u8]| {
-                    filter.add(key::user_key(k), key::user_key(&before), &mut self.index);
-                    before.clear();
-                    before.extend_from_slice(k);
-                };
-                if let Err(e) = for_each_key(&block.contents, add) {
-                    return self.fail(Error::format(&self.options.path, &e));
-                }
+            if !self.keys_follow {
+                self.filter_keys(&block.contents)?;
+            }
+            if let Some(ahead) = self.ahead.as_mut().filter(|_| self.hand_over) {
+                self.unwritten += (block.contents.len() + BLOCK_TRAILER_LEN) as u64;
+                ahead.add(&block.contents, &block.last_key, block.next_key.as_deref());
+                self.write_what_is_done()?;
+                continue;
             }
             let handle = match self.writer.write(&block.contents, Part::Data, kind) {
                 Ok(handle) => handle,
@@ -528,8 +575,23 @@ impl TableBuilder {
             self.properties.num_data_blocks += 1;
             self.properties.data_size = self.writer.offset;
             self.index.add(&block.last_key, block.next_key.as_deref(), handle, &self.options.cmp);
+            self.look_for_help()?;
         }
         Ok(())
+    }
+
+    /// Tells the filter of a block's keys.
+    fn filter_keys(&mut self, contents: &[u8]) -> Result<()> {
+        let (Some(filter), before) = (&mut self.filter, &mut self.filter_before) else { return Ok(()) };
+        let add = |k: &[u8]| {
+            filter.add(key::user_key(k), key::user_key(before), &mut self.index);
+            before.clear();
+            before.extend_from_slice(k);
+        };
+        match for_each_key(contents, add) {
+            Ok(()) => Ok(()),
+            Err(e) => self.fail(Error::format(&self.options.path, &e)),
+        }
     }
 
     /// Adds a range tombstone; begins rise.
@@ -570,10 +632,17 @@ impl TableBuilder {
     }
 
     /// Bytes written so far and buffered in the current block: near the final size. Blocks that wait for a dictionary
-    /// do not count, as in RocksDB: what becomes of them is not known.
+    /// do not count, as in RocksDB: what becomes of them is not known. Nor do those that others are compressing: see
+    /// [`Self::file_size_most`].
     pub fn file_size_estimate(&self) -> u64 {
         let block = if self.data_block.is_empty() { 0 } else { self.data_block.current_size_estimate() };
         self.writer.offset + block as u64
+    }
+
+    /// What [`Self::file_size_estimate`] is at most when everything that others are compressing is written.
+    #[inline]
+    pub(crate) fn file_size_most(&self) -> u64 {
+        self.file_size_estimate() + self.unwritten
     }
 
     /// Writes the rest, syncs and closes the file.
@@ -588,6 +657,7 @@ impl TableBuilder {
         self.again()?;
         self.flush_block(None)?;
         self.write_held()?;
+        self.settle()?;
         let tail_start = self.writer.offset;
         let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
 
@@ -712,7 +782,7 @@ fn for_each_key(block: &[u8], mut f: impl FnMut(&[u8])) -> std::result::Result<(
 }
 
 /// How blocks are compressed, for the compressor.
-fn compressor_params<'a>(o: &CompressionOptions, dictionary: &'a [u8]) -> CompressorParams<'a> {
+pub(super) fn compressor_params<'a>(o: &CompressionOptions, dictionary: &'a [u8]) -> CompressorParams<'a> {
     CompressorParams {
         level: o.level,
         window_bits: o.window_bits.unsigned_abs().min(14) as u8,

@@ -66,6 +66,11 @@ impl FilterBuilder {
         Some(Self { bloom, extractor, whole_keys: options.whole_key_filtering, partitions })
     }
 
+    /// True when its parts end where the index's do.
+    pub fn is_partitioned(&self) -> bool {
+        self.partitions.is_some()
+    }
+
     /// Adds a key that comes behind `previous` (empty before the first), after `index` has been told of the data block
     /// that ended before it, if one did.
     #[inline]

@@ -548,12 +548,12 @@ impl BlockStream {
         self.end = end;
     }
 
-    /// Makes block `handle` the current one.
-    pub(crate) fn load_block(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
+    /// Where the block is in the window, trailer included; reads a window from there on if it is not in this one.
+    fn place(&mut self, table: &TableReader, handle: BlockHandle) -> Result<std::ops::Range<usize>> {
         let block_len = table.blocks.len_with_trailer(handle)?;
         self.current = Current::None;
-        let place = match self.window.find(handle, block_len) {
-            Some(place) => place,
+        match self.window.find(handle, block_len) {
+            Some(place) => Ok(place),
             None => {
                 let rest = usize::try_from(self.end.saturating_sub(handle.offset)).unwrap_or(usize::MAX);
                 let len = block_len.max(self.readahead.min(rest));
@@ -563,9 +563,26 @@ impl BlockStream {
                 let began = table.statistics().start_now();
                 self.window.fill(table, handle.offset, len, Histogram::FileReadCompactionMicros)?;
                 table.statistics().stop_now(Histogram::ReadBlockCompactionMicros, began);
-                0..block_len
+                Ok(0..block_len)
             }
-        };
+        }
+    }
+
+    /// A block as it is stored, with its trailer. The current block is gone.
+    pub(crate) fn raw(&mut self, table: &TableReader, handle: BlockHandle) -> Result<&[u8]> {
+        let place = self.place(table, handle)?;
+        Ok(&self.window.bytes[place])
+    }
+
+    /// What is put here is the current block.
+    pub(crate) fn scratch(&mut self) -> &mut Vec<u8> {
+        self.current = Current::Scratch;
+        &mut self.scratch
+    }
+
+    /// Makes block `handle` the current one.
+    pub(crate) fn load_block(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
+        let place = self.place(table, handle)?;
         let raw = &self.window.bytes[place.clone()];
         let dictionary = table.blocks.dictionary.as_ref();
         self.current = match table.blocks.decode(handle, raw, self.verify, dictionary, &mut self.scratch)? {

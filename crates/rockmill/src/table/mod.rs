@@ -3,6 +3,7 @@
 mod block_file;
 mod builder;
 mod cache;
+mod compress_ahead;
 mod dump;
 mod filter;
 mod filter_builder;

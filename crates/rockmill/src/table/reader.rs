@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::compression::names_compression;
 use rockmill_format::footer::{BlockHandle, Footer};
 use rockmill_format::key::{self, InternalKey, ParsedInternalKey};
 use rockmill_format::properties::{IndexType, TableProperties};
@@ -334,6 +335,11 @@ impl TableReader {
     /// The properties.
     pub fn properties(&self) -> &TableProperties {
         &self.properties
+    }
+
+    /// False where no block is compressed, as far as the properties say.
+    pub(crate) fn has_compressed_blocks(&self) -> bool {
+        names_compression(self.blocks.footer.format_version, &self.properties.compression_name)
     }
 
     /// The footer.

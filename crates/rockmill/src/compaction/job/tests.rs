@@ -565,3 +565,5 @@ fn records_that_go_missing_are_noticed() {
     let e = check_record_count(&plan, &parts, &tree.ctx).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Corruption);
 }
+
+mod helped;

@@ -9,9 +9,11 @@ use rockmill_format::FormatError;
 use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::BlockHandle;
 
+use super::ahead::DecompressAhead;
 use crate::compaction::sst_map::{MapFile, MapRun};
 use crate::compaction::{JobContext, TableSource};
 use crate::error::{Error, Result};
+use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
 use crate::table::{BlockStream, Source, TableReader};
 
@@ -35,11 +37,12 @@ pub struct PreadFeed {
     blocks: std::vec::IntoIter<BlockHandle>,
     current: BlockHandle,
     stream: BlockStream,
+    ahead: DecompressAhead,
 }
 
 impl PreadFeed {
-    /// The blocks of `run`.
-    pub fn new(run: MapRun, ctx: &JobContext) -> Self {
+    /// The blocks of `run`, which is one of `runs`.
+    pub(crate) fn new(run: MapRun, ctx: &JobContext, help: Option<&Help>, runs: usize) -> Self {
         let limit = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
         Self {
             tables: Arc::clone(&ctx.tables),
@@ -48,13 +51,30 @@ impl PreadFeed {
             blocks: Vec::new().into_iter(),
             current: BlockHandle::default(),
             stream: BlockStream::new(ctx.db.compaction_readahead_size, limit),
+            ahead: DecompressAhead::new(help, runs),
         }
+    }
+
+    /// The next block, if it went ahead.
+    fn next_ahead(&mut self, table: &Arc<TableReader>) -> Result<Option<BlockHandle>> {
+        let mut out = std::mem::take(self.stream.scratch());
+        let (ahead, blocks, stream) = (&mut self.ahead, &mut self.blocks, &mut self.stream);
+        let next = ahead.next(table, blocks, |b, at| stream.raw(table, at).map(|raw| b.add(at, raw)), &mut out);
+        *self.stream.scratch() = out;
+        next
     }
 }
 
 impl BlockFeed for PreadFeed {
     fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>> {
         loop {
+            if let Some(table) = self.table.clone().filter(|_| self.ahead.is_on())
+                && let Some(block) = self.next_ahead(&table)?
+            {
+                self.current = block;
+                let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
+                return Ok(Some((layout, table.data_kind())));
+            }
             if let (Some(table), Some(block)) = (&self.table, self.blocks.next()) {
                 self.current = block;
                 let layout = self.stream.load_block(table, block)?;
@@ -62,7 +82,9 @@ impl BlockFeed for PreadFeed {
             }
             let Some(file) = self.files.next() else { return Ok(None) };
             self.stream.begin_file(file.end());
-            self.table = Some(self.tables.table_for_compaction(&file.file)?);
+            let table = self.tables.table_for_compaction(&file.file)?;
+            self.ahead.begin_file(&table);
+            self.table = Some(table);
             self.blocks = file.blocks.into_iter();
         }
     }

@@ -7,6 +7,7 @@
 //! 3. Blocks stand in the window as they do in the file: verified there, and decompressed or used in place.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,10 +17,12 @@ use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
 
+use super::ahead::{Batch, DecompressAhead};
 use super::feed::BlockFeed;
 use crate::compaction::JobContext;
 use crate::compaction::sst_map::SstMap;
 use crate::error::{Error, Result};
+use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
 use crate::table::TableReader;
 
@@ -44,10 +47,11 @@ pub struct RingFeed {
     /// Where the current block's contents are in the window; `None` when they are in `scratch`.
     place: Option<(usize, usize)>,
     scratch: Vec<u8>,
+    ahead: DecompressAhead,
 }
 
 /// Feeds for all runs of `map`, whose reads are begun when this returns.
-pub fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext) -> Result<Vec<RingFeed>> {
+pub(crate) fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext, help: Option<&Help>) -> Result<Vec<RingFeed>> {
     let reading = map.runs.iter().filter(|r| !r.files.is_empty()).count();
     let span_bytes = io.span_bytes(ctx.fs.device(&ctx.dir).as_ref(), reading);
     let mut plan = ReadPlan::new();
@@ -75,6 +79,7 @@ pub fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext) -> Result<Vec<RingFeed
     }
     let stream = io.read(plan, options).map_err(|e| Error::io("cannot read a compaction's input", &e))?;
     let stream = Rc::new(RefCell::new(stream));
+    let count = runs.len();
     let feed = |(run, files): (usize, Vec<FeedFile>)| RingFeed {
         stream: Rc::clone(&stream),
         run,
@@ -86,6 +91,7 @@ pub fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext) -> Result<Vec<RingFeed
         window: None,
         place: None,
         scratch: Vec::new(),
+        ahead: DecompressAhead::new(help, count),
     };
     Ok(runs.into_iter().enumerate().map(feed).collect())
 }
@@ -112,21 +118,52 @@ impl RingFeed {
     }
 }
 
+impl RingFeed {
+    /// Where a block is in the window, trailer included; takes the next window if it is not in this one.
+    fn read(&mut self, block: BlockHandle, table: &TableReader) -> Result<Range<usize>> {
+        let len = block.size as usize + BLOCK_TRAILER_LEN;
+        let start = match self.find(block, len) {
+            Some(start) => start,
+            None => {
+                self.take_window(table)?;
+                let lost = || Error::corruption("a block is not in the window that was read for it");
+                self.find(block, len).ok_or_else(|| lost().context(table.path().display()))?
+            }
+        };
+        Ok(start..start + len)
+    }
+
+    /// The next block, in `scratch`, if it went ahead.
+    fn next_ahead(&mut self, table: &Arc<TableReader>) -> Result<Option<BlockHandle>> {
+        let mut ahead = std::mem::take(&mut self.ahead);
+        let (mut blocks, mut out) = (std::mem::take(&mut self.blocks), std::mem::take(&mut self.scratch));
+        let read = |batch: &mut Batch, block| {
+            let place = self.read(block, table)?;
+            batch.add(block, self.window.as_deref().and_then(|w| w.get(place)).unwrap_or(&[]));
+            Ok(())
+        };
+        let next = ahead.next(table, &mut blocks, read, &mut out);
+        (self.ahead, self.blocks, self.scratch) = (ahead, blocks, out);
+        next
+    }
+}
+
 impl BlockFeed for RingFeed {
     fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>> {
         loop {
+            if let Some(table) = self.table.clone().filter(|_| self.ahead.is_on())
+                && let Some(block) = self.next_ahead(&table)?
+            {
+                self.current = block;
+                self.place = None;
+                let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
+                return Ok(Some((layout, table.data_kind())));
+            }
             if let (Some(table), Some(block)) = (self.table.clone(), self.blocks.next()) {
                 self.current = block;
-                let len = block.size as usize + BLOCK_TRAILER_LEN;
-                let start = match self.find(block, len) {
-                    Some(start) => start,
-                    None => {
-                        self.take_window(&table)?;
-                        let lost = || Error::corruption("a block is not in the window that was read for it");
-                        self.find(block, len).ok_or_else(|| lost().context(table.path().display()))?
-                    }
-                };
-                let raw = self.window.as_deref().and_then(|w| w.get(start..start + len)).unwrap_or(&[]);
+                let place = self.read(block, &table)?;
+                let start = place.start;
+                let raw = self.window.as_deref().and_then(|w| w.get(place)).unwrap_or(&[]);
                 let plain = table.check_block(block, raw, &mut self.scratch)?;
                 self.place = plain.then_some((start, start + block.size as usize));
                 let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
@@ -137,6 +174,7 @@ impl BlockFeed for RingFeed {
                 return Ok(None);
             };
             self.number = file.number;
+            self.ahead.begin_file(&file.table);
             self.blocks = file.blocks.into_iter();
             self.table = Some(file.table);
         }

@@ -1,0 +1,128 @@
+//! Jobs with helper threads: the same bytes, the same errors.
+
+use super::*;
+use crate::options::CompressionType::{Lz4, None as Uncompressed, Snappy, Zstd};
+
+/// Four L0 tables whose blocks are compressible, or not, or half, by chance.
+fn job(cf: CfOptions, seed: u64) -> (Tree, Compaction) {
+    let fs = Arc::new(MemFileSystem::new());
+    fs.create_dir(&PathBuf::from("/db"), true).unwrap();
+    let mut ctx = context(fs, PathBuf::from("/db"), cf);
+    ctx.db.compaction_helper_threads = 0;
+    ctx.db.compaction_io_memory = 1 << 20;
+    ctx.db.compaction_readahead_size = 3000;
+    let mut tree = Tree::new(ctx);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut seq = 0;
+    for _ in 0..4 {
+        let mut m = Model::default();
+        let mut noise = false;
+        for i in 0..700 {
+            if i % 40 == 0 {
+                noise = rng.bool();
+            }
+            seq += 1;
+            let key = format!("prefix{:06}", rng.u32(0..4000) / 8 * 8).into_bytes();
+            let len = rng.usize(0..120);
+            let value = if noise { std::iter::repeat_with(|| rng.u8(..)).take(len).collect() } else { vec![b'v'; len] };
+            m.entries.push((key, seq, ValueType::Value, value));
+        }
+        tree.flush(&[m]);
+    }
+    let version = Arc::new(tree.version.clone());
+    let none = CompactionCursors::new();
+    let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.ctx.cf, &none, 0, 1, None, None, u64::MAX) else {
+        panic!("nothing picked")
+    };
+    c.subcompactions_max = 1;
+    (tree, *c)
+}
+
+impl Tree {
+    /// What a job writes, and how many pieces helpers did; or what it says.
+    fn outcome(&self, c: &Compaction, engine: MergeEngine, helpers: i32) -> Result<(Vec<Vec<u8>>, u64)> {
+        let mut ctx = self.ctx.clone();
+        ctx.db.merge_engine = engine;
+        ctx.db.compaction_helper_threads = helpers;
+        ctx.engines = Arc::default();
+        let next = AtomicU64::new(1 << 20);
+        ctx.new_file_number = Arc::new(move || next.fetch_add(1, Ordering::Relaxed));
+        let output = run(c, &ctx)?;
+        let paths = output.files.iter().map(|f| ctx.dir.join(filename::table(f.number)));
+        let read = |path: PathBuf| {
+            let bytes = ctx.fs.read_to_vec(&path).unwrap();
+            ctx.fs.remove(&path).unwrap();
+            bytes
+        };
+        Ok((paths.map(read).collect(), ctx.engines.helpers.done()))
+    }
+}
+
+#[test]
+fn helpers_change_no_byte() {
+    let mut helped = 0;
+    for seed in 0..24 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut cf = small_options();
+        cf.compression = [Uncompressed, Lz4, Zstd, Snappy][seed as usize % 4];
+        cf.compression_opts.parallel_threads = [1, 2, 8][rng.usize(0..3)];
+        cf.target_file_size_base = [2000, 30_000, 1 << 20][rng.usize(0..3)];
+        cf.table.block_size = [100, 200, 900][rng.usize(0..3)];
+        cf.table.format_version = rng.u32(5..8);
+        cf.table.bloom_bits_per_key = if rng.bool() { 10.0 } else { 0.0 };
+        if rng.bool() {
+            cf.table.index_type = crate::options::BlockBasedIndexType::TwoLevelIndexSearch;
+            cf.table.metadata_block_size = 300;
+            cf.table.partition_filters = rng.bool();
+        }
+        if rng.u8(0..3) == 0 {
+            cf.compression_opts.max_dict_bytes = 500;
+            cf.compression_opts.max_dict_buffer_bytes = rng.u64(0..2) * 5000;
+        }
+        if rng.u8(0..3) == 0 {
+            cf.prefix_extractor = Some(rockmill_format::SliceTransform::create_fixed_prefix(10));
+        }
+        let what = format!("seed {seed}, {:?}, {:?}", cf.compression, cf.table);
+        let (tree, c) = job(cf, seed);
+        let (alone, none) = tree.outcome(&c, MergeEngine::Pread, 0).unwrap();
+        assert_eq!(none, 0);
+        for helpers in [1, 3] {
+            for engine in [MergeEngine::Pread, MergeEngine::Uring] {
+                let (bytes, done) = tree.outcome(&c, engine, helpers).unwrap();
+                assert!(bytes == alone, "{helpers} helpers and {engine} write other bytes: {what}");
+                helped += done;
+            }
+        }
+    }
+    assert!(helped > 100, "helpers did {helped} pieces");
+}
+
+#[test]
+fn a_damaged_block_is_named_as_without_helpers() {
+    for compression in [Lz4, Zstd, Snappy] {
+        let mut cf = small_options();
+        cf.compression = compression;
+        let (tree, c) = job(cf, 5);
+        let file = Arc::clone(&tree.version.levels[0][2]);
+        let path = tree.ctx.dir.join(filename::table(file.number()));
+        let whole = tree.ctx.fs.read_to_vec(&path).unwrap();
+        let blocks = tree.ctx.tables.table(&file).unwrap().blocks_between(None, None).unwrap();
+        for block in [0, blocks.len() / 2, blocks.len() - 1] {
+            let mut bytes = whole.clone();
+            bytes[blocks[block].offset as usize + 3] ^= 0x40;
+            let mut damaged = tree.ctx.fs.create(&path, rockmill_io::WriteOptions::default()).unwrap();
+            damaged.append(&bytes).unwrap();
+            damaged.close().unwrap();
+            let said: Vec<String> = [0, 1, 3]
+                .into_iter()
+                .flat_map(|helpers| [MergeEngine::Pread, MergeEngine::Uring].map(|engine| (engine, helpers)))
+                .map(|(engine, helpers)| tree.outcome(&c, engine, helpers).unwrap_err().to_string())
+                .collect();
+            let place = format!("block at offset {} of {} bytes", blocks[block].offset, blocks[block].size);
+            assert!(said[0].contains(&place) && said[0].contains(&path.display().to_string()), "{}", said[0]);
+            assert!(said.iter().all(|s| *s == said[0]), "{said:#?}");
+        }
+        let names = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap();
+        assert_eq!(names.len(), 4, "a failed job left tables: {names:?}");
+    }
+}
