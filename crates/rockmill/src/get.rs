@@ -1,8 +1,10 @@
 //! What a point lookup has found so far, as it goes from the newest place to the oldest.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_format::key::{ParsedInternalKey, SequenceNumber, ValueType};
+use rockmill_io::RandomAccessFile;
 
 use crate::error::{Error, Result};
 use crate::merge_operator::{self, MergeOperator};
@@ -82,12 +84,52 @@ pub struct GetContext<'a> {
     pub found_seq: SequenceNumber,
     /// Entries of the key that were offered.
     pub offered: u32,
+    /// Set for a lookup that gives way to others instead of reading a block.
+    pub(crate) waiting: Option<Box<Waiting>>,
+}
+
+/// What a lookup waits for, and where it goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    /// The block that it needs; whoever reads it takes this away.
+    pub wanted: Option<WantedBlock>,
+    /// The bytes of that block, with its trailer.
+    pub arrived: Option<Vec<u8>>,
+    /// From here on it reads for itself.
+    pub alone: bool,
+    /// Where in the table it goes on, when it comes back.
+    pub resume: Option<Resume>,
+}
+
+/// A block that somebody should read.
+#[derive(Debug, Clone)]
+pub(crate) struct WantedBlock {
+    pub file: Arc<dyn RandomAccessFile>,
+    pub path: PathBuf,
+    pub offset: u64,
+    /// With the trailer.
+    pub len: usize,
+}
+
+/// A place in a table's index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resume {
+    /// The block's number.
+    pub block: usize,
+    /// The filter let the key through, and that was not counted as right yet.
+    pub filtered: bool,
 }
 
 impl<'a> GetContext<'a> {
     /// A lookup that has seen nothing.
     pub fn new(user_key: &'a [u8]) -> Self {
-        Self { user_key, max_covering: 0, state: GetState::NotFound, found_seq: 0, offered: 0 }
+        Self { user_key, max_covering: 0, state: GetState::NotFound, found_seq: 0, offered: 0, waiting: None }
+    }
+
+    /// True while a block must be read before it can go on.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|w| w.wanted.is_some())
     }
 
     /// A range tombstone with this sequence number covers the key, in the place about to be searched or a newer one.

@@ -8,6 +8,8 @@ mod compared;
 mod info_log;
 #[path = "operations/listener.rs"]
 mod listener;
+#[path = "operations/multi_get.rs"]
+mod multi_get;
 #[path = "operations/numbers.rs"]
 mod numbers;
 

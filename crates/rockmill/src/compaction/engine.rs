@@ -113,6 +113,39 @@ crate::sync::thread_local! {
     static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
+/// What a thread that looks keys up may use: enough for as many blocks as keep a device busy.
+const READ_MEMORY: usize = 2 << 20;
+
+/// A file system, and its ring if there is one.
+type ReadRing = (Arc<dyn FileSystem>, Option<BatchIo>);
+
+crate::sync::thread_local! {
+    /// This thread's ring for lookups, or that there is none to be had.
+    static READS: RefCell<Option<ReadRing>> = const { RefCell::new(None) };
+}
+
+/// A ring for the reads of many lookups, kept as long as the thread lives; `None` where there is none to be had.
+pub(crate) fn read_ring(fs: &Arc<dyn FileSystem>) -> Option<BatchIo> {
+    READS.with(|kept| {
+        let mut kept = kept.borrow_mut();
+        if let Some((of, io)) = &*kept
+            && Arc::ptr_eq(of, fs)
+        {
+            return io.clone();
+        }
+        // Files are many and used once: registering each would cost a call.
+        let limits = BatchLimits {
+            memory_bytes: READ_MEMORY,
+            depth: 64,
+            huge_pages: false,
+            register: false,
+            ..BatchLimits::default()
+        };
+        let io = fs.batch_io(BatchKind::Uring, &limits).ok();
+        kept.insert((Arc::clone(fs), io)).1.clone()
+    })
+}
+
 /// This thread's ring, made on first use.
 fn ring(fs: &Arc<dyn FileSystem>, memory: usize) -> std::io::Result<BatchIo> {
     KEPT.with(|kept| {

@@ -17,6 +17,7 @@ pub mod strategy;
 mod tombstones;
 mod unique_id;
 
+pub(crate) use engine::read_ring;
 pub(crate) use output::builder_options;
 pub(crate) use unique_id::internal_unique_id;
 

@@ -43,6 +43,7 @@ mod live_files;
 mod manual;
 mod memory_usage;
 mod merge_names;
+mod multi_get;
 mod open;
 mod open_log;
 mod options_file;

@@ -152,6 +152,15 @@ impl LookupKey {
     }
 }
 
+/// Where in a version a lookup is: the next table to ask.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Place {
+    /// Its level.
+    level: usize,
+    /// Its number in the level.
+    file: usize,
+}
+
 impl DbInner {
     /// The value of `key` as `options` see it.
     pub fn get(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
@@ -205,14 +214,32 @@ impl DbInner {
         let lookup = LookupKey::new(key, seq);
         let ikey = lookup.as_bytes();
         let mut ctx = GetContext::new(key);
+        if !self.get_from_memory::<COUNTED>(current, ikey, &mut ctx) {
+            let _timer = COUNTED.then(|| perf::time(PerfMetric::GetFromOutputFilesTime));
+            let hit = self.get_from_tables(cf, current, ikey, options.table(), &mut ctx, &mut Place::default())?;
+            if COUNTED && let Some(hit) = hit {
+                self.count_hit(hit, &ctx);
+            }
+        }
+        self.conclude(cf, key, ctx)
+    }
+
+    /// Asks the memtables. True when that was enough.
+    #[inline]
+    pub(super) fn get_from_memory<const COUNTED: bool>(
+        &self,
+        current: &SuperVersion,
+        ikey: &[u8],
+        ctx: &mut GetContext<'_>,
+    ) -> bool {
         let timer = COUNTED.then(|| perf::time(PerfMetric::GetFromMemtableTime));
-        current.mem.get(ikey, &mut ctx);
+        current.mem.get(ikey, ctx);
         let mut asked = 1;
         for imm in &current.imm {
             if ctx.is_done() {
                 break;
             }
-            imm.get(ikey, &mut ctx);
+            imm.get(ikey, ctx);
             asked += 1;
         }
         drop(timer);
@@ -221,13 +248,12 @@ impl DbInner {
             perf::count(PerfMetric::GetFromMemtableCount, asked);
             self.opts.statistics.add(if in_memory { Ticker::MemtableHit } else { Ticker::MemtableMiss }, 1);
         }
-        if !in_memory {
-            let _timer = COUNTED.then(|| perf::time(PerfMetric::GetFromOutputFilesTime));
-            let hit = self.get_from_tables(cf, current, ikey, options.table(), &mut ctx)?;
-            if COUNTED {
-                self.count_hit(hit, &ctx);
-            }
-        }
+        in_memory
+    }
+
+    /// The end of a lookup.
+    #[inline]
+    pub(super) fn conclude(&self, cf: &CfData, key: &[u8], ctx: GetContext<'_>) -> Result<Option<PinnedValue>> {
         let value = ctx.finish(cf.merge_operator.as_deref())?;
         match value {
             Some(value) if self.with_ttl => {
@@ -237,41 +263,58 @@ impl DbInner {
         }
     }
 
-    /// Gives the ticker of the level that the search ended in.
-    fn get_from_tables(
+    /// Gives the ticker of the level that the search ended in; `None` when it waits for a block, and goes on from
+    /// `place` when it is called again.
+    pub(super) fn get_from_tables(
         &self,
         cf: &CfData,
         current: &SuperVersion,
         ikey: &[u8],
         ro: TableReadOptions,
         ctx: &mut GetContext<'_>,
-    ) -> Result<Ticker> {
+        place: &mut Place,
+    ) -> Result<Option<Ticker>> {
         let version = &*current.version;
         let key = ctx.user_key;
-        for f in &version.levels[0] {
-            let inside = cf.cmp.compare_user(f.smallest_user_key(), key).is_le()
-                && cf.cmp.compare_user(key, f.largest_user_key()).is_le();
-            if inside {
-                self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
-                if ctx.is_done() {
-                    return Ok(Ticker::GetHitL0);
+        let from = *place;
+        if from.level == 0 {
+            for (i, f) in version.levels[0].iter().enumerate().skip(from.file) {
+                let inside = cf.cmp.compare_user(f.smallest_user_key(), key).is_le()
+                    && cf.cmp.compare_user(key, f.largest_user_key()).is_le();
+                if inside {
+                    self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
+                    if ctx.is_done() {
+                        return Ok(Some(Ticker::GetHitL0));
+                    }
+                    if ctx.is_waiting() {
+                        *place = Place { level: 0, file: i };
+                        return Ok(None);
+                    }
                 }
             }
         }
-        for level in 1..version.levels.len() {
+        for level in from.level.max(1)..version.levels.len() {
             if version.levels[level].is_empty() {
                 continue;
             }
             // Versions of one key may stand in neighbouring files that share it as a boundary.
             let files = &version.levels[level];
-            let mut i = files.partition_point(|f| cf.cmp.compare(f.entry.largest.as_bytes(), ikey).is_lt());
+            let mut i = if level == from.level {
+                from.file
+            } else {
+                files.partition_point(|f| cf.cmp.compare(f.entry.largest.as_bytes(), ikey).is_lt())
+            };
             while let Some(f) = files.get(i) {
                 if cf.cmp.compare_user(f.smallest_user_key(), key).is_gt() {
                     break;
                 }
                 self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
                 if ctx.is_done() {
-                    return Ok(if level == 1 { Ticker::GetHitL1 } else { Ticker::GetHitL2AndUp });
+                    return Ok(Some(if level == 1 { Ticker::GetHitL1 } else { Ticker::GetHitL2AndUp }));
+                }
+                if ctx.is_waiting() {
+                    *place = Place { level, file: i };
+                    return Ok(None);
                 }
                 if cf.cmp.compare_user(f.largest_user_key(), key).is_ne() {
                     break;
@@ -279,10 +322,10 @@ impl DbInner {
                 i += 1;
             }
         }
-        Ok(Ticker::GetHitL2AndUp)
+        Ok(Some(Ticker::GetHitL2AndUp))
     }
 
-    fn count_multi_get(&self, values: &[Result<Option<Vec<u8>>>]) {
+    pub(super) fn count_multi_get(&self, values: &[Result<Option<Vec<u8>>>]) {
         if !self.counts_reads() {
             return;
         }
@@ -302,7 +345,7 @@ impl DbInner {
 
     /// A table gave the value, not only a tombstone.
     #[inline]
-    fn count_hit(&self, ticker: Ticker, ctx: &GetContext<'_>) {
+    pub(super) fn count_hit(&self, ticker: Ticker, ctx: &GetContext<'_>) {
         if matches!(ctx.state, GetState::Found(_) | GetState::MergeDone(..)) {
             self.opts.statistics.add(ticker, 1);
         }
@@ -379,64 +422,6 @@ impl Db {
         options: &ReadOptions,
     ) -> Result<Option<DbPinnableSlice>> {
         Ok(self.read(cf, key.as_ref(), options)?.map(|value| DbPinnableSlice { value }))
-    }
-
-    /// The values of many keys, all as of one moment, in the order of the keys.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Vec<Result<Option<Vec<u8>>>> {
-        self.multi_get_opt(keys, &ReadOptions::default())
-    }
-
-    /// The values of many keys, all as of one moment.
-    pub fn multi_get_opt<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        options: &ReadOptions,
-    ) -> Vec<Result<Option<Vec<u8>>>> {
-        let cf = &self.inner.default_cf;
-        self.multi_get_cf_opt(keys.into_iter().map(|k| (cf, k)), options)
-    }
-
-    /// The values of many keys of column families, all as of one moment.
-    pub fn multi_get_cf<'c, K: AsRef<[u8]>, C: AsColumnFamilyRef + 'c>(
-        &self,
-        keys: impl IntoIterator<Item = (&'c C, K)>,
-    ) -> Vec<Result<Option<Vec<u8>>>> {
-        self.multi_get_cf_opt(keys, &ReadOptions::default())
-    }
-
-    /// The values of many keys of column families, all as of one moment.
-    pub fn multi_get_cf_opt<'c, K: AsRef<[u8]>, C: AsColumnFamilyRef + 'c>(
-        &self,
-        keys: impl IntoIterator<Item = (&'c C, K)>,
-        options: &ReadOptions,
-    ) -> Vec<Result<Option<Vec<u8>>>> {
-        let statistics = &self.inner.opts.statistics;
-        let began = statistics.start(&*self.inner.opts.clock);
-        let keys: Vec<(&C, K)> = keys.into_iter().collect();
-        // A secondary's snapshots hold nothing back: there, nothing may change meanwhile.
-        let _still = self.inner.is_secondary().then(|| self.inner.catching_up.read());
-        // A snapshot, so that column families looked at one after another are seen at the same moment.
-        let snapshot = options.snapshot.is_none().then(|| self.internal_snapshot());
-        let mut options = options.clone();
-        if let Some(s) = &snapshot {
-            options.set_snapshot(s);
-        }
-        // In key order: neighbours share index and data blocks.
-        let mut order: Vec<usize> = (0..keys.len()).collect();
-        order.sort_by(|&a, &b| {
-            let ((cf_a, a), (cf_b, b)) = (&keys[a], &keys[b]);
-            let (cf_a, cf_b) = (cf_a.as_cf(), cf_b.as_cf());
-            cf_a.id().cmp(&cf_b.id()).then_with(|| cf_a.data.cmp.compare_user(a.as_ref(), b.as_ref()))
-        });
-        let mut values: Vec<Result<Option<Vec<u8>>>> = (0..keys.len()).map(|_| Ok(None)).collect();
-        for i in order {
-            let (cf, key) = &keys[i];
-            let found = self.inner.get_one::<true>(&cf.as_cf().data, key.as_ref(), &options);
-            values[i] = found.map(|v| v.map(PinnedValue::into_vec));
-        }
-        statistics.stop(Histogram::DbMultiget, &*self.inner.opts.clock, began);
-        self.inner.count_multi_get(&values);
-        values
     }
 
     /// False when `key` is certainly not in the database; true when it may be.

@@ -317,6 +317,8 @@ named! {
         FileReadCompactionMicros("rocksdb.file.read.compaction.micros"),
         /// A read of a table file for a point lookup.
         FileReadGetMicros("rocksdb.file.read.get.micros"),
+        /// Reads of table files for many lookups together.
+        FileReadMultigetMicros("rocksdb.file.read.multiget.micros"),
         /// A read of a table file for an iterator.
         FileReadDbIteratorMicros("rocksdb.file.read.db.iterator.micros"),
         /// A write of a table file.

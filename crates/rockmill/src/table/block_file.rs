@@ -113,6 +113,11 @@ impl BlockFile {
     pub fn read_data_block(&self, handle: BlockHandle, verify: bool) -> Result<CachedBlock> {
         let mut raw = vec![0; self.len_with_trailer(handle)?];
         self.read_counted(handle.offset, &mut raw, Histogram::FileReadGetMicros)?;
+        self.decode_data_block(handle, raw, verify)
+    }
+
+    /// One data block out of its bytes with the trailer, which were read by somebody.
+    pub fn decode_data_block(&self, handle: BlockHandle, raw: Vec<u8>, verify: bool) -> Result<CachedBlock> {
         let mut out = Vec::new();
         match self.decode(handle, &raw, verify, self.dictionary.as_ref(), &mut out)? {
             Stored::Plain => {

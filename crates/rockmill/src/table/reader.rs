@@ -24,7 +24,7 @@ use super::iter::{CompactionIter, TableIter};
 use super::meta::{MetaCaching, MetaPlace};
 use super::open;
 use crate::error::{Error, ErrorKind, Result};
-use crate::get::{GetContext, GetState, ValueSource};
+use crate::get::{GetContext, GetState, Resume, ValueSource, WantedBlock};
 use crate::iter::InternalIterator;
 use crate::options::BlockBasedOptions;
 use crate::perf::{self, PerfMetric};
@@ -158,6 +158,9 @@ impl TableReader {
     /// Looks up `ikey` (user key with the snapshot's sequence number): tells `ctx` of the newest range tombstone over
     /// it at or below the snapshot, then asks the filter, then offers entries of that user key, newest first.
     pub fn get(&self, ikey: &[u8], ro: TableReadOptions, ctx: &mut GetContext<'_>) -> Result<()> {
+        if let Some(resume) = ctx.waiting.as_mut().and_then(|w| w.resume.take()) {
+            return self.get_again(resume, ikey, ro, ctx);
+        }
         if let Some(tombstones) = &self.range_tombstones {
             let seq = tombstones.max_covering(key::user_key(ikey), key::sequence(ikey), &self.cmp);
             if seq > 0 {
@@ -173,12 +176,35 @@ impl TableReader {
         if at == meta.index.len() {
             return Ok(());
         }
+        self.search(&meta.index, Resume { block: at, filtered: asked.is_some() }, ikey, ro, ctx)
+    }
+
+    /// Goes on where a lookup gave way to wait for a block.
+    #[cold]
+    fn get_again(&self, at: Resume, ikey: &[u8], ro: TableReadOptions, ctx: &mut GetContext<'_>) -> Result<()> {
+        let meta = self.meta(ro.cache_only, ro.fill_cache)?;
+        self.search(&meta.index, at, ikey, ro, ctx)
+    }
+
+    #[inline]
+    fn search(
+        &self,
+        index: &TableIndex,
+        from: Resume,
+        ikey: &[u8],
+        ro: TableReadOptions,
+        ctx: &mut GetContext<'_>,
+    ) -> Result<()> {
         let mut cursor = CURSOR.take();
         let before = ctx.offered;
-        let result = self.get_from(&meta.index, at, ikey, ro, ctx, &mut cursor);
+        let result = self.get_from(index, from.block, ikey, ro, ctx, &mut cursor);
         CURSOR.set(cursor);
-        if asked.is_some() && ctx.offered != before {
+        let found = ctx.offered != before;
+        if from.filtered && found {
             self.count_true_positive();
+        }
+        if let Some(resume) = ctx.waiting.as_mut().and_then(|w| w.resume.as_mut()) {
+            resume.filtered = from.filtered && !found;
         }
         result
     }
@@ -217,7 +243,14 @@ impl TableReader {
         let user_key = key::user_key(ikey);
         loop {
             let handle = index.handle(at);
-            let block = self.block(handle, ro)?;
+            let block = if ctx.waiting.is_none() {
+                self.block(handle, ro)?
+            } else {
+                match self.block_or_wait(handle, ro, at, ctx)? {
+                    Some(block) => block,
+                    None => return Ok(()),
+                }
+            };
             let cursor = reset_cursor(cursor, block.layout(), self.data_kind());
             let data = block.data();
             let wrap = |e| self.blocks.error(handle, &e);
@@ -261,6 +294,57 @@ impl TableReader {
         self.read_block(handle, ro)
     }
 
+    /// A data block from the cache or as it was read for this lookup; `None` when it must be read, which `ctx` then
+    /// says.
+    #[cold]
+    fn block_or_wait(
+        &self,
+        handle: BlockHandle,
+        ro: TableReadOptions,
+        at: usize,
+        ctx: &mut GetContext<'_>,
+    ) -> Result<Option<Arc<CachedBlock>>> {
+        let Some(waiting) = ctx.waiting.as_mut().filter(|w| !w.alone) else {
+            return self.block(handle, ro).map(Some);
+        };
+        let arrived = waiting.arrived.take();
+        if let Some((cache, id)) = &self.cache
+            && let Some(block) = cache.get(*id, handle.offset)
+        {
+            self.count_hit(&block);
+            return Ok(Some(block));
+        }
+        let len = self.blocks.len_with_trailer(handle)?;
+        match arrived {
+            Some(raw) if raw.len() == len => {
+                if self.cache.is_some() {
+                    self.statistics().add(Ticker::BlockCacheDataMiss, 1);
+                }
+                let block = Arc::new(self.blocks.decode_data_block(handle, raw, ro.verify_checksums)?);
+                self.keep(handle, &block, ro)?;
+                Ok(Some(block))
+            }
+            _ => {
+                let BlockFile { file, path, .. } = &self.blocks;
+                let (file, path) = (Arc::clone(file), path.clone());
+                waiting.wanted = Some(WantedBlock { file, path, offset: handle.offset, len });
+                waiting.resume = Some(Resume { block: at, filtered: false });
+                Ok(None)
+            }
+        }
+    }
+
+    /// Puts a block that was read into the cache.
+    fn keep(&self, handle: BlockHandle, block: &Arc<CachedBlock>, ro: TableReadOptions) -> Result<()> {
+        if let Some((cache, id)) = &self.cache
+            && ro.fill_cache
+        {
+            self.count_add(block);
+            cache.insert(*id, handle.offset, Arc::clone(block))?;
+        }
+        Ok(())
+    }
+
     #[cold]
     fn read_block(&self, handle: BlockHandle, ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
         if self.cache.is_some() {
@@ -272,12 +356,7 @@ impl TableReader {
         let began = self.statistics().start_now();
         let block = Arc::new(self.blocks.read_data_block(handle, ro.verify_checksums)?);
         self.statistics().stop_now(Histogram::ReadBlockGetMicros, began);
-        if let Some((cache, id)) = &self.cache
-            && ro.fill_cache
-        {
-            self.count_add(&block);
-            cache.insert(*id, handle.offset, Arc::clone(&block))?;
-        }
+        self.keep(handle, &block, ro)?;
         Ok(block)
     }
 

@@ -33,6 +33,7 @@ const NEWER: &[&str] = &[
     "rocksdb.file.read.compaction.micros",
     "rocksdb.file.read.db.iterator.micros",
     "rocksdb.file.read.get.micros",
+    "rocksdb.file.read.multiget.micros",
     "rocksdb.file.write.compaction.micros",
     "rocksdb.file.write.db.open.micros",
     "rocksdb.file.write.flush.micros",

@@ -1,0 +1,178 @@
+//! Many lookups at once give what one after another gives, whoever reads the blocks.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::compaction::MergeEngine;
+use rockmill::statistics::{Histogram, StatsLevel};
+use rockmill::{BlockBasedOptions, Db, ErrorKind, Options, ReadOptions};
+use rockmill_io::ring::{BatchKind, BatchLimits};
+use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem};
+
+fn options(fs: Arc<dyn FileSystem>, engine: MergeEngine, cache: bool) -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(fs);
+    o.set_merge_engine(engine);
+    o.set_disable_auto_compactions(true);
+    o.set_use_direct_reads(true);
+    o.set_target_file_size_base(16 << 10);
+    o.enable_statistics();
+    o.set_statistics_level(StatsLevel::All);
+    o.set_merge_operator_associative("join", |_, old, operands| {
+        let mut all = old.unwrap_or_default().to_vec();
+        operands.iter().for_each(|o| all.extend_from_slice(o));
+        Some(all)
+    });
+    let mut t = BlockBasedOptions::default();
+    t.set_block_size(512);
+    if !cache {
+        t.disable_cache();
+    }
+    o.set_block_based_table_factory(&t);
+    o
+}
+
+fn key(i: u64) -> String {
+    format!("key{i:05}")
+}
+
+/// Several levels of tables with everything that a lookup can meet, and a memtable.
+fn fill(db: &Db) {
+    let mut rng = fastrand::Rng::with_seed(3);
+    for round in 0..5u64 {
+        for _ in 0..400 {
+            let k = key(rng.u64(..1500));
+            match rng.u32(..10) {
+                0 => db.delete(k).unwrap(),
+                1..=3 => db.merge(k, format!("+{round}")).unwrap(),
+                _ => db.put(k, format!("{round}:{}", "v".repeat(rng.usize(..200)))).unwrap(),
+            }
+        }
+        let from = rng.u64(..1400);
+        db.delete_range_cf(&db.cf_handle("default").unwrap(), key(from), key(from + 30)).unwrap();
+        // One key with so many operands that they fill several blocks.
+        for _ in 0..30 {
+            db.merge("key00700x", "o".repeat(40)).unwrap();
+        }
+        if round < 4 {
+            db.flush().unwrap();
+        }
+        if round == 1 {
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        }
+    }
+}
+
+/// Every key, some twice and some that are not there, in no order.
+fn asked() -> Vec<String> {
+    let mut keys: Vec<String> = (0..1600).map(key).collect();
+    keys.extend((0..1600).step_by(7).map(key));
+    keys.extend(["key00700x".to_owned(), String::new(), "z".to_owned(), "key00700x".to_owned()]);
+    fastrand::Rng::with_seed(8).shuffle(&mut keys);
+    keys
+}
+
+fn compare(fs: &Arc<dyn FileSystem>, dir: &Path, what: &str) {
+    for (engine, cache) in [(MergeEngine::Auto, true), (MergeEngine::Auto, false), (MergeEngine::Pread, true)] {
+        let o = options(Arc::clone(fs), engine, cache);
+        let db = Db::open(&o, dir).unwrap();
+        let keys = asked();
+        let mut dont_fill = ReadOptions::default();
+        dont_fill.fill_cache(false);
+        // Alone what each key gives, without leaving blocks in the cache.
+        let alone: BTreeMap<&String, _> = keys.iter().map(|k| (k, db.get_opt(k, &dont_fill).unwrap())).collect();
+        assert!(alone.values().flatten().count() > 700, "{what}: too few keys are there");
+        drop(db);
+        for size in [1, 2, 5, 100, keys.len()] {
+            // Opened anew: nothing is in its cache.
+            let db = Db::open(&o, dir).unwrap();
+            for chunk in keys.chunks(size) {
+                let many = db.multi_get(chunk);
+                for (k, value) in chunk.iter().zip(many) {
+                    assert_eq!(value.unwrap(), alone[k], "{what}, {engine:?}, cache {cache}, {size} at once: {k}");
+                }
+            }
+        }
+        let together = o.get_histogram_data(Histogram::FileReadMultigetMicros).count();
+        let ring = fs.batch_io(BatchKind::Uring, &BatchLimits::default()).is_ok();
+        match engine {
+            MergeEngine::Pread => assert_eq!(together, 0, "{what}"),
+            _ if ring => assert!(together > 3, "{what}, cache {cache}: {together}"),
+            _ => println!("skipped: no io_uring here, blocks are read one after another"),
+        }
+    }
+}
+
+#[test]
+fn many_lookups_give_what_each_gives_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let posix: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
+    let memory: Arc<dyn FileSystem> = Arc::new(MemFileSystem::new());
+    for (fs, dir, what) in [(posix, dir.path(), "on a disk"), (memory, Path::new("/db"), "in memory")] {
+        fill(&Db::open(&options(Arc::clone(&fs), MergeEngine::Auto, true), dir).unwrap());
+        compare(&fs, dir, what);
+    }
+}
+
+#[test]
+fn a_read_that_fails_fails_the_lookups_that_need_it_and_no_other() {
+    let memory = Arc::new(MemFileSystem::new());
+    let fs: Arc<dyn FileSystem> = Arc::clone(&memory) as _;
+    let dir = Path::new("/db");
+    let o = options(Arc::clone(&fs), MergeEngine::Auto, false);
+    fill(&Db::open(&o, dir).unwrap());
+    let db = Db::open(&o, dir).unwrap();
+    let keys = asked();
+    let whole: Vec<_> = db.multi_get(&keys).into_iter().map(Result::unwrap).collect();
+    let calls = memory.calls();
+    db.multi_get(&keys);
+    let calls = memory.calls() - calls;
+    assert!(calls > 20, "{calls}");
+    let mut failed = 0;
+    for call in (0..calls).step_by(1 + calls as usize / 40) {
+        // A read that fails once is done again, alone; one that goes on failing is told.
+        memory.fail_once_after(call, libc::EIO);
+        let once = db.multi_get(&keys);
+        memory.clear_fault();
+        for ((k, value), whole) in keys.iter().zip(once).zip(&whole) {
+            match value {
+                Ok(value) => assert_eq!(&value, whole, "call {call}: {k}"),
+                Err(e) => {
+                    failed += 1;
+                    assert_eq!(e.kind(), ErrorKind::IOError, "{e}");
+                    assert!(e.message().contains(".sst"), "{e}");
+                }
+            }
+        }
+    }
+    println!("{failed} lookups failed");
+}
+
+#[test]
+fn a_damaged_block_fails_its_keys_alone_and_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
+    let o = options(Arc::clone(&fs), MergeEngine::Auto, true);
+    {
+        let db = Db::open(&o, dir.path()).unwrap();
+        (0..2000).for_each(|i| db.put(key(i), "v".repeat(100)).unwrap());
+        db.flush().unwrap();
+    }
+    let table = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+    let table = table.into_iter().find(|p| p.extension().is_some_and(|e| e == "sst")).unwrap();
+    let mut bytes = std::fs::read(&table).unwrap();
+    bytes[5000] ^= 1;
+    std::fs::write(&table, bytes).unwrap();
+    let db = Db::open(&o, dir.path()).unwrap();
+    let values = db.multi_get((0..2000).map(key));
+    let errors: Vec<_> = values.iter().filter_map(|v| v.as_ref().err()).collect();
+    assert!((1..=6).contains(&errors.len()), "{} keys of one block of 512 bytes", errors.len());
+    for e in errors {
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        assert!(e.message().contains(table.file_name().unwrap().to_str().unwrap()), "{e}");
+        assert!(e.message().contains("offset"), "{e}");
+    }
+    assert!(values.iter().filter(|v| matches!(v, Ok(Some(_)))).count() >= 1994);
+}
