@@ -548,6 +548,15 @@ pub enum BottommostArg {
     Skip,
 }
 
+/// How much `compact --explain` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExplainArg {
+    /// Jobs with their tables and parts
+    Jobs,
+    /// Every block of every input, too
+    Blocks,
+}
+
 /// Compact a database, or a range of keys, down to its deepest level
 ///
 /// Flushes memtables first. Tables are written with the options that the database has stored; those given here
@@ -558,7 +567,9 @@ Examples:
   rockmill compact my.db
   rockmill compact my.db --from user:1000 --to user:2000
   rockmill compact my.db --threads 4 --compression zstd --bloom-bits 10
-  rockmill compact my.db --engine pread --threads 2 --json")]
+  rockmill compact my.db --engine pread --threads 2 --json
+  rockmill compact my.db --explain
+  rockmill compact copy.db --reproducible --engine pread && sha256sum copy.db/*.sst")]
 pub struct CompactArgs {
     /// Database directory
     pub db: PathBuf,
@@ -574,6 +585,14 @@ pub struct CompactArgs {
     /// Tables in the deepest level
     #[arg(long, value_enum, default_value = "force")]
     pub bottommost: BottommostArg,
+    /// Show the first jobs (inputs, parts, rules, outputs) without doing anything; `blocks` lists every block, too
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "jobs", conflicts_with = "reproducible")]
+    pub explain: Option<ExplainArg>,
+    /// Write the same bytes whenever this is run on a copy of the database, with any engine: tables get fixed ids and,
+    /// for times, those of their data. For comparisons, not for a database in use
+    #[arg(long)]
+    pub reproducible: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub store: WriteArgs,

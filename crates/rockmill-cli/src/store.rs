@@ -372,9 +372,23 @@ pub struct OpenToWrite<'a> {
     pub fs: Option<Arc<dyn FileSystem>>,
 }
 
+/// In what manner [`OpenToWrite::open_as`] opens.
+#[derive(Clone, Copy, Default)]
+pub struct Manner {
+    /// Change nothing: the options hold for what is asked, and are not stored.
+    pub read_only: bool,
+    /// Write the same bytes as another run on a copy of the database.
+    pub reproducible: bool,
+}
+
 impl OpenToWrite<'_> {
     /// Opens the database with all its column families. Gives also the one the command is about.
     pub fn open(self) -> Result<(Db, ColumnFamily)> {
+        self.open_as(Manner::default())
+    }
+
+    /// The same in some manner.
+    pub fn open_as(self, manner: Manner) -> Result<(Db, ColumnFamily)> {
         let name = self.family.unwrap_or(DEFAULT_COLUMN_FAMILY_NAME);
         let new = self.create && must_create(self.path)?;
         let found = if new { Vec::new() } else { families(self.path)? };
@@ -406,6 +420,7 @@ impl OpenToWrite<'_> {
         options.db = with_named(&options, &self.args.stored)?.db;
         options.create_if_missing(new);
         options.set_error_if_exists(false);
+        options.set_reproducible(manner.reproducible);
         if let Some(fs) = self.fs {
             options.set_file_system(fs);
         }
@@ -414,7 +429,10 @@ impl OpenToWrite<'_> {
         } else {
             let descriptors: Vec<_> =
                 found.iter().map(|f| descriptor(options_of(&f.name)?, f)).collect::<Result<_>>()?;
-            Db::open_cf_descriptors(&options, self.path, descriptors).map_err(explain_lock)?
+            match manner.read_only {
+                true => Db::open_cf_descriptors_read_only(&options, self.path, descriptors, false)?,
+                false => Db::open_cf_descriptors(&options, self.path, descriptors).map_err(explain_lock)?,
+            }
         };
         let family = match db.cf_handle(name) {
             Some(family) => family,

@@ -252,3 +252,110 @@ fn bench_takes_db_benchs_flags_and_writes_its_files() {
     s.run(&["bench", "--db=other", "--benchmarks=fillsek"]).fails(2, &["did you mean fillseq?"]);
     assert!(!s.path("other").exists());
 }
+
+/// Names and contents of a database's tables.
+fn tables(s: &Sandbox, db: &str) -> Vec<(String, Vec<u8>)> {
+    let name = |p: &std::path::PathBuf| p.file_name().expect("a name").to_string_lossy().into_owned();
+    s.files(db, ".sst").iter().map(|p| (name(p), std::fs::read(p).expect("readable"))).collect()
+}
+
+fn copy(s: &Sandbox, from: &str, to: &str) {
+    std::fs::create_dir(s.path(to)).expect("a new directory");
+    for file in s.files(from, "") {
+        std::fs::copy(&file, s.path(to).join(file.file_name().expect("a name"))).expect("a copy");
+    }
+}
+
+/// A database whose L0 has every key twice, in overlapping tables, and some of it in the WAL.
+fn overlapping(s: &Sandbox) {
+    let text: String = (0..8000).map(|i| format!("key{i:06}\tvalue {i} {}\n", "x".repeat(i % 90))).collect();
+    let file = s.file("twice.tsv", text);
+    for _ in 0..2 {
+        let l0 = ["--l0-trigger", "100", "--target-file-size", "64K", "--write-buffer-size", "64K"];
+        s.ok(&[&["load", "db", &file, "--compression", "none", "--batch", "50"][..], &l0].concat());
+    }
+}
+
+#[test]
+fn compact_explains_itself_without_doing_anything() {
+    let s = Sandbox::new();
+    overlapping(&s);
+    let before = (tables(&s, "db"), s.files("db", ""));
+    let v = s.json(&["compact", "db", "--explain", "--threads", "3", "--bloom-bits", "10"]);
+    assert_eq!(before, (tables(&s, "db"), s.files("db", "")), "nothing changes");
+    assert!(v["unflushed_entries"].as_u64().is_some_and(|n| n > 0), "{v}");
+    let job = &v["jobs"][0];
+    assert_eq!(
+        (&job["level"], &job["output_level"], &job["trivial_move"]),
+        (&0.into(), &6.into(), &false.into()),
+        "{v}"
+    );
+    let parts = job["parts"].as_array().expect("parts");
+    assert_eq!((parts.len(), &parts[0]["begin"], &parts[2]["end"]), (3, &Value::Null, &Value::Null), "{v}");
+    assert_eq!(parts[0]["end"], parts[1]["begin"]);
+    assert!(parts[0]["map"].is_null(), "blocks are for those who ask");
+    let runs = job["runs"].as_array().expect("runs");
+    let files = || runs.iter().flat_map(|r| r["files"].as_array().expect("files"));
+    assert!(runs.len() > 10 && runs.iter().all(|r| r["level"] == 0), "{v}");
+    assert_eq!(files().map(|f| f["bytes"].as_u64().expect("bytes")).sum::<u64>(), job["input_bytes"]);
+    assert_eq!(job["rules"]["bottommost"], true);
+    assert_eq!(job["output"]["file_size_target"], 64 << 10);
+
+    // Every block of the tables, in order, is in the map.
+    let v = s.json(&["compact", "db", "--explain=blocks", "--threads", "1"]);
+    let part = &v["jobs"][0]["parts"][0];
+    let mapped: Vec<(u64, u64)> = part["map"]
+        .as_array()
+        .expect("a map")
+        .iter()
+        .flat_map(|r| r["files"].as_array().expect("files"))
+        .flat_map(|f| f["blocks"].as_array().expect("blocks"))
+        .map(|b| (b[0].as_u64().expect("offset"), b[1].as_u64().expect("size")))
+        .collect();
+    assert_eq!(Some(mapped.len() as u64), part["blocks"].as_u64());
+    let table = files().next().expect("a table")["file"].as_str().expect("a name").to_owned();
+    let dumped = s.json(&["dump", &format!("db/{table}")]);
+    let blocks = dumped["index"].as_array().map(|blocks| blocks.len() as u64);
+    assert_eq!(blocks, files().next().expect("a table")["blocks"].as_u64(), "{dumped}");
+
+    let text = s.ok(&["compact", "db", "--explain", "--engine", "pread", "--threads", "1"]);
+    for words in
+        ["first: ", "job 1 of 1: L0 into L6", "  run 1: L0", "  part 1 of 1: keys all", "  rules: ", "engine: pread"]
+    {
+        assert!(text.contains(words), "no {words:?} in\n{text}");
+    }
+    s.ok(&["compact", "db", "--quiet"]);
+    assert!(s.ok(&["compact", "db", "--explain", "--bottommost", "skip"]).starts_with("nothing to compact"));
+    let text = s.ok(&["compact", "db", "--explain=blocks", "--from", "key000100", "--to", "key000200"]);
+    assert!(text.contains("job 1 of 1: L6 into L6") && text.contains("run 1 0"), "{text}");
+    s.run(&["compact", "db", "--explain", "--from", "b", "--to", "a"]).fails(2, &["end comes before the start"]);
+    s.run(&["compact", "db", "--explain", "--reproducible"]).fails(2, &["cannot be used with"]);
+    s.run(&["compact", "db", "--explain=everything"]).fails(2, &["jobs, blocks"]);
+}
+
+#[test]
+fn reproducible_compactions_of_copies_give_the_same_tables() {
+    let s = Sandbox::new();
+    overlapping(&s);
+    s.ok(&["delete", "db", "key000007", "key004000"]);
+    for (name, engine, reproducible) in
+        [("a", "pread", true), ("b", "pread", true), ("c", "auto", true), ("d", "pread", false)]
+    {
+        copy(&s, "db", name);
+        let args = ["compact", name, "--engine", engine, "--threads", "3", "--bloom-bits", "10", "--reproducible"];
+        s.ok(&args[..args.len() - usize::from(!reproducible)]);
+        s.ok(&["verify", name]);
+    }
+    let first = tables(&s, "a");
+    assert!(first.len() > 3, "parts of a job are among them");
+    assert_eq!(first, tables(&s, "b"));
+    assert_eq!(first, tables(&s, "c"));
+    assert_ne!(first, tables(&s, "d"), "ids and times are otherwise those of the run");
+    assert_eq!(s.ok(&["scan", "a"]), s.ok(&["scan", "d"]));
+    // Once more, on what is there: the same again.
+    for name in ["a", "c"] {
+        s.ok(&["compact", name, "--reproducible", "--compression", "zstd"]);
+    }
+    assert_eq!(tables(&s, "a"), tables(&s, "c"));
+    assert_ne!(first, tables(&s, "a"));
+}

@@ -42,6 +42,7 @@ pub use db::{
     get_memory_usage_stats,
 };
 pub use db::{ColumnFamilyMetaData, LevelMetaData, Range, SizeApproximationOptions};
+pub use db::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use env::Env;
 pub use error::{Error, ErrorKind, Result};
 pub use event_listener::{EventListener, Listeners};

@@ -102,6 +102,8 @@ fn run_parts(plan: &JobPlan, tombstones: &Tombstones, ctx: &JobContext, created:
         }
     };
     let outputs: Vec<Option<PartOutput>> = match plan.parts.as_slice() {
+        // In order, so that the numbers of their files are the same each time.
+        parts if ctx.db.reproducible => parts.iter().map(run_one).collect(),
         [first, rest @ ..] => crate::sync::thread::scope(|scope| {
             let run_one = &run_one;
             let spawned: Vec<_> = rest

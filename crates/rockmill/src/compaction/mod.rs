@@ -14,7 +14,7 @@ pub mod resolve;
 pub(crate) mod rewrite;
 pub mod sst_map;
 pub mod strategy;
-mod tombstones;
+pub(crate) mod tombstones;
 mod unique_id;
 
 pub(crate) use engine::read_ring;

@@ -397,7 +397,10 @@ fn table_options(
     path: PathBuf,
 ) -> TableBuilderOptions {
     let cf = &ctx.cf;
-    let now = ctx.clock.now_micros() / 1_000_000;
+    let now = match ctx.db.reproducible {
+        true => plan.oldest_ancestor_time,
+        false => ctx.clock.now_micros() / 1_000_000,
+    };
     let properties = TableProperties {
         column_family_id: u64::from(ctx.cf_id),
         column_family_name: ctx.cf_name.clone(),

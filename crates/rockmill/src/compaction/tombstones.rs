@@ -111,6 +111,11 @@ impl Tombstones {
         Self { sources: vec![Source { fragments, bounds: None }] }
     }
 
+    /// Tables, or memtables, that they come from.
+    pub fn tables(&self) -> usize {
+        self.sources.len()
+    }
+
     /// True without any.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()

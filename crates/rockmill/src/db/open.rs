@@ -518,7 +518,14 @@ pub(super) fn assemble(
             let id = String::from_utf8(bytes).ok()?.trim_end().to_owned();
             (!id.is_empty()).then_some(id)
         })
-        .unwrap_or_else(|| new_db_id(options.db.clock.now_micros()));
+        .unwrap_or_else(|| match options.db.reproducible {
+            true => REPRODUCIBLE_DB_ID.to_owned(),
+            false => new_db_id(options.db.clock.now_micros()),
+        });
+    let session_id = match options.db.reproducible {
+        true => REPRODUCIBLE_SESSION_ID.to_owned(),
+        false => new_session_id(options.db.clock.now_micros()),
+    };
     let needs_default_cache = wanted.values().any(|o| o.table.block_cache.is_none() && !o.table.no_block_cache);
     Ok(Arc::new(DbInner {
         path: path.to_owned(),
@@ -528,7 +535,7 @@ pub(super) fn assemble(
         read_only: mode.read_only,
         with_ttl: mode.with_ttl,
         db_id,
-        session_id: new_session_id(options.db.clock.now_micros()),
+        session_id,
         cache: needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES)),
         cfs: ArcSwap::default(),
         default_cf,
@@ -542,7 +549,8 @@ pub(super) fn assemble(
             running_flushes: 0,
             running_compactions: 0,
             exclusive_manual: 0,
-            paused: 0,
+            // Nobody's pause but the option's: `continue_background_work` ends it.
+            paused: usize::from(options.db.reproducible),
             background_errors: 0,
             threads: BTreeSet::new(),
             oldest_snapshot: 0,
@@ -740,6 +748,11 @@ pub(super) fn new_db_id(now: u64) -> String {
         b & 0xffff_ffff_ffff
     )
 }
+
+/// The id of a database that has none, where runs must give the same bytes.
+const REPRODUCIBLE_DB_ID: &str = "00000000-0000-4000-8000-000000000000";
+/// The session's id there: twenty base-36 digits that say what it is.
+const REPRODUCIBLE_SESSION_ID: &str = "REPRODUCIBLE00000000";
 
 /// A session id in RocksDB's shape: twenty base-36 digits.
 pub(crate) fn new_session_id(now: u64) -> String {

@@ -127,6 +127,8 @@ declare_options! {
     write_buffer_manager: Option<WriteBufferManager> = None, hidden;
     /// Bounds the bytes per second of background work, by priority; see [`RateLimiter`].
     rate_limiter: Option<Arc<RateLimiter>> = None, hidden;
+    /// The same work on copies of one database gives the same bytes. See [`Options::set_reproducible`].
+    reproducible: bool = false, hidden;
     /// RocksDB's options that a file had, with values that do nothing here: written back, so that RocksDB finds them.
     carried: Carried = Carried::new(), hidden;
     /// The RocksDB that wrote them.
@@ -143,6 +145,17 @@ impl Options {
     /// RocksDB's shorthand: as many background jobs as `threads`.
     pub fn increase_parallelism(&mut self, threads: i32) {
         self.db.max_background_jobs = threads.max(2);
+    }
+
+    /// Makes tables the same, to the byte and the number, whenever the same calls are made on copies of one database:
+    /// those written have a fixed session id and, for times, that of their oldest data (0 where it is not known);
+    /// parts of a compaction run one after another; no compaction starts by itself until
+    /// [`Db::continue_background_work`](crate::Db::continue_background_work).
+    ///
+    /// For comparisons of engines, machines and versions. Not for databases in use: two that are opened with one block
+    /// cache must not have tables of the same ids.
+    pub fn set_reproducible(&mut self, reproducible: bool) {
+        self.db.reproducible = reproducible;
     }
 
     /// Bounds the memory of memtables by `manager`, which other databases may share.

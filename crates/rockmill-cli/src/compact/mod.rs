@@ -1,4 +1,6 @@
-//! `rockmill compact`: manual compaction, measured.
+//! `rockmill compact`: manual compaction, measured, or only explained.
+
+mod explain;
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -16,7 +18,7 @@ use crate::error::Result;
 use crate::output::{self, Out};
 use crate::progress;
 use crate::stats::{self, LevelRow};
-use crate::store::{self, OpenToWrite};
+use crate::store::{self, Manner, OpenToWrite};
 
 /// How often the figures beside the spinner move.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
@@ -57,15 +59,18 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
         arg.as_ref().map(|a: &std::ffi::OsString| store::bytes_arg(what, a, args.hex)).transpose()
     };
     let (from, to) = (key("--from", &args.from)?, key("--to", &args.to)?);
-    let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
-    let open = OpenToWrite { path: &args.db, args: &args.store, create: false, family, fs: Some(Arc::new(fs.clone())) };
-    let (db, cf) = open.open()?;
     let mut options = CompactOptions::default();
     options.set_exclusive_manual_compaction(true);
     options.set_bottommost_level_compaction(match args.bottommost {
         BottommostArg::Force => BottommostLevelCompaction::ForceOptimized,
         BottommostArg::Skip => BottommostLevelCompaction::Skip,
     });
+    if let Some(how) = args.explain {
+        return explain::run(args, how, (from.as_deref(), to.as_deref()), &options, family, out);
+    }
+    let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
+    let open = OpenToWrite { path: &args.db, args: &args.store, create: false, family, fs: Some(Arc::new(fs.clone())) };
+    let (db, cf) = open.open_as(Manner { reproducible: args.reproducible, ..Manner::default() })?;
 
     // What the WAL left in memory is part of what is compacted, and of the levels that are shown.
     db.flush_cf(&cf)?;
