@@ -19,6 +19,9 @@ use crate::key::TAG_LEN;
 const ENTRIES_MAX: usize = 64;
 /// Key bytes at which a batch ends.
 const KEY_BYTES_MAX: usize = 32 << 10;
+/// The same for a batch that should hold all of its block.
+const WHOLE_ENTRIES_MAX: usize = 1 << 16;
+const WHOLE_KEY_BYTES_MAX: usize = 1 << 20;
 const DAMAGED: &str = "block has a damaged entry";
 /// Copies of at most so many bytes are made as one copy of so many.
 const CHUNK: usize = 16;
@@ -50,6 +53,8 @@ pub struct BlockEntries {
     next: u32,
     /// Found behind the batch.
     error: Option<FormatError>,
+    /// Length of the key before the batch, which stands at the beginning of `keys`; 0 where there is none.
+    before: usize,
     entries: Vec<Entry>,
     /// Keys of the batch, and behind them bytes that mean nothing.
     keys: Vec<u8>,
@@ -70,6 +75,7 @@ impl BlockEntries {
             fresh: true,
             next: 0,
             error: None,
+            before: 0,
             entries: Vec::with_capacity(ENTRIES_MAX),
             keys: Vec::new(),
             skip,
@@ -86,6 +92,11 @@ impl BlockEntries {
         if self.by_cursor {
             self.cursor.reset(layout, kind);
         }
+    }
+
+    /// The block's layout.
+    pub fn layout(&self) -> BlockLayout {
+        self.layout
     }
 
     /// Entries of the batch.
@@ -131,6 +142,40 @@ impl BlockEntries {
         if self.by_cursor {
             return self.fill_by_cursor(data);
         }
+        // The last key goes to the front: the next one is stored as its difference.
+        let last = self.entries.last().map_or(0..0, |e| e.key as usize..(e.key + e.key_len) as usize);
+        self.before = last.len();
+        self.keys.copy_within(last, 0);
+        self.entries.clear();
+        self.decode(data, (0, self.before), ENTRIES_MAX, KEY_BYTES_MAX)
+    }
+
+    /// Decodes the rest of the block behind the batch, which is its first, into the batch. True when the batch then
+    /// holds all of the block; false where it is too large for that, where it is damaged (the next call of
+    /// [`Self::fill`] says so), and for the kinds of blocks that few tables have.
+    pub fn fill_whole(&mut self, data: &[u8]) -> bool {
+        let Some(last) = self.entries.last().filter(|_| !self.by_cursor && self.error.is_none()) else { return false };
+        let last = (last.key as usize, last.key_len as usize);
+        // An error waits for the next batch.
+        let decoded = self.decode(data, last, WHOLE_ENTRIES_MAX, WHOLE_KEY_BYTES_MAX).is_ok();
+        decoded && self.error.is_none() && self.next == self.layout.keys_end
+    }
+
+    /// The internal key before the batch, that of the last entry once [`Self::fill`] came to the block's end; empty
+    /// before the first, and for the kinds of blocks that few tables have.
+    pub fn key_before(&self) -> &[u8] {
+        self.keys.get(..self.before).unwrap_or(&[])
+    }
+
+    /// Decodes entries behind the batch, up to these limits. The key before them has this place and length.
+    #[inline(always)]
+    fn decode(
+        &mut self,
+        data: &[u8],
+        (mut previous, mut previous_len): (usize, usize),
+        entries_max: usize,
+        key_bytes_max: usize,
+    ) -> Result<bool> {
         let Some(block) = data.get(..self.layout.keys_end as usize) else {
             return Err(FormatError::corruption("block is shorter than its layout says", 0));
         };
@@ -141,14 +186,9 @@ impl BlockEntries {
                 _ => return self.damaged("block has a restart point outside its entries", block.len()),
             };
         }
-        // The last key goes to the front: the next one is stored as its difference.
-        let last = self.entries.last().map_or(0..0, |e| e.key as usize..(e.key + e.key_len) as usize);
-        let (mut previous, mut previous_len) = (0, last.len());
-        self.keys.copy_within(last, 0);
-        let mut used = previous_len;
+        let mut used = previous + previous_len;
         let mut pos = self.next as usize;
-        self.entries.clear();
-        while pos < block.len() && self.entries.len() < ENTRIES_MAX && used < KEY_BYTES_MAX {
+        while pos < block.len() && self.entries.len() < entries_max && used < key_bytes_max {
             let Some(header) = entry::header(block, pos, false) else { return self.damaged(DAMAGED, pos) };
             let Header { shared, unshared, value_len, key_at } = header;
             let (key_end, len) = (key_at + unshared, shared + unshared);
@@ -195,6 +235,7 @@ impl BlockEntries {
     #[inline(never)]
     fn fill_by_cursor(&mut self, data: &[u8]) -> Result<bool> {
         self.entries.clear();
+        self.before = 0;
         let mut used = 0;
         while self.entries.len() < ENTRIES_MAX && used < KEY_BYTES_MAX {
             let fresh = std::mem::take(&mut self.fresh);

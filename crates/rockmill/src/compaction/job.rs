@@ -21,6 +21,7 @@ use super::merge::run::TableRun;
 use super::merge::{Heads, Merger, Run};
 use super::output::{Created, Outputs, remove_created};
 use super::plan::{JobPlan, Part};
+use super::resolve::pass::may_pass;
 use super::resolve::{ResolveStats, Resolver};
 use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
@@ -171,9 +172,10 @@ fn merge_feeds<F: BlockFeed>(
     stop: [&AtomicBool; 2],
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {
     let (cmp, part) = (&output.plan.rules.cmp, output.part);
+    let passing = may_pass(&output.plan.rules, !output.tombstones.is_empty());
     let mut runs = Vec::with_capacity(feeds.len());
     for feed in feeds {
-        runs.push(TableRun::new(feed, part.begin.as_deref(), heads, cmp)?);
+        runs.push(TableRun::new(feed, part.begin.as_deref(), heads, cmp, passing)?);
     }
     let merger = Merger::new(runs, cmp.clone(), heads, range, part.end.as_deref())?;
     drain(merger, output, stop)
@@ -201,8 +203,13 @@ pub(super) fn drain<R: Run>(
     let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created, engine.io());
     outputs.set_help(help);
     let mut resolver = Resolver::new(merger, &plan.rules, tombstones, stop)?;
-    while resolver.next_survivor()? {
-        outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
+    loop {
+        while resolver.next_survivor()? {
+            outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
+        }
+        if !resolver.pass_block(|block, census| outputs.pass_block(block, census))? {
+            break;
+        }
     }
     let stats = resolver.stats();
     Ok((outputs.finish()?, stats))

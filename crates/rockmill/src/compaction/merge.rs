@@ -19,6 +19,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::key::user_key;
 
 use crate::error::Result;
+use crate::table::WholeBlock;
 use order::Order;
 
 mod ahead;
@@ -41,6 +42,17 @@ pub trait MergeStream {
     fn file(&self) -> Option<&Path> {
         None
     }
+    /// A block that the stream would give from its first to its last entry, with nothing in between, and whose first
+    /// user key is not the last one given. While there is one the stream is not [`Self::valid`]; it goes on with
+    /// [`Self::take_block`].
+    fn block(&self) -> Option<WholeBlock<'_>> {
+        None
+    }
+    /// Goes on behind the block if its entries were `taken`, at its first entry otherwise.
+    fn take_block(&mut self, taken: bool) -> Result<()> {
+        let _ = taken;
+        Ok(())
+    }
 }
 
 /// One input of a merge.
@@ -53,6 +65,32 @@ pub trait Run {
     fn key(&self) -> &[u8];
     /// The current value.
     fn value(&self) -> &[u8];
+    /// True where the run stands between two blocks, on no entry, and waits for [`Self::next_block`]. Most never do.
+    fn waits(&self) -> bool {
+        false
+    }
+    /// The internal key before, where it waits; empty where that is not known.
+    fn key_before(&self) -> &[u8] {
+        &[]
+    }
+    /// To the next block's first entry, where it waits.
+    fn next_block(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// Decodes all of a block on whose first entry the run stands, if all heads in it are below `head`. True when that
+    /// is done: [`Self::whole_block`] then gives it.
+    fn fill_whole(&mut self, head: u64) -> bool {
+        let _ = head;
+        false
+    }
+    /// The block that was decoded as a whole.
+    fn whole_block(&self) -> Option<WholeBlock<'_>> {
+        None
+    }
+    /// Behind that block, where it waits.
+    fn skip_block(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// The head of the current key.
     #[inline]
     fn head(&self, heads: Heads) -> u64 {
@@ -117,6 +155,12 @@ pub struct Merger<R> {
     current: usize,
     /// The current run goes on while its heads are below this: those of all others are at or above it.
     others: u64,
+    /// The run that began a block last, and `others` then.
+    began: (usize, u64),
+    /// The run whose block is offered; `NONE` without. There is no current one then.
+    offered: usize,
+    /// The user key before that block.
+    before: Vec<u8>,
 }
 
 const NONE: usize = usize::MAX;
@@ -143,7 +187,19 @@ impl<R: Run> Merger<R> {
         let first: Vec<Option<u64>> = runs.iter().map(|run| run.valid().then(|| run.head(heads))).collect();
         let end = end.map(<[u8]>::to_vec);
         let order = Order::new(&first);
-        let mut merger = Self { runs, order, cmp, heads, end, end_head, current: NONE, others: 0 };
+        let mut merger = Self {
+            runs,
+            order,
+            cmp,
+            heads,
+            end,
+            end_head,
+            current: NONE,
+            others: 0,
+            began: (NONE, 0),
+            offered: NONE,
+            before: Vec::new(),
+        };
         merger.order.build(before(&merger.runs, &merger.cmp));
         merger.pick();
         Ok(merger)
@@ -160,6 +216,45 @@ impl<R: Run> Merger<R> {
             }
             None => self.current = NONE,
         }
+    }
+
+    /// The current run begins its next block, which is offered as a whole if nothing of another run comes in between.
+    ///
+    /// Only behind a block that the run gave while no other run moved: where runs are interleaved that is almost never
+    /// so, and this costs next to nothing.
+    #[cold]
+    fn next_block(&mut self) -> Result<()> {
+        let (at, now) = (self.current, (self.current, self.others));
+        let Some(run) = self.runs.get_mut(at) else { return Ok(()) };
+        let alone = self.began == now && self.others > 0;
+        if alone {
+            self.before.clear();
+            self.before.extend_from_slice(user_key(run.key_before()));
+        }
+        run.next_block()?;
+        self.began = now;
+        if !run.valid() {
+            self.order.ended(at);
+            self.pick();
+            return Ok(());
+        }
+        if alone
+            && !self.before.is_empty()
+            && user_key(run.key()) != self.before
+            && run.fill_whole(self.others.min(self.end_head))
+        {
+            self.offered = at;
+            self.current = NONE;
+            return Ok(());
+        }
+        let head = run.head(self.heads);
+        if head < self.others {
+            self.stop_at_end(head);
+            return Ok(());
+        }
+        self.order.moved(at, head);
+        self.pick();
+        Ok(())
     }
 
     /// Empties the stream when it has reached its end key.
@@ -197,6 +292,8 @@ impl<R: Run> MergeStream for Merger<R> {
                 return Ok(());
             }
             self.order.moved(self.current, head);
+        } else if run.waits() {
+            return self.next_block();
         } else {
             self.order.ended(self.current);
         }
@@ -216,6 +313,19 @@ impl<R: Run> MergeStream for Merger<R> {
 
     fn file(&self) -> Option<&Path> {
         self.runs.get(self.current).and_then(|r| r.file())
+    }
+
+    fn block(&self) -> Option<WholeBlock<'_>> {
+        self.runs.get(self.offered).and_then(|r| r.whole_block())
+    }
+
+    fn take_block(&mut self, taken: bool) -> Result<()> {
+        self.current = std::mem::replace(&mut self.offered, NONE);
+        match self.runs.get_mut(self.current) {
+            Some(run) if taken => run.skip_block()?,
+            _ => return Ok(()),
+        }
+        self.next_block()
     }
 }
 

@@ -38,6 +38,8 @@ use crate::sync::Mutex;
 use crate::table::{SyncingTable, TableBuilder, TableBuilderOptions, TableSummary};
 use crate::version::FileMeta;
 
+mod pass;
+
 /// Largest step in which space for a table is reserved.
 const PREALLOCATE_MAX: u64 = 1 << 30;
 

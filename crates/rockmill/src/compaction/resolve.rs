@@ -33,6 +33,7 @@ use crate::range_del::CompactionRangeDel;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 mod operands;
+pub(super) mod pass;
 
 /// Entries between two looks at the stop flags.
 const STOP_CHECK_ENTRIES: u64 = 1024;
@@ -56,6 +57,8 @@ pub struct ResolveStats {
     pub merged: u64,
     /// Values and merge operands that a compaction filter removed, those that it skipped included.
     pub filtered: u64,
+    /// Blocks whose entries all survived, written as they stood.
+    pub blocks_passed: u64,
 }
 
 impl ResolveStats {
@@ -69,6 +72,7 @@ impl ResolveStats {
         self.range_deleted += o.range_deleted;
         self.merged += o.merged;
         self.filtered += o.filtered;
+        self.blocks_passed += o.blocks_passed;
     }
 }
 

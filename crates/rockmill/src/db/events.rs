@@ -351,6 +351,7 @@ impl DbInner {
         count(&self.stats.compact_micros, s.wall_micros);
         count(&self.stats.compact_cpu_micros, s.cpu_micros);
         count(&self.stats.files_covered, s.files_covered);
+        count(&self.stats.blocks_passed, s.dropped.blocks_passed);
         let Some(t) = self.opts.statistics.statistics() else { return };
         t.add_all([
             (Ticker::CompactReadBytes, s.input_bytes),

@@ -64,6 +64,8 @@ counters! {
     compact_cpu_micros,
     /// Tables that compactions dropped unread, as range tombstones delete all that is in them.
     files_covered,
+    /// Data blocks that compactions wrote as they stood in their inputs.
+    blocks_passed,
     /// Tables ingested.
     ingested_files,
     /// Bytes of them.

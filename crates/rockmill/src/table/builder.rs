@@ -36,6 +36,7 @@ use crate::options::CompressionOptions;
 use crate::statistics::{Histogram, MaybeStatistics, Started, Statistics, Ticker};
 
 mod ahead;
+pub(super) mod pass;
 
 /// Everything that decides a table's bytes. Times, ids and numbers are given, never taken from the world, so that
 /// the same input gives the same file.
@@ -322,6 +323,9 @@ pub struct TableBuilder {
     writer: BlockWriter,
     /// The first failure; every later call gives it again.
     failed: Option<Error>,
+    /// There was a failure, or a block that passed is not in the index yet: the next entry looks.
+    unusual: bool,
+    passing: pass::Passing,
     policy: FlushPolicy,
     data_block: BlockBuilder,
     /// Until the dictionary is made.
@@ -402,7 +406,9 @@ impl TableBuilder {
             BlockBuilder::new(BlockBuilderOptions { restart_interval: 1, ..BlockBuilderOptions::default() });
         let mut new = Self {
             writer,
+            unusual: failed.is_some(),
             failed,
+            passing: pass::Passing::default(),
             policy: FlushPolicy::new(options.block_size, options.block_size_deviation),
             data_block,
             keys_follow: false,
@@ -431,8 +437,8 @@ impl TableBuilder {
     /// Adds a point entry. Keys rise strictly; a key out of order is an error, not a bad table.
     #[inline]
     pub fn add(&mut self, ikey: &[u8], value: &[u8]) -> Result<()> {
-        if self.failed.is_some() {
-            return self.again();
+        if self.unusual {
+            self.catch_up(Some(ikey))?;
         }
         let tag = key::tag(ikey);
         let value_type = match ValueType::from_u8(tag as u8) {
@@ -498,6 +504,7 @@ impl TableBuilder {
 
     fn fail(&mut self, e: Error) -> Result<()> {
         self.failed = Some(e.clone());
+        self.unusual = true;
         Err(e)
     }
 
@@ -654,7 +661,7 @@ impl TableBuilder {
 
     /// Writes the rest and begins to sync the file: the table is not durable before [`SyncingTable::wait`] returns.
     pub fn finish_without_waiting(mut self) -> Result<(TableSummary, SyncingTable)> {
-        self.again()?;
+        self.catch_up(None)?;
         self.flush_block(None)?;
         self.write_held()?;
         self.settle()?;

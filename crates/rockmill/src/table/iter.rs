@@ -522,6 +522,8 @@ pub struct BlockStream {
     scratch: Vec<u8>,
     readahead: usize,
     verify: bool,
+    /// Where the current block and its trailer are in the window.
+    stored: std::ops::Range<usize>,
     /// Read-ahead stops here.
     end: u64,
     limit: Option<Limit>,
@@ -536,6 +538,7 @@ impl BlockStream {
             scratch: Vec::new(),
             readahead,
             verify: true,
+            stored: 0..0,
             end: 0,
             limit,
         }
@@ -546,6 +549,11 @@ impl BlockStream {
         self.current = Current::None;
         self.window.bytes.clear();
         self.end = end;
+    }
+
+    /// The current block and its trailer, as they stand in the file; nothing for what was put into [`Self::scratch`].
+    pub(crate) fn stored(&self) -> &[u8] {
+        self.window.bytes.get(self.stored.clone()).unwrap_or(&[])
     }
 
     /// Where the block is in the window, trailer included; reads a window from there on if it is not in this one.
@@ -583,6 +591,7 @@ impl BlockStream {
     /// Makes block `handle` the current one.
     pub(crate) fn load_block(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
         let place = self.place(table, handle)?;
+        self.stored = place.clone();
         let raw = &self.window.bytes[place.clone()];
         let dictionary = table.blocks.dictionary.as_ref();
         self.current = match table.blocks.decode(handle, raw, self.verify, dictionary, &mut self.scratch)? {

@@ -19,6 +19,7 @@ mod syncing;
 mod tests;
 mod verify;
 
+pub use builder::pass::{Census, StoredBlock, WholeBlock};
 pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
 pub(crate) use cache::Reservation;
 pub use cache::{BlockCache, Cache, CacheStats, CachedBlock, LruCacheOptions};

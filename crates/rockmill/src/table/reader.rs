@@ -441,6 +441,11 @@ impl TableReader {
         self.global_seqno
     }
 
+    /// True when data blocks are compressed with a dictionary.
+    pub(super) fn has_dictionary(&self) -> bool {
+        self.blocks.dictionary.is_some()
+    }
+
     /// Data blocks in the table.
     pub fn num_data_blocks(&self) -> usize {
         self.data_blocks

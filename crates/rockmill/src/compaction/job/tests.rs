@@ -567,3 +567,4 @@ fn records_that_go_missing_are_noticed() {
 }
 
 mod helped;
+mod pass;

@@ -116,6 +116,13 @@ impl DecompressAhead {
         }
     }
 
+    /// The block given last as it is stored, trailer included.
+    pub fn stored(&self) -> Option<&[u8]> {
+        let batch = self.current.as_ref()?;
+        let (_, place) = batch.blocks.get(self.at.checked_sub(1)?)?;
+        batch.raw.get(place.clone())
+    }
+
     /// True where [`Self::next`] may give the next block.
     #[inline]
     pub fn is_on(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::compaction::{JobContext, TableSource};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
-use crate::table::{BlockStream, Source, TableReader};
+use crate::table::{BlockStream, Source, StoredBlock, TableReader};
 
 /// Gives the blocks of a run, checked and decompressed.
 pub trait BlockFeed {
@@ -23,6 +23,8 @@ pub trait BlockFeed {
     fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>>;
     /// The current block's contents; empty before the first.
     fn data(&self) -> &[u8];
+    /// The current block as it is stored.
+    fn stored(&self) -> Option<StoredBlock<'_>>;
     /// The file that the current block is in.
     fn file(&self) -> Option<&Path>;
     /// Says that the current block is damaged, and where it is.
@@ -38,6 +40,8 @@ pub struct PreadFeed {
     current: BlockHandle,
     stream: BlockStream,
     ahead: DecompressAhead,
+    /// The current block went ahead.
+    went_ahead: bool,
 }
 
 impl PreadFeed {
@@ -52,6 +56,7 @@ impl PreadFeed {
             current: BlockHandle::default(),
             stream: BlockStream::new(ctx.db.compaction_readahead_size, limit),
             ahead: DecompressAhead::new(help, runs),
+            went_ahead: false,
         }
     }
 
@@ -71,12 +76,12 @@ impl BlockFeed for PreadFeed {
             if let Some(table) = self.table.clone().filter(|_| self.ahead.is_on())
                 && let Some(block) = self.next_ahead(&table)?
             {
-                self.current = block;
+                (self.current, self.went_ahead) = (block, true);
                 let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
                 return Ok(Some((layout, table.data_kind())));
             }
             if let (Some(table), Some(block)) = (&self.table, self.blocks.next()) {
-                self.current = block;
+                (self.current, self.went_ahead) = (block, false);
                 let layout = self.stream.load_block(table, block)?;
                 return Ok(Some((layout, table.data_kind())));
             }
@@ -92,6 +97,12 @@ impl BlockFeed for PreadFeed {
     #[inline]
     fn data(&self) -> &[u8] {
         self.stream.data()
+    }
+
+    fn stored(&self) -> Option<StoredBlock<'_>> {
+        let table = self.table.as_ref()?;
+        let bytes = if self.went_ahead { self.ahead.stored()? } else { self.stream.stored() };
+        Some(StoredBlock { table, handle: self.current, bytes })
     }
 
     fn file(&self) -> Option<&Path> {

@@ -24,7 +24,7 @@ use crate::compaction::sst_map::SstMap;
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
-use crate::table::TableReader;
+use crate::table::{StoredBlock, TableReader};
 
 /// One table of a run.
 struct FeedFile {
@@ -44,6 +44,8 @@ pub struct RingFeed {
     blocks: std::vec::IntoIter<BlockHandle>,
     current: BlockHandle,
     window: Option<Window>,
+    /// Where the current block and its trailer are in the window; `None` when it went ahead.
+    raw: Option<Range<usize>>,
     /// Where the current block's contents are in the window; `None` when they are in `scratch`.
     place: Option<(usize, usize)>,
     scratch: Vec<u8>,
@@ -89,6 +91,7 @@ pub(crate) fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext, help: Option<&H
         blocks: Vec::new().into_iter(),
         current: BlockHandle::default(),
         window: None,
+        raw: None,
         place: None,
         scratch: Vec::new(),
         ahead: DecompressAhead::new(help, count),
@@ -155,7 +158,7 @@ impl BlockFeed for RingFeed {
                 && let Some(block) = self.next_ahead(&table)?
             {
                 self.current = block;
-                self.place = None;
+                (self.place, self.raw) = (None, None);
                 let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
                 return Ok(Some((layout, table.data_kind())));
             }
@@ -163,6 +166,7 @@ impl BlockFeed for RingFeed {
                 self.current = block;
                 let place = self.read(block, &table)?;
                 let start = place.start;
+                self.raw = Some(place.clone());
                 let raw = self.window.as_deref().and_then(|w| w.get(place)).unwrap_or(&[]);
                 let plain = table.check_block(block, raw, &mut self.scratch)?;
                 self.place = plain.then_some((start, start + block.size as usize));
@@ -186,6 +190,14 @@ impl BlockFeed for RingFeed {
             (Some(window), Some((start, end))) => window.get(start..end).unwrap_or(&[]),
             _ => &self.scratch,
         }
+    }
+
+    fn stored(&self) -> Option<StoredBlock<'_>> {
+        let bytes = match &self.raw {
+            Some(place) => self.window.as_deref()?.get(place.clone())?,
+            None => self.ahead.stored()?,
+        };
+        Some(StoredBlock { table: self.table.as_ref()?, handle: self.current, bytes })
     }
 
     fn file(&self) -> Option<&Path> {

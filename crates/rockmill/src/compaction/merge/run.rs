@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use rockmill_format::InternalKeyComparator;
 use rockmill_format::block::BlockEntries;
 use rockmill_format::key::InternalKey;
+use rockmill_format::{FormatError, InternalKeyComparator};
 
 use super::feed::BlockFeed;
 use super::{Heads, Run};
 use crate::error::Result;
 use crate::iter::InternalIterator;
+use crate::table::WholeBlock;
 
 /// A run of tables, over the blocks that a feed gives one after another.
 pub struct TableRun<F> {
@@ -17,12 +18,24 @@ pub struct TableRun<F> {
     entries: BlockEntries,
     /// The current entry's place in `entries`; behind its last at the end of the run.
     at: usize,
+    /// It waits between two blocks.
+    waiting: bool,
+    /// It does so now.
+    waits: bool,
 }
 
 impl<F: BlockFeed> TableRun<F> {
-    /// The entries that `feed` gives, from user key `begin` on.
-    pub fn new(feed: F, begin: Option<&[u8]>, heads: Heads, cmp: &InternalKeyComparator) -> Result<Self> {
-        let mut new = Self { feed, entries: BlockEntries::new(heads.skip()), at: 0 };
+    /// The entries that `feed` gives, from user key `begin` on. `waiting`: it waits between two blocks, so that whole
+    /// blocks can pass.
+    pub fn new(
+        feed: F,
+        begin: Option<&[u8]>,
+        heads: Heads,
+        cmp: &InternalKeyComparator,
+        waiting: bool,
+    ) -> Result<Self> {
+        let entries = BlockEntries::new(heads.skip());
+        let mut new = Self { feed, entries, at: 0, waiting: false, waits: false };
         new.more()?;
         if let Some(begin) = begin.map(InternalKey::min_possible) {
             // The first block begins before; what is not wanted of it is not much.
@@ -30,6 +43,8 @@ impl<F: BlockFeed> TableRun<F> {
                 new.advance()?;
             }
         }
+        // The heads say what a block may pass: there must be some.
+        new.waiting = waiting && heads.skip().is_some();
         Ok(new)
     }
 
@@ -37,13 +52,22 @@ impl<F: BlockFeed> TableRun<F> {
     #[cold]
     fn more(&mut self) -> Result<()> {
         self.at = 0;
-        loop {
-            if self.entries.fill(self.feed.data()).map_err(|e| self.feed.error(&e))? {
-                return Ok(());
-            }
-            let Some((layout, kind)) = self.feed.next_block()? else { return Ok(()) };
-            self.entries.reset(layout, kind);
+        if self.entries.fill(self.feed.data()).map_err(|e| self.feed.error(&e))? {
+            return Ok(());
         }
+        self.waits = self.waiting;
+        if self.waits { Ok(()) } else { self.begin_block() }
+    }
+
+    /// The first entries of the next block that has any.
+    fn begin_block(&mut self) -> Result<()> {
+        while let Some((layout, kind)) = self.feed.next_block()? {
+            self.entries.reset(layout, kind);
+            if self.entries.fill(self.feed.data()).map_err(|e| self.feed.error(&e))? {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -72,6 +96,39 @@ impl<F: BlockFeed> Run for TableRun<F> {
     #[inline]
     fn head(&self, _: Heads) -> u64 {
         self.entries.head(self.at)
+    }
+
+    fn waits(&self) -> bool {
+        self.waits
+    }
+
+    fn key_before(&self) -> &[u8] {
+        self.entries.key_before()
+    }
+
+    fn next_block(&mut self) -> Result<()> {
+        self.waits = false;
+        self.begin_block()
+    }
+
+    fn fill_whole(&mut self, head: u64) -> bool {
+        let below = |entries: &BlockEntries| entries.head(entries.len().saturating_sub(1)) < head;
+        below(&self.entries) && self.entries.fill_whole(self.feed.data()) && below(&self.entries)
+    }
+
+    fn whole_block(&self) -> Option<WholeBlock<'_>> {
+        let stored = self.feed.stored()?;
+        Some(WholeBlock { entries: &self.entries, data: self.feed.data(), layout: self.entries.layout(), stored })
+    }
+
+    fn skip_block(&mut self) -> Result<()> {
+        self.at = 0;
+        // Nothing follows in the block; this keeps its last key.
+        if self.entries.fill(self.feed.data()).map_err(|e| self.feed.error(&e))? {
+            return Err(self.feed.error(&FormatError::corruption("block goes on where it ended", 0)));
+        }
+        self.waits = true;
+        Ok(())
     }
 
     fn file(&self) -> Option<&Path> {

@@ -40,7 +40,7 @@ fn job(cf: CfOptions, seed: u64) -> (Tree, Compaction) {
 
 impl Tree {
     /// What a job writes, and how many pieces helpers did; or what it says.
-    fn outcome(&self, c: &Compaction, engine: MergeEngine, helpers: i32) -> Result<(Vec<Vec<u8>>, u64)> {
+    pub(super) fn outcome(&self, c: &Compaction, engine: MergeEngine, helpers: i32) -> Result<(Vec<Vec<u8>>, u64)> {
         let mut ctx = self.ctx.clone();
         ctx.db.merge_engine = engine;
         ctx.db.compaction_helper_threads = helpers;

@@ -1,0 +1,191 @@
+//! Blocks of other tables that pass into a table as they stand: neither compressed nor encoded again.
+//!
+//! A table's reader must not be able to tell: a block passes only if this builder could have written it. That it begins
+//! and ends elsewhere than the builder would have cut is all that differs.
+
+use std::sync::Arc;
+
+use rockmill_format::SequenceNumber;
+use rockmill_format::block::{BlockEntries, BlockLayout};
+use rockmill_format::checksum::{ChecksumType, context_modifier};
+use rockmill_format::compression::{CompressionType, compression_name};
+use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
+use rockmill_format::key;
+
+use super::TableBuilder;
+use crate::error::Result;
+use crate::statistics::Ticker;
+use crate::table::TableReader;
+
+/// A data block as it is stored in a table.
+#[derive(Clone, Copy)]
+pub struct StoredBlock<'a> {
+    /// The table.
+    pub table: &'a Arc<TableReader>,
+    /// Where it is.
+    pub handle: BlockHandle,
+    /// Its bytes and its trailer, whose checksum was verified.
+    pub bytes: &'a [u8],
+}
+
+/// A data block with all of its entries decoded.
+#[derive(Clone, Copy)]
+pub struct WholeBlock<'a> {
+    /// Its entries, in one batch.
+    pub entries: &'a BlockEntries,
+    /// Its contents, decompressed.
+    pub data: &'a [u8],
+    /// Of its contents.
+    pub layout: BlockLayout,
+    /// The block as it is stored.
+    pub stored: StoredBlock<'a>,
+}
+
+/// What the entries of a block that passes add up to. All are plain values.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Census {
+    /// Bytes of internal keys.
+    pub key_bytes: u64,
+    /// Bytes of values.
+    pub value_bytes: u64,
+    /// Smallest sequence number.
+    pub smallest_seqno: SequenceNumber,
+    /// Largest sequence number.
+    pub largest_seqno: SequenceNumber,
+}
+
+/// What passing blocks need of a builder.
+#[derive(Default)]
+pub(super) struct Passing {
+    /// A block that passed, and is not in the index yet: the key behind it is not known.
+    pending: Option<BlockHandle>,
+    /// The table that blocks came from last, and whether it is written as this one.
+    from: Option<(Arc<TableReader>, bool)>,
+}
+
+impl TableBuilder {
+    /// Adds all entries of `block`, which `census` sums up, by writing the block as it stands. False when it does not
+    /// fit here, and nothing has happened.
+    pub fn pass_block(&mut self, block: &WholeBlock<'_>, census: &Census) -> Result<bool> {
+        if self.failed.is_some() {
+            self.again()?;
+        }
+        let entries = block.entries;
+        let Some(last) = entries.len().checked_sub(1) else { return Ok(false) };
+        if !self.fits(block, last) || !self.fits_here() || !self.is_of_same_kind(block.stored.table) {
+            return Ok(false);
+        }
+        let Some((data, &[kind, a, b, c, d])) = block.stored.bytes.split_last_chunk::<BLOCK_TRAILER_LEN>() else {
+            return Ok(false);
+        };
+        if kind != CompressionType::None as u8 && kind != self.options.compression as u8 {
+            return Ok(false);
+        }
+        let first = entries.key(0);
+        if !self.rises(first, super::shared_prefix_len(&self.last_key, first)) {
+            return self.refuse(first, "is not after the one before").map(|()| false);
+        }
+        self.flush_block(Some(first))?;
+        self.settle()?;
+        self.catch_up(Some(first))?;
+        if let Some(filter) = &mut self.filter {
+            let mut before = self.last_key.as_slice();
+            for i in 0..=last {
+                let ikey = entries.key(i);
+                filter.add(key::user_key(ikey), key::user_key(before), &mut self.index);
+                before = ikey;
+            }
+        }
+        let checksum = self.moved_checksum(&block.stored, data, kind, u32::from_le_bytes([a, b, c, d]));
+        let handle = BlockHandle { offset: self.writer.offset, size: data.len() as u64 };
+        let mut trailer = [kind; BLOCK_TRAILER_LEN];
+        trailer[1..].copy_from_slice(&checksum.to_le_bytes());
+        if let Err(e) = self.writer.append(data).and_then(|()| self.writer.append(&trailer)) {
+            return self.fail(e).map(|()| false);
+        }
+        self.writer.any_compressed |= kind != CompressionType::None as u8;
+        if let Some(s) = &self.writer.statistics {
+            let bytes = data.len() as u64;
+            s.add_all([(Ticker::NumberBlockCompressionBypassed, 1), (Ticker::BytesCompressionBypassed, bytes)]);
+        }
+        self.passing.pending = Some(handle);
+        self.unusual = true;
+        self.last_key.clear();
+        self.last_key.extend_from_slice(entries.key(last));
+        if self.keys_follow {
+            self.filter_before.clone_from(&self.last_key);
+        }
+        self.points += entries.len() as u64;
+        let p = &mut self.properties;
+        p.num_data_blocks += 1;
+        p.data_size = self.writer.offset;
+        p.raw_key_size += census.key_bytes;
+        p.raw_value_size += census.value_bytes;
+        self.boundaries.smallest_seqno = self.boundaries.smallest_seqno.min(census.smallest_seqno);
+        self.boundaries.largest_seqno = self.boundaries.largest_seqno.max(census.largest_seqno);
+        Ok(true)
+    }
+
+    /// Gives the failure there was, if one; otherwise tells the index of a block that passed, before `next`.
+    #[cold]
+    pub(super) fn catch_up(&mut self, next: Option<&[u8]>) -> Result<()> {
+        self.again()?;
+        self.unusual = false;
+        if let Some(handle) = self.passing.pending.take() {
+            self.index.add(&self.last_key, next, handle, &self.options.cmp);
+        }
+        Ok(())
+    }
+
+    /// True when the block looks as this builder's do, `last` being its last entry.
+    fn fits(&self, block: &WholeBlock<'_>, last: usize) -> bool {
+        let (o, layout, entries) = (&self.options, &block.layout, block.entries);
+        let restarts = entries.len().div_ceil(o.block_restart_interval.max(1));
+        block.data.len() >= o.block_size / 2
+            && entries.value_range(last).start <= o.block_size
+            && layout.num_restarts() as usize == restarts
+            && !(layout.has_hash_index() || layout.has_separated_values() || layout.is_uniform())
+            && o.hash_index_util_ratio.is_none()
+    }
+
+    /// True when the current block may end here, if there is one: it must be half full, or many small blocks would
+    /// come of it.
+    fn fits_here(&self) -> bool {
+        let current = self.data_block.current_size_estimate();
+        self.points > 0
+            && self.held.is_none()
+            && self.dictionary.is_empty()
+            && (self.data_block.is_empty() || current >= self.options.block_size / 2)
+    }
+
+    /// True when `table`'s blocks are checked and compressed as this one's are.
+    fn is_of_same_kind(&mut self, table: &Arc<TableReader>) -> bool {
+        if let Some((from, same)) = &self.passing.from
+            && Arc::ptr_eq(from, table)
+        {
+            return *same;
+        }
+        let (o, footer, p) = (&self.options, table.footer(), table.properties());
+        let name = |used| compression_name(o.format_version, o.compression, used);
+        let same = footer.format_version == o.format_version
+            && footer.checksum == o.checksum
+            && table.global_seqno().is_none()
+            && !table.has_dictionary()
+            && (p.compression_name == name(true) || p.compression_name == name(false))
+            && (o.compression == CompressionType::None || p.compression_options == o.compression_opts.property());
+        self.passing.from = Some((Arc::clone(table), same));
+        same
+    }
+
+    /// The checksum that the block has here. It covers the same bytes and says so without another look at them, so
+    /// that nothing that happens to them in between goes unseen.
+    fn moved_checksum(&self, stored: &StoredBlock<'_>, data: &[u8], kind: u8, checksum: u32) -> u32 {
+        let (from, to) = (stored.table.footer(), &self.writer.footer);
+        if to.checksum == ChecksumType::None {
+            return to.block_checksum(data, kind, self.writer.offset);
+        }
+        checksum
+            .wrapping_sub(context_modifier(from.base_context_checksum, stored.handle.offset))
+            .wrapping_add(context_modifier(to.base_context_checksum, self.writer.offset))
+    }
+}
