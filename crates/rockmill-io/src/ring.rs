@@ -107,7 +107,7 @@ impl fmt::Display for BatchKind {
 }
 
 /// What one thread's batched I/O may use.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchLimits {
     /// Size of the arena, in bytes. Spans that no slot is large enough for may take as much again.
     pub memory_bytes: usize,

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rockmill_io::FileSystem;
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
@@ -14,6 +15,7 @@ use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
 use super::{JobContext, MergeEngine};
 use crate::helpers::Helpers;
 use crate::info_log::log_warn;
+use crate::options::DbOptions;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -67,7 +69,7 @@ impl Engine {
     pub fn of(ctx: &JobContext) -> Self {
         let engine = match ctx.db.merge_engine {
             MergeEngine::Pread => Self::Pread,
-            MergeEngine::Auto | MergeEngine::Uring => match ring(&ctx.fs, ctx.db.compaction_io_memory) {
+            MergeEngine::Auto | MergeEngine::Uring => match ring(&ctx.fs, limits(&ctx.db)) {
                 Ok(io) => {
                     ctx.engines.note(None);
                     Self::Uring(io)
@@ -101,10 +103,19 @@ impl Engine {
     }
 }
 
+/// What the options give a compacting thread's ring.
+fn limits(options: &DbOptions) -> BatchLimits {
+    let idle = u64::from(options.compaction_io_sqpoll_idle_ms);
+    BatchLimits {
+        memory_bytes: options.compaction_io_memory,
+        sqpoll: (idle > 0).then(|| Duration::from_millis(idle)),
+        ..BatchLimits::default()
+    }
+}
+
 /// A ring that is kept.
 struct Kept {
     fs: Arc<dyn FileSystem>,
-    memory: usize,
     io: BatchIo,
 }
 
@@ -147,19 +158,18 @@ pub(crate) fn read_ring(fs: &Arc<dyn FileSystem>) -> Option<BatchIo> {
 }
 
 /// This thread's ring, made on first use.
-fn ring(fs: &Arc<dyn FileSystem>, memory: usize) -> std::io::Result<BatchIo> {
+fn ring(fs: &Arc<dyn FileSystem>, limits: BatchLimits) -> std::io::Result<BatchIo> {
     KEPT.with(|kept| {
         let mut kept = kept.borrow_mut();
         if let Some(kept) = &mut *kept
             && Arc::ptr_eq(&kept.fs, fs)
-            && kept.memory == memory
+            && *kept.io.limits() == limits
             && kept.io.free_bytes() == kept.io.facts().memory_bytes
         {
             return Ok(kept.io.clone());
         }
         *kept = None; // its memory is free before the next one's is taken
-        let limits = BatchLimits { memory_bytes: memory, ..BatchLimits::default() };
         let io = fs.batch_io(BatchKind::Uring, &limits)?;
-        Ok(kept.insert(Kept { fs: Arc::clone(fs), memory, io }).io.clone())
+        Ok(kept.insert(Kept { fs: Arc::clone(fs), io }).io.clone())
     })
 }

@@ -397,8 +397,12 @@ fn engines_write_the_same_bytes() {
             let (mut tree, c) = tree_with_l0(Arc::clone(&fs), dir.clone(), cf, 12_000);
             // So little memory that spans are small and some must wait for it.
             tree.ctx.db.compaction_io_memory = 1 << 20;
-            let bytes = tree.compare_engines(&c, &format!("{compression:?} in {}", dir.display()));
-            assert!(bytes > 200_000, "{bytes} bytes are one window");
+            for polled in [0, 5] {
+                tree.ctx.db.compaction_io_sqpoll_idle_ms = polled;
+                let what = format!("{compression:?} in {}, polled for {polled} ms", dir.display());
+                let bytes = tree.compare_engines(&c, &what);
+                assert!(bytes > 200_000, "{bytes} bytes are one window");
+            }
             for level in std::mem::take(&mut tree.version.levels) {
                 level.iter().for_each(|f| fs.remove(&dir.join(filename::table(f.number()))).unwrap());
             }
