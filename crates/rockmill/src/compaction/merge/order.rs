@@ -5,7 +5,7 @@
 //! log2(runs) others only. Where heads are equal, the keys decide, newer runs first.
 
 /// Runs up to which going over all heads is faster than a tree; measured, see `docs/compaction.md`.
-const LINEAR_RUNS_MAX: usize = 16;
+const LINEAR_RUNS_MAX: usize = 8;
 
 /// A run that moved away from the top, so often in a row the same, makes it worth to know the second smallest head.
 const STREAK: u32 = 4;
