@@ -70,9 +70,10 @@ fn overview(report: &CompactReport) -> String {
 
 fn table(report: &CompactReport) -> String {
     let mut out = String::from(
-        "<section>\n<h2>Medians</h2>\n<div class=\"scroll\"><table>\n<tr><th>case</th><th class=\"text\">store</th>\
+        "<section>\n<h2>Medians</h2>\n<div class=\"scroll\"><table>\n<thead><tr><th>case</th>\
+         <th class=\"text\">store</th>\
          <th>wall s</th><th>GB/s<br>of input</th><th>CPU<br>s/GB</th><th>system<br>calls/GB</th>\
-         <th>share of<br>the device</th><th>read<br>MB</th><th>written<br>MB</th><th>output<br>MB</th></tr>\n",
+         <th>share of<br>the device</th><th>read<br>MB</th><th>written<br>MB</th><th>output<br>MB</th></tr></thead>\n",
     );
     for case in &report.cases {
         for (side, known) in report.sides.iter().enumerate() {

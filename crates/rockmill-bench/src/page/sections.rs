@@ -116,10 +116,11 @@ pub(super) fn overview(report: &Report) -> String {
 
 fn table(report: &Report) -> String {
     let mut out = String::from(
-        "<div class=\"scroll\"><table>\n<tr><th>benchmark</th><th class=\"text\">store</th><th>ops/s</th><th>p50<br>µs</th>\
-         <th>p99<br>µs</th><th>p99.9<br>µs</th><th>max<br>µs</th><th>CPU<br>user s</th><th>CPU<br>kernel s</th>\
+        "<div class=\"scroll\"><table>\n<thead><tr><th>benchmark</th><th class=\"text\">store</th>\
+         <th>ops/s</th><th>p50<br>µs</th><th>p99<br>µs</th><th>p99.9<br>µs</th><th>max<br>µs</th>\
+         <th>CPU<br>user s</th><th>CPU<br>kernel s</th>\
          <th>memory<br>MB</th><th>read<br>MB</th><th>written<br>MB</th><th>stalled<br>s</th><th>calls<br>per op</th>\
-         <th>switches<br>per op</th></tr>\n",
+         <th>switches<br>per op</th></tr></thead>\n",
     );
     for (position, example) in pairs::benchmarks(report) {
         for (side, known) in report.sides.iter().enumerate() {
@@ -420,8 +421,9 @@ pub(super) fn device(report: &Report) -> String {
         "<section>\n<h2>The device in the same run</h2>\n<p>1 MiB writes in order {:.0} MB/s; 1 MiB reads in order {:.0} \
          MB/s, eight at once {:.0} MB/s; random 4 KiB reads {:.0} a second ({:.0} µs each), 32 at \
          once {:.0} a second.{}</p>\n\
-         <div class=\"scroll\"><table>\n<tr><th>benchmark</th><th class=\"text\">store</th><th>MB/s read</th><th>share of \
-         the device</th><th>MB/s written</th><th>share of the device</th></tr>\n",
+         <div class=\"scroll\"><table>\n<thead><tr><th>benchmark</th><th class=\"text\">store</th>\
+         <th>MB/s read</th><th>share of the device</th><th>MB/s written</th>\
+         <th>share of the device</th></tr></thead>\n",
         write / MIB,
         of(|d| d.sequential_read) / MIB,
         of(|d| d.sequential_read_deep) / MIB,
@@ -469,8 +471,8 @@ pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> S
             let _ = writeln!(
                 out,
                 "<p>Options that both have, at different values (0 and 18446744073709551614 stand for: chosen by the \
-                 store):</p>\n<div class=\"scroll\"><table><tr><th>option</th>\
-                 <th class=\"text\">{}</th><th class=\"text\">{}</th></tr>",
+                 store):</p>\n<div class=\"scroll\"><table><thead><tr><th>option</th>\
+                 <th class=\"text\">{}</th><th class=\"text\">{}</th></tr></thead>",
                 escape(&first.label),
                 escape(&other.label)
             );
