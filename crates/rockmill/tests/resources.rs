@@ -7,6 +7,8 @@ mod oracle;
 mod compression;
 #[path = "resources/files.rs"]
 mod files;
+#[path = "resources/helpers.rs"]
+mod helpers;
 #[path = "resources/memory.rs"]
 mod limits;
 #[path = "resources/rate.rs"]

@@ -201,3 +201,38 @@ fn where_no_core_is_idle_nobody_helps() {
     assert_eq!(ahead.take().unwrap().unwrap().result, 25);
     drop(busy);
 }
+
+#[test]
+fn a_database_that_closes_in_the_middle_ends_its_helpers() {
+    let fs: Arc<dyn rockmill_io::FileSystem> = Arc::new(rockmill_io::MemFileSystem::new());
+    let mut o = crate::Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(fs);
+    o.set_compression_type(crate::CompressionType::Zstd);
+    o.set_compaction_helper_threads(2);
+    o.set_write_buffer_size(32 << 10);
+    o.set_target_file_size_base(40 << 10);
+    o.set_level_zero_file_num_compaction_trigger(2);
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut wanted = std::collections::BTreeMap::new();
+    let mut helped = 0;
+    for round in 0..12u32 {
+        let db = crate::Db::open(&o, "/db").unwrap();
+        for (k, v) in &wanted {
+            let read: Option<Vec<u8>> = db.get(k).unwrap();
+            assert_eq!(read.as_ref(), Some(v), "round {round}");
+        }
+        for _ in 0..600 {
+            let (k, v) = (format!("key{:05}", rng.u32(0..5000)), format!("{round:03} ").repeat(rng.usize(1..80)));
+            db.put(&k, &v).unwrap();
+            wanted.insert(k.into_bytes(), v.into_bytes());
+        }
+        let engines = Arc::clone(&db.inner.engines);
+        std::thread::sleep(Duration::from_millis(rng.u64(0..8)));
+        drop(db);
+        assert!(engines.helpers.threads.lock().is_empty(), "round {round}: helpers live on");
+        assert!(engines.helpers.shared.state.lock().aheads.is_empty(), "round {round}: a job lives on");
+        helped += engines.helpers.done();
+    }
+    assert!(helped > 0, "no helper did anything");
+}
