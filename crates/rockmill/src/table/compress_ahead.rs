@@ -1,7 +1,7 @@
 //! Compresses a table's data blocks on other threads, in order.
 //!
 //! ```text
-//! builder ── blocks ──► batch of about 64 KiB ──► helpers, or this thread ──► in order: trailer, file, index
+//! builder ── blocks ──► batch of about 128 KiB ──► helpers, or this thread ──► in order: trailer, file, index
 //! ```
 //!
 //! A batch is what costs a hand-over: many blocks, so that a wake-up is paid once for all. Its buffers come back and
@@ -21,7 +21,7 @@ use crate::statistics::{MaybeStatistics, Statistics};
 use crate::sync::Mutex;
 
 /// Bytes of blocks that go to another thread at once. Tests have small tables.
-const BATCH_BYTES: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
+const BATCH_BYTES: usize = if cfg!(test) { 1 << 10 } else { 128 << 10 };
 /// Batches in flight at most, however many helpers there are.
 const BATCHES_MAX: usize = 32;
 

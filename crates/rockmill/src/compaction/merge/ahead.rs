@@ -18,7 +18,7 @@ use crate::table::TableReader;
 
 /// Stored bytes that go to another thread at once: enough to pay for the hand-over, few enough for many runs.
 /// Tests have small tables.
-const BATCH_BYTES: usize = if cfg!(test) { 512 } else { 32 << 10 };
+const BATCH_BYTES: usize = if cfg!(test) { 512 } else { 64 << 10 };
 /// Batches of a run that are in flight at least.
 const BATCHES_MIN: usize = 2;
 /// Batches of all runs that are in flight about.
