@@ -99,7 +99,8 @@ declare_options! {
     /// keeps it.
     compaction_io_memory: usize = 16 << 20, own, set_compaction_io_memory;
     /// Milliseconds that a thread of the kernel goes on looking for submissions to the ring of a compacting or flushing
-    /// thread (`IORING_SETUP_SQPOLL`); 0 for none. It takes a core meanwhile, and brought nothing where it was measured.
+    /// thread (`IORING_SETUP_SQPOLL`); 0 for none. It takes a core meanwhile, and brought nothing where it was
+    /// measured.
     compaction_io_sqpoll_idle_ms: u32 = 0, own, set_compaction_io_sqpoll_idle_ms;
     /// Threads that compress and decompress blocks for compactions and flushes: -1 where cores are idle, 0 none,
     /// otherwise so many at most for all jobs of the database, idle cores or not.
