@@ -370,12 +370,14 @@ fn where_a_filter_forbids_rings_the_reason_is_named_and_plain_calls_do_the_work(
 }
 
 #[test]
-fn spans_are_as_large_as_the_device_likes_or_as_memory_allows_plain_calls() {
+fn spans_are_as_large_as_the_device_likes_and_as_memory_allows() {
     let fs = MemFileSystem::new();
     let limits = BatchLimits { memory_bytes: 20 << 20, huge_pages: false, ..BatchLimits::default() };
     let ring = fs.batch_io(BatchKind::Uring, &limits).unwrap();
     assert_eq!(ring.span_bytes(None, 1), 256 << 10);
-    assert_eq!(ring.span_bytes(None, 100), 256 << 10);
+    assert_eq!(ring.span_bytes(None, 16), 256 << 10, "three for each of 16 runs in two thirds of the arena");
+    assert_eq!(ring.span_bytes(None, 32), 144_179 / 4096 * 4096);
+    assert_eq!(ring.span_bytes(None, 1000), 64 << 10);
     let plain = fs.batch_io(BatchKind::Pread, &limits).unwrap();
     assert_eq!(plain.span_bytes(None, 1), 2 << 20);
     assert_eq!(plain.span_bytes(None, 9), 1 << 20);
