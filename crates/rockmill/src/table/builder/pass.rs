@@ -54,11 +54,16 @@ pub struct Census {
     pub largest_seqno: SequenceNumber,
 }
 
+/// For one block that ends early less than half full there are at least so many entries as in so many blocks.
+const SMALL_BLOCKS_APART: u64 = 8;
+
 /// What passing blocks need of a builder.
 #[derive(Default)]
 pub(super) struct Passing {
     /// A block that passed, and is not in the index yet: the key behind it is not known.
     pending: Option<BlockHandle>,
+    /// Entries before the last block that ended early less than half full.
+    small_at: u64,
     /// The table that blocks came from last, and whether it is written as this one.
     from: Option<(Arc<TableReader>, bool)>,
 }
@@ -72,7 +77,7 @@ impl TableBuilder {
         }
         let entries = block.entries;
         let Some(last) = entries.len().checked_sub(1) else { return Ok(false) };
-        if !self.fits(block, last) || !self.fits_here() || !self.is_of_same_kind(block.stored.table) {
+        if !self.fits(block, last) || !self.fits_here(entries.len()) || !self.is_of_same_kind(block.stored.table) {
             return Ok(false);
         }
         let Some((data, &[kind, a, b, c, d])) = block.stored.bytes.split_last_chunk::<BLOCK_TRAILER_LEN>() else {
@@ -84,6 +89,9 @@ impl TableBuilder {
         let first = entries.key(0);
         if !self.rises(first, super::shared_prefix_len(&self.last_key, first)) {
             return self.refuse(first, "is not after the one before").map(|()| false);
+        }
+        if !self.data_block.is_empty() && self.data_block.current_size_estimate() < self.options.block_size / 2 {
+            self.passing.small_at = self.points;
         }
         self.flush_block(Some(first))?;
         self.settle()?;
@@ -148,14 +156,16 @@ impl TableBuilder {
             && o.hash_index_util_ratio.is_none()
     }
 
-    /// True when the current block may end here, if there is one: it must be half full, or many small blocks would
-    /// come of it.
-    fn fits_here(&self) -> bool {
+    /// True when the current block may end here, if there is one, before a block of so many entries: half full, or less
+    /// if that is seldom. Else many small blocks would come of it, or, where a run goes on with the blocks that it has,
+    /// each would find the same piece of the one before, and none pass.
+    fn fits_here(&self, entries: usize) -> bool {
         let current = self.data_block.current_size_estimate();
+        let apart = self.points - self.passing.small_at >= SMALL_BLOCKS_APART * entries as u64;
         self.points > 0
             && self.held.is_none()
             && self.dictionary.is_empty()
-            && (self.data_block.is_empty() || current >= self.options.block_size / 2)
+            && (self.data_block.is_empty() || current >= self.options.block_size / 2 || apart)
     }
 
     /// True when `table`'s blocks are checked and compressed as this one's are.
