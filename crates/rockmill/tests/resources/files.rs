@@ -200,7 +200,10 @@ fn iterators_read_ahead_in_both_directions() {
     fs.seen.take_reads();
     assert_eq!(db.iterator(IteratorMode::From(&key(0), Direction::Forward)).count(), 2000);
     let lens: Vec<usize> = fs.seen.take_reads().iter().map(|r| r.1).collect();
-    assert!(lens[..5].iter().all(|&l| l < 8192) && lens[5] == 64 << 10 && lens[6] > 60 << 10, "{lens:?}");
+    assert!(
+        lens[..5].iter().all(|&l| l < 8192) && (64 << 10..72 << 10).contains(&lens[5]) && lens[6] > 60 << 10,
+        "{lens:?}"
+    );
 }
 
 #[test]
