@@ -247,6 +247,45 @@ fn lookups_find_what_was_always_there() {
     });
 }
 
+/// A snapshot is listed before a flush or a compaction can drop what it sees: its number is not read first and listed
+/// after them. Snapshots are read only where something newer was written, so that a large part of each run is between
+/// the two.
+#[test]
+fn snapshots_see_what_their_number_says() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let mut options = options(&fs);
+        options.set_disable_auto_compactions(true);
+        let db = open(&options);
+        db.put("k", 1u64.to_be_bytes()).expect("a write");
+        let compacts = thread_rng().r#gen::<bool>();
+        let writer = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                for n in 2..=3u64 {
+                    db.put("k", n.to_be_bytes()).expect("a write");
+                    if compacts || n == 3 {
+                        db.flush().expect("a flush");
+                    }
+                }
+                if compacts {
+                    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+                }
+            })
+        };
+        for _ in 0..100 {
+            let snapshot = db.snapshot();
+            let number_of = snapshot.sequence_number();
+            if db.latest_sequence_number() > number_of {
+                let seen = snapshot.get("k").expect("a read").map(|v| number(&v));
+                assert_eq!(seen, Some(number_of), "the snapshot's own version is gone");
+            }
+        }
+        writer.join().expect("the writer");
+        assert_eq!(get(&db, "k"), 3);
+    });
+}
+
 /// Writers that stop because memtables or L0 are full go on when there is room: nobody who should wake them forgets to.
 /// A wait without an end is what the tester calls a deadlock.
 #[test]
