@@ -122,7 +122,8 @@ pub struct Compressor {
 enum Engine {
     None,
     Snappy(Box<snap::raw::Encoder>),
-    Zlib(Box<Compress>),
+    /// Nothing where there was no memory for it.
+    Zlib(Option<Box<Compress>>),
     Lz4(Lz4Tables),
     Zstd(Box<zstd::bulk::Compressor<'static>>),
 }
@@ -144,6 +145,12 @@ impl Lz4Tables {
             self.large.get_or_insert_with(|| Box::new(CompressTable::large()))
         }
     }
+}
+
+/// What zlib works in. Where memory is too short for it the library panics, as nothing else here does; the blocks then
+/// stay as they are, as RocksDB's do.
+fn deflate_state(level: Compression, window_bits: u8) -> Option<Box<Compress>> {
+    std::panic::catch_unwind(|| Box::new(Compress::new_with_window_bits(level, false, window_bits))).ok()
 }
 
 /// True for methods that a dictionary helps.
@@ -175,7 +182,7 @@ impl Compressor {
                 let level =
                     if (0..=9).contains(&level) { Compression::new(level as u32) } else { Compression::default() };
                 let window_bits = params.window_bits.clamp(ZLIB_WINDOW_BITS_MIN, ZLIB_WINDOW_BITS);
-                Engine::Zlib(Box::new(Compress::new_with_window_bits(level, false, window_bits)))
+                Engine::Zlib(deflate_state(level, window_bits))
             }
             CompressionType::Lz4 | CompressionType::Lz4hc => Engine::Lz4(Lz4Tables::default()),
             CompressionType::Zstd => {
@@ -221,6 +228,7 @@ impl Compressor {
                 coding::put_varint32(out, input.len() as u32);
                 // Room for the limit and no more: what does not fit is not kept.
                 out.reserve_exact(limit - out.len());
+                let Some(deflate) = deflate else { return false };
                 deflate.reset();
                 if !self.dictionary.is_empty() && deflate.set_dictionary(&self.dictionary).is_err() {
                     return false;
@@ -519,6 +527,16 @@ mod tests {
         }
         v.truncate(len);
         v
+    }
+
+    #[test]
+    fn a_block_that_zlib_has_no_memory_for_stays_as_it_is() {
+        let params = CompressorParams::default();
+        let mut compressor = Compressor::with_params(CompressionType::Zlib, &params).unwrap();
+        let (input, mut out) = (vec![7; 4000], Vec::new());
+        assert!(compressor.compress(&input, &mut out));
+        compressor.engine = Engine::Zlib(None);
+        assert!(!compressor.compress(&input, &mut out));
     }
 
     #[test]
