@@ -165,6 +165,8 @@ impl Plan {
 /// What was tried, and what came of it.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
+    /// Histories that were cut at all the chosen points, rather than until the time was over.
+    pub whole: u64,
     /// Recorded points at which the power was cut.
     pub points: u64,
     /// Disks that databases were opened from.
@@ -188,7 +190,8 @@ pub struct Report {
 impl Report {
     /// Adds another.
     pub fn join(&mut self, other: Report) {
-        let Report { points, images, double, triple, unborn, refused, gone_on, lost, costs } = other;
+        let Report { whole, points, images, double, triple, unborn, refused, gone_on, lost, costs } = other;
+        self.whole += whole;
         self.points += points;
         self.images += images;
         self.double += double;
@@ -203,12 +206,12 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { points, images, double, triple, unborn, refused, gone_on, lost, costs } = self;
+        let Report { whole, points, images, double, triple, unborn, refused, gone_on, lost, costs } = self;
         write!(
             f,
-            "{points} crash points, {images} disks: {double} after a cut in a recovery, {triple} after one in that \
-             recovery, {unborn} before there was a database, {refused} refused for their MANIFEST; {gone_on} \
-             histories went on, {lost} unsynced steps lost\n{costs}"
+            "{whole} histories to their end, {points} crash points, {images} disks: {double} after a cut in a recovery, \
+             {triple} after one in that recovery, {unborn} before there was a database, {refused} refused for their \
+             MANIFEST; {gone_on} histories went on, {lost} unsynced steps lost\n{costs}"
         )
     }
 }
@@ -248,7 +251,7 @@ impl Cutter<'_> {
         let points = disk.points();
         for point in self.plan.points.choose(points, &mut self.rng) {
             if self.plan.until.is_some_and(|until| Instant::now() >= until) {
-                break;
+                return Ok(());
             }
             disk.advance_to(point);
             self.report.points += 1;
@@ -267,6 +270,7 @@ impl Cutter<'_> {
                 })?;
             }
         }
+        self.report.whole += 1;
         Ok(())
     }
 

@@ -132,6 +132,8 @@ impl Plan {
 /// What was tried, and what came of it.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
+    /// Histories of which all the chosen calls failed, rather than until the time was over.
+    pub whole: u64,
     /// Runs with a fault that happened.
     pub faults: u64,
     /// Of these, the ones that a caller got.
@@ -149,7 +151,8 @@ pub struct Report {
 impl Report {
     /// Adds another.
     pub fn join(&mut self, other: Report) {
-        let Report { faults, told, background, silent, missed, kinds } = other;
+        let Report { whole, faults, told, background, silent, missed, kinds } = other;
+        self.whole += whole;
         self.faults += faults;
         self.told += told;
         self.background += background;
@@ -161,11 +164,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { faults, told, background, silent, missed, kinds } = self;
+        let Report { whole, faults, told, background, silent, missed, kinds } = self;
         write!(
             f,
-            "{faults} faults of {} kinds: {told} came to a caller, {background} became background errors, {silent} had \
-             no consequence; {missed} came too late",
+            "{whole} histories to their end, {faults} faults of {} kinds: {told} came to a caller, {background} became \
+             background errors, {silent} had no consequence; {missed} came too late",
             kinds.len()
         )
     }
@@ -484,6 +487,7 @@ pub fn run(plan: &Plan) -> Result<Report, String> {
             one(plan, n as u64, way, &mut report).map_err(|e| format!("{context}: {e}"))?;
         }
     }
+    report.whole += 1;
     Ok(report)
 }
 

@@ -32,13 +32,22 @@ const OLD: &[u8] = b"old:";
 /// Keys have numbers below this.
 pub const KEYS: u16 = 1800;
 
-/// The key with a number. Some share a long prefix, some are of bytes 255, one is empty.
+/// Bytes behind the number of the long keys: more than one byte's length, and than a small block.
+const LONG_KEY_TAIL: usize = 400;
+
+/// The key with a number. Some share a long prefix, some are of bytes 255, one is empty, some have hundreds of bytes.
 pub fn key_bytes(number: u16) -> Vec<u8> {
     match number {
         0 => Vec::new(),
         1..=3 => vec![0xff; usize::from(number)],
         4..=299 => format!("key{number:04}").into_bytes(),
-        _ => format!("a-longer-shared-prefix/{number:06}").into_bytes(),
+        _ => {
+            let mut key = format!("a-longer-shared-prefix/{number:06}").into_bytes();
+            if number % 50 == 7 {
+                key.resize(key.len() + LONG_KEY_TAIL, b'~');
+            }
+            key
+        }
     }
 }
 

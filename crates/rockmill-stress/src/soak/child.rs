@@ -39,6 +39,8 @@ const GETS: usize = 2000;
 /// LOG files that are kept, and their size: what the disk holds must not grow with the number of lives.
 const LOG_FILES: usize = 3;
 const LOG_BYTES: usize = 1 << 20;
+/// A MANIFEST of an hour has tens of MiB; RocksDB's limit is 1 GiB.
+const MANIFEST_BYTES: u64 = 4 << 20;
 /// Most MiB of archived WALs, for the same reason.
 const ARCHIVE_MIB: u64 = 8;
 /// Pieces of memory that are taken under a limit of it, at most.
@@ -150,6 +152,9 @@ fn options_of(configuration: &Configuration) -> Options {
     options.set_keep_log_file_num(LOG_FILES);
     options.set_max_log_file_size(LOG_BYTES);
     options.set_bgerror_resume_retry_interval(RESUME_MICROS);
+    if configuration.get("manifest") == "large" {
+        options.set_max_manifest_file_size(MANIFEST_BYTES);
+    }
     if configuration.get("wal") == "kept" {
         options.set_wal_size_limit_mb(ARCHIVE_MIB);
     }
