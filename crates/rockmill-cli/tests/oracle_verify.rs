@@ -1,8 +1,11 @@
-//! `rockmill verify` on databases that RocksDB wrote: all sound, and every damaged byte of a data block noticed.
+//! `rockmill verify` on databases that RocksDB wrote: all sound, and every damaged byte of a data block noticed. And
+//! `compact --reproducible` on the same: every engine writes the same tables.
 
 #[path = "../../rockmill/tests/compat/archive.rs"]
 mod archive;
 mod cli_support;
+#[path = "oracle_verify/reproducible.rs"]
+mod reproducible;
 
 use std::fs;
 use std::path::Path;

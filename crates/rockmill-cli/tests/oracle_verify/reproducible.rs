@@ -1,0 +1,288 @@
+//! Reproducible compactions (`rockmill compact --reproducible`): over the databases that the repository keeps, over
+//! what Debian's RocksDB writes, and over random databases under random configurations, two runs and two engines write
+//! the same tables, to the byte and the number.
+//!
+//! Each run takes a third of the fixtures. `ROCKMILL_SEED` repeats one. `ROCKMILL_REPRODUCIBLE=all` merges every fixture
+//! under every configuration of the list in which every two choices meet, on the disk, too: minutes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rockmill::compaction::MergeEngine;
+use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
+use rockmill::{
+    BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Db, Options, ReverseBytewiseComparator,
+    SliceTransform,
+};
+use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem};
+use rockmill_stress::configuration::Configuration;
+
+use super::archive::{self, Case};
+
+/// A configuration to merge under. Not with a bound on the memory of memtables: flushes come when memory is short,
+/// which is not the same each time. And not with a MANIFEST that is begun anew after every few edits: it takes a number
+/// then.
+fn repeatable(configuration: Configuration) -> Configuration {
+    let with = |c: Configuration, axis, choice| c.with(axis, choice).expect("an axis of the list");
+    with(with(configuration, "memory", "own"), "manifest", "large")
+}
+
+/// The files of a database, or its tables alone.
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn seed() -> u64 {
+    let seed = std::env::var("ROCKMILL_SEED").ok().and_then(|s| s.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    println!("ROCKMILL_SEED={seed}");
+    seed
+}
+
+fn is_everything() -> bool {
+    std::env::var("ROCKMILL_REPRODUCIBLE").is_ok_and(|v| v == "all")
+}
+
+/// Where a database is merged.
+struct Place {
+    fs: Arc<dyn FileSystem>,
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn in_memory() -> Self {
+        let place = Self { fs: Arc::new(MemFileSystem::new()), dir: tempfile::tempdir().expect("a directory") };
+        place.fs.create_dir(place.dir.path(), true).expect("a directory in memory");
+        place
+    }
+
+    fn on_disk() -> Self {
+        Self { fs: Arc::new(PosixFileSystem::default()), dir: tempfile::tempdir().expect("a directory") }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn files(&self, wanted: impl Fn(&str) -> bool) -> Files {
+        let mut names = self.fs.list_dir(self.path()).expect("the database");
+        // Kept WALs have a folder of their own.
+        names.retain(|n| wanted(n) && n != "archive");
+        let names = names.into_iter();
+        names.map(|n| (n.clone(), self.fs.read_to_vec(&self.path().join(&n)).expect("a file"))).collect()
+    }
+}
+
+/// A database to be merged.
+struct Subject {
+    title: String,
+    files: Files,
+    /// The options of a column family, without what a run sets.
+    options: Box<dyn Fn(&str) -> Options>,
+}
+
+/// Compacts every column family of a copy, writes a little, and compacts again. Gives the tables.
+fn merge(subject: &Subject, place: &Place, engine: MergeEngine) -> Files {
+    let title = &subject.title;
+    for (name, bytes) in &subject.files {
+        place.fs.write_all(&place.path().join(name), bytes).expect("a file");
+    }
+    let options = |family: &str| {
+        let mut options = (subject.options)(family);
+        options.set_file_system(Arc::clone(&place.fs));
+        options.set_merge_engine(engine);
+        options.set_reproducible(true);
+        options
+    };
+    let mut families = Db::list_cf(&options("default"), place.path()).unwrap_or_else(|e| panic!("{title}: {e}"));
+    families.sort();
+    let descriptors = families.iter().map(|name| ColumnFamilyDescriptor::new(name, options(name)));
+    let db = Db::open_cf_descriptors(&options("default"), place.path(), descriptors)
+        .unwrap_or_else(|e| panic!("{title}: {e}"));
+    let mut how = CompactOptions::default();
+    how.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+    for round in 0..2u64 {
+        for name in &families {
+            let cf = db.cf_handle(name).expect("it was opened");
+            if round > 0 {
+                for i in 0..20u64 {
+                    // Numbers, so that they are operands of any operator.
+                    db.put_cf(&cf, format!("written-{}", i * 7 % 11), i.to_le_bytes()).expect("a put");
+                }
+            }
+            db.compact_range_cf_opt(&cf, None::<&[u8]>, None::<&[u8]>, &how)
+                .unwrap_or_else(|e| panic!("{title}, {}: {e}", engine.name()));
+        }
+    }
+    drop(db);
+    place.files(|name| name.ends_with(".sst"))
+}
+
+/// All runs must give the same tables.
+fn agree(subject: &Subject, on_disk: bool) {
+    let first = merge(subject, &Place::in_memory(), MergeEngine::Pread);
+    let mut others = vec![
+        ("pread again", Place::in_memory(), MergeEngine::Pread),
+        ("the memory's ring", Place::in_memory(), MergeEngine::Uring),
+    ];
+    if on_disk {
+        others.push(("pread on the disk", Place::on_disk(), MergeEngine::Pread));
+        others.push(("uring on the disk", Place::on_disk(), MergeEngine::Uring));
+    }
+    for (name, place, engine) in others {
+        let other = merge(subject, &place, engine);
+        let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&first), names(&other), "{}: {name} writes other tables", subject.title);
+        for (table, bytes) in &first {
+            let at = bytes.iter().zip(&other[table]).position(|(a, b)| a != b);
+            let (a, b) = (bytes.len(), other[table].len());
+            assert!(a == b && at.is_none(), "{}: {name}: {table} differs at {at:?} ({a}, {b} bytes)", subject.title);
+        }
+    }
+}
+
+/// True where there are rings; says so if not.
+fn has_rings() -> bool {
+    let probe = PosixFileSystem::default().batch_probe();
+    if !probe.available {
+        println!("skipped: uring on the disk: {}", probe.reason);
+    }
+    probe.available
+}
+
+fn fixture(case: &Case, configuration: &Configuration) -> Subject {
+    let title = format!("{} merged as {configuration}", case.title());
+    let (noted, configuration) = (case.clone(), configuration.clone());
+    let options = move |family: &str| {
+        let mut options = configuration.options();
+        match noted.operators.get(family).map(String::as_str) {
+            Some("StringAppendOperator") => {
+                options.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
+            }
+            Some("UInt64AddOperator") => options.set_merge_operator_object(Arc::new(UInt64AddOperator)),
+            other => assert_eq!(other, None, "{}", noted.title()),
+        }
+        if let Some(&length) = noted.prefixes.get(family) {
+            options.set_prefix_extractor(SliceTransform::create_fixed_prefix(length));
+        }
+        if noted.reverse.iter().any(|f| f == family) {
+            options.set_comparator_object(Arc::new(ReverseBytewiseComparator));
+        }
+        options
+    };
+    Subject { title, files: case.files.clone(), options: Box::new(options) }
+}
+
+#[test]
+fn fixtures_of_every_version_are_merged_to_the_same_bytes() {
+    let mut rng = fastrand::Rng::with_seed(seed());
+    let (rings, everything) = (has_rings(), is_everything());
+    let (mut merged, mut versions) = (0, 0);
+    for archive in archive::archives() {
+        let mut cases = archive::cases(&archive);
+        cases.retain(|c| c.refused.is_none() && !c.is_backup);
+        versions += usize::from(!cases.is_empty());
+        // One of each archive on the disk, where every sync counts.
+        let on_disk = rng.usize(..cases.len().max(1));
+        let third = rng.usize(..3);
+        for (i, case) in cases.iter().enumerate() {
+            if !everything && i != on_disk && i % 3 != third {
+                continue;
+            }
+            let configurations = match everything {
+                true => Configuration::pairs(),
+                false => vec![Configuration::random(&mut rng)],
+            };
+            for configuration in configurations.into_iter().map(repeatable) {
+                agree(&fixture(case, &configuration), rings && (everything || i == on_disk));
+                merged += 1;
+            }
+        }
+    }
+    println!("{merged} merges of databases of {versions} versions");
+    assert!(versions >= 12 && merged >= versions, "{merged} of {versions}");
+}
+
+/// A database with the marks of every kind of entry, left as background work left it.
+fn random_database(rng: &mut fastrand::Rng, configuration: &Configuration) -> Files {
+    let place = Place::in_memory();
+    let mut options = configuration.options();
+    options.set_file_system(Arc::clone(&place.fs));
+    options.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
+    let db = Db::open(&options, place.path()).expect("a new database");
+    let default = db.cf_handle("default").expect("always there");
+    for _ in 0..4 {
+        for _ in 0..rng.usize(200..1500) {
+            let key = format!("key{:05}", rng.u32(..3000));
+            let value = "v".repeat(rng.usize(..60)) + &rng.u64(..).to_string();
+            match rng.u32(..20) {
+                0..=1 => db.delete(&key).expect("a deletion"),
+                2..=4 => db.merge(&key, &value).expect("an operand"),
+                5 if rng.u32(..20) == 0 => {
+                    let to = format!("key{:05}", rng.u32(..3000));
+                    let (from, to) = if key < to { (key, to) } else { (to, key) };
+                    db.delete_range_cf(&default, from, to).expect("a range deletion");
+                }
+                _ => db.put(&key, &value).expect("a put"),
+            }
+        }
+        // All is in tables: what a WAL has is flushed while the copies are opened, and memtable by memtable or several
+        // together is a matter of time.
+        db.flush().expect("a flush");
+    }
+    drop((default, db));
+    place.files(|name| name != "LOCK" && !name.starts_with("LOG"))
+}
+
+#[test]
+fn random_databases_are_merged_to_the_same_bytes() {
+    let mut rng = fastrand::Rng::with_seed(seed());
+    let (rings, everything) = (has_rings(), is_everything());
+    let mut writing = match everything {
+        true => Configuration::pairs(),
+        false => (0..8).map(|_| Configuration::random(&mut rng)).collect(),
+    };
+    writing.push(Configuration::default());
+    for (i, written) in writing.iter().enumerate() {
+        let files = random_database(&mut rng, written);
+        // Other options than it was written with: formats, sizes and compressions are the output's own.
+        let merged = repeatable(Configuration::random(&mut rng));
+        let title = format!("written as {written}, merged as {merged}");
+        let options = move |_: &str| {
+            let mut options = merged.options();
+            options.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
+            options
+        };
+        agree(&Subject { title, files, options: Box::new(options) }, rings && (everything || i < 2));
+    }
+}
+
+#[test]
+fn databases_of_the_installed_rocksdb_are_merged_to_the_same_bytes() {
+    if Command::new("db_bench").arg("--version").output().is_err() {
+        return println!("skipped: databases_of_the_installed_rocksdb: db_bench (rocksdb-tools) is not installed");
+    }
+    let mut rng = fastrand::Rng::with_seed(seed());
+    let rings = has_rings();
+    for line in [
+        "--benchmarks=fillrandom,overwrite --compression_type=none --bloom_bits=10 --disable_auto_compactions",
+        "--benchmarks=fillrandom,deleterandom --compression_type=lz4 --value_size=30",
+        "--benchmarks=filluniquerandom,overwrite --compression_type=zstd --block_size=1024 --disable_auto_compactions",
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let out = Command::new("db_bench")
+            .args([format!("--db={}", dir.path().display()), "--seed=7".into(), "--num=6000".into()])
+            .args(["--write_buffer_size=200000", "--target_file_size_base=100000"])
+            .args(line.split_whitespace())
+            .output()
+            .expect("db_bench");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let written = Place { fs: Arc::new(PosixFileSystem::default()), dir };
+        let files = written.files(|name| name != "LOCK" && !name.starts_with("LOG") && !name.starts_with("OPTIONS"));
+        assert!(files.keys().filter(|name| name.ends_with(".sst")).count() > 1, "{:?}", files.keys());
+        let configuration = repeatable(Configuration::random(&mut rng));
+        let title = format!("db_bench {line}, merged as {configuration}");
+        let options = move |_: &str| configuration.options();
+        agree(&Subject { title, files, options: Box::new(options) }, rings);
+    }
+}
