@@ -2,8 +2,8 @@
 //! what Debian's RocksDB writes, and over random databases under random configurations, two runs and two engines write
 //! the same tables, to the byte and the number.
 //!
-//! Each run takes a third of the fixtures. `ROCKMILL_SEED` repeats one. `ROCKMILL_REPRODUCIBLE=all` merges every fixture
-//! under every configuration of the list in which every two choices meet, on the disk, too: minutes.
+//! Each run takes a third of the fixtures. `ROCKMILL_SEED` repeats one. `ROCKMILL_REPRODUCIBLE=all` merges every
+//! fixture under every configuration of the list in which every two choices meet, on the disk, too: minutes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
