@@ -102,6 +102,9 @@ const DEFAULTS: [&str; 13] = [
     "--format_version=5",
 ];
 
+/// What keeps Rockmill's helper threads out of a job.
+const ONE_THREAD: &str = "compaction_helper_threads=0";
+
 /// Flags of `rockmill bench` that a case decides, and what to give instead.
 const DECIDED: [(&str, &str); 12] = [
     ("value_size", "--values"),
@@ -216,7 +219,12 @@ impl CompactFlags {
     /// The flags of the sides that merge a case.
     pub fn of_case(&self, case: &Case) -> Flags {
         let mut flags = self.base.clone();
-        let own = self.engines.iter().map(|name| format!("rockmill,label={name},engine={name}"));
+        // One thread is what is compared: no idle core helps with compression.
+        let text = match flags.options_string.as_str() {
+            "" => ONE_THREAD.to_owned(),
+            given => format!("{ONE_THREAD};{given}"),
+        };
+        let own = self.engines.iter().map(|name| format!("rockmill,label={name},engine={name},options_string={text}"));
         flags.peer.0 = own.chain(flags.peer.0).collect();
         self.decide(case, &mut flags);
         flags.use_existing_db = true;
@@ -331,7 +339,8 @@ mod tests {
         assert_eq!((f.base.repeat, f.entries_of(&f.cases()[0])), (3, (8 << 20) / 144 / 4 * 4));
         let of = f.of_case(&f.cases()[3]);
         assert_eq!((of.value_size, of.bloom_bits, of.use_direct_reads), (1024, 10.0, true));
-        assert_eq!(of.peer.0, ["rockmill,label=uring,engine=uring", "rockmill,label=pread,engine=pread"]);
+        let wanted = |name| format!("rockmill,label={name},engine={name},options_string=compaction_helper_threads=0");
+        assert_eq!(of.peer.0, ["uring", "pread"].map(wanted));
         assert_eq!(parse("--db=d").unwrap().cases().len(), 36);
     }
 
