@@ -2,8 +2,9 @@
 //! what Debian's RocksDB writes, and over random databases under random configurations, two runs and two engines write
 //! the same tables, to the byte and the number.
 //!
-//! They run when `ROCKMILL_REPRODUCIBLE` is set. Each run takes a third of the fixtures. `ROCKMILL_SEED` repeats one. `ROCKMILL_REPRODUCIBLE=all` merges every
-//! fixture under every configuration of the list in which every two choices meet, on the disk, too: minutes.
+//! They run when `ROCKMILL_REPRODUCIBLE` is set. Each run takes a third of the fixtures. `ROCKMILL_SEED` repeats one.
+//! `ROCKMILL_REPRODUCIBLE=all` merges every fixture under every configuration of the list in which every two choices
+//! meet, on the disk, too: minutes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,7 +40,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// Not in each run: under some configurations file numbers still differ now and then, for a reason that is not found.
+/// Not in each run: a large WAL, as db_bench leaves one, becomes one table more or less when the database opens.
 fn is_asked_for() -> bool {
     let asked = std::env::var("ROCKMILL_REPRODUCIBLE").is_ok();
     if !asked {
