@@ -29,7 +29,6 @@
 //! Invariants: nodes are never removed or changed, except for their links; a node on level `n` is on all levels
 //! below; a link is stored with Release and loaded with Acquire, so whoever sees a node sees its entry.
 
-use std::cell::Cell;
 use std::cmp::Ordering as KeyOrdering;
 use std::marker::PhantomData;
 use std::ptr;
@@ -174,7 +173,7 @@ impl SkipList {
     /// No two entries have the same user key and tag.
     pub(super) fn insert(&self, user_key: &[u8], tag: u64, value: &[u8]) {
         let slot = thread_slot();
-        let height = random_height();
+        let height = height_of(tag);
         let node = new_entry(&self.arena, slot, height, user_key, tag, value);
         let target = self.target(node_key(node));
         set_prefix(node, target.prefix);
@@ -428,24 +427,16 @@ fn key_prefix(user_key: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// One with probability 1/2, two with 1/4, and so on.
-fn random_height() -> usize {
-    crate::sync::thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
-    STATE.with(|state| {
-        let mut s = state.get();
-        if s == 0 {
-            // Any odd constant times the thread's number: different per thread and not zero.
-            s = (thread_slot() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        }
-        // xorshift64 (Marsaglia); one bit a level.
-        s ^= s << 13;
-        s ^= s >> 7;
-        s ^= s << 17;
-        state.set(s);
-        // The high bits are the good ones.
-        let zeros = ((s >> 32) as u32).trailing_zeros() as usize;
-        (1 + zeros).min(MAX_HEIGHT)
-    })
+/// One with probability 1/2, two with 1/4, and so on; the same for the same sequence number. So a memtable that is
+/// filled again with the same entries takes the same memory, and is full at the same entry: recovery from a WAL writes
+/// the same tables each time.
+fn height_of(tag: u64) -> usize {
+    // SplitMix64's finalizer (Steele, Lea and Flood 2014): neighbouring numbers have nothing in common behind it.
+    let mut x = (tag >> 8).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^= x >> 31;
+    (1 + x.trailing_zeros() as usize).min(MAX_HEIGHT)
 }
 
 /// Asks the processor for the cache line of a node that will probably be compared soon.
