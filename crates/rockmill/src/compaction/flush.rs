@@ -61,6 +61,7 @@ fn write(
         level: 0,
         file_size_target: u64::MAX,
         file_size_max: u64::MAX,
+        bytes_expected: memtables.iter().map(|m| m.data_size()).sum(),
         grandparents: Vec::new(),
         grandparent_overlap_max: u64::MAX,
         compression: ctx.cf.compression_per_level.first().copied().unwrap_or(ctx.cf.compression),

@@ -40,6 +40,9 @@ use crate::version::FileMeta;
 
 mod pass;
 
+/// A table that is expected to be smaller has no space reserved: there would be no second write to wait for the first.
+const PREALLOCATE_MIN: u64 = 4 << 20;
+
 /// Largest step in which space for a table is reserved.
 const PREALLOCATE_MAX: u64 = 1 << 30;
 
@@ -352,11 +355,12 @@ fn open_table(
 ) -> Result<Open> {
     let number = (ctx.new_file_number)();
     let path = ctx.dir.join(filename::table(number));
-    let preallocate = if plan.file_size_max == u64::MAX {
-        0
-    } else {
-        plan.file_size_max.saturating_add(plan.file_size_max / 10).min(PREALLOCATE_MAX)
+    let largest = match plan.file_size_max {
+        u64::MAX if plan.bytes_expected < PREALLOCATE_MIN => 0,
+        u64::MAX => plan.bytes_expected,
+        max => max,
     };
+    let preallocate = largest.saturating_add(largest / 10).min(PREALLOCATE_MAX);
     let limit = ctx.limit(plan.io_priority).filter(|l| l.limiter.mode().limits_writes());
     let buffer_size = ctx.db.writable_file_max_buffer_size;
     let chunk = limit.as_ref().map(|l| l.chunk(buffer_size));

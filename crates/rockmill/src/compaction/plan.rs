@@ -104,6 +104,8 @@ pub struct OutputPlan {
     pub file_size_target: u64,
     /// Size in bytes at which a file ends.
     pub file_size_max: u64,
+    /// About how many bytes all files together will have, where that is known before; 0 where it is not.
+    pub bytes_expected: u64,
     /// Files below whose boundaries outputs follow.
     pub grandparents: Vec<Arc<FileMeta>>,
     /// Bytes of overlapped grandparents at which a file ends.
@@ -165,6 +167,7 @@ impl JobPlan {
                 filter: FilterPlan::of_compaction(compaction, &ctx.cf, ctx.cf_id)?,
             },
             output: OutputPlan {
+                bytes_expected: 0,
                 level: compaction.output_level,
                 file_size_target: compaction.output_file_size_target,
                 file_size_max: compaction.output_file_size_max,

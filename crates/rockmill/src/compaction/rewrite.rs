@@ -51,6 +51,7 @@ fn write(
         level,
         file_size_target: target,
         file_size_max: target,
+        bytes_expected: 0,
         grandparents: Vec::new(),
         grandparent_overlap_max: u64::MAX,
         compression: ctx.cf.compression,

@@ -101,6 +101,25 @@ fn the_kernel_sees_direct_reads_and_a_file_system_without_them_still_works() {
 }
 
 #[test]
+fn the_space_of_a_flush_is_reserved_at_once() {
+    // A direct write that makes its file longer is waited for before the next one begins.
+    for (entries, reserves) in [(100, false), (6000, true)] {
+        let (fs, o) = watched();
+        let db = Db::open(&o, "/db").unwrap();
+        fill(&db, 0..entries, 1000);
+        db.flush().unwrap();
+        let created = fs.seen.created.lock().unwrap();
+        assert_eq!(created.len(), 1);
+        let (reserved, size) = (created[0].preallocate, table_bytes(&*fs, Path::new("/db")));
+        if reserves {
+            assert!((size..size + size / 5).contains(&reserved), "{reserved} bytes for a table of {size}");
+        } else {
+            assert_eq!(reserved, 0, "one write takes all of it");
+        }
+    }
+}
+
+#[test]
 fn write_back_is_started_as_asked() {
     let dir = tempfile::tempdir().unwrap();
     for (bytes_per_sync, strict) in [(0, false), (256 << 10, false), (256 << 10, true)] {
