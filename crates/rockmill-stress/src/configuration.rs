@@ -7,8 +7,8 @@ use std::fmt;
 
 use rockmill::compaction::MergeEngine;
 use rockmill::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompressionType, DataBlockIndexType, Options,
-    SliceTransform, WriteBufferManager,
+    BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompactionStyle, CompressionType, DataBlockIndexType,
+    Options, SliceTransform, UniversalCompactOptions, WriteBufferManager,
 };
 
 /// The options that a configuration fills. The table's are apart because the database's take them whole, at the end.
@@ -60,6 +60,15 @@ pub const AXES: &[Axis] = &[
             is("leveled", |_| {}),
             is("dynamic-levels", |d| {
                 d.options.set_level_compaction_dynamic_level_bytes(true);
+            }),
+            is("tiered", |d| d.options.set_compaction_style(CompactionStyle::Universal)),
+            is("tiered-moves", |d| {
+                d.options.set_compaction_style(CompactionStyle::Universal);
+                let mut universal = UniversalCompactOptions::default();
+                universal.set_allow_trivial_move(true);
+                universal.set_size_ratio(50);
+                universal.set_max_size_amplification_percent(400);
+                d.options.set_universal_compaction_options(&universal);
             }),
         ],
     },

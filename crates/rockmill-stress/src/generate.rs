@@ -170,6 +170,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
     ("memtable_whole_key_filtering", &["true", "false"]),
     ("disable_auto_compactions", &["false", "false", "true"]),
     ("periodic_compaction_seconds", &["0", "1"]),
+    ("compaction_style", &["kCompactionStyleLevel", "kCompactionStyleUniversal"]),
 ];
 
 /// The same of the database.

@@ -50,8 +50,9 @@ pub use info_log::{InfoLogger, LogLevel};
 pub use merge_operator::{MergeFn, MergeOperands, MergeOperator};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
-    CompressionOptions, CompressionType, DataBlockIndexType, DbOptions, FlushOptions, LoadedOptions, OptionValue,
-    OptionWarning, Options, OptionsLoader, RecoveryMode, WriteOptions,
+    CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, DbOptions, FlushOptions, LoadedOptions,
+    OptionValue, OptionWarning, Options, OptionsLoader, RecoveryMode, UniversalCompactOptions,
+    UniversalCompactionStopStyle, WriteOptions,
 };
 pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 pub use rockmill_format::SliceTransform;

@@ -439,6 +439,52 @@ fn threads(prefix: &str) -> usize {
     names.filter(|n| n.starts_with(prefix)).count()
 }
 
+/// Sorted runs: L0 tables, and deeper levels that have tables.
+fn runs(db: &Db) -> usize {
+    let levels = db.level_stats(&db.cf_handle("default").unwrap());
+    let below = levels.iter().skip(1).filter(|l| l.files > 0).count();
+    levels[0].files + below
+}
+
+/// From leveled to universal and back, without a rewrite: what is there stays where it is.
+#[test]
+fn the_compaction_style_changes_while_the_database_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, |o| o.set_level_compaction_dynamic_level_bytes(false));
+    write_tables(&db, 9);
+    db.wait_for_background_work().unwrap();
+    let before = db.level_stats(&db.cf_handle("default").unwrap());
+    db.set_options(&[("compaction_style", "kCompactionStyleUniversal")]).unwrap();
+    db.wait_for_background_work().unwrap();
+    assert_eq!(db.level_stats(&db.cf_handle("default").unwrap())[1].files, before[1].files, "nothing is due");
+    for round in 0..12 {
+        write_tables(&db, 1);
+        db.wait_for_background_work().unwrap();
+        assert!(runs(&db) <= 4, "round {round}: {} runs", runs(&db));
+    }
+    assert_eq!(db.get_options().cf.compaction_style, rockmill::CompactionStyle::Universal);
+    db.set_options(&[("compaction_options_universal", "{size_ratio=5}")]).unwrap();
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    let levels = db.level_stats(&db.cf_handle("default").unwrap());
+    assert_eq!(levels.iter().position(|l| l.files > 0), Some(6), "one run, in the last level");
+    db.set_options(&[("compaction_style", "kCompactionStyleLevel")]).unwrap();
+    write_tables(&db, 9);
+    db.wait_for_background_work().unwrap();
+    assert!(l0_files(&db) < 4);
+    assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&8_u32.to_be_bytes()[..]));
+    for refused in ["kCompactionStyleFIFO", "kCompactionStyleNone", "tiered"] {
+        let e = db.set_options(&[("compaction_style", refused)]).unwrap_err();
+        assert!(e.message().contains("compaction_style"), "{e}");
+    }
+    let e = db.set_options(&[("compaction_style", "kCompactionStyleUniversal"), (READ_AMP, "2")]).unwrap_err();
+    assert!(e.message().contains("max_read_amp is 2"), "{e}");
+    let e = db.set_options(&[(READ_AMP, "-2"), ("compaction_style", "kCompactionStyleUniversal")]).unwrap_err();
+    assert!(e.message().contains("at least -1"), "{e}");
+    assert_eq!(db.get_options().cf.compaction_style, rockmill::CompactionStyle::Level);
+}
+
+const READ_AMP: &str = "compaction_options_universal.max_read_amp";
+
 #[test]
 fn the_merge_engine_changes_with_either_call() {
     let dir = tempfile::tempdir().unwrap();

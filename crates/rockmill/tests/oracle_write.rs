@@ -4,6 +4,8 @@
 //! table, and every RocksDB library at hand that knows the format_version.
 
 mod oracle;
+#[path = "oracle_write/styles.rs"]
+mod styles;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use oracle::ops::{Runner, Shape, Workload};
 use oracle::{Outcome, Peer, Script, copy_dir, from_hex, run_tool, skip, tables, tool};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, ChecksumType, ColumnFamilyDescriptor,
-    CompactOptions, CompressionType, DataBlockIndexType, Db, Options, WriteOptions,
+    CompactOptions, CompactionStyle, CompressionType, DataBlockIndexType, Db, Options, WriteOptions,
 };
 use rockmill_format::comparator::ReverseBytewiseComparator;
 
@@ -313,6 +315,33 @@ cases! {
             small_levels(o);
             o.set_compression_per_level(&[CompressionType::None, CompressionType::Lz4, CompressionType::Snappy]);
             o.set_bottommost_compression_type(CompressionType::Zstd);
+        },
+        shape: DEEP,
+    }
+    universal {
+        options: |o| {
+            small_levels(o);
+            o.set_compaction_style(CompactionStyle::Universal);
+        },
+        rocksdb: "compaction_style=kCompactionStyleUniversal;write_buffer_size=65536",
+        shape: DEEP,
+    }
+    /// All runs are L0 tables.
+    universal_in_one_level {
+        options: |o| {
+            small_levels(o);
+            o.set_compaction_style(CompactionStyle::Universal);
+            o.set_num_levels(1);
+        },
+        rocksdb: "compaction_style=kCompactionStyleUniversal;num_levels=1",
+        shape: DEEP,
+        compact: true,
+    }
+    /// What universal compaction leaves, another style takes.
+    universal_opened_leveled {
+        options: |o| {
+            small_levels(o);
+            o.set_compaction_style(CompactionStyle::Universal);
         },
         shape: DEEP,
     }

@@ -79,6 +79,9 @@ impl fmt::Display for MergeEngine {
 pub enum CompactionReason {
     LevelL0FilesNum,
     LevelMaxLevelSize,
+    UniversalSizeAmplification,
+    UniversalSizeRatio,
+    UniversalSortedRunNum,
     ManualCompaction,
     FilesMarkedForCompaction,
     BottommostFiles,

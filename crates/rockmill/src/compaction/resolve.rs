@@ -373,7 +373,8 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
             return Ok(true);
         };
         if !self.zeroed {
-            if next_seq <= older_snapshot {
+            // Without an older snapshot that is 0, and so is the number of a put that was at the bottom.
+            if older_snapshot != 0 && next_seq <= older_snapshot {
                 return Ok(true); // an older snapshot sees the put: both stay
             }
             if matches!(next_type, ValueType::SingleDeletion | ValueType::Deletion) {

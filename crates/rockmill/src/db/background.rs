@@ -17,8 +17,7 @@ use super::install::{Change, add_files};
 use super::tables::CfTables;
 use super::{CfState, DbInner, State, timer};
 use crate::compaction::filter::TableFileCreationReason;
-use crate::compaction::strategy::aging::Moment;
-use crate::compaction::strategy::leveled;
+use crate::compaction::strategy::{self, aging::Moment};
 use crate::compaction::{Compaction, CompactionReason, JobContext, JobEvents, JobOutput, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
@@ -269,12 +268,13 @@ fn pick_compaction(state: &mut State, now: u64) -> Option<(Arc<CfData>, Compacti
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     for (_, id) in order {
         let c = state.cfs.get_mut(&id)?;
-        if let Some(compaction) = leveled::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
+        if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
             let cf = Arc::clone(&c.cf);
             begin_compaction(state, &cf, &compaction);
             return Some((cf, compaction));
         }
         c.aging_blocked = c.aging.is_due(now);
+        c.nothing_found = true;
     }
     None
 }
@@ -483,8 +483,11 @@ impl DbInner {
             edit.deleted_files.extend(files.iter().map(|f| (*level as u32, f.number())));
         }
         if compaction.trivial_move {
-            let files = compaction.inputs.iter().flat_map(|(_, files)| files);
-            edit.new_files = files.map(|f| (compaction.output_level as u32, f.entry.clone())).collect();
+            // Of several levels, what is in the output level already stays.
+            let (to, stay) = (compaction.output_level, |level: u32| level as usize == compaction.output_level);
+            edit.deleted_files.retain(|(level, _)| !stay(*level));
+            let moved = compaction.inputs.iter().filter(|(level, _)| *level != to).flat_map(|(_, files)| files);
+            edit.new_files = moved.map(|f| (to as u32, f.entry.clone())).collect();
             self.log_and_apply(cf, edit, |_| {})?;
             return Ok(JobOutput::default());
         }

@@ -2,7 +2,7 @@
 
 use super::open::LEVELS_MAX;
 use crate::error::{Error, Result};
-use crate::options::{BlockBasedIndexType, CfOptions, DbOptions};
+use crate::options::{BlockBasedIndexType, CfOptions, CompactionStyle, DbOptions};
 
 /// Refuses options of the database that contradict one another or that cannot be served.
 pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
@@ -68,6 +68,12 @@ pub(super) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
         if let Some(why) = opts.refused().filter(|_| what == "compression_opts" || opts.enabled) {
             return bad(&format!("{what}: {why}"));
         }
+    }
+    if let Some(why) = o.compaction_options_universal.refused(o) {
+        return bad(&why);
+    }
+    if o.compaction_style == CompactionStyle::Fifo {
+        return bad("compaction_style kCompactionStyleFIFO is not supported");
     }
     if o.max_bytes_for_level_multiplier_additional.iter().any(|&n| n < 1) {
         return bad("max_bytes_for_level_multiplier_additional must be at least 1 for each level");

@@ -8,7 +8,7 @@ use crate::compaction::Compaction;
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::plan::JobPlan;
 use crate::compaction::sst_map::SstMap;
-use crate::compaction::strategy::manual::{self, ManualPick, ManualStep, ManualWalk};
+use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk};
 use crate::compaction::tombstones::Tombstones;
 use crate::error::{Error, Result};
 use crate::options::{CfOptions, CompactOptions};
@@ -141,8 +141,7 @@ fn pick_step(
     let mut picked = Vec::new();
     let mut from = start.map(<[u8]>::to_vec);
     loop {
-        let (level, to, limit) = (step.level, step.output_level, step.file_number_limit);
-        match manual::pick(&c.version, options, &c.cursors, level, to, from.as_deref(), end, limit) {
+        match step.pick(&c.version, options, &c.cursors, from.as_deref(), end) {
             ManualPick::None => return (picked, false),
             ManualPick::Conflict => return (picked, true),
             ManualPick::Pick(compaction, next) => {

@@ -39,6 +39,7 @@ impl CfState {
         self.scores = level_scores(&self.version, &options);
         self.aging = aging(&self.version, &options, oldest_snapshot);
         self.aging_blocked = false;
+        self.nothing_found = false;
     }
 
     /// True when a table is due for its age or for a snapshot that went, and a job for it may be found.
@@ -237,10 +238,10 @@ impl DbInner {
                 (f64::from(o.level0_file_num_compaction_trigger), f64::from(o.level0_slowdown_writes_trigger));
             let stop = f64::from(o.level0_stop_writes_trigger).max(slow + 1.0);
             let l0 = Slope { begin: trigger.max((trigger + slow) / 2.0).min(slow - 1.0), slowdown: slow, stop };
-            raise(l0.pressure(c.version.levels[0].len() as f64), StallReason::L0Files);
+            raise(l0.pressure(c.scores.runs as f64), StallReason::L0Files);
             // RocksDB's marks where compaction is to speed up.
             let mark = (trigger * 2.0).min(trigger + (slow - trigger) / 4.0);
-            behind |= c.version.levels[0].len() as f64 >= mark;
+            behind |= c.scores.runs as f64 >= mark;
             let (soft, hard) =
                 (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
             if soft > 0.0 {
@@ -280,7 +281,7 @@ impl DbInner {
             if o.disable_auto_compactions {
                 continue;
             }
-            if c.version.levels[0].len() >= o.level0_stop_writes_trigger.max(1) as usize {
+            if c.scores.runs >= o.level0_stop_writes_trigger.max(1) as usize {
                 return Some((id, StallReason::L0Files));
             }
             let hard = o.hard_pending_compaction_bytes_limit;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::background::begin_compaction;
 use super::column_family::CfData;
 use super::{AsColumnFamilyRef, Db, DbInner, refit};
-use crate::compaction::strategy::manual::{self, ManualPick, ManualStep, ManualWalk};
+use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::options::{CompactOptions, FlushOptions};
@@ -165,7 +165,7 @@ impl Db {
             let due = state.cfs.values().any(|c| {
                 c.flush_due(db.flushes_at_once())
                     || (!c.cf.options.load().disable_auto_compactions
-                        && (c.scores.needs_compaction() || c.is_aging_due(now))
+                        && ((c.scores.needs_compaction() && !c.nothing_found) || c.is_aging_due(now))
                         && state.paused == 0)
             });
             if !due && state.running_flushes == 0 && state.running_compactions == 0 {
@@ -305,17 +305,7 @@ impl DbInner {
                         return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
                     }
                     let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
-                    let picked = manual::pick(
-                        &c.version,
-                        &cf.options.load(),
-                        &c.cursors,
-                        step.level,
-                        step.output_level,
-                        from.as_deref(),
-                        end,
-                        step.file_number_limit,
-                    );
-                    match picked {
+                    match step.pick(&c.version, &cf.options.load(), &c.cursors, from.as_deref(), end) {
                         ManualPick::None => break None,
                         ManualPick::Pick(mut compaction, next) => {
                             compaction.subcompactions_max = match options.max_subcompactions {

@@ -272,6 +272,8 @@ pub(crate) struct CfState {
     pub aging: Aging,
     /// Something is due and no job for it was found: nothing is looked for until the tree changes.
     pub aging_blocked: bool,
+    /// The tree as it is was looked at, and no job was found: with universal compaction a score of 1 need not mean one.
+    pub nothing_found: bool,
     pub next_epoch: u64,
     pub next_mem_id: u64,
     /// Flush what is immutable even if it is fewer than `min_write_buffer_number_to_merge`.

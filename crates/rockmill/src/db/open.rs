@@ -629,6 +629,7 @@ pub(super) fn new_cf_state(
         scores,
         aging,
         aging_blocked: false,
+        nothing_found: false,
         next_mem_id: 1,
         flush_requested: false,
         flush_reason: FlushReason::WriteBufferFull,

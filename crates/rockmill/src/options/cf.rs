@@ -11,7 +11,10 @@ use rockmill_format::comparator::{
 use super::declare::declare_options;
 use super::file::Carried;
 use super::parse;
-use super::{BlockBasedOptions, CompressionOptions, CompressionType, DataBlockIndexType, Options};
+use super::{
+    BlockBasedOptions, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, Options,
+    UniversalCompactOptions,
+};
 use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
 use crate::sync::atomic::AtomicU64;
@@ -72,7 +75,12 @@ declare_options! {
     /// How much larger each level is beside that, for L1, L2 and so on; levels that it does not reach have 1. Without
     /// dynamic level sizes only.
     max_bytes_for_level_multiplier_additional: Vec<i32> = vec![1; 7], mutable;
-    /// Size levels from the last one up.
+    /// By which rules tables are compacted. An open database changes between `kCompactionStyleLevel` and
+    /// `kCompactionStyleUniversal`, without a rewrite; RocksDB changes neither way.
+    compaction_style: CompactionStyle = CompactionStyle::Level, mutable, set_compaction_style;
+    /// What universal compaction has to choose.
+    compaction_options_universal: UniversalCompactOptions = UniversalCompactOptions::default(), mutable;
+    /// Size levels from the last one up. Leveled compaction only.
     level_compaction_dynamic_level_bytes: bool = true, fixed, set_level_compaction_dynamic_level_bytes;
     /// Compaction debt where the delay of writers is near its limit.
     soft_pending_compaction_bytes_limit: u64 = 64 << 30, mutable, set_soft_pending_compaction_bytes_limit;
@@ -157,6 +165,11 @@ fn merge_operator_named(text: &str) -> Option<Option<Arc<dyn MergeOperator>>> {
 }
 
 impl CfOptions {
+    /// True when level sizes follow from the last level's.
+    pub(crate) fn dynamic_levels(&self) -> bool {
+        self.level_compaction_dynamic_level_bytes && self.compaction_style == CompactionStyle::Level
+    }
+
     /// Of a tree's levels those that compactions may use.
     pub(crate) fn usable_levels(&self, levels: usize) -> usize {
         if self.reserve_last_level { levels.saturating_sub(1) } else { levels }

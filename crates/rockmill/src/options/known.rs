@@ -114,7 +114,12 @@ pub(crate) fn meaning(section: Section, name: &str) -> Option<Meaning> {
 
 /// Where an option stands that is a struct of options.
 pub(crate) fn section_of(option: &str) -> Section {
-    [Section::Db, Section::Cf].into_iter().find(|&s| meaning(s, option).is_some()).unwrap_or(Section::Table)
+    use super::{CfOptions, DbOptions};
+    match option {
+        _ if DbOptions::TEXT.iter().any(|o| o.name == option) => Section::Db,
+        _ if CfOptions::TEXT.iter().any(|o| o.name == option) => Section::Cf,
+        _ => Section::Table,
+    }
 }
 
 /// Names of options that RocksDB has and Rockmill does not, those that do nothing in RocksDB itself left out.
@@ -286,19 +291,9 @@ const CF: &[(&str, Meaning)] = &[
     ("compaction_options_fifo.trivial_copy_buffer_size", NoEffect("4096", TEMPERATURE)),
     ("compaction_options_fifo.ttl", Retired),
     ("compaction_options_fifo.use_kv_ratio_compaction", NoEffect("false", "the style is leveled")),
-    ("compaction_options_universal", Struct),
-    ("compaction_options_universal.allow_trivial_move", NoEffect("false", "the style is leveled")),
-    ("compaction_options_universal.compression_size_percent", NoEffect("-1", "the style is leveled")),
-    ("compaction_options_universal.incremental", NoEffect("false", "the style is leveled")),
-    ("compaction_options_universal.max_merge_width", NoEffect("4294967295", "the style is leveled")),
-    ("compaction_options_universal.max_read_amp", NoEffect("-1", "the style is leveled")),
-    ("compaction_options_universal.max_size_amplification_percent", NoEffect("200", "the style is leveled")),
-    ("compaction_options_universal.min_merge_width", NoEffect("2", "the style is leveled")),
-    ("compaction_options_universal.reduce_file_locking", NoEffect("false|true", "the style is leveled")),
-    ("compaction_options_universal.size_ratio", NoEffect("1", "the style is leveled")),
-    ("compaction_options_universal.stop_style", NoEffect("kCompactionStopStyleTotalSize", "the style is leveled")),
+    ("compaction_options_universal.incremental", NoEffect("false", "universal compactions take whole sorted runs")),
+    ("compaction_options_universal.reduce_file_locking", NoEffect("false|true", "no compaction waits for a thread")),
     ("compaction_pri", NoEffect("kMinOverlappingRatio", ONE_WAY)),
-    ("compaction_style", Refused("kCompactionStyleLevel", "compactions are leveled")),
     ("compaction_thread_limiter", Object("nullptr")),
     ("compression_manager", Refused("nullptr|BuiltinV2", "compression is that of the built-in kinds")),
     ("default_temperature", NoEffect("kUnknown", TEMPERATURE)),

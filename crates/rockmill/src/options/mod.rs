@@ -15,6 +15,7 @@ mod operations;
 #[cfg(test)]
 mod page;
 pub(crate) mod parse;
+mod style;
 mod table;
 pub(crate) mod text;
 pub(crate) mod value;
@@ -29,6 +30,7 @@ pub use compact::{BottommostLevelCompaction, CompactOptions};
 pub use compression::CompressionOptions;
 pub use db::DbOptions;
 pub use load::{LoadedOptions, OptionValue, OptionWarning, OptionsLoader};
+pub use style::{CompactionStyle, UniversalCompactOptions, UniversalCompactionStopStyle};
 pub use table::{BlockBasedIndexType, BlockBasedOptions, DataBlockIndexType};
 pub use write::{FlushOptions, WriteOptions};
 

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use super::known::Notes;
 use super::parse;
-use super::{BlockBasedIndexType, ChecksumType, CompressionType, DataBlockIndexType, RecoveryMode};
+use super::{
+    BlockBasedIndexType, ChecksumType, CompactionStyle, CompressionType, DataBlockIndexType, RecoveryMode,
+    UniversalCompactionStopStyle,
+};
 use crate::compaction::MergeEngine;
 use crate::info_log::LogLevel;
 
@@ -183,6 +186,15 @@ names! {
     }
     BlockBasedIndexType { BinarySearch = "kBinarySearch", TwoLevelIndexSearch = "kTwoLevelIndexSearch" }
     DataBlockIndexType { BinarySearch = "kDataBlockBinarySearch", BinaryAndHash = "kDataBlockBinaryAndHash" }
+    CompactionStyle {
+        Level = "kCompactionStyleLevel",
+        Universal = "kCompactionStyleUniversal",
+        Fifo = "kCompactionStyleFIFO",
+    }
+    UniversalCompactionStopStyle {
+        Similar = "kCompactionStopStyleSimilarSize",
+        Total = "kCompactionStopStyleTotalSize",
+    }
     MergeEngine { Auto = "auto", Pread = "pread", Uring = "uring" }
     LogLevel {
         Debug = "DEBUG_LEVEL",

@@ -12,10 +12,10 @@ use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::model::{Entry, Model, random_history};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
-use crate::compaction::strategy::{CompactionCursors, leveled};
+use crate::compaction::strategy::{self, CompactionCursors, leveled};
 use crate::compaction::{MergeEngine, TableSource, flush};
 use crate::memtable::MemTable;
-use crate::options::{CfOptions, CompressionType, DbOptions};
+use crate::options::{CfOptions, CompactionStyle, CompressionType, DbOptions};
 use crate::table::{TableOpenOptions, TableReadOptions, TableReader};
 use crate::version::{FileMeta, Version};
 
@@ -251,6 +251,10 @@ fn a_tree_under_random_jobs_shows_its_history() {
                 })
                 .collect();
             tree.flush(&models);
+            if rng.u8(0..6) == 0 {
+                tree.ctx.cf.compaction_style =
+                    if rng.bool() { CompactionStyle::Universal } else { CompactionStyle::Level };
+            }
             // Snapshots come at the end of the history and go from anywhere.
             if rng.u8(0..3) == 0 {
                 tree.ctx.snapshots.push(last);
@@ -270,7 +274,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
                         _ => None,
                     }
                 } else {
-                    leveled::pick(&version, &tree.ctx.cf, &mut cursors, &Moment::default())
+                    strategy::pick(&version, &tree.ctx.cf, &mut cursors, &Moment::default())
                 };
                 let Some(mut c) = picked else { break };
                 if !c.trivial_move && round % 4 == 0 {

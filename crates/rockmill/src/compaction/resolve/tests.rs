@@ -156,6 +156,14 @@ fn survivors_are_those_of_rocksdb() {
     }
 }
 
+/// A put that has been at the bottom has sequence number 0, and no snapshot is as old as that.
+#[test]
+fn a_single_delete_goes_with_a_put_from_the_bottom() {
+    assert_eq!(survivors("a9 sdel, a0 put", &[], Bottom), "");
+    assert_eq!(survivors("a9 sdel, a0 put", &[], Flush), "");
+    assert_eq!(survivors("a9 sdel, a0 put", &[5], Bottom), "a9 sdel, a0 put");
+}
+
 #[test]
 fn range_tombstones_hide_within_their_stripe() {
     let input = Model { entries: entries("a9 put, a5 put, b5 put"), ranges: vec![(b"a".into(), b"b".into(), 7)] };

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
 
-use crate::options::{CfOptions, DEFAULT_AGE};
+use crate::options::{CfOptions, CompactionStyle, DEFAULT_AGE};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Version};
 
@@ -51,8 +51,8 @@ impl Aging {
 }
 
 impl CfOptions {
-    /// Seconds after which a table goes down; `None` never.
-    pub(crate) fn ttl_seconds(&self) -> Option<u64> {
+    /// The option `ttl`; `None` never.
+    fn ttl_option(&self) -> Option<u64> {
         match self.ttl {
             0 => None,
             DEFAULT_AGE => Some(MONTH),
@@ -60,13 +60,23 @@ impl CfOptions {
         }
     }
 
+    /// Seconds after which a table goes down; `None` never. With leveled compaction only.
+    pub(crate) fn ttl_seconds(&self) -> Option<u64> {
+        self.ttl_option().filter(|_| self.compaction_style == CompactionStyle::Level)
+    }
+
     /// Seconds after which a table is rewritten; `None` never. With a compaction filter every month unless the options
-    /// say otherwise.
+    /// say otherwise. With universal compaction `ttl` means the same, and the smaller one counts.
     pub(crate) fn periodic_seconds(&self) -> Option<u64> {
-        match self.periodic_compaction_seconds {
+        let universal = self.compaction_style == CompactionStyle::Universal;
+        let period = match self.periodic_compaction_seconds {
             0 => None,
-            DEFAULT_AGE => self.has_compaction_filter().then_some(MONTH),
+            DEFAULT_AGE => (universal || self.has_compaction_filter()).then_some(MONTH),
             n => Some(n),
+        };
+        match self.ttl_option().filter(|_| universal) {
+            Some(ttl) => Some(period.unwrap_or(ttl).min(ttl)),
+            None => period,
         }
     }
 }
@@ -158,8 +168,9 @@ pub(super) fn bottommost(
     oldest_snapshot: SequenceNumber,
 ) -> (Vec<(usize, Arc<FileMeta>)>, SequenceNumber) {
     let (mut due, mut threshold) = (Vec::new(), SequenceNumber::MAX);
-    if options.reserve_last_level {
-        return (due, threshold); // below every table there is room for older data
+    if options.reserve_last_level || options.compaction_style != CompactionStyle::Level {
+        // Below every table there is room for older data; or, as in RocksDB, only leveled compaction does this.
+        return (due, threshold);
     }
     // From below: there most tables are at the bottom, so that the threshold is soon low.
     for (level, files) in version.levels.iter().enumerate().rev() {

@@ -243,8 +243,7 @@ impl<'a> Picker<'a> {
     /// Size of output tables of a level (`MaxFileSizeForLevel`).
     pub fn target_file_size(&self, level: usize) -> u64 {
         let base = self.scores.base_level;
-        let steps =
-            if self.options.level_compaction_dynamic_level_bytes && level >= base { level - base } else { level };
+        let steps = if self.options.dynamic_levels() && level >= base { level - base } else { level };
         let factor = self.options.target_file_size_multiplier.max(1) as u64;
         (1..steps).fold(self.options.target_file_size_base.max(1), |size, _| size.checked_mul(factor).unwrap_or(size))
     }
@@ -266,7 +265,7 @@ impl<'a> Picker<'a> {
     }
 
     /// True when no two L0 files overlap.
-    fn level0_disjoint(&self) -> bool {
+    pub fn level0_disjoint(&self) -> bool {
         let mut files: Vec<_> = self.files(0).iter().collect();
         let cmp = self.cmp();
         files.sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));

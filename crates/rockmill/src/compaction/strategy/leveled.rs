@@ -114,7 +114,7 @@ impl Picker<'_> {
         self.first_of(&self.bottommost_due(), Way::Stay, CompactionReason::BottommostFiles)
             .or_else(|| self.first_of(&aging::expired(version, options, now), Way::Down, CompactionReason::Ttl))
             .or_else(|| {
-                let way = if options.level_compaction_dynamic_level_bytes { Way::Down } else { Way::Stay };
+                let way = if options.dynamic_levels() { Way::Down } else { Way::Stay };
                 let files = aging::periodic(version, options, now);
                 self.first_of(&files, way, CompactionReason::PeriodicCompaction)
             })

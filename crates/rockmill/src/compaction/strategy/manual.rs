@@ -13,8 +13,9 @@ use rockmill_format::key::InternalKey;
 use super::CompactionCursors;
 use super::inputs::{Files, Picker, any_busy, total_bytes};
 use super::score::level_scores;
+use super::tiered;
 use crate::compaction::{Compaction, CompactionReason};
-use crate::options::{BottommostLevelCompaction, CfOptions};
+use crate::options::{BottommostLevelCompaction, CfOptions, CompactionStyle};
 use crate::version::Version;
 
 /// What [`pick`] found.
@@ -109,9 +110,20 @@ fn keep_older_files(files: &mut Files, limit: u64, whole_range: &mut bool) -> bo
     true
 }
 
+/// How a step picks its jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepKind {
+    /// The range of one level, into itself or the next one.
+    Range,
+    /// Everything that there is into one run: universal compaction knows no ranges.
+    Everything,
+}
+
 /// One step of a manual compaction: all of the range in `level` goes to `output_level`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ManualStep {
+    /// How.
+    pub kind: StepKind,
     /// From.
     pub level: usize,
     /// To.
@@ -120,6 +132,30 @@ pub struct ManualStep {
     pub file_number_limit: u64,
     /// Rewrite even what could just move (a step of a level into itself).
     pub rewrite: bool,
+}
+
+impl ManualStep {
+    fn new(level: usize, output_level: usize) -> Self {
+        Self { kind: StepKind::Range, level, output_level, file_number_limit: u64::MAX, rewrite: false }
+    }
+
+    /// The step's next job, over user keys [`begin`, `end`]; see [`pick`].
+    pub fn pick(
+        &self,
+        version: &Arc<Version>,
+        options: &CfOptions,
+        cursors: &CompactionCursors,
+        begin: Option<&[u8]>,
+        end: Option<&[u8]>,
+    ) -> ManualPick {
+        match self.kind {
+            StepKind::Everything => tiered::everything(version, options, cursors),
+            StepKind::Range => {
+                let (level, to, limit) = (self.level, self.output_level, self.file_number_limit);
+                pick(version, options, cursors, level, to, begin, end, limit)
+            }
+        }
+    }
 }
 
 /// Goes through the levels of a manual compaction.
@@ -162,6 +198,15 @@ impl ManualWalk {
             State::AtBase => level_scores(version, options).base_level,
         };
         let last = options.usable_levels(version.levels.len()).saturating_sub(1);
+        if options.compaction_style == CompactionStyle::Universal {
+            self.state = State::Done;
+            let filled = (0..=last).find(|&l| !version.levels[l].is_empty());
+            return filled.map(|l| ManualStep {
+                kind: StepKind::Everything,
+                rewrite: true,
+                ..ManualStep::new(l, last)
+            });
+        }
         if level > last {
             self.state = State::Done; // what was ingested behind stays
             return None;
@@ -169,14 +214,13 @@ impl ManualWalk {
         if level == 0 {
             self.state = State::AtBase;
             let output_level = level_scores(version, options).base_level;
-            return Some(ManualStep { level, output_level, file_number_limit: u64::MAX, rewrite: false });
+            return Some(ManualStep::new(level, output_level));
         }
         let deepest = version.levels[..=last].iter().rposition(|f| !f.is_empty()).unwrap_or(0);
-        let at_bottom =
-            if options.level_compaction_dynamic_level_bytes { level >= last } else { level >= deepest.min(last) };
+        let at_bottom = if options.dynamic_levels() { level >= last } else { level >= deepest.min(last) };
         if !at_bottom {
             self.state = State::At(level + 1);
-            return Some(ManualStep { level, output_level: level + 1, file_number_limit: u64::MAX, rewrite: false });
+            return Some(ManualStep::new(level, level + 1));
         }
         self.state = State::Done;
         let file_number_limit = match self.bottommost {
@@ -188,7 +232,7 @@ impl ManualWalk {
                 self.first_new_file
             }
         };
-        Some(ManualStep { level, output_level: level, file_number_limit, rewrite: true })
+        Some(ManualStep { file_number_limit, rewrite: true, ..ManualStep::new(level, level) })
     }
 }
 

@@ -16,6 +16,7 @@ mod inputs;
 pub mod leveled;
 pub mod manual;
 pub mod score;
+pub mod tiered;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -24,10 +25,32 @@ use std::cmp::Ordering;
 
 use rockmill_format::InternalKeyComparator;
 
+use std::sync::Arc;
+
 use super::Compaction;
+use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
+use crate::version::Version;
+use aging::Moment;
 
 pub(crate) use inputs::files_within;
+
+/// Chooses the next compaction by the strategy of the options, if one is due and possible. The caller registers it with
+/// [`CompactionCursors::start`] before anything else is picked.
+///
+/// Another strategy may have shaped the tree, and its jobs may still run: each takes any tree, and never what is busy.
+pub fn pick(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &mut CompactionCursors,
+    moment: &Moment,
+) -> Option<Compaction> {
+    match options.compaction_style {
+        CompactionStyle::Level => leveled::pick(version, options, cursors, moment),
+        CompactionStyle::Universal => tiered::pick(version, options, cursors, moment),
+        CompactionStyle::Fifo => None,
+    }
+}
 
 /// What a strategy remembers about one column family between picks: the jobs now running.
 ///

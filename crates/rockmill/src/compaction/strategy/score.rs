@@ -1,7 +1,10 @@
 //! How full each level is: target sizes, compaction scores and compaction debt, by RocksDB's formulas
 //! (`VersionStorageInfo::CalculateBaseBytes`, `ComputeCompactionScore`, `EstimateCompactionBytesNeeded`).
+//!
+//! With universal compaction the score of L0 stands for the whole tree: sorted runs, each L0 table and each level that
+//! has tables, by `level0_file_num_compaction_trigger`. There is no debt then; runs alone slow writers.
 
-use crate::options::CfOptions;
+use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, Version};
 
@@ -22,8 +25,9 @@ pub struct LevelScores {
     pub scores: Vec<f64>,
     /// Compaction debt: bytes that compactions must still rewrite until every level is within its target.
     pub pending_bytes: u64,
-    /// Files in L0.
-    pub l0_files: usize,
+    /// Sorted runs that count towards the triggers `level0_slowdown_writes_trigger` and
+    /// `level0_stop_writes_trigger`: L0's files, and with universal compaction the levels that have files, too.
+    pub runs: usize,
 }
 
 impl LevelScores {
@@ -52,16 +56,36 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
     let sizes: Vec<u64> = (0..usable).map(|l| version.level_bytes(l)).collect();
     let mut base = base_bytes(&sizes, options);
     base.targets.resize(version.levels.len(), u64::MAX);
-    let scores = scores(version, options, &base);
-    let pending_bytes = pending_bytes(version, options, &sizes, &base);
+    let l0_files = version.levels.first().map_or(0, Vec::len);
+    let (scores, pending_bytes, runs) = match options.compaction_style {
+        CompactionStyle::Universal => {
+            let below = sizes.iter().skip(1).filter(|bytes| **bytes > 0).count();
+            (universal_scores(version, options), 0, l0_files + below)
+        }
+        _ => (scores(version, options, &base), pending_bytes(version, options, &sizes, &base), l0_files),
+    };
     LevelScores {
         base_level: base.level,
         lowest_unnecessary_level: base.lowest_unnecessary,
         targets: base.targets,
         scores,
         pending_bytes,
-        l0_files: version.levels.first().map_or(0, Vec::len),
+        runs,
     }
+}
+
+/// The runs that no job has, by the trigger, as the score of L0. A level is taken as a whole.
+fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
+    let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
+    let mut scores = vec![0.0; version.levels.len()];
+    let usable = options.usable_levels(version.levels.len());
+    let mut levels = version.levels.iter().take(usable);
+    let l0 = levels.next().map_or(0, |files| files.iter().filter(|f| idle(f)).count());
+    let below = levels.filter(|files| files.first().is_some_and(|f| idle(f))).count();
+    if let Some(score) = scores.first_mut() {
+        *score = (l0 + below) as f64 / f64::from(options.level0_file_num_compaction_trigger.max(1));
+    }
+    scores
 }
 
 /// Multiplies a size; past the largest number it stays as it was (RocksDB's `MultiplyCheckOverflow`).
@@ -80,7 +104,7 @@ fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
     let levels = sizes.len();
     let factor = options.max_bytes_for_level_multiplier.max(1.0);
     let base_max = options.max_bytes_for_level_base.max(1);
-    if !options.level_compaction_dynamic_level_bytes {
+    if !options.dynamic_levels() {
         let mut targets = vec![base_max; levels];
         for i in 2..levels {
             let more = options.max_bytes_for_level_multiplier_additional.get(i - 1).copied().unwrap_or(1);
@@ -135,7 +159,7 @@ pub(super) fn compensated_size(file: &FileMeta) -> u64 {
 }
 
 fn scores(version: &Version, options: &CfOptions, base: &Base) -> Vec<f64> {
-    let dynamic = options.level_compaction_dynamic_level_bytes;
+    let dynamic = options.dynamic_levels();
     let mut scores = vec![0.0; version.levels.len()];
     let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
     // Bytes that levels above will send down soon.
@@ -278,7 +302,7 @@ mod tests {
         }
         let s = level_scores(&t.build(), &options(false));
         assert_eq!(s.scores[0], 1.0);
-        assert_eq!(s.l0_files, 4);
+        assert_eq!(s.runs, 4);
         assert_eq!(s.pending_bytes, 4 * MB);
         let s = level_scores(&TreeSpec::new(7).file(0, "a", "z", 300 * MB).build(), &options(true));
         assert!(s.scores[0] >= 10.1, "{s:?}");

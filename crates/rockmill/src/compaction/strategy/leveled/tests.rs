@@ -310,9 +310,12 @@ mod random {
         }
     }
 
+    /// Under every strategy, and where the strategy changes while jobs run.
     #[test]
     fn every_pick_keeps_newer_above_older() {
-        for seed in 0..150 {
+        use crate::compaction::strategy::{self, manual::ManualPick, tiered};
+        use crate::options::CompactionStyle::{Level, Universal};
+        for seed in 0..240 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let dynamic = rng.bool();
             let options = CfOptions {
@@ -324,19 +327,32 @@ mod random {
                 level0_file_num_compaction_trigger: rng.i32(2..5),
                 ttl: if rng.bool() { 60 } else { 0 },
                 periodic_compaction_seconds: if rng.bool() { 120 } else { 0 },
+                compaction_style: if rng.bool() { Universal } else { Level },
                 ..CfOptions::default()
             };
+            let changes = rng.bool();
             let version = Version::empty(rng.usize(3..7), rockmill_format::InternalKeyComparator::default());
             let mut sim = Sim { version, contents: Contents::new(), next_file: 1, next_seq: 0, options };
             let mut cursors = CompactionCursors::new();
             let mut running: Vec<Compaction> = Vec::new();
             let mut done = 0;
             for _ in 0..400 {
+                if changes && rng.u8(0..40) == 0 {
+                    let style = &mut sim.options.compaction_style;
+                    *style = if *style == Level { Universal } else { Level };
+                    sim.options.compaction_options_universal.allow_trivial_move = rng.bool();
+                }
                 match rng.u8(0..4) {
                     0 => sim.flush(&mut rng),
                     1 | 2 if running.len() < 4 => {
                         let v = Arc::new(sim.version.clone());
-                        let picked = if rng.u8(0..8) == 0 {
+                        let manual = rng.u8(0..8) == 0;
+                        let picked = if manual && sim.options.compaction_style == Universal {
+                            match tiered::everything(&v, &sim.options, &cursors) {
+                                ManualPick::Pick(c, _) => Some(*c),
+                                _ => None,
+                            }
+                        } else if manual {
                             let level = rng.usize(0..v.levels.len() - 1);
                             let (a, b) = ([rng.u8(..)], [rng.u8(..)]);
                             let o = &sim.options;
@@ -347,7 +363,7 @@ mod random {
                                 continue;
                             }
                             let limit = u64::MAX;
-                            match crate::compaction::strategy::manual::pick(
+                            match strategy::manual::pick(
                                 &v,
                                 o,
                                 &cursors,
@@ -357,11 +373,11 @@ mod random {
                                 Some(&b[..]).filter(|_| a < b),
                                 limit,
                             ) {
-                                crate::compaction::strategy::manual::ManualPick::Pick(c, _) => Some(*c),
+                                ManualPick::Pick(c, _) => Some(*c),
                                 _ => None,
                             }
                         } else {
-                            pick(&v, &sim.options, &mut cursors, &sim.moment(&mut rng))
+                            strategy::pick(&v, &sim.options, &mut cursors, &sim.moment(&mut rng))
                         };
                         if let Some(c) = picked {
                             check_job(&c, &running, seed);

@@ -1,0 +1,204 @@
+//! Compaction styles and what each has to choose (RocksDB's `CompactionStyle`, `CompactionOptionsUniversal`,
+//! `CompactionOptionsFIFO`).
+
+use super::value::nested;
+use super::{CfOptions, Options};
+
+/// By which rules tables are compacted (RocksDB's `CompactionStyle`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CompactionStyle {
+    /// One sorted run for each level, each level so many times larger than the one above.
+    #[default]
+    Level,
+    /// Few sorted runs of rising size, merged when they are many or alike: tiered compaction.
+    Universal,
+    /// Nothing is merged; the oldest tables are deleted when there is too much.
+    Fifo,
+}
+
+/// How universal compaction decides that a run is too large to be merged with those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UniversalCompactionStopStyle {
+    /// It is compared with the last run that was taken.
+    Similar,
+    /// It is compared with all runs taken so far together.
+    #[default]
+    Total,
+}
+
+/// What universal compaction has to choose (RocksDB's `CompactionOptionsUniversal`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UniversalCompactOptions {
+    /// Percent by which the next run may be larger than what was taken and still be taken too.
+    pub size_ratio: u32,
+    /// Runs merged at once at least.
+    pub min_merge_width: u32,
+    /// Runs merged at once at most; a compaction for space takes more.
+    pub max_merge_width: u32,
+    /// Everything is merged when all runs but the oldest have this percentage of its size.
+    pub max_size_amplification_percent: u32,
+    /// Output is left uncompressed when older runs already are this percentage of all data; -1 compresses always.
+    pub compression_size_percent: i32,
+    /// Sorted runs that may stay: -1 as many as `level0_file_num_compaction_trigger`, 0 what sizes and `size_ratio`
+    /// give.
+    pub max_read_amp: i32,
+    /// What the next run is compared with.
+    pub stop_style: UniversalCompactionStopStyle,
+    /// Runs whose tables do not overlap move instead of being rewritten.
+    pub allow_trivial_move: bool,
+}
+
+impl Default for UniversalCompactOptions {
+    fn default() -> Self {
+        Self {
+            size_ratio: 1,
+            min_merge_width: 2,
+            max_merge_width: u32::MAX,
+            max_size_amplification_percent: 200,
+            compression_size_percent: -1,
+            max_read_amp: -1,
+            stop_style: UniversalCompactionStopStyle::Total,
+            allow_trivial_move: false,
+        }
+    }
+}
+
+nested! {
+    UniversalCompactOptions as "compaction_options_universal" {
+        allow_trivial_move,
+        compression_size_percent,
+        max_merge_width,
+        max_read_amp,
+        max_size_amplification_percent,
+        min_merge_width,
+        size_ratio,
+        stop_style,
+    }
+}
+
+impl UniversalCompactOptions {
+    /// Why no tree can be kept so; `None` when one can, or when the style is another one.
+    pub(crate) fn refused(&self, cf: &CfOptions) -> Option<String> {
+        let (runs, trigger) = (self.max_read_amp, cf.level0_file_num_compaction_trigger);
+        if cf.compaction_style != CompactionStyle::Universal {
+            return None;
+        }
+        if runs < -1 {
+            return Some(format!("compaction_options_universal.max_read_amp is {runs}; it must be at least -1"));
+        }
+        (0 < runs && runs < trigger).then(|| {
+            format!(
+                "compaction_options_universal.max_read_amp is {runs}, below level0_file_num_compaction_trigger, \
+                 {trigger}: compactions would begin when there are more sorted runs than may stay"
+            )
+        })
+    }
+
+    /// See [`Self::size_ratio`].
+    pub fn set_size_ratio(&mut self, percent: i32) {
+        self.size_ratio = percent.max(0) as u32;
+    }
+
+    /// See [`Self::min_merge_width`].
+    pub fn set_min_merge_width(&mut self, runs: i32) {
+        self.min_merge_width = runs.max(0) as u32;
+    }
+
+    /// See [`Self::max_merge_width`].
+    pub fn set_max_merge_width(&mut self, runs: i32) {
+        self.max_merge_width = runs.max(0) as u32;
+    }
+
+    /// See [`Self::max_size_amplification_percent`].
+    pub fn set_max_size_amplification_percent(&mut self, percent: i32) {
+        self.max_size_amplification_percent = percent.max(0) as u32;
+    }
+
+    /// See [`Self::compression_size_percent`].
+    pub fn set_compression_size_percent(&mut self, percent: i32) {
+        self.compression_size_percent = percent;
+    }
+
+    /// See [`Self::max_read_amp`].
+    pub fn set_max_read_amp(&mut self, runs: i32) {
+        self.max_read_amp = runs;
+    }
+
+    /// See [`Self::stop_style`].
+    pub fn set_stop_style(&mut self, style: UniversalCompactionStopStyle) {
+        self.stop_style = style;
+    }
+
+    /// See [`Self::allow_trivial_move`].
+    pub fn set_allow_trivial_move(&mut self, allow: bool) {
+        self.allow_trivial_move = allow;
+    }
+}
+
+impl Options {
+    /// What universal compaction has to choose.
+    pub fn set_universal_compaction_options(&mut self, options: &UniversalCompactOptions) {
+        self.cf.compaction_options_universal = options.clone();
+    }
+
+    /// RocksDB's shorthand for universal compaction with so many bytes of memtables.
+    pub fn optimize_universal_style_compaction(&mut self, memtable_memory_budget: usize) {
+        let cf = &mut self.cf;
+        cf.write_buffer_size = memtable_memory_budget / 4;
+        cf.min_write_buffer_number_to_merge = 2;
+        cf.max_write_buffer_number = 6;
+        cf.compaction_style = CompactionStyle::Universal;
+        cf.compaction_options_universal.compression_size_percent = 80;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::known::Notes;
+    use super::super::text::{Allow, Escapes, set_cf};
+    use super::super::value::Value;
+    use super::*;
+
+    fn set(pairs: &[(&str, &str)]) -> (CfOptions, Vec<String>, bool) {
+        let (mut o, mut notes) = (CfOptions::default(), Notes::default());
+        let pairs: Vec<_> = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        let done = set_cf(&mut o, &pairs, Allow::All, Escapes::No, &mut notes).is_ok();
+        (o, notes.list.iter().map(|n| n.name.clone()).collect(), done)
+    }
+
+    #[test]
+    fn universal_options_are_read_as_rocksdb_writes_them() {
+        let (o, notes, done) = set(&[
+            ("compaction_style", "kCompactionStyleUniversal"),
+            (
+                "compaction_options_universal",
+                "{allow_trivial_move=true;stop_style=kCompactionStopStyleSimilarSize;min_merge_width=3;\
+                 compression_size_percent=70;max_size_amplification_percent=150;incremental=false;\
+                 max_merge_width=4294967295;size_ratio=10;reduce_file_locking=true;}",
+            ),
+        ]);
+        assert!(done && notes.is_empty(), "{notes:?}");
+        assert_eq!(o.compaction_style, CompactionStyle::Universal);
+        let u = &o.compaction_options_universal;
+        assert_eq!((u.size_ratio, u.min_merge_width, u.max_merge_width), (10, 3, u32::MAX));
+        assert_eq!((u.compression_size_percent, u.max_size_amplification_percent), (70, 150));
+        assert!(u.allow_trivial_move && u.stop_style == UniversalCompactionStopStyle::Similar);
+        // An option nested in it by its full name, and what is there already stays.
+        let (o, _, done) = set(&[("compaction_options_universal.size_ratio", "7")]);
+        assert!(done && o.compaction_options_universal.size_ratio == 7);
+        assert_eq!(o.compaction_options_universal.min_merge_width, 2);
+        // What RocksDB 7.8 does not know is written only where it is not the default.
+        assert!(!Value::write(&UniversalCompactOptions::default()).contains("max_read_amp"));
+        let u = UniversalCompactOptions { max_read_amp: 5, ..UniversalCompactOptions::default() };
+        assert!(Value::write(&u).contains("max_read_amp=5"));
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        let (_, notes, done) = set(&[("compaction_options_universal", "{incremental=true}")]);
+        assert!(done);
+        assert_eq!(notes, ["compaction_options_universal.incremental"]);
+        assert!(!set(&[("compaction_options_universal", "{stop_style=kNonsense}")]).2);
+        assert!(!set(&[("compaction_style", "kCompactionStyleNonsense")]).2);
+    }
+}

@@ -1,0 +1,129 @@
+//! Compaction styles beside RocksDB's: the same flushes leave the same trees, and OPTIONS files say the same.
+
+use rockmill::{CompactionStyle, CompressionType, Db, Options, OptionsLoader, UniversalCompactOptions};
+
+use crate::oracle::{Driver, Peer, Script, skip};
+
+/// The keys of a flush: spread over the whole key space, each written once.
+fn keys(flush: u64, entries: u64) -> impl Iterator<Item = Vec<u8>> {
+    (0..entries).map(move |i| {
+        let n = (flush << 32 | i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        format!("{n:016x}").into_bytes()
+    })
+}
+
+/// (level, tables) of levels that have some, after each flush and the compactions that follow.
+type Trees = Vec<Vec<(usize, usize)>>;
+
+const VALUE: [u8; 1000] = [b'v'; 1000];
+
+fn of_rockmill(options: &Options, flushes: &[u64]) -> Trees {
+    let home = tempfile::tempdir().expect("a folder");
+    let db = Db::open(options, home.path()).unwrap_or_else(|e| panic!("open: {e}"));
+    let cf = db.cf_handle("default").expect("always there");
+    let mut trees = Trees::new();
+    for (n, &entries) in flushes.iter().enumerate() {
+        for key in keys(n as u64, entries) {
+            db.put(key, VALUE).expect("put");
+        }
+        db.flush().expect("flush");
+        db.wait_for_background_work().expect("compactions");
+        let levels = db.level_stats(&cf).into_iter().map(|l| l.files).enumerate();
+        trees.push(levels.filter(|(_, files)| *files > 0).collect());
+    }
+    trees
+}
+
+fn of_rocksdb(driver: &Driver, options: &str, levels: usize, flushes: &[u64], test: &str) -> Option<Trees> {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut script = Script::new();
+    script.line(format!("cf default {options};compression=kNoCompression")).open(&home.path().join("db"));
+    for (n, &entries) in flushes.iter().enumerate() {
+        for key in keys(n as u64, entries) {
+            script.hex("put", "default", &[&key, &VALUE]);
+        }
+        script.line("flush default").line("wait");
+        for level in 0..levels {
+            script.line(format!("prop default rocksdb.num-files-at-level{level}"));
+        }
+    }
+    let answer = driver.answer(test, &script)?;
+    let files: Vec<usize> = answer.properties().iter().map(|n| n.parse().expect("a number")).collect();
+    let trees = files.chunks(levels).map(|tree| tree.iter().copied().enumerate().filter(|l| l.1 > 0).collect());
+    Some(trees.collect())
+}
+
+/// Both do the same after each flush.
+fn compare(test: &str, options: &str, flushes: &[u64]) {
+    let driver = match Peer::Library.driver() {
+        Ok(driver) => driver,
+        Err(reason) => return skip(test, &reason),
+    };
+    let mut base = Options::default();
+    base.create_if_missing(true);
+    base.set_compression_type(CompressionType::None);
+    let ours = Options::from_string(&base, options).unwrap_or_else(|e| panic!("{options}: {e}"));
+    let levels = ours.cf.num_levels as usize;
+    let ours = of_rockmill(&ours, flushes);
+    let Some(theirs) = of_rocksdb(&driver, options, levels, flushes, test) else { return };
+    assert_eq!(ours.len(), flushes.len());
+    for (n, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+        assert_eq!(ours, theirs, "{options}: after flush {n} of {flushes:?} entries; (level, tables)");
+    }
+    assert_eq!(ours.len(), theirs.len());
+}
+
+const STYLE: &str = "compaction_style=kCompactionStyleUniversal;level_compaction_dynamic_level_bytes=false";
+
+#[test]
+fn universal_trees_are_rocksdbs() {
+    let test = "universal_trees_are_rocksdbs";
+    let odd = [300, 90, 100, 210, 30, 95, 400, 20, 60, 110, 33, 250, 70, 140];
+    let more = [
+        "",
+        "level0_file_num_compaction_trigger=2",
+        "num_levels=1",
+        "num_levels=3;level0_file_num_compaction_trigger=3",
+        "compaction_options_universal={size_ratio=60;min_merge_width=3;max_size_amplification_percent=90}",
+        "compaction_options_universal={stop_style=kCompactionStopStyleSimilarSize;size_ratio=20}",
+    ];
+    // They mostly wait.
+    std::thread::scope(|scope| {
+        scope.spawn(|| compare(test, STYLE, &[100; 15]));
+        for options in more {
+            scope.spawn(move || compare(test, format!("{STYLE};{options}").trim_end_matches(';'), &odd));
+        }
+    });
+}
+
+/// Style and options of universal compaction go through OPTIONS files, ours and RocksDB's.
+#[test]
+fn an_options_file_keeps_the_style() {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_compaction_style(CompactionStyle::Universal);
+    let mut universal = UniversalCompactOptions::default();
+    universal.set_size_ratio(7);
+    universal.set_min_merge_width(3);
+    options.set_universal_compaction_options(&universal);
+    drop(Db::open(&options, home.path()).expect("open"));
+    let load = || OptionsLoader::new().load_latest(home.path()).expect("there is one");
+    let loaded = load();
+    assert_eq!(loaded.options.cf.compaction_style, CompactionStyle::Universal);
+    assert_eq!(loaded.options.cf.compaction_options_universal, universal);
+
+    // RocksDB takes the file as it is, and writes one that says the same.
+    let test = "an_options_file_keeps_the_style";
+    let driver = match Peer::Library.driver() {
+        Ok(driver) => driver,
+        Err(reason) => return skip(test, &reason),
+    };
+    let mut script = Script::new();
+    script.line(format!("load {}", home.path().display())).open(home.path());
+    script.put("default", "a", "b").line("flush default").line("close");
+    driver.answer(test, &script).expect("plain operations");
+    let loaded = load();
+    assert_eq!(loaded.options.cf.compaction_style, CompactionStyle::Universal);
+    assert_eq!(loaded.options.cf.compaction_options_universal, universal);
+}
