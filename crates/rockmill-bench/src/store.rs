@@ -2,6 +2,14 @@
 
 use crate::error::Result;
 
+/// The column family of [`Store::warm_up`].
+pub(crate) const WARM_UP: &str = "warm_up";
+
+/// What its table number `i` has: keys between those of the others.
+pub(crate) fn warm_up_entries(i: usize) -> impl Iterator<Item = (String, [u8; 100])> {
+    (0..64).map(move |key| (format!("{key:04}{i:04}"), [b'v'; 100]))
+}
+
 /// An open store.
 pub trait Store: Send + Sync {
     /// What one thread works with: it may keep a batch, a transaction or an iterator between calls.
@@ -12,6 +20,13 @@ pub trait Store: Send + Sync {
 
     /// Compacts everything.
     fn compact(&self) -> Result<()>;
+
+    /// Merges `inputs` small tables of a column family of their own in one job, and drops it: what a store sets up for
+    /// its first jobs is then there.
+    fn warm_up(&self, inputs: usize) -> Result<()> {
+        let _ = inputs;
+        Ok(())
+    }
 
     /// Returns when no flush or compaction runs or is due.
     fn wait_for_compaction(&self) -> Result<()>;

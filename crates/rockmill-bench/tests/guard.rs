@@ -102,6 +102,10 @@ fn add(a: IoCounts, b: IoCounts) -> IoCounts {
         dir_syncs: a.dir_syncs + b.dir_syncs,
         closes: a.closes + b.closes,
         metadata: a.metadata + b.metadata,
+        ring_reads: a.ring_reads + b.ring_reads,
+        ring_writes: a.ring_writes + b.ring_writes,
+        ring_syncs: a.ring_syncs + b.ring_syncs,
+        ring_enters: a.ring_enters + b.ring_enters,
     }
 }
 

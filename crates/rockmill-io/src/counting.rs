@@ -70,20 +70,38 @@ counters! {
     closes,
     /// Everything else: renames, deletions, links, truncations, listings, sizes, locks.
     metadata,
+    /// Of the reads, those that a ring did: one call hands over several.
+    ring_reads,
+    /// Of the writes, the same.
+    ring_writes,
+    /// Of the syncs and starts of write-back, the same.
+    ring_syncs,
+    /// Calls that handed transfers to a ring or waited for them.
+    ring_enters,
 }
 
 impl IoCounts {
-    /// All calls, without the bytes: an estimate of system calls. A read that the kernel answered in parts counts once.
+    /// Calls by kind: an estimate of system calls. A read that the kernel answered in parts counts once, and what a
+    /// ring transfers as the calls that handed it over.
+    pub fn calls_by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let syncs = self.syncs + self.write_backs;
+        [
+            ("opens", self.opens),
+            ("reads", self.reads.saturating_sub(self.ring_reads)),
+            ("prefetches", self.prefetches),
+            ("writes", self.writes.saturating_sub(self.ring_writes)),
+            ("syncs", syncs.saturating_sub(self.ring_syncs)),
+            ("dir_syncs", self.dir_syncs),
+            ("closes", self.closes),
+            ("metadata", self.metadata),
+            ("ring_enters", self.ring_enters),
+        ]
+        .into_iter()
+    }
+
+    /// All of these calls.
     pub fn calls(&self) -> u64 {
-        self.opens
-            + self.reads
-            + self.prefetches
-            + self.writes
-            + self.write_backs
-            + self.syncs
-            + self.dir_syncs
-            + self.closes
-            + self.metadata
+        self.calls_by_kind().map(|(_, n)| n).sum()
     }
 }
 
@@ -232,20 +250,28 @@ impl FileSystem for CountingFileSystem {
 impl BatchObserver for Counters {
     fn read(&self, bytes: u64) {
         add(&self.reads, 1);
+        add(&self.ring_reads, 1);
         add(&self.read_bytes, bytes);
     }
 
     fn written(&self, bytes: u64) {
         add(&self.writes, 1);
+        add(&self.ring_writes, 1);
         add(&self.write_bytes, bytes);
     }
 
     fn synced(&self) {
         add(&self.syncs, 1);
+        add(&self.ring_syncs, 1);
     }
 
     fn write_back(&self) {
         add(&self.write_backs, 1);
+        add(&self.ring_syncs, 1);
+    }
+
+    fn entered(&self, calls: u64) {
+        add(&self.ring_enters, calls);
     }
 }
 

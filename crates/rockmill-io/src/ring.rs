@@ -31,7 +31,8 @@
 //! The last line is why [`BatchWriter`] reserves space within the file's length: ext4 waits inside the submitting call
 //! for a direct write that extends a file, so that however many are in flight, there is one.
 //!
-//! Make one `BatchIo` for each thread and keep it: setting it up maps, touches and registers the arena.
+//! Keep a `BatchIo` and let the next thread that needs one [`claim`](BatchIo::claim) it: setting up the arena's huge
+//! pages takes 1 to 35 ms for 16 MiB, depending on how scattered free memory is; a ring over them takes 50 us.
 //!
 //! Invariants:
 //!
@@ -111,6 +112,8 @@ impl fmt::Display for BatchKind {
 pub struct BatchLimits {
     /// Size of the arena, in bytes. Spans that no slot is large enough for may take as much again.
     pub memory_bytes: usize,
+    /// Bytes of it that are set up at once, the rest when [`BatchIo::claim`] asks for more; 0 for all.
+    pub memory_ready: usize,
     /// Operations in flight.
     pub depth: u32,
     /// Ask for huge pages for the arena.
@@ -129,6 +132,7 @@ impl Default for BatchLimits {
     fn default() -> Self {
         Self {
             memory_bytes: 20 << 20,
+            memory_ready: 0,
             depth: 128,
             huge_pages: true,
             register: true,
@@ -136,6 +140,20 @@ impl Default for BatchLimits {
             io_priority: 0,
             writes_in_flight: 8,
         }
+    }
+}
+
+impl BatchLimits {
+    /// Memory with which a ring reads so many runs from files on `device` as it likes best, beside one writer. Without
+    /// runs, the writer's.
+    pub fn memory_for(&self, device: Option<&DeviceFacts>, runs: usize) -> usize {
+        let run = (stream::depth_for(runs) + 1) * stream::slot_bytes(DeviceFacts::read_bytes(device));
+        writer::memory_of(self.writes_in_flight).saturating_add(run.saturating_mul(runs))
+    }
+
+    fn arena(&self, huge: bool) -> io::Result<Arc<Arena>> {
+        let ready = if self.memory_ready == 0 { self.memory_bytes } else { self.memory_ready };
+        Arena::with_ready(self.memory_bytes, ready.min(self.memory_bytes), huge)
     }
 }
 
@@ -149,6 +167,8 @@ pub trait BatchObserver: Send + Sync + fmt::Debug {
     fn synced(&self);
     /// Write-back was started.
     fn write_back(&self);
+    /// So many calls handed transfers over or waited for them.
+    fn entered(&self, calls: u64);
 }
 
 /// What the kernel agreed to keep at hand.
@@ -171,7 +191,7 @@ pub struct BatchFacts {
     pub flags: &'static str,
     /// Why it is not io_uring, when that was not asked for otherwise.
     pub fallback: Option<String>,
-    /// Size of the arena.
+    /// Size of the arena, as far as it is set up.
     pub memory_bytes: usize,
     /// On which pages.
     pub pages: Pages,
@@ -200,7 +220,7 @@ pub struct BatchCounts {
 
 /// One thread's batched I/O. Clones are handles to the same.
 ///
-/// A ring takes operations only from the thread that made it: others get an error.
+/// A ring takes operations only from the thread that made it or claimed it last: others get an error.
 #[derive(Debug, Clone)]
 pub struct BatchIo {
     shared: Arc<Mutex<Transfers>>,
@@ -223,14 +243,14 @@ impl BatchIo {
         kind: BatchKind,
         fallback: Option<String>,
     ) -> io::Result<Self> {
-        let arena = Arena::new(limits.memory_bytes, limits.huge_pages && order == CallOrder::OnDemand)?;
+        let arena = limits.arena(limits.huge_pages && order == CallOrder::OnDemand)?;
         let queue = CallQueue::new(limits.depth as usize, order, kind == BatchKind::Uring);
         let facts = BatchFacts {
             kind,
             flags: "",
             fallback,
             memory_bytes: arena.bytes(),
-            pages: arena.pages().clone(),
+            pages: arena.pages(),
             registered_bytes: 0,
             registered_files: false,
             not_registered: None,
@@ -240,7 +260,7 @@ impl BatchIo {
 
     /// A ring of io_uring, or why there is none.
     pub(crate) fn uring(limits: &BatchLimits) -> io::Result<Self> {
-        let arena = Arena::new(limits.memory_bytes, limits.huge_pages)?;
+        let arena = limits.arena(limits.huge_pages)?;
         let (queue, registered, flags) =
             KernelQueue::new(limits, &arena).map_err(|e| io::Error::new(e.kind(), probe::explain_setup(&e)))?;
         let facts = BatchFacts {
@@ -248,7 +268,7 @@ impl BatchIo {
             flags,
             fallback: None,
             memory_bytes: arena.bytes(),
-            pages: arena.pages().clone(),
+            pages: arena.pages(),
             registered_bytes: registered.bytes,
             registered_files: registered.files,
             not_registered: registered.refused,
@@ -260,6 +280,37 @@ impl BatchIo {
         let transfers = Transfers::new(queue);
         let (facts, limits) = (Arc::new(facts), Arc::new(limits.clone()));
         Self { shared: Arc::new(Mutex::new(transfers)), arena, buffers: Arc::default(), facts, limits }
+    }
+
+    /// True when no stream, writer or window of it is left, nothing is in flight, and the ring has not failed: another
+    /// job may use it, which nothing of the ones before can reach.
+    pub fn is_idle(&self) -> bool {
+        self.arena.is_unused() && self.shared.lock().is_idle()
+    }
+
+    /// Hands it to the calling thread, with at least `memory_bytes` of the arena set up, as far as its limit allows.
+    /// Fails where it is not [idle](Self::is_idle), and where the thread gets no ring.
+    ///
+    /// For a thread that has it already, this costs nothing; for another one a ring, which takes some 50 us, and not an
+    /// arena, which can take a thousand times as long.
+    pub fn claim(mut self, memory_bytes: usize) -> io::Result<Self> {
+        if !self.is_idle() {
+            return Err(io::Error::other("a ring is still in use by a job, or failed in one"));
+        }
+        let grew = self.arena.grow(memory_bytes);
+        let claimed = self.shared.lock().claim(grew);
+        let registered = claimed.map_err(|e| io::Error::new(e.kind(), probe::explain_setup(&e)))?;
+        if grew || registered.is_some() {
+            let mut facts = BatchFacts::clone(&self.facts);
+            (facts.memory_bytes, facts.pages) = (self.arena.bytes(), self.arena.pages());
+            if let Some(registered) = registered {
+                facts.registered_bytes = registered.bytes;
+                facts.registered_files = registered.files;
+                facts.not_registered = registered.refused;
+            }
+            self.facts = Arc::new(facts);
+        }
+        Ok(self)
     }
 
     /// What it is made of.

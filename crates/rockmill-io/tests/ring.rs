@@ -10,6 +10,8 @@ mod limits;
 mod places;
 #[path = "ring/read.rs"]
 mod read;
+#[path = "ring/reuse.rs"]
+mod reuse;
 #[path = "ring/shim.rs"]
 mod shim;
 #[path = "ring/write.rs"]

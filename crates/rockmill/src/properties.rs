@@ -28,6 +28,10 @@ pub fn aggregated_table_properties_at_level(level: usize) -> String {
 /// was asked for.
 pub const MERGE_ENGINE: &str = "rockmill.merge-engine";
 
+/// Number, Rockmill's own: bytes set up for reads and writes in flight of jobs and of batches of lookups, those kept
+/// for the next ones included.
+pub const IO_MEMORY: &str = "rockmill.io-memory";
+
 names! {
     /// Text: [`CFSTATS`] and [`DBSTATS`].
     STATS = "stats";

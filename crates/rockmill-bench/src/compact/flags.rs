@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::flags::{Command, Flags};
+use crate::peers::escape;
 use crate::peers::rockmill::engine;
 
 /// What the command line asks for.
@@ -69,13 +70,15 @@ pub struct CompactFlags {
     pub engines: Vec<String>,
     /// Milliseconds to wait before each job: a disk with burst credit earns some.
     pub pause_ms: u64,
+    /// Let each store merge small tables of another column family before the job.
+    pub warm_up: bool,
 }
 
 /// Seed of the inputs where none is given.
 const SEED: u64 = 42;
 
 /// The flags of this command alone: name, default, what it is.
-const OWN: [(&str, &str, &str); 7] = [
+const OWN: [(&str, &str, &str); 8] = [
     ("values", "128,1024,4096", "Sizes of values, in bytes."),
     ("inputs", "4,8,16", "Numbers of overlapping tables in L0 that one job merges."),
     ("bloom", "0,10", "Bits per key of Bloom filters; 0: none."),
@@ -83,6 +86,7 @@ const OWN: [(&str, &str, &str); 7] = [
     ("mb", "512", "MiB of keys and values in all inputs together."),
     ("engines", "uring,pread", "Rockmill's engines, each a side: auto, pread, uring."),
     ("pause_ms", "0", "Milliseconds to wait before each job (disks with burst credit)."),
+    ("warm_up", "1", "1: before the job, each store merges as many small tables of another column family; 0: not."),
 ];
 
 /// What is set before the command line is read: both sides at their best for one job of one thread.
@@ -159,6 +163,7 @@ impl CompactFlags {
             mb: one("mb", &own[4])?,
             engines: list("engines", &own[5])?,
             pause_ms: one("pause_ms", &own[6])?,
+            warm_up: one::<u8>("warm_up", &own[7])? != 0,
         };
         if flags.base.seed == 0 {
             flags.base.seed = SEED; // the same inputs in every run
@@ -224,6 +229,7 @@ impl CompactFlags {
             "" => ONE_THREAD.to_owned(),
             given => format!("{ONE_THREAD};{given}"),
         };
+        let text = escape(&text);
         let own = self.engines.iter().map(|name| format!("rockmill,label={name},engine={name},options_string={text}"));
         flags.peer.0 = own.chain(flags.peer.0).collect();
         self.decide(case, &mut flags);
@@ -342,6 +348,12 @@ mod tests {
         let wanted = |name| format!("rockmill,label={name},engine={name},options_string=compaction_helper_threads=0");
         assert_eq!(of.peer.0, ["uring", "pread"].map(wanted));
         assert_eq!(parse("--db=d").unwrap().cases().len(), 36);
+        let f = parse("--db=d --options_string=db_log_dir=a,b").unwrap();
+        let wanted = |name| {
+            let text = "compaction_helper_threads=0;db_log_dir=a\\,b";
+            format!("rockmill,label={name},engine={name},options_string={text}")
+        };
+        assert_eq!(f.of_case(&f.cases()[0]).peer.0, ["uring", "pread"].map(wanted));
     }
 
     #[test]

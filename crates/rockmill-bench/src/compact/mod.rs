@@ -5,7 +5,8 @@
 //! 2. For each case `input` writes one database, with RocksDB where there is one, so that every side reads files that
 //!    its peer made. Each side and repetition gets its tables as links to the same blocks of the disk.
 //! 3. Before a job outputs of the one before are gone, everything is synced, and the tables are out of the page cache;
-//!    the database is open, with its indexes in memory. What is timed is `compact_range` alone.
+//!    the database is open, with its indexes in memory, and has merged as many small tables of another column family.
+//!    What is timed is `compact_range` alone.
 //! 4. `job_log` reads in the store's own LOG that it was one job with every input. In the first repetition `input`
 //!    scans what each side made.
 //! 5. After the sides of a repetition the device's limit for the same bytes is measured (`device::mixed`).
@@ -176,6 +177,10 @@ impl Runner<'_> {
         let levels = store.levels()?;
         if levels.iter().skip(1).any(|b| *b > 0) || levels.first().is_none_or(|b| *b != input.bytes) {
             return Err(Error::Run(format!("{} opened the inputs with {levels:?} bytes by level", side.label)));
+        }
+        if self.flags.warm_up {
+            store.warm_up(case.inputs)?;
+            self.settle();
         }
         let snapshot = || Snapshot::now(&side.dir, self.counters, store.counted_calls());
         // What looking costs is no part of the job.

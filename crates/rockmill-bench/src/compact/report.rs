@@ -383,6 +383,7 @@ impl CompactReport {
             ("mb", f.mb.to_string()),
             ("engines", f.engines.join(",")),
             ("pause_ms", f.pause_ms.to_string()),
+            ("warm_up", u8::from(f.warm_up).to_string()),
         ];
         let common = f.base.settings().into_iter().map(|(n, v)| (n.to_owned(), v));
         own.into_iter().map(|(n, v)| (n.to_owned(), v)).chain(common).collect()

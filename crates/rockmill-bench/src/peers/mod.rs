@@ -68,11 +68,39 @@ pub(crate) fn sides(flags: &Flags) -> Result<Vec<Side>> {
     Ok(out)
 }
 
+/// What stands for `text` in a `--peer`: commas separate its flags.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace(',', "\\,")
+}
+
+/// The parts between commas that have no backslash before them.
+fn parts_of(spec: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    for piece in spec.split_inclusive(',') {
+        let part = parts.last_mut();
+        match (part, piece.strip_suffix(',')) {
+            (Some(part), Some(piece)) if piece.ends_with('\\') => {
+                part.push_str(&piece[..piece.len() - 1]);
+                part.push(',');
+            }
+            (Some(part), Some(piece)) => {
+                part.push_str(piece);
+                parts.push(String::new());
+            }
+            (Some(part), None) => part.push_str(piece),
+            (None, _) => {}
+        }
+    }
+    parts
+}
+
 fn side(spec: &str, flags: &Flags) -> Result<Side> {
-    let mut parts = spec.split(',');
-    let (name, library) = match parts.next().unwrap_or_default().split_once('=') {
+    let parts = parts_of(spec);
+    let mut parts = parts.iter().map(String::as_str);
+    let first = parts.next().unwrap_or_default();
+    let (name, library) = match first.split_once('=') {
         Some((name, path)) => (name, Some(Path::new(path))),
-        None => (spec.split(',').next().unwrap_or_default(), None),
+        None => (first, None),
     };
     let mut flags = flags.clone();
     let mut label = name.to_owned();
@@ -287,6 +315,16 @@ mod tests {
         assert!(all[1].flags.sync && all[1].notes[0].contains("value_size=7"), "{:?}", all[1].notes);
         assert_eq!(all[2].dir, Path::new("d/third"));
         assert_eq!(sides(&flags(&[])).unwrap()[0].dir, Path::new("d"), "alone");
+    }
+
+    #[test]
+    fn commas_within_a_value_have_a_backslash() {
+        assert_eq!(parts_of("a,b=c\\,d,,e\\,"), ["a", "b=c,d", "", "e,"]);
+        for text in ["a,b", ",", "", "a\\b=c;d,e"] {
+            assert_eq!(parts_of(&format!("x,y={}", escape(text))), ["x", &format!("y={text}")]);
+        }
+        let all = sides(&flags(&["rockmill,options_string=wal_dir=a\\,b,sync"])).unwrap();
+        assert_eq!((all[1].flags.options_string.as_str(), all[1].flags.sync), ("wal_dir=a,b", true));
     }
 
     #[test]

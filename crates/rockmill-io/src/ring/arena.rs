@@ -1,7 +1,8 @@
 //! The memory that transfers go to and come from.
 //!
 //! 1. An [`Arena`] is one mapping, on huge pages where the kernel gives them: fewer entries in the TLB and fewer pages
-//!    to pin for each transfer are worth a quarter of a merge's time. It lives as long as anything in it.
+//!    to pin for each transfer are worth a quarter of a merge's time. It lives as long as anything in it. Huge pages
+//!    cost the kernel milliseconds to find: so as many are made ready as are wanted, and more when more are.
 //! 2. A [`Pool`] is a region of it, cut into slots of one size: one for each stream or file, so that nothing fragments.
 //! 3. A [`Lease`] is one slot in one hand. Who has it may read and write it; handing it to a transfer gives it away
 //!    until the completion brings it back; dropping it frees the slot.
@@ -89,35 +90,42 @@ impl Mapping {
         Ok(this)
     }
 
-    fn advise(&self, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the range is this mapping; none of the advices used here changes its contents.
-        match unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, advice) } {
+    /// Gives the kernel advice about a part that begins and ends at pages; one beyond the mapping is cut to it.
+    fn advise(&self, part: Range<usize>, advice: libc::c_int) -> io::Result<()> {
+        let (start, end) = (part.start.min(self.len), part.end.min(self.len));
+        // SAFETY: the range is of this mapping; none of the advices used here changes its contents.
+        match unsafe { libc::madvise(self.start.as_ptr().add(start).cast(), end.saturating_sub(start), advice) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    fn huge(len: usize) -> io::Result<(Self, Pages)> {
+    /// The second value is what all of it is on, when it is ready as a whole.
+    fn huge(len: usize) -> io::Result<(Self, Option<Pages>)> {
         if let Ok(mapping) = Self::map(len, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
-            return Ok((mapping, Pages::HugeTlb));
+            return Ok((mapping, Some(Pages::HugeTlb)));
         }
         let mapping = Self::map_for_huge(len)?;
         // Collapsing would also work against the administrator's word, which it is not for us to break.
         let allowed = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-        let pages = if allowed.contains("[never]") {
-            Pages::Small("transparent huge pages are switched off".to_string())
-        } else if let Err(e) = mapping.advise(libc::MADV_HUGEPAGE) {
-            Pages::Small(format!("madvise(MADV_HUGEPAGE): {e}"))
+        let small = if allowed.contains("[never]") {
+            Some(Pages::Small("transparent huge pages are switched off".to_string()))
         } else {
-            // Faults everything in; older kernels do not know it, and the first use faults it in then.
-            let _ = mapping.advise(libc::MADV_POPULATE_WRITE);
-            match mapping.advise(MADV_COLLAPSE) {
-                Ok(()) => Pages::Transparent,
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Pages::TransparentAsked,
-                Err(e) => Pages::Small(format!("no huge pages to be had: {e}")),
-            }
+            let asked = mapping.advise(0..len, libc::MADV_HUGEPAGE);
+            asked.err().map(|e| Pages::Small(format!("madvise(MADV_HUGEPAGE): {e}")))
         };
-        Ok((mapping, pages))
+        Ok((mapping, small))
+    }
+
+    /// Has the kernel find huge pages for a part now.
+    fn make_ready(&self, part: Range<usize>) -> Pages {
+        // Faults everything in; older kernels do not know it, and the first use faults it in then.
+        let _ = self.advise(part.clone(), libc::MADV_POPULATE_WRITE);
+        match self.advise(part, MADV_COLLAPSE) {
+            Ok(()) => Pages::Transparent,
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Pages::TransparentAsked,
+            Err(e) => Pages::Small(format!("no huge pages to be had: {e}")),
+        }
     }
 }
 
@@ -131,44 +139,90 @@ impl Drop for Mapping {
 /// Memory for transfers: one mapping for the life of a queue.
 pub struct Arena {
     mapping: Mapping,
-    pages: Pages,
+    /// Size of the pages that it asked for.
+    page: usize,
+    parts: Mutex<Parts>,
+}
+
+/// How an arena is used.
+#[derive(Debug)]
+struct Parts {
     /// Regions of live pools, in order.
-    regions: Mutex<Vec<Range<usize>>>,
+    regions: Vec<Range<usize>>,
+    /// Bytes from the start that are ready; pools lie within.
+    ready: usize,
+    /// What these are on.
+    pages: Option<Pages>,
+}
+
+impl Parts {
+    fn free_bytes(&self) -> usize {
+        self.ready - self.regions.iter().map(ExactSizeIterator::len).sum::<usize>()
+    }
 }
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("bytes", &self.mapping.len).field("pages", &self.pages).finish_non_exhaustive()
+        f.debug_struct("Arena").field("mapped", &self.mapping.len).field("parts", &self.parts).finish_non_exhaustive()
     }
 }
 
 impl Arena {
-    /// Maps `bytes`, rounded up to whole pages of the kind asked for.
+    /// Maps `bytes`, rounded up to whole pages of the kind asked for, and makes them ready.
     pub fn new(bytes: usize, huge: bool) -> io::Result<Arc<Self>> {
+        Self::with_ready(bytes, bytes, huge)
+    }
+
+    /// The same, with only the first `ready` bytes ready, until [`grow`](Self::grow) wants more.
+    pub fn with_ready(bytes: usize, ready: usize, huge: bool) -> io::Result<Arc<Self>> {
         let too_much = || io::Error::new(io::ErrorKind::OutOfMemory, format!("an arena of {bytes} bytes"));
         let page = if huge { HUGE_PAGE } else { ALIGNMENT };
         let len = bytes.max(1).checked_next_multiple_of(page).filter(|n| *n < isize::MAX as usize - HUGE_PAGE);
         let len = len.ok_or_else(too_much)?;
         let (mapping, pages) = match huge {
             true => Mapping::huge(len)?,
-            false => (Mapping::map(len, 0)?, Pages::Small("huge pages were not asked for".to_string())),
+            false => (Mapping::map(len, 0)?, Some(Pages::Small("huge pages were not asked for".to_string()))),
         };
-        Ok(Arc::new(Self { mapping, pages, regions: Mutex::default() }))
+        let reserved = if pages == Some(Pages::HugeTlb) { len } else { 0 };
+        let parts = Mutex::new(Parts { regions: Vec::new(), ready: reserved, pages });
+        let this = Self { mapping, page, parts };
+        this.grow(ready.max(1));
+        Ok(Arc::new(this))
     }
 
-    /// Bytes mapped.
+    /// Makes the first `bytes` ready, or all of it where that is less. True when that are more than were before.
+    pub fn grow(&self, bytes: usize) -> bool {
+        let wanted = bytes.checked_next_multiple_of(self.page).unwrap_or(usize::MAX).min(self.mapping.len);
+        let mut parts = self.parts.lock();
+        if wanted <= parts.ready {
+            return false;
+        }
+        if matches!(parts.pages, None | Some(Pages::Transparent)) {
+            // What cannot be had for this part will not be asked for again.
+            parts.pages = Some(self.mapping.make_ready(parts.ready..wanted));
+        }
+        parts.ready = wanted;
+        true
+    }
+
+    /// Bytes that are ready.
     pub fn bytes(&self) -> usize {
-        self.mapping.len
+        self.parts.lock().ready
     }
 
-    /// Bytes that no pool has.
+    /// Bytes that are ready and that no pool has.
     pub fn free_bytes(&self) -> usize {
-        self.mapping.len - self.regions.lock().iter().map(ExactSizeIterator::len).sum::<usize>()
+        self.parts.lock().free_bytes()
+    }
+
+    /// True when no pool lives.
+    pub fn is_unused(&self) -> bool {
+        self.parts.lock().regions.is_empty()
     }
 
     /// On which pages it is.
-    pub fn pages(&self) -> &Pages {
-        &self.pages
+    pub fn pages(&self) -> Pages {
+        self.parts.lock().pages.clone().unwrap_or(Pages::TransparentAsked)
     }
 
     /// Where it starts, for registration.
@@ -180,8 +234,9 @@ impl Arena {
     /// large enough. `None` when none is.
     pub fn pool(self: &Arc<Self>, slot_bytes: usize, count: usize) -> Option<Arc<Pool>> {
         let slot_bytes = align_up(slot_bytes.max(1) as u64) as usize;
-        let len = slot_bytes.checked_mul(count).filter(|len| (1..=self.mapping.len).contains(len))?;
-        let mut regions = self.regions.lock();
+        let mut parts = self.parts.lock();
+        let Parts { regions, ready, .. } = &mut *parts;
+        let len = slot_bytes.checked_mul(count).filter(|len| (1..=*ready).contains(len))?;
         let mut start = 0;
         let mut place = regions.len();
         for (i, taken) in regions.iter().enumerate() {
@@ -191,7 +246,7 @@ impl Arena {
             }
             start = taken.end;
         }
-        if start > self.mapping.len - len {
+        if start > *ready - len {
             return None;
         }
         regions.insert(place, start..start + len);
@@ -232,7 +287,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let start = self.start;
-        self.arena.regions.lock().retain(|region| region.start != start);
+        self.arena.parts.lock().regions.retain(|region| region.start != start);
     }
 }
 
@@ -379,5 +434,29 @@ mod tests {
         }
         let mut lease = arena.pool(1 << 20, 4).unwrap().lease().unwrap();
         lease.fill(7);
+    }
+
+    #[test]
+    fn an_arena_grows_in_place_up_to_its_size() {
+        for huge in [false, true] {
+            let arena = Arena::with_ready(8 << 20, 1 << 20, huge).unwrap();
+            let mut before = arena.bytes();
+            // Reserved huge pages are all there from the start.
+            assert!(before == 8 << 20 || before == if huge { 2 << 20 } else { 1 << 20 });
+            let mut kept = arena.pool(1 << 20, 1).unwrap().lease().unwrap();
+            kept.fill(7);
+            assert!(arena.pool(8 << 20, 1).is_none(), "memory that is not ready was given");
+            for wanted in [3 << 20, 1 << 20, usize::MAX] {
+                let grew = arena.grow(wanted);
+                let now = arena.bytes();
+                assert_eq!((grew, now >= wanted.min(8 << 20)), (now > before, true), "{wanted}");
+                before = now;
+            }
+            assert_eq!((arena.bytes(), arena.free_bytes(), arena.is_unused()), (8 << 20, 7 << 20, false));
+            arena.pool(7 << 20, 1).unwrap().lease().unwrap().fill(9);
+            assert!(kept.iter().all(|b| *b == 7));
+            drop(kept);
+            assert!(arena.is_unused());
+        }
     }
 }

@@ -4,6 +4,8 @@
 //! 2. `submit` and a waiting `reap` enter the kernel: one call hands on all entries and waits for a completion.
 //! 3. A completion names its place in the table; the operation leaves it with its memory.
 //! 4. Dropping the queue cancels what is in flight and waits for it.
+//! 5. A ring belongs to the thread that made it; when another one claims the queue, it gets a new ring over the same
+//!    arena, in some 50 us.
 //!
 //! Invariants: memory in the table belongs to the kernel, and nothing in this process reads or writes it; it is
 //! never freed while there: where waiting for the kernel fails, it is leaked. No more operations are in flight than
@@ -56,9 +58,9 @@ pub(super) struct KernelQueue {
     registered_bytes: usize,
     /// Free places in the table of registered files; `None` without such a table.
     files: Option<Vec<u32>>,
-    priority: u16,
     counts: QueueCounts,
-    _arena: Arc<Arena>,
+    limits: BatchLimits,
+    arena: Arc<Arena>,
 }
 
 impl fmt::Debug for KernelQueue {
@@ -166,9 +168,9 @@ impl KernelQueue {
             unsubmitted: 0,
             registered_bytes: registered.bytes,
             files,
-            priority: limits.io_priority,
             counts: QueueCounts::default(),
-            _arena: Arc::clone(arena),
+            limits: limits.clone(),
+            arena: Arc::clone(arena),
         };
         Ok((queue, registered, flags))
     }
@@ -225,6 +227,7 @@ impl KernelQueue {
         let mut again = 0;
         loop {
             self.counts.enters += 1;
+            self.counts.ring_enters += 1;
             match ring.submitter().submit_and_wait(want) {
                 Ok(_) => {
                     // A kernel that stops at a bad entry leaves the others for the next time. A thread of the kernel
@@ -318,27 +321,59 @@ impl Queue for KernelQueue {
         self.depth
     }
 
-    fn register(&mut self, file: &BatchFile) {
+    /// The kernel takes a ring's operations from the thread that made it and from no other: this one gets a ring of its
+    /// own, over the same memory, which is what takes long to make.
+    fn claim(&mut self, anew: bool) -> io::Result<Option<Registered>> {
+        if self.in_flight() > 0 || !self.ready.is_empty() {
+            return Err(io::Error::other("operations are in flight"));
+        }
+        let mine = self.check_thread().is_ok();
+        if mine && !anew {
+            return Ok(None);
+        }
+        if mine && self.registered_bytes > 0 {
+            // So that the same pages do not count twice as locked memory. Elsewhere closing the ring has to do.
+            let _ = self.ring.submitter().unregister_buffers();
+            self.registered_bytes = 0;
+        }
+        let (mut queue, registered, _) = Self::new(&self.limits, &self.arena)?;
+        queue.counts = self.counts;
+        *self = queue;
+        Ok(Some(registered))
+    }
+
+    fn register(&mut self, files: &[Arc<BatchFile>]) {
         if self.check_thread().is_err() {
             return;
         }
-        let (Some(fd), Some(files)) = (file.fd, &mut self.files) else { return };
-        let Some(index) = files.pop() else { return };
-        match self.ring.submitter().register_files_update(index, &[fd]) {
-            Ok(1) => file.set_registered(Some(index)),
-            _ => files.push(index),
+        let Some(free) = &mut self.files else { return };
+        let known: Vec<&Arc<BatchFile>> = files.iter().filter(|f| f.fd.is_some() && f.registered().is_none()).collect();
+        let mut places = free.split_off(free.len().saturating_sub(known.len()));
+        places.sort_unstable();
+        let mut known = known.into_iter();
+        // One call for neighbours.
+        for run in places.chunk_by(|a, b| a + 1 == *b) {
+            let files: Vec<_> = known.by_ref().take(run.len()).collect();
+            let fds: Vec<i32> = files.iter().filter_map(|file| file.fd).collect();
+            let set = self.ring.submitter().register_files_update(run[0], &fds).unwrap_or(0);
+            for (i, (place, file)) in run.iter().zip(files).enumerate() {
+                if i < set { file.set_registered(Some(*place)) } else { free.push(*place) }
+            }
         }
     }
 
-    fn unregister(&mut self, file: &BatchFile) {
+    fn unregister(&mut self, files: &[Arc<BatchFile>]) {
         if self.check_thread().is_err() {
             return;
         }
-        let (Some(index), Some(files)) = (file.registered(), &mut self.files) else { return };
-        file.set_registered(None);
-        // A place that cannot be emptied keeps the file open; it is not used again.
-        if let Ok(1) = self.ring.submitter().register_files_update(index, &[-1]) {
-            files.push(index);
+        let Some(free) = &mut self.files else { return };
+        let mut places: Vec<u32> = files.iter().filter_map(|file| file.registered()).collect();
+        files.iter().for_each(|file| file.set_registered(None));
+        places.sort_unstable();
+        for run in places.chunk_by(|a, b| a + 1 == *b) {
+            // A place that cannot be emptied keeps the file open; it is not used again.
+            let gone = self.ring.submitter().register_files_update(run[0], &vec![-1; run.len()]).unwrap_or(0);
+            free.extend(&run[..gone.min(run.len())]);
         }
     }
 
@@ -379,7 +414,7 @@ impl Queue for KernelQueue {
             }
         };
         self.counts.fixed += u64::from(fixed);
-        let entry = Self::entry(&op, memory, fixed, self.priority).user_data(u64::from(place));
+        let entry = Self::entry(&op, memory, fixed, self.limits.io_priority).user_data(u64::from(place));
         self.table[place as usize] = Some(op);
         // SAFETY: the entry's memory is the lease in the table, of which the range is a part; it stays there, untouched
         // and alive, until the completion is seen (`collect`) or for ever (`drop`). The descriptor is that of a file
@@ -524,7 +559,7 @@ mod tests {
         let mut writers = Vec::new();
         for (token, (reader, writer)) in pipes.into_iter().enumerate() {
             let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe")));
-            queue.register(&file);
+            queue.register(std::slice::from_ref(&file));
             queue.push(read(token as u64, &file, &arena));
             writers.push(writer);
         }
@@ -536,7 +571,7 @@ mod tests {
             let done = done.pop().unwrap();
             assert_eq!((done.op.token, done.result.unwrap()), (u64::from(token), 7));
             assert_eq!(done.op.lease.unwrap()[..7], [token + 10; 7]);
-            queue.unregister(&done.op.file);
+            queue.unregister(std::slice::from_ref(&done.op.file));
         }
         assert_eq!(queue.in_flight(), 0);
         let mut done = Vec::new();

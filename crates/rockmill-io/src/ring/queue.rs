@@ -1,6 +1,7 @@
 //! What an implementation of batched I/O is to the code above it: operations go in with their memory, completions come
 //! out with it, in any order and as raw as the kernel gives them (short, interrupted, cancelled).
 
+use super::Registered;
 use super::arena::Lease;
 use crate::fs::{PositionedFile, RandomAccessFile};
 use std::fmt::Debug;
@@ -124,6 +125,8 @@ pub(crate) struct Done {
 pub struct QueueCounts {
     /// Entries into the kernel to submit or to wait; for plain calls, each of them.
     pub enters: u64,
+    /// Of these, entries of a ring, which no file has seen.
+    pub ring_enters: u64,
     /// Operations handed over, repeated ones each time.
     pub operations: u64,
     /// Operations with a registered buffer.
@@ -134,10 +137,15 @@ pub struct QueueCounts {
 pub(crate) trait Queue: Send + Debug {
     /// Operations that it takes at a time.
     fn depth(&self) -> usize;
-    /// Lets the kernel know a file before the first operation. Only an optimisation.
-    fn register(&mut self, _file: &BatchFile) {}
-    /// Forgets it.
-    fn unregister(&mut self, _file: &BatchFile) {}
+    /// Makes the calling thread the one that it takes operations from; nothing is in it. `anew`: its arena has more
+    /// memory than before. Gives what the kernel agreed to keep at hand, where that may have changed.
+    fn claim(&mut self, _anew: bool) -> io::Result<Option<Registered>> {
+        Ok(None)
+    }
+    /// Lets the kernel know files before the first operation. Only an optimisation.
+    fn register(&mut self, _files: &[Arc<BatchFile>]) {}
+    /// Forgets them.
+    fn unregister(&mut self, _files: &[Arc<BatchFile>]) {}
     /// Takes an operation over; it may be handed on only at the next [`submit`](Self::submit) or
     /// [`reap`](Self::reap). Never called with `depth` operations in it.
     fn push(&mut self, op: Op);

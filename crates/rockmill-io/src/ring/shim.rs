@@ -1,11 +1,13 @@
 //! A layer between transfers and their queue that makes completions go wrong: short, interrupted, refused, late. For
 //! tests of the real ring; what happens below it is real.
 
+use super::Registered;
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 /// An operation as the shim's function sees it.
 #[derive(Debug, Clone, Copy)]
@@ -96,12 +98,16 @@ impl Queue for ShimQueue {
         self.inner.depth()
     }
 
-    fn register(&mut self, file: &BatchFile) {
-        self.inner.register(file);
+    fn claim(&mut self, anew: bool) -> io::Result<Option<Registered>> {
+        self.inner.claim(anew)
     }
 
-    fn unregister(&mut self, file: &BatchFile) {
-        self.inner.unregister(file);
+    fn register(&mut self, files: &[Arc<BatchFile>]) {
+        self.inner.register(files);
+    }
+
+    fn unregister(&mut self, files: &[Arc<BatchFile>]) {
+        self.inner.unregister(files);
     }
 
     fn push(&mut self, mut op: Op) {

@@ -238,8 +238,14 @@ impl fmt::Debug for ReadStream {
     }
 }
 
+/// Memory for one span of so many bytes: a sector carried in front, and one more since a span may begin and end
+/// anywhere in one.
+pub(super) fn slot_bytes(span_bytes: usize) -> usize {
+    align_up((span_bytes + 2 * ALIGNMENT) as u64) as usize
+}
+
 /// Spans in flight for each of so many runs: as many reads in all as keep the device busy.
-fn depth_for(runs: usize) -> usize {
+pub(super) fn depth_for(runs: usize) -> usize {
     match runs {
         0..=4 => 4,
         5..=8 => 3,
@@ -265,12 +271,7 @@ impl ReadStream {
             depth => depth,
         };
         let (pool, depth) = Self::pool(io, &runs, wanted, options.memory_bytes);
-        {
-            let mut transfers = io.shared.lock();
-            for file in &files {
-                transfers.register(file);
-            }
-        }
+        io.shared.lock().register(&files);
         let runs: Vec<Run> = runs
             .into_iter()
             .map(|spans| Run {
@@ -316,8 +317,7 @@ impl ReadStream {
     fn pool(io: &BatchIo, runs: &[Vec<Span>], wanted: usize, memory_bytes: usize) -> (Option<Arc<Pool>>, usize) {
         let span_max = runs.iter().flatten().map(|span| span.len as usize).filter(|len| *len <= SPAN_BYTES_MAX).max();
         let Some(span_max) = span_max else { return (None, 1) };
-        // A sector carried in front, and one more since a span may begin and end anywhere in one.
-        let slot = align_up((span_max + 2 * ALIGNMENT) as u64) as usize;
+        let slot = slot_bytes(span_max);
         let free = io.free_bytes();
         let budget = match memory_bytes {
             0 => free.saturating_sub(super::writer::memory_of_one(io)).max(free / 2),
@@ -576,8 +576,6 @@ impl Drop for ReadStream {
             }
         }
         transfers.settle();
-        for file in &self.files {
-            transfers.unregister(file);
-        }
+        transfers.unregister(&self.files);
     }
 }

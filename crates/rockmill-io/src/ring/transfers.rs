@@ -8,10 +8,10 @@
 //! Invariants: a token is given out once and taken once; the number of tries is bounded, and the last is a plain call,
 //! which does not know the ring's troubles.
 
-use super::BatchObserver;
 use super::arena::Lease;
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
 use super::shim::{Shim, ShimQueue};
+use super::{BatchObserver, Registered};
 use crate::aligned::align_down;
 use crate::error::{path_error, raw_os_error};
 use std::collections::{BTreeMap, VecDeque};
@@ -75,6 +75,8 @@ pub(crate) struct Transfers {
     /// Set when the queue itself failed: nothing more goes through it.
     broken: Option<Arc<io::Error>>,
     observers: Vec<Arc<dyn BatchObserver>>,
+    /// Entries of the ring that observers were told of.
+    enters_told: u64,
     retries: u64,
     plain_calls: u64,
     /// Streams that have reads to begin.
@@ -95,6 +97,7 @@ impl Transfers {
             done: Vec::new(),
             broken: None,
             observers: Vec::new(),
+            enters_told: 0,
             retries: 0,
             plain_calls: 0,
             readers: 0,
@@ -133,12 +136,28 @@ impl Transfers {
         self.plain_calls
     }
 
-    pub(crate) fn register(&mut self, file: &BatchFile) {
-        self.queue.register(file);
+    /// True when nothing of any stream or file is left in it: no operation, no outcome that was not taken, no failure
+    /// of the queue itself.
+    pub(crate) fn is_idle(&self) -> bool {
+        let nothing = self.running.is_empty() && self.ended.is_empty() && self.waiting.is_empty();
+        nothing && self.in_queue == 0 && self.readers == 0 && self.broken.is_none()
     }
 
-    pub(crate) fn unregister(&mut self, file: &BatchFile) {
-        self.queue.unregister(file);
+    /// Makes the calling thread the one that starts transfers. Only while [`is_idle`](Self::is_idle).
+    pub(crate) fn claim(&mut self, anew: bool) -> io::Result<Option<Registered>> {
+        if !self.is_idle() {
+            return Err(io::Error::other("operations are in flight, or were when the ring failed"));
+        }
+        self.write_waits = false;
+        self.queue.claim(anew)
+    }
+
+    pub(crate) fn register(&mut self, files: &[Arc<BatchFile>]) {
+        self.queue.register(files);
+    }
+
+    pub(crate) fn unregister(&mut self, files: &[Arc<BatchFile>]) {
+        self.queue.unregister(files);
     }
 
     /// Begins a transfer. Its operation may not have gone to the kernel when this returns: see [`flush`](Self::flush).
@@ -184,6 +203,16 @@ impl Transfers {
             && let Err(e) = self.queue.submit()
         {
             self.fail_queue(e);
+        }
+        self.tell_enters();
+    }
+
+    /// Tells observers of calls that no file has seen.
+    fn tell_enters(&mut self) {
+        let enters = self.queue.counts().ring_enters;
+        if enters > self.enters_told {
+            self.observers.iter().for_each(|observer| observer.entered(enters - self.enters_told));
+            self.enters_told = enters;
         }
     }
 
@@ -275,6 +304,7 @@ impl Transfers {
         self.write_waits &= !wait;
         let mut done = std::mem::take(&mut self.done);
         let result = self.queue.reap(wait, wanted, &mut done);
+        self.tell_enters();
         self.in_queue -= done.len();
         for done in done.drain(..) {
             self.look_at(done);

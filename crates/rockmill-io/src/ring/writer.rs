@@ -35,7 +35,12 @@ fn writes_max(io: &BatchIo) -> usize {
 
 /// Memory that one writer takes with the default buffer size.
 pub(super) fn memory_of_one(io: &BatchIo) -> usize {
-    (writes_max(io) + 1) * BUFFER_BYTES_DEFAULT
+    memory_of(writes_max(io))
+}
+
+/// The same, for so many writes in flight.
+pub(super) fn memory_of(writes: usize) -> usize {
+    (writes.max(1) + 1) * BUFFER_BYTES_DEFAULT
 }
 
 /// The buffers that this thread's writers share: while one file is being synced, the next is written from the same.
@@ -124,7 +129,7 @@ impl BatchWriter {
         let writes_max = if inner.in_order() { 1 } else { writes_max(io) };
         let pool = io.buffers.for_writer(&io.arena, buffer_bytes, writes_max);
         let file = Arc::new(BatchFile::writing(Arc::clone(&inner)));
-        io.shared.lock().register(&file);
+        io.shared.lock().register(std::slice::from_ref(&file));
         Ok(Self {
             io: io.clone(),
             file,
@@ -443,7 +448,7 @@ impl BatchWriter {
             self.tail = false;
         }
         self.closed = true;
-        self.io.shared.lock().unregister(&self.file);
+        self.io.shared.lock().unregister(std::slice::from_ref(&self.file));
         self.inner.close()
     }
 
@@ -529,7 +534,7 @@ impl Drop for BatchWriter {
             drop(transfers.wait(token));
         }
         if !self.closed {
-            transfers.unregister(&self.file);
+            transfers.unregister(std::slice::from_ref(&self.file));
         }
     }
 }

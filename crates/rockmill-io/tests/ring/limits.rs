@@ -225,6 +225,17 @@ fn a_file_system_that_counts_sees_what_the_ring_does() {
         assert_eq!((counts.opens, counts.syncs, counts.closes), (2, 1, 1), "{kind}: {counts:?}");
         assert_eq!((counts.read_bytes, counts.write_bytes), (200_000, 200_000), "{kind}: {counts:?}");
         assert!(counts.reads >= 5 && counts.writes >= 4, "{kind}: {counts:?}");
+        // A ring's transfers are not calls; its entries are, and they are those that the ring counts itself.
+        let transfers = counts.ring_reads + counts.ring_writes + counts.ring_syncs;
+        let real = io.facts().kind == BatchKind::Uring && !io.facts().flags.is_empty();
+        assert_eq!((transfers > 0, counts.ring_enters > 0), (real, real), "{kind}: {counts:?}");
+        if real {
+            assert_eq!(counts.ring_enters, io.counts().enters);
+            assert_eq!(transfers, counts.reads + counts.writes + counts.syncs, "{counts:?}");
+        }
+        let others = counts.opens + counts.prefetches + counts.closes + counts.metadata;
+        let plain = counts.reads + counts.writes + counts.syncs + counts.write_backs - transfers;
+        assert_eq!(counts.calls(), others + plain + counts.ring_enters, "{counts:?}");
     }
 }
 

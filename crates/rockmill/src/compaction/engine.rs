@@ -1,17 +1,18 @@
 //! Which engine does a job, and what it needs for that.
 //!
-//! `uring` gives each thread one ring with its arena, kept as long as the thread lives: an arena on huge pages that the
-//! kernel has registered costs milliseconds to set up. `pread` needs nothing and is always there. Where a ring is not
-//! to be had, the reason is said once, in the log and in `rockmill.stats`, and `pread` does the work.
+//! `uring` borrows a ring with its arena from the database ([`Rings`]), which keeps them from job to job. `pread` needs
+//! nothing and is always there. Where a ring is not to be had, the reason is said once, in the log and in
+//! `rockmill.stats`, and `pread` does the work.
 
-use std::cell::RefCell;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rockmill_io::FileSystem;
-use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
+use rockmill_io::ring::{BatchIo, BatchLimits, DeviceFacts};
+use rockmill_io::{Clock, FileSystem};
 
+use super::rings::{LentRing, Rings};
 use super::{JobContext, MergeEngine};
 use crate::helpers::Helpers;
 use crate::info_log::log_warn;
@@ -28,6 +29,14 @@ pub struct Engines {
     parts: [AtomicU64; 2],
     /// Threads that compress and decompress for jobs.
     pub(crate) helpers: Arc<Helpers>,
+    /// Rings of jobs.
+    pub(super) rings: Arc<Rings>,
+    /// Rings of lookups.
+    reads: Arc<Rings>,
+    /// When there was no ring for lookups; 0 when there was.
+    reads_refused: AtomicU64,
+    /// The device with a directory.
+    device: Mutex<Option<(PathBuf, Option<DeviceFacts>)>>,
 }
 
 impl Engines {
@@ -54,8 +63,8 @@ impl Engines {
 pub(super) enum Engine {
     /// Plain calls.
     Pread,
-    /// The thread's ring.
-    Uring(BatchIo),
+    /// A ring.
+    Uring(LentRing),
 }
 
 impl fmt::Debug for Engine {
@@ -65,11 +74,12 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// What the options ask for, as far as this machine has it, for a part that the calling thread does.
-    pub fn of(ctx: &JobContext) -> Self {
+    /// What the options ask for, as far as this machine has it, for a part that the calling thread does and that merges
+    /// so many runs of tables (0: a flush).
+    pub fn of(ctx: &JobContext, runs: usize) -> Self {
         let engine = match ctx.db.merge_engine {
             MergeEngine::Pread => Self::Pread,
-            MergeEngine::Auto | MergeEngine::Uring => match ring(&ctx.fs, limits(&ctx.db)) {
+            MergeEngine::Auto | MergeEngine::Uring => match ring(ctx, runs) {
                 Ok(io) => {
                     ctx.engines.note(None);
                     Self::Uring(io)
@@ -103,6 +113,13 @@ impl Engine {
     }
 }
 
+/// A ring with memory for so many runs.
+fn ring(ctx: &JobContext, runs: usize) -> std::io::Result<LentRing> {
+    let limits = limits(&ctx.db);
+    let memory = limits.memory_for(ctx.engines.device(ctx).as_ref(), runs);
+    ctx.engines.rings.lend(&ctx.fs, &ctx.clock, &limits, memory)
+}
+
 /// What the options give a compacting thread's ring.
 fn limits(options: &DbOptions) -> BatchLimits {
     let idle = u64::from(options.compaction_io_sqpoll_idle_ms);
@@ -113,36 +130,18 @@ fn limits(options: &DbOptions) -> BatchLimits {
     }
 }
 
-/// A ring that is kept.
-struct Kept {
-    fs: Arc<dyn FileSystem>,
-    io: BatchIo,
-}
-
-crate::sync::thread_local! {
-    /// This thread's ring.
-    static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
-}
-
 /// What a thread that looks keys up may use: enough for as many blocks as keep a device busy.
 const READ_MEMORY: usize = 2 << 20;
 
-/// A file system, and its ring if there is one.
-type ReadRing = (Arc<dyn FileSystem>, Option<BatchIo>);
+/// How long it is taken for granted that there is no ring for lookups, once there was none.
+const READ_RETRY_NANOS: u64 = 60_000_000_000;
 
-crate::sync::thread_local! {
-    /// This thread's ring for lookups, or that there is none to be had.
-    static READS: RefCell<Option<ReadRing>> = const { RefCell::new(None) };
-}
-
-/// A ring for the reads of many lookups, kept as long as the thread lives; `None` where there is none to be had.
-pub(crate) fn read_ring(fs: &Arc<dyn FileSystem>) -> Option<BatchIo> {
-    READS.with(|kept| {
-        let mut kept = kept.borrow_mut();
-        if let Some((of, io)) = &*kept
-            && Arc::ptr_eq(of, fs)
-        {
-            return io.clone();
+impl Engines {
+    /// A ring for the reads of many lookups; `None` where there is none to be had.
+    pub(crate) fn read_ring(&self, fs: &Arc<dyn FileSystem>, clock: &Arc<dyn Clock>) -> Option<LentRing> {
+        let refused = self.reads_refused.load(Ordering::Relaxed);
+        if refused > 0 && clock.monotonic_nanos().saturating_sub(refused) < READ_RETRY_NANOS {
+            return None;
         }
         // Files are many and used once: registering each would cost a call.
         let limits = BatchLimits {
@@ -152,24 +151,37 @@ pub(crate) fn read_ring(fs: &Arc<dyn FileSystem>) -> Option<BatchIo> {
             register: false,
             ..BatchLimits::default()
         };
-        let io = fs.batch_io(BatchKind::Uring, &limits).ok();
-        kept.insert((Arc::clone(fs), io)).1.clone()
-    })
-}
+        let ring = self.reads.lend(fs, clock, &limits, READ_MEMORY).ok();
+        let refused = if ring.is_none() { clock.monotonic_nanos().max(1) } else { 0 };
+        self.reads_refused.store(refused, Ordering::Relaxed);
+        ring
+    }
 
-/// This thread's ring, made on first use.
-fn ring(fs: &Arc<dyn FileSystem>, limits: BatchLimits) -> std::io::Result<BatchIo> {
-    KEPT.with(|kept| {
-        let mut kept = kept.borrow_mut();
-        if let Some(kept) = &mut *kept
-            && Arc::ptr_eq(&kept.fs, fs)
-            && *kept.io.limits() == limits
-            && kept.io.free_bytes() == kept.io.facts().memory_bytes
+    /// What the device with the job's files likes.
+    pub(crate) fn device(&self, ctx: &JobContext) -> Option<DeviceFacts> {
+        let mut known = self.device.lock();
+        if let Some((dir, device)) = &*known
+            && *dir == ctx.dir
         {
-            return Ok(kept.io.clone());
+            return device.clone();
         }
-        *kept = None; // its memory is free before the next one's is taken
-        let io = fs.batch_io(BatchKind::Uring, &limits)?;
-        Ok(kept.insert(Kept { fs: Arc::clone(fs), io }).io.clone())
-    })
+        known.insert((ctx.dir.clone(), ctx.fs.device(&ctx.dir))).1.clone()
+    }
+
+    /// Lets go of rings that nobody used for a while.
+    pub(crate) fn trim(&self, clock: &dyn Clock) {
+        self.rings.trim(clock);
+        self.reads.trim(clock);
+    }
+
+    /// Ends helper threads and lets go of jobs' rings. Lookups may go on.
+    pub(crate) fn close(&self) {
+        self.helpers.close();
+        self.rings.close();
+    }
+
+    /// Bytes set up for reads and writes in flight, of jobs and of lookups, rings that wait for the next ones included.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.rings.memory_bytes() + self.reads.memory_bytes()
+    }
 }

@@ -79,7 +79,7 @@ fn write(
     let tombstones = Tombstones::of_memtables(memtables);
     let heads = Heads::new(&ctx.cmp, None);
     let merger = Merger::new(runs, ctx.cmp.clone(), heads, None, None)?;
-    let engine = Engine::of(ctx);
+    let engine = Engine::of(ctx, 0);
     let part = Part::default();
     let (_working, help) = (Working::begin(), ctx.help());
     let help = help.as_ref();

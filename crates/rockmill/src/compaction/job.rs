@@ -148,7 +148,7 @@ fn run_part(
     let range = smallest.zip(largest);
     let heads = Heads::new(cmp, range);
     let map = SstMap::new(plan, part, ctx)?;
-    let engine = Engine::of(ctx);
+    let engine = Engine::of(ctx, map.runs.iter().filter(|r| !r.files.is_empty()).count());
     let (_working, help) = (Working::begin(), ctx.help());
     let output = Destination { ctx, plan, part, tombstones, created, engine: &engine, help: help.as_ref() };
     let stop = [&*ctx.shutdown, stop];

@@ -12,12 +12,12 @@ mod output;
 pub mod plan;
 pub mod resolve;
 pub(crate) mod rewrite;
+mod rings;
 pub mod sst_map;
 pub mod strategy;
 pub(crate) mod tombstones;
 mod unique_id;
 
-pub(crate) use engine::read_ring;
 pub(crate) use output::builder_options;
 pub(crate) use unique_id::internal_unique_id;
 
@@ -40,6 +40,7 @@ use crate::version::{FileMeta, Version};
 pub use engine::Engines;
 pub use events::JobEvents;
 use resolve::ResolveStats;
+pub(crate) use rings::LentRing;
 
 /// How compactions read and merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -385,7 +385,7 @@ impl Db {
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
         }
-        self.inner.engines.helpers.close();
+        self.inner.engines.close();
     }
 
     /// Stops flushes and compactions, waiting for those that run if `wait`. The database can still be read.

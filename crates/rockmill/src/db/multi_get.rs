@@ -17,7 +17,7 @@ use super::column_family::CfData;
 use super::read::{LookupKey, Place};
 use super::super_version::SuperVersion;
 use super::{AsColumnFamilyRef, Db, DbInner, ReadOptions};
-use crate::compaction::{MergeEngine, read_ring};
+use crate::compaction::{LentRing, MergeEngine};
 use crate::error::Result;
 use crate::get::{GetContext, PinnedValue, Waiting, WantedBlock};
 use crate::perf::{self, PerfMetric};
@@ -66,7 +66,7 @@ struct Many<'k, 'o> {
     waiting: Vec<Lookup<'k>>,
     /// To be used by the next lookup.
     spare: Option<Box<Waiting>>,
-    io: Option<BatchIo>,
+    io: Option<LentRing>,
 }
 
 impl DbInner {
@@ -85,7 +85,7 @@ impl DbInner {
             values: (0..keys.len()).map(|_| Ok(None)).collect(),
             waiting: Vec::new(),
             spare: None,
-            io: batched.then(|| read_ring(&self.opts.fs)).flatten(),
+            io: batched.then(|| self.engines.read_ring(&self.opts.fs, &self.opts.clock)).flatten(),
         };
         for index in order {
             let (cf, key) = keys[index];

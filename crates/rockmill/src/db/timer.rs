@@ -1,5 +1,6 @@
 //! The timer thread: writes the info log to its file, dumps statistics into it now and then, deletes tables that a
-//! reader was the last to use, and makes the calls of listeners that nobody else made.
+//! reader was the last to use, lets go of rings that nobody uses, and makes the calls of listeners that nobody else
+//! made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub(crate) fn run(db: &Arc<DbInner>) {
         db.log.alarm().wait(PERIOD);
         db.delete_purged_files();
         db.tell_waiting();
+        db.engines.trim(&*db.opts.clock);
         let period = u64::from(db.live().stats_dump_period_sec) * 1_000_000;
         let now = db.opts.clock.now_micros();
         if period > 0 && now.saturating_sub(dumped) >= period {

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rockmill::compaction::MergeEngine;
+use rockmill::properties::IO_MEMORY;
 use rockmill::{
     BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, RateLimiter, RateLimiterMode, ReadOptions,
     WriteBufferManager, WriteOptions, get_memory_usage_stats,
 };
+
+use rockmill_io::ManualClock;
 
 use super::{fill, key, memory, noise, options};
 
@@ -325,4 +329,44 @@ fn l0_may_be_pinned_and_indexes_have_their_own_part() {
     assert!(cache.get_usage() <= 2 << 20);
     let added = o.get_ticker_count(rockmill::statistics::Ticker::BlockCacheIndexAdd);
     assert_eq!(added, 4);
+}
+
+#[test]
+fn memory_of_rings_is_that_of_jobs_at_a_time_whoever_runs_them_and_goes_when_it_is_idle() {
+    let fs = memory();
+    let clock = ManualClock::new(1_700_000_000_000_000);
+    let mut o = options(&fs);
+    o.set_clock(Arc::new(clock.clone()));
+    o.set_merge_engine(MergeEngine::Uring);
+    let db = Db::open(&o, "/db").unwrap();
+    let io = || number(&db, IO_MEMORY);
+    assert_eq!(io(), 0, "a store that does nothing has none");
+    fill(&db, 0..100, 100);
+    db.flush().unwrap();
+    let flush = io();
+    assert!((1..=10 << 20).contains(&flush), "{flush}");
+    // Jobs one after another, each in a thread of its own.
+    let mut most = 0;
+    for round in 0..8 {
+        fill(&db, 0..100, 100);
+        db.flush().unwrap();
+        std::thread::scope(|scope| {
+            let job = || db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+            scope.spawn(job).join().unwrap();
+        });
+        assert!(round == 0 || io() == most, "round {round}: {} and {most} before", io());
+        most = io();
+        assert!(most >= flush && most <= 24 << 20, "{most}");
+    }
+    // Lookups have theirs.
+    db.multi_get((0..100).map(key)).into_iter().for_each(|v| assert!(v.unwrap().is_some()));
+    assert_eq!(io(), most + (2 << 20));
+    // Other options: the next job has no more than they allow.
+    db.set_options(&[("merge_engine", "pread")]).unwrap();
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    clock.advance(Duration::from_secs(61));
+    until(|| io() == 0);
+    fill(&db, 0..100, 100);
+    db.flush().unwrap();
+    assert_eq!(io(), 0, "pread needs none");
 }

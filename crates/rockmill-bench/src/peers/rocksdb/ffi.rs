@@ -91,6 +91,11 @@ symbols! {
     flushoptions_destroy: fn(Obj);
     flush: fn(Obj, Obj, ErrOut);
     compact_range: fn(Obj, *const c_char, usize, *const c_char, usize);
+    create_column_family: fn(Obj, Obj, *const c_char, ErrOut) -> Obj;
+    drop_column_family: fn(Obj, Obj, ErrOut);
+    put_cf: fn(Obj, Obj, Obj, *const c_char, usize, *const c_char, usize, ErrOut);
+    flush_cf: fn(Obj, Obj, Obj, ErrOut);
+    compact_range_cf: fn(Obj, Obj, *const c_char, usize, *const c_char, usize);
     property_value: fn(Obj, *const c_char) -> *mut c_char;
     livefiles: fn(Obj) -> Obj;
     livefiles_count: fn(Obj) -> c_int;
@@ -275,6 +280,46 @@ impl Db {
     pub fn compact_all(&self) {
         // SAFETY: the database is open; null keys mean no bound.
         unsafe { (self.library.symbols.compact_range)(self.db, ptr::null(), 0, ptr::null(), 0) };
+    }
+
+    /// Writes tables in a new column family, compacts them and drops it.
+    pub fn merge_elsewhere<E: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        name: &str,
+        tables: impl Iterator<Item = impl Iterator<Item = (E, V)>>,
+    ) -> Result<(), String> {
+        let (library, s) = (&self.library, &self.library.symbols);
+        let options = library.options("disable_auto_compactions=true;compression=kNoCompression", false)?;
+        let name = c_string(name.as_bytes())?;
+        // SAFETY: the database is open, the options are live and the name ends in a zero byte.
+        let cf = library.checked(|e| unsafe { (s.create_column_family)(self.db, options.raw, name.as_ptr(), e) })?;
+        let write = || {
+            for table in tables {
+                for (key, value) in table {
+                    let (key, value) = (key.as_ref(), value.as_ref());
+                    // SAFETY: database, options and handle are live; key and value are valid for their lengths.
+                    library.checked(|e| unsafe {
+                        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+                        (s.put_cf)(self.db, self.write_options, cf, k, key.len(), v, value.len(), e);
+                    })?;
+                }
+                // SAFETY: no arguments; the result belongs to us.
+                let flush = unsafe { (s.flushoptions_create)() };
+                // SAFETY: database, options and handle are live.
+                let done = library.checked(|e| unsafe { (s.flush_cf)(self.db, flush, cf, e) });
+                // SAFETY: made above, destroyed once.
+                unsafe { (s.flushoptions_destroy)(flush) };
+                done?;
+            }
+            // SAFETY: database and handle are live; null keys mean no bound.
+            unsafe { (s.compact_range_cf)(self.db, cf, ptr::null(), 0, ptr::null(), 0) };
+            // SAFETY: as above.
+            library.checked(|e| unsafe { (s.drop_column_family)(self.db, cf, e) })
+        };
+        let done = write();
+        // SAFETY: made above, destroyed once, before the database is closed.
+        unsafe { (s.column_family_handle_destroy)(cf) };
+        done
     }
 
     /// Level and size of each table.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::store::{Session, Sought, Stalls, Store};
+use crate::store::{Session, Sought, Stalls, Store, WARM_UP, warm_up_entries};
 
 /// Folders in which a distribution may keep a library whose bare name the loader does not find.
 const LIBRARY_DIRS: [&str; 5] =
@@ -131,6 +131,11 @@ impl Store for RocksDbStore {
     fn compact(&self) -> Result<()> {
         self.db.compact_all();
         Ok(())
+    }
+
+    fn warm_up(&self, inputs: usize) -> Result<()> {
+        let tables = (0..inputs).map(warm_up_entries);
+        self.db.merge_elsewhere(WARM_UP, tables).map_err(Error::Run)
     }
 
     fn wait_for_compaction(&self) -> Result<()> {

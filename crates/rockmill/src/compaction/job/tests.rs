@@ -345,6 +345,9 @@ fn parts_write_what_one_thread_writes() {
             assert!(tree.ctx.cmp.compare(a, b).is_lt(), "files of neighbouring parts overlap");
         }
         let all = files.iter().fold(Model::default(), |all, f| all.plus(&contents(&tree.ctx, f)));
+        // As many rings as there are parts at once, whichever threads they are in.
+        let made = tree.ctx.engines.rings.made();
+        assert!(made <= parts as u64, "{made} rings for {parts} parts");
         let (entries, model) = whole.get_or_insert_with(|| (all.entries.clone(), all.clone()));
         assert_eq!(*entries, all.entries);
         model.assert_same(&all, &tree.ctx.snapshots, "in parts");
@@ -526,6 +529,7 @@ fn each_failing_call_fails_the_job_and_leaves_nothing_behind() {
         let calls = fs.calls();
         let whole = run(&c, &tree.ctx).unwrap();
         let calls = fs.calls() - calls;
+        let records = whole.stats.output_records;
         remove(whole);
         let mut failures = 0;
         for call in 0..calls {
@@ -537,11 +541,18 @@ fn each_failing_call_fails_the_job_and_leaves_nothing_behind() {
                     failures += 1;
                     assert!(e.message().starts_with("compaction of level 0 into level 1"), "{e}");
                     assert_eq!(list(), before, "call {call}: {e}");
+                    // The next job has what this one had: nothing of it is left there.
+                    if call % 5 == 0 {
+                        let again = run(&c, &tree.ctx).unwrap();
+                        assert_eq!(again.stats.output_records, records, "after a failure at call {call}");
+                        remove(again);
+                    }
                 }
                 Ok(output) => remove(output), // a call that the job may do without, such as a hint
             }
         }
         assert!(failures as u64 > calls / 2, "only {failures} of {calls} calls failed the job");
+        assert!(tree.ctx.engines.rings.made() <= parts as u64, "failed jobs' rings are as good as others");
     }
 }
 

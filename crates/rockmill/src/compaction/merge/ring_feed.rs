@@ -55,7 +55,7 @@ pub struct RingFeed {
 /// Feeds for all runs of `map`, whose reads are begun when this returns.
 pub(crate) fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext, help: Option<&Help>) -> Result<Vec<RingFeed>> {
     let reading = map.runs.iter().filter(|r| !r.files.is_empty()).count();
-    let span_bytes = io.span_bytes(ctx.fs.device(&ctx.dir).as_ref(), reading);
+    let span_bytes = io.span_bytes(ctx.engines.device(ctx).as_ref(), reading);
     let mut plan = ReadPlan::new();
     let mut runs = Vec::with_capacity(map.runs.len());
     for run in map.runs {

@@ -187,6 +187,8 @@ struct Repair<'a> {
     /// Comparators of column families, as far as the MANIFEST and tables say.
     orders: BTreeMap<u32, String>,
     next_file: Arc<AtomicU64>,
+    /// Rings for the tables that are written, one after another.
+    engines: Arc<crate::compaction::Engines>,
     db_id: String,
     session_id: String,
     report: RepairReport,
@@ -217,6 +219,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         db_id: hints.db_id.clone().or_else(identity).unwrap_or_else(|| new_db_id(now)),
         session_id: new_session_id(now),
         next_file: Arc::new(AtomicU64::new(next)),
+        engines: Arc::default(),
         report: RepairReport { manifest_damage: hints.damage.clone(), ..RepairReport::default() },
         orders: BTreeMap::new(),
         hints,
@@ -662,7 +665,7 @@ impl Repair<'_> {
             shutdown: Arc::new(AtomicBool::new(false)),
             events: JobEvents::default(),
             urgent: Arc::default(),
-            engines: Arc::default(),
+            engines: Arc::clone(&self.engines),
         }
     }
 

@@ -1,0 +1,224 @@
+//! The rings of a database, with the memory that they read to and write from: lent to one thread at a time, kept for
+//! the next one.
+//!
+//! 1. A part of a job, a flush or a batch of lookups borrows a ring ([`Rings::lend`]): its thread's last one, one
+//!    that another thread had, or a new one. What is expensive is memory on huge pages (up to 35 ms for 16 MiB); it
+//!    goes along, and as much of it is set up as any borrower wanted. Where the thread is another one than before, the
+//!    memory gets a new ring, since the kernel takes a ring's operations from the thread that made it alone.
+//! 2. A borrower gives it back by dropping it. What a failed job left in an unclear state is not kept.
+//! 3. What nobody borrowed for a minute goes, what was made with other options goes at the next look, and everything
+//!    when the database closes.
+//!
+//! There are never more rings than were lent at once, so their memory is bounded by the jobs at a time.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
+use rockmill_io::{Clock, FileSystem};
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::{self, ThreadId};
+
+/// How long a ring is kept that nobody borrows.
+const IDLE_NANOS: u64 = 60_000_000_000;
+
+/// Rings of one purpose.
+#[derive(Debug, Default)]
+pub(crate) struct Rings {
+    state: Mutex<State>,
+    /// Bytes set up for all of them, lent ones included.
+    bytes: Arc<AtomicUsize>,
+    /// Rings made with memory of their own.
+    made: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    idle: Vec<Idle>,
+    closed: bool,
+}
+
+/// A ring that nobody has.
+#[derive(Debug)]
+struct Idle {
+    ring: Ring,
+    thread: ThreadId,
+    /// When it was given back.
+    since: u64,
+}
+
+/// A ring that is kept or lent.
+#[derive(Debug)]
+struct Ring {
+    fs: Arc<dyn FileSystem>,
+    io: BatchIo,
+    share: Share,
+}
+
+impl Ring {
+    /// Makes it the calling thread's. Without success it is gone.
+    fn claim(mut self, memory: usize) -> Option<Self> {
+        self.io = self.io.claim(memory).ok()?;
+        self.share.set(self.bytes());
+        Some(self)
+    }
+
+    /// Bytes that are set up.
+    fn bytes(&self) -> usize {
+        self.io.facts().memory_bytes
+    }
+}
+
+/// A ring's share of a sum.
+#[derive(Debug)]
+struct Share {
+    sum: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Share {
+    fn set(&mut self, bytes: usize) {
+        self.sum.fetch_add(bytes, Ordering::Relaxed);
+        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// True for rings that may stand in for each other. What is set up at first is no property of a ring.
+fn alike(a: &BatchLimits, b: &BatchLimits) -> bool {
+    *a == BatchLimits { memory_ready: a.memory_ready, ..b.clone() }
+}
+
+impl Rings {
+    /// A ring with `limits` for the calling thread, with at least `memory` bytes set up (no more than the limit).
+    pub fn lend(
+        self: &Arc<Self>,
+        fs: &Arc<dyn FileSystem>,
+        clock: &Arc<dyn Clock>,
+        limits: &BatchLimits,
+        memory: usize,
+    ) -> io::Result<LentRing> {
+        let memory = memory.min(limits.memory_bytes);
+        loop {
+            // Outdated ones are closed without the lock, and before another one is made.
+            let (outdated, found) = self.find(fs, limits, memory);
+            drop(outdated);
+            let Some(ring) = found else { break };
+            if let Some(ring) = ring.claim(memory) {
+                return Ok(LentRing::new(ring, self, clock));
+            }
+        }
+        let io = fs.batch_io(BatchKind::Uring, &BatchLimits { memory_ready: memory, ..limits.clone() })?;
+        self.made.fetch_add(1, Ordering::Relaxed);
+        let share = Share { sum: Arc::clone(&self.bytes), bytes: 0 };
+        let mut ring = Ring { fs: Arc::clone(fs), io, share };
+        ring.share.set(ring.bytes());
+        Ok(LentRing::new(ring, self, clock))
+    }
+
+    /// Takes the ring that costs the calling thread least, and those of other file systems or limits.
+    fn find(&self, fs: &Arc<dyn FileSystem>, limits: &BatchLimits, memory: usize) -> (Vec<Idle>, Option<Ring>) {
+        let thread = thread::current().id();
+        let mut state = self.state.lock();
+        let fits = |idle: &mut Idle| Arc::ptr_eq(&idle.ring.fs, fs) && alike(idle.ring.io.limits(), limits);
+        let outdated: Vec<Idle> = state.idle.extract_if(.., |idle| !fits(idle)).collect();
+        // Memory that is set up counts first, then that no ring must be made; the smallest that does.
+        let cost = |idle: &Idle| {
+            let bytes = idle.ring.bytes();
+            (memory.saturating_sub(bytes), idle.thread != thread, bytes)
+        };
+        let best = state.idle.iter().enumerate().min_by_key(|(_, idle)| cost(idle)).map(|(i, _)| i);
+        let found = best.map(|i| state.idle.swap_remove(i).ring);
+        (outdated, found)
+    }
+
+    fn give_back(&self, ring: Ring, clock: &dyn Clock) {
+        if !ring.io.is_idle() {
+            return;
+        }
+        let idle = Idle { ring, thread: thread::current().id(), since: clock.monotonic_nanos() };
+        let mut state = self.state.lock();
+        if !state.closed {
+            return state.idle.push(idle);
+        }
+        drop(state);
+        drop(idle);
+    }
+
+    /// Lets go of what nobody borrowed for a minute.
+    pub fn trim(&self, clock: &dyn Clock) {
+        let old = |idle: &mut Idle, now: u64| now.saturating_sub(idle.since) >= IDLE_NANOS;
+        let mut state = self.state.lock();
+        if state.idle.is_empty() {
+            return;
+        }
+        let now = clock.monotonic_nanos();
+        let gone: Vec<Idle> = state.idle.extract_if(.., |idle| old(idle, now)).collect();
+        drop(state);
+        drop(gone);
+    }
+
+    /// Lets go of everything. What is lent goes when it is given back.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let gone = std::mem::take(&mut state.idle);
+        drop(state);
+        drop(gone);
+    }
+
+    /// Bytes set up for all of them, lent ones included.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Rings made with memory of their own so far.
+    #[cfg(test)]
+    pub fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+}
+
+/// A ring that is the calling thread's until it is dropped.
+#[derive(Debug)]
+pub(crate) struct LentRing {
+    io: BatchIo,
+    /// `None` only while it is dropped.
+    ring: Option<Ring>,
+    of: Arc<Rings>,
+    clock: Arc<dyn Clock>,
+}
+
+impl LentRing {
+    fn new(ring: Ring, of: &Arc<Rings>, clock: &Arc<dyn Clock>) -> Self {
+        Self { io: ring.io.clone(), ring: Some(ring), of: Arc::clone(of), clock: Arc::clone(clock) }
+    }
+}
+
+impl Deref for LentRing {
+    type Target = BatchIo;
+
+    fn deref(&self) -> &BatchIo {
+        &self.io
+    }
+}
+
+impl Drop for LentRing {
+    fn drop(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            self.of.give_back(ring, &*self.clock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+use super::*;
+use rockmill_io::{ManualClock, MemFileSystem, PosixFileSystem, WritableFile, WriteOptions};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+struct World {
+    rings: Arc<Rings>,
+    clock: ManualClock,
+    fs: Arc<dyn FileSystem>,
+    limits: BatchLimits,
+}
+
+impl World {
+    fn over(fs: Arc<dyn FileSystem>) -> Self {
+        let limits = BatchLimits { memory_bytes: 8 * MIB, huge_pages: false, ..BatchLimits::default() };
+        Self { rings: Arc::default(), clock: ManualClock::new(0), fs, limits }
+    }
+
+    fn lend(&self, memory: usize) -> LentRing {
+        let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
+        self.rings.lend(&self.fs, &clock, &self.limits, memory).unwrap()
+    }
+
+    /// Rings made so far, rings kept, and MiB of all.
+    fn counts(&self) -> (u64, usize, usize) {
+        (self.rings.made(), self.rings.state.lock().idle.len(), self.rings.memory_bytes() / MIB)
+    }
+}
+
+/// On the disk, where there are rings, and in memory.
+fn worlds() -> Vec<(World, PathBuf, Option<tempfile::TempDir>)> {
+    let memory: Arc<dyn FileSystem> = Arc::new(MemFileSystem::new());
+    memory.create_dir(&PathBuf::from("/db"), true).unwrap();
+    let mut worlds = vec![(World::over(memory), PathBuf::from("/db"), None)];
+    let disk = PosixFileSystem::default();
+    let probe = disk.batch_probe();
+    if probe.available {
+        let dir = tempfile::tempdir().unwrap();
+        worlds.push((World::over(Arc::new(disk)), dir.path().to_owned(), Some(dir)));
+    } else {
+        println!("skipped on the disk: {}", probe.reason);
+    }
+    worlds
+}
+
+#[test]
+fn rings_are_kept_from_job_to_job_and_from_thread_to_thread() {
+    for (world, dir, _kept) in worlds() {
+        let job = |ring: &LentRing, name: &str| {
+            let mut out = ring.create(&*world.fs, &dir.join(name), WriteOptions::default()).unwrap();
+            out.append(name.as_bytes()).unwrap();
+            out.sync().unwrap();
+            out.close().unwrap();
+            assert_eq!(world.fs.read_to_vec(&dir.join(name)).unwrap(), name.as_bytes());
+        };
+        job(&world.lend(MIB), "a");
+        assert_eq!(world.counts(), (1, 1, 1));
+        std::thread::scope(|scope| {
+            for name in ["b", "c", "d"] {
+                scope.spawn(|| job(&world.lend(MIB), name)).join().unwrap();
+            }
+        });
+        assert_eq!(world.counts(), (1, 1, 1));
+        // Two at once, and one that wants more memory: of the two kept it gets the larger one.
+        let (one, two) = (world.lend(MIB), world.lend(3 * MIB));
+        assert_eq!(world.counts(), (2, 0, 4));
+        drop((one, two));
+        job(&world.lend(5 * MIB), "e");
+        assert_eq!(world.counts(), (2, 2, 6));
+        // Never more than the limit.
+        job(&world.lend(500 * MIB), "f");
+        assert_eq!(world.counts(), (2, 2, 9));
+    }
+}
+
+#[test]
+fn rings_go_after_a_minute_with_other_options_and_when_the_database_closes() {
+    for (mut world, ..) in worlds() {
+        drop((world.lend(MIB), world.lend(2 * MIB)));
+        assert_eq!(world.counts(), (2, 2, 3));
+        world.clock.advance(Duration::from_secs(59));
+        drop(world.lend(2 * MIB));
+        world.rings.trim(&world.clock);
+        assert_eq!(world.counts(), (2, 2, 3));
+        world.clock.advance(Duration::from_secs(1));
+        world.rings.trim(&world.clock);
+        assert_eq!(world.counts(), (2, 1, 2), "what was used a second ago stays");
+        world.limits.memory_bytes = 4 * MIB;
+        let lent = world.lend(MIB);
+        assert_eq!(world.counts(), (3, 0, 1), "the one of other options went");
+        drop(lent);
+        let lent = world.lend(MIB);
+        world.rings.close();
+        assert_eq!(world.counts(), (3, 0, 1));
+        drop(lent);
+        assert_eq!(world.counts(), (3, 0, 0));
+        drop(world.lend(MIB));
+        assert_eq!(world.counts(), (4, 0, 0), "a job that ends after the database was closed");
+    }
+}
+
+#[test]
+fn a_ring_that_a_job_left_in_use_is_not_kept() {
+    for (world, dir, _kept) in worlds() {
+        let lent = world.lend(4 * MIB);
+        let mut left = lent.create(&*world.fs, &dir.join("left"), WriteOptions::default()).unwrap();
+        left.append(b"some").unwrap();
+        drop(lent);
+        assert_eq!(world.counts(), (1, 0, 0));
+        let other = world.lend(MIB);
+        assert_eq!(world.counts(), (2, 0, 1));
+        drop((left, other));
+        assert_eq!(world.counts(), (2, 1, 1));
+    }
+}
+
+#[test]
+fn refusal_is_told_and_nothing_is_counted() {
+    let fs = MemFileSystem::new();
+    let world = World::over(Arc::new(fs.clone()));
+    fs.refuse_rings(Some("not today"));
+    let clock: Arc<dyn Clock> = Arc::new(world.clock.clone());
+    let e = world.rings.lend(&world.fs, &clock, &world.limits, MIB).unwrap_err();
+    assert!(e.to_string().contains("not today"), "{e}");
+    assert_eq!(world.counts(), (0, 0, 0));
+}
