@@ -18,6 +18,7 @@ pub mod filter;
 pub mod footer;
 pub mod hash;
 pub mod key;
+pub mod key_buffer;
 pub mod log;
 pub mod properties;
 pub mod slice_transform;

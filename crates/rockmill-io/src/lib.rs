@@ -11,6 +11,7 @@ pub mod fs;
 pub mod mem;
 pub mod op;
 pub mod posix;
+pub mod prefetch;
 pub mod ring;
 pub mod sync;
 

@@ -25,6 +25,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill-fuzz/src/memory.rs",
     "crates/rockmill-io/src/aligned.rs",
     "crates/rockmill-io/src/posix/",
+    "crates/rockmill-io/src/prefetch.rs",
     "crates/rockmill-io/src/ring/arena.rs",
     "crates/rockmill-io/src/ring/kernel.rs",
     "crates/rockmill/src/memtable/arena.rs",

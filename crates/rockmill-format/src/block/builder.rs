@@ -4,6 +4,7 @@ use super::hash_index::HashIndexBuilder;
 use super::{HASH_INDEX_BIT, SEPARATED_VALUES_BIT};
 use crate::coding::{self, varint_len};
 use crate::key;
+use crate::key_buffer::copy_short;
 
 /// How a [`BlockBuilder`] lays out entries.
 #[derive(Debug, Clone)]
@@ -37,7 +38,10 @@ impl Default for BlockBuilderOptions {
 /// Builds one block after another, keeping its memory.
 pub struct BlockBuilder {
     options: BlockBuilderOptions,
+    /// The first `used` bytes are the block's, the others mean nothing: so an entry is written with one look at the
+    /// size.
     buffer: Vec<u8>,
+    used: usize,
     /// Used only when values stand apart.
     values: Vec<u8>,
     restarts: Vec<u32>,
@@ -55,6 +59,7 @@ impl BlockBuilder {
         Self {
             options: BlockBuilderOptions { restart_interval: options.restart_interval.max(1), ..options },
             buffer: Vec::new(),
+            used: 0,
             values: Vec::new(),
             restarts: vec![0],
             counter: 0,
@@ -88,7 +93,7 @@ impl BlockBuilder {
     /// before. A block takes either this or [`Self::add`].
     #[inline]
     pub fn add_after(&mut self, key: &[u8], common: usize, value: &[u8]) {
-        let shared = if self.counter < self.options.restart_interval && !self.buffer.is_empty() { common } else { 0 };
+        let shared = if self.counter < self.options.restart_interval && self.used > 0 { common } else { 0 };
         self.add_shared(key, shared, value, None);
     }
 
@@ -96,25 +101,52 @@ impl BlockBuilder {
     fn add_shared(&mut self, key: &[u8], shared: usize, value: &[u8], delta_value: Option<&[u8]>) {
         debug_assert!(!self.finished, "add after finish");
         if self.counter >= self.options.restart_interval {
-            self.restarts.push(self.buffer.len() as u32);
+            self.restarts.push(self.used as u32);
             self.counter = 0;
         }
         let unshared = &key[shared..];
-        let separate = self.options.separate_values;
-
-        if self.options.value_delta_encoding {
-            coding::put_varint32(&mut self.buffer, shared as u32);
-            coding::put_varint32(&mut self.buffer, unshared.len() as u32);
-        } else if (shared | unshared.len()) < 0x80 && value.len() < 0x4000 {
-            let (low, high) = (value.len() as u8, (value.len() >> 7) as u8);
-            if value.len() < 0x80 {
-                self.buffer.extend_from_slice(&[shared as u8, unshared.len() as u8, low]);
-            } else {
-                self.buffer.extend_from_slice(&[shared as u8, unshared.len() as u8, low | 0x80, high]);
-            }
+        let short = (shared | unshared.len()) < 0x80 && value.len() < 0x4000;
+        if short && !self.options.value_delta_encoding && !self.options.separate_values {
+            self.put_short(shared, unshared, value);
         } else {
-            coding::put_varint32(&mut self.buffer, shared as u32);
-            coding::put_varint32(&mut self.buffer, unshared.len() as u32);
+            self.put(shared, unshared, value, delta_value);
+        }
+        if let Some(index) = &mut self.hash_index {
+            index.add(key::user_key(key), self.restarts.len() - 1);
+        }
+        self.counter += 1;
+    }
+
+    /// Writes an entry of a data block whose lengths take one, one and at most two bytes.
+    #[inline(always)]
+    fn put_short(&mut self, shared: usize, unshared: &[u8], value: &[u8]) {
+        let most = self.used + 4 + unshared.len() + value.len();
+        if self.buffer.len() < most {
+            self.grow(most);
+        }
+        let out = &mut self.buffer[self.used..most];
+        let long = value.len() >= 0x80;
+        let (low, high) = (value.len() as u8 | u8::from(long) << 7, (value.len() >> 7) as u8);
+        out[..4].copy_from_slice(&[shared as u8, unshared.len() as u8, low, high]);
+        let key_at = 3 + usize::from(long);
+        let (key, rest) = out[key_at..].split_at_mut(unshared.len());
+        copy_short(key, unshared);
+        rest[..value.len()].copy_from_slice(value);
+        self.used += key_at + unshared.len() + value.len();
+    }
+
+    #[cold]
+    fn grow(&mut self, most: usize) {
+        self.buffer.resize((most * 2).max(8 << 10), 0);
+    }
+
+    /// Writes any entry.
+    fn put(&mut self, shared: usize, unshared: &[u8], value: &[u8], delta_value: Option<&[u8]>) {
+        let (delta, separate) = (self.options.value_delta_encoding, self.options.separate_values);
+        self.buffer.truncate(self.used);
+        coding::put_varint32(&mut self.buffer, shared as u32);
+        coding::put_varint32(&mut self.buffer, unshared.len() as u32);
+        if !delta {
             coding::put_varint32(&mut self.buffer, value.len() as u32);
         }
         if separate && self.counter == 0 {
@@ -122,28 +154,37 @@ impl BlockBuilder {
         }
         self.buffer.extend_from_slice(unshared);
         // A reader takes `shared > 0` as the sign of a delta value.
-        let stored =
-            if shared != 0 && self.options.value_delta_encoding { delta_value.unwrap_or(value) } else { value };
+        let stored = if shared != 0 && delta { delta_value.unwrap_or(value) } else { value };
         if separate { &mut self.values } else { &mut self.buffer }.extend_from_slice(stored);
-
-        if let Some(index) = &mut self.hash_index {
-            index.add(key::user_key(key), self.restarts.len() - 1);
-        }
-        self.counter += 1;
+        self.used = self.buffer.len();
     }
 
     /// Completes the block and gives its bytes; `reset` before the next use.
     pub fn finish(&mut self) -> &[u8] {
         if self.finished {
-            return &self.buffer;
+            return &self.buffer[..self.used];
         }
         let size = self.current_size_estimate();
-        let values_offset = self.buffer.len() as u32;
+        self.finished = true;
+        let count = self.restarts.len() as u32;
+        if self.hash_index.is_none() && !self.options.separate_values {
+            if self.buffer.len() < size {
+                self.grow(size);
+            }
+            let numbers = self.restarts.iter().chain(std::iter::once(&count));
+            for (place, number) in self.buffer[self.used..size].chunks_exact_mut(4).zip(numbers) {
+                place.copy_from_slice(&number.to_le_bytes());
+            }
+            self.used = size;
+            return &self.buffer[..size];
+        }
+        self.buffer.truncate(self.used);
+        let values_offset = self.used as u32;
         self.buffer.extend_from_slice(&self.values);
         for restart in &self.restarts {
             coding::put_fixed32(&mut self.buffer, *restart);
         }
-        let mut packed = self.restarts.len() as u32;
+        let mut packed = count;
         if let Some(index) = &self.hash_index
             && index.fits(size)
         {
@@ -155,13 +196,13 @@ impl BlockBuilder {
             packed |= SEPARATED_VALUES_BIT;
         }
         coding::put_fixed32(&mut self.buffer, packed);
-        self.finished = true;
+        self.used = self.buffer.len();
         &self.buffer
     }
 
     /// Starts an empty block, keeping the memory.
     pub fn reset(&mut self) {
-        self.buffer.clear();
+        self.used = 0;
         self.values.clear();
         self.restarts.truncate(1);
         self.counter = 0;
@@ -176,10 +217,10 @@ impl BlockBuilder {
     #[inline]
     pub fn current_size_estimate(&self) -> usize {
         if self.finished {
-            return self.buffer.len();
+            return self.used;
         }
         let tail = if self.options.separate_values { 8 } else { 4 };
-        let entries = self.buffer.len() + self.values.len() + 4 * self.restarts.len() + tail;
+        let entries = self.used + self.values.len() + 4 * self.restarts.len() + tail;
         entries + self.hash_index.as_ref().map_or(0, HashIndexBuilder::size_estimate)
     }
 
@@ -205,7 +246,7 @@ impl BlockBuilder {
 
     /// True when nothing was added since the last reset.
     pub fn is_empty(&self) -> bool {
-        self.buffer.is_empty()
+        self.used == 0
     }
 
     /// The last key added since the last reset; empty without delta encoding.

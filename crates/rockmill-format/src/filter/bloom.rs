@@ -140,18 +140,19 @@ impl BloomBuilder {
         }
         let probes = choose_probes(self.millibits_per_key);
         let lines = (len / LINE) as u32;
-        let mut filter = Vec::with_capacity(len + METADATA_LEN);
-        filter.resize(len, 0);
+        // Words are quicker to set bits in than bytes.
+        let mut bits = vec![[0u64; LINE / 8]; lines as usize];
         for &hash in &hashes {
-            let at = line_offset(hash, lines);
-            if let Some(line) = filter.get_mut(at..).and_then(|f| f.first_chunk_mut::<LINE>()) {
+            if let Some(line) = bits.get_mut(line_offset(hash, lines) / LINE) {
                 let mut h = (hash >> 32) as u32;
                 for _ in 0..probes {
-                    line[(h >> 26) as usize] |= 1 << ((h >> 23) & 7);
+                    line[(h >> 29) as usize] |= 1 << ((h >> 23) & 63);
                     h = h.wrapping_mul(GOLDEN_RATIO);
                 }
             }
         }
+        let mut filter = Vec::with_capacity(len + METADATA_LEN);
+        filter.extend(bits.iter().flatten().flat_map(|word| word.to_le_bytes()));
         filter.extend_from_slice(&[255, 0, probes, 0, 0]);
         // The hashes' memory serves the next filter.
         self.hashes = hashes;

@@ -38,6 +38,10 @@ pub trait MergeStream {
     fn key(&self) -> &[u8];
     /// The current value.
     fn value(&self) -> &[u8];
+    /// True where the current user key is surely another than that of the entry before; false says nothing.
+    fn surely_new_user_key(&self) -> bool {
+        false
+    }
     /// The file that the current entry is in, for messages about it; nothing for what is in memory.
     fn file(&self) -> Option<&Path> {
         None
@@ -155,6 +159,10 @@ pub struct Merger<R> {
     current: usize,
     /// The current run goes on while its heads are below this: those of all others are at or above it.
     others: u64,
+    /// The head of the current entry.
+    head: u64,
+    /// It is another than that of the entry before.
+    another: bool,
     /// The run that began a block last, and `others` then.
     began: (usize, u64),
     /// The run whose block is offered; `NONE` without. There is no current one then.
@@ -196,6 +204,8 @@ impl<R: Run> Merger<R> {
             end_head,
             current: NONE,
             others: 0,
+            head: 0,
+            another: false,
             began: (NONE, 0),
             offered: NONE,
             before: Vec::new(),
@@ -212,7 +222,7 @@ impl<R: Run> Merger<R> {
             Some((run, head, others)) => {
                 self.current = run;
                 self.others = others;
-                self.stop_at_end(head);
+                self.arrive(head);
             }
             None => self.current = NONE,
         }
@@ -249,7 +259,7 @@ impl<R: Run> Merger<R> {
         }
         let head = run.head(self.heads);
         if head < self.others {
-            self.stop_at_end(head);
+            self.arrive(head);
             return Ok(());
         }
         self.order.moved(at, head);
@@ -257,11 +267,20 @@ impl<R: Run> Merger<R> {
         Ok(())
     }
 
+    /// The current run's entry, which has this head, becomes the current one.
+    #[inline(always)]
+    fn arrive(&mut self, head: u64) {
+        self.another = head != self.head;
+        self.head = head;
+        if head >= self.end_head {
+            self.stop_at_end();
+        }
+    }
+
     /// Empties the stream when it has reached its end key.
-    #[inline]
-    fn stop_at_end(&mut self, head: u64) {
-        if head >= self.end_head
-            && let Some(end) = &self.end
+    #[cold]
+    fn stop_at_end(&mut self) {
+        if let Some(end) = &self.end
             && self.cmp.compare_user(user_key(self.runs[self.current].key()), end).is_ge()
         {
             self.current = NONE;
@@ -288,7 +307,7 @@ impl<R: Run> MergeStream for Merger<R> {
         if run.valid() {
             let head = run.head(self.heads);
             if head < self.others {
-                self.stop_at_end(head);
+                self.arrive(head);
                 return Ok(());
             }
             self.order.moved(self.current, head);
@@ -311,6 +330,11 @@ impl<R: Run> MergeStream for Merger<R> {
         self.runs.get(self.current).map_or(&[], |r| r.value())
     }
 
+    #[inline]
+    fn surely_new_user_key(&self) -> bool {
+        self.another
+    }
+
     fn file(&self) -> Option<&Path> {
         self.runs.get(self.current).and_then(|r| r.file())
     }
@@ -321,11 +345,16 @@ impl<R: Run> MergeStream for Merger<R> {
 
     fn take_block(&mut self, taken: bool) -> Result<()> {
         self.current = std::mem::replace(&mut self.offered, NONE);
-        match self.runs.get_mut(self.current) {
-            Some(run) if taken => run.skip_block()?,
-            _ => return Ok(()),
+        let Some(run) = self.runs.get_mut(self.current) else { return Ok(()) };
+        if taken {
+            run.skip_block()?;
+            self.next_block()?;
+        } else {
+            self.head = run.head(self.heads);
         }
-        self.next_block()
+        // The head of the entry before is not known.
+        self.another = false;
+        Ok(())
     }
 }
 
@@ -411,8 +440,12 @@ mod tests {
             let range = range.as_ref().map(|(a, b)| (&a[..], &b[..]));
             let heads = Heads::new(&cmp, range);
             let mut merger = Merger::new(runs, cmp, heads, range, end.as_deref()).unwrap();
+            let mut before: Option<&[u8]> = None;
             for (key, value) in &all {
                 assert!(merger.valid(), "seed {seed}");
+                let another = before.is_none_or(|before| user_key(before) != user_key(key));
+                assert!(another || !merger.surely_new_user_key(), "seed {seed}: a further version of {before:?}");
+                before = Some(key);
                 assert_eq!((merger.key(), merger.value()), (&key[..], &value[..]), "seed {seed}");
                 merger.advance().unwrap();
             }

@@ -167,6 +167,9 @@ impl<'a> Outputs<'a> {
     fn ends_before(&mut self, ikey: &[u8]) -> bool {
         let crossed = self.grandparents.advance(user_key(ikey));
         let Some(open) = &self.open else { return false };
+        if crossed.boundaries == 0 && open.builder.file_size_most() < self.plan.file_size_max {
+            return false;
+        }
         // While blocks are being compressed elsewhere, the size is known only when it matters: larger never ends later.
         let (least, most) = (open.builder.file_size_estimate(), open.builder.file_size_most());
         if !self.ends_at_size(most, crossed) {

@@ -20,7 +20,8 @@
 //! sees it: removed, it is a tombstone with its sequence number from then on. Operands are asked about while they are
 //! gathered.
 
-use rockmill_format::key::{ParsedInternalKey, SequenceNumber, TAG_LEN, ValueType, pack_tag};
+use rockmill_format::key::{ParsedInternalKey, SequenceNumber, TAG_LEN, ValueType, user_key};
+use rockmill_format::key_buffer::KeyBuffer;
 
 use operands::Operands;
 
@@ -34,6 +35,9 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 mod operands;
 pub(super) mod pass;
+
+/// The usual type.
+const VALUE: u8 = ValueType::Value as u8;
 
 /// Entries between two looks at the stop flags.
 const STOP_CHECK_ENTRIES: u64 = 1024;
@@ -86,7 +90,7 @@ pub struct Resolver<'a, S> {
     earliest_snapshot: SequenceNumber,
     stats: ResolveStats,
     /// The current entry's internal key: a copy, because its tag may change and the input may move ahead.
-    key: Vec<u8>,
+    key: KeyBuffer,
     /// `key` holds a user key whose further versions may come.
     has_user_key: bool,
     /// A version of that user key survived.
@@ -123,7 +127,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
             below: BelowCursors::new(rules),
             earliest_snapshot: rules.earliest_snapshot(),
             stats: ResolveStats::default(),
-            key: Vec::new(),
+            key: KeyBuffer::new(),
             has_user_key: false,
             emitted: false,
             new_user_key: true,
@@ -187,18 +191,16 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
 
     #[inline]
     fn user_key(&self) -> &[u8] {
-        &self.key[..self.key.len().saturating_sub(TAG_LEN)]
+        user_key(&self.key)
     }
 
-    #[inline]
-    fn same_user_key(&self, other: &[u8]) -> bool {
-        self.rules.cmp.compare_user(self.user_key(), other).is_eq()
+    /// True when the input's user key is the current one.
+    fn same_user_key(&self) -> bool {
+        self.rules.cmp.compare_user(self.user_key(), user_key(self.input.key())).is_eq()
     }
 
     fn set_tag(&mut self, seq: SequenceNumber, t: ValueType) {
-        let at = self.key.len().saturating_sub(TAG_LEN);
-        self.key.truncate(at);
-        self.key.extend_from_slice(&pack_tag(seq, t).to_le_bytes());
+        self.key.set_tag(seq, t);
     }
 
     /// To the next survivor; false at the end.
@@ -213,13 +215,12 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         while self.input.valid() {
             self.count()?;
             self.replaced = None;
-            let entry = parse(&self.input)?;
-            let (seq, mut value_type) = (entry.sequence, entry.value_type);
-            if self.has_user_key && self.same_user_key(entry.user_key) {
+            let ikey = self.input.key();
+            let Some((seq, mut value_type)) = parse_key(ikey) else { return Err(refuse(&self.input)) };
+            if !self.input.surely_new_user_key() && self.has_user_key && self.same_user_key() {
                 self.set_tag(seq, value_type);
             } else {
-                self.key.clear();
-                self.key.extend_from_slice(self.input.key());
+                self.key.set(ikey);
                 self.has_user_key = true;
                 self.stripe = None;
                 self.open_operand = false;
@@ -293,14 +294,14 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     /// True when a range tombstone hides version `seq` of the current user key.
     #[inline]
     fn covers(&mut self, seq: SequenceNumber) -> bool {
-        self.range_del.covers(&self.key[..self.key.len().saturating_sub(TAG_LEN)], seq)
+        self.range_del.covers(user_key(&self.key), seq)
     }
 
     /// Asks the filter about the current entry, a value: its type from now on, or `None` when it and those behind it
     /// were skipped.
     fn filter_value(&mut self, seq: SequenceNumber) -> Result<Option<ValueType>> {
         let Some(filter) = &mut self.filter else { return Ok(Some(ValueType::Value)) };
-        let user_key = &self.key[..self.key.len().saturating_sub(TAG_LEN)];
+        let user_key = user_key(&self.key);
         let tombstone = match filter.value(user_key, self.input.value())? {
             Decision::Keep => return Ok(Some(ValueType::Value)),
             Decision::Change(value) => {
@@ -328,7 +329,8 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.stats.filtered += 1;
         self.advance()?;
         while self.input.valid() {
-            if self.rules.cmp.compare_user(parse(&self.input)?.user_key, until).is_ge() {
+            parse(&self.input)?;
+            if self.rules.cmp.compare_user(user_key(self.input.key()), until).is_ge() {
                 break;
             }
             self.count()?;
@@ -361,7 +363,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.advance()?;
         let next = if self.input.valid() {
             let entry = parse(&self.input)?;
-            self.same_user_key(entry.user_key).then_some((entry.sequence, entry.value_type))
+            self.same_user_key().then_some(entry)
         } else {
             None
         };
@@ -397,11 +399,11 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.open_operand = false;
         self.advance()?;
         while self.input.valid() {
-            let entry = parse(&self.input)?;
-            if !self.same_user_key(entry.user_key) {
+            let (seq, _) = parse(&self.input)?;
+            if !self.same_user_key() {
                 break;
             }
-            if older_snapshot != 0 && entry.sequence <= older_snapshot {
+            if older_snapshot != 0 && seq <= older_snapshot {
                 return Ok(true);
             }
             self.count()?;
@@ -414,21 +416,30 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
 
     /// True when no level below the output can hold the current user key.
     fn no_older_data(&mut self) -> bool {
-        self.rules.bottommost || !self.below.may_hold(&self.key[..self.key.len().saturating_sub(TAG_LEN)], self.rules)
+        self.rules.bottommost || !self.below.may_hold(user_key(&self.key), self.rules)
     }
 }
 
-#[inline]
-fn parse(input: &impl MergeStream) -> Result<ParsedInternalKey<'_>> {
-    match ParsedInternalKey::parse(input.key()) {
-        Ok(entry) if is_supported(entry.value_type) => Ok(entry),
-        other => Err(refuse(input, other)),
-    }
+/// Sequence number and type of the input's entry.
+fn parse(input: &impl MergeStream) -> Result<(SequenceNumber, ValueType)> {
+    parse_key(input.key()).ok_or_else(|| refuse(input))
+}
+
+/// The same of an internal key; `None` where it is not one that this store compacts.
+#[inline(always)]
+fn parse_key(ikey: &[u8]) -> Option<(SequenceNumber, ValueType)> {
+    let tag = u64::from_le_bytes(*ikey.last_chunk::<TAG_LEN>()?);
+    // What almost all are, first.
+    let value_type = match tag as u8 {
+        VALUE => ValueType::Value,
+        other => ValueType::from_u8(other).filter(|t| is_supported(*t))?,
+    };
+    Some((tag >> 8, value_type))
 }
 
 #[cold]
-fn refuse(input: &impl MergeStream, parsed: rockmill_format::Result<ParsedInternalKey<'_>>) -> Error {
-    let e = match parsed {
+fn refuse(input: &impl MergeStream) -> Error {
+    let e = match ParsedInternalKey::parse(input.key()) {
         Ok(entry) => match entry.value_type.unsupported_feature() {
             Some(feature) => Error::not_supported(format!("an entry to compact uses {feature}")),
             None => Error::corruption(format!("an entry of type {:?} does not belong in a table", entry.value_type)),

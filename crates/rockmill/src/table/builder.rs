@@ -21,6 +21,7 @@ use rockmill_format::compression::{
 };
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, FORMAT_VERSION_MAX, Footer};
 use rockmill_format::key::{self, MAX_SEQUENCE, ValueType};
+use rockmill_format::key_buffer::KeyBuffer;
 use rockmill_format::properties::{INDEX_TYPE, IndexType, TableProperties};
 use rockmill_format::{FormatError, InternalKey, InternalKeyComparator, SequenceNumber, SliceTransform};
 use rockmill_io::WritableFile;
@@ -353,7 +354,7 @@ pub struct TableBuilder {
     points: u64,
     /// First and last point key.
     first_key: Vec<u8>,
-    last_key: Vec<u8>,
+    last_key: KeyBuffer,
 }
 
 impl TableBuilder {
@@ -427,7 +428,7 @@ impl TableBuilder {
             boundaries: Boundaries { smallest_seqno: SequenceNumber::MAX, ..Boundaries::default() },
             points: 0,
             first_key: Vec::new(),
-            last_key: Vec::new(),
+            last_key: KeyBuffer::new(),
             options,
         };
         new.keys_follow = new.held.is_some();
@@ -460,8 +461,7 @@ impl TableBuilder {
             filter.add(key::user_key(ikey), key::user_key(&self.last_key), &mut self.index);
         }
         self.data_block.add_after(ikey, common, value);
-        self.last_key.truncate(common);
-        self.last_key.extend_from_slice(&ikey[common..]);
+        self.last_key.set(ikey);
         self.points += 1;
 
         let p = &mut self.properties;
@@ -480,13 +480,13 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// True when a key that shares `common` bytes with the last one comes behind it.
-    #[inline]
+    /// True when a key that shares `common` bytes with the last one, and no more, comes behind it.
+    #[inline(always)]
     fn rises(&self, ikey: &[u8], common: usize) -> bool {
         let (last, cmp) = (&self.last_key, &self.options.cmp);
-        let users = key::user_key(last).get(common).zip(key::user_key(ikey).get(common));
-        match users {
-            Some((a, b)) if cmp.is_bytewise() => a < b,
+        // Where both user keys go on behind what they share, the next byte decides.
+        match (key::user_key(last).get(common), key::user_key(ikey).get(common)) {
+            (Some(a), Some(b)) if cmp.is_bytewise() => a < b,
             _ => cmp.compare(last, ikey) == Ordering::Less,
         }
     }
@@ -518,7 +518,7 @@ impl TableBuilder {
             held.bytes += contents.len() as u64;
             held.blocks.push(HeldBlock {
                 contents: contents.to_vec(),
-                last_key: self.last_key.clone(),
+                last_key: self.last_key.to_vec(),
                 next_key: next.map(<[u8]>::to_vec),
             });
             self.data_block.reset();

@@ -7,6 +7,9 @@
 /// Runs up to which going over all heads is faster than a tree; measured, see `docs/compaction.md`.
 const LINEAR_RUNS_MAX: usize = 8;
 
+/// Of them, so many are gone over more quickly.
+const FEW: usize = 4;
+
 /// A run that moved away from the top, so often in a row the same, makes it worth to know the second smallest head.
 const STREAK: u32 = 4;
 
@@ -25,9 +28,8 @@ impl Order {
     }
 
     fn with_linear_max(first: &[Option<u64>], linear_max: usize) -> Self {
-        if first.len() <= linear_max {
-            let live = || first.iter().enumerate().filter_map(|(run, head)| Some((run, (*head)?)));
-            Self::Linear(Linear { heads: live().map(|l| l.1).collect(), runs: live().map(|l| l.0).collect(), at: 0 })
+        if first.len() <= linear_max.min(LINEAR_RUNS_MAX) {
+            Self::Linear(Linear::new(first))
         } else {
             Self::Losers(Losers::new(first))
         }
@@ -53,7 +55,7 @@ impl Order {
     #[inline]
     pub fn moved(&mut self, run: usize, head: u64) {
         match self {
-            Self::Linear(linear) => linear.heads[linear.at] = head,
+            Self::Linear(linear) => linear.moved(head),
             Self::Losers(losers) => losers.heads[run] = head,
         }
     }
@@ -62,10 +64,7 @@ impl Order {
     #[cold]
     pub fn ended(&mut self, run: usize) {
         match self {
-            Self::Linear(linear) => {
-                linear.heads.remove(linear.at);
-                linear.runs.remove(linear.at);
-            }
+            Self::Linear(linear) => linear.ended(),
             Self::Losers(losers) => {
                 losers.heads[run] = u64::MAX;
                 losers.live[run] = false;
@@ -74,39 +73,73 @@ impl Order {
     }
 }
 
-/// Few runs: those that are not at their end, newest first.
+/// Few runs: those that are not at their end, newest first. Behind them the heads are `MAX`.
 pub(super) struct Linear {
-    heads: Vec<u64>,
-    runs: Vec<usize>,
+    heads: [u64; LINEAR_RUNS_MAX],
+    runs: [usize; LINEAR_RUNS_MAX],
+    live: usize,
     /// The picked one's place.
     at: usize,
 }
 
 impl Linear {
+    fn new(first: &[Option<u64>]) -> Self {
+        let mut new = Self { heads: [u64::MAX; LINEAR_RUNS_MAX], runs: [0; LINEAR_RUNS_MAX], live: 0, at: 0 };
+        for (run, &head) in first.iter().enumerate() {
+            if let Some(head) = head {
+                (new.heads[new.live], new.runs[new.live]) = (head, run);
+                new.live += 1;
+            }
+        }
+        new
+    }
+
+    fn moved(&mut self, head: u64) {
+        if let Some(place) = self.heads.get_mut(self.at) {
+            *place = head;
+        }
+    }
+
+    fn ended(&mut self) {
+        self.heads[self.at..].rotate_left(1);
+        self.runs[self.at..].rotate_left(1);
+        self.heads[LINEAR_RUNS_MAX - 1] = u64::MAX;
+        self.live -= 1;
+    }
+
     #[inline]
     fn pick(&mut self, before: impl Fn(usize, usize) -> bool) -> Option<(usize, u64, u64)> {
-        let (&first, rest) = self.heads.split_first()?;
-        let (mut at, mut smallest, mut others) = (0, first, u64::MAX);
-        for (i, &head) in rest.iter().enumerate() {
-            let smaller = head < smallest;
-            others = if smaller { smallest } else { others.min(head) };
-            at = if smaller { i + 1 } else { at };
-            smallest = smallest.min(head);
-        }
-        if others == smallest && !rest.is_empty() {
-            at = self.smallest_key(smallest, before);
-        }
-        self.at = at;
-        Some((self.runs[at], smallest, others))
+        let (at, smallest, others) = match self.live {
+            0 => return None,
+            1..=FEW => scan(self.heads.first_chunk::<FEW>()?),
+            _ => scan(&self.heads),
+        };
+        self.at = if others == smallest { self.smallest_key(smallest, before) } else { at };
+        Some((*self.runs.get(self.at)?, smallest, others))
     }
 
     /// Among those with this head.
     #[inline(never)]
     fn smallest_key(&self, head: u64, before: impl Fn(usize, usize) -> bool) -> usize {
-        let mut equal = (0..self.heads.len()).filter(|&i| self.heads[i] == head);
+        let mut equal = (0..self.live).filter(|&i| self.heads[i] == head);
         let first = equal.next().unwrap_or(0);
         equal.fold(first, |best, i| if before(self.runs[i], self.runs[best]) { i } else { best })
     }
+}
+
+/// Place and head of the first with the smallest head, and the smallest head of the others. Without branches.
+#[inline(always)]
+fn scan<const N: usize>(heads: &[u64; N]) -> (usize, u64, u64) {
+    let (mut at, mut smallest, mut others) = (0, heads[0], u64::MAX);
+    let mut i = 1;
+    while i < N {
+        let head = heads[i];
+        others = others.min(head.max(smallest));
+        at = if head < smallest { i } else { at };
+        smallest = smallest.min(head);
+        i += 1;
+    }
+    (at, smallest, others)
 }
 
 /// Many runs: node `i` of the tree has children `2 i` and `2 i + 1`, leaves from `runs` on; each inner node holds the
@@ -227,15 +260,17 @@ mod tests {
         for seed in 0..500 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let spread = [1, 3, 1000][rng.usize(0..3)];
-            let runs: Vec<Vec<u64>> = (0..rng.usize(0..40))
-                .map(|_| {
-                    let top = [0, u64::from(u32::MAX) - spread][rng.usize(0..2)];
-                    let n = rng.usize(0..60);
-                    let mut run: Vec<u64> = (0..n).map(|_| (top + rng.u64(0..=spread)) << 32 | rng.u64(0..3)).collect();
-                    run.sort_unstable();
-                    run
-                })
-                .collect();
+            let runs: Vec<Vec<u64>> =
+                (0..if seed % 2 == 0 { rng.usize(0..=LINEAR_RUNS_MAX) } else { rng.usize(0..40) })
+                    .map(|_| {
+                        let top = [0, u64::from(u32::MAX) - spread][rng.usize(0..2)];
+                        let n = rng.usize(0..60);
+                        let mut run: Vec<u64> =
+                            (0..n).map(|_| (top + rng.u64(0..=spread)) << 32 | rng.u64(0..3)).collect();
+                        run.sort_unstable();
+                        run
+                    })
+                    .collect();
             let mut want: Vec<(u64, usize)> =
                 runs.iter().enumerate().flat_map(|(r, keys)| keys.iter().map(move |k| (*k, r))).collect();
             want.sort_unstable();

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use rockmill_format::FormatError;
 use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
+use rockmill_io::prefetch::prefetch;
 use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
 
 use super::ahead::{Batch, DecompressAhead};
@@ -25,6 +26,9 @@ use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
 use crate::table::{StoredBlock, TableReader};
+
+/// Bytes of a block that are brought into the caches ahead: what a usual block has, of which every run holds one.
+const PREFETCH_MAX: usize = 8 << 10;
 
 /// One table of a run.
 struct FeedFile {
@@ -151,6 +155,18 @@ impl RingFeed {
     }
 }
 
+impl RingFeed {
+    /// The next block is cold: it came from the device.
+    fn prefetch(&self) {
+        if let (Some(next), Some(window)) = (self.blocks.as_slice().first(), &self.window)
+            && let Some(start) = self.find(*next, 0)
+        {
+            let len = (next.size as usize).min(PREFETCH_MAX);
+            prefetch(window.get(start..start + len).unwrap_or(&[]));
+        }
+    }
+}
+
 impl BlockFeed for RingFeed {
     fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>> {
         loop {
@@ -170,6 +186,7 @@ impl BlockFeed for RingFeed {
                 let raw = self.window.as_deref().and_then(|w| w.get(place)).unwrap_or(&[]);
                 let plain = table.check_block(block, raw, &mut self.scratch)?;
                 self.place = plain.then_some((start, start + block.size as usize));
+                self.prefetch();
                 let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
                 return Ok(Some((layout, table.data_kind())));
             }

@@ -10,7 +10,7 @@
 //! Operands that no snapshot sees pass the compaction filter on the way, even under a range tombstone: the filter may
 //! skip what is behind them. The base does not, as in RocksDB.
 
-use rockmill_format::key::{SequenceNumber, TAG_LEN, ValueType};
+use rockmill_format::key::{SequenceNumber, ValueType, user_key};
 
 use super::{Resolver, parse};
 use crate::compaction::filter::Decision;
@@ -104,8 +104,7 @@ impl<S: MergeStream> Resolver<'_, S> {
             Base::End => self.no_older_data(),
             Base::Snapshot | Base::Skipped => false,
         };
-        let user_len = self.key.len().saturating_sub(TAG_LEN);
-        let user_key = &self.key[..user_len];
+        let user_key = user_key(&self.key);
         let operands = self.operands.list.reversed();
         if base_is_known {
             let existing = matches!(base, Base::Found { value: true }).then(|| self.input.value());
@@ -147,11 +146,10 @@ impl<S: MergeStream> Resolver<'_, S> {
             if !self.input.valid() {
                 break;
             }
-            let entry = parse(&self.input)?;
-            if !self.same_user_key(entry.user_key) {
+            let (seq, value_type) = parse(&self.input)?;
+            if !self.same_user_key() {
                 break;
             }
-            let (seq, value_type) = (entry.sequence, entry.value_type);
             if older_snapshot != 0 && seq <= older_snapshot {
                 return Ok(if covered { Base::Known } else { Base::Snapshot });
             }
@@ -170,7 +168,7 @@ impl<S: MergeStream> Resolver<'_, S> {
     fn take_operand(&mut self, seq: SequenceNumber, covered: &mut bool) -> Result<bool> {
         let decision = match &mut self.filter {
             Some(filter) if seq > self.rules.latest_snapshot() => {
-                filter.operand(&self.key[..self.key.len().saturating_sub(TAG_LEN)], self.input.value())?
+                filter.operand(user_key(&self.key), self.input.value())?
             }
             _ => Decision::Keep,
         };

@@ -24,8 +24,7 @@ impl<S: MergeStream> Resolver<'_, S> {
         };
         if taken {
             let entries = block.entries;
-            self.key.clear();
-            self.key.extend_from_slice(entries.key(entries.len().saturating_sub(1)));
+            self.key.set(entries.key(entries.len().saturating_sub(1)));
             let n = entries.len() as u64;
             // As if the last entry had just left: further versions of its user key may come.
             let seq = tag(&self.key) >> 8;

@@ -97,7 +97,7 @@ impl TableBuilder {
         self.settle()?;
         self.catch_up(Some(first))?;
         if let Some(filter) = &mut self.filter {
-            let mut before = self.last_key.as_slice();
+            let mut before = &*self.last_key;
             for i in 0..=last {
                 let ikey = entries.key(i);
                 filter.add(key::user_key(ikey), key::user_key(before), &mut self.index);
@@ -118,10 +118,10 @@ impl TableBuilder {
         }
         self.passing.pending = Some(handle);
         self.unusual = true;
-        self.last_key.clear();
-        self.last_key.extend_from_slice(entries.key(last));
+        self.last_key.set(entries.key(last));
         if self.keys_follow {
-            self.filter_before.clone_from(&self.last_key);
+            self.filter_before.clear();
+            self.filter_before.extend_from_slice(&self.last_key);
         }
         self.points += entries.len() as u64;
         let p = &mut self.properties;
