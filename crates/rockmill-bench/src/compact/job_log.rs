@@ -45,10 +45,16 @@ impl JobLog {
 
     fn parse(text: &str) -> Self {
         let mut out = Self::default();
+        let mut elsewhere: Vec<u64> = Vec::new();
         for line in text.lines() {
             let Some((_, json)) = line.split_once(EVENT) else { continue };
             let Ok(event) = serde_json::from_str::<Value>(json) else { continue };
+            // Only its beginning names a job's column family.
+            let job = event["job"].as_u64();
             if event["cf_name"].as_str() == Some(WARM_UP) {
+                elsewhere.extend(job);
+            }
+            if job.is_some_and(|job| elsewhere.contains(&job)) {
                 continue;
             }
             let number = |name: &str| event[name].as_u64().unwrap_or(0);
@@ -115,8 +121,9 @@ mod tests {
         assert!(says(&log, 2, 11).contains("read 10 entries of 11"));
         let two = JobLog::parse(&(started("\"files_L0\": [3]") + &started("\"files_L0\": [2]") + finished));
         assert!(says(&two, 2, 10).contains("in one job"));
-        let elsewhere = "\"cf_name\": \"warm_up\", \"files_L0\": [9, 8, 7]";
-        let warmed = started(elsewhere) + &started("\"cf_name\": \"default\", \"files_L0\": [3, 2]") + finished;
+        let elsewhere = "\"job\": 7, \"cf_name\": \"warm_up\", \"files_L0\": [9, 8, 7]";
+        let done = finished.replace('{', "{\"job\": 7, ");
+        let warmed = started(elsewhere) + &done + &started("\"cf_name\": \"default\", \"files_L0\": [3, 2]") + finished;
         assert_eq!(JobLog::parse(&warmed).check("s", 2, 10), Ok(()));
         let moved = JobLog { moves: 1, ..log.clone() };
         assert!(says(&moved, 2, 10).contains("moved"));
