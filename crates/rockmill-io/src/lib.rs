@@ -10,6 +10,7 @@ pub mod error;
 pub mod fs;
 pub mod mem;
 pub mod op;
+pub mod pages;
 pub mod posix;
 pub mod prefetch;
 pub mod ring;

@@ -32,6 +32,9 @@ pub const MERGE_ENGINE: &str = "rockmill.merge-engine";
 /// for the next ones included.
 pub const IO_MEMORY: &str = "rockmill.io-memory";
 
+/// Rockmill's own: bytes of memtables that are gone, kept for those to come; of the database, not of a column family.
+pub const KEPT_MEMTABLE_MEMORY: &str = "rockmill.kept-memtable-memory";
+
 names! {
     /// Text: [`CFSTATS`] and [`DBSTATS`].
     STATS = "stats";

@@ -233,6 +233,19 @@ impl MemoryAccount {
         }
     }
 
+    /// Takes back a charge, of memory that is another account's now or was freed.
+    pub fn give_back(&self, bytes: usize) {
+        // As in `charge`.
+        self.charged.fetch_sub(bytes, Ordering::Relaxed);
+        self.manager.used.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(count) = self.manager.of(self.state.load(Ordering::Relaxed)) {
+            count.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        if let Some(cache) = &self.manager.cache {
+            cache.follow(&self.manager.used);
+        }
+    }
+
     /// The memtable is immutable now and will be flushed.
     pub fn immutable(&self) {
         self.enter(State::Waiting);

@@ -24,6 +24,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill-cli/src/cpu.rs",
     "crates/rockmill-fuzz/src/memory.rs",
     "crates/rockmill-io/src/aligned.rs",
+    "crates/rockmill-io/src/pages.rs",
     "crates/rockmill-io/src/posix/",
     "crates/rockmill-io/src/prefetch.rs",
     "crates/rockmill-io/src/ring/arena.rs",

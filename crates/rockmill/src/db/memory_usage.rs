@@ -9,7 +9,7 @@ use crate::table::Cache;
 /// Memory in bytes (`rocksdb::perf::MemoryUsageStats`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryUsageStats {
-    /// All memtables, those that are flushed and still read included.
+    /// All memtables, those that are flushed and still read included, and what is kept for memtables to come.
     pub mem_table_total: u64,
     /// Memtables that are not flushed.
     pub mem_table_unflushed: u64,
@@ -25,6 +25,7 @@ pub fn get_memory_usage_stats(dbs: Option<&[&Db]>, caches: Option<&[&Cache]>) ->
     let mut stats = MemoryUsageStats::default();
     let mut all_caches = Vec::new();
     for db in dbs.unwrap_or(&[]) {
+        stats.mem_table_total += db.inner.memory_pool.bytes() as u64;
         for cf in db.inner.cfs.load().by_name.values() {
             let number = |property| db.property_int_value_cf(cf, property).map(Option::unwrap_or_default);
             stats.mem_table_total += number("rocksdb.size-all-mem-tables")?;

@@ -84,7 +84,7 @@ use crate::compaction::strategy::score::LevelScores;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason, WriteStallCondition};
 use crate::info_log::{InfoLog, log_info};
-use crate::memtable::MemTable;
+use crate::memtable::{MemTable, MemoryPool};
 use crate::options::DbOptions;
 use crate::sync::ArcSwap;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -180,6 +180,8 @@ pub(crate) struct DbInner {
     pub deletions_off: AtomicUsize,
     /// Bounds memtables, where something does: the options' or, for `db_write_buffer_size`, the database's own.
     pub write_buffers: Option<WriteBufferManager>,
+    /// Memory of memtables that are gone, for the next.
+    pub memory_pool: Arc<MemoryPool>,
     pub shutdown: Arc<AtomicBool>,
     /// Writers are delayed or stopped: background work goes first at the rate limiter.
     pub urgent: Arc<AtomicBool>,

@@ -25,7 +25,7 @@ use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT
 use super::open_log;
 use super::recovery::{KeptWals, largest_epoch, wal_numbers};
 use super::super_version::SuperVersion;
-use super::switch::new_memtable;
+use super::switch::{MemTableMemory, new_memtable};
 use super::wal::Wal;
 use super::wal_files::{destroy_wals, wal_dir_of};
 use super::{CfState, Db, DbInner, State};
@@ -36,6 +36,7 @@ use crate::env::create_dir_durably;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
+use crate::memtable::MemoryPool;
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::statistics::{CountedOperator, Statistics};
 use crate::sync::ArcSwap;
@@ -367,15 +368,7 @@ fn finish_open(
         let id = state.max_column_family;
         state.cfs.insert(
             id,
-            new_cf_state(
-                id,
-                name.clone(),
-                options,
-                cmp,
-                version,
-                0,
-                (db.write_buffers.as_ref(), db.opts.statistics.as_ref()),
-            ),
+            new_cf_state(id, name.clone(), options, cmp, version, 0, (db.memory(), db.opts.statistics.as_ref())),
         );
     }
     let identity = db.path.join(filename::IDENTITY);
@@ -477,6 +470,8 @@ pub(super) fn assemble(
         n => Some(WriteBufferManager::new_write_buffer_manager(n, false)),
     };
     let write_buffers = options.db.write_buffer_manager.clone().or(own);
+    let memory_pool = Arc::new(MemoryPool::new(write_buffers.as_ref()));
+    let memory = MemTableMemory { manager: write_buffers.as_ref(), pool: Some(&memory_pool) };
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64| {
         let o = wanted.get(name).cloned().unwrap_or_default();
@@ -490,7 +485,7 @@ pub(super) fn assemble(
                 cmp,
                 Arc::new(version),
                 log_number,
-                (write_buffers.as_ref(), options.db.statistics.as_ref()),
+                (memory, options.db.statistics.as_ref()),
             ),
         );
     };
@@ -570,6 +565,7 @@ pub(super) fn assemble(
         bottommost_threshold: AtomicU64::new(u64::MAX),
         purge,
         deletions_off: AtomicUsize::new(0),
+        memory_pool,
         write_buffers,
         shutdown: Arc::new(AtomicBool::new(false)),
         urgent: Arc::new(AtomicBool::new(false)),
@@ -599,9 +595,9 @@ pub(super) fn new_cf_state(
     cmp: InternalKeyComparator,
     version: Arc<Version>,
     log_number: u64,
-    (manager, statistics): (Option<&WriteBufferManager>, Option<&Arc<Statistics>>),
+    (memory, statistics): (MemTableMemory<'_>, Option<&Arc<Statistics>>),
 ) -> CfState {
-    let mem = new_memtable(1, &cmp, &options, manager);
+    let mem = new_memtable(1, &cmp, &options, memory);
     let current = SuperVersion { mem: Arc::clone(&mem), imm: Vec::new(), version: Arc::clone(&version) };
     let scores = level_scores(&version, &options);
     let aging = aging(&version, &options, 0);

@@ -135,6 +135,7 @@ impl DbInner {
             names::BLOCK_CACHE_USAGE => cache().map_or(0, |c| c.stats().usage),
             // This looks at every entry of the cache.
             names::BLOCK_CACHE_PINNED_USAGE => cache().map_or(0, |c| c.pinned_usage()),
+            names::KEPT_MEMTABLE_MEMORY => self.memory_pool.bytes() as u64,
             "rockmill.block-cache-hits" => cache().map_or(0, |c| c.stats().hits),
             "rockmill.block-cache-misses" => cache().map_or(0, |c| c.stats().misses),
             _ => return None,

@@ -288,7 +288,7 @@ impl DbInner {
             }
             c.next_epoch += 1;
             c.next_mem_id += 1;
-            let fresh = new_memtable(c.next_mem_id, &c.cf.cmp, &c.cf.options.load(), self.write_buffers.as_ref());
+            let fresh = new_memtable(c.next_mem_id, &c.cf.cmp, &c.cf.options.load(), self.memory());
             let mem = std::mem::replace(&mut c.mem, fresh);
             (Arc::clone(&c.cf), mem, Arc::clone(&c.version), c.next_epoch)
         };

@@ -30,7 +30,7 @@ use super::column_family::{CfData, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY
 use super::open::{LEVELS_MAX, OpenMode, assemble, checked_column_families, comparator_named, recover};
 use super::recovery::wal_numbers;
 use super::super_version::SuperVersion;
-use super::switch::new_memtable;
+use super::switch::{MemTableMemory, new_memtable};
 use super::write::parts;
 use super::{Db, DbInner};
 use crate::error::{Error, ErrorKind, Result};
@@ -459,7 +459,7 @@ impl SecondaryCf {
         self.next_memtable += 1;
         let options = self.data.options.load();
         // No write buffer manager: nothing here could flush what it counts.
-        new_memtable(self.next_memtable, &self.data.cmp, &options, None)
+        new_memtable(self.next_memtable, &self.data.cmp, &options, MemTableMemory::default())
     }
 
     /// As a super version has them: the newest, and the others, newest first.

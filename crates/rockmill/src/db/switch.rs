@@ -13,7 +13,7 @@ use super::wal::{WalKind, WalWriter};
 use super::{CfState, DbInner, ImmTable, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
-use crate::memtable::{MemTable, MemTableFilter};
+use crate::memtable::{MemTable, MemTableFilter, MemoryPool};
 use crate::options::{CfOptions, WriteOptions};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, Ticker};
@@ -166,6 +166,11 @@ impl DbInner {
         self.write_buffers.as_ref().is_some_and(|m| m.should_flush() || m.should_stall())
     }
 
+    /// For new memtables.
+    pub fn memory(&self) -> MemTableMemory<'_> {
+        MemTableMemory { manager: self.write_buffers.as_ref(), pool: Some(&self.memory_pool) }
+    }
+
     /// Makes these column families' memtables immutable and begins new ones, and a new WAL if the present one is not
     /// empty. All of them at once: nothing can be flushed that has only some.
     pub fn switch_memtables(&self, ids: &[u32], reason: FlushReason) -> Result<()> {
@@ -194,7 +199,7 @@ impl DbInner {
                 continue;
             }
             c.next_mem_id += 1;
-            let fresh = new_memtable(c.next_mem_id, &c.cf.cmp, &c.cf.options.load(), self.write_buffers.as_ref());
+            let fresh = new_memtable(c.next_mem_id, &c.cf.cmp, &c.cf.options.load(), self.memory());
             let full = std::mem::replace(&mut c.mem, fresh);
             full.mark_immutable();
             self.memtable_sealed(&c.cf, &full);
@@ -265,15 +270,22 @@ pub(crate) fn with_data(state: &State) -> Vec<u32> {
     state.cfs.iter().filter(|(_, c)| !c.mem.is_empty()).map(|(&id, _)| id).collect()
 }
 
+/// Where the memory of a store's memtables comes from, and where it is charged.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct MemTableMemory<'a> {
+    pub manager: Option<&'a WriteBufferManager>,
+    pub pool: Option<&'a Arc<MemoryPool>>,
+}
+
 /// An empty memtable. Its arena grows in RocksDB's steps, an eighth of the memtable and at most 1 MiB, and in smaller
 /// ones where a small limit bounds all memtables together: a fresh memtable must not come near it.
 pub(crate) fn new_memtable(
     id: u64,
     cmp: &InternalKeyComparator,
     options: &CfOptions,
-    manager: Option<&WriteBufferManager>,
+    memory: MemTableMemory<'_>,
 ) -> Arc<MemTable> {
-    let limit = manager.map_or(0, WriteBufferManager::get_buffer_size);
+    let limit = memory.manager.map_or(0, WriteBufferManager::get_buffer_size);
     let step_max = if limit == 0 { 1 << 20 } else { (limit / 64).clamp(4096, 1 << 20) };
     let step = match options.arena_block_size {
         0 => (options.write_buffer_size / 8).clamp(4096, step_max),
@@ -286,5 +298,6 @@ pub(crate) fn new_memtable(
         whole_keys: options.memtable_whole_key_filtering,
         prefixes: options.prefix_extractor.clone(),
     };
-    Arc::new(MemTable::charging(id, cmp.clone(), step, &filter, manager))
+    let pool = memory.pool.filter(|pool| pool.serves(options.write_buffer_size, step)).cloned();
+    Arc::new(MemTable::charging(id, cmp.clone(), step, &filter, memory.manager, pool))
 }

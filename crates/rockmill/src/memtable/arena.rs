@@ -1,19 +1,24 @@
 //! A bump allocator that many threads use at once and that frees everything when it is dropped.
 //!
 //! 1. Memory comes in blocks of `block_size` bytes. Each thread draws from the block of its *shard*, so that threads
-//!    on different cores touch different cache lines (RocksDB's `ConcurrentArena`).
+//!    on different cores touch different cache lines (RocksDB's `ConcurrentArena`). The blocks of a large memtable are
+//!    cut from pieces that the store's pool gives and takes back (`pool.rs`); the first ones are not.
 //! 2. An allocation is one `fetch_add` on the position of the shard's block. If the end lies inside the block, the
 //!    bytes in front of it belong to the caller alone.
 //! 3. When the block is used up, one thread of the shard (under the shard's lock) makes a new block the current one.
 //! 4. An allocation above a quarter of a block gets its own block, so that little is left over at the ends of blocks.
 //!
 //! Invariants: a block is never freed or moved before the arena is dropped; every byte of a block is handed out at
-//! most once; `memory_usage` is the sum of the sizes of all blocks.
+//! most once; `memory_usage` is the sum of the sizes of all blocks, wherever they come from, so that the same entries
+//! fill the same memtable. What is charged is what is held: whole pieces.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use rockmill_io::pages::{PIECE, Pages};
+
+use super::pool::{BEFORE_PIECES, MemoryPool};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::write_buffer_manager::MemoryAccount;
@@ -26,6 +31,9 @@ const BLOCK_ALIGN: usize = 64;
 
 /// The smallest block.
 const BLOCK_SIZE_MIN: usize = 4096;
+
+/// The size of blocks that are cut from pieces, at most: threads of many shards then share one.
+const CUT_BLOCK_MAX: usize = PIECE / 8;
 
 /// At most this many shards; more threads share them.
 const SHARDS_MAX: usize = 32;
@@ -52,7 +60,7 @@ pub(super) use crate::sync::thread_number as thread_slot;
 
 /// Stands at the start of each block; the bytes behind it are handed out.
 struct Block {
-    /// The block allocated before this one; the chain is what `drop` walks.
+    /// The block allocated before this one; the chain is what `drop` walks. Null in a block that was cut from a piece.
     previous: *mut Block,
     /// Size of the whole block with this header, in bytes.
     size: usize,
@@ -68,15 +76,50 @@ struct Shard {
     refill: Mutex<()>,
 }
 
+/// Pieces of the store's pool.
+struct Pieces {
+    pool: Arc<MemoryPool>,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    all: Vec<Pages>,
+    /// Bytes of the last one that were cut off.
+    cut: usize,
+}
+
+impl Pieces {
+    /// Cuts `size` bytes, a multiple of [`BLOCK_ALIGN`] and at most [`CUT_BLOCK_MAX`], off a piece. Gives the bytes
+    /// that this took from the pool or the system, too. With `only_used` no memory is taken that was not used before.
+    fn cut(&self, size: usize, only_used: bool) -> Option<(NonNull<u8>, usize)> {
+        let mut held = self.held.lock();
+        let mut taken = 0;
+        if held.all.is_empty() || held.cut + size > PIECE {
+            let piece = self.pool.take(!only_used).ok()??;
+            taken = piece.len();
+            held.all.push(piece);
+            held.cut = 0;
+        }
+        let start = held.all.last()?.start();
+        // SAFETY: cut + size is at most the piece's length.
+        let cut = unsafe { start.add(held.cut) };
+        held.cut += size;
+        Some((cut, taken))
+    }
+}
+
 /// See the module's text.
 pub(super) struct Arena {
     block_size: usize,
     mask: usize,
     shards: Box<[CachePadded<Shard>]>,
-    /// The newest block.
+    /// The newest block that is not part of a piece.
     blocks: AtomicPtr<Block>,
     allocated: AtomicUsize,
-    /// Told of every block; dropped after they are freed.
+    /// Of large memtables.
+    pieces: Option<Pieces>,
+    /// Told of all memory; dropped after it is freed.
     account: Option<MemoryAccount>,
 }
 
@@ -90,14 +133,16 @@ impl Arena {
     /// An arena that has allocated nothing yet.
     #[cfg(test)]
     pub(super) fn new(block_size: usize) -> Self {
-        Self::charging(block_size, None)
+        Self::charging(block_size, None, None)
     }
 
-    /// An arena that has allocated nothing yet and charges what it will to `account`.
-    pub(super) fn charging(block_size: usize, account: Option<MemoryAccount>) -> Self {
+    /// An arena that has allocated nothing yet, takes pieces from `pool` and charges what it takes to `account`.
+    pub(super) fn charging(block_size: usize, account: Option<MemoryAccount>, pool: Option<Arc<MemoryPool>>) -> Self {
         let shards = shard_count();
+        let block_size = if pool.is_some() { block_size.min(CUT_BLOCK_MAX) } else { block_size };
         Self {
             block_size: block_size.max(BLOCK_SIZE_MIN).next_multiple_of(BLOCK_ALIGN),
+            pieces: pool.map(|pool| Pieces { pool, held: Mutex::default() }),
             mask: shards - 1,
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             blocks: AtomicPtr::new(ptr::null_mut()),
@@ -159,6 +204,36 @@ impl Arena {
     }
 
     fn new_block(&self, size: usize) -> NonNull<Block> {
+        let (block, taken) = match self.cut_block(size) {
+            Some(cut) => cut,
+            None => (self.allocate_block(size), size),
+        };
+        // Relaxed: a count that orders nothing.
+        self.allocated.fetch_add(size, Ordering::Relaxed);
+        if let Some(account) = &self.account
+            && taken > 0
+        {
+            account.charge(taken);
+        }
+        block
+    }
+
+    /// A block that is part of a piece, and the bytes that were taken from the pool or the system for it.
+    fn cut_block(&self, size: usize) -> Option<(NonNull<Block>, usize)> {
+        let pieces = self.pieces.as_ref().filter(|_| size <= CUT_BLOCK_MAX)?;
+        // Relaxed: one block more or less is no matter.
+        let few = self.allocated.load(Ordering::Relaxed) < BEFORE_PIECES;
+        let (start, taken) = pieces.cut(size, few)?;
+        let block = start.cast::<Block>();
+        let header = Block { previous: ptr::null_mut(), size, position: AtomicUsize::new(HEADER) };
+        // SAFETY: the memory is ours alone, `size` bytes long, which is more than a header, and aligned to BLOCK_ALIGN:
+        // pieces are, and only multiples of it are cut off.
+        unsafe { block.as_ptr().write(header) };
+        Some((block, taken))
+    }
+
+    /// A block of its own, which is freed with the arena.
+    fn allocate_block(&self, size: usize) -> NonNull<Block> {
         let layout = block_layout(size);
         // SAFETY: the layout's size is at least HEADER, so not zero.
         let Some(block) = NonNull::new(unsafe { alloc(layout) }.cast::<Block>()) else { handle_alloc_error(layout) };
@@ -175,11 +250,6 @@ impl Arena {
             newest = now;
             // SAFETY: the block is not published yet, so this thread alone accesses its header.
             unsafe { (*block.as_ptr()).previous = newest };
-        }
-        // Relaxed: a count that orders nothing.
-        self.allocated.fetch_add(size, Ordering::Relaxed);
-        if let Some(account) = &self.account {
-            account.charge(size);
         }
         block
     }
@@ -220,6 +290,12 @@ impl Drop for Arena {
             // SAFETY: allocated in `new_block` with this layout.
             unsafe { dealloc(block.cast(), block_layout(size)) };
             block = previous;
+        }
+        if let Some(pieces) = &mut self.pieces {
+            let held = std::mem::take(&mut pieces.held.get_mut().all);
+            if !held.is_empty() {
+                pieces.pool.give(held);
+            }
         }
     }
 }
@@ -272,6 +348,63 @@ mod tests {
         });
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+    }
+
+    #[test]
+    fn a_large_memtable_takes_pieces_and_leaves_them_to_the_next() {
+        use crate::write_buffer_manager::WriteBufferManager;
+        let manager = WriteBufferManager::new_write_buffer_manager(0, false);
+        let pool = Arc::new(MemoryPool::new(Some(&manager)));
+        assert!(pool.serves(8 * PIECE, 1 << 20));
+        let entry = if cfg!(miri) { 60_000 } else { 1100 };
+        // Entries of three sizes: in a block, in a block of their own that is cut from a piece, and in one that is not.
+        let fill = |arena: &Arena| {
+            let mut ranges = Vec::new();
+            for i in 0.. {
+                let size = match i % 1000 {
+                    100 => 100_000,
+                    200 => 600_000,
+                    _ => entry,
+                };
+                let p = arena.allocate(size, 0);
+                // SAFETY: the arena just gave this thread `size` bytes.
+                unsafe { p.as_ptr().write_bytes(i as u8, size) };
+                ranges.push((p.as_ptr().addr(), size));
+                if arena.memory_usage() >= 3 * PIECE {
+                    break;
+                }
+            }
+            ranges.sort_unstable();
+            assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+            ranges.len()
+        };
+        let cold = Arena::charging(1 << 20, Some(manager.account()), Some(Arc::clone(&pool)));
+        let entries = fill(&cold);
+        let charged = manager.get_usage();
+        assert!((cold.memory_usage()..cold.memory_usage() + PIECE).contains(&charged), "{charged}");
+        assert_eq!(pool.bytes(), 0);
+        drop(cold);
+        let kept = pool.bytes();
+        assert!(kept >= PIECE, "{kept}");
+        assert_eq!(manager.get_usage(), kept, "what is kept is charged, and nothing else is left");
+        let warm = Arena::charging(1 << 20, Some(manager.account()), Some(Arc::clone(&pool)));
+        assert_eq!(fill(&warm), entries, "the same entries fill it, whatever memory it gets");
+        assert_eq!(pool.bytes(), 0, "all of it is in use again");
+        drop(warm);
+        drop(pool);
+        assert_eq!(manager.get_usage(), 0);
+    }
+
+    #[test]
+    fn a_few_entries_take_no_piece() {
+        let pool = Arc::new(MemoryPool::new(None));
+        assert!(pool.serves(8 * PIECE, 1 << 20));
+        let arena = Arena::charging(1 << 20, None, Some(Arc::clone(&pool)));
+        arena.allocate(1000, 0);
+        arena.allocate(1000, 1);
+        assert!(arena.memory_usage() < PIECE / 2);
+        drop(arena);
+        assert_eq!(pool.bytes(), 0);
     }
 
     #[test]

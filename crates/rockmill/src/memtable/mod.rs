@@ -3,6 +3,7 @@
 
 mod arena;
 mod bloom;
+mod pool;
 mod skiplist;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::write_buffer_manager::WriteBufferManager;
 use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;
 pub use bloom::MemTableFilter;
+pub(crate) use pool::MemoryPool;
 use skiplist::{Cursor, SkipList};
 
 /// A memtable. Inserts are concurrent (compare-and-swap into the skip list); reads never wait. All memory is freed
@@ -62,16 +64,17 @@ impl MemTable {
 
     /// An empty memtable with a Bloom filter.
     pub fn with_filter(id: u64, cmp: InternalKeyComparator, arena_block_size: usize, filter: &MemTableFilter) -> Self {
-        Self::charging(id, cmp, arena_block_size, filter, None)
+        Self::charging(id, cmp, arena_block_size, filter, None, None)
     }
 
-    /// Like [`Self::with_filter`]; its memory is charged to `manager`.
+    /// Like [`Self::with_filter`]; its memory comes from `pool`, where it goes back to, and is charged to `manager`.
     pub(crate) fn charging(
         id: u64,
         cmp: InternalKeyComparator,
         arena_block_size: usize,
         filter: &MemTableFilter,
         manager: Option<&WriteBufferManager>,
+        pool: Option<Arc<MemoryPool>>,
     ) -> Self {
         let account = manager.map(WriteBufferManager::account);
         let bloom = Bloom::new(filter);
@@ -81,7 +84,7 @@ impl MemTable {
         Self {
             id,
             bloom,
-            list: Arc::new(SkipList::charging(cmp, arena_block_size, account)),
+            list: Arc::new(SkipList::charging(cmp, arena_block_size, account, pool)),
             counters: (0..shard_count()).map(|_| CachePadded::default()).collect(),
             first_sequence: AtomicU64::new(u64::MAX),
             num_range_dels: AtomicUsize::new(0),

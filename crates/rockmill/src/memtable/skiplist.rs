@@ -38,6 +38,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::key;
 
 use super::arena::{ALIGN, Arena, CachePadded, shard_count, thread_slot};
+use super::pool::MemoryPool;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::write_buffer_manager::MemoryAccount;
 
@@ -101,14 +102,15 @@ impl SkipList {
     /// An empty list.
     #[cfg(test)]
     pub(super) fn new(cmp: InternalKeyComparator, arena_block_size: usize) -> Self {
-        Self::charging(cmp, arena_block_size, None)
+        Self::charging(cmp, arena_block_size, None, None)
     }
 
-    /// An empty list that charges its memory to `account`.
+    /// An empty list that takes its memory from `pool` and charges it to `account`.
     pub(super) fn charging(
         cmp: InternalKeyComparator,
         arena_block_size: usize,
         account: Option<MemoryAccount>,
+        pool: Option<Arc<MemoryPool>>,
     ) -> Self {
         let prefix_order = if cmp.is_bytewise() {
             PrefixOrder::Bytewise
@@ -117,7 +119,7 @@ impl SkipList {
         } else {
             PrefixOrder::Unknown
         };
-        let arena = Arena::charging(arena_block_size, account);
+        let arena = Arena::charging(arena_block_size, account, pool);
         let head = new_node(&arena, 0, MAX_HEIGHT, Target { ikey: &[], prefix: 0 }, &[]);
         let hints = (0..shard_count()).map(|_| CachePadded(std::array::from_fn(|_| AtomicPtr::default()))).collect();
         Self { arena, cmp, prefix_order, head, height: AtomicUsize::new(1), hints }

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rockmill::compaction::MergeEngine;
-use rockmill::properties::IO_MEMORY;
+use rockmill::properties::{IO_MEMORY, KEPT_MEMTABLE_MEMORY};
 use rockmill::{
     BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, RateLimiter, RateLimiterMode, ReadOptions,
     WriteBufferManager, WriteOptions, get_memory_usage_stats,
 };
-
 use rockmill_io::ManualClock;
 
 use super::{fill, key, memory, noise, options};
@@ -149,6 +148,38 @@ fn a_writer_does_not_wait_for_its_own_iterator() {
     assert!(stats.mem_table_total >= stats.mem_table_unflushed + 150_000, "{stats:?}");
     assert_eq!(before.count(), 150);
     assert!((0..2000).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 1000))));
+}
+
+#[test]
+fn memory_of_flushed_memtables_is_kept_for_the_next_and_given_back_when_none_comes() {
+    let clock = ManualClock::new(0);
+    let mut o = options(&memory());
+    o.set_write_buffer_size(16 << 20);
+    o.set_clock(Arc::new(clock.clone()));
+    let db = Db::open(&o, "/db").unwrap();
+    let kept = || number(&db, KEPT_MEMTABLE_MEMORY);
+    assert_eq!(kept(), 0);
+    fill(&db, 0..10, 1000);
+    db.flush().unwrap();
+    assert_eq!(kept(), 0, "a few entries take no piece");
+    fill(&db, 0..8000, 1000);
+    let held = number(&db, "rocksdb.cur-size-all-mem-tables");
+    db.flush().unwrap();
+    // The thread that flushed may still hold the memtable when the call returns.
+    until(|| kept() > 0);
+    assert!((4 << 20..held).contains(&kept()), "{} of {held}", kept());
+    let usage = get_memory_usage_stats(Some(&[&db]), None).unwrap();
+    assert_eq!(usage.mem_table_total, number(&db, "rocksdb.size-all-mem-tables") + kept());
+    fill(&db, 0..8000, 1000);
+    assert_eq!(kept(), 0, "the next one took it");
+    db.flush().unwrap();
+    until(|| kept() > 0);
+    until(|| {
+        clock.advance(Duration::from_secs(11));
+        std::thread::sleep(Duration::from_millis(50));
+        kept() == 0
+    });
+    assert_eq!(db.get(key(7999)).unwrap(), Some(noise(7999, 1000)));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::log::{DamageKind, LogEvent, LogReader};
 use rockmill_io::FileSystem;
 
-use super::super::switch::new_memtable;
+use super::super::switch::{MemTableMemory, new_memtable};
 use super::super::write::parts;
 use super::RepairReport;
 use crate::compaction::JobContext;
@@ -36,7 +36,7 @@ impl Target {
 
     fn mem(&mut self) -> &Arc<MemTable> {
         let ctx = &self.context;
-        self.mem.get_or_insert_with(|| new_memtable(1, &ctx.cmp, &ctx.cf, None))
+        self.mem.get_or_insert_with(|| new_memtable(1, &ctx.cmp, &ctx.cf, MemTableMemory::default()))
     }
 
     fn flush(&mut self) -> Result<()> {
