@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use oracle::{Outcome, Peer, Script, copy_dir, run_tool, skip, tool};
 use rockmill::merge_operator::{MaxOperator, StringAppendOperator, UInt64AddOperator};
 use rockmill::{
-    BlockBasedIndexType, BlockBasedOptions, Checkpoint, ChecksumType, ColumnFamilyDescriptor, CompressionType, Db,
-    ErrorKind, Options, OptionsLoader,
+    BlockBasedIndexType, BlockBasedOptions, Checkpoint, ChecksumType, ColumnFamilyDescriptor, CompactOptions,
+    CompressionType, Db, ErrorKind, Options, OptionsLoader,
 };
 use rockmill_format::comparator::ReverseBytewiseComparator;
 use rockmill_io::{CrashMode, MemFileSystem, OpKind};
@@ -481,6 +481,62 @@ fn the_compaction_style_changes_while_the_database_is_open() {
     let e = db.set_options(&[(READ_AMP, "-2"), ("compaction_style", "kCompactionStyleUniversal")]).unwrap_err();
     assert!(e.message().contains("at least -1"), "{e}");
     assert_eq!(db.get_options().cf.compaction_style, rockmill::CompactionStyle::Level);
+}
+
+/// FIFO compaction deletes the oldest tables; what another style left counts, too. Back to another style nothing is
+/// rewritten.
+#[test]
+fn fifo_compaction_keeps_to_its_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let fill = |db: &Db, from: u32, tables: u32| {
+        for n in from..from + tables {
+            for i in 0..10 {
+                let value: Vec<u8> = (0..1000_u32).map(|b| (b.wrapping_mul(n * 31 + i + 7) >> 3) as u8).collect();
+                db.put(format!("{n:04} {i}"), value).unwrap();
+            }
+            db.flush().unwrap();
+        }
+        db.wait_for_background_work().unwrap();
+    };
+    let leveled = |o: &mut Options| {
+        o.set_compression_type(rockmill::CompressionType::None);
+        o.set_level_zero_file_num_compaction_trigger(2);
+    };
+    drop({
+        let db = open(&dir, leveled);
+        fill(&db, 0, 8);
+        db
+    });
+    let fifo = |o: &mut Options| {
+        leveled(o);
+        o.set_compaction_style(rockmill::CompactionStyle::Fifo);
+        let mut fifo = rockmill::FifoCompactOptions::default();
+        fifo.set_max_table_files_size(60_000);
+        o.set_fifo_compaction_options(&fifo);
+        o.set_level_zero_stop_writes_trigger(3);
+    };
+    let db = open(&dir, fifo);
+    fill(&db, 100, 12);
+    let sizes = |db: &Db| db.level_stats(&db.cf_handle("default").unwrap()).iter().map(|l| l.bytes).sum::<u64>();
+    assert!(sizes(&db) <= 60_000 && sizes(&db) > 30_000, "{}", sizes(&db));
+    assert_eq!((db.get("0000 0").unwrap(), db.get("0100 0").unwrap()), (None, None));
+    assert!(db.get("0111 0").unwrap().is_some() && l0_files(&db) >= 4);
+    // By hand, the same: a smaller size holds at once.
+    db.set_options(&[("compaction_options_fifo", "{max_table_files_size=25000}")]).unwrap();
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    assert!(sizes(&db) <= 25_000, "{}", sizes(&db));
+    let mut how = CompactOptions::default();
+    how.set_change_level(true);
+    assert!(db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &how).unwrap_err().message().contains("FIFO"));
+    db.set_options(&[("compaction_style", "kCompactionStyleLevel")]).unwrap();
+    fill(&db, 200, 6);
+    assert!(l0_files(&db) < 3 && db.get("0111 0").unwrap().is_some());
+    drop(db);
+    let mut o = Options::default();
+    fifo(&mut o);
+    o.set_allow_ingest_behind(true);
+    let e = Db::open(&o, dir.path()).map(drop).expect_err("one level").message().to_owned();
+    assert!(e.contains("allow_ingest_behind"), "{e}");
 }
 
 const READ_AMP: &str = "compaction_options_universal.max_read_amp";

@@ -15,7 +15,8 @@ use oracle::ops::{Runner, Shape, Workload};
 use oracle::{Outcome, Peer, Script, copy_dir, from_hex, run_tool, skip, tables, tool};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, ChecksumType, ColumnFamilyDescriptor,
-    CompactOptions, CompactionStyle, CompressionType, DataBlockIndexType, Db, Options, WriteOptions,
+    CompactOptions, CompactionStyle, CompressionType, DataBlockIndexType, Db, FifoCompactOptions, Options,
+    WriteOptions,
 };
 use rockmill_format::comparator::ReverseBytewiseComparator;
 
@@ -336,6 +337,18 @@ cases! {
         rocksdb: "compaction_style=kCompactionStyleUniversal;num_levels=1",
         shape: DEEP,
         compact: true,
+    }
+    /// Large enough that nothing is deleted.
+    fifo {
+        options: |o| {
+            small_levels(o);
+            o.set_compaction_style(CompactionStyle::Fifo);
+            let mut fifo = FifoCompactOptions::default();
+            fifo.set_allow_compaction(true);
+            o.set_fifo_compaction_options(&fifo);
+        },
+        rocksdb: "compaction_style=kCompactionStyleFIFO;compaction_options_fifo={allow_compaction=true}",
+        shape: DEEP,
     }
     /// What universal compaction leaves, another style takes.
     universal_opened_leveled {

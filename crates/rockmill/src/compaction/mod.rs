@@ -83,6 +83,9 @@ pub enum CompactionReason {
     UniversalSizeAmplification,
     UniversalSizeRatio,
     UniversalSortedRunNum,
+    FIFOMaxSize,
+    FIFOReduceNumFiles,
+    FIFOTtl,
     ManualCompaction,
     FilesMarkedForCompaction,
     BottommostFiles,
@@ -108,6 +111,8 @@ pub struct Compaction {
     pub bottommost: bool,
     /// The inputs may just move to the output level.
     pub trivial_move: bool,
+    /// The inputs are deleted, and nothing is written.
+    pub deletion: bool,
     /// Size in bytes that output files should have.
     pub output_file_size_target: u64,
     /// Bytes at which an output file ends; above the target where a file may run on to a boundary below.

@@ -482,6 +482,10 @@ impl DbInner {
         for (level, files) in &compaction.inputs {
             edit.deleted_files.extend(files.iter().map(|f| (*level as u32, f.number())));
         }
+        if compaction.deletion {
+            self.log_and_apply(cf, edit, |_| {})?;
+            return Ok(JobOutput::default());
+        }
         if compaction.trivial_move {
             // Of several levels, what is in the output level already stays.
             let (to, stay) = (compaction.output_level, |level: u32| level as usize == compaction.output_level);

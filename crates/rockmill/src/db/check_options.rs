@@ -72,8 +72,8 @@ pub(super) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     if let Some(why) = o.compaction_options_universal.refused(o) {
         return bad(&why);
     }
-    if o.compaction_style == CompactionStyle::Fifo {
-        return bad("compaction_style kCompactionStyleFIFO is not supported");
+    if o.compaction_style == CompactionStyle::Fifo && o.reserve_last_level {
+        return bad("compaction_style kCompactionStyleFIFO does not go with allow_ingest_behind: it has one level");
     }
     if o.max_bytes_for_level_multiplier_additional.iter().any(|&n| n < 1) {
         return bad("max_bytes_for_level_multiplier_additional must be at least 1 for each level");

@@ -8,6 +8,7 @@ use crate::compaction::Compaction;
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::plan::JobPlan;
 use crate::compaction::sst_map::SstMap;
+use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk};
 use crate::compaction::tombstones::Tombstones;
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ pub struct CompactionExplanation {
 pub struct ExplainedJob {
     /// What was picked.
     pub compaction: Compaction,
-    /// What would be done; `None` when the tables just move to another level.
+    /// What would be done; `None` when the tables just move to another level, or are deleted.
     pub work: Option<ExplainedWork>,
 }
 
@@ -96,7 +97,8 @@ impl Db {
             while let Some(step) = walk.next_step(&c.version, &cf_options) {
                 // A first step that finds nothing hands on to the next one.
                 if picked.is_empty() && !out.waits {
-                    (picked, out.waits) = pick_step(c, &cf_options, &step, start, end);
+                    let moment = Moment { now: db.now_seconds(), ..Moment::default() };
+                    (picked, out.waits) = pick_step(c, &cf_options, &step, &moment, start, end);
                     continue;
                 }
                 let mut files = c.version.overlapping(step.level, start, end);
@@ -114,7 +116,7 @@ impl Db {
         };
         let ctx = db.job_context(cf, 0, TableFileCreationReason::Compaction);
         for compaction in picked {
-            let work = match compaction.trivial_move {
+            let work = match compaction.trivial_move || compaction.deletion {
                 true => None,
                 false => {
                     let mut plan = JobPlan::new(&compaction, &ctx)?;
@@ -135,13 +137,14 @@ fn pick_step(
     c: &CfState,
     options: &CfOptions,
     step: &ManualStep,
+    moment: &Moment,
     start: Option<&[u8]>,
     end: Option<&[u8]>,
 ) -> (Vec<Compaction>, bool) {
     let mut picked = Vec::new();
     let mut from = start.map(<[u8]>::to_vec);
     loop {
-        match step.pick(&c.version, options, &c.cursors, from.as_deref(), end) {
+        match step.pick(&c.version, options, &c.cursors, moment, from.as_deref(), end) {
             ManualPick::None => return (picked, false),
             ManualPick::Conflict => return (picked, true),
             ManualPick::Pick(compaction, next) => {

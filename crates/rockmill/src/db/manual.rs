@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::background::begin_compaction;
 use super::column_family::CfData;
 use super::{AsColumnFamilyRef, Db, DbInner, refit};
+use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
-use crate::options::{CompactOptions, FlushOptions};
+use crate::options::{CompactOptions, CompactionStyle, FlushOptions};
 use crate::sync::atomic::Ordering;
 
 /// How long a wait lasts before the condition is looked at again by itself.
@@ -131,6 +132,11 @@ impl Db {
             return Err(Error::invalid_argument("compact_range: the end comes before the start"));
         }
         if options.change_level {
+            if cf.options.load().compaction_style == CompactionStyle::Fifo {
+                return Err(Error::not_supported(
+                    "compact_range: FIFO compaction has one level, there is none to change",
+                ));
+            }
             refit::check_target(&cf.options.load(), options.target_level)?;
         }
         let whole = super::ColumnFamily { data: Arc::clone(cf) };
@@ -295,6 +301,7 @@ impl DbInner {
     ) -> Result<()> {
         let mut from = start.map(<[u8]>::to_vec);
         loop {
+            let moment = Moment { now: self.now_seconds(), ..Moment::default() };
             let picked = {
                 let mut state = self.state.lock();
                 loop {
@@ -305,7 +312,7 @@ impl DbInner {
                         return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
                     }
                     let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
-                    match step.pick(&c.version, &cf.options.load(), &c.cursors, from.as_deref(), end) {
+                    match step.pick(&c.version, &cf.options.load(), &c.cursors, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,
                         ManualPick::Pick(mut compaction, next) => {
                             compaction.subcompactions_max = match options.max_subcompactions {

@@ -104,6 +104,7 @@ fn choose(state: &mut State, cf: &CfData, level: usize, target: i32) -> Result<O
         version: Arc::clone(version),
         bottommost: false,
         trivial_move: true,
+        deletion: false,
         output_file_size_target: u64::MAX,
         output_file_size_max: u64::MAX,
         grandparent_overlap_max: u64::MAX,

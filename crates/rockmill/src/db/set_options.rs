@@ -13,7 +13,7 @@ use super::{AsColumnFamilyRef, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::options::known::Notes;
 use crate::options::text::{Allow, Escapes, refuse, set_cf, set_db};
-use crate::options::{CfOptions, DbOptions, Options};
+use crate::options::{CfOptions, CompactionStyle, DbOptions, Options};
 use crate::sync::atomic::Ordering;
 use crate::sync::has_ended;
 
@@ -55,6 +55,14 @@ impl Db {
         set_cf(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
         refuse(&notes)?;
         check_cf_options(cf.name(), &changed)?;
+        if changed.compaction_style == CompactionStyle::Fifo
+            && c.cf.options.load().compaction_style != CompactionStyle::Fifo
+        {
+            return Err(Error::invalid_argument(
+                "compaction_style cannot change to kCompactionStyleFIFO while the database is open: it would begin to \
+                 delete the oldest tables; give it when opening",
+            ));
+        }
         c.cf.options.store(Arc::new(changed));
         db.live.store(Arc::new(of_db));
         c.rescore(oldest_snapshot);

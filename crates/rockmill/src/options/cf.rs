@@ -12,8 +12,8 @@ use super::declare::declare_options;
 use super::file::Carried;
 use super::parse;
 use super::{
-    BlockBasedOptions, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, Options,
-    UniversalCompactOptions,
+    BlockBasedOptions, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, FifoCompactOptions,
+    Options, UniversalCompactOptions,
 };
 use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
@@ -76,8 +76,10 @@ declare_options! {
     /// dynamic level sizes only.
     max_bytes_for_level_multiplier_additional: Vec<i32> = vec![1; 7], mutable;
     /// By which rules tables are compacted. An open database changes between `kCompactionStyleLevel` and
-    /// `kCompactionStyleUniversal`, without a rewrite; RocksDB changes neither way.
+    /// `kCompactionStyleUniversal`, and to both from `kCompactionStyleFIFO`, without a rewrite; RocksDB changes none.
     compaction_style: CompactionStyle = CompactionStyle::Level, mutable, set_compaction_style;
+    /// What FIFO compaction has to choose.
+    compaction_options_fifo: FifoCompactOptions = FifoCompactOptions::default(), mutable;
     /// What universal compaction has to choose.
     compaction_options_universal: UniversalCompactOptions = UniversalCompactOptions::default(), mutable;
     /// Size levels from the last one up. Leveled compaction only.

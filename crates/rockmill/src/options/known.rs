@@ -281,16 +281,13 @@ const CF: &[(&str, Meaning)] = &[
     ("compaction_filter", Object("nullptr")),
     ("compaction_filter_factory", Object("nullptr")),
     ("compaction_measure_io_stats", Retired),
-    ("compaction_options_fifo", Struct),
     ("compaction_options_fifo.age_for_warm", NoEffect("0", TEMPERATURE)),
-    ("compaction_options_fifo.allow_compaction", NoEffect("false", "the style is leveled")),
     ("compaction_options_fifo.allow_trivial_copy_when_change_temperature", NoEffect("false", TEMPERATURE)),
     ("compaction_options_fifo.file_temperature_age_thresholds", NoEffect("", TEMPERATURE)),
-    ("compaction_options_fifo.max_data_files_size", NoEffect("0", "the style is leveled")),
-    ("compaction_options_fifo.max_table_files_size", NoEffect("1073741824", "the style is leveled")),
+    ("compaction_options_fifo.max_data_files_size", NoEffect("0", BLOB)),
     ("compaction_options_fifo.trivial_copy_buffer_size", NoEffect("4096", TEMPERATURE)),
     ("compaction_options_fifo.ttl", Retired),
-    ("compaction_options_fifo.use_kv_ratio_compaction", NoEffect("false", "the style is leveled")),
+    ("compaction_options_fifo.use_kv_ratio_compaction", NoEffect("false", BLOB)),
     ("compaction_options_universal.incremental", NoEffect("false", "universal compactions take whole sorted runs")),
     ("compaction_options_universal.reduce_file_locking", NoEffect("false|true", "no compaction waits for a thread")),
     ("compaction_pri", NoEffect("kMinOverlappingRatio", ONE_WAY)),
@@ -451,10 +448,10 @@ mod tests {
     fn defaults_are_silent_and_other_values_are_named() {
         let mut notes = Notes::default();
         notes.undeclared(Section::Cf, "blob_garbage_collection_age_cutoff", "0.250000");
-        notes.undeclared(Section::Cf, "compaction_options_fifo", "max_data_files_size=0;allow_compaction=false;");
+        notes.undeclared(Section::Cf, "blob_compression_opts", "window_bits=-14;enabled=false;");
         notes.undeclared(Section::Db, "fail_if_options_file_error", "whatever");
         assert_eq!(notes.list, []);
-        notes.undeclared(Section::Cf, "compaction_options_fifo", "max_data_files_size=16384;nonsense=1");
+        notes.undeclared(Section::Cf, "blob_compression_opts", "level=16384;nonsense=1");
         notes.undeclared(Section::Cf, "compaction_filter", "mine");
         notes.undeclared(Section::Cf, "enable_blob_files", "true");
         notes.undeclared(Section::Db, "enable_blob_files", "true");
@@ -462,8 +459,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                ("compaction_options_fifo.max_data_files_size", &What::NoEffect("the style is leveled")),
-                ("compaction_options_fifo.nonsense", &What::Unknown),
+                ("blob_compression_opts.level", &What::NoEffect(BLOB)),
+                ("blob_compression_opts.nonsense", &What::Unknown),
                 ("compaction_filter", &What::Object),
                 ("enable_blob_files", &What::Refused(BLOB)),
                 ("enable_blob_files", &What::Unknown),

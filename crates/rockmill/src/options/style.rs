@@ -1,7 +1,7 @@
 //! Compaction styles and what each has to choose (RocksDB's `CompactionStyle`, `CompactionOptionsUniversal`,
 //! `CompactionOptionsFIFO`).
 
-use super::value::nested;
+use super::value::{Value, nested};
 use super::{CfOptions, Options};
 
 /// By which rules tables are compacted (RocksDB's `CompactionStyle`).
@@ -135,7 +135,48 @@ impl UniversalCompactOptions {
     }
 }
 
+/// What FIFO compaction has to choose (RocksDB's `CompactionOptionsFIFO`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FifoCompactOptions {
+    /// Bytes of all tables above which the oldest are deleted.
+    pub max_table_files_size: u64,
+    /// Merge small tables, as many as `level0_file_num_compaction_trigger` at least.
+    pub allow_compaction: bool,
+}
+
+impl Default for FifoCompactOptions {
+    fn default() -> Self {
+        Self { max_table_files_size: 1 << 30, allow_compaction: false }
+    }
+}
+
+nested! {
+    FifoCompactOptions as "compaction_options_fifo" { allow_compaction, max_table_files_size } or read_size
+}
+
+/// RocksDB's older text, the size alone.
+fn read_size(options: &mut FifoCompactOptions, text: &str) -> bool {
+    u64::read(text).map(|bytes| options.max_table_files_size = bytes).is_some()
+}
+
+impl FifoCompactOptions {
+    /// See [`Self::max_table_files_size`].
+    pub fn set_max_table_files_size(&mut self, bytes: u64) {
+        self.max_table_files_size = bytes;
+    }
+
+    /// See [`Self::allow_compaction`].
+    pub fn set_allow_compaction(&mut self, allow: bool) {
+        self.allow_compaction = allow;
+    }
+}
+
 impl Options {
+    /// What FIFO compaction has to choose.
+    pub fn set_fifo_compaction_options(&mut self, options: &FifoCompactOptions) {
+        self.cf.compaction_options_fifo = options.clone();
+    }
+
     /// What universal compaction has to choose.
     pub fn set_universal_compaction_options(&mut self, options: &UniversalCompactOptions) {
         self.cf.compaction_options_universal = options.clone();
@@ -156,7 +197,6 @@ impl Options {
 mod tests {
     use super::super::known::Notes;
     use super::super::text::{Allow, Escapes, set_cf};
-    use super::super::value::Value;
     use super::*;
 
     fn set(pairs: &[(&str, &str)]) -> (CfOptions, Vec<String>, bool) {
@@ -191,6 +231,24 @@ mod tests {
         assert!(!Value::write(&UniversalCompactOptions::default()).contains("max_read_amp"));
         let u = UniversalCompactOptions { max_read_amp: 5, ..UniversalCompactOptions::default() };
         assert!(Value::write(&u).contains("max_read_amp=5"));
+    }
+
+    #[test]
+    fn fifo_options_are_read_in_both_forms() {
+        for text in ["{max_table_files_size=5000;allow_compaction=true;ttl=7;age_for_warm=0;}", "5000"] {
+            let (o, notes, done) =
+                set(&[("compaction_style", "kCompactionStyleFIFO"), ("compaction_options_fifo", text)]);
+            assert!(done && notes.is_empty(), "{notes:?}");
+            assert_eq!(o.compaction_style, CompactionStyle::Fifo);
+            let named = text.starts_with('{');
+            let expected = FifoCompactOptions { max_table_files_size: 5000, allow_compaction: named };
+            assert_eq!(o.compaction_options_fifo, expected);
+        }
+        let (_, notes, done) = set(&[(
+            "compaction_options_fifo",
+            "{file_temperature_age_thresholds={{temperature=kCold;age=5;}};max_data_files_size=9;}",
+        )]);
+        assert!(done && notes.len() == 2, "{notes:?}");
     }
 
     #[test]

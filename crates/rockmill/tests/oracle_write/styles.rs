@@ -96,6 +96,24 @@ fn universal_trees_are_rocksdbs() {
     });
 }
 
+#[test]
+fn fifo_trees_are_rocksdbs() {
+    let test = "fifo_trees_are_rocksdbs";
+    // None is as large as a memtable, so that each flush writes one table.
+    let odd = [170, 90, 100, 120, 30, 95, 160, 20, 60, 110, 33, 150, 70, 140];
+    let style = "compaction_style=kCompactionStyleFIFO;level_compaction_dynamic_level_bytes=false;num_levels=1";
+    let more = [
+        "compaction_options_fifo={max_table_files_size=500000}",
+        "compaction_options_fifo={max_table_files_size=700000;allow_compaction=true}",
+        "compaction_options_fifo={max_table_files_size=9000000;allow_compaction=true};write_buffer_size=300000",
+    ];
+    std::thread::scope(|scope| {
+        for options in more {
+            scope.spawn(move || compare(test, &format!("{style};{options}"), &odd));
+        }
+    });
+}
+
 /// Style and options of universal compaction go through OPTIONS files, ours and RocksDB's.
 #[test]
 fn an_options_file_keeps_the_style() {

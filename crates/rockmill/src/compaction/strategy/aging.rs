@@ -70,6 +70,7 @@ impl CfOptions {
     pub(crate) fn periodic_seconds(&self) -> Option<u64> {
         let universal = self.compaction_style == CompactionStyle::Universal;
         let period = match self.periodic_compaction_seconds {
+            _ if self.compaction_style == CompactionStyle::Fifo => None,
             0 => None,
             DEFAULT_AGE => (universal || self.has_compaction_filter()).then_some(MONTH),
             n => Some(n),
@@ -194,9 +195,24 @@ pub(super) fn bottommost(
     (due, threshold)
 }
 
+/// With FIFO compaction, when the oldest table of L0 is too old to stay. All that it holds was written before it.
+fn fifo_due(version: &Version, options: &CfOptions) -> Option<u64> {
+    let ttl = options.ttl_option().filter(|_| options.compaction_style == CompactionStyle::Fifo)?;
+    let oldest = version.levels.first()?.last().filter(|f| is_idle(f))?;
+    written_time(oldest)?.checked_add(ttl)?.checked_add(1)
+}
+
+/// With FIFO compaction, the oldest tables of L0 that are too old, the oldest first.
+pub(super) fn fifo_expired(version: &Version, options: &CfOptions, now: u64) -> Vec<Arc<FileMeta>> {
+    let Some(ttl) = options.ttl_option() else { return Vec::new() };
+    let is_old = |f: &&Arc<FileMeta>| written_time(f).is_some_and(|t| t.saturating_add(ttl) < now);
+    version.levels.first().into_iter().flatten().rev().take_while(is_old).map(Arc::clone).collect()
+}
+
 /// When the tables of a version are due.
 pub fn aging(version: &Version, options: &CfOptions, oldest_snapshot: SequenceNumber) -> Aging {
     let times = by_ttl(version, options).chain(by_period(version, options)).map(|f| f.2);
+    let times = times.chain(fifo_due(version, options));
     let next_due = times.min().unwrap_or(u64::MAX);
     let (due, threshold) = bottommost(version, options, oldest_snapshot);
     Aging { next_due, bottommost_due: !due.is_empty(), threshold }

@@ -294,6 +294,7 @@ impl<'a> Picker<'a> {
             version: Arc::clone(self.version),
             bottommost,
             trivial_move,
+            deletion: false,
             output_file_size_target: target,
             // Above the bottom, an output may run on to a boundary of the level below.
             output_file_size_max: if bottommost || grandparents.is_empty() { target } else { target.saturating_mul(2) },

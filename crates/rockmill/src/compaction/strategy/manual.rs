@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use rockmill_format::key::InternalKey;
 
-use super::CompactionCursors;
+use super::aging::Moment;
 use super::inputs::{Files, Picker, any_busy, total_bytes};
 use super::score::level_scores;
 use super::tiered;
+use super::{CompactionCursors, fifo};
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::{BottommostLevelCompaction, CfOptions, CompactionStyle};
 use crate::version::Version;
@@ -117,6 +118,8 @@ pub enum StepKind {
     Range,
     /// Everything that there is into one run: universal compaction knows no ranges.
     Everything,
+    /// What FIFO compaction would do by itself.
+    Fifo,
 }
 
 /// One step of a manual compaction: all of the range in `level` goes to `output_level`.
@@ -145,10 +148,15 @@ impl ManualStep {
         version: &Arc<Version>,
         options: &CfOptions,
         cursors: &CompactionCursors,
+        moment: &Moment,
         begin: Option<&[u8]>,
         end: Option<&[u8]>,
     ) -> ManualPick {
         match self.kind {
+            StepKind::Fifo => match fifo::pick(version, options, cursors, moment) {
+                Some(job) => ManualPick::Pick(Box::new(job), None),
+                None => ManualPick::None,
+            },
             StepKind::Everything => tiered::everything(version, options, cursors),
             StepKind::Range => {
                 let (level, to, limit) = (self.level, self.output_level, self.file_number_limit);
@@ -206,6 +214,10 @@ impl ManualWalk {
                 rewrite: true,
                 ..ManualStep::new(l, last)
             });
+        }
+        if options.compaction_style == CompactionStyle::Fifo {
+            self.state = State::Done;
+            return Some(ManualStep { kind: StepKind::Fifo, ..ManualStep::new(0, 0) });
         }
         if level > last {
             self.state = State::Done; // what was ingested behind stays

@@ -12,6 +12,7 @@
 //!    no file is input to two jobs.
 
 pub mod aging;
+pub mod fifo;
 mod inputs;
 pub mod leveled;
 pub mod manual;
@@ -48,7 +49,7 @@ pub fn pick(
     match options.compaction_style {
         CompactionStyle::Level => leveled::pick(version, options, cursors, moment),
         CompactionStyle::Universal => tiered::pick(version, options, cursors, moment),
-        CompactionStyle::Fifo => None,
+        CompactionStyle::Fifo => fifo::pick(version, options, cursors, moment),
     }
 }
 

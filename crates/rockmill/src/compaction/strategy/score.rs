@@ -2,7 +2,8 @@
 //! (`VersionStorageInfo::CalculateBaseBytes`, `ComputeCompactionScore`, `EstimateCompactionBytesNeeded`).
 //!
 //! With universal compaction the score of L0 stands for the whole tree: sorted runs, each L0 table and each level that
-//! has tables, by `level0_file_num_compaction_trigger`. There is no debt then; runs alone slow writers.
+//! has tables, by `level0_file_num_compaction_trigger`. There is no debt then; runs alone slow writers. With FIFO
+//! compaction it is the bytes of all tables by what may stay, and nothing slows writers.
 
 use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering;
@@ -62,7 +63,11 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
             let below = sizes.iter().skip(1).filter(|bytes| **bytes > 0).count();
             (universal_scores(version, options), 0, l0_files + below)
         }
-        _ => (scores(version, options, &base), pending_bytes(version, options, &sizes, &base), l0_files),
+        // Whatever there is too much of is deleted: nobody has to wait.
+        CompactionStyle::Fifo => (fifo_scores(version, options), 0, 0),
+        CompactionStyle::Level => {
+            (scores(version, options, &base), pending_bytes(version, options, &sizes, &base), l0_files)
+        }
     };
     LevelScores {
         base_level: base.level,
@@ -84,6 +89,22 @@ fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
     let below = levels.filter(|files| files.first().is_some_and(|f| idle(f))).count();
     if let Some(score) = scores.first_mut() {
         *score = (l0 + below) as f64 / f64::from(options.level0_file_num_compaction_trigger.max(1));
+    }
+    scores
+}
+
+/// All bytes by what may stay, as the score of L0; or its files by the trigger, where they may be merged.
+fn fifo_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
+    let mut scores = vec![0.0; version.levels.len()];
+    let idle = |f: &&std::sync::Arc<FileMeta>| !f.being_compacted.load(Ordering::Acquire);
+    let bytes: u64 = version.levels.iter().flatten().filter(idle).map(|f| f.size()).sum();
+    let mut score = bytes as f64 / options.compaction_options_fifo.max_table_files_size.max(1) as f64;
+    if score < 1.0 && options.compaction_options_fifo.allow_compaction {
+        let files = version.levels.first().map_or(0, |files| files.iter().filter(idle).count());
+        score = score.max(files as f64 / f64::from(options.level0_file_num_compaction_trigger.max(1)));
+    }
+    if let Some(first) = scores.first_mut() {
+        *first = score;
     }
     scores
 }

@@ -89,6 +89,7 @@ impl TreeSpec {
             version: self.build(),
             bottommost: false,
             trivial_move: false,
+            deletion: false,
             output_file_size_target: 0,
             output_file_size_max: 0,
             grandparent_overlap_max: 0,

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::iter::InternalIterator;
 use crate::level_iter::LevelIterator;
 use crate::memtable::MemTable;
+use crate::options::CompactionStyle;
 use crate::range_del::FragmentedRangeTombstones;
 use crate::table::TableReadOptions;
 use crate::version::{FileMeta, Version};
@@ -164,6 +165,9 @@ pub(super) fn place(
 
 /// The deepest level above what the file overlaps, `end` or deeper excluded; and whether it overlaps anything.
 fn deepest(c: &CfState, file: &ExternalFile, first_overlap: usize, end: usize) -> (usize, bool) {
+    if c.cf.options.load().compaction_style == CompactionStyle::Fifo {
+        return (0, true); // it has one level, and the file is the newest in it
+    }
     let (start, limit) = file.range();
     let mut level = 0;
     for l in 0..end {

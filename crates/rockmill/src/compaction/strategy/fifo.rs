@@ -1,0 +1,199 @@
+//! The FIFO strategy: RocksDB's `FIFOCompactionPicker`. Nothing is rewritten; the oldest tables are deleted.
+//!
+//! 1. *Age.* Tables of L0 that are older than `ttl`, from the oldest on, if that leaves no more than may stay.
+//! 2. *Size.* While all tables together are larger than `max_table_files_size`, the oldest of L0. A tree that another
+//!    strategy made has deeper levels: the deepest goes first, by key, since no one knows what of it is oldest.
+//! 3. *Count.* With `allow_compaction`, the newest L0 files are merged into one while the work for each file saved
+//!    falls; never those that are larger than a memtable, which were merged before.
+//!
+//! One job at a time: they are short, and the oldest must be known.
+
+use std::sync::Arc;
+
+use super::CompactionCursors;
+use super::aging::{self, Moment};
+use super::inputs::{Files, Picker, total_bytes};
+use crate::compaction::{Compaction, CompactionReason};
+use crate::options::CfOptions;
+use crate::sync::atomic::Ordering as Atomic;
+use crate::version::Version;
+
+/// Chooses the next compaction, if one is due and possible. The caller registers it with
+/// [`CompactionCursors::start`] before anything else is picked.
+pub fn pick(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &CompactionCursors,
+    moment: &Moment,
+) -> Option<Compaction> {
+    let picker = Picker::new(version, options, cursors);
+    if picker.level0_busy() || cursors.running() > 0 {
+        return None;
+    }
+    let all: u64 = version.levels.iter().map(|files| total_bytes(files)).sum();
+    by_age(&picker, all, moment.now).or_else(|| by_size(&picker, all)).or_else(|| by_count(&picker, all))
+}
+
+fn size_max(picker: &Picker<'_>) -> u64 {
+    picker.options.compaction_options_fifo.max_table_files_size
+}
+
+fn by_age(picker: &Picker<'_>, all: u64, now: u64) -> Option<Compaction> {
+    let files = aging::fifo_expired(picker.version, picker.options, now);
+    let rest = all - total_bytes(&files);
+    (!files.is_empty() && rest <= size_max(picker)).then(|| deletion(picker, 0, files, CompactionReason::FIFOTtl))
+}
+
+fn by_size(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
+    let deepest = picker.version.levels.iter().rposition(|files| !files.is_empty())?;
+    let oldest_first: Vec<_> = match deepest {
+        0 => picker.files(0).iter().rev().collect(),
+        level => picker.files(level).iter().collect(),
+    };
+    let (mut rest, mut files) = (all, Files::new());
+    for f in oldest_first {
+        if rest <= size_max(picker) {
+            break;
+        }
+        rest -= f.size();
+        files.push(Arc::clone(f));
+    }
+    (!files.is_empty()).then(|| deletion(picker, deepest, files, CompactionReason::FIFOMaxSize))
+}
+
+fn by_count(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
+    let options = picker.options;
+    let files = picker.files(0);
+    let one_level = picker.version.levels.iter().skip(1).all(Vec::is_empty);
+    if !options.compaction_options_fifo.allow_compaction || !one_level || all > size_max(picker) {
+        return None;
+    }
+    let mut bytes = files.first().filter(|f| !f.being_compacted.load(Atomic::Acquire))?.size();
+    let (mut cost, mut taken) = (u64::MAX, 1);
+    for f in &files[1..] {
+        bytes += f.size();
+        let next = bytes / taken as u64;
+        if next > cost || bytes > picker.max_compaction_bytes() {
+            break;
+        }
+        (cost, taken) = (next, taken + 1);
+    }
+    // Tables a little larger than a memtable count as flushed.
+    let flushed_max = options.write_buffer_size as u64 / 10 * 11;
+    if taken < options.level0_file_num_compaction_trigger.max(2) as usize || cost >= flushed_max {
+        return None;
+    }
+    let inputs = vec![(0, files[..taken].to_vec())];
+    let mut job = picker.build(CompactionReason::FIFOReduceNumFiles, inputs, 0, true);
+    job.compression = options.compression;
+    Some(job)
+}
+
+fn deletion(picker: &Picker<'_>, level: usize, mut files: Files, reason: CompactionReason) -> Compaction {
+    if level == 0 {
+        files.reverse(); // newest first, as everywhere
+    }
+    let job = picker.build(reason, vec![(level, files)], level, true);
+    Compaction { deletion: true, trivial_move: false, ..job }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compaction::strategy::score::level_scores;
+    use crate::compaction::strategy::testing::{TreeSpec, numbers};
+    use crate::options::{CompactionStyle, FifoCompactOptions};
+    use CompactionReason::{FIFOMaxSize, FIFOReduceNumFiles, FIFOTtl};
+
+    fn options(max_table_files_size: u64, allow_compaction: bool) -> CfOptions {
+        CfOptions {
+            compaction_style: CompactionStyle::Fifo,
+            compaction_options_fifo: FifoCompactOptions { max_table_files_size, allow_compaction },
+            ..CfOptions::default()
+        }
+    }
+
+    fn picked(v: &Arc<Version>, o: &CfOptions, now: u64) -> Option<Compaction> {
+        pick(v, o, &CompactionCursors::new(), &Moment { now, oldest_snapshot: 0 })
+    }
+
+    fn shape(c: &Compaction) -> (CompactionReason, usize, Vec<u64>, bool) {
+        assert!(c.inputs.len() == 1 && c.output_level == c.start_level() && !c.trivial_move);
+        (c.reason, c.start_level(), numbers(&c.inputs[0].1), c.deletion)
+    }
+
+    fn l0(sizes: &[u64]) -> Arc<Version> {
+        sizes.iter().fold(TreeSpec::new(1), |t, s| t.file(0, "a", "z", *s)).build()
+    }
+
+    #[test]
+    fn the_oldest_tables_go_until_the_rest_may_stay() {
+        let v = l0(&[10, 20, 30, 40]);
+        assert!(picked(&v, &options(100, false), 0).is_none());
+        assert_eq!(shape(&picked(&v, &options(99, false), 0).unwrap()), (FIFOMaxSize, 0, vec![1], true));
+        assert_eq!(shape(&picked(&v, &options(65, false), 0).unwrap()), (FIFOMaxSize, 0, vec![3, 2, 1], true));
+        assert_eq!(level_scores(&v, &options(50, false)).scores[0], 2.0);
+        assert_eq!(level_scores(&v, &options(50, false)).runs, 0, "nobody is slowed down");
+    }
+
+    #[test]
+    fn deeper_levels_go_first_by_key() {
+        let v = TreeSpec::new(7)
+            .file(0, "a", "z", 10)
+            .file(5, "a", "b", 10)
+            .file(6, "a", "b", 10)
+            .file(6, "c", "d", 10)
+            .build();
+        assert!(picked(&v, &options(40, true), 0).is_none());
+        assert_eq!(shape(&picked(&v, &options(30, true), 0).unwrap()), (FIFOMaxSize, 6, vec![3], true));
+        assert_eq!(shape(&picked(&v, &options(5, true), 0).unwrap()), (FIFOMaxSize, 6, vec![3, 4], true));
+    }
+
+    #[test]
+    fn tables_that_are_too_old_go() {
+        let v = TreeSpec::new(1)
+            .file(0, "a", "z", 10)
+            .times(1, 100)
+            .file(0, "a", "z", 10)
+            .times(1, 200)
+            .file(0, "a", "z", 10)
+            .times(1, 300)
+            .build();
+        let o = CfOptions { ttl: 50, ..options(1000, false) };
+        assert_eq!(aging::aging(&v, &o, 0).next_due, 151);
+        assert!(picked(&v, &o, 150).is_none());
+        assert_eq!(shape(&picked(&v, &o, 151).unwrap()), (FIFOTtl, 0, vec![1], true));
+        assert_eq!(shape(&picked(&v, &o, 251).unwrap()), (FIFOTtl, 0, vec![2, 1], true));
+        // Where that is not enough, size decides.
+        let o = CfOptions { ttl: 50, ..options(15, false) };
+        assert_eq!(shape(&picked(&v, &o, 151).unwrap()), (FIFOMaxSize, 0, vec![2, 1], true));
+        let o = CfOptions { ttl: 0, ..options(1000, false) };
+        assert!(picked(&v, &o, u64::MAX).is_none() && aging::aging(&v, &o, 0).next_due == u64::MAX);
+    }
+
+    #[test]
+    fn small_tables_are_merged_when_they_may() {
+        let v = l0(&[10, 10, 10, 10, 10]);
+        assert!(picked(&v, &options(1000, false), 0).is_none());
+        let c = picked(&v, &options(1000, true), 0).unwrap();
+        assert_eq!(shape(&c), (FIFOReduceNumFiles, 0, vec![5, 4, 3, 2, 1], false));
+        // Up to a large one; tables larger than a memtable are left.
+        let c = picked(&l0(&[900, 10, 10, 10, 10]), &options(9000, true), 0).unwrap();
+        assert_eq!(shape(&c).2, [5, 4, 3, 2]);
+        let o = CfOptions { write_buffer_size: 10, ..options(1000, true) };
+        assert!(picked(&v, &o, 0).is_none());
+        let o = CfOptions { level0_file_num_compaction_trigger: 6, ..options(1000, true) };
+        assert!(picked(&v, &o, 0).is_none());
+    }
+
+    #[test]
+    fn one_job_at_a_time() {
+        let v = l0(&[10, 10, 10, 10, 10]);
+        let (mut cursors, now) = (CompactionCursors::new(), Moment::default());
+        let c = pick(&v, &options(40, true), &cursors, &now).unwrap();
+        cursors.start(&c);
+        assert!(pick(&v, &options(20, true), &cursors, &now).is_none());
+        cursors.finish(&c);
+        assert!(pick(&v, &options(20, true), &cursors, &now).is_some());
+    }
+}
