@@ -114,6 +114,17 @@ pub enum EngineArg {
     Pread,
     /// io_uring: reads and writes in flight while the merge goes on
     Uring,
+    /// An eBPF program merges inside the kernel; needs CAP_BPF and Linux 6.9
+    Kernel,
+}
+
+/// How the engine `kernel` runs its program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DriverArg {
+    /// A system call for each output buffer (Linux 6.9)
+    Run,
+    /// Inside io_uring's wait (Linux 7.1)
+    Loop,
 }
 
 /// Format of a file to load.
@@ -224,6 +235,9 @@ pub struct WriteArgs {
     /// How compactions read and merge [default: auto]
     #[arg(long, value_enum)]
     pub engine: Option<EngineArg>,
+    /// How the engine kernel runs its program [default: run]
+    #[arg(long, value_enum)]
+    pub kernel_driver: Option<DriverArg>,
     /// Read and write tables past the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rockmill::compaction::MergeEngine;
+use rockmill::compaction::{KernelDriver, MergeEngine};
 use rockmill::table::BlockCache;
 use rockmill::{
     BlockBasedOptions, ChecksumType, ColumnFamily, ColumnFamilyDescriptor, CompressionType, DEFAULT_COLUMN_FAMILY_NAME,
@@ -20,7 +20,8 @@ use rockmill_format::filename::{self, FileType};
 use rockmill_io::FileSystem;
 
 use crate::args::{
-    ChecksumArg, CompressionArg, DurabilityArgs, EngineArg, ReadArgs, ShapeArgs, StoredArgs, Switch, WriteArgs,
+    ChecksumArg, CompressionArg, DriverArg, DurabilityArgs, EngineArg, ReadArgs, ShapeArgs, StoredArgs, Switch,
+    WriteArgs,
 };
 use crate::error::{CliError, EXIT_FAILED, Result};
 use crate::output;
@@ -225,6 +226,12 @@ fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
         Some(EngineArg::Auto) => options.set_merge_engine(MergeEngine::Auto),
         Some(EngineArg::Pread) => options.set_merge_engine(MergeEngine::Pread),
         Some(EngineArg::Uring) => options.set_merge_engine(MergeEngine::Uring),
+        Some(EngineArg::Kernel) => options.set_merge_engine(MergeEngine::Kernel),
+    }
+    match args.kernel_driver {
+        None => {}
+        Some(DriverArg::Run) => options.set_kernel_driver(KernelDriver::Run),
+        Some(DriverArg::Loop) => options.set_kernel_driver(KernelDriver::Loop),
     }
     if args.direct {
         options.set_use_direct_reads(true);

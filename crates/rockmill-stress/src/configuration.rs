@@ -52,6 +52,8 @@ pub const AXES: &[Axis] = &[
                 d.options.set_merge_engine(MergeEngine::Uring);
                 d.options.set_compaction_io_sqpoll_idle_ms(2);
             }),
+            // Where it is not to be had, `auto` does its work and says so in the log.
+            is("kernel", |d| d.options.set_merge_engine(MergeEngine::Kernel)),
         ],
     },
     Axis {

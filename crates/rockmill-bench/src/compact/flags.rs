@@ -84,7 +84,7 @@ const OWN: [(&str, &str, &str); 8] = [
     ("bloom", "0,10", "Bits per key of Bloom filters; 0: none."),
     ("compression", "none,lz4", "Compressions of blocks, of inputs and outputs."),
     ("mb", "512", "MiB of keys and values in all inputs together."),
-    ("engines", "uring,pread", "Rockmill's engines, each a side: auto, pread, uring."),
+    ("engines", "uring,pread", "Rockmill's engines, each a side: auto, pread, uring, kernel."),
     ("pause_ms", "0", "Milliseconds to wait before each job (disks with burst credit)."),
     ("warm_up", "1", "1: before the job, each store merges as many small tables of another column family; 0: not."),
 ];

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rockmill::compaction::{KernelDriver, probe_kernel_engine};
 use rockmill_io::{FileSystem, PosixFileSystem};
 
 use crate::device;
@@ -77,6 +78,11 @@ fn check(flags: &CompactFlags, cases: &[Case]) -> Result<Vec<Side>> {
         if !probe.available {
             return Err(Error::Run(format!("--engines: uring: {}; leave it out to measure the others", probe.reason)));
         }
+    }
+    if flags.engines.iter().any(|e| e == "kernel")
+        && let Err(e) = probe_kernel_engine(KernelDriver::default())
+    {
+        return Err(Error::Run(format!("--engines: kernel: {e}; leave it out to measure the others")));
     }
     for file in [&flags.base.json, &flags.base.report] {
         let folder = Path::new(file).parent().filter(|p| !p.as_os_str().is_empty());

@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use rockmill::compaction::MergeEngine;
+use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::{
     BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Db, Options, ReverseBytewiseComparator,
@@ -129,6 +129,12 @@ fn agree(subject: &Subject, on_disk: bool) {
         others.push(("pread on the disk", Place::on_disk(), MergeEngine::Pread));
         others.push(("uring on the disk", Place::on_disk(), MergeEngine::Uring));
     }
+    if has_kernel() {
+        others.push(("kernel in memory", Place::in_memory(), MergeEngine::Kernel));
+        if on_disk {
+            others.push(("kernel on the disk", Place::on_disk(), MergeEngine::Kernel));
+        }
+    }
     for (name, place, engine) in others {
         let other = merge(subject, &place, engine);
         let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
@@ -139,6 +145,20 @@ fn agree(subject: &Subject, on_disk: bool) {
             assert!(a == b && at.is_none(), "{}: {name}: {table} differs at {at:?} ({a}, {b} bytes)", subject.title);
         }
     }
+}
+
+/// True where the kernel merges; says so if not.
+fn has_kernel() -> bool {
+    // The pool is kept: programs are not loaded for each database.
+    static POOL: OnceLock<(Arc<rockmill_kernel::Pool>, bool)> = OnceLock::new();
+    let probe = || match probe_kernel_engine(KernelDriver::Run) {
+        Ok(()) => true,
+        Err(e) => {
+            println!("skipped: merges by the engine kernel: {e}");
+            false
+        }
+    };
+    POOL.get_or_init(|| (rockmill_kernel::Pool::shared(), probe())).1
 }
 
 /// True where there are rings; says so if not.

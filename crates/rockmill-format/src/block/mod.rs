@@ -142,6 +142,17 @@ impl BlockLayout {
         self.uniform
     }
 
+    /// Where the first entry starts, where the last restart point's does, and where the entries end; `None` where the
+    /// restart points lie outside of the entries. All three are equal in a block without entries.
+    pub fn entries_place(&self, data: &[u8]) -> Option<(u32, u32, u32)> {
+        let end = self.keys_end;
+        if self.num_restarts == 0 || end == 0 {
+            return Some((end, end, end));
+        }
+        let (first, last) = (self.restart_point(data, 0)?, self.restart_point(data, self.num_restarts - 1)?);
+        (first < end && (first..end).contains(&last)).then_some((first, last, end))
+    }
+
     /// Offset of the entry at restart point `index`.
     #[inline]
     fn restart_point(&self, data: &[u8], index: u32) -> Option<u32> {

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use rockmill_io::ring::{BatchIo, BatchLimits, DeviceFacts};
 use rockmill_io::{Clock, FileSystem};
+use rockmill_kernel::machine::MERGE_OBJECT;
+use rockmill_kernel::{Machine, Pool, Program, Unavailable};
 
 use super::rings::{LentRing, Rings};
-use super::{JobContext, MergeEngine};
+use super::{JobContext, KernelDriver, MergeEngine};
 use crate::helpers::Helpers;
-use crate::info_log::log_warn;
+use crate::info_log::{InfoLog, log_at, log_warn};
 use crate::options::DbOptions;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +27,14 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub struct Engines {
     /// Why the last job that wanted a ring did without.
     fallback: Mutex<Option<String>>,
-    /// Jobs' parts done by `pread` and by `uring`.
-    parts: [AtomicU64; 2],
+    /// Jobs' parts done by `pread`, by `uring` and by `kernel`.
+    parts: [AtomicU64; 3],
+    /// Machines for the kernel's engine, shared by the databases of the process, once this one has used it.
+    pool: Mutex<Option<Arc<Pool>>>,
+    /// What is known of the kernel's engine.
+    kernel: Mutex<KernelState>,
+    /// Parts that `kernel` began and another engine did.
+    handed_over: AtomicU64,
     /// Threads that compress and decompress for jobs.
     pub(crate) helpers: Arc<Helpers>,
     /// Rings of jobs.
@@ -47,7 +55,65 @@ impl Engines {
 
     /// Parts of jobs that were begun with an engine, flushes included.
     pub fn parts(&self, engine: MergeEngine) -> u64 {
-        self.parts[usize::from(engine == MergeEngine::Uring)].load(Ordering::Relaxed)
+        self.parts[place(engine)].load(Ordering::Relaxed)
+    }
+
+    /// Counts a part that an engine does.
+    pub(super) fn count(&self, engine: MergeEngine) {
+        self.parts[place(engine)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Why another engine does what `kernel` should; nothing where it does not.
+    pub fn kernel_fallback(&self) -> Option<String> {
+        self.kernel.lock().fallback.clone()
+    }
+
+    /// Parts of jobs that `kernel` could not do, or not to their end, and another engine did; the last one's reason.
+    pub fn handed_over(&self) -> (u64, Option<String>) {
+        (self.handed_over.load(Ordering::Relaxed), self.kernel.lock().handed_over.clone())
+    }
+
+    /// Counts a part that goes to another engine.
+    pub(super) fn hand_over(&self, ctx: &JobContext, reason: &str) {
+        self.handed_over.fetch_add(1, Ordering::Relaxed);
+        let before = self.kernel.lock().handed_over.replace(reason.to_owned());
+        if before.as_deref() != Some(reason) {
+            log_warn!(ctx.events.log, "merge engine kernel hands a job part to another engine: {reason}");
+        }
+    }
+
+    /// A machine for one part, kept from an earlier one or loaded now.
+    pub(super) fn machine(&self, db: &DbOptions, log: &InfoLog) -> Result<Machine, Unavailable> {
+        let pool = Arc::clone(&*self.pool.lock().get_or_insert_with(Pool::shared));
+        let bytes = db.compaction_io_memory.max(KERNEL_MEMORY_MIN);
+        let made = program().and_then(|program| pool.take(&program, db.kernel_driver, bytes));
+        let reason = made.as_ref().err().map(|e| e.reason.clone());
+        let before = std::mem::replace(&mut self.kernel.lock().fallback, reason.clone());
+        if let Err(e) = &made
+            && before != reason
+        {
+            log_warn!(log, "merge engine kernel is not to be had, auto does its work: {e}");
+            for line in e.log.lines() {
+                log_at!(log, Debug, "verifier: {line}");
+            }
+        }
+        made
+    }
+
+    /// Keeps a machine for the next part.
+    pub(super) fn keep(&self, machine: Machine) {
+        if let Some(pool) = &*self.pool.lock() {
+            pool.put(machine);
+        }
+    }
+
+    /// Loads the kernel's engine if the options ask for it, so that the log says at open what will be used.
+    pub(crate) fn probe_kernel(&self, db: &DbOptions, log: &InfoLog) {
+        if db.merge_engine == MergeEngine::Kernel
+            && let Ok(machine) = self.machine(db, log)
+        {
+            self.keep(machine);
+        }
     }
 
     /// Remembers why; true when it is news.
@@ -56,6 +122,40 @@ impl Engines {
         let news = reason.is_some() && *fallback != reason;
         *fallback = reason;
         news
+    }
+}
+
+/// Memory that a merge in the kernel needs at least.
+const KERNEL_MEMORY_MIN: usize = 4 << 20;
+
+/// What a database knows of its engine in the kernel.
+#[derive(Debug, Default)]
+struct KernelState {
+    fallback: Option<String>,
+    handed_over: Option<String>,
+}
+
+/// The merge program.
+fn program() -> Result<Arc<Program>, Unavailable> {
+    let program = Program::read(MERGE_OBJECT, KernelDriver::Run.entry());
+    program.map(Arc::new).map_err(|e| Unavailable { reason: e.to_string(), log: String::new() })
+}
+
+/// Whether the engine `kernel` is to be had with this driver, or why not, in one line.
+///
+/// # Errors
+/// The reason: a capability or a newer kernel that it needs, or what the verifier has against the program.
+pub fn probe_kernel_engine(driver: KernelDriver) -> Result<(), Unavailable> {
+    let pool = Pool::shared();
+    pool.take(&program()?, driver, KERNEL_MEMORY_MIN).map(|machine| pool.put(machine))
+}
+
+/// Of an engine's counter.
+fn place(engine: MergeEngine) -> usize {
+    match engine {
+        MergeEngine::Auto | MergeEngine::Pread => 0,
+        MergeEngine::Uring => 1,
+        MergeEngine::Kernel => 2,
     }
 }
 
@@ -75,11 +175,11 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     /// What the options ask for, as far as this machine has it, for a part that the calling thread does and that merges
-    /// so many runs of tables (0: a flush).
+    /// so many runs of tables (0: a flush). Where the kernel merges, this reads and writes.
     pub fn of(ctx: &JobContext, runs: usize) -> Self {
-        let engine = match ctx.db.merge_engine {
+        match ctx.db.merge_engine {
             MergeEngine::Pread => Self::Pread,
-            MergeEngine::Auto | MergeEngine::Uring => match ring(ctx, runs) {
+            MergeEngine::Auto | MergeEngine::Uring | MergeEngine::Kernel => match ring(ctx, runs) {
                 Ok(io) => {
                     ctx.engines.note(None);
                     Self::Uring(io)
@@ -91,9 +191,7 @@ impl Engine {
                     Self::Pread
                 }
             },
-        };
-        ctx.engines.parts[usize::from(engine.kind() == MergeEngine::Uring)].fetch_add(1, Ordering::Relaxed);
-        engine
+        }
     }
 
     /// Which it is.

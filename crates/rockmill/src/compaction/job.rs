@@ -10,22 +10,25 @@
 //! Whatever goes wrong in any part, a panic included, every table written is removed and the first error is returned.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 use rockmill_format::edit::FileEntry;
 
 use super::engine::Engine;
 use super::merge::feed::{BlockFeed, PreadFeed};
+use super::merge::kernel::{KernelJob, KernelStream, Left};
 use super::merge::ring_feed;
 use super::merge::run::TableRun;
-use super::merge::{Heads, Merger, Run};
+use super::merge::{Heads, MergeStream, Merger};
 use super::output::{Created, Outputs, remove_created};
 use super::plan::{JobPlan, Part};
 use super::resolve::pass::may_pass;
 use super::resolve::{ResolveStats, Resolver};
 use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
-use super::{Compaction, JobContext, JobOutput};
+use super::{Compaction, JobContext, JobOutput, MergeEngine};
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::{Help, Working};
 use crate::statistics::{Histogram, MaybeStatistics};
@@ -150,8 +153,19 @@ fn run_part(
     let map = SstMap::new(plan, part, ctx)?;
     let engine = Engine::of(ctx, map.runs.iter().filter(|r| !r.files.is_empty()).count());
     let (_working, help) = (Working::begin(), ctx.help());
-    let output = Destination { ctx, plan, part, tombstones, created, engine: &engine, help: help.as_ref() };
     let stop = [&*ctx.shutdown, stop];
+    if ctx.db.merge_engine == MergeEngine::Kernel {
+        let local = Created::default();
+        let _merged = Merged { local: &local, created };
+        let output = Destination { ctx, plan, part, tombstones, created: &local, engine: &engine, help: help.as_ref() };
+        if let Some((files, stats)) = in_kernel(&map, heads, range, &output, stop)? {
+            ctx.engines.count(MergeEngine::Kernel);
+            return Ok(PartOutput { files, stats, cpu_micros: help.map_or(0, |h| h.micros()) });
+        }
+        remove_created(ctx, &local);
+    }
+    ctx.engines.count(engine.kind());
+    let output = Destination { ctx, plan, part, tombstones, created, engine: &engine, help: help.as_ref() };
     let (files, stats) = match engine.io() {
         None => {
             let count = map.runs.len();
@@ -161,6 +175,72 @@ fn run_part(
         Some(io) => merge_feeds(ring_feed::feeds(map, io, ctx, help.as_ref())?, heads, range, &output, stop)?,
     };
     Ok(PartOutput { files, stats, cpu_micros: help.map_or(0, |h| h.micros()) })
+}
+
+/// Hands the names of files that one try created to the job, however it ends.
+struct Merged<'a> {
+    local: &'a Created,
+    created: &'a Created,
+}
+
+impl Drop for Merged<'_> {
+    fn drop(&mut self) {
+        self.created.lock().append(&mut self.local.lock());
+    }
+}
+
+/// Lets the kernel merge a part. `None` when another engine has to do it, which is counted and logged.
+fn in_kernel(
+    map: &SstMap,
+    heads: Heads,
+    range: Option<(&[u8], &[u8])>,
+    output: &Destination<'_>,
+    stop: [&AtomicBool; 2],
+) -> Result<Option<(Vec<FileEntry>, ResolveStats)>> {
+    let Destination { ctx, plan, part, help, engine, .. } = *output;
+    if heads.skip().is_none() {
+        let name = plan.rules.cmp.user_comparator().name().to_owned();
+        ctx.engines.hand_over(ctx, &format!("keys in the order of {name}"));
+        return Ok(None);
+    }
+    let Ok(machine) = ctx.engines.machine(&ctx.db, &ctx.events.log) else { return Ok(None) };
+    let passing = may_pass(&plan.rules, !output.tombstones.is_empty());
+    let end_head = heads.of_end(range, part.end.as_deref());
+    let job = KernelJob { part, rules: &plan.rules, heads, end_head, passing, stop };
+    let left = Rc::new(RefCell::new(Left::default()));
+    let merged = match engine.io() {
+        None => {
+            let runs = map.runs.len();
+            let feeds = map.runs.iter().map(|run| PreadFeed::new(run.clone(), ctx, help, runs)).collect();
+            KernelStream::new(feeds, machine, job, &left).and_then(|stream| drain(stream, output, stop))
+        }
+        Some(io) => match ring_feed::feeds(map.clone(), io, ctx, help) {
+            Ok(feeds) => KernelStream::new(feeds, machine, job, &left).and_then(|stream| drain(stream, output, stop)),
+            Err(e) => {
+                left.borrow_mut().machine = Some(machine);
+                Err(e)
+            }
+        },
+    };
+    let mut left = left.borrow_mut();
+    if let Some(machine) = left.machine.take() {
+        ctx.engines.keep(machine);
+    }
+    match (merged, &left.hand_over) {
+        (Ok((files, mut stats)), _) => {
+            // What the program dropped was read, too.
+            let dropped = left.dropped;
+            stats.input_records += dropped.hidden + dropped.obsolete;
+            stats.hidden += dropped.hidden;
+            stats.obsolete += dropped.obsolete;
+            Ok(Some((files, stats)))
+        }
+        (Err(_), Some(reason)) => {
+            ctx.engines.hand_over(ctx, reason);
+            Ok(None)
+        }
+        (Err(e), None) => Err(e),
+    }
 }
 
 /// Merges what the feeds give.
@@ -194,8 +274,8 @@ pub(super) struct Destination<'a> {
 }
 
 /// Resolves a merge and writes what survives. Shared with flush.
-pub(super) fn drain<R: Run>(
-    merger: Merger<R>,
+pub(super) fn drain<S: MergeStream>(
+    merger: S,
     output: &Destination<'_>,
     stop: [&AtomicBool; 2],
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {

@@ -24,6 +24,7 @@ use order::Order;
 
 mod ahead;
 pub mod feed;
+pub(crate) mod kernel;
 mod order;
 pub mod ring_feed;
 pub mod run;
@@ -127,6 +128,15 @@ impl Heads {
         self.on.then_some(self.common)
     }
 
+    /// A head that no key at or behind `end` is below: `MAX` without an end. `range` as for [`Self::new`].
+    pub fn of_end(self, range: Option<(&[u8], &[u8])>, end: Option<&[u8]>) -> u64 {
+        let Some(end) = end else { return u64::MAX };
+        // A head says something of an end only if that shares what all keys share.
+        let common = self.common;
+        let shares = range.is_some_and(|(a, _)| end.len() >= common && a.get(..common) == end.get(..common));
+        if self.on && (shares || common == 0) { self.of(end) } else { 0 }
+    }
+
     /// The head of a user key inside the range; 0 where there are no heads.
     #[inline]
     pub fn of(self, user_key: &[u8]) -> u64 {
@@ -163,8 +173,8 @@ pub struct Merger<R> {
     head: u64,
     /// It is another than that of the entry before.
     another: bool,
-    /// The run that began a block last, and `others` then.
-    began: (usize, u64),
+    /// The run that began a block last, if no other gave an entry since; `NONE` otherwise.
+    began: usize,
     /// The run whose block is offered; `NONE` without. There is no current one then.
     offered: usize,
     /// The user key before that block.
@@ -183,15 +193,7 @@ impl<R: Run> Merger<R> {
         range: Option<(&[u8], &[u8])>,
         end: Option<&[u8]>,
     ) -> Result<Self> {
-        // A head says something of an end only if that shares what all keys share.
-        let end_head = match end {
-            None => u64::MAX,
-            Some(end) => {
-                let common = heads.common;
-                let shares = range.is_some_and(|(a, _)| end.len() >= common && a.get(..common) == end.get(..common));
-                if heads.on && (shares || common == 0) { heads.of(end) } else { 0 }
-            }
-        };
+        let end_head = heads.of_end(range, end);
         let first: Vec<Option<u64>> = runs.iter().map(|run| run.valid().then(|| run.head(heads))).collect();
         let end = end.map(<[u8]>::to_vec);
         let order = Order::new(&first);
@@ -206,7 +208,7 @@ impl<R: Run> Merger<R> {
             others: 0,
             head: 0,
             another: false,
-            began: (NONE, 0),
+            began: NONE,
             offered: NONE,
             before: Vec::new(),
         };
@@ -220,6 +222,9 @@ impl<R: Run> Merger<R> {
     fn pick(&mut self) {
         match self.order.pick(before(&self.runs, &self.cmp)) {
             Some((run, head, others)) => {
+                if run != self.began {
+                    self.began = NONE;
+                }
                 self.current = run;
                 self.others = others;
                 self.arrive(head);
@@ -230,19 +235,20 @@ impl<R: Run> Merger<R> {
 
     /// The current run begins its next block, which is offered as a whole if nothing of another run comes in between.
     ///
-    /// Only behind a block that the run gave while no other run moved: where runs are interleaved that is almost never
-    /// so, and this costs next to nothing.
+    /// Only behind a block that the run gave while no other run gave anything: where runs are interleaved that is
+    /// almost never so, and this costs next to nothing. This depends on the entries alone, not on how the smallest is
+    /// found, so that every engine offers the same blocks.
     #[cold]
     fn next_block(&mut self) -> Result<()> {
-        let (at, now) = (self.current, (self.current, self.others));
+        let at = self.current;
         let Some(run) = self.runs.get_mut(at) else { return Ok(()) };
-        let alone = self.began == now && self.others > 0;
+        let alone = self.began == at;
         if alone {
             self.before.clear();
             self.before.extend_from_slice(user_key(run.key_before()));
         }
         run.next_block()?;
-        self.began = now;
+        self.began = at;
         if !run.valid() {
             self.order.ended(at);
             self.pick();
@@ -251,7 +257,7 @@ impl<R: Run> Merger<R> {
         if alone
             && !self.before.is_empty()
             && user_key(run.key()) != self.before
-            && run.fill_whole(self.others.min(self.end_head))
+            && run.fill_whole(self.order.others().min(self.end_head))
         {
             self.offered = at;
             self.current = NONE;

@@ -37,10 +37,11 @@ use crate::rate_limiter::{IoPriority, Limit};
 use crate::sync::atomic::AtomicBool;
 use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
-pub use engine::Engines;
+pub use engine::{Engines, probe_kernel_engine};
 pub use events::JobEvents;
 use resolve::ResolveStats;
 pub(crate) use rings::LentRing;
+pub use rockmill_kernel::Driver as KernelDriver;
 
 /// How compactions read and merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,11 +53,14 @@ pub enum MergeEngine {
     Pread,
     /// io_uring: reads and writes in flight while the merge goes on. `Pread` does its work where there is none.
     Uring,
+    /// An eBPF program merges inside the kernel, on memory that it shares with this process; reads and writes as with
+    /// `Uring`. Where there is none, `Auto` does its work.
+    Kernel,
 }
 
 impl MergeEngine {
     /// All, in the order of help texts.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Pread, Self::Uring];
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Pread, Self::Uring, Self::Kernel];
 
     /// The engine's name on the command line and in statistics.
     pub fn name(self) -> &'static str {
@@ -64,6 +68,7 @@ impl MergeEngine {
             Self::Auto => "auto",
             Self::Pread => "pread",
             Self::Uring => "uring",
+            Self::Kernel => "kernel",
         }
     }
 }

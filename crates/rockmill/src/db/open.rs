@@ -331,6 +331,7 @@ fn open_files(
     db.write_options_file(&db.options_turn.lock())?;
     db.remove_orphans();
     db.log_opened();
+    db.engines.probe_kernel(&db.live(), &db.log);
     let threads = background::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
     Ok(Db { inner: db, threads: Mutex::new(threads) })

@@ -17,8 +17,8 @@ use crate::options::{CfOptions, CompactionStyle, DbOptions, Options};
 use crate::sync::atomic::Ordering;
 use crate::sync::has_ended;
 
-/// Rockmill's option of how compactions read and merge.
-const ENGINE: &str = "merge_engine";
+/// Rockmill's options of how compactions read and merge.
+const ENGINE: [&str; 2] = ["merge_engine", "kernel_driver"];
 
 impl Db {
     /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",
@@ -43,7 +43,7 @@ impl Db {
         let turn = db.options_turn.lock();
         // The engine is the whole database's; who tries one out need not know.
         let mut of_db = DbOptions::clone(&db.live());
-        let engine: Vec<_> = options.extract_if(.., |(name, _)| name == ENGINE).collect();
+        let engine: Vec<_> = options.extract_if(.., |(name, _)| ENGINE.contains(&name.as_str())).collect();
         set_db(&mut of_db, &engine, Allow::Mutable, Escapes::No, &mut Notes::default())?;
         let mut state = db.state.lock();
         let oldest_snapshot = state.oldest_snapshot;

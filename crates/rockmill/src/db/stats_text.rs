@@ -67,14 +67,23 @@ impl DbInner {
         if asked == MergeEngine::Pread {
             return asked.to_string();
         }
+        if asked == MergeEngine::Kernel && self.engines.kernel_fallback().is_none() {
+            let mut text = format!("{asked}, driver {}", self.live().kernel_driver);
+            if let (parts @ 1.., Some(reason)) = self.engines.handed_over() {
+                let _ = write!(text, "; job parts handed to another engine: {parts}, the last one for {reason}");
+            }
+            return text;
+        }
+        let want = self.engines.kernel_fallback().filter(|_| asked == MergeEngine::Kernel);
+        let want = want.map_or(String::new(), |reason| format!(", for want of kernel: {reason}"));
         // What a job met says more than what one would meet now.
         let missing = self.engines.fallback().or_else(|| {
             let probe = self.opts.fs.batch_probe();
             (!probe.available).then_some(probe.reason)
         });
         match missing {
-            None => MergeEngine::Uring.to_string(),
-            Some(reason) => format!("{}, for want of uring: {reason}", MergeEngine::Pread),
+            None => format!("{}{want}", MergeEngine::Uring),
+            Some(reason) => format!("{}, for want of uring: {reason}{want}", MergeEngine::Pread),
         }
     }
 

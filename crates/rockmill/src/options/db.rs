@@ -8,7 +8,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 use super::declare::declare_options;
 use super::file::{Carried, RocksDbVersion};
 use super::{OptionWarning, Options, RecoveryMode};
-use crate::compaction::MergeEngine;
+use crate::compaction::{KernelDriver, MergeEngine};
 use crate::env::Env;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
@@ -95,6 +95,8 @@ declare_options! {
     allow_ingest_behind: bool = false, fixed, set_allow_ingest_behind;
     /// How compactions read and merge.
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
+    /// How the engine `kernel` runs its program.
+    kernel_driver: KernelDriver = KernelDriver::Run, own, set_kernel_driver;
     /// Most memory for reads and writes in flight of each part of a compaction and each flush with `uring`, in bytes. A
     /// flush takes 9 MiB, a part that merges 4, 8 or 16 inputs 14, 17 or 22 MiB. It is kept for the next jobs, for a
     /// minute.

@@ -8,7 +8,7 @@ use super::{
     BlockBasedIndexType, ChecksumType, CompactionStyle, CompressionType, DataBlockIndexType, RecoveryMode,
     UniversalCompactionStopStyle,
 };
-use crate::compaction::MergeEngine;
+use crate::compaction::{KernelDriver, MergeEngine};
 use crate::info_log::LogLevel;
 
 /// A type of option values.
@@ -195,7 +195,8 @@ names! {
         Similar = "kCompactionStopStyleSimilarSize",
         Total = "kCompactionStopStyleTotalSize",
     }
-    MergeEngine { Auto = "auto", Pread = "pread", Uring = "uring" }
+    MergeEngine { Auto = "auto", Pread = "pread", Uring = "uring", Kernel = "kernel" }
+    KernelDriver { Run = "run", Loop = "loop" }
     LogLevel {
         Debug = "DEBUG_LEVEL",
         Info = "INFO_LEVEL",

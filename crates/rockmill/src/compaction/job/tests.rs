@@ -42,6 +42,23 @@ impl TableSource for Tables {
     }
 }
 
+/// False, and says so once, where the kernel's engine is not to be had.
+fn kernel_is_there() -> bool {
+    use std::sync::OnceLock;
+    // The pool is kept, so that jobs do not load the program each time.
+    static POOL: OnceLock<(Arc<rockmill_kernel::Pool>, bool)> = OnceLock::new();
+    POOL.get_or_init(|| {
+        let pool = rockmill_kernel::Pool::shared();
+        let ctx = context(Arc::new(MemFileSystem::new()), PathBuf::from("/db"), CfOptions::default());
+        let machine = ctx.engines.machine(&ctx.db, &ctx.events.log);
+        if let Err(e) = &machine {
+            println!("skipped: the merge engine kernel: {e}");
+        }
+        (pool, machine.map(|m| ctx.engines.keep(m)).is_ok())
+    })
+    .1
+}
+
 fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
     let next = Arc::new(AtomicU64::new(1));
     JobContext {
@@ -187,6 +204,10 @@ impl Tree {
         let pread = bytes(MergeEngine::Pread);
         if self.ctx.fs.batch_probe().available {
             assert!(bytes(MergeEngine::Uring) == pread, "{what}: uring and pread write different bytes");
+        }
+        if kernel_is_there() {
+            assert!(bytes(MergeEngine::Kernel) == pread, "{what}: kernel and pread write different bytes");
+            assert_eq!(self.ctx.engines.handed_over(), (0, None), "{what}");
         }
         pread.iter().map(Vec::len).sum()
     }

@@ -60,6 +60,18 @@ impl Order {
         }
     }
 
+    /// The smallest head of the runs that were not picked; `MAX` without others.
+    #[cold]
+    pub fn others(&self) -> u64 {
+        match self {
+            Self::Linear(linear) => {
+                let others = linear.heads.iter().enumerate().filter(|(i, _)| *i != linear.at);
+                others.map(|(_, head)| *head).min().unwrap_or(u64::MAX)
+            }
+            Self::Losers(losers) => losers.tree.first().map_or(u64::MAX, |top| losers.others(*top as usize)),
+        }
+    }
+
     /// The picked run is at its end.
     #[cold]
     pub fn ended(&mut self, run: usize) {

@@ -163,6 +163,12 @@ fn blocks_pass_and_every_entry_is_what_it_would_be_without() {
             assert!(bytes == alone, "{what}: {engine} with {helpers} helpers writes other bytes");
             helped += done;
         }
+        if kernel_is_there() {
+            for helpers in [0, 2] {
+                let (bytes, _) = tree.outcome(&c, MergeEngine::Kernel, helpers).unwrap();
+                assert!(bytes == alone, "{what}: kernel with {helpers} helpers writes other bytes");
+            }
+        }
         c.subcompactions_max = rng.usize(1..4);
         let passed = check_job(&tree, &c, &what).1;
         by_compression[tree.ctx.cf.compression as usize] += passed;

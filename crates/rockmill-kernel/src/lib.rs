@@ -1,0 +1,28 @@
+//! The merge of compactions inside the kernel: an eBPF program, its loader, and its memory.
+//!
+//! The program (`bpf/merge.h`) works on a BPF arena, memory that it shares with this process: user space puts blocks of
+//! sorted tables in, each run's in order; one call of the program merges them, up to some thousand entries; user space
+//! takes the records, which name keys and values in that memory.
+//!
+//! The compiled object is committed beside its source (`bpf/merge.bpf.o`, made by `scripts/build-bpf`), and the loader
+//! here needs nothing but `bpf(2)`: no compiler, no libbpf, no libelf, no headers, and no type information of the
+//! kernel's.
+//!
+//! - [`object`]: reading the object;
+//! - [`machine`]: a loaded program with its arena, or why there is none;
+//! - [`pool`]: machines that wait for the next merge;
+//! - [`merge`]: one merge;
+//! - [`layout`]: the structures that both sides know;
+//! - `sys`: the system calls.
+
+pub mod layout;
+pub mod machine;
+pub mod merge;
+pub mod object;
+pub mod pool;
+mod sys;
+
+pub use machine::{Driver, Machine, Unavailable};
+pub use merge::{BlockPlace, Dropped, Job, Merge, Record, Refusal, Status};
+pub use object::Program;
+pub use pool::Pool;

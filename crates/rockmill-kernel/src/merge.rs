@@ -1,0 +1,444 @@
+//! One merge by the program: laying its memory out, giving it blocks, taking records.
+//!
+//! ```text
+//! control  runs  heads  order  snapshots  bounds  key slots  descriptors  records  keys  | blocks of run 0 | run 1 ...
+//! ```
+//!
+//! 1. Each run has an equal share of the memory for its blocks, used as a ring: a block stands in one piece, and its
+//!    place is free again when the program has taken the next one and the records before were read.
+//! 2. [`Merge::call`] runs the program until it needs something. Its records are valid until the next call, and so are
+//!    the blocks that they point into.
+//!
+//! What the program writes is not believed: a record's places must lie in the memory, its run and block must be known.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+
+use crate::layout::*;
+use crate::machine::Machine;
+
+/// Longest internal key; a job with a longer one is handed over.
+pub const KEY_BYTES_MAX: usize = 8 << 10;
+/// Records of a call at most.
+const RECORDS_MAX: u32 = 16 << 10;
+/// Bytes of keys that a call gives about.
+const KEYS_BYTES: usize = 1 << 20;
+/// Entries of a call at most: far below the 65,535 steps after which the kernel looks at the clock.
+const STEPS_MAX: u32 = 16 << 10;
+/// Bytes of keys compared and copied in a call, or so: some milliseconds.
+const WORK_MAX: u64 = 4 << 20;
+/// Live runs up to which all heads are looked at (measured, see docs/kernel-engine.md).
+const LINEAR_MAX: u32 = 16;
+/// Smallest share of the memory of a run: below, calls are many and blocks may not fit.
+const SHARE_MIN: usize = 48 << 10;
+/// Bytes of blocks for which a run has a descriptor.
+const BLOCK_BYTES_USUAL: usize = 1 << 10;
+
+/// What is to be merged, and under which rules.
+#[derive(Debug, Clone, Default)]
+pub struct Job<'a> {
+    /// Sorted runs, newest first.
+    pub runs: usize,
+    /// User key where the part begins.
+    pub begin: Option<&'a [u8]>,
+    /// User key where it ends, and a head: no key with a smaller one is at or behind the end.
+    pub end: Option<(&'a [u8], u64)>,
+    /// Bytes that all user keys have in common.
+    pub skip: usize,
+    /// Live snapshots, rising.
+    pub snapshots: &'a [u64],
+    /// Whole blocks may be given as one record.
+    pub pass: bool,
+    /// What no reader can see may be dropped.
+    pub drop: bool,
+    /// Nothing older is below: tombstones may be dropped.
+    pub bottommost: bool,
+}
+
+/// Where things are in a block, as offsets into its contents.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockPlace {
+    /// Of the first entry.
+    pub first: u32,
+    /// Of the end of its entries.
+    pub end: u32,
+    /// Of the entry at its last restart point.
+    pub restart: u32,
+    /// It may be given as a whole.
+    pub whole: bool,
+    /// Its entries do not begin where they should: the merge is to fail when it comes to it.
+    pub damaged: bool,
+}
+
+/// What a call ended with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Its share is done, or there is no room for more records: call again.
+    Again,
+    /// This run needs blocks.
+    Dry(usize),
+    /// The merge is at its end.
+    End,
+    /// This run's block is damaged.
+    Corrupt(usize, u32),
+    /// The program cannot go on.
+    HandOver(&'static str),
+}
+
+/// One record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Record {
+    /// All entries of the block, not this one.
+    pub whole: bool,
+    /// Its user key is another than that of the entry looked at before; false says nothing.
+    pub another: bool,
+    /// Number of the run.
+    pub run: usize,
+    /// Number of the block in the run.
+    pub block: u32,
+    /// The internal key's place in the memory.
+    pub key: Range<usize>,
+    /// The value's place.
+    pub value: Range<usize>,
+}
+
+/// What was dropped so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Behind a newer version.
+    pub hidden: u64,
+    /// Tombstones.
+    pub obsolete: u64,
+}
+
+/// A run's blocks in the memory.
+#[derive(Debug)]
+struct Share {
+    /// Its memory.
+    range: Range<usize>,
+    /// Blocks that may be in use: number and place, oldest first.
+    blocks: VecDeque<(u32, Range<usize>)>,
+    /// Where the run's control block is.
+    at: usize,
+    descs: usize,
+    descs_max: u32,
+    given: u32,
+    last: bool,
+}
+
+/// A merge in progress.
+#[derive(Debug)]
+pub struct Merge {
+    machine: Machine,
+    shares: Vec<Share>,
+    /// Where the records are, and their keys.
+    records_at: usize,
+    keys: usize,
+    keys_end: usize,
+    records: usize,
+}
+
+/// Why a job cannot be done by the program; the machine comes back.
+#[derive(Debug)]
+pub struct Refusal {
+    /// In words.
+    pub reason: String,
+    /// What was given.
+    pub machine: Box<Machine>,
+}
+
+/// Takes pieces off the front of the memory.
+struct Cut(usize);
+
+impl Cut {
+    fn take(&mut self, bytes: usize) -> usize {
+        let at = self.0.next_multiple_of(64);
+        self.0 = at + bytes;
+        at
+    }
+}
+
+fn put_u32(memory: &mut [u8], at: usize, v: u32) {
+    if let Some(place) = memory.get_mut(at..at + 4) {
+        place.copy_from_slice(&v.to_le_bytes());
+    }
+}
+
+fn put_u64(memory: &mut [u8], at: usize, v: u64) {
+    if let Some(place) = memory.get_mut(at..at + 8) {
+        place.copy_from_slice(&v.to_le_bytes());
+    }
+}
+
+fn put(memory: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = memory.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+#[inline]
+fn get_u32(memory: &[u8], at: usize) -> u32 {
+    memory.get(at..).and_then(|m| m.first_chunk::<4>()).map_or(0, |b| u32::from_le_bytes(*b))
+}
+
+fn get_u64(memory: &[u8], at: usize) -> u64 {
+    memory.get(at..).and_then(|m| m.first_chunk::<8>()).map_or(0, |b| u64::from_le_bytes(*b))
+}
+
+impl Merge {
+    /// Lays `machine`'s memory out for `job`.
+    ///
+    /// # Errors
+    /// The memory is too small for so many runs or such bounds.
+    pub fn begin(mut machine: Machine, job: &Job<'_>) -> Result<Self, Refusal> {
+        let slot = KEY_BYTES_MAX + SLACK as usize;
+        let longest = job.begin.map_or(0, <[u8]>::len).max(job.end.map_or(0, |e| e.0.len()));
+        if longest > KEY_BYTES_MAX {
+            let reason = format!("a bound of {longest} bytes is longer than {KEY_BYTES_MAX}");
+            return Err(Refusal { reason, machine: Box::new(machine) });
+        }
+        let bytes = machine.memory_bytes();
+        let mut cut = Cut(CTL_BYTES as usize);
+        let table = cut.take(job.runs * RUN_BYTES as usize);
+        let heads = cut.take(job.runs * 8);
+        let order = cut.take(job.runs * 4);
+        let snapshots = cut.take(job.snapshots.len() * 8);
+        let (begin, end, last) = (cut.take(slot), cut.take(slot), cut.take(slot));
+        let slots = cut.take(job.runs * slot);
+        let records = cut.take((RECORDS_MAX * REC_BYTES) as usize);
+        let keys = cut.take(KEYS_BYTES);
+        let left = bytes.saturating_sub(cut.take(0) + SLACK as usize);
+        let share = left / job.runs.max(1);
+        if share < SHARE_MIN {
+            let reason = format!("{} runs are too many for {bytes} bytes of memory", job.runs);
+            return Err(Refusal { reason, machine: Box::new(machine) });
+        }
+        // A ring of descriptors for each run, of a size that masks can be made of.
+        let descs_max = 1u32 << (share / BLOCK_BYTES_USUAL).ilog2();
+        let base = machine.base();
+        let address = |at: usize| base.wrapping_add(at as u32);
+        let memory = machine.memory_mut();
+        memory[..cut.0].fill(0);
+        let mut shares = Vec::with_capacity(job.runs);
+        for run in 0..job.runs {
+            let at = table + run * RUN_BYTES as usize;
+            let descs = cut.take((descs_max * DESC_BYTES) as usize);
+            // In front of its blocks, within its share.
+            let range = descs + (descs_max * DESC_BYTES) as usize..(descs + share) / 64 * 64 - 64;
+            cut.0 = range.end;
+            let mut put = |field: u32, v: u32| put_u32(memory, at + field as usize, v);
+            put(RUN_KEY, address(slots + run * slot));
+            put(RUN_DESCS, address(descs));
+            put(RUN_DESC_MASK, descs_max - 1);
+            put(RUN_NUMBER, run as u32);
+            put(RUN_SELF, address(at));
+            shares.push(Share { range, blocks: VecDeque::new(), at, descs, descs_max, given: 0, last: false });
+        }
+        for (i, snapshot) in job.snapshots.iter().enumerate() {
+            put_u64(memory, snapshots + 8 * i, *snapshot);
+        }
+        put(memory, begin, job.begin.unwrap_or(&[]));
+        put(memory, end, job.end.map_or(&[], |e| e.0));
+        let flags = [(job.pass, FLAG_PASS), (job.drop, FLAG_DROP), (job.bottommost, FLAG_BOTTOM)];
+        let flags = flags.iter().filter(|(on, _)| *on).fold(0, |sum, (_, flag)| sum | flag);
+        let mut set = |field: u32, v: u32| put_u32(memory, field as usize, v);
+        set(CTL_RUNS, job.runs as u32);
+        set(CTL_FLAGS, flags);
+        set(CTL_BEGIN_KEY, address(begin));
+        set(CTL_BEGIN_LEN, job.begin.map_or(NONE, |k| k.len() as u32));
+        set(CTL_END_KEY, address(end));
+        set(CTL_END_LEN, job.end.map_or(NONE, |e| e.0.len() as u32));
+        set(CTL_SKIP, job.skip.min(KEY_BYTES_MAX) as u32);
+        set(CTL_SNAPSHOTS, address(snapshots));
+        set(CTL_SNAPSHOT_COUNT, job.snapshots.len() as u32);
+        set(CTL_RECORDS, address(records));
+        set(CTL_RECORDS_MAX, RECORDS_MAX);
+        set(CTL_KEYS_END, address(keys + KEYS_BYTES));
+        set(CTL_LAST_SLOT, address(last));
+        set(CTL_HEADS, address(heads));
+        set(CTL_ORDER, address(order));
+        set(CTL_RUN_TABLE, address(table));
+        set(CTL_KEY_MAX, KEY_BYTES_MAX as u32);
+        set(CTL_STEPS_MAX, STEPS_MAX);
+        set(CTL_LINEAR_MAX, LINEAR_MAX);
+        put_u64(memory, CTL_END_HEAD as usize, job.end.map_or(u64::MAX, |e| e.1));
+        put_u64(memory, CTL_EARLIEST as usize, job.snapshots.first().copied().unwrap_or(u64::MAX));
+        put_u64(memory, CTL_WORK_MAX as usize, WORK_MAX);
+        Ok(Self { machine, shares, records_at: records, keys, keys_end: keys + KEYS_BYTES, records: 0 })
+    }
+
+    /// The machine, for the next merge.
+    pub fn end(self) -> Machine {
+        self.machine
+    }
+
+    /// Its machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The memory that records point into.
+    #[inline]
+    pub fn memory(&self) -> &[u8] {
+        self.machine.memory()
+    }
+
+    /// Bytes of the largest block that a run can be given.
+    pub fn block_bytes_max(&self) -> usize {
+        self.shares.first().map_or(0, |s| s.range.len())
+    }
+
+    /// Frees the places of the blocks of `run` that the program is done with; gives the number of the first block that
+    /// is still in use. Records of the last call must have been read.
+    pub fn release(&mut self, run: usize) -> u32 {
+        let Some(share) = self.shares.get_mut(run) else { return 0 };
+        let memory = self.machine.memory();
+        let taken = get_u32(memory, share.at + RUN_TAKEN as usize);
+        let has = get_u32(memory, share.at + RUN_STATE as usize) == STATE_HAS;
+        // The one that was taken last is in use as long as the run stands on an entry of it.
+        let first = taken.saturating_sub(u32::from(has));
+        while share.blocks.front().is_some_and(|b| b.0 < first) {
+            share.blocks.pop_front();
+        }
+        first
+    }
+
+    /// Puts the next block of `run` into the memory: its contents, and `trailer` behind them. Where they are; `None`
+    /// when there is no room now.
+    pub fn give(&mut self, run: usize, contents: &[u8], trailer: &[u8], place: BlockPlace) -> Option<Range<usize>> {
+        let base = self.machine.base();
+        let share = self.shares.get_mut(run)?;
+        let len = contents.len() + trailer.len();
+        let room = (len + SLACK as usize).next_multiple_of(8);
+        let taken = get_u32(self.machine.memory(), share.at + RUN_TAKEN as usize);
+        if share.given.wrapping_sub(taken) >= share.descs_max {
+            return None;
+        }
+        let at = match (share.blocks.front(), share.blocks.back()) {
+            (Some((_, first)), Some((_, last))) => {
+                let next = (last.start + (last.len() + SLACK as usize).next_multiple_of(8)).max(last.end);
+                if last.start >= first.start {
+                    if next + room <= share.range.end {
+                        next
+                    } else if share.range.start + room <= first.start {
+                        share.range.start
+                    } else {
+                        return None;
+                    }
+                } else if next + room <= first.start {
+                    next
+                } else {
+                    return None;
+                }
+            }
+            _ if share.range.start + room <= share.range.end => share.range.start,
+            _ => return None,
+        };
+        let memory = self.machine.memory_mut();
+        put(memory, at, contents);
+        put(memory, at + contents.len(), trailer);
+        let desc = share.descs + ((share.given % share.descs_max) * DESC_BYTES) as usize;
+        let address = |offset: u32| base.wrapping_add(at as u32).wrapping_add(offset);
+        let flags = [(place.whole, DESC_WHOLE), (place.damaged, DESC_DAMAGED)];
+        put_u32(memory, desc + DESC_AT as usize, address(place.first));
+        put_u32(memory, desc + DESC_END as usize, address(place.end.min(contents.len() as u32)));
+        put_u32(memory, desc + DESC_RESTART as usize, address(place.restart));
+        let flags = flags.iter().filter(|(on, _)| *on).fold(0, |sum, (_, flag)| sum | flag);
+        put_u32(memory, desc + DESC_FLAGS as usize, flags);
+        share.blocks.push_back((share.given, at..at + len));
+        share.given += 1;
+        put_u32(memory, share.at + RUN_GIVEN as usize, share.given);
+        Some(at..at + len)
+    }
+
+    /// No more blocks come for `run`.
+    pub fn give_last(&mut self, run: usize) {
+        let Some(share) = self.shares.get_mut(run) else { return };
+        share.last = true;
+        put_u32(self.machine.memory_mut(), share.at + RUN_LAST as usize, 1);
+    }
+
+    /// Blocks that `run` was given.
+    pub fn given(&self, run: usize) -> u32 {
+        self.shares.get(run).map_or(0, |s| s.given)
+    }
+
+    /// Merges until something has to be done; [`Self::records`] says how many records there are then.
+    ///
+    /// # Errors
+    /// The kernel did not run the program.
+    pub fn call(&mut self) -> io::Result<Status> {
+        let base = self.machine.base();
+        let keys = self.keys;
+        let memory = self.machine.memory_mut();
+        put_u32(memory, CTL_RECORD_COUNT as usize, 0);
+        put_u32(memory, CTL_KEYS as usize, base.wrapping_add(keys as u32));
+        put_u64(memory, CTL_WORK as usize, 0);
+        put_u32(memory, CTL_STATUS as usize, NONE);
+        self.records = 0;
+        self.machine.call(base)?;
+        let memory = self.machine.memory();
+        let run = get_u32(memory, CTL_RUN as usize) as usize;
+        self.records = get_u32(memory, CTL_RECORD_COUNT as usize).min(RECORDS_MAX) as usize;
+        let known = run < self.shares.len();
+        Ok(match get_u32(memory, CTL_STATUS as usize) {
+            STATUS_PAUSE | STATUS_FULL => Status::Again,
+            STATUS_DRY if known => Status::Dry(run),
+            STATUS_END => Status::End,
+            STATUS_CORRUPT if known => {
+                let taken = get_u32(memory, self.shares[run].at + RUN_TAKEN as usize);
+                Status::Corrupt(run, taken.saturating_sub(1))
+            }
+            STATUS_HAND_OVER => Status::HandOver(match get_u32(memory, CTL_DETAIL as usize) {
+                REASON_KEY => "a key is longer than the program takes",
+                REASON_CUT => "the kernel ended a loop of the program early",
+                REASON_BLOCK => "a block has too many entries for the program",
+                _ => "the program gives no reason",
+            }),
+            _ => Status::HandOver("the program ended in a state that means nothing"),
+        })
+    }
+
+    /// Records of the last call.
+    #[inline]
+    pub fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Record `i` of the last call; `None` where it does not exist or names what is not there.
+    #[inline]
+    pub fn record(&self, i: usize) -> Option<Record> {
+        if i >= self.records {
+            return None;
+        }
+        let (memory, base) = (self.machine.memory(), self.machine.base());
+        let at = self.records_at + i * REC_BYTES as usize;
+        let fields = memory.get(at..)?.first_chunk::<{ REC_BYTES as usize }>()?;
+        let field = |f: u32| get_u32(fields, f as usize);
+        let place = |at: u32, len: u32| {
+            let start = at.wrapping_sub(base) as usize;
+            let end = start + len as usize;
+            (end <= memory.len()).then_some(start..end)
+        };
+        let (whole, another) = (field(REC_KIND) == KIND_BLOCK, field(REC_KIND) == KIND_NEW);
+        let key = place(field(REC_KEY), field(REC_KEY_LEN))?;
+        let value = if whole { 0..0 } else { place(field(REC_VALUE), field(REC_VALUE_LEN))? };
+        let known = key.start >= self.keys && key.end <= self.keys_end && key.len() >= 8;
+        let run = field(REC_RUN) as usize;
+        (known && run < self.shares.len()).then_some(Record {
+            whole,
+            another,
+            run,
+            block: field(REC_BLOCK),
+            key,
+            value,
+        })
+    }
+
+    /// What the program dropped so far.
+    pub fn dropped(&self) -> Dropped {
+        let memory = self.machine.memory();
+        Dropped { hidden: get_u64(memory, CTL_HIDDEN as usize), obsolete: get_u64(memory, CTL_OBSOLETE as usize) }
+    }
+}

@@ -1,0 +1,227 @@
+//! Reading the compiled object: an ELF file with the program's sections, and what has to be put into them.
+//!
+//! A program is its entry's section followed by `.text`, which has the functions that it calls. Two things are left
+//! open in the object: where the arena is named (its map's descriptor, which the kernel gives), and calls of functions
+//! in another section.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// ELF's number for this machine, `EM_BPF`.
+const MACHINE_BPF: u16 = 247;
+const SECTION_REL: u32 = 9;
+/// A 64-bit constant in two instructions.
+const R_BPF_64_64: u32 = 1;
+/// The target of a call.
+const R_BPF_64_32: u32 = 10;
+const BPF_LD_IMM64: u8 = 0x18;
+const BPF_CALL: u8 = 0x85;
+/// In the source register: the constant is a map's descriptor; the call's target is a function of this program.
+const BPF_PSEUDO_MAP_FD: u8 = 1;
+const BPF_PSEUDO_CALL: u8 = 1;
+const BPF_EXIT: u8 = 0x95;
+
+/// Why an object is none that can be loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadObject(pub(crate) String);
+
+impl fmt::Display for BadObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not a program that can be loaded: {}", self.0)
+    }
+}
+
+impl std::error::Error for BadObject {}
+
+fn bad(what: impl Into<String>) -> BadObject {
+    BadObject(what.into())
+}
+
+/// A program, whole but for the arena's descriptor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Its instructions, eight bytes each.
+    instructions: Vec<u64>,
+    /// Instructions that name the arena.
+    arena: Vec<usize>,
+    licence: String,
+}
+
+#[derive(Debug)]
+struct Section<'a> {
+    name: &'a str,
+    kind: u32,
+    data: &'a [u8],
+    link: u32,
+    info: u32,
+}
+
+#[derive(Debug)]
+struct Symbol<'a> {
+    name: &'a str,
+    section: u16,
+    value: u64,
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N], BadObject> {
+        let bytes = self.0.get(at..).and_then(|b| b.first_chunk::<N>());
+        bytes.copied().ok_or_else(|| bad(format!("it ends before byte {}", at.saturating_add(N))))
+    }
+
+    fn u16(&self, at: usize) -> Result<u16, BadObject> {
+        self.bytes(at).map(u16::from_le_bytes)
+    }
+
+    fn u32(&self, at: usize) -> Result<u32, BadObject> {
+        self.bytes(at).map(u32::from_le_bytes)
+    }
+
+    fn u64(&self, at: usize) -> Result<u64, BadObject> {
+        self.bytes(at).map(u64::from_le_bytes)
+    }
+
+    fn range(&self, at: u64, len: u64) -> Result<&'a [u8], BadObject> {
+        let end = at.checked_add(len).and_then(|end| usize::try_from(end).ok());
+        let range = end.and_then(|end| self.0.get(at as usize..end));
+        range.ok_or_else(|| bad(format!("{len} bytes at {at} are not in it")))
+    }
+
+    fn text(&self, at: usize) -> Result<&'a str, BadObject> {
+        let rest = self.0.get(at..).unwrap_or(&[]);
+        let end = rest.iter().position(|&b| b == 0).ok_or_else(|| bad("a name without an end"))?;
+        std::str::from_utf8(&rest[..end]).map_err(|_| bad("a name that is no text"))
+    }
+}
+
+fn sections(object: &[u8]) -> Result<Vec<Section<'_>>, BadObject> {
+    let elf = Reader(object);
+    if object.get(..6) != Some(b"\x7fELF\x02\x01") || elf.u16(18)? != MACHINE_BPF {
+        return Err(bad("no 64-bit little-endian ELF file for BPF"));
+    }
+    let (table, size, count) = (elf.u64(40)?, u64::from(elf.u16(58)?), u64::from(elf.u16(60)?));
+    let header = |i: u64| elf.range(table.saturating_add(i.saturating_mul(size)), size.max(64)).map(Reader);
+    let names = header(u64::from(elf.u16(62)?))?;
+    let names = Reader(elf.range(names.u64(24)?, names.u64(32)?)?);
+    let section = |i| {
+        let h = header(i)?;
+        let kind = h.u32(4)?;
+        // A section without bits in the file.
+        let data = if kind == 8 { &[] } else { elf.range(h.u64(24)?, h.u64(32)?)? };
+        Ok(Section { name: names.text(h.u32(0)? as usize)?, kind, data, link: h.u32(40)?, info: h.u32(44)? })
+    };
+    (0..count).map(section).collect()
+}
+
+fn symbols<'a>(sections: &[Section<'a>]) -> Result<Vec<Symbol<'a>>, BadObject> {
+    let Some(table) = sections.iter().find(|s| s.kind == 2) else { return Err(bad("no symbols")) };
+    let names = sections.get(table.link as usize).ok_or_else(|| bad("symbols without names"))?;
+    let (names, table) = (Reader(names.data), Reader(table.data));
+    let symbol = |i: usize| {
+        let at = i * 24;
+        Ok(Symbol {
+            name: names.text(table.u32(at)? as usize)?,
+            section: table.u16(at + 6)?,
+            value: table.u64(at + 8)?,
+        })
+    };
+    (0..table.0.len() / 24).map(symbol).collect()
+}
+
+fn words(section: &Section<'_>) -> Result<Vec<u64>, BadObject> {
+    let (words, rest) = section.data.as_chunks::<8>();
+    if !rest.is_empty() {
+        return Err(bad(format!("section {} does not consist of instructions", section.name)));
+    }
+    Ok(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
+}
+
+impl Program {
+    /// The program whose entry is in section `entry` of `object`.
+    ///
+    /// # Errors
+    /// An object that is none for BPF, or that needs what this loader does not do (other maps, global variables,
+    /// functions of other objects).
+    pub fn read(object: &[u8], entry: &str) -> Result<Self, BadObject> {
+        let sections = sections(object)?;
+        let symbols = symbols(&sections)?;
+        let of = |name: &str| sections.iter().position(|s| s.name == name && s.kind == 1);
+        let entry = of(entry).ok_or_else(|| bad(format!("no section {entry}")))?;
+        let licence = of("license").map_or(&[][..], |i| sections[i].data);
+        let licence = String::from_utf8_lossy(licence).trim_end_matches('\0').to_owned();
+        let mut program = Self { instructions: Vec::new(), arena: Vec::new(), licence };
+        // Where each section begins in the program.
+        let mut places = BTreeMap::new();
+        for section in [Some(entry), of(".text")].into_iter().flatten() {
+            if places.insert(section, program.instructions.len()).is_none() {
+                program.instructions.extend(words(&sections[section])?);
+            }
+        }
+        for relocations in sections.iter().filter(|s| s.kind == SECTION_REL) {
+            let Some(&place) = places.get(&(relocations.info as usize)) else { continue };
+            let table = Reader(relocations.data);
+            for at in (0..relocations.data.len()).step_by(16) {
+                let (offset, info) = (table.u64(at)?, table.u64(at + 8)?);
+                let symbol = symbols.get((info >> 32) as usize).ok_or_else(|| bad("a place without a symbol"))?;
+                let i = place + (offset / 8) as usize;
+                program.relocate(i, info as u32, symbol, &sections, &places)?;
+            }
+        }
+        if program.instructions.last().is_none_or(|last| *last as u8 != BPF_EXIT) {
+            return Err(bad("it does not end with an exit"));
+        }
+        Ok(program)
+    }
+
+    fn relocate(
+        &mut self,
+        i: usize,
+        kind: u32,
+        symbol: &Symbol<'_>,
+        sections: &[Section<'_>],
+        places: &BTreeMap<usize, usize>,
+    ) -> Result<(), BadObject> {
+        let Some(instruction) = self.instructions.get_mut(i) else { return Err(bad("a place outside of it")) };
+        let section = sections.get(usize::from(symbol.section)).map_or("", |s| s.name);
+        match (kind, *instruction as u8) {
+            (R_BPF_64_64, BPF_LD_IMM64) if section == ".maps" && symbol.name == "arena" => {
+                self.arena.push(i);
+                Ok(())
+            }
+            (R_BPF_64_32, BPF_CALL) => {
+                let target = places.get(&usize::from(symbol.section));
+                let target = target.ok_or_else(|| bad(format!("it calls {}, which is not in it", symbol.name)))?;
+                // The object has the target's place in its section, less one, beside the symbol's.
+                let inside = i64::from((*instruction >> 32) as i32) + 1 + (symbol.value / 8) as i64;
+                let distance = *target as i64 + inside - i as i64 - 1;
+                let distance = i32::try_from(distance).map_err(|_| bad("a call too far"))?;
+                *instruction =
+                    (*instruction & 0xffff_0fff) | u64::from(BPF_PSEUDO_CALL) << 12 | u64::from(distance as u32) << 32;
+                Ok(())
+            }
+            _ => Err(bad(format!("it names {}, which this loader does not know", symbol.name))),
+        }
+    }
+
+    /// Its licence, for the kernel.
+    pub fn licence(&self) -> &str {
+        &self.licence
+    }
+
+    /// Its instructions, with the arena's descriptor where it is named.
+    pub fn with_arena(&self, fd: i32) -> Vec<u64> {
+        let mut instructions = self.instructions.clone();
+        for &i in &self.arena {
+            instructions[i] =
+                (instructions[i] & 0xffff_0fff) | u64::from(BPF_PSEUDO_MAP_FD) << 12 | u64::from(fd as u32) << 32;
+        }
+        instructions
+    }
+
+    /// Its instructions, with 0 where the arena is named.
+    pub fn instructions(&self) -> &[u64] {
+        &self.instructions
+    }
+}

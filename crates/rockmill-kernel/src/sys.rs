@@ -1,0 +1,245 @@
+//! The calls of the kernel that this crate makes: `bpf(2)` and the mapping of an arena. All `unsafe` is here.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+
+const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_RUN: libc::c_long = 10;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+
+const BPF_MAP_TYPE_ARENA: u32 = 33;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+const BPF_PROG_TYPE_SYSCALL: u32 = 31;
+const BPF_F_SLEEPABLE: u32 = 1 << 4;
+
+/// Fault pages in now, for writing (Linux 5.14).
+const MADV_POPULATE_WRITE: libc::c_int = 23;
+
+/// Bytes of the verifier's log that are kept.
+const LOG_BYTES: usize = 256 << 10;
+
+/// The attributes of one `bpf` call: a union of structures that end where their last field does.
+struct Attr([u8; 144]);
+
+impl Attr {
+    fn new() -> Self {
+        Self([0; 144])
+    }
+
+    fn u32(mut self, at: usize, v: u32) -> Self {
+        self.0[at..at + 4].copy_from_slice(&v.to_ne_bytes());
+        self
+    }
+
+    fn u64(mut self, at: usize, v: u64) -> Self {
+        self.0[at..at + 8].copy_from_slice(&v.to_ne_bytes());
+        self
+    }
+
+    fn fd(self, at: usize, fd: &OwnedFd) -> Self {
+        self.u32(at, fd.as_raw_fd() as u32)
+    }
+
+    fn name(mut self, at: usize, name: &str) -> Self {
+        let len = name.len().min(15);
+        self.0[at..at + len].copy_from_slice(&name.as_bytes()[..len]);
+        self
+    }
+
+    fn get_u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+
+    /// Makes the call with the first `len` bytes. What addresses in the attributes name must outlive the call and be
+    /// as large as the lengths beside them say.
+    fn call(&mut self, command: libc::c_long, len: usize) -> io::Result<libc::c_long> {
+        // SAFETY: the attributes are `len` initialised bytes; the functions of this module, the only callers, put
+        // addresses of memory in them that lives until the call returns, with its length.
+        let n = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), len) };
+        if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n) }
+    }
+}
+
+fn owned(fd: libc::c_long) -> OwnedFd {
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
+}
+
+/// Memory that a merge program works on: shared pages, all present, initialised with zeros.
+pub struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is owned by this value alone, and reached through it only.
+unsafe impl Send for Memory {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for Memory {}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("bytes", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    fn map(len: usize, flags: libc::c_int, fd: RawFd) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap gave the address 0"))?;
+        Ok(Self { start, len })
+    }
+
+    /// Makes all pages present: what a program stores to one that is not is lost.
+    fn populate(&self) -> io::Result<()> {
+        // SAFETY: the range is this mapping, and the advice changes no contents.
+        match unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, MADV_POPULATE_WRITE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The lower half of its address, which is how programs name its first byte.
+    pub fn base(&self) -> u32 {
+        self.start.addr().get() as u32
+    }
+
+    /// All of it.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is `len` initialised bytes and lives as long as this; programs write to it during
+        // `Program::run` only, which takes it as `&mut`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// All of it, to be written.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes this the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is whole, and no reference to it is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Why a program was not loaded.
+#[derive(Debug)]
+pub struct Refused {
+    /// What the kernel said.
+    pub error: io::Error,
+    /// What its verifier said; empty when it was not asked.
+    pub log: String,
+}
+
+/// A BPF arena: the map, and its memory here.
+#[derive(Debug)]
+pub struct Arena {
+    fd: OwnedFd,
+    memory: Memory,
+}
+
+impl Arena {
+    /// An arena of so many bytes, all present.
+    pub fn new(bytes: usize) -> io::Result<Self> {
+        let pages = u32::try_from(bytes.div_ceil(page_bytes())).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut attr =
+            Attr::new().u32(0, BPF_MAP_TYPE_ARENA).u32(12, pages).u32(16, BPF_F_MMAPABLE).name(28, "rockmill_arena");
+        let fd = owned(attr.call(BPF_MAP_CREATE, 72)?);
+        let memory = Memory::map(pages as usize * page_bytes(), libc::MAP_SHARED, fd.as_raw_fd())?;
+        memory.populate()?;
+        Ok(Self { fd, memory })
+    }
+
+    /// Its descriptor, for programs that name it.
+    pub fn fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// Its memory.
+    #[inline]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Its memory, to be written.
+    #[inline]
+    pub fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+}
+
+/// A program that the kernel's verifier has accepted.
+#[derive(Debug)]
+pub struct Loaded {
+    fd: OwnedFd,
+}
+
+impl Loaded {
+    /// Loads a sleepable `syscall` program.
+    pub fn new(instructions: &[u64], licence: &str) -> Result<Self, Refused> {
+        let licence = [licence.as_bytes(), b"\0"].concat();
+        let attr = || {
+            Attr::new()
+                .u32(0, BPF_PROG_TYPE_SYSCALL)
+                .u32(4, instructions.len() as u32)
+                .u64(8, instructions.as_ptr().addr() as u64)
+                .u64(16, licence.as_ptr().addr() as u64)
+                .u32(44, BPF_F_SLEEPABLE)
+                .name(48, "rockmill_merge")
+        };
+        let error = match attr().call(BPF_PROG_LOAD, 144) {
+            Ok(fd) => return Ok(Self { fd: owned(fd) }),
+            Err(e) => e,
+        };
+        // Once more, to hear why.
+        let mut log = vec![0; LOG_BYTES];
+        let mut again = attr().u32(24, 1).u32(28, LOG_BYTES as u32).u64(32, log.as_mut_ptr().addr() as u64);
+        if let Ok(fd) = again.call(BPF_PROG_LOAD, 144) {
+            return Ok(Self { fd: owned(fd) });
+        }
+        let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
+        Err(Refused { error, log: String::from_utf8_lossy(&log[..end]).into_owned() })
+    }
+
+    /// Runs it, with `context` in and out. The arena it works on must be passed, so that nobody looks at its memory
+    /// meanwhile.
+    pub fn run(&self, arena: &mut Arena, context: &mut [u32; 2]) -> io::Result<()> {
+        let _ = arena;
+        let mut attr = Attr::new()
+            .fd(0, &self.fd)
+            .u32(40, size_of_val(context) as u32)
+            .u64(48, context.as_mut_ptr().addr() as u64);
+        attr.call(BPF_PROG_RUN, 80)?;
+        match attr.get_u32(4) {
+            0 => Ok(()),
+            n => Err(io::Error::other(format!("the program returned {n}"))),
+        }
+    }
+
+    /// Instructions that the verifier went over, where the kernel says so (Linux 5.16).
+    pub fn verified_instructions(&self) -> Option<u32> {
+        /// `struct bpf_prog_info` up to `verified_insns`.
+        const INFO_BYTES: usize = 224;
+        let mut info = [0u8; INFO_BYTES];
+        let mut attr = Attr::new().fd(0, &self.fd).u32(4, INFO_BYTES as u32).u64(8, info.as_mut_ptr().addr() as u64);
+        attr.call(BPF_OBJ_GET_INFO_BY_FD, 16).ok()?;
+        Some(u32::from_ne_bytes(*info.get(216..)?.first_chunk::<4>()?))
+    }
+}
+
+/// Size of the kernel's pages.
+fn page_bytes() -> usize {
+    // SAFETY: the call takes a number and gives a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}

@@ -1,0 +1,521 @@
+//! The `kernel` engine: the merge and the dropping are done by an eBPF program, on blocks in memory that it shares with
+//! this process (crate `rockmill-kernel`).
+//!
+//! 1. Blocks come from the same feeds as those of the other engines, checked and decompressed here, and are put into
+//!    each run's part of the memory until it is full.
+//! 2. A call of the program merges some thousand entries. It gives records, each a key and a value in the memory, or a
+//!    whole block that may pass.
+//! 3. Resolution reads the records as it reads any stream; what the program dropped is counted as if it had.
+//! 4. When all records are read, the places of blocks that the program is done with are filled anew.
+//!
+//! What the program does not decide stays with resolution: whatever is no value and no tombstone, and what comes behind
+//! such a thing. Where it cannot go on (a very long key, a block that does not fit) the part is handed over: it begins
+//! again with another engine.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rockmill_format::FormatError;
+use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockEntries, BlockKind, BlockLayout};
+use rockmill_format::footer::BlockHandle;
+use rockmill_format::key::TAG_LEN;
+use rockmill_kernel::{BlockPlace, Dropped, Job, Machine, Merge, Refusal, Status};
+
+use super::feed::BlockFeed;
+use super::{Heads, MergeStream};
+use crate::compaction::plan::{Part, Rules};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::table::{StoredBlock, TableReader, WholeBlock};
+
+/// What a merge leaves behind for who began it.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// The machine, for the next merge.
+    pub machine: Option<Machine>,
+    /// Why the part has to be done by another engine.
+    pub hand_over: Option<String>,
+    /// What the program dropped.
+    pub dropped: Dropped,
+    /// Blocks that were written anew for the program, which knows the usual layout only.
+    pub blocks_rewritten: u64,
+}
+
+/// What is merged.
+pub(crate) struct KernelJob<'a> {
+    pub part: &'a Part,
+    pub rules: &'a Rules,
+    pub heads: Heads,
+    /// No key at or behind the part's end has a head below this.
+    pub end_head: u64,
+    /// Whole blocks may pass.
+    pub passing: bool,
+    pub stop: [&'a AtomicBool; 2],
+}
+
+/// A block in the memory.
+struct Held {
+    number: u32,
+    table: Arc<TableReader>,
+    handle: BlockHandle,
+    kind: BlockKind,
+    /// Its contents; with `stored` empty, the trailer stands behind them.
+    place: Range<usize>,
+    /// The block as it is stored, where that is something else.
+    stored: Vec<u8>,
+}
+
+/// One run.
+struct Input<F> {
+    feed: F,
+    held: VecDeque<Held>,
+    /// The feed's current block has to be put into the memory.
+    waits: Option<(BlockLayout, BlockKind)>,
+    /// What came behind the last block that was put there.
+    failed: Option<Error>,
+    ended: bool,
+    /// The block before was of the usual layout: the one after it may pass.
+    usual: bool,
+}
+
+/// The stream of a merge by the program.
+pub(crate) struct KernelStream<'a, F> {
+    /// `None` only while it is dropped.
+    merge: Option<Merge>,
+    inputs: Vec<Input<F>>,
+    stop: [&'a AtomicBool; 2],
+    left: Rc<RefCell<Left>>,
+    passing: bool,
+    /// The current record's number, and what it names.
+    at: usize,
+    key: Range<usize>,
+    value: Range<usize>,
+    /// Its run and block.
+    place: (usize, u32),
+    /// Its user key is surely another than that of the entry before.
+    another: bool,
+    state: State,
+    /// What the last call ended with.
+    status: Status,
+    /// The entries of a whole block.
+    entries: BlockEntries,
+    entry: usize,
+    /// The contents of that block.
+    contents: Range<usize>,
+    /// For blocks that are written anew.
+    rewritten: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// On a record of an entry.
+    Record,
+    /// A whole block is offered.
+    Offered,
+    /// On an entry of a whole block.
+    Block,
+    Ended,
+}
+
+impl<'a, F: BlockFeed> KernelStream<'a, F> {
+    /// Merges what `feeds` give, in `machine`. Why not is in `left` when it is an error; the machine always is at the
+    /// end.
+    pub fn new(feeds: Vec<F>, machine: Machine, job: KernelJob<'a>, left: &Rc<RefCell<Left>>) -> Result<Self> {
+        let KernelJob { part, rules, heads, end_head, passing, stop } = job;
+        let job = Job {
+            runs: feeds.len(),
+            begin: part.begin.as_deref(),
+            end: part.end.as_deref().map(|end| (end, end_head)),
+            skip: heads.skip().unwrap_or(0),
+            snapshots: &rules.snapshots,
+            pass: passing,
+            // A filter is asked about versions that nobody could read.
+            drop: rules.filter.is_none(),
+            bottommost: rules.bottommost,
+        };
+        let merge = match Merge::begin(machine, &job) {
+            Ok(merge) => merge,
+            Err(Refusal { reason, machine }) => {
+                left.borrow_mut().machine = Some(*machine);
+                return Err(hand_over(left, reason));
+            }
+        };
+        let input = |feed| Input { feed, held: VecDeque::new(), waits: None, failed: None, ended: false, usual: true };
+        let mut new = Self {
+            merge: Some(merge),
+            inputs: feeds.into_iter().map(input).collect(),
+            stop,
+            left: Rc::clone(left),
+            passing,
+            at: 0,
+            key: 0..0,
+            value: 0..0,
+            place: (0, 0),
+            another: false,
+            state: State::Record,
+            status: Status::Again,
+            entries: BlockEntries::new(heads.skip()),
+            entry: 0,
+            contents: 0..0,
+            rewritten: Vec::new(),
+        };
+        new.more()?;
+        Ok(new)
+    }
+
+    #[inline]
+    fn memory(&self) -> &[u8] {
+        self.merge.as_ref().map_or(&[], |m| m.memory())
+    }
+
+    /// Fills the memory of all runs as far as there is room.
+    fn fill(&mut self) -> Result<()> {
+        let Some(merge) = &mut self.merge else { return Ok(()) };
+        for (run, input) in self.inputs.iter_mut().enumerate() {
+            let first = merge.release(run);
+            while input.held.front().is_some_and(|held| held.number < first) {
+                input.held.pop_front();
+            }
+            if input.ended || input.failed.is_some() {
+                continue;
+            }
+            if let Err(e) = input.fill(run, merge, self.passing, &mut self.rewritten, &self.left) {
+                if self.left.borrow().hand_over.is_some() {
+                    return Err(e);
+                }
+                // Entries before it come first, and the merge may never come to it.
+                input.failed = Some(e);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next records.
+    #[cold]
+    fn more(&mut self) -> Result<()> {
+        loop {
+            if self.stop.iter().any(|s| s.load(Ordering::Acquire)) {
+                return Err(Error::new(ErrorKind::ShutdownInProgress, "it was stopped"));
+            }
+            // What the call before ended with comes behind its records.
+            match self.status {
+                Status::End => {
+                    self.state = State::Ended;
+                    return Ok(());
+                }
+                Status::Corrupt(run, block) => return Err(self.damage(run, block)),
+                Status::HandOver(reason) => return Err(hand_over(&self.left, reason)),
+                Status::Dry(run) => {
+                    if let Some(e) = self.inputs.get_mut(run).and_then(|i| i.failed.take()) {
+                        return Err(e);
+                    }
+                }
+                Status::Again => {}
+            }
+            let dry = self.status;
+            self.fill()?;
+            let Some(merge) = &mut self.merge else { return Ok(()) };
+            if let Status::Dry(run) = dry
+                && self.inputs.get(run).is_some_and(|i| !i.ended && i.failed.is_none() && i.held.is_empty())
+            {
+                return Err(hand_over(&self.left, "a block is too large for the program's memory"));
+            }
+            self.status = match merge.call() {
+                Ok(status) => status,
+                Err(e) => return Err(hand_over(&self.left, format!("the kernel does not run the program: {e}"))),
+            };
+            self.left.borrow_mut().dropped = merge.dropped();
+            if merge.records() > 0 {
+                self.at = 0;
+                return self.load();
+            }
+        }
+    }
+
+    /// Looks at record `at`.
+    #[inline]
+    fn load(&mut self) -> Result<()> {
+        let Some(record) = self.merge.as_ref().and_then(|m| m.record(self.at)) else {
+            return Err(hand_over(&self.left, "a record names what is not in the memory"));
+        };
+        self.key = record.key;
+        self.value = record.value;
+        self.place = (record.run, record.block);
+        self.another = record.another;
+        self.state = State::Record;
+        if record.whole { self.offer() } else { Ok(()) }
+    }
+
+    /// To the next record.
+    #[inline]
+    fn next_record(&mut self) -> Result<()> {
+        self.at += 1;
+        if self.merge.as_ref().is_some_and(|m| self.at < m.records()) { self.load() } else { self.more() }
+    }
+
+    fn held(&self, run: usize, block: u32) -> Option<&Held> {
+        self.inputs.get(run)?.held.iter().find(|held| held.number == block)
+    }
+
+    /// The current record is a whole block: its entries are decoded.
+    #[cold]
+    fn offer(&mut self) -> Result<()> {
+        let (run, block) = self.place;
+        let Some(held) = self.held(run, block) else {
+            return Err(hand_over(&self.left, "a record names a block that is not in the memory"));
+        };
+        let (place, kind) = (held.place.clone(), held.kind);
+        self.contents = place.clone();
+        let mut entries = std::mem::replace(&mut self.entries, BlockEntries::new(None));
+        let data = self.memory().get(place).unwrap_or(&[]);
+        let decoded = BlockLayout::parse(data).and_then(|layout| {
+            entries.reset(layout, kind);
+            entries.fill(data)
+        });
+        let whole = matches!(decoded, Ok(true)) && entries.fill_whole(data);
+        // The program looked at the last restart point only.
+        let last = entries.key(entries.len().saturating_sub(1));
+        let agrees = !whole || self.memory().get(self.key.clone()) == Some(last);
+        self.entries = entries;
+        self.entry = 0;
+        if let Err(e) = decoded {
+            return Err(self.error(run, block, &e));
+        }
+        if !agrees {
+            let e = FormatError::corruption("block's last restart point does not lead to its last entry", 0);
+            return Err(self.error(run, block, &e));
+        }
+        self.state = if whole { State::Offered } else { State::Block };
+        Ok(())
+    }
+
+    /// The next entry of the whole block.
+    fn next_entry(&mut self) -> Result<()> {
+        self.entry += 1;
+        if self.entry < self.entries.len() {
+            return Ok(());
+        }
+        self.entry = 0;
+        let mut entries = std::mem::replace(&mut self.entries, BlockEntries::new(None));
+        let more = entries.fill(self.memory().get(self.contents.clone()).unwrap_or(&[]));
+        self.entries = entries;
+        match more {
+            Ok(true) => Ok(()),
+            Ok(false) => self.next_record(),
+            Err(e) => Err(self.error(self.place.0, self.place.1, &e)),
+        }
+    }
+
+    fn error(&self, run: usize, block: u32, e: &FormatError) -> Error {
+        match self.held(run, block) {
+            Some(held) => held.table.block_error(held.handle, e),
+            None => Error::corruption(e.to_string()),
+        }
+    }
+
+    /// The program met damage in a block: what the other engines say of it.
+    #[cold]
+    fn damage(&self, run: usize, block: u32) -> Error {
+        let Some(held) = self.held(run, block) else {
+            return Error::corruption("the merge program met damage in a block that it does not have");
+        };
+        let data = self.memory().get(held.place.clone()).unwrap_or(&[]);
+        let look = || {
+            let mut entries = BlockEntries::new(None);
+            entries.reset(BlockLayout::parse(data)?, held.kind);
+            while entries.fill(data)? {
+                if let Some(i) = (0..entries.len()).find(|&i| entries.key(i).len() < TAG_LEN) {
+                    let what = format!("block has an internal key of {} bytes", entries.key(i).len());
+                    return Err(FormatError::corruption(what, 0));
+                }
+            }
+            Err(FormatError::corruption("block has an entry that the merge program does not understand", 0))
+        };
+        let found: rockmill_format::Result<()> = look();
+        held.table.block_error(held.handle, &found.err().unwrap_or(FormatError::corruption("damaged block", 0)))
+    }
+}
+
+impl<F: BlockFeed> Input<F> {
+    /// Puts blocks into the memory until there is no room, or no block.
+    fn fill(
+        &mut self,
+        run: usize,
+        merge: &mut Merge,
+        passing: bool,
+        rewritten: &mut Vec<u8>,
+        left: &RefCell<Left>,
+    ) -> Result<()> {
+        loop {
+            let (layout, kind) = match self.waits.take() {
+                Some(waits) => waits,
+                None => match self.feed.next_block()? {
+                    Some(next) => next,
+                    None => {
+                        self.ended = true;
+                        merge.give_last(run);
+                        return Ok(());
+                    }
+                },
+            };
+            let data = self.feed.data();
+            let usual = !layout.has_separated_values() && kind == BlockKind::Data { global_seqno: None };
+            let Some(stored) = self.feed.stored() else {
+                return Err(hand_over_cell(left, "a block does not say where it comes from"));
+            };
+            let (handle, table) = (stored.handle, Arc::clone(stored.table));
+            let mut place = BlockPlace { first: 0, end: 0, restart: 0, whole: self.usual && usual, damaged: false };
+            let mut behind = None;
+            let (contents, kept): (&[u8], _) = if usual {
+                match layout.entries_place(data) {
+                    Some((first, _, end)) if first == end => continue, // no entries
+                    Some((first, restart, end)) => (place.first, place.restart, place.end) = (first, restart, end),
+                    None => place.damaged = true,
+                }
+                // An uncompressed block stands there with its trailer, so that it can pass.
+                match stored.bytes.strip_prefix(data) {
+                    Some(trailer) if passing => (data, Ok(trailer)),
+                    _ => (data, Err(if passing { stored.bytes } else { &[] })),
+                }
+            } else {
+                left.borrow_mut().blocks_rewritten += 1;
+                behind = rewrite(data, layout, kind, rewritten).err();
+                let parsed = BlockLayout::parse(rewritten).ok().and_then(|layout| layout.entries_place(rewritten));
+                if let Some((first, restart, end)) = parsed {
+                    (place.first, place.restart, place.end) = (first, restart, end);
+                }
+                (rewritten, Err(&[][..]))
+            };
+            if place.first < place.end || place.damaged {
+                if contents.len() + TAG_LEN > merge.block_bytes_max() {
+                    let (bytes, room) = (contents.len(), merge.block_bytes_max());
+                    let reason = format!("a block of {bytes} bytes does not fit into a run's {room} bytes of memory");
+                    return Err(hand_over_cell(left, reason));
+                }
+                let trailer = kept.unwrap_or(&[]);
+                let number = merge.given(run);
+                let Some(given) = merge.give(run, contents, trailer, place) else {
+                    self.waits = Some((layout, kind));
+                    return Ok(());
+                };
+                let stored = kept.err().unwrap_or(&[]).to_vec();
+                let kind = if usual { kind } else { BlockKind::Data { global_seqno: None } };
+                let place = given.start..given.start + contents.len();
+                self.held.push_back(Held { number, table, handle, kind, place, stored });
+            }
+            self.usual = usual;
+            if let Some(e) = behind {
+                return Err(self.feed.error(&e));
+            }
+        }
+    }
+}
+
+/// Writes a block of another layout, or whose sequence numbers are another's, as a usual one. Damage comes behind the
+/// entries before it.
+fn rewrite(data: &[u8], layout: BlockLayout, kind: BlockKind, out: &mut Vec<u8>) -> rockmill_format::Result<()> {
+    let mut builder = BlockBuilder::new(BlockBuilderOptions { restart_interval: 16, ..Default::default() });
+    let mut cursor = BlockCursor::new(layout, kind);
+    let mut result = cursor.seek_to_first(data);
+    while result.is_ok() && cursor.valid() {
+        builder.add(cursor.key(), data.get(cursor.value_range()).unwrap_or(&[]), None);
+        result = cursor.next(data);
+    }
+    out.clear();
+    out.extend_from_slice(builder.finish());
+    result
+}
+
+/// Says why the part has to be done by another engine.
+#[cold]
+fn hand_over(left: &Rc<RefCell<Left>>, reason: impl Into<String>) -> Error {
+    hand_over_cell(left, reason)
+}
+
+#[cold]
+fn hand_over_cell(left: &RefCell<Left>, reason: impl Into<String>) -> Error {
+    let reason = reason.into();
+    let error = Error::new(ErrorKind::Aborted, reason.clone());
+    left.borrow_mut().hand_over = Some(reason);
+    error
+}
+
+impl<F> Drop for KernelStream<'_, F> {
+    fn drop(&mut self) {
+        self.left.borrow_mut().machine = self.merge.take().map(Merge::end);
+    }
+}
+
+impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
+    #[inline]
+    fn valid(&self) -> bool {
+        matches!(self.state, State::Record | State::Block)
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        match self.state {
+            State::Record => self.next_record(),
+            State::Block => self.next_entry(),
+            State::Offered | State::Ended => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        match self.state {
+            State::Record => self.memory().get(self.key.clone()).unwrap_or(&[]),
+            State::Block => self.entries.key(self.entry),
+            State::Offered | State::Ended => &[],
+        }
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        match self.state {
+            State::Record => self.memory().get(self.value.clone()).unwrap_or(&[]),
+            State::Block => {
+                let value = self.entries.value_range(self.entry);
+                let data = self.memory().get(self.contents.clone()).unwrap_or(&[]);
+                data.get(value).unwrap_or(&[])
+            }
+            State::Offered | State::Ended => &[],
+        }
+    }
+
+    #[inline]
+    fn surely_new_user_key(&self) -> bool {
+        self.another && self.state == State::Record
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.held(self.place.0, self.place.1).map(|held| held.table.path())
+    }
+
+    fn block(&self) -> Option<WholeBlock<'_>> {
+        if self.state != State::Offered {
+            return None;
+        }
+        let held = self.held(self.place.0, self.place.1)?;
+        let data = self.memory().get(held.place.clone())?;
+        let bytes = if held.stored.is_empty() {
+            self.memory().get(held.place.start..held.place.end + rockmill_format::footer::BLOCK_TRAILER_LEN)?
+        } else {
+            &held.stored
+        };
+        let stored = StoredBlock { table: &held.table, handle: held.handle, bytes };
+        Some(WholeBlock { entries: &self.entries, data, layout: self.entries.layout(), stored })
+    }
+
+    fn take_block(&mut self, taken: bool) -> Result<()> {
+        if taken {
+            return self.next_record();
+        }
+        self.state = State::Block;
+        Ok(())
+    }
+}
