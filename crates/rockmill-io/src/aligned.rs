@@ -7,16 +7,28 @@ use std::ptr::NonNull;
 /// Alignment of memory, offsets and lengths for direct I/O. Every disk's logical block divides it.
 pub const ALIGNMENT: usize = 4096;
 
+/// Rounds down to a multiple of `block`, a power of two.
+#[inline]
+pub(crate) const fn down_to(n: u64, block: u64) -> u64 {
+    n & !(block - 1)
+}
+
+/// Rounds up to a multiple of `block`, a power of two; saturates at the last multiple that fits.
+#[inline]
+pub(crate) const fn up_to(n: u64, block: u64) -> u64 {
+    down_to(n.saturating_add(block - 1), block)
+}
+
 /// Rounds down to a multiple of [`ALIGNMENT`].
 #[inline]
 pub const fn align_down(n: u64) -> u64 {
-    n & !(ALIGNMENT as u64 - 1)
+    down_to(n, ALIGNMENT as u64)
 }
 
 /// Rounds up to a multiple of [`ALIGNMENT`]; saturates at the last multiple that fits.
 #[inline]
 pub const fn align_up(n: u64) -> u64 {
-    align_down(n.saturating_add(ALIGNMENT as u64 - 1))
+    up_to(n, ALIGNMENT as u64)
 }
 
 /// Heap memory that starts at a multiple of [`ALIGNMENT`] and is a multiple of it long, always initialised.

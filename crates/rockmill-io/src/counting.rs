@@ -376,6 +376,10 @@ impl RandomAccessFile for CountingRandomAccessFile {
         self.inner.is_direct()
     }
 
+    fn direct_alignment(&self) -> u64 {
+        self.inner.direct_alignment()
+    }
+
     fn raw_fd(&self) -> Option<i32> {
         self.inner.raw_fd()
     }

@@ -148,6 +148,11 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     fn advise(&self, _pattern: AccessPattern) {}
     /// True when reads bypass the page cache.
     fn is_direct(&self) -> bool;
+    /// To a multiple of what offsets and lengths of direct reads through the descriptor must be, in bytes: a power of
+    /// two, at most [`ALIGNMENT`](crate::ALIGNMENT).
+    fn direct_alignment(&self) -> u64 {
+        crate::aligned::ALIGNMENT as u64
+    }
     /// The descriptor, for engines that submit their own reads; `None` for files that have none.
     fn raw_fd(&self) -> Option<i32> {
         None

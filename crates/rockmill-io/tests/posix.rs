@@ -217,3 +217,29 @@ fn counts_are_of_calls_and_bytes() {
     assert_eq!((read.opens, read.reads, read.read_bytes, read.prefetches), (1, 1, 100, 1));
     assert_eq!((read.dir_syncs, read.metadata, read.writes, read.calls()), (1, 1, 0, 5));
 }
+
+#[test]
+fn direct_reads_are_aligned_as_the_kernel_tells_and_the_kernel_takes_them() {
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    let dir = real_dir();
+    let path = dir.path().join("f");
+    let data: Vec<u8> = (0..40_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    FS.write_all(&path, &data).unwrap();
+    let file = FS.open_random(&path, true).unwrap();
+    let block = file.direct_alignment();
+    assert!(block.is_power_of_two() && (512..=4096).contains(&block), "{block}");
+    println!("direct reads in blocks of {block}");
+    // The same without this library: what it says goes through.
+    let Ok(raw) = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path) else {
+        println!("skipped: no direct I/O here");
+        return;
+    };
+    let mut memory = vec![0; 3 * 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    let buffer = &mut memory[start..start + block as usize];
+    assert_eq!(raw.read_at(buffer, block * 5).unwrap() as u64, block);
+    assert_eq!(*buffer, data[block as usize * 5..block as usize * 6]);
+    let mut some = [0; 4101];
+    assert_eq!(file.read_at(12_345, &mut some).unwrap(), 4101);
+    assert_eq!(some, data[12_345..12_345 + 4101]);
+}

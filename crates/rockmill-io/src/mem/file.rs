@@ -165,6 +165,10 @@ impl RandomAccessFile for MemRandomAccessFile {
     fn is_direct(&self) -> bool {
         self.direct
     }
+
+    fn direct_alignment(&self) -> u64 {
+        512 // as most disks
+    }
 }
 
 /// A file read from front to back.

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Largest piece of one unaligned direct read: what a thread's bounce buffer grows to at most.
 const BOUNCE_BYTES_MAX: usize = 1 << 20;
 
-/// Alignment of direct reads that is tried first: the logical block of most devices. A 4 KiB block of a table that
-/// stands anywhere in its file then costs little more than itself, not two pages.
+/// Alignment of direct reads that is tried where nothing is told: the logical block of most devices. A 4 KiB block of a
+/// table that stands anywhere in its file then costs little more than itself, not two pages.
 const BLOCK_BYTES_MIN: u64 = 512;
 
 thread_local! {
@@ -31,6 +31,8 @@ pub(super) struct PosixRandomAccessFile {
     size: u64,
     /// Atomic because the first read may find out that the file system takes the flag but not the reads.
     direct: AtomicBool,
+    /// Alignment of direct reads as the kernel tells it.
+    told: Option<u64>,
     /// Alignment of direct reads, in bytes: a power of two. Raised when the file system refuses a smaller one.
     block: AtomicU64,
 }
@@ -46,7 +48,9 @@ impl PosixRandomAccessFile {
             false => (open(0), false),
         };
         let file = opened.map_err(|e| path_error("open for reading", path, e))?;
-        let size = file.metadata().map_err(|e| path_error("fstat", path, e))?.len();
+        let facts = sys::facts(&file).map_err(|e| path_error("statx", path, e))?;
+        // Blocks that are larger than ours, or of no size that fits, are found out by what is refused.
+        let told = facts.direct_alignment.filter(|n| n.is_power_of_two() && *n <= ALIGNMENT as u64);
         if !direct {
             // Point lookups: the kernel's own readahead would read many times what is asked. Who scans calls prefetch.
             sys::advise(&file, 0, 0, Advice::Random);
@@ -54,9 +58,10 @@ impl PosixRandomAccessFile {
         Ok(Self {
             file,
             path: path.to_path_buf(),
-            size,
+            size: facts.size,
             direct: AtomicBool::new(direct),
-            block: AtomicU64::new(BLOCK_BYTES_MIN),
+            told,
+            block: AtomicU64::new(told.unwrap_or(BLOCK_BYTES_MIN).max(BLOCK_BYTES_MIN)),
         })
     }
 
@@ -164,6 +169,11 @@ impl RandomAccessFile for PosixRandomAccessFile {
 
     fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
+    }
+
+    fn direct_alignment(&self) -> u64 {
+        // What was only found out to work for one read is no promise.
+        self.told.map_or(ALIGNMENT as u64, |n| n.max(BLOCK_BYTES_MIN))
     }
 
     fn raw_fd(&self) -> Option<i32> {

@@ -100,6 +100,30 @@ pub(super) fn free_space(path: &Path) -> io::Result<u64> {
     Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64))
 }
 
+/// What a file says of itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FileFacts {
+    /// Its length in bytes.
+    pub size: u64,
+    /// To a multiple of what offsets and lengths of direct transfers must be; `None` where the kernel (before 6.1) or
+    /// the file system does not say.
+    pub direct_alignment: Option<u64>,
+}
+
+/// Asks a file's length and how direct transfers must be aligned (statx).
+pub(super) fn facts(file: &File) -> io::Result<FileFacts> {
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_SIZE | libc::STATX_DIOALIGN);
+    // SAFETY: the path is an empty C string, which with the flag means the descriptor, open as long as `file` lives;
+    // `stat` is writable memory of the right type.
+    check(unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, stat.as_mut_ptr()) })?;
+    // SAFETY: plain integers that were zeroed, and filled as far as the kernel knows them.
+    let stat = unsafe { stat.assume_init() };
+    let told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
+    let direct_alignment = told.then_some(u64::from(stat.stx_dio_offset_align)).filter(|n| *n > 0);
+    Ok(FileFacts { size: stat.stx_size, direct_alignment })
+}
+
 fn whole_file(kind: libc::c_int) -> libc::flock {
     // SAFETY: flock is plain integers, for which zero is a value.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };

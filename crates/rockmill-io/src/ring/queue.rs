@@ -3,6 +3,7 @@
 
 use super::Registered;
 use super::arena::Lease;
+use crate::aligned::ALIGNMENT;
 use crate::fs::{PositionedFile, RandomAccessFile};
 use std::fmt::Debug;
 use std::io;
@@ -52,6 +53,15 @@ impl BatchFile {
             Target::Read(file) => file.is_direct(),
             Target::Write(file) => file.is_direct(),
         }
+    }
+
+    /// To a multiple of what offsets and lengths of direct reads must be: [`ALIGNMENT`] or a part of it.
+    pub(crate) fn block(&self) -> u64 {
+        let block = match &self.target {
+            Target::Read(file) => file.direct_alignment(),
+            Target::Write(_) => ALIGNMENT as u64,
+        };
+        if block.is_power_of_two() { block.min(ALIGNMENT as u64) } else { ALIGNMENT as u64 }
     }
 
     pub(crate) fn registered(&self) -> Option<u32> {

@@ -1,9 +1,9 @@
 //! Reading input runs: several spans of each in flight ahead of the one in use.
 //!
 //! 1. A run is a list of spans, each a range of a file that ends between two blocks. They are read in order.
-//! 2. With direct I/O reads begin and end at sectors. A span that follows its neighbour in the file begins its read
-//!    at the first sector that the neighbour's read did not have; what is missing at its front, less than a sector, is
-//!    carried over from the neighbour's memory. So each byte is read once.
+//! 2. With direct I/O reads begin and end at the device's sectors, as the file tells their size. A span that
+//!    follows its neighbour in the file begins its read at the first sector that the neighbour's read did not have; what
+//!    is missing at its front, less than a sector, is carried over from the neighbour's memory. So each byte is read once.
 //!
 //! ```text
 //!   file      |----sector----|----sector----|----sector----|----sector----|
@@ -13,7 +13,7 @@
 //!                                      ^ span 2 begins here
 //! ```
 //!
-//! 3. Each slot has room for one sector in front, for what is carried.
+//! 3. Each slot has room for the largest sector in front, for what is carried.
 //! 4. `next` waits for the run's oldest read, keeps the carry for the next one, and begins reads for the run until it
 //!    has as many in flight as it should; they go to the kernel together with those of other runs.
 
@@ -21,7 +21,7 @@ use super::arena::{Lease, Pool};
 use super::queue::{Action, BatchFile};
 use super::transfers::{Token, Transfer};
 use super::{BatchIo, BatchKind};
-use crate::aligned::{ALIGNMENT, AlignedBuf, align_down, align_up};
+use crate::aligned::{ALIGNMENT, AlignedBuf, align_up, down_to, up_to};
 use crate::error::path_error;
 use crate::fs::RandomAccessFile;
 use std::collections::VecDeque;
@@ -447,19 +447,22 @@ impl ReadStream {
         let lease = lease.ok_or_else(|| given_back(io::Error::other("a read came back without its memory")));
         let mut lease = lease?;
         let state = &mut self.runs[run];
-        // The memory's first sector stands for the one before the read.
+        let block = self.files[span.file as usize].block();
+        let sector_bytes = block as usize;
+        // What stands before the read in memory stands for the sector before it in the file.
         if start < ALIGNMENT {
-            lease[..ALIGNMENT].copy_from_slice(&state.carry[..ALIGNMENT]);
+            lease[ALIGNMENT - sector_bytes..ALIGNMENT].copy_from_slice(&state.carry[..sector_bytes]);
         }
         let end = span.offset + u64::from(span.len);
         if state.spans.get(index + 1).is_some_and(|next| next.file == span.file && next.offset == end)
-            && !end.is_multiple_of(ALIGNMENT as u64)
+            && !end.is_multiple_of(block)
             && read.end > end
         {
             state.carry.grow(ALIGNMENT, 0);
-            // Where the sector is in memory: the read begins behind the first sector of the slot.
-            let sector = (align_down(end) + ALIGNMENT as u64 - read.start) as usize;
-            state.carry[..ALIGNMENT].copy_from_slice(&lease[sector..sector + ALIGNMENT]);
+            // Where the sector is in memory: the read begins behind the room in front. One that was carried itself
+            // ends there.
+            let sector = (down_to(end, block) + ALIGNMENT as u64 - read.start) as usize;
+            state.carry[..sector_bytes].copy_from_slice(&lease[sector..sector + sector_bytes]);
         }
         let heap = (heap_bytes > 0).then(|| Arc::clone(&self.heap));
         Ok(Window { lease, range: start..start + span.len as usize, span, index, heap })
@@ -493,8 +496,8 @@ impl ReadStream {
             true => {
                 // What the neighbour's read has is carried.
                 let begun = state.read_end.filter(|(file, at)| *file == span.file && *at >= span.offset);
-                let start = begun.map_or(align_down(span.offset), |(_, at)| at);
-                start..align_up(end).max(start)
+                let start = begun.map_or(down_to(span.offset, file.block()), |(_, at)| at);
+                start..up_to(end, file.block()).max(start)
             }
             false => span.offset..end,
         };

@@ -1,8 +1,11 @@
 //! Reading by plan.
 
-use super::places::{Place, everywhere, pattern, small};
-use rockmill_io::ring::{BatchLimits, ReadOptions, ReadPlan, ReadStream, Span, coalesce};
+use super::places::{Place, everywhere, in_memory, pattern, small};
+use rockmill_io::RandomAccessFile;
+use rockmill_io::ring::{BatchLimits, CallOrder, ReadOptions, ReadPlan, ReadStream, Span, coalesce};
 use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writes files of these lengths and gives their contents.
 pub fn files(place: &Place, lens: &[usize]) -> Vec<Vec<u8>> {
@@ -138,4 +141,64 @@ fn a_span_beyond_the_end_fails_in_its_turn_and_names_the_place() {
         assert!(text.contains("read at 10000 from") && text.contains("0.sst"), "{text}");
         assert!(stream.next(0).unwrap_err().to_string().contains("earlier failure"));
     });
+}
+
+/// A direct file with blocks of some size, which refuses what does not keep to them and counts bytes.
+#[derive(Debug)]
+struct Blocks {
+    inner: Arc<dyn RandomAccessFile>,
+    block: u64,
+    read: Arc<AtomicU64>,
+}
+
+impl RandomAccessFile for Blocks {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        let aligned = |n: u64| n.is_multiple_of(self.block);
+        assert!(aligned(offset) && aligned(buf.len() as u64), "{} bytes at {offset}", buf.len());
+        assert!(buf.as_ptr().addr().is_multiple_of(512));
+        self.read.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.inner.read_at(offset, buf)
+    }
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn prefetch(&self, _offset: u64, _len: u64) {}
+    fn is_direct(&self) -> bool {
+        true
+    }
+    fn direct_alignment(&self) -> u64 {
+        self.block
+    }
+}
+
+#[test]
+fn direct_reads_are_aligned_to_the_files_blocks_and_no_more() {
+    let (place, _) = in_memory(CallOrder::Random(5), true);
+    let data = files(&place, &[250_001]);
+    let path = place.path("0.sst");
+    let mut rng = fastrand::Rng::with_seed(6);
+    // Neighbours that share blocks, some of which lie within one, and lookups here and there.
+    let mut neighbours = vec![Span { file: 0, offset: 3, len: 700 }];
+    while let Some(last) = neighbours.last().map(|s| s.offset + u64::from(s.len)).filter(|end| *end < 250_001) {
+        let len = *rng.choice(&[1u64, 90, 511, 512, 513, 4101, 9000]).unwrap();
+        neighbours.push(Span { file: 0, offset: last, len: len.min(250_001 - last) as u32 });
+    }
+    let lookups: Vec<Span> = (0..20).map(|i| Span { file: 0, offset: i * 12_345, len: 4101 }).collect();
+    let read = |block: u64, spans: &[Span]| {
+        let read = Arc::new(AtomicU64::new(0));
+        let inner = place.fs.open_random(&path, true).unwrap();
+        let mut plan = ReadPlan::new();
+        plan.add_file(Arc::new(Blocks { inner, block, read: Arc::clone(&read) }), &path);
+        plan.add_run(spans.to_vec());
+        let mut stream = place.io(&small()).read(plan, ReadOptions { depth: 5, ..ReadOptions::default() }).unwrap();
+        check(&mut stream, 0, spans, &data, &format!("blocks of {block}"));
+        assert_eq!(stream.bytes_read(), read.load(Ordering::Relaxed));
+        stream.bytes_read()
+    };
+    for block in [1, 512, 1024, 2048, 4096] {
+        // Each block once.
+        assert_eq!(read(block, &neighbours), (250_001u64).next_multiple_of(block) - 3 / block * block, "{block}");
+        let around = |s: &Span| (s.offset + 4101u64).next_multiple_of(block) - s.offset / block * block;
+        assert_eq!(read(block, &lookups), lookups.iter().map(around).sum::<u64>(), "{block}");
+    }
 }

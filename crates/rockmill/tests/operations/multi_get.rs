@@ -8,7 +8,7 @@ use rockmill::compaction::MergeEngine;
 use rockmill::statistics::{Histogram, StatsLevel};
 use rockmill::{BlockBasedOptions, Db, ErrorKind, Options, ReadOptions};
 use rockmill_io::ring::{BatchKind, BatchLimits};
-use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem};
+use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, PosixFileSystem};
 
 fn options(fs: Arc<dyn FileSystem>, engine: MergeEngine, cache: bool) -> Options {
     let mut o = Options::default();
@@ -175,4 +175,45 @@ fn a_damaged_block_fails_its_keys_alone_and_is_named() {
         assert!(e.message().contains("offset"), "{e}");
     }
     assert!(values.iter().filter(|v| matches!(v, Ok(Some(_)))).count() >= 1994);
+}
+
+#[test]
+fn many_lookups_read_no_more_bytes_than_one_after_another() {
+    // On the disk that the test was built on: the usual place may be in memory.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
+    let o = |engine| {
+        let mut o = options(Arc::new(fs.clone()), engine, false);
+        let mut t = BlockBasedOptions::default();
+        t.disable_cache();
+        o.set_block_based_table_factory(&t);
+        o.set_target_file_size_base(64 << 20);
+        o.set_compression_type(rockmill::CompressionType::None);
+        o
+    };
+    {
+        let db = Db::open(&o(MergeEngine::Auto), dir.path()).unwrap();
+        (0..4000).for_each(|i| db.put(key(i), format!("{i:01000}")).unwrap());
+        db.flush().unwrap();
+    }
+    // Far from each other: no two in one block, nor in blocks that touch.
+    let keys: Vec<String> = (0..4000).step_by(40).map(key).collect();
+    let bytes = |engine: MergeEngine| {
+        let db = Db::open(&o(engine), dir.path()).unwrap();
+        let before = fs.counts();
+        db.multi_get(&keys).into_iter().for_each(|v| assert!(v.unwrap().is_some()));
+        fs.counts() - before
+    };
+    let (together, alone) = (bytes(MergeEngine::Auto), bytes(MergeEngine::Pread));
+    if together.ring_reads == 0 {
+        println!("skipped: no io_uring here");
+        return;
+    }
+    let table = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+    let table = table.into_iter().find(|p| p.extension().is_some_and(|e| e == "sst")).unwrap();
+    let block = fs.open_random(&table, true).unwrap().direct_alignment();
+    // A block of the table may begin and end anywhere in two of the device's.
+    let most = keys.len() as u64 * (4096 + 1100 + 2 * block);
+    assert!(together.read_bytes <= most, "{together:?}, with blocks of {block} bytes");
+    assert!(together.reads <= alone.reads, "{together:?} {alone:?}");
 }
