@@ -9,13 +9,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
+use rockmill::properties::MERGE_ENGINE;
 use rockmill::{
     BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Db, Options, ReverseBytewiseComparator,
     SliceTransform,
 };
+use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_stress::configuration::Configuration;
 
@@ -81,8 +84,12 @@ struct Subject {
     options: Box<dyn Fn(&str) -> Options>,
 }
 
-/// Compacts every column family of a copy, writes a little, and compacts again. Gives the tables.
-fn merge(subject: &Subject, place: &Place, engine: MergeEngine) -> Files {
+/// Milliseconds for which a thread of the kernel polls a ring.
+const POLLED_MS: u32 = 2;
+
+/// Compacts every column family of a copy, writes a little, and compacts again. Gives the tables. With `polled`, a
+/// thread of the kernel takes the ring's operations.
+fn merge(subject: &Subject, place: &Place, engine: MergeEngine, polled: bool) -> Files {
     let title = &subject.title;
     for (name, bytes) in &subject.files {
         place.fs.write_all(&place.path().join(name), bytes).expect("a file");
@@ -91,6 +98,7 @@ fn merge(subject: &Subject, place: &Place, engine: MergeEngine) -> Files {
         let mut options = (subject.options)(family);
         options.set_file_system(Arc::clone(&place.fs));
         options.set_merge_engine(engine);
+        options.set_compaction_io_sqpoll_idle_ms(if polled { POLLED_MS } else { 0 });
         options.set_reproducible(true);
         options
     };
@@ -114,13 +122,16 @@ fn merge(subject: &Subject, place: &Place, engine: MergeEngine) -> Files {
                 .unwrap_or_else(|e| panic!("{title}, {}: {e}", engine.name()));
         }
     }
+    let used = db.property_value(MERGE_ENGINE).expect("a property").unwrap_or_default();
+    // The kernel leaves some jobs to the others, and says so itself.
+    assert!(used == engine.name() || engine == MergeEngine::Kernel, "{title}: {used} did the work");
     drop(db);
     place.files(|name| name.ends_with(".sst"))
 }
 
 /// All runs must give the same tables.
 fn agree(subject: &Subject, on_disk: bool) {
-    let first = merge(subject, &Place::in_memory(), MergeEngine::Pread);
+    let first = merge(subject, &Place::in_memory(), MergeEngine::Pread, false);
     let mut others = vec![
         ("pread again", Place::in_memory(), MergeEngine::Pread),
         ("the memory's ring", Place::in_memory(), MergeEngine::Uring),
@@ -128,6 +139,9 @@ fn agree(subject: &Subject, on_disk: bool) {
     if on_disk {
         others.push(("pread on the disk", Place::on_disk(), MergeEngine::Pread));
         others.push(("uring on the disk", Place::on_disk(), MergeEngine::Uring));
+        if has_polled_rings() {
+            others.push((POLLED, Place::on_disk(), MergeEngine::Uring));
+        }
     }
     if has_kernel() {
         others.push(("kernel in memory", Place::in_memory(), MergeEngine::Kernel));
@@ -136,7 +150,7 @@ fn agree(subject: &Subject, on_disk: bool) {
         }
     }
     for (name, place, engine) in others {
-        let other = merge(subject, &place, engine);
+        let other = merge(subject, &place, engine, name == POLLED);
         let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&first), names(&other), "{}: {name} writes other tables", subject.title);
         for (table, bytes) in &first {
@@ -145,6 +159,19 @@ fn agree(subject: &Subject, on_disk: bool) {
             assert!(a == b && at.is_none(), "{}: {name}: {table} differs at {at:?} ({a}, {b} bytes)", subject.title);
         }
     }
+}
+
+/// Name of merges with rings that a thread of the kernel polls.
+const POLLED: &str = "uring, polled, on the disk";
+
+/// True where threads of the kernel may poll rings; says so if not.
+fn has_polled_rings() -> bool {
+    let limits = BatchLimits { sqpoll: Some(Duration::from_millis(POLLED_MS.into())), ..BatchLimits::default() };
+    let made = PosixFileSystem::default().batch_io(BatchKind::Uring, &limits);
+    if let Err(e) = &made {
+        println!("skipped: {POLLED}: {e}");
+    }
+    made.is_ok()
 }
 
 /// True where the kernel merges; says so if not.
