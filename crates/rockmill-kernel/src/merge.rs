@@ -32,6 +32,11 @@ const WORK_MAX: u64 = 4 << 20;
 const LINEAR_MAX: u32 = 16;
 /// Smallest share of the memory of a run: below, calls are many and blocks may not fit.
 const SHARE_MIN: usize = 48 << 10;
+/// Bytes of all runs' blocks that are there at once, as long as blocks are small: what was put there should still be in
+/// the processor's cache when the program and the builder of tables come to it.
+const BLOCKS_BYTES_USUAL: usize = 3 << 20;
+/// Of one run.
+const RUN_BYTES_USUAL: std::ops::RangeInclusive<usize> = 128 << 10..=1 << 20;
 /// Bytes of blocks for which a run has a descriptor.
 const BLOCK_BYTES_USUAL: usize = 1 << 10;
 
@@ -117,6 +122,8 @@ pub struct Dropped {
 struct Share {
     /// Its memory.
     range: Range<usize>,
+    /// The end of what is used of it as long as no block is larger.
+    usual_end: usize,
     /// Blocks that may be in use: number and place, oldest first.
     blocks: VecDeque<(u32, Range<usize>)>,
     /// Where the run's control block is.
@@ -233,7 +240,18 @@ impl Merge {
             put(RUN_DESC_MASK, descs_max - 1);
             put(RUN_NUMBER, run as u32);
             put(RUN_SELF, address(at));
-            shares.push(Share { range, blocks: VecDeque::new(), at, descs, descs_max, given: 0, last: false });
+            let usual = (BLOCKS_BYTES_USUAL / job.runs).clamp(*RUN_BYTES_USUAL.start(), *RUN_BYTES_USUAL.end());
+            let usual_end = range.end.min(range.start + usual);
+            shares.push(Share {
+                range,
+                usual_end,
+                blocks: VecDeque::new(),
+                at,
+                descs,
+                descs_max,
+                given: 0,
+                last: false,
+            });
         }
         for (i, snapshot) in job.snapshots.iter().enumerate() {
             put_u64(memory, snapshots + 8 * i, *snapshot);
@@ -315,11 +333,14 @@ impl Merge {
         if share.given.wrapping_sub(taken) >= share.descs_max {
             return None;
         }
+        if 4 * room > share.usual_end - share.range.start {
+            share.usual_end = share.range.end;
+        }
         let at = match (share.blocks.front(), share.blocks.back()) {
             (Some((_, first)), Some((_, last))) => {
                 let next = (last.start + (last.len() + SLACK as usize).next_multiple_of(8)).max(last.end);
                 if last.start >= first.start {
-                    if next + room <= share.range.end {
+                    if next + room <= share.usual_end {
                         next
                     } else if share.range.start + room <= first.start {
                         share.range.start
@@ -332,7 +353,7 @@ impl Merge {
                     return None;
                 }
             }
-            _ if share.range.start + room <= share.range.end => share.range.start,
+            _ if share.range.start + room <= share.usual_end => share.range.start,
             _ => return None,
         };
         let memory = self.machine.memory_mut();

@@ -175,6 +175,11 @@ impl Program {
         Ok(program)
     }
 
+    /// A program of these instructions, in which those at `arena` name the arena.
+    pub fn of_instructions(instructions: Vec<u64>, arena: Vec<usize>, licence: &str) -> Self {
+        Self { instructions, arena, licence: licence.to_owned() }
+    }
+
     fn relocate(
         &mut self,
         i: usize,
@@ -213,7 +218,7 @@ impl Program {
     /// Its instructions, with the arena's descriptor where it is named.
     pub fn with_arena(&self, fd: i32) -> Vec<u64> {
         let mut instructions = self.instructions.clone();
-        for &i in &self.arena {
+        for &i in self.arena.iter().filter(|i| **i < self.instructions.len()) {
             instructions[i] =
                 (instructions[i] & 0xffff_0fff) | u64::from(BPF_PSEUDO_MAP_FD) << 12 | u64::from(fd as u32) << 32;
         }

@@ -143,14 +143,16 @@ impl BlockLayout {
     }
 
     /// Where the first entry starts, where the last restart point's does, and where the entries end; `None` where the
-    /// restart points lie outside of the entries. All three are equal in a block without entries.
+    /// first lies outside of them. All three are equal in a block without entries. A last restart point outside is as
+    /// good as the first one: only seeks use it.
     pub fn entries_place(&self, data: &[u8]) -> Option<(u32, u32, u32)> {
         let end = self.keys_end;
         if self.num_restarts == 0 || end == 0 {
             return Some((end, end, end));
         }
         let (first, last) = (self.restart_point(data, 0)?, self.restart_point(data, self.num_restarts - 1)?);
-        (first < end && (first..end).contains(&last)).then_some((first, last, end))
+        let last = if (first..end).contains(&last) { last } else { first };
+        (first < end).then_some((first, last, end))
     }
 
     /// Offset of the entry at restart point `index`.

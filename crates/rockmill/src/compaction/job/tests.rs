@@ -607,4 +607,5 @@ fn records_that_go_missing_are_noticed() {
 }
 
 mod helped;
+mod in_kernel;
 mod pass;

@@ -116,6 +116,7 @@ fn a_damaged_block_is_named_as_without_helpers() {
             let said: Vec<String> = [0, 1, 3]
                 .into_iter()
                 .flat_map(|helpers| [MergeEngine::Pread, MergeEngine::Uring].map(|engine| (engine, helpers)))
+                .chain(kernel_is_there().then_some((MergeEngine::Kernel, 0)))
                 .map(|(engine, helpers)| tree.outcome(&c, engine, helpers).unwrap_err().to_string())
                 .collect();
             let place = format!("block at offset {} of {} bytes", blocks[block].offset, blocks[block].size);

@@ -1,0 +1,431 @@
+//! The merge program under the kernel it is meant for: what is committed is what the source gives; what it merges is
+//! what a sort gives, also when the machine is busy; damage is found and harms nothing; and programs that could harm
+//! are refused.
+//!
+//! Where the kernel or a permission is missing, each test says what was skipped.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockEntries, BlockKind, BlockLayout};
+use rockmill_format::key::{InternalKey, ValueType};
+use rockmill_kernel::machine::MERGE_OBJECT;
+use rockmill_kernel::{BlockPlace, Driver, Job, Machine, Merge, Program, Status};
+
+fn program() -> Arc<Program> {
+    Arc::new(Program::read(MERGE_OBJECT, Driver::Run.entry()).unwrap())
+}
+
+/// A machine; `None`, and a line that says so, where there is none.
+fn machine(what: &str, bytes: usize) -> Option<Machine> {
+    match Machine::new(&program(), Driver::Run, bytes) {
+        Ok(machine) => Some(machine),
+        Err(e) if e.log.is_empty() => {
+            println!("skipped: {what}: {e}");
+            None
+        }
+        Err(e) => panic!("{e}\n{}", e.log),
+    }
+}
+
+#[test]
+fn the_committed_object_is_what_the_source_gives() {
+    let out = std::env::temp_dir().join(format!("rockmill-bpf-{}", std::process::id()));
+    std::fs::create_dir_all(&out).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/build-bpf");
+    let built = Command::new(script).arg(&out).output().unwrap();
+    let said = String::from_utf8_lossy(&built.stderr).into_owned();
+    if built.status.code() == Some(3) {
+        println!("skipped: compiling the eBPF programs anew: {}", said.trim());
+    } else {
+        assert!(built.status.success(), "{said}");
+        let fresh = std::fs::read(out.join("merge.bpf.o")).unwrap();
+        let fresh = Program::read(&fresh, Driver::Run.entry()).unwrap();
+        assert!(fresh == *program(), "bpf/merge.bpf.o is not what its source gives: run scripts/build-bpf");
+    }
+    std::fs::remove_dir_all(&out).unwrap();
+}
+
+/// Entries as internal keys and values.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The blocks of a run.
+fn blocks(run: &Entries, bytes: usize, restart_interval: usize) -> Vec<Vec<u8>> {
+    let mut blocks = Vec::new();
+    let options = || BlockBuilderOptions { restart_interval, ..Default::default() };
+    let mut builder = BlockBuilder::new(options());
+    let mut size = 0;
+    for (key, value) in run {
+        if size > bytes {
+            blocks.push(std::mem::replace(&mut builder, BlockBuilder::new(options())).finish().to_vec());
+            size = 0;
+        }
+        builder.add(key, value, None);
+        size += key.len() + value.len();
+    }
+    if size > 0 {
+        blocks.push(builder.finish().to_vec());
+    }
+    blocks
+}
+
+/// What a merge gave, or the run and block that are damaged.
+struct Outcome {
+    entries: Entries,
+    damaged: Option<(usize, u32)>,
+    hidden: u64,
+    obsolete: u64,
+    calls: u64,
+    machine: Machine,
+}
+
+/// Merges runs of blocks by the program.
+fn merge(machine: Machine, runs: &[Vec<Vec<u8>>], job: &Job<'_>) -> Outcome {
+    let calls = machine.calls();
+    let mut merge = Merge::begin(machine, job).unwrap();
+    let mut next = vec![0; runs.len()];
+    let mut entries = Entries::new();
+    let mut damaged = None;
+    loop {
+        for (run, blocks) in runs.iter().enumerate() {
+            merge.release(run);
+            while let Some(block) = blocks.get(next[run]) {
+                let mut place = BlockPlace { first: 0, end: 0, restart: 0, whole: false, damaged: true };
+                if let Some((first, restart, end)) = BlockLayout::parse(block).unwrap().entries_place(block) {
+                    place = BlockPlace { first, end, restart, whole: false, damaged: false };
+                }
+                if place.damaged || place.first < place.end {
+                    let Some(at) = merge.give(run, block, &[], place) else { break };
+                    assert_eq!(&merge.memory()[at], &block[..]);
+                }
+                next[run] += 1;
+            }
+            if next[run] == blocks.len() {
+                merge.give_last(run);
+            }
+        }
+        let status = merge.call().unwrap();
+        for i in 0..merge.records() {
+            let record = merge.record(i).expect("a record within the memory");
+            assert!(!record.whole);
+            let memory = merge.memory();
+            entries.push((memory[record.key].to_vec(), memory[record.value].to_vec()));
+        }
+        match status {
+            Status::Again | Status::Dry(_) => {}
+            Status::End => break,
+            Status::Corrupt(run, block) => {
+                damaged = Some((run, block));
+                break;
+            }
+            Status::HandOver(reason) => panic!("{reason}"),
+        }
+    }
+    let dropped = merge.dropped();
+    let machine = merge.end();
+    let calls = machine.calls() - calls;
+    Outcome { entries, damaged, hidden: dropped.hidden, obsolete: dropped.obsolete, calls, machine }
+}
+
+fn key(user: &[u8], seq: u64, t: ValueType) -> Vec<u8> {
+    InternalKey::new(user, seq, t).as_bytes().to_vec()
+}
+
+/// Runs of entries with keys that share a prefix; sequence numbers fall from run to run.
+fn random_runs(rng: &mut fastrand::Rng, runs: usize, entries: usize, value: usize) -> Vec<Entries> {
+    let universe = rng.u64(1..(runs * entries) as u64 * 2 + 2);
+    let mut made = Vec::new();
+    for run in 0..runs {
+        let mut m = std::collections::BTreeMap::new();
+        for i in 0..entries {
+            let user = format!("user{:08}", rng.u64(0..universe)).into_bytes();
+            let seq = ((runs - run) * entries + i) as u64;
+            let len = rng.usize(0..=value);
+            m.insert((user, std::cmp::Reverse(seq)), vec![b'a' + (seq % 26) as u8; len]);
+        }
+        made.push(m.into_iter().map(|((user, seq), v)| (key(&user, seq.0, ValueType::Value), v)).collect());
+    }
+    made
+}
+
+/// In the order of internal keys.
+fn sorted(runs: &[Entries]) -> Entries {
+    let mut all: Entries = runs.concat();
+    all.sort_by(|a, b| {
+        let (x, y) = (a.0.split_at(a.0.len() - 8), b.0.split_at(b.0.len() - 8));
+        x.0.cmp(y.0).then_with(|| y.1.iter().rev().cmp(x.1.iter().rev()))
+    });
+    all
+}
+
+#[test]
+fn merges_are_what_a_sort_gives_for_few_runs_and_for_many() {
+    let Some(mut machine) = machine("merges in the kernel beside a sort", 8 << 20) else { return };
+    for seed in 0..60 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        // One way to find the smallest up to 16 runs, another above, both at the end of many.
+        let count = *rng.choice(&[0, 1, 2, 5, 16, 17, 40]).unwrap();
+        let size = rng.usize(1..400);
+        let runs = random_runs(&mut rng, count, size, 60);
+        let (bytes, interval) = (rng.usize(50..5000), rng.usize(1..20));
+        let stored: Vec<_> = runs.iter().map(|run| blocks(run, bytes, interval)).collect();
+        let job = Job { runs: count, skip: *rng.choice(&[0, 4, 5]).unwrap(), ..Job::default() };
+        let done = merge(machine, &stored, &job);
+        assert!(done.damaged.is_none());
+        assert!(done.entries == sorted(&runs), "seed {seed}: {count} runs of {size}");
+        machine = done.machine;
+    }
+}
+
+#[test]
+fn parts_begin_and_end_where_they_should() {
+    let Some(mut machine) = machine("parts of merges in the kernel", 8 << 20) else { return };
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let runs = random_runs(&mut rng, 4, 300, 20);
+        let all = sorted(&runs);
+        let user = |i: usize| all[i].0[..all[i].0.len() - 8].to_vec();
+        let (begin, end) = (user(rng.usize(0..400)), user(rng.usize(500..1200)));
+        let stored: Vec<_> = runs.iter().map(|run| blocks(run, 300, 4)).collect();
+        // A head that says nothing, and one that does.
+        let head = if rng.bool() { 0 } else { u64::from_be_bytes(*end[4..].first_chunk().unwrap()) };
+        let job = Job { runs: 4, begin: Some(&begin), end: Some((&end, head)), skip: 4, ..Job::default() };
+        let done = merge(machine, &stored, &job);
+        let inside = |e: &&(Vec<u8>, Vec<u8>)| (&begin[..]..&end[..]).contains(&&e.0[..e.0.len() - 8]);
+        let want: Entries = all.iter().filter(inside).cloned().collect();
+        assert!(done.entries == want, "seed {seed}");
+        machine = done.machine;
+    }
+}
+
+#[test]
+fn versions_that_nobody_sees_are_dropped_and_others_are_not() {
+    let Some(machine) = machine("dropping in the kernel", 8 << 20) else { return };
+    use ValueType::{Deletion, Merge as Operand, SingleDeletion, Value};
+    // (user key, sequence number, type), whether it stays with a snapshot at 5, at the bottom.
+    let cases: &[(&[u8], u64, ValueType, bool)] = &[
+        (b"a", 9, Value, true),
+        (b"a", 7, Value, false),
+        (b"a", 5, Value, true),
+        (b"a", 4, Deletion, false),
+        (b"b", 4, Deletion, false),
+        (b"b", 2, Value, false),
+        (b"c", 8, Deletion, true),
+        (b"c", 3, Value, true),
+        (b"d", 8, Deletion, true),
+        (b"d", 3, Deletion, true), // whether the one above stays depends on it
+        (b"e", 4, Deletion, true), // given after all: what follows is not the program's to decide
+        (b"e", 3, Operand, true),
+        (b"e", 2, Value, true),
+        (b"f", 4, SingleDeletion, true),
+        (b"f", 3, Value, true),
+        (b"f", 2, Value, true),
+    ];
+    let run: Entries = cases.iter().map(|(k, s, t, _)| (key(k, *s, *t), b"v".to_vec())).collect();
+    let stays: Vec<_> = cases.iter().filter(|c| c.3).map(|(k, s, t, _)| key(k, *s, *t)).collect();
+    let stored = [blocks(&run, 40, 2)];
+    let job = Job { runs: 1, snapshots: &[5], drop: true, bottommost: true, ..Job::default() };
+    let done = merge(machine, &stored, &job);
+    let given: Vec<_> = done.entries.iter().map(|e| e.0.clone()).collect();
+    assert_eq!(given, stays);
+    assert_eq!((done.hidden, done.obsolete), (3, 1));
+    // Told not to, it drops nothing.
+    let done = merge(done.machine, &stored, &Job { drop: false, ..job });
+    assert_eq!(done.entries, run);
+}
+
+#[test]
+fn a_busy_machine_changes_nothing_and_calls_stay_short() {
+    let Some(machine) = machine("merges in the kernel on a busy machine", 32 << 20) else { return };
+    let mut rng = fastrand::Rng::with_seed(7);
+    let runs = random_runs(&mut rng, 8, 12_000, 100);
+    let stored: Vec<_> = runs.iter().map(|run| blocks(run, 4000, 16)).collect();
+    let want = sorted(&runs);
+    let stop = AtomicBool::new(false);
+    let mut machine = Some(machine);
+    std::thread::scope(|scope| {
+        // Twice as many as there are cores, all the time: each call is interrupted now and then.
+        for _ in 0..2 * std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let low = scope.spawn(|| {
+            // Whoever merges runs last (`renice` by its thread's number, which needs no permission to go down).
+            let me = std::fs::read_link("/proc/thread-self").unwrap();
+            let me = me.file_name().unwrap().to_str().unwrap().to_owned();
+            let lowered = Command::new("renice").args(["-n", "19", "-p", &me]).output();
+            if !lowered.is_ok_and(|o| o.status.success()) {
+                println!("skipped: the lowest priority for a merge on a busy machine: no renice");
+            }
+            let (mut machine, mut rounds) = (machine.take().unwrap(), 0);
+            let started = Instant::now();
+            while rounds < 2 || started.elapsed() < Duration::from_secs(2) {
+                let cpu = cpu_nanos();
+                let done = merge(machine, &stored, &Job { runs: 8, skip: 4, ..Job::default() });
+                assert!(done.entries == want, "round {rounds}");
+                // Filling the memory and copying records is in this, too.
+                let each = Duration::from_nanos((cpu_nanos() - cpu) / done.calls);
+                assert!(each < Duration::from_millis(50), "{each:?} of CPU time for each call");
+                (machine, rounds) = (done.machine, rounds + 1);
+            }
+        });
+        let result = low.join();
+        stop.store(true, Ordering::Relaxed);
+        result.unwrap();
+    });
+}
+
+/// CPU time of this thread.
+fn cpu_nanos() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// What the store's own decoder gives of a block, and whether it is damaged behind that.
+fn decoded(block: &[u8]) -> (Entries, bool) {
+    let layout = BlockLayout::parse(block).unwrap();
+    let mut entries = BlockEntries::new(None);
+    entries.reset(layout, BlockKind::Data { global_seqno: None });
+    let mut out = Entries::new();
+    loop {
+        match entries.fill(block) {
+            Ok(false) => return (out, false),
+            Err(_) => return (out, true),
+            Ok(true) => {}
+        }
+        for i in 0..entries.len() {
+            let k = entries.key(i);
+            // No internal key: the program calls that damage, resolution does otherwise.
+            if k.len() < 8 {
+                return (out, true);
+            }
+            out.push((k.to_vec(), block[entries.value_range(i)].to_vec()));
+        }
+    }
+}
+
+#[test]
+fn damaged_blocks_give_what_the_decoder_gives_and_harm_nothing() {
+    let Some(mut machine) = machine("damaged blocks for the program in the kernel", 8 << 20) else { return };
+    let mut damaged = 0;
+    for seed in 0..1500 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let runs = random_runs(&mut rng, 2, 60, 12);
+        let mut stored: Vec<_> = runs.iter().map(|run| blocks(run, 300, 4)).collect();
+        let (run, block) = (0, rng.usize(0..stored[0].len()));
+        let bytes = &mut stored[run][block];
+        for _ in 0..rng.usize(1..4) {
+            let at = rng.usize(..bytes.len());
+            // Lengths that lead far away, too.
+            let any = rng.u8(..);
+            bytes[at] = *rng.choice(&[0, 0x7f, 0x80, 0xff, any]).unwrap();
+        }
+        if BlockLayout::parse(bytes).is_err() {
+            continue; // found in user space, before the program sees it
+        }
+        // The other run's blocks, and those before and behind, must stay as they are.
+        let one = [stored[run].clone()];
+        let done = merge(machine, &one, &Job { runs: 1, ..Job::default() });
+        let (mut want, mut bad) = (Entries::new(), None);
+        for (number, block) in one[0].iter().enumerate() {
+            let (entries, damage) = decoded(block);
+            want.extend(entries);
+            if damage {
+                bad = Some(number as u32);
+                break;
+            }
+        }
+        assert!(done.entries == want, "seed {seed}");
+        assert_eq!(done.damaged.is_some(), bad.is_some(), "seed {seed}");
+        damaged += usize::from(bad.is_some());
+        machine = done.machine;
+        // And among others, whatever order the damage makes of it, it comes to an end.
+        machine = merge(machine, &stored, &Job { runs: 2, drop: true, bottommost: true, ..Job::default() }).machine;
+    }
+    assert!(damaged > 200, "only {damaged} blocks were damaged");
+}
+
+#[test]
+fn places_outside_of_a_block_and_of_the_memory_are_harmless() {
+    let Some(machine) = machine("places outside of blocks for the program in the kernel", 8 << 20) else { return };
+    let run: Entries =
+        (0..50u64).map(|i| (key(format!("k{i:03}").as_bytes(), i, ValueType::Value), vec![7; 9])).collect();
+    let block = blocks(&run, usize::MAX, 16).remove(0);
+    let mut machine = machine;
+    let len = block.len() as u32;
+    for (first, end, restart) in [(0, u32::MAX, 0), (len, len, len), (u32::MAX, len, 0), (3, len, u32::MAX), (0, 1, 0)]
+    {
+        let mut merge = Merge::begin(machine, &Job { runs: 1, pass: true, ..Job::default() }).unwrap();
+        let place = BlockPlace { first, end, restart, whole: true, damaged: false };
+        for _ in 0..3 {
+            merge.give(0, &block, &[], place).unwrap();
+        }
+        merge.give_last(0);
+        let mut calls = 0;
+        loop {
+            let status = merge.call().unwrap();
+            assert!((0..merge.records()).all(|i| merge.record(i).is_some()));
+            calls += 1;
+            if !matches!(status, Status::Again | Status::Dry(_)) || calls > 100 {
+                break;
+            }
+        }
+        machine = merge.end();
+    }
+}
+
+#[test]
+fn a_key_that_is_too_long_hands_the_job_over() {
+    let Some(machine) = machine("long keys for the program in the kernel", 8 << 20) else { return };
+    let run = vec![(key(&[b'k'; 9000], 1, ValueType::Value), Vec::new())];
+    let block = blocks(&run, usize::MAX, 16).remove(0);
+    let (first, restart, end) = BlockLayout::parse(&block).unwrap().entries_place(&block).unwrap();
+    let mut merge = Merge::begin(machine, &Job { runs: 1, ..Job::default() }).unwrap();
+    merge.give(0, &block, &[], BlockPlace { first, end, restart, whole: false, damaged: false }).unwrap();
+    merge.give_last(0);
+    assert_eq!(merge.call().unwrap(), Status::HandOver("a key is longer than the program takes"));
+}
+
+#[test]
+fn programs_that_could_harm_are_refused() {
+    if machine("programs that the verifier must refuse", 1 << 20).is_none() {
+        return;
+    }
+    // Instructions by hand: operation, registers (source << 4 | destination), offset, constant.
+    let i = |op: u8, regs: u8, off: i16, imm: i32| {
+        u64::from(op) | u64::from(regs) << 8 | u64::from(off as u16) << 16 | u64::from(imm as u32) << 32
+    };
+    let exit = i(0x95, 0, 0, 0);
+    let zero = i(0xb7, 0, 0, 0); // r0 = 0
+    let cases: &[(&str, Vec<u64>)] = &[
+        // *(u64 *)(r10 - 1024) = 0: below the stack.
+        ("a store outside of the stack", vec![zero, i(0x7a, 10, -1024, 0), exit]),
+        // r0 = 0x1000; r0 = *(u64 *)(r0 + 0): an address of the kernel's.
+        ("a load at a number", vec![i(0xb7, 0, 0, 0x1000), i(0x79, 0, 0, 0), exit]),
+        // r1 is the context, of 64 KiB at most.
+        ("a store before the context", vec![zero, i(0x7a, 1, -8, 0), exit]),
+        ("a loop without end", vec![zero, i(0x07, 0, 0, 1), i(0x05, 0, -2, 0), exit]),
+        ("an end that is not reached", vec![zero]),
+    ];
+    for (what, instructions) in cases {
+        let program = Arc::new(Program::of_instructions(instructions.clone(), Vec::new(), "Dual MIT/GPL"));
+        let refused = Machine::new(&program, Driver::Run, 1 << 20).map(drop);
+        let refused = refused.expect_err(what);
+        assert!(refused.reason.contains("verifier refuses"), "{what}: {refused}");
+        assert!(!refused.log.is_empty(), "{what}");
+    }
+    // One that harms nothing is taken.
+    let program = Arc::new(Program::of_instructions(vec![zero, exit], Vec::new(), "Dual MIT/GPL"));
+    Machine::new(&program, Driver::Run, 1 << 20).map(drop).unwrap();
+}
+
+#[test]
+fn the_driver_loop_says_that_it_is_not_there() {
+    let refused = Machine::new(&program(), Driver::Loop, 1 << 20).map(drop).unwrap_err();
+    assert!(refused.reason.contains("loop"), "{refused}");
+}

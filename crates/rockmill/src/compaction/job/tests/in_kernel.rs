@@ -1,0 +1,216 @@
+//! Jobs merged in the kernel: the same bytes, the same errors, the same counts as by the other engines; and what it
+//! hands to them.
+
+use rockmill_format::checksum::ChecksumType;
+
+use super::*;
+use crate::compaction::JobStats;
+
+fn empty(cf: CfOptions) -> Tree {
+    let fs = Arc::new(MemFileSystem::new());
+    fs.create_dir(&PathBuf::from("/db"), true).unwrap();
+    let mut ctx = context(fs, PathBuf::from("/db"), cf);
+    ctx.db.compaction_helper_threads = 0;
+    ctx.db.compaction_io_memory = 1 << 20;
+    Tree::new(ctx)
+}
+
+/// Overlapping L0 tables of values, tombstones, single deletes and operands, above nothing.
+fn mixed(rng: &mut fastrand::Rng, cf: CfOptions, files: usize, keys: u32) -> (Tree, Compaction) {
+    let mut tree = empty(cf);
+    let mut seq = 0;
+    for _ in 0..files {
+        let mut m = Model::default();
+        for _ in 0..400 {
+            seq += 1;
+            let kinds = [ValueType::Value, ValueType::Value, ValueType::Deletion, ValueType::Merge];
+            let t = if rng.u8(0..30) == 0 { ValueType::SingleDeletion } else { *rng.choice(&kinds).unwrap() };
+            let value =
+                if matches!(t, ValueType::Value | ValueType::Merge) { vec![b'v'; rng.usize(0..80)] } else { vec![] };
+            m.entries.push((format!("key{:05}", rng.u32(0..keys)).into_bytes(), seq, t, value));
+            if rng.u8(0..40) == 0 {
+                tree.ctx.snapshots.push(seq);
+            }
+        }
+        tree.flush(&[m]);
+    }
+    // Versions that only these saw are in the tables, and hidden from now on.
+    tree.ctx.snapshots.retain(|_| rng.u8(0..6) == 0);
+    let c = whole_level(&tree);
+    (tree, c)
+}
+
+/// All of L0 into L1, in one part.
+fn whole_level(tree: &Tree) -> Compaction {
+    let version = Arc::new(tree.version.clone());
+    let none = CompactionCursors::new();
+    let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.ctx.cf, &none, 0, 1, None, None, u64::MAX) else {
+        panic!("nothing picked")
+    };
+    c.subcompactions_max = 1;
+    *c
+}
+
+/// What a job counts, and what became of its parts.
+fn counted(tree: &Tree, c: &Compaction, engine: MergeEngine) -> (JobStats, Arc<crate::compaction::Engines>) {
+    let mut ctx = tree.ctx.clone();
+    ctx.db.merge_engine = engine;
+    ctx.engines = Arc::default();
+    let output = run(c, &ctx).unwrap();
+    for f in &output.files {
+        ctx.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
+    }
+    (output.stats, ctx.engines)
+}
+
+#[test]
+fn what_the_program_drops_is_counted_as_resolution_counts_it() {
+    if !kernel_is_there() {
+        return;
+    }
+    let (mut hidden, mut obsolete) = (0, 0);
+    for seed in 0..12 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (files, keys) = (rng.usize(2..6), *rng.choice(&[30, 300, 3000]).unwrap());
+        let (tree, c) = mixed(&mut rng, small_options(), files, keys);
+        let (pread, _) = counted(&tree, &c, MergeEngine::Pread);
+        let (kernel, engines) = counted(&tree, &c, MergeEngine::Kernel);
+        assert_eq!(kernel.dropped, pread.dropped, "seed {seed}");
+        assert_eq!(kernel.input_records, pread.input_records, "seed {seed}");
+        assert_eq!((engines.parts(MergeEngine::Kernel), engines.parts(MergeEngine::Uring)), (1, 0), "seed {seed}");
+        let (bytes, _) = tree.outcome(&c, MergeEngine::Kernel, 0).unwrap();
+        assert!(bytes == tree.outcome(&c, MergeEngine::Pread, 0).unwrap().0, "seed {seed}: other bytes");
+        hidden += kernel.dropped.hidden;
+        obsolete += kernel.dropped.obsolete;
+    }
+    assert!(hidden > 1000 && obsolete > 100, "{hidden} hidden, {obsolete} obsolete");
+}
+
+/// Damage that no checksum catches, in blocks, their lengths and restart points: the engines say the same, or write the
+/// same, and leave nothing behind.
+#[test]
+fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
+    if !kernel_is_there() {
+        return;
+    }
+    let mut failed = 0;
+    for seed in 0..150 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut cf = small_options();
+        cf.table.checksum = ChecksumType::None;
+        let (tree, c) = mixed(&mut rng, cf, 3, 3000);
+        let file = Arc::clone(&tree.version.levels[0][rng.usize(0..3)]);
+        let path = tree.ctx.dir.join(filename::table(file.number()));
+        let mut bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
+        let blocks = tree.ctx.tables.table(&file).unwrap().blocks_between(None, None).unwrap();
+        let block = blocks[rng.usize(..blocks.len())];
+        let at = block.offset as usize + rng.usize(..block.size as usize);
+        let any = rng.u8(..);
+        bytes[at] = *rng.choice(&[0, 0x7f, 0x80, 0xff, any]).unwrap();
+        let mut damaged = tree.ctx.fs.create(&path, rockmill_io::WriteOptions::default()).unwrap();
+        damaged.append(&bytes).unwrap();
+        damaged.close().unwrap();
+        let tables = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap().len();
+        let pread = tree.outcome(&c, MergeEngine::Pread, 0).map_err(|e| e.to_string());
+        let kernel = tree.outcome(&c, MergeEngine::Kernel, 0).map_err(|e| e.to_string());
+        if let Err(e) = &pread {
+            failed += 1;
+            // A key that is none is found by the program, and elsewhere by resolution: other words, the same file.
+            let say = |e: &String| (e.contains("internal key"), e.contains(&path.display().to_string()));
+            let other = kernel.as_ref().err().unwrap_or_else(|| panic!("seed {seed}: only pread says {e}"));
+            assert!(other == e || say(e) == (true, true) && say(other).1, "seed {seed}: {e}\n{other}");
+        } else {
+            assert!(kernel == pread, "seed {seed}: {:?}", kernel.map(|_| "other bytes"));
+        }
+        assert_eq!(tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap().len(), tables, "seed {seed}: tables were left");
+    }
+    assert!(failed > 20, "only {failed} jobs failed");
+}
+
+/// A table that ends before the blocks that its index names.
+#[test]
+fn blocks_behind_the_end_of_a_file_are_an_error_that_names_it() {
+    if !kernel_is_there() {
+        return;
+    }
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (tree, c) = mixed(&mut rng, small_options(), 3, 3000);
+    let file = Arc::clone(&tree.version.levels[0][1]);
+    let path = tree.ctx.dir.join(filename::table(file.number()));
+    let bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
+    let open = tree.ctx.tables.table(&file).unwrap();
+    let last = *open.blocks_between(None, None).unwrap().last().unwrap();
+    // The table is open, so that its index is known, when the file becomes short.
+    struct Opened(Arc<dyn TableSource>, u64, Arc<TableReader>);
+    impl TableSource for Opened {
+        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+            if file.number() == self.1 { Ok(Arc::clone(&self.2)) } else { self.0.table(file) }
+        }
+        fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+            self.table(file)
+        }
+    }
+    let mut tree = tree;
+    tree.ctx.tables = Arc::new(Opened(Arc::clone(&tree.ctx.tables), file.number(), open));
+    let mut short = tree.ctx.fs.create(&path, rockmill_io::WriteOptions::default()).unwrap();
+    short.append(&bytes[..last.offset as usize + 3]).unwrap();
+    short.close().unwrap();
+    let e = tree.outcome(&c, MergeEngine::Kernel, 0).map(drop).unwrap_err();
+    assert!(e.to_string().contains(&path.display().to_string()), "{e}");
+    let tables = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap();
+    assert_eq!(tables.len(), 3, "a failed job left tables: {tables:?}");
+}
+
+#[test]
+fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
+    if !kernel_is_there() {
+        return;
+    }
+    let one = |key: Vec<u8>, value: usize| {
+        let (mut a, mut b) = (Model::default(), Model::default());
+        for (i, m) in [&mut a, &mut b].into_iter().enumerate() {
+            m.entries.push((b"a".to_vec(), 1 + i as u64, ValueType::Value, b"v".to_vec()));
+            m.entries.push((key.clone(), 11 + i as u64, ValueType::Value, vec![b'v'; value]));
+        }
+        [a, b]
+    };
+    let cases = [(vec![b'k'; 9000], 5, "a key is longer"), (b"key".to_vec(), 5 << 20, "does not fit")];
+    for (key, value, reason) in cases {
+        let mut tree = empty(small_options());
+        for m in one(key, value) {
+            tree.flush(&[m]);
+        }
+        let c = whole_level(&tree);
+        // The first try may have taken file numbers, which tables have in their properties: entries are compared.
+        let (pread, _) = counted(&tree, &c, MergeEngine::Pread);
+        let (kernel, engines) = counted(&tree, &c, MergeEngine::Kernel);
+        assert_eq!((kernel.dropped, kernel.input_records), (pread.dropped, pread.input_records), "{reason}");
+        let entries = |engine| {
+            let mut ctx = tree.ctx.clone();
+            ctx.db.merge_engine = engine;
+            let files = run(&c, &ctx).unwrap().files;
+            let metas = files.iter().map(|f| Arc::new(FileMeta::new(f.clone(), Arc::default())));
+            let all = metas.fold(Model::default(), |all, f| all.plus(&contents(&ctx, &f)));
+            for f in &files {
+                ctx.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
+            }
+            all.entries
+        };
+        assert!(entries(MergeEngine::Kernel) == entries(MergeEngine::Pread), "{reason}: other entries");
+        let (parts, said) = engines.handed_over();
+        assert!(parts == 1 && said.as_ref().is_some_and(|s| s.contains(reason)), "{parts} {said:?}");
+        assert_eq!(engines.parts(MergeEngine::Kernel), 0);
+        let tables = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap();
+        assert_eq!(tables.len(), 2, "the first try left tables: {tables:?}");
+    }
+}
+
+#[test]
+fn a_driver_that_is_not_there_is_named_and_auto_does_the_work() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    let (mut tree, c) = mixed(&mut rng, small_options(), 2, 100);
+    tree.ctx.db.kernel_driver = crate::compaction::KernelDriver::Loop;
+    let (_, engines) = counted(&tree, &c, MergeEngine::Kernel);
+    assert!(engines.kernel_fallback().is_some_and(|reason| reason.contains("loop")));
+    assert_eq!((engines.parts(MergeEngine::Kernel), engines.handed_over().0), (0, 0));
+}
