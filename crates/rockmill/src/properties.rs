@@ -35,6 +35,10 @@ pub const IO_MEMORY: &str = "rockmill.io-memory";
 /// Rockmill's own: bytes of memtables that are gone, kept for those to come; of the database, not of a column family.
 pub const KEPT_MEMTABLE_MEMORY: &str = "rockmill.kept-memtable-memory";
 
+/// Rockmill's own: how often a compaction that had written a megabyte waited for a flush that writers would soon have
+/// waited for; of the database, not of a column family.
+pub const COMPACTIONS_GAVE_WAY: &str = "rockmill.compactions-gave-way";
+
 names! {
     /// Text: [`CFSTATS`] and [`DBSTATS`].
     STATS = "stats";

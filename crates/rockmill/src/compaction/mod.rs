@@ -4,6 +4,7 @@ pub mod engine;
 pub mod events;
 pub mod filter;
 pub mod flush;
+mod give_way;
 pub mod job;
 pub mod merge;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
 pub use engine::{Engines, probe_kernel_engine};
 pub use events::JobEvents;
+pub use give_way::GiveWay;
 use resolve::ResolveStats;
 pub(crate) use rings::LentRing;
 pub use rockmill_kernel::Driver as KernelDriver;
@@ -205,6 +207,8 @@ pub struct JobContext {
     pub engines: Arc<Engines>,
     /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
     pub urgent: Arc<AtomicBool>,
+    /// Writers would soon wait for a flush: compactions let it go first at the device.
+    pub give_way: Arc<GiveWay>,
     /// Where events go.
     pub events: JobEvents,
 }

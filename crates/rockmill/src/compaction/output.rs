@@ -25,6 +25,7 @@ use rockmill_io::{WritableFile, WriteOptions};
 
 use super::JobContext;
 use super::filter::TableFileCreationReason;
+use super::give_way::GivingWay;
 use super::plan::{OutputPlan, Part, Rules};
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
@@ -385,6 +386,12 @@ fn open_table(
     let file: Box<dyn WritableFile> = match limit.zip(chunk) {
         Some((limit, chunk)) => Box::new(LimitedFile::new(file, limit, chunk)),
         None => file,
+    };
+    // A rate limiter has priorities of its own.
+    let gives_way = ctx.events.reason == TableFileCreationReason::Compaction && ctx.db.rate_limiter.is_none();
+    let file: Box<dyn WritableFile> = match gives_way {
+        true => Box::new(GivingWay::new(file, Arc::clone(&ctx.give_way), Arc::clone(&ctx.shutdown))),
+        false => file,
     };
     let (write, sync) = match ctx.events.reason {
         TableFileCreationReason::Flush => (Histogram::FileWriteFlushMicros, Histogram::TableSyncMicros),

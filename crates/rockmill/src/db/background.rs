@@ -339,6 +339,7 @@ impl DbInner {
             shutdown: Arc::clone(&self.shutdown),
             events: JobEvents { log: self.log.clone(), job, reason, ..JobEvents::default() },
             urgent: Arc::clone(&self.urgent),
+            give_way: Arc::clone(&self.give_way),
             engines: Arc::clone(&self.engines),
         }
     }

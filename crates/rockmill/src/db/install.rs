@@ -254,6 +254,7 @@ impl DbInner {
         self.controller.set(worst.0, worst.1, self.live().delayed_write_rate);
         let stopped = self.stop_cause(state);
         self.urgent.store(stopped.is_some() || worst.0 > 0.0, Ordering::Relaxed);
+        self.give_way.set(!self.controller.is_behind() && self.flush_is_awaited(state));
         if stopped.is_some() {
             self.attention.store(true, Ordering::Release);
         }
@@ -264,6 +265,16 @@ impl DbInner {
             }
             None => self.note_stall(state, WriteStallCondition::Normal, None),
         }
+    }
+
+    /// True when writers wait for a flush, or would if one more memtable were full.
+    fn flush_is_awaited(&self, state: &State) -> bool {
+        let at_once = self.flushes_at_once();
+        let awaited = |c: &CfState| {
+            let most = c.cf.options.load().max_write_buffer_number.max(1) as usize;
+            c.imm.len() + 1 >= most && (c.flushing || c.flush_due(at_once)) && !c.imm.is_empty()
+        };
+        state.background_error.is_none() && state.cfs.values().any(awaited)
     }
 
     /// Why writers must wait now, if they must.

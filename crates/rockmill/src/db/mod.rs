@@ -185,6 +185,8 @@ pub(crate) struct DbInner {
     pub shutdown: Arc<AtomicBool>,
     /// Writers are delayed or stopped: background work goes first at the rate limiter.
     pub urgent: Arc<AtomicBool>,
+    /// Compactions let a flush go first at the device.
+    pub give_way: Arc<crate::compaction::GiveWay>,
     /// What compactions and flushes read and write through.
     pub engines: Arc<crate::compaction::Engines>,
     /// The write leader has something to do before the next write: switch a memtable, wait, report an error.
@@ -383,6 +385,7 @@ impl Db {
         self.inner.work.notify_all();
         self.inner.progress.notify_all();
         self.inner.recovery.notify_all();
+        self.inner.give_way.wake();
         self.inner.log.alarm().ring();
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
@@ -398,6 +401,7 @@ impl Db {
             self.inner.shutdown.store(true, Ordering::Release);
             self.inner.work.notify_all();
             self.inner.recovery.notify_all();
+            self.inner.give_way.wake();
             self.inner.log.alarm().ring();
         }
     }

@@ -570,6 +570,7 @@ pub(super) fn assemble(
         write_buffers,
         shutdown: Arc::new(AtomicBool::new(false)),
         urgent: Arc::new(AtomicBool::new(false)),
+        give_way: Arc::default(),
         engines: Arc::default(),
         attention: AtomicBool::new(false),
         unlogged: AtomicBool::new(false),

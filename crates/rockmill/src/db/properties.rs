@@ -136,6 +136,7 @@ impl DbInner {
             // This looks at every entry of the cache.
             names::BLOCK_CACHE_PINNED_USAGE => cache().map_or(0, |c| c.pinned_usage()),
             names::KEPT_MEMTABLE_MEMORY => self.memory_pool.bytes() as u64,
+            names::COMPACTIONS_GAVE_WAY => self.give_way.waits(),
             "rockmill.block-cache-hits" => cache().map_or(0, |c| c.stats().hits),
             "rockmill.block-cache-misses" => cache().map_or(0, |c| c.stats().misses),
             _ => return None,

@@ -1,10 +1,14 @@
-//! The rate limiter in flushes and compactions.
+//! The rate limiter in flushes and compactions, and what goes first without one.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rockmill::{Db, FlushOptions, IoPriority, Options, RateLimiter, RateLimiterMode};
+use rockmill::event_listener::FlushJobInfo;
+use rockmill::properties::COMPACTIONS_GAVE_WAY;
+use rockmill::{Db, EventListener, FlushOptions, IoPriority, Options, RateLimiter, RateLimiterMode};
 use rockmill_io::{Clock, ManualClock};
 
 use super::{fill, key, memory, noise, options, table_bytes};
@@ -109,4 +113,60 @@ fn a_limiter_that_makes_no_sense_is_refused_at_open() {
     o.set_auto_tuned_ratelimiter(10 * MB, 100_000, 10);
     let _: &Options = &o;
     drop(Db::open(&o, "/db").unwrap());
+}
+
+/// Holds flushes up from when it is told to until the sender goes.
+#[derive(Clone)]
+struct HoldFlushes {
+    armed: Arc<AtomicBool>,
+    held: Arc<AtomicBool>,
+    until: Arc<Mutex<Receiver<()>>>,
+}
+
+impl EventListener for HoldFlushes {
+    fn on_flush_begin(&self, _: &FlushJobInfo) {
+        if self.armed.load(Ordering::SeqCst) {
+            self.held.store(true, Ordering::SeqCst);
+            let _ = self.until.lock().unwrap().recv();
+        }
+    }
+}
+
+#[test]
+fn a_compaction_lets_a_flush_go_first_that_writers_would_wait_for() {
+    for memtables in [2, 6] {
+        let (release, until) = channel();
+        let until = Arc::new(Mutex::new(until));
+        let hold = HoldFlushes { armed: Arc::default(), held: Arc::default(), until };
+        let mut o = options(&memory());
+        o.set_level_zero_file_num_compaction_trigger(2);
+        o.set_write_buffer_size(4 << 20);
+        o.set_max_write_buffer_number(memtables);
+        o.add_event_listener(hold.clone());
+        let db = Db::open(&o, "/db").unwrap();
+        for begin in [0, 1000] {
+            fill(&db, begin..begin + 2000, 1000);
+            db.flush().unwrap();
+        }
+        let waited = || db.property_int_value(COMPACTIONS_GAVE_WAY).unwrap().unwrap();
+        hold.armed.store(true, Ordering::SeqCst);
+        let mut n = 3000;
+        while !hold.held.load(Ordering::SeqCst) {
+            fill(&db, n..n + 1, 1000);
+            n += 1;
+        }
+        assert_eq!(waited(), 0);
+        db.set_options(&[("disable_auto_compactions", "false")]).unwrap();
+        // It waits for a while for each megabyte, and goes on: also a flush that never ends holds no compaction up.
+        let started = Instant::now();
+        while db.property_value("rocksdb.num-files-at-level0").unwrap().as_deref() != Some("0") {
+            assert!(started.elapsed() < Duration::from_secs(20), "the compaction does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // With room for more memtables writers have long to go until they would wait.
+        assert_eq!(waited() > 0, memtables == 2, "{} times", waited());
+        hold.armed.store(false, Ordering::SeqCst);
+        drop(release);
+        assert_eq!(db.get(key(n - 1)).unwrap(), Some(noise(n - 1, 1000)));
+    }
 }

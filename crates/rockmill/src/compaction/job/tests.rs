@@ -76,6 +76,7 @@ fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
         db_session_id: "ABCDEFGHIJKLMNOPQRST".into(),
         shutdown: Arc::default(),
         urgent: Arc::default(),
+        give_way: Arc::default(),
         engines: Arc::default(),
         fs,
         dir,

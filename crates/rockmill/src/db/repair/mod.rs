@@ -665,6 +665,7 @@ impl Repair<'_> {
             shutdown: Arc::new(AtomicBool::new(false)),
             events: JobEvents::default(),
             urgent: Arc::default(),
+            give_way: Arc::default(),
             engines: Arc::clone(&self.engines),
         }
     }
