@@ -1,10 +1,9 @@
 //! Reading input runs: several spans of each in flight ahead of the one in use.
 //!
 //! 1. A run is a list of spans, each a range of a file that ends between two blocks. They are read in order.
-//! 2. With direct I/O reads begin and end at the device's sectors, as the file tells their size. A span that
-//!    follows its neighbour in the file begins its read at the first sector that the neighbour's read did not have; what
-//!    is missing at its front, less than a sector, is carried over from the neighbour's memory: each byte is read
-//!    once.
+//! 2. With direct I/O reads begin and end at the device's sectors, as the file tells their size. A span that follows
+//!    its neighbour in the file begins its read at the first sector that the neighbour's read did not have; what is
+//!    missing at its front, less than a sector, is carried over from the neighbour's memory: each byte is read once.
 //!
 //! ```text
 //!   file      |----sector----|----sector----|----sector----|----sector----|
