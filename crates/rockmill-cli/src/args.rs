@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backup::{BackupArgs, CheckpointArgs};
 use crate::repair::RepairArgs;
+use crate::simulate::SimulateArgs;
 use crate::stress::{ChildArgs, StressArgs};
 
 const EXIT_CODES: &str = "\
@@ -66,6 +67,7 @@ pub enum Command {
     Checkpoint(CheckpointArgs),
     Repair(RepairArgs),
     Stress(Box<StressArgs>),
+    Simulate(Box<SimulateArgs>),
     #[command(hide = true)]
     StressChild(ChildArgs),
     /// Measure Rockmill and other stores on the same work, with db_bench's and YCSB's workloads

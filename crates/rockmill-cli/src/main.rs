@@ -12,10 +12,12 @@
 //! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
 //! | `stress.rs` | a database under load, killed and checked |
+//! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; how far that is from a real run |
 //! | `output.rs`, `progress.rs`, `error.rs` | what people and programs see |
 
 mod args;
 mod backup;
+mod calibrate;
 mod compact;
 mod cpu;
 mod dump;
@@ -30,6 +32,7 @@ mod output;
 mod progress;
 mod repair;
 mod scan;
+mod simulate;
 mod stats;
 mod store;
 mod stress;
@@ -93,6 +96,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Checkpoint(args) => backup::checkpoint(args, out),
         Command::Repair(args) => repair::run(args, out),
         Command::Stress(args) => stress::run(args, out),
+        Command::Simulate(args) => simulate::run(args, out),
         Command::StressChild(args) => stress::child(args),
         Command::Bench { .. } => Err(CliError::usage("bench goes before every flag: rockmill bench --help")),
     }

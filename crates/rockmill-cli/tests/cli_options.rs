@@ -80,3 +80,35 @@ fn what_is_wrong_with_options_is_said() {
     s.ok(&["put", "a.db", "k", "w", "--ignore-stored-options"]);
     s.ok(&["put", "a.db", "k", "x"]);
 }
+
+/// `rockmill simulate` needs no database: the same flags give the same figures, and what makes no sense is refused.
+#[test]
+fn simulations_are_repeatable_and_bad_ones_are_refused() {
+    let s = Sandbox::new();
+    let args = ["simulate", "--strategy", "tiered", "--data", "1G", "--threads", "2", "--report", "page.html"];
+    let first = s.json(&args);
+    assert_eq!(first, s.json(&args));
+    assert!(first["write_amplification"].as_f64().expect("a number") > 1.0, "{first}");
+    assert_eq!(first["busy_threads_by_level"].as_array().map(Vec::len), Some(7));
+    let page = std::fs::read_to_string(s.path("page.html")).expect("the page");
+    assert!(page.contains("<svg") && page.contains("tiered, 2 threads"));
+    let text = s.ok(&args[..7]);
+    for words in ["throughput", "write amplification", "space amplification", "sorted runs"] {
+        assert!(text.contains(words), "{text}");
+    }
+    for (args, words) in [
+        (&["--strategy", "magic"][..], "there are leveled, tiered, fifo"),
+        (&["--data", "200T"], "1M to 100T"),
+        (&["--threads", "0"], "threads"),
+        (&["--write", "1G"], "--workload overwrite"),
+        (&["--option", "no_such=1"], "no_such"),
+        (&["--option", "compaction_style=kCompactionStyleUniversal"], "--strategy"),
+        (&["--option", "num_levels=0"], "num_levels"),
+        (&["--keys", "zipfian"], "a fill writes each key once"),
+        (&["--cores", "0"], "cores"),
+        (&["--report", "/no/such/dir/p.html", "--data", "1M"], "/no/such/dir/p.html"),
+    ] {
+        let done = s.run(&[&["simulate"], args].concat());
+        assert!(done.code != 0 && done.stderr.contains(words), "{args:?}: {} {}", done.code, done.stderr);
+    }
+}

@@ -20,6 +20,7 @@ pub mod prefix_seek;
 pub mod properties;
 pub mod range_del;
 pub mod rate_limiter;
+pub mod simulation;
 mod sst_file_writer;
 pub mod statistics;
 mod sync;

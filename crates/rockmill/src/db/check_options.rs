@@ -28,7 +28,7 @@ pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
 }
 
 /// The same for those of a column family.
-pub(super) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
+pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     let bad = |what: &str| Err(Error::invalid_argument(format!("column family {name:?}: {what}")));
     if !(1..=LEVELS_MAX as i32).contains(&o.num_levels) {
         return bad("num_levels must be between 1 and 64");

@@ -7,7 +7,7 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 
 use super::column_family::CfData;
-use super::stall::{Slope, StallReason};
+use super::stall::{StallReason, write_control, write_stop};
 use super::super_version::SuperVersion;
 use super::{CfState, DbInner, State};
 use crate::compaction::strategy::aging::aging;
@@ -225,29 +225,14 @@ impl DbInner {
         let mut behind = false;
         let mut worst = (0.0, StallReason::None, 0);
         for (&id, c) in &state.cfs {
-            let mut raise = |p: f64, why| {
-                if p > worst.0 {
-                    worst = (p, why, id);
-                }
-            };
             let o = c.cf.options.load();
             if o.disable_auto_compactions {
                 continue; // nothing would ever lower the debt
             }
-            let (trigger, slow) =
-                (f64::from(o.level0_file_num_compaction_trigger), f64::from(o.level0_slowdown_writes_trigger));
-            let stop = f64::from(o.level0_stop_writes_trigger).max(slow + 1.0);
-            let l0 = Slope { begin: trigger.max((trigger + slow) / 2.0).min(slow - 1.0), slowdown: slow, stop };
-            raise(l0.pressure(c.scores.runs as f64), StallReason::L0Files);
-            // RocksDB's marks where compaction is to speed up.
-            let mark = (trigger * 2.0).min(trigger + (slow - trigger) / 4.0);
-            behind |= c.scores.runs as f64 >= mark;
-            let (soft, hard) =
-                (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
-            if soft > 0.0 {
-                behind |= c.scores.pending_bytes as f64 >= soft / 4.0;
-                let debt = Slope { begin: soft * 0.5, slowdown: soft, stop: hard.max(soft + 1.0) };
-                raise(debt.pressure(c.scores.pending_bytes as f64), StallReason::PendingCompactionBytes);
+            let control = write_control(&c.scores, &o);
+            behind |= control.behind;
+            if control.pressure > worst.0 {
+                worst = (control.pressure, control.reason, id);
             }
         }
         self.controller.set_behind(behind || worst.0 > 0.0);
@@ -286,18 +271,8 @@ impl DbInner {
     fn stop_cause(&self, state: &State) -> Option<(u32, StallReason)> {
         for (&id, c) in &state.cfs {
             let o = c.cf.options.load();
-            if c.imm.len() >= o.max_write_buffer_number.max(1) as usize {
-                return Some((id, StallReason::Memtables));
-            }
-            if o.disable_auto_compactions {
-                continue;
-            }
-            if c.scores.runs >= o.level0_stop_writes_trigger.max(1) as usize {
-                return Some((id, StallReason::L0Files));
-            }
-            let hard = o.hard_pending_compaction_bytes_limit;
-            if hard > 0 && c.scores.pending_bytes >= hard {
-                return Some((id, StallReason::PendingCompactionBytes));
+            if let Some(why) = write_stop(&c.scores, &o, c.imm.len()) {
+                return Some((id, why));
             }
         }
         None

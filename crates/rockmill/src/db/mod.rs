@@ -96,6 +96,7 @@ use crate::write_buffer_manager::WriteBufferManager;
 
 pub use approximate_sizes::{Range, SizeApproximationOptions};
 pub use batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
+pub(crate) use check_options::check_cf_options;
 pub use checkpoint::Checkpoint;
 pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 pub use error_recovery::ErrorSeverity;
@@ -109,7 +110,7 @@ pub use properties::LevelStats;
 pub use read::{DbPinnableSlice, ReadOptions};
 pub use repair::{RepairOptions, RepairReport};
 pub use snapshot::Snapshot;
-pub use stall::StallReason;
+pub use stall::{StallReason, WriteControl, delay_ns_per_kib, write_control, write_stop};
 pub use stats::DbCounters;
 pub use ttl::ColumnFamilyTtl;
 pub use wal_files::{WalFile, WalFileType};

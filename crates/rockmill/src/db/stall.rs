@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use rockmill_io::Clock;
 
+use crate::compaction::strategy::score::LevelScores;
+use crate::options::CfOptions;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -78,6 +80,63 @@ impl Slope {
     }
 }
 
+/// How a column family's tree is to slow writers: a pure function of its scores and options, for the store and the
+/// simulator alike.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WriteControl {
+    /// 0 not at all, 1 at RocksDB's slowdown trigger, 2 at its stop trigger.
+    pub pressure: f64,
+    /// What gives the pressure.
+    pub reason: StallReason,
+    /// Compaction should speed up (RocksDB's `NeedSpeedupCompaction`).
+    pub behind: bool,
+}
+
+/// The pressure of a tree with automatic compactions.
+pub fn write_control(scores: &LevelScores, o: &CfOptions) -> WriteControl {
+    let (trigger, slow) =
+        (f64::from(o.level0_file_num_compaction_trigger), f64::from(o.level0_slowdown_writes_trigger));
+    let stop = f64::from(o.level0_stop_writes_trigger).max(slow + 1.0);
+    let l0 = Slope { begin: trigger.max((trigger + slow) / 2.0).min(slow - 1.0), slowdown: slow, stop };
+    let runs = scores.runs as f64;
+    // RocksDB's marks where compaction is to speed up.
+    let mark = (trigger * 2.0).min(trigger + (slow - trigger) / 4.0);
+    let mut control = WriteControl { pressure: l0.pressure(runs), reason: StallReason::L0Files, behind: runs >= mark };
+    let (soft, hard) = (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
+    if soft > 0.0 {
+        let pending = scores.pending_bytes as f64;
+        control.behind |= pending >= soft / 4.0;
+        let debt = Slope { begin: soft * 0.5, slowdown: soft, stop: hard.max(soft + 1.0) }.pressure(pending);
+        if debt > control.pressure {
+            (control.pressure, control.reason) = (debt, StallReason::PendingCompactionBytes);
+        }
+    }
+    control
+}
+
+/// Why writers must wait, if they must, with so many full memtables.
+pub fn write_stop(scores: &LevelScores, o: &CfOptions, full_memtables: usize) -> Option<StallReason> {
+    if full_memtables >= o.max_write_buffer_number.max(1) as usize {
+        return Some(StallReason::Memtables);
+    }
+    if o.disable_auto_compactions {
+        return None;
+    }
+    if scores.runs >= o.level0_stop_writes_trigger.max(1) as usize {
+        return Some(StallReason::L0Files);
+    }
+    let hard = o.hard_pending_compaction_bytes_limit;
+    (hard > 0 && scores.pending_bytes >= hard).then_some(StallReason::PendingCompactionBytes)
+}
+
+/// Nanoseconds that a writer owes for each KiB at a pressure; 0 when writers run free.
+pub fn delay_ns_per_kib(pressure: f64, delayed_write_rate: u64) -> u64 {
+    if pressure <= 0.0 {
+        return 0;
+    }
+    (pressure * pressure * 1024.0 * 1e9 / delayed_write_rate.max(1) as f64) as u64
+}
+
 /// Turns pressure into sleep, and counts it.
 #[derive(Debug, Default)]
 pub(crate) struct WriteController {
@@ -104,11 +163,7 @@ const SLEEP_NS_MAX: u64 = 20_000_000;
 impl WriteController {
     /// Sets the pressure that holds from now on.
     pub fn set(&self, pressure: f64, reason: StallReason, delayed_write_rate: u64) {
-        let per_kib = if pressure <= 0.0 {
-            0
-        } else {
-            (pressure * pressure * 1024.0 * 1e9 / delayed_write_rate.max(1) as f64) as u64
-        };
+        let per_kib = delay_ns_per_kib(pressure, delayed_write_rate);
         self.delay_ns_per_kib.store(per_kib, Ordering::Relaxed);
         self.reason.store(if per_kib == 0 { 0 } else { reason as u8 }, Ordering::Relaxed);
         if per_kib == 0 {

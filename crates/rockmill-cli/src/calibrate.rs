@@ -1,0 +1,209 @@
+//! `rockmill simulate --calibrate DIR`: how far a prediction is from the run that it predicts.
+//!
+//! 1. The device below DIR is measured (`rockmill_bench::probe`), and the cores are counted.
+//! 2. A first database is filled. From its counters come the costs of a write, a flush and a merge.
+//! 3. A second one, of twice the size and with another write buffer, is simulated with these costs, then filled.
+//! 4. Both databases go; what was predicted and what happened is printed with the error of each figure.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Instant;
+
+use rockmill::{CfOptions, CompressionType, Db, DbCounters, Options, WriteBatch, WriteOptions};
+use rockmill_sim::{Settings, Workload};
+use serde_json::{Value, json};
+
+use crate::error::{CliError, Result};
+use crate::output::{self, Out};
+use crate::simulate::SimulateArgs;
+
+/// Bytes that the first database gets; the second gets twice as many.
+const FIRST_BYTES: u64 = 96 << 20;
+/// Bytes of the file that the device is measured with.
+const PROBE_BYTES: u64 = 128 << 20;
+/// Entries written at once, so that the store and not the loop is measured.
+const BATCH: u64 = 16;
+
+/// A run that happened.
+struct Real {
+    seconds: f64,
+    counters: DbCounters,
+    /// Bytes and files at the end, before compactions that were still due.
+    bytes: u64,
+    /// Seconds until the compactions that were due had ended, too.
+    settled: f64,
+}
+
+fn options_of(base: &CfOptions, settings: &Settings) -> Options {
+    let mut o = Options { cf: base.clone(), ..Options::default() };
+    o.create_if_missing(true);
+    o.set_compression_type(CompressionType::None);
+    o.set_max_background_jobs(settings.threads as i32 + 1);
+    o.set_max_subcompactions(settings.subcompactions as u32);
+    o
+}
+
+/// Keys in an order that has nothing to do with theirs: every one once.
+fn key(i: u64, count: u64) -> [u8; 16] {
+    let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ count;
+    let text = format!("{mixed:016x}");
+    let mut key = [0; 16];
+    key.copy_from_slice(text.as_bytes());
+    key
+}
+
+fn fill(dir: &Path, settings: &Settings) -> Result<Real> {
+    let db = Db::open(&options_of(&settings.options, settings), dir)?;
+    let count = settings.data_bytes / (settings.key_bytes + settings.value_bytes);
+    let value = vec![b'v'; settings.value_bytes as usize];
+    let mut write = WriteOptions::default();
+    write.disable_wal(!settings.wal);
+    let began = Instant::now();
+    let mut batch = WriteBatch::new();
+    for i in 0..count {
+        batch.put(key(i, count), &value);
+        if (i + 1) % BATCH == 0 || i + 1 == count {
+            db.write_opt(&batch, &write)?;
+            batch.clear();
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let counters = db.counters();
+    let cf = db.cf_handle("default").ok_or_else(|| CliError::data("there is no default column family"))?;
+    let bytes = db.level_stats(&cf).iter().map(|l| l.bytes).sum();
+    db.wait_for_background_work()?;
+    Ok(Real { seconds, counters, bytes, settled: began.elapsed().as_secs_f64() })
+}
+
+fn fill_and_remove(dir: &Path, settings: &Settings) -> Result<Real> {
+    let done = fill(dir, settings);
+    let _ = std::fs::remove_dir_all(dir);
+    done
+}
+
+/// Seconds of a small write with a sync, the middle one of several.
+fn sync_seconds(dir: &Path) -> Result<f64> {
+    let path = dir.join(format!("rockmill-calibrate-{}.tmp", std::process::id()));
+    let failed = |e| CliError::io(format_args!("cannot measure a sync with {}", path.display()), &e);
+    let mut file = std::fs::File::create(&path).map_err(failed)?;
+    let mut times = Vec::new();
+    for _ in 0..32 {
+        let began = Instant::now();
+        file.write_all(&[0; 4096]).and_then(|()| file.sync_data()).map_err(failed)?;
+        times.push(began.elapsed().as_secs_f64());
+    }
+    std::fs::remove_file(&path).map_err(failed)?;
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// Runs the command.
+pub fn run(dir: &Path, args: &SimulateArgs, out: &mut Out) -> Result<()> {
+    let mut settings = args.settings()?;
+    settings.workload = Workload::Fill;
+    settings.keys = rockmill_sim::KeyOrder::Uniform;
+    settings.key_bytes = 16;
+    settings.data_bytes = FIRST_BYTES;
+    settings.compression_ratio = 1.0;
+    settings.cores = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
+    let small = |o: &mut CfOptions, memtable: usize| {
+        o.write_buffer_size = memtable;
+        o.target_file_size_base = 2 << 20;
+        o.max_bytes_for_level_base = 8 << 20;
+    };
+    small(&mut settings.options, 2 << 20);
+    let place = dir.join(format!("rockmill-calibrate-{}", std::process::id()));
+    let limits = rockmill_bench::probe(dir, PROBE_BYTES, args.seed).map_err(|e| CliError::data(e.to_string()))?;
+    settings.device_read = limits.sequential_read_deep.max(limits.sequential_read);
+    settings.device_write = limits.sequential_write;
+    settings.device_total = settings.device_read.max(settings.device_write);
+    settings.device_latency = 1.0 / limits.random_reads.max(1.0);
+
+    settings.device_sync = sync_seconds(dir)?;
+
+    let first = fill_and_remove(&place, &settings)?;
+    learn(&mut settings, &first);
+    settings.data_bytes = 2 * FIRST_BYTES;
+    small(&mut settings.options, 4 << 20);
+    let predicted = rockmill_sim::run(&settings).map_err(|e| CliError::usage(e.to_string()))?;
+    let real = fill_and_remove(&place, &settings)?;
+
+    let c = &real.counters;
+    let user = real.seconds.max(1e-9);
+    let bytes = settings.data_bytes as f64;
+    let figures = [
+        ("throughput, MiB/s", predicted.throughput() / MIB, bytes / user / MIB),
+        (
+            "write amplification",
+            predicted.write_amplification(),
+            (c.flush_bytes + c.compact_write_bytes) as f64 / bytes,
+        ),
+        (
+            "stalled, percent",
+            (predicted.stopped_seconds + predicted.delayed_seconds) / predicted.seconds * 100.0,
+            c.stall_micros as f64 * 1e-4 / user,
+        ),
+        ("compaction read, MiB", predicted.read_bytes / MIB, c.compact_read_bytes as f64 / MIB),
+        (
+            "tables at the end, MiB",
+            predicted.levels.iter().map(|l| l.1 as f64).sum::<f64>() / MIB,
+            real.bytes as f64 / MIB,
+        ),
+    ];
+    let error = |p: f64, r: f64| (p - r) / r.max(1e-9) * 100.0;
+    if out.json {
+        let list: Vec<Value> = figures
+            .iter()
+            .map(|&(name, p, r)| {
+                json!({"figure": name, "predicted": output::round(p, 3), "measured": output::round(r, 3),
+                       "error_percent": output::round(error(p, r), 1)})
+            })
+            .collect();
+        return out.json_object(&json!({
+            "figures": list, "measured_costs": costs(&settings), "settled_seconds": output::round(real.settled, 3),
+        }));
+    }
+    out.note(format!(
+        "measured below {}: a write {:.0} ns, a flushed entry {:.0} ns, a merged entry {:.0} ns; device reads {}/s, \
+         writes {}/s; {} cores",
+        dir.display(),
+        settings.write_ns,
+        settings.flush_ns_per_entry,
+        settings.merge_ns_per_entry,
+        output::size(settings.device_read as u64),
+        output::size(settings.device_write as u64),
+        settings.cores
+    ))?;
+    out.line(format!("{:<24} {:>12} {:>12} {:>9}", "", "predicted", "measured", "error"))?;
+    for (name, p, r) in figures {
+        out.line(format!("{name:<24} {p:>12.2} {r:>12.2} {:>8.1}%", error(p, r)))?;
+    }
+    Ok(())
+}
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// Costs from a run's counters. All of a merge is put on its entries: with values of one size it is the same.
+fn learn(settings: &mut Settings, real: &Real) {
+    let c = &real.counters;
+    let entries = settings.data_bytes as f64 / settings.entry_bytes();
+    let stalled = c.stall_micros as f64 * 1e-6;
+    // What writers had of the time, background jobs beside them on the same cores.
+    settings.write_ns = ((real.seconds - stalled).max(real.seconds / 10.0) / entries * 1e9).max(100.0);
+    let merged = c.compact_read_bytes as f64 / settings.stored_entry_bytes();
+    if merged > 0.0 {
+        settings.merge_ns_per_entry = c.compact_cpu_micros as f64 * 1e3 / merged;
+        settings.merge_ns_per_byte = 0.0;
+    }
+    settings.flush_ns_per_entry = settings.merge_ns_per_entry;
+}
+
+fn costs(s: &Settings) -> Value {
+    json!({
+        "write_ns": output::round(s.write_ns, 0), "merge_ns_per_entry": output::round(s.merge_ns_per_entry, 0),
+        "flush_ns_per_entry": output::round(s.flush_ns_per_entry, 0),
+        "device_read": output::round(s.device_read, 0), "device_write": output::round(s.device_write, 0),
+        "device_sync_us": output::round(s.device_sync * 1e6, 1),
+        "device_latency_us": output::round(s.device_latency * 1e6, 1), "cores": s.cores,
+    })
+}

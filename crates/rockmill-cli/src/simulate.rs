@@ -1,0 +1,207 @@
+//! `rockmill simulate`: compaction strategies against a modelled device, in `rockmill_sim`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use rockmill::Options;
+use rockmill_sim::{KeyOrder, Settings, Workload};
+
+use crate::args::parse_size;
+use crate::calibrate;
+use crate::error::{CliError, Result};
+use crate::output::Out;
+
+/// Which keys are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Keys {
+    /// Each key equally often
+    Uniform,
+    /// Few keys often (--theta)
+    Zipfian,
+    /// One key behind the other
+    Sequential,
+}
+
+/// Empty or full at the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// An empty store is filled, each key written once
+    Fill,
+    /// A full store is written to
+    Overwrite,
+}
+
+/// Run a compaction strategy against a modelled device and CPU, in virtual time
+///
+/// Nothing is written anywhere: tables are key ranges with sizes. Strategies and write control are the store's own, so
+/// that what they do at a size, on a device or with a number of threads can be seen before there is such a machine.
+/// Figures of the machine are given by flags; `--calibrate DIR` measures them below DIR with a small database, predicts
+/// a second one, runs that too, and prints how far the prediction was off.
+///
+/// The same flags give the same output.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill simulate --strategy leveled --threads 16 --data 50G
+  rockmill simulate --strategy tiered --threads 16 --data 50G --report tiered.html
+  rockmill simulate --data 100T --workload overwrite --write 1T --keys zipfian --rate 200M --json
+  rockmill simulate --data 1T --threads 8 --cores 8 --device-write 800M --option max_bytes_for_level_base=1G
+  rockmill simulate --calibrate /mnt/disk")]
+pub struct SimulateArgs {
+    /// leveled, tiered (universal compaction) or fifo
+    #[arg(long, value_name = "NAME", default_value = "leveled")]
+    pub strategy: String,
+    /// Compaction threads
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub threads: usize,
+    /// Parts that one job may be split into
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub subcompactions: usize,
+    /// Size of the data set, up to 100T
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "50G")]
+    pub data: u64,
+    /// Empty or full at the beginning
+    #[arg(long, value_enum, default_value_t = Kind::Fill)]
+    pub workload: Kind,
+    /// How much is written to a full store [default: the data set, at most 100G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub write: Option<u64>,
+    /// Which keys are written
+    #[arg(long, value_enum, default_value_t = Keys::Uniform)]
+    pub keys: Keys,
+    /// Exponent of --keys zipfian
+    #[arg(long, value_name = "X", default_value_t = 0.99)]
+    pub theta: f64,
+    /// Bytes per second that are to be written [default: as many as can be]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub rate: Option<u64>,
+    /// Bytes of a key
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub key_size: u64,
+    /// Bytes of a value
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1024")]
+    pub value_size: u64,
+    /// Stored size by uncompressed size
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub compression_ratio: f64,
+    /// Log writes
+    #[arg(long)]
+    pub wal: bool,
+    /// Cores, for writers and jobs together
+    #[arg(long, value_name = "X", default_value_t = 16.0)]
+    pub cores: f64,
+    /// Bytes per second that the device reads
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "3000M")]
+    pub device_read: u64,
+    /// Bytes per second that the device writes
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "2500M")]
+    pub device_write: u64,
+    /// Bytes per second in both directions together
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "5000M")]
+    pub device_total: u64,
+    /// Microseconds of a read before its first byte
+    #[arg(long, value_name = "X", default_value_t = 80.0)]
+    pub device_latency: f64,
+    /// Microseconds of a sync, beside the bytes
+    #[arg(long, value_name = "X", default_value_t = 500.0)]
+    pub device_sync: f64,
+    /// Jobs read, merge and write one after the other, as the engine pread does
+    #[arg(long)]
+    pub no_overlap: bool,
+    /// CPU nanoseconds of a write
+    #[arg(long, value_name = "X", default_value_t = 2000.0)]
+    pub write_ns: f64,
+    /// CPU nanoseconds of a merge for each entry
+    #[arg(long, value_name = "X", default_value_t = 250.0)]
+    pub merge_ns_per_entry: f64,
+    /// CPU nanoseconds of a merge for each stored byte
+    #[arg(long, value_name = "X", default_value_t = 0.6)]
+    pub merge_ns_per_byte: f64,
+    /// CPU nanoseconds of a flush for each entry
+    #[arg(long, value_name = "X", default_value_t = 400.0)]
+    pub flush_ns_per_entry: f64,
+    /// Bytes per second that writers get at the slowdown trigger
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
+    pub delayed_write_rate: u64,
+    /// An option of the column family, as in OPTIONS files; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub option: Vec<String>,
+    /// Of jitter in how long jobs take
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Measure below DIR, predict a run there, and compare
+    #[arg(long, value_name = "DIR", conflicts_with = "report")]
+    pub calibrate: Option<PathBuf>,
+}
+
+impl SimulateArgs {
+    /// As the simulator takes them.
+    pub fn settings(&self) -> Result<Settings> {
+        let mut options = Options::default();
+        for option in &self.option {
+            options = Options::from_string(&options, option)
+                .map_err(|e| CliError::usage(format!("--option {option}: {}", e.message())))?;
+        }
+        if options.cf.compaction_style != rockmill::CompactionStyle::Level {
+            return Err(CliError::usage("the compaction style is given as --strategy"));
+        }
+        Ok(Settings {
+            strategy: self.strategy.clone(),
+            threads: self.threads,
+            subcompactions: self.subcompactions,
+            data_bytes: self.data,
+            write_bytes: self.write.unwrap_or(0),
+            workload: match self.workload {
+                Kind::Fill => Workload::Fill,
+                Kind::Overwrite => Workload::Overwrite,
+            },
+            keys: match self.keys {
+                Keys::Uniform => KeyOrder::Uniform,
+                Keys::Zipfian => KeyOrder::Zipfian(self.theta),
+                Keys::Sequential => KeyOrder::Sequential,
+            },
+            ingest_rate: self.rate.unwrap_or(0),
+            key_bytes: self.key_size,
+            value_bytes: self.value_size,
+            compression_ratio: self.compression_ratio,
+            wal: self.wal,
+            cores: self.cores,
+            device_read: self.device_read as f64,
+            device_write: self.device_write as f64,
+            device_total: self.device_total as f64,
+            device_latency: self.device_latency * 1e-6,
+            device_sync: self.device_sync * 1e-6,
+            overlap: !self.no_overlap,
+            write_ns: self.write_ns,
+            merge_ns_per_entry: self.merge_ns_per_entry,
+            merge_ns_per_byte: self.merge_ns_per_byte,
+            flush_ns_per_entry: self.flush_ns_per_entry,
+            delayed_write_rate: self.delayed_write_rate,
+            seed: self.seed,
+            options: options.cf,
+            ..Settings::default()
+        })
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
+    if let Some(dir) = &args.calibrate {
+        return calibrate::run(dir, args, out);
+    }
+    if args.write.is_some() && args.workload == Kind::Fill {
+        return Err(CliError::usage("--write is for --workload overwrite; a fill writes --data"));
+    }
+    let report = rockmill_sim::run(&args.settings()?).map_err(|e| CliError::usage(e.to_string()))?;
+    if let Some(path) = &args.report {
+        let page = rockmill_sim::page::page(&report);
+        std::fs::write(path, page).map_err(|e| CliError::io(format_args!("cannot write {}", path.display()), &e))?;
+    }
+    match out.json {
+        true => out.json_object(&report.to_json()),
+        false => out.bytes(report.to_text().as_bytes()),
+    }
+}

@@ -1,0 +1,257 @@
+//! From event to event, in virtual time.
+//!
+//! Between two events every rate is constant: writers fill the memtable, jobs make progress. An event is a full
+//! memtable, a flush or a compaction that ends, or the end of the run. After one that changes the tree, jobs are
+//! picked while there are threads for them, and the writers' pressure is computed anew, both by the store's own code.
+
+use rockmill::simulation::{
+    Compaction, CompactionCursors, Moment, StallReason, delay_ns_per_kib, level_scores, pick, write_control, write_stop,
+};
+use rockmill::{CfOptions, CompactionStyle};
+
+use crate::keys::{Extent, KeySpace};
+use crate::report::{Recorder, Report};
+use crate::settings::{Settings, SettingsError, Workload};
+use crate::share::{Capacity, Cost, divide};
+use crate::tree::{EPOCH_SECONDS, Tree};
+
+/// A memtable holds, beside an entry, so many bytes for it.
+const MEMTABLE_OVERHEAD: f64 = 40.0;
+/// How much longer or shorter than computed a job may take, so that jobs do not go in step for ever.
+const JITTER: f64 = 0.05;
+
+/// A job that runs.
+struct Job {
+    /// `None`: a flush of the oldest full memtable.
+    compaction: Option<Compaction>,
+    outputs: Vec<Extent>,
+    cost: Cost,
+    /// Of the whole, what is left to do.
+    left: f64,
+    /// Most of the whole that can be done in a second.
+    speed: f64,
+    parts: usize,
+}
+
+struct Engine<'s> {
+    s: &'s Settings,
+    options: &'s CfOptions,
+    tree: Tree,
+    keys: KeySpace,
+    cursors: CompactionCursors,
+    jobs: Vec<Job>,
+    /// Full memtables, oldest first, as (entries, writes).
+    full: std::collections::VecDeque<(Extent, f64)>,
+    /// Writes in the active memtable.
+    filled: f64,
+    written: f64,
+    now: f64,
+    rng: fastrand::Rng,
+    record: Recorder,
+}
+
+/// Runs a simulation to its end.
+///
+/// # Errors
+/// Settings that make no sense; see [`Settings::complete`].
+pub fn run(settings: &Settings) -> Result<Report, SettingsError> {
+    let mut settings = settings.clone();
+    let notes = settings.complete()?;
+    let s = &settings;
+    let keys = KeySpace::new(s);
+    let levels = s.options.num_levels.max(1) as usize;
+    let mut tree = Tree::new(levels, s.stored_entry_bytes());
+    if s.workload == Workload::Overwrite && s.options.compaction_style != CompactionStyle::Fifo {
+        let last = levels - 1;
+        let table = s.options.target_file_size_base as f64
+            * f64::from(s.options.target_file_size_multiplier.max(1)).powi(last.saturating_sub(2) as i32);
+        tree.fill(last, keys.everything(table / s.stored_entry_bytes()));
+    }
+    let record = Recorder::new(s, levels);
+    let mut engine = Engine {
+        options: &s.options,
+        tree,
+        keys,
+        cursors: CompactionCursors::new(),
+        jobs: Vec::new(),
+        full: Default::default(),
+        filled: 0.0,
+        written: 0.0,
+        now: 0.0,
+        rng: fastrand::Rng::with_seed(s.seed),
+        record,
+        s,
+    };
+    engine.go();
+    Ok(engine.record.finish(s, notes))
+}
+
+impl Engine<'_> {
+    fn memtable_writes(&self) -> f64 {
+        (self.options.write_buffer_size as f64 / (self.s.entry_bytes() + MEMTABLE_OVERHEAD)).max(1.0)
+    }
+
+    fn go(&mut self) {
+        let target = self.s.write_bytes as f64 / self.s.entry_bytes();
+        let capacity = Capacity {
+            cores: self.s.cores,
+            read: self.s.device_read,
+            write: self.s.device_write,
+            total: self.s.device_total,
+        };
+        let memtable = self.memtable_writes();
+        loop {
+            self.start_jobs();
+            let scores = level_scores(&self.tree.version, self.options);
+            let control = write_control(&scores, self.options);
+            let delay = delay_ns_per_kib(control.pressure, self.s.delayed_write_rate) as f64 * 1e-9 / 1024.0
+                * self.s.entry_bytes();
+            let stop = write_stop(&scores, self.options, self.full.len());
+            let mut wish = 1.0 / (self.s.write_ns * 1e-9 + delay).max(1e-12);
+            if self.s.ingest_rate > 0 {
+                wish = wish.min(self.s.ingest_rate as f64 / self.s.entry_bytes());
+            }
+            if stop.is_some() {
+                wish = 0.0;
+            }
+            let wal = if self.s.wal { self.s.entry_bytes() } else { 0.0 };
+            let write = Cost { cpu: self.s.write_ns * 1e-9, read: 0.0, write: wal };
+            let mut wishes = vec![(wish, write)];
+            wishes.extend(self.jobs.iter().map(|j| (j.speed, j.cost)));
+            let rates = divide(&capacity, &wishes);
+
+            let mut step = f64::INFINITY;
+            if rates[0] > 0.0 {
+                step = step.min((memtable - self.filled).max(0.0) / rates[0]);
+                step = step.min((target - self.written).max(0.0) / rates[0]);
+            }
+            for (job, rate) in self.jobs.iter().zip(&rates[1..]) {
+                if *rate > 0.0 {
+                    step = step.min(job.left / rate);
+                }
+            }
+            if !step.is_finite() {
+                self.record.wedged = true;
+                break; // writers are stopped, and nothing runs that could release them
+            }
+            let step = step.min(self.record.until_sample(self.now)).max(1e-9);
+
+            let reason = match (stop, control.pressure > 0.0 && rates[0] > 0.0) {
+                (Some(why), _) => why,
+                (None, true) => control.reason,
+                (None, false) => StallReason::None,
+            };
+            let delayed = if stop.is_none() { (rates[0] * delay).min(1.0) } else { 0.0 };
+            let busy = self.jobs.iter().map(|j| (j.compaction.as_ref().map(Compaction::start_level), j.parts));
+            self.record.pass(step, rates[0], delayed, stop.is_some(), reason, busy);
+            self.now += step;
+            self.filled += rates[0] * step;
+            self.written += rates[0] * step;
+            for (job, rate) in self.jobs.iter_mut().zip(&rates[1..]) {
+                job.left -= rate * step;
+            }
+            let distinct = match self.s.workload {
+                Workload::Fill => self.keys.distinct(),
+                Workload::Overwrite => self.keys.count(),
+            };
+            let live = distinct.max(1.0) * self.s.stored_entry_bytes();
+            self.record.sample(self.now, &self.tree, &scores, self.full.len(), live, self.s.entry_bytes());
+            if self.filled >= memtable * 0.999_999 {
+                self.switch();
+            }
+            self.end_jobs();
+            if self.written >= target * 0.999_999_999 {
+                break;
+            }
+        }
+        self.record.end(self.now, &self.tree);
+    }
+
+    /// The active memtable becomes a full one.
+    fn switch(&mut self) {
+        let writes = std::mem::take(&mut self.filled);
+        let extent = self.keys.memtable(writes);
+        self.full.push_back((extent, writes));
+    }
+
+    fn start_jobs(&mut self) {
+        let flushing = self.jobs.iter().any(|j| j.compaction.is_none());
+        if !flushing && let Some((extent, writes)) = self.full.front() {
+            let cost = Cost {
+                cpu: writes * self.s.flush_ns_per_entry * 1e-9,
+                read: 0.0,
+                write: extent.entries() * self.s.stored_entry_bytes(),
+            };
+            self.add_job(None, Vec::new(), cost, 1);
+        }
+        while self.jobs.iter().filter(|j| j.compaction.is_some()).count() < self.s.threads {
+            let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
+            let Some(c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else { break };
+            self.cursors.start(&c);
+            if c.trivial_move || c.deletion {
+                self.cursors.finish(&c);
+                self.tree.commit(&c, Vec::new(), self.now);
+                self.record.moved(c.trivial_move);
+                continue;
+            }
+            let inputs: Vec<&Extent> = c.input_files().filter_map(|f| self.tree.extent(f.number())).collect();
+            let entry = self.s.stored_entry_bytes();
+            let entries_max = c.output_file_size_target as f64 / entry;
+            let outputs = self.keys.merge(&inputs, entries_max.max(1.0));
+            let entries: f64 = inputs.iter().map(|e| e.entries()).sum();
+            let read = c.input_bytes() as f64;
+            let cost = Cost {
+                cpu: (entries * self.s.merge_ns_per_entry + read * self.s.merge_ns_per_byte) * 1e-9,
+                read,
+                write: outputs.iter().map(|e| e.entries() * entry).sum(),
+            };
+            let parts = match c.output_level {
+                0 => 1,
+                _ => (read / c.output_file_size_target.max(1) as f64) as usize,
+            };
+            self.record.picked(&c, entries, outputs.iter().map(Extent::entries).sum());
+            self.add_job(Some(c), outputs, cost, parts.clamp(1, self.s.subcompactions));
+        }
+    }
+
+    fn add_job(&mut self, compaction: Option<Compaction>, outputs: Vec<Extent>, cost: Cost, parts: usize) {
+        let jitter = 1.0 + JITTER * (self.rng.f64() * 2.0 - 1.0);
+        let cost = Cost { cpu: cost.cpu * jitter, ..cost };
+        let s = self.s;
+        let times = [cost.cpu, cost.read / s.device_read, cost.write / s.device_write];
+        let seconds = match s.overlap {
+            true => times[0].max(times[1]).max(times[2]),
+            false => {
+                let reads = cost.read / s.readahead.max(1) as f64;
+                times.iter().sum::<f64>() + reads * s.device_latency
+            }
+        };
+        // The last table of each part, the directory and the MANIFEST are waited for.
+        let seconds = (seconds / parts as f64).max(s.device_latency) + 3.0 * s.device_sync + 1e-6;
+        self.jobs.push(Job { compaction, outputs, cost, left: 1.0, speed: 1.0 / seconds, parts });
+    }
+
+    fn end_jobs(&mut self) {
+        let mut i = 0;
+        while i < self.jobs.len() {
+            if self.jobs[i].left > 1e-9 {
+                i += 1;
+                continue;
+            }
+            let job = self.jobs.remove(i);
+            match job.compaction {
+                Some(c) => {
+                    self.cursors.finish(&c);
+                    self.record.compacted(&c, job.cost.read, job.cost.write);
+                    self.tree.commit(&c, job.outputs, self.now);
+                }
+                None => {
+                    if let Some((extent, _)) = self.full.pop_front() {
+                        self.record.flushed(job.cost.write);
+                        self.tree.flush(extent, self.now);
+                    }
+                }
+            }
+        }
+    }
+}

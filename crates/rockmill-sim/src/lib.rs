@@ -1,0 +1,29 @@
+//! A discrete-event simulation of the store's writing side: the store's own strategies and write control, against a
+//! modelled device and CPU, in virtual time. It is how a deployment is planned, and how strategies are tried at sizes
+//! that no machine at hand can hold.
+//!
+//! How a run goes, by file:
+//!
+//! 1. [`settings`] says what is simulated and refuses what makes no sense.
+//! 2. [`keys`] models which keys are written: what a memtable holds when it is full, and what is left when tables are
+//!    merged. A table is a key range with a number of entries; there is no data.
+//! 3. [`tree`] keeps the tree as the store's `Version`, so that `rockmill::simulation::pick` is asked as by the store.
+//! 4. [`share`] divides the device and the cores among the jobs that run.
+//! 5. [`engine`] goes from event to event: a memtable is full, a job ends, a sample is due.
+//! 6. [`report`] and [`page`] say what came out.
+//!
+//! Runs are deterministic: the same settings and seed give the same report, byte for byte.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod keys;
+pub mod page;
+pub mod report;
+pub mod settings;
+pub mod share;
+pub mod tree;
+
+pub use engine::run;
+pub use report::Report;
+pub use settings::{KeyOrder, Settings, SettingsError, Workload};

@@ -1,0 +1,124 @@
+//! A report as one page with charts: no scripts, nothing from elsewhere.
+
+use std::fmt::Write as _;
+
+use crate::report::{Report, Sample};
+
+const STYLE: &str = "\
+body { margin: 24px auto; max-width: 1000px; padding: 0 16px; font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; }
+h1 { font-size: 22px; } h2 { font-size: 15px; margin: 24px 0 4px; }
+pre { background: #f6f6f6; padding: 12px; overflow-x: auto; font-size: 13px; }
+svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; }
+";
+
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 180.0;
+const LEFT: f64 = 70.0;
+const BOTTOM: f64 = 22.0;
+const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000"];
+
+/// The page.
+pub fn page(report: &Report) -> String {
+    let s = &report.settings;
+    let title = format!("rockmill simulate: {}, {} threads", s.strategy, s.threads);
+    let mut body = format!("<h1>{}</h1>\n<pre>{}</pre>\n", escape(&title), escape(&report.to_text()));
+    let mb = f64::from(1 << 20);
+    type Line = (&'static str, fn(&Sample) -> f64, f64);
+    let lines: [Line; 6] = [
+        ("Written by users, MiB/s", |p| p.write_rate, mb),
+        ("Part of the time that writers were delayed or stopped, percent", |p| p.stalled, 0.01),
+        ("Sorted runs (read amplification)", |p| p.runs, 1.0),
+        ("Space amplification", |p| p.space, 1.0),
+        ("Write amplification until then", |p| p.write_amplification, 1.0),
+        ("Compaction debt, MiB", |p| p.debt, mb),
+    ];
+    for (name, value, unit) in lines {
+        let values: Vec<f64> = report.samples.iter().map(|p| value(p) / unit).collect();
+        body += &chart(name, report, &[(String::new(), values)]);
+    }
+    let levels = (0..report.busy.len()).filter(|&l| report.busy[l] > 0.0);
+    let busy: Vec<(String, Vec<f64>)> =
+        levels.map(|l| (format!("from L{l}"), report.samples.iter().map(|p| p.busy[l]).collect())).collect();
+    body += &chart("Busy compaction threads by start level", report, &busy);
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n",
+        escape(&title)
+    )
+}
+
+fn chart(name: &str, report: &Report, series: &[(String, Vec<f64>)]) -> String {
+    let top = series.iter().flat_map(|(_, v)| v).copied().fold(0.0, f64::max);
+    let top = if top > 0.0 { top * 1.05 } else { 1.0 };
+    let end = report.samples.last().map_or(1.0, |p| p.seconds).max(1e-9);
+    let x = |seconds: f64| LEFT + seconds / end * (WIDTH - LEFT - 10.0);
+    let y = |value: f64| (HEIGHT - BOTTOM) * (1.0 - value / top) + 4.0;
+    let mut out = format!("<h2>{}</h2>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n", escape(name));
+    for part in [0.0, 0.5, 1.0] {
+        let at = y(top * part);
+        let _ = writeln!(
+            out,
+            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            WIDTH - 10.0,
+            LEFT - 6.0,
+            at + 4.0,
+            number(top * part)
+        );
+    }
+    for (part, anchor) in [(0.0, "start"), (0.5, "middle"), (1.0, "end")] {
+        let (at, label) = (x(end * part), crate::report::time(end * part));
+        let _ = writeln!(out, "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>", HEIGHT - 4.0);
+    }
+    for (i, (label, values)) in series.iter().enumerate() {
+        let colour = COLOURS[i % COLOURS.len()];
+        let points: Vec<String> =
+            report.samples.iter().zip(values).map(|(p, v)| format!("{:.1},{:.1}", x(p.seconds), y(*v))).collect();
+        let points = points.join(" ");
+        let _ = writeln!(out, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" points=\"{points}\"/>");
+        if !label.is_empty() {
+            let at = LEFT + 10.0 + 80.0 * i as f64;
+            let _ = writeln!(out, "<text x=\"{at}\" y=\"16\" fill=\"{colour}\">{}</text>", escape(label));
+        }
+    }
+    out + "</svg>\n"
+}
+
+fn number(v: f64) -> String {
+    if v >= 100.0 || v == 0.0 { format!("{v:.0}") } else { format!("{v:.2}") }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A line of blocks for a terminal, as high as the values are.
+pub fn sparkline(values: &[f64], columns: usize) -> String {
+    let blocks: Vec<char> = "▁▂▃▄▅▆▇█".chars().collect();
+    let top = values.iter().copied().fold(0.0, f64::max);
+    let per_column = values.len().div_ceil(columns.max(1)).max(1);
+    let means = values.chunks(per_column).map(|c| c.iter().sum::<f64>() / c.len() as f64);
+    let block = |v: f64| if top > 0.0 { ((v / top * 7.0).round() as usize).min(7) } else { 0 };
+    means.map(|v| blocks[block(v)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_as_high_as_values() {
+        assert_eq!(sparkline(&[0.0, 1.0, 2.0, 7.0], 10), "▁▂▃█");
+        assert_eq!(sparkline(&[0.0, 0.0], 1), "▁");
+        assert_eq!(sparkline(&[1.0, 3.0, 2.0, 2.0], 2), "██");
+    }
+
+    #[test]
+    fn a_page_has_all_charts_and_no_script() {
+        let settings = crate::Settings { data_bytes: 1 << 30, ..crate::Settings::default() };
+        let page = page(&crate::run(&settings).unwrap());
+        assert_eq!(page.matches("<svg").count(), 7);
+        assert!(page.matches("<polyline").count() >= 7 && !page.contains("<script") && !page.contains("NaN"));
+    }
+}

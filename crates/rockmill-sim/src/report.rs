@@ -1,0 +1,405 @@
+//! What came out of a run.
+
+use std::fmt::Write as _;
+
+use rockmill::simulation::{Compaction, LevelScores, StallReason};
+use serde_json::{Map, Value, json};
+
+use crate::settings::Settings;
+use crate::tree::Tree;
+
+/// Samples that are kept; when there are more, two become one.
+const SAMPLES_MAX: usize = 240;
+
+/// One moment, or what happened since the one before.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sample {
+    /// Virtual seconds.
+    pub seconds: f64,
+    /// Bytes that writers wrote each second.
+    pub write_rate: f64,
+    /// Part of the time that writers were delayed or stopped.
+    pub stalled: f64,
+    /// Compaction threads busy, by start level, on average.
+    pub busy: Vec<f64>,
+    /// Sorted runs that a lookup may have to ask.
+    pub runs: f64,
+    /// Bytes of tables by bytes of live data.
+    pub space: f64,
+    /// Bytes written to tables by bytes written by users, until now.
+    pub write_amplification: f64,
+    /// Compaction debt, in bytes.
+    pub debt: f64,
+}
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The settings, completed.
+    pub settings: Settings,
+    /// What was chosen for the user.
+    pub notes: Vec<String>,
+    /// Virtual seconds until everything was written.
+    pub seconds: f64,
+    /// Bytes that users wrote.
+    pub user_bytes: f64,
+    /// Bytes written by flushes.
+    pub flushed_bytes: f64,
+    /// Bytes read by compactions.
+    pub read_bytes: f64,
+    /// Bytes written by compactions.
+    pub compacted_bytes: f64,
+    /// Seconds that writers stood still.
+    pub stopped_seconds: f64,
+    /// Seconds that writers slept.
+    pub delayed_seconds: f64,
+    /// The same together by reason.
+    pub stalls: Vec<(&'static str, f64)>,
+    /// Compaction threads busy, on average, by start level.
+    pub busy: Vec<f64>,
+    /// Part of the time that so many compaction threads were busy: 0, 1 and so on.
+    pub busy_share: Vec<f64>,
+    /// Compactions, by start level.
+    pub jobs: Vec<u64>,
+    /// Jobs that only moved tables, and that only deleted some.
+    pub moves: u64,
+    /// See `moves`.
+    pub deletions: u64,
+    /// Sorted runs on average over time.
+    pub runs: f64,
+    /// Bytes of tables by bytes of live data on average over time.
+    pub space: f64,
+    /// (tables, bytes) by level at the end.
+    pub levels: Vec<(usize, u64)>,
+    /// Writers stood still, and nothing ran that could have released them.
+    pub wedged: bool,
+    /// Over time.
+    pub samples: Vec<Sample>,
+}
+
+impl Report {
+    /// Bytes per second that users wrote.
+    pub fn throughput(&self) -> f64 {
+        self.user_bytes / self.seconds.max(1e-9)
+    }
+
+    /// Bytes written to tables by bytes written by users.
+    pub fn write_amplification(&self) -> f64 {
+        (self.flushed_bytes + self.compacted_bytes) / self.user_bytes.max(1.0)
+    }
+
+    /// Compaction threads busy on average.
+    pub fn parallelism(&self) -> f64 {
+        self.busy.iter().sum()
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> Value {
+        let s = &self.settings;
+        let samples: Vec<Value> = self
+            .samples
+            .iter()
+            .map(|p| {
+                json!({
+                    "seconds": round(p.seconds), "write_bytes_per_second": round(p.write_rate),
+                    "stalled": round(p.stalled), "busy_by_level": p.busy.iter().map(|b| round(*b)).collect::<Vec<_>>(),
+                    "runs": round(p.runs), "space_amplification": round(p.space),
+                    "write_amplification": round(p.write_amplification), "debt_bytes": round(p.debt),
+                })
+            })
+            .collect();
+        let stalls: Map<String, Value> =
+            self.stalls.iter().map(|(why, seconds)| ((*why).to_owned(), json!(round(*seconds)))).collect();
+        json!({
+            "strategy": s.strategy, "threads": s.threads, "subcompactions": s.subcompactions,
+            "data_bytes": s.data_bytes, "seed": s.seed, "notes": self.notes,
+            "seconds": round(self.seconds), "user_bytes": round(self.user_bytes),
+            "write_bytes_per_second": round(self.throughput()),
+            "write_amplification": round(self.write_amplification()),
+            "read_amplification_runs": round(self.runs), "space_amplification": round(self.space),
+            "flushed_bytes": round(self.flushed_bytes), "compaction_read_bytes": round(self.read_bytes),
+            "compaction_write_bytes": round(self.compacted_bytes),
+            "stopped_seconds": round(self.stopped_seconds), "delayed_seconds": round(self.delayed_seconds),
+            "stall_seconds_by_reason": stalls,
+            "busy_threads": round(self.parallelism()),
+            "busy_threads_by_level": self.busy.iter().map(|b| round(*b)).collect::<Vec<_>>(),
+            "busy_threads_share_of_time": self.busy_share.iter().map(|b| round(*b)).collect::<Vec<_>>(),
+            "compactions_by_level": self.jobs, "moves": self.moves, "deletions": self.deletions,
+            "levels": self.levels.iter().map(|(files, bytes)| json!({"tables": files, "bytes": bytes})).collect::<Vec<_>>(),
+            "wedged": self.wedged, "samples": samples,
+        })
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        let s = &self.settings;
+        for note in &self.notes {
+            let _ = writeln!(out, "note: {note}");
+        }
+        let percent = |part: f64| part / self.seconds.max(1e-9) * 100.0;
+        let rows = [
+            ("strategy", format!("{}, {} threads, up to {} parts a job", s.strategy, s.threads, s.subcompactions)),
+            ("written", format!("{} in {} virtual", size(self.user_bytes), time(self.seconds))),
+            (
+                "throughput",
+                format!("{}/s ({:.0} writes/s)", size(self.throughput()), self.throughput() / s.entry_bytes()),
+            ),
+            ("write amplification", format!("{:.2}", self.write_amplification())),
+            ("read amplification", format!("{:.1} sorted runs on average", self.runs)),
+            ("space amplification", format!("{:.2} on average", self.space)),
+            (
+                "stalls",
+                format!(
+                    "stopped {:.1} %, delayed {:.1} % of the time",
+                    percent(self.stopped_seconds),
+                    percent(self.delayed_seconds)
+                ),
+            ),
+            ("busy threads", format!("{:.2} on average", self.parallelism())),
+        ];
+        for (name, value) in rows {
+            let _ = writeln!(out, "{name:<20} {value}");
+        }
+        for (why, seconds) in &self.stalls {
+            let _ = writeln!(out, "{:<20} {:.1} % of the time", format!("  {why}"), percent(*seconds));
+        }
+        let _ = writeln!(out, "\n{:>5} {:>8} {:>12} {:>12} {:>12}", "level", "tables", "bytes", "compactions", "busy");
+        for (level, (files, bytes)) in self.levels.iter().enumerate() {
+            let (jobs, busy) = (self.jobs[level], self.busy[level]);
+            if *files > 0 || jobs > 0 {
+                let _ = writeln!(out, "{level:>5} {files:>8} {:>12} {jobs:>12} {busy:>12.2}", size(*bytes as f64));
+            }
+        }
+        let spark =
+            |value: fn(&Sample) -> f64| crate::page::sparkline(&self.samples.iter().map(value).collect::<Vec<_>>(), 60);
+        let peak = |value: fn(&Sample) -> f64| self.samples.iter().map(value).fold(0.0, f64::max);
+        out.push('\n');
+        let _ = writeln!(
+            out,
+            "{:<20} {} to {}/s",
+            "written, over time",
+            spark(|p| p.write_rate),
+            size(peak(|p| p.write_rate))
+        );
+        let _ = writeln!(out, "{:<20} {} to {:.0} %", "stalled", spark(|p| p.stalled), peak(|p| p.stalled) * 100.0);
+        let _ = writeln!(
+            out,
+            "{:<20} {} to {:.1}",
+            "busy threads",
+            spark(|p| p.busy.iter().sum()),
+            peak(|p| p.busy.iter().sum())
+        );
+        let _ = writeln!(out, "{:<20} {} to {:.0}", "sorted runs", spark(|p| p.runs), peak(|p| p.runs));
+        if self.wedged {
+            out.push_str("\nWriters stood still, and no compaction was left that could have released them.\n");
+        }
+        out
+    }
+}
+
+/// Gathers what a run does.
+pub struct Recorder {
+    report: Report,
+    reasons: std::collections::BTreeMap<&'static str, f64>,
+    every: f64,
+    last: f64,
+    next: f64,
+    part: Sample,
+    runs_time: f64,
+    space_time: f64,
+    busy_time: Vec<f64>,
+    /// Set by the engine; see [`Report::wedged`].
+    pub wedged: bool,
+}
+
+impl Recorder {
+    /// For a tree of so many levels.
+    pub fn new(s: &Settings, levels: usize) -> Self {
+        let every = if s.sample_every > 0.0 { s.sample_every } else { 0.25 };
+        let report = Report {
+            settings: s.clone(),
+            notes: Vec::new(),
+            seconds: 0.0,
+            user_bytes: 0.0,
+            flushed_bytes: 0.0,
+            read_bytes: 0.0,
+            compacted_bytes: 0.0,
+            stopped_seconds: 0.0,
+            delayed_seconds: 0.0,
+            stalls: Vec::new(),
+            busy: vec![0.0; levels],
+            busy_share: vec![0.0; s.threads + 1],
+            jobs: vec![0; levels],
+            moves: 0,
+            deletions: 0,
+            runs: 0.0,
+            space: 0.0,
+            levels: Vec::new(),
+            wedged: false,
+            samples: Vec::new(),
+        };
+        Self {
+            report,
+            reasons: Default::default(),
+            every,
+            last: 0.0,
+            next: every,
+            part: Sample { busy: vec![0.0; levels], ..Sample::default() },
+            runs_time: 0.0,
+            space_time: 0.0,
+            busy_time: vec![0.0; levels],
+            wedged: false,
+        }
+    }
+
+    /// Seconds until the next sample is due.
+    pub fn until_sample(&self, now: f64) -> f64 {
+        (self.next - now).max(1e-6)
+    }
+
+    /// `step` seconds went by, with so many writes a second. `busy`: the start level of each job, `None` a flush, and
+    /// its parts.
+    pub fn pass(
+        &mut self,
+        step: f64,
+        writes: f64,
+        delayed: f64,
+        stopped: bool,
+        reason: StallReason,
+        busy: impl Iterator<Item = (Option<usize>, usize)>,
+    ) {
+        let r = &mut self.report;
+        let bytes = writes * step * r.settings.entry_bytes();
+        r.user_bytes += bytes;
+        self.part.write_rate += bytes;
+        let stall = if stopped { step } else { delayed * step };
+        match stopped {
+            true => r.stopped_seconds += step,
+            false => r.delayed_seconds += stall,
+        }
+        if stall > 0.0 {
+            *self.reasons.entry(reason.name()).or_default() += stall;
+        }
+        self.part.stalled += stall;
+        let mut threads = 0;
+        for level in busy.filter_map(|(level, _)| level) {
+            threads += 1;
+            self.busy_time[level] += step;
+            self.part.busy[level] += step;
+        }
+        let last = r.busy_share.len() - 1;
+        r.busy_share[threads.min(last)] += step;
+    }
+
+    /// The tree at a moment; every so often a sample.
+    pub fn sample(&mut self, now: f64, tree: &Tree, scores: &LevelScores, _full: usize, live: f64, _entry: f64) {
+        let (runs, space) = (tree.runs() as f64, tree.bytes() as f64 / live);
+        let step = now - self.last;
+        self.runs_time += runs * step;
+        self.space_time += space * step;
+        self.last = now;
+        if now + 1e-9 < self.next {
+            return;
+        }
+        let r = &mut self.report;
+        let seconds = self.every;
+        let mut p =
+            std::mem::replace(&mut self.part, Sample { busy: vec![0.0; self.busy_time.len()], ..Sample::default() });
+        p.seconds = now;
+        p.write_rate /= seconds;
+        p.stalled /= seconds;
+        p.busy.iter_mut().for_each(|b| *b /= seconds);
+        (p.runs, p.space, p.debt) = (runs, space, scores.pending_bytes as f64);
+        p.write_amplification = r.write_amplification();
+        r.samples.push(p);
+        if r.samples.len() >= SAMPLES_MAX && r.settings.sample_every == 0.0 {
+            let halved = r.samples.chunks(2).map(|pair| match pair {
+                [a, b] => Sample {
+                    write_rate: (a.write_rate + b.write_rate) / 2.0,
+                    stalled: (a.stalled + b.stalled) / 2.0,
+                    busy: a.busy.iter().zip(&b.busy).map(|(x, y)| (x + y) / 2.0).collect(),
+                    ..b.clone()
+                },
+                rest => rest[0].clone(),
+            });
+            r.samples = halved.collect();
+            self.every *= 2.0;
+        }
+        self.next = now + self.every;
+    }
+
+    /// A job was picked.
+    pub fn picked(&mut self, c: &Compaction, _entries_in: f64, _entries_out: f64) {
+        self.report.jobs[c.start_level()] += 1;
+    }
+
+    /// Tables moved, or were deleted.
+    pub fn moved(&mut self, moved: bool) {
+        match moved {
+            true => self.report.moves += 1,
+            false => self.report.deletions += 1,
+        }
+    }
+
+    /// A compaction ended.
+    pub fn compacted(&mut self, _c: &Compaction, read: f64, written: f64) {
+        self.report.read_bytes += read;
+        self.report.compacted_bytes += written;
+    }
+
+    /// A flush ended.
+    pub fn flushed(&mut self, written: f64) {
+        self.report.flushed_bytes += written;
+    }
+
+    /// The run is over.
+    pub fn end(&mut self, now: f64, tree: &Tree) {
+        let r = &mut self.report;
+        r.seconds = now;
+        let all = now.max(1e-9);
+        r.busy = self.busy_time.iter().map(|b| b / all).collect();
+        r.busy_share.iter_mut().for_each(|b| *b /= all);
+        (r.runs, r.space) = (self.runs_time / all, self.space_time / all);
+        r.levels = tree.version.levels.iter().map(|f| (f.len(), f.iter().map(|f| f.size()).sum())).collect();
+    }
+
+    /// The report.
+    pub fn finish(mut self, s: &Settings, notes: Vec<String>) -> Report {
+        self.report.settings = s.clone();
+        self.report.notes = notes;
+        self.report.stalls = self.reasons.into_iter().collect();
+        self.report.wedged = self.wedged;
+        self.report
+    }
+}
+
+/// Four significant digits and no noise, so that reports are read easily.
+fn round(v: f64) -> f64 {
+    if v == 0.0 || !v.is_finite() {
+        return 0.0;
+    }
+    let digits = 5 - v.abs().log10().ceil() as i32;
+    if digits <= 0 { v.round() } else { (v * 10f64.powi(digits)).round() / 10f64.powi(digits) }
+}
+
+/// Bytes for people.
+pub fn size(bytes: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{value:.0} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// Seconds for people.
+pub fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

@@ -1,0 +1,260 @@
+//! What is simulated.
+
+use std::fmt;
+
+use rockmill::{CfOptions, CompactionStyle, Options};
+
+/// Which keys are written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum KeyOrder {
+    /// Each key equally often, in any order.
+    Uniform,
+    /// Few keys often, with this exponent, spread over all of the key space (YCSB's scrambled Zipfian).
+    Zipfian(f64),
+    /// One key behind the other.
+    Sequential,
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    /// An empty store is filled; each key is written once.
+    Fill,
+    /// A full store is written to: keys are chosen anew each time.
+    Overwrite,
+}
+
+/// All that a run depends on. Sizes in bytes, times in seconds unless the name says otherwise.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Name of the strategy; see [`Settings::STRATEGIES`].
+    pub strategy: String,
+    /// Compaction threads.
+    pub threads: usize,
+    /// Threads that one job may be split over.
+    pub subcompactions: usize,
+    /// Size of the data set, uncompressed.
+    pub data_bytes: u64,
+    /// What is written, uncompressed; for [`Workload::Fill`] the data set.
+    pub write_bytes: u64,
+    /// What is done.
+    pub workload: Workload,
+    /// Which keys.
+    pub keys: KeyOrder,
+    /// Bytes per second that writers want to write; 0: as fast as they can.
+    pub ingest_rate: u64,
+    /// Bytes of a key.
+    pub key_bytes: u64,
+    /// Bytes of a value.
+    pub value_bytes: u64,
+    /// Stored size by uncompressed size.
+    pub compression_ratio: f64,
+    /// Everything is logged.
+    pub wal: bool,
+    /// Cores for writers and background jobs together.
+    pub cores: f64,
+    /// Bytes per second that the device reads.
+    pub device_read: f64,
+    /// Bytes per second that the device writes.
+    pub device_write: f64,
+    /// Bytes per second in both directions together.
+    pub device_total: f64,
+    /// Seconds that a read takes before its first byte.
+    pub device_latency: f64,
+    /// Seconds that a sync of a file takes beside its bytes.
+    pub device_sync: f64,
+    /// Bytes that a job without overlap reads at once.
+    pub readahead: u64,
+    /// Jobs read, merge and write at the same time (io_uring), instead of one after the other (pread).
+    pub overlap: bool,
+    /// CPU nanoseconds of a write, of all writers together.
+    pub write_ns: f64,
+    /// CPU nanoseconds of a merge for each entry that goes in.
+    pub merge_ns_per_entry: f64,
+    /// CPU nanoseconds of a merge for each stored byte that goes in.
+    pub merge_ns_per_byte: f64,
+    /// CPU nanoseconds of a flush for each entry.
+    pub flush_ns_per_entry: f64,
+    /// The delayed write rate, in bytes per second.
+    pub delayed_write_rate: u64,
+    /// Seconds between samples; 0 chooses.
+    pub sample_every: f64,
+    /// Of jitter in how long jobs take.
+    pub seed: u64,
+    /// The column family's options.
+    pub options: CfOptions,
+}
+
+/// Settings that make no sense, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettingsError(pub String);
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
+/// Tables that a simulated tree has at most, by the settings that are chosen for it.
+pub const TABLES_MAX: u64 = 1 << 16;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            strategy: "leveled".to_owned(),
+            threads: 4,
+            subcompactions: 1,
+            data_bytes: 50 << 30,
+            write_bytes: 0,
+            workload: Workload::Fill,
+            keys: KeyOrder::Uniform,
+            ingest_rate: 0,
+            key_bytes: 16,
+            value_bytes: 1024,
+            compression_ratio: 1.0,
+            wal: false,
+            cores: 16.0,
+            device_read: 3.0e9,
+            device_write: 2.5e9,
+            device_total: 5.0e9,
+            device_latency: 80e-6,
+            device_sync: 500e-6,
+            readahead: 2 << 20,
+            overlap: true,
+            write_ns: 2_000.0,
+            merge_ns_per_entry: 250.0,
+            merge_ns_per_byte: 0.6,
+            flush_ns_per_entry: 400.0,
+            delayed_write_rate: 16 << 20,
+            sample_every: 0.0,
+            seed: 1,
+            options: Options::default().cf,
+        }
+    }
+}
+
+impl Settings {
+    /// Strategies by name.
+    pub const STRATEGIES: [(&'static str, CompactionStyle); 3] =
+        [("leveled", CompactionStyle::Level), ("tiered", CompactionStyle::Universal), ("fifo", CompactionStyle::Fifo)];
+
+    /// Bytes of an entry as written.
+    pub fn entry_bytes(&self) -> f64 {
+        (self.key_bytes + self.value_bytes) as f64
+    }
+
+    /// Bytes of an entry in a table: with its sequence number and type, compressed.
+    pub fn stored_entry_bytes(&self) -> f64 {
+        (self.entry_bytes() + 8.0) * self.compression_ratio
+    }
+
+    /// Keys of the data set.
+    pub fn key_count(&self) -> f64 {
+        (self.data_bytes as f64 / self.entry_bytes()).max(1.0)
+    }
+
+    /// Checks everything and fills in what is left to be chosen; notes for the user of what was chosen.
+    ///
+    /// # Errors
+    /// The first setting that makes no sense.
+    pub fn complete(&mut self) -> Result<Vec<String>, SettingsError> {
+        let bad = |what: String| Err(SettingsError(what));
+        let Some((_, style)) = Self::STRATEGIES.iter().find(|(name, _)| *name == self.strategy) else {
+            let known: Vec<&str> = Self::STRATEGIES.iter().map(|(name, _)| *name).collect();
+            return bad(format!("there is no strategy {:?}; there are {}", self.strategy, known.join(", ")));
+        };
+        self.options.compaction_style = *style;
+        let positive = [
+            ("cores", self.cores),
+            ("device read", self.device_read),
+            ("device write", self.device_write),
+            ("device total", self.device_total),
+            ("compression ratio", self.compression_ratio),
+        ];
+        if let Some((name, value)) = positive.into_iter().find(|(_, v)| !v.is_finite() || *v <= 0.0) {
+            return bad(format!("{name} is {value}; it must be above 0"));
+        }
+        let costs = [
+            ("latency", self.device_latency),
+            ("sync time", self.device_sync),
+            ("write ns", self.write_ns),
+            ("merge ns per entry", self.merge_ns_per_entry),
+            ("merge ns per byte", self.merge_ns_per_byte),
+            ("flush ns per entry", self.flush_ns_per_entry),
+            ("sample interval", self.sample_every),
+        ];
+        if let Some((name, value)) = costs.into_iter().find(|(_, v)| !v.is_finite() || *v < 0.0) {
+            return bad(format!("{name} is {value}; it must not be below 0"));
+        }
+        if self.write_ns <= 0.0 && self.ingest_rate == 0 {
+            return bad("writers that cost nothing need an ingest rate".to_owned());
+        }
+        if self.threads == 0 || self.threads > 1024 || self.subcompactions == 0 || self.subcompactions > 1024 {
+            return bad("threads and subcompactions must be 1 to 1024".to_owned());
+        }
+        if self.key_bytes == 0 {
+            return bad("keys must have at least one byte".to_owned());
+        }
+        if let KeyOrder::Zipfian(theta) = self.keys
+            && !(0.1..=1.5).contains(&theta)
+        {
+            return bad(format!("the Zipfian exponent is {theta}; it must be 0.1 to 1.5"));
+        }
+        if self.workload == Workload::Fill && !matches!(self.keys, KeyOrder::Uniform | KeyOrder::Sequential) {
+            return bad("a fill writes each key once: keys are uniform or sequential".to_owned());
+        }
+        if self.workload == Workload::Overwrite && self.keys == KeyOrder::Sequential {
+            return bad("an overwrite chooses keys anew each time: keys are uniform or zipfian".to_owned());
+        }
+        if !(1 << 20..=100 << 40).contains(&self.data_bytes) {
+            return bad(format!("the data set has {} bytes; it must be 1M to 100T", self.data_bytes));
+        }
+        if self.workload == Workload::Fill {
+            self.write_bytes = self.data_bytes;
+        } else if self.write_bytes == 0 {
+            self.write_bytes = self.data_bytes.min(100 << 30);
+        }
+        let mut notes = Vec::new();
+        let tables = |o: &CfOptions| {
+            let o_mult = u64::from(o.target_file_size_multiplier.max(1).unsigned_abs());
+            let steps = if o.dynamic_sizes() { 4 } else { 5 };
+            self.data_bytes / o.target_file_size_base.max(1).saturating_mul(o_mult.saturating_pow(steps)).max(1)
+        };
+        let given = self.options.target_file_size_multiplier;
+        while tables(&self.options) > TABLES_MAX && self.options.target_file_size_multiplier < 8 {
+            self.options.target_file_size_multiplier = self.options.target_file_size_multiplier.max(1) + 1;
+        }
+        if self.options.target_file_size_multiplier != given {
+            notes.push(format!(
+                "target_file_size_multiplier={}, so that the tree has some {} tables in its last level",
+                self.options.target_file_size_multiplier,
+                tables(&self.options)
+            ));
+        }
+        if tables(&self.options) > 4 * TABLES_MAX {
+            return bad(format!("some {} tables are too many: choose larger ones", tables(&self.options)));
+        }
+        let memtable = self.options.write_buffer_size as f64;
+        if self.write_bytes as f64 / memtable > 4e6 {
+            return bad(format!(
+                "{:.0} memtables are too many: choose larger ones",
+                self.write_bytes as f64 / memtable
+            ));
+        }
+        rockmill::simulation::check_options(&self.options).map_err(|e| SettingsError(e.message().to_owned()))?;
+        Ok(notes)
+    }
+}
+
+/// What of the options decides how tables are counted.
+trait DynamicSizes {
+    fn dynamic_sizes(&self) -> bool;
+}
+
+impl DynamicSizes for CfOptions {
+    fn dynamic_sizes(&self) -> bool {
+        self.level_compaction_dynamic_level_bytes && self.compaction_style == CompactionStyle::Level
+    }
+}

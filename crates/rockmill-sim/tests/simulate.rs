@@ -1,0 +1,137 @@
+//! What simulations promise: the same report each time, books that balance, and what is known of the strategies.
+
+use rockmill_sim::{KeyOrder, Report, Settings, Workload, run};
+
+fn small(strategy: &str) -> Settings {
+    let mut s = Settings { strategy: strategy.to_owned(), data_bytes: 2 << 30, ..Settings::default() };
+    s.options.write_buffer_size = 8 << 20;
+    s.options.target_file_size_base = 8 << 20;
+    s.options.max_bytes_for_level_base = 32 << 20;
+    s
+}
+
+fn of(s: &Settings) -> Report {
+    run(s).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn a_seed_gives_the_same_report() {
+    for strategy in ["leveled", "tiered"] {
+        let s = small(strategy);
+        let (a, b) = (of(&s).to_json().to_string(), of(&s).to_json().to_string());
+        assert_eq!(a, b);
+        let other = Settings { seed: 2, ..s };
+        assert_ne!(a, of(&other).to_json().to_string(), "the seed does something");
+    }
+}
+
+#[test]
+fn what_is_written_is_there() {
+    for strategy in ["leveled", "tiered"] {
+        for keys in [KeyOrder::Uniform, KeyOrder::Sequential] {
+            let s = Settings { keys, ..small(strategy) };
+            let r = of(&s);
+            assert!(!r.wedged && (r.user_bytes / s.data_bytes as f64 - 1.0).abs() < 1e-6);
+            let stored: u64 = r.levels.iter().map(|l| l.1).sum();
+            // All but the last memtables, with eight bytes for each entry.
+            let expected = s.data_bytes as f64 * (1048.0 / 1040.0);
+            let missing = expected - stored as f64;
+            assert!((-1e6..40e6).contains(&missing), "{strategy} {keys:?}: {missing} bytes missing");
+            assert!((0.9..1.05).contains(&r.space), "each key once: {}", r.space);
+            let written = r.flushed_bytes + r.compacted_bytes;
+            assert!((r.write_amplification() - written / r.user_bytes).abs() < 1e-9);
+            assert!(r.compacted_bytes <= r.read_bytes * 1.001, "a merge writes no more than it reads");
+        }
+    }
+    let r = of(&Settings { keys: KeyOrder::Sequential, ..small("leveled") });
+    assert!(r.write_amplification() < 1.2 && r.moves > 0, "sorted input moves: {}", r.write_amplification());
+}
+
+#[test]
+fn tiered_writes_less_and_takes_more_space_and_runs() {
+    let overwrite = |strategy: &str| {
+        let mut s = small(strategy);
+        (s.workload, s.write_bytes, s.data_bytes) = (Workload::Overwrite, 2 << 30, 1 << 30);
+        of(&s)
+    };
+    let (l, t) = (overwrite("leveled"), overwrite("tiered"));
+    assert!(t.write_amplification() < l.write_amplification(), "{t:?}");
+    assert!(t.space > l.space && l.space < 1.6, "{} {}", t.space, l.space);
+    assert!(t.space < 3.3, "max_size_amplification_percent bounds it: {}", t.space);
+}
+
+#[test]
+fn hot_keys_are_written_less_often_than_they_are_changed() {
+    let of_keys = |keys| {
+        let mut s = small("leveled");
+        (s.workload, s.keys, s.write_bytes) = (Workload::Overwrite, keys, 2 << 30);
+        of(&s)
+    };
+    let (u, z) = (of_keys(KeyOrder::Uniform), of_keys(KeyOrder::Zipfian(0.99)));
+    assert!(z.flushed_bytes < u.flushed_bytes * 0.9);
+    assert!(z.write_amplification() < u.write_amplification());
+}
+
+#[test]
+fn more_threads_and_a_slower_device_are_felt() {
+    let with = |threads, device_write: f64| {
+        let mut s = small("leveled");
+        s.options.level_compaction_dynamic_level_bytes = false;
+        (s.threads, s.device_write) = (threads, device_write);
+        of(&s)
+    };
+    let (one, four) = (with(1, 2.5e9), with(4, 2.5e9));
+    assert!(four.throughput() > one.throughput() * 1.2, "{} {}", four.throughput(), one.throughput());
+    assert!(one.parallelism() <= 1.0 + 1e-9 && four.parallelism() > 1.0);
+    let slow = with(4, 50e6);
+    assert!(slow.throughput() < four.throughput() / 2.0);
+    assert!(slow.stopped_seconds + slow.delayed_seconds > slow.seconds / 4.0);
+    // Writers that want less than the store can do are not held up.
+    let mut s = small("leveled");
+    s.ingest_rate = 10 << 20;
+    let r = of(&s);
+    assert!((r.throughput() / (10u64 << 20) as f64 - 1.0).abs() < 0.01 && r.stopped_seconds == 0.0, "{r:?}");
+}
+
+#[test]
+fn fifo_keeps_to_its_size() {
+    let mut s = small("fifo");
+    s.options.compaction_options_fifo.max_table_files_size = 256 << 20;
+    let r = of(&s);
+    let stored: u64 = r.levels.iter().map(|l| l.1).sum();
+    assert!(stored <= 256 << 20 && r.deletions > 10 && (r.write_amplification() - 1.0).abs() < 0.05, "{r:?}");
+}
+
+/// Far beyond what fits here: some tables of a hundred terabytes, and a short time of it.
+#[test]
+fn a_hundred_terabytes_are_planned() {
+    let mut s =
+        Settings { data_bytes: 100 << 40, workload: Workload::Overwrite, write_bytes: 1 << 30, ..small("leveled") };
+    s.options = Settings::default().options;
+    let r = of(&s);
+    assert_eq!(r.notes.len(), 1);
+    assert!(r.levels[6].1 > 99 << 40 && r.levels[6].0 < 70_000, "{:?}", r.levels);
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_by_name() {
+    let refused = |change: fn(&mut Settings)| {
+        let mut s = Settings::default();
+        change(&mut s);
+        run(&s).expect_err("refused").to_string()
+    };
+    for (change, words) in [
+        ((|s| s.strategy = "magic".to_owned()) as fn(&mut Settings), "there are leveled, tiered, fifo"),
+        (|s| s.data_bytes = 1 << 60, "1M to 100T"),
+        (|s| s.threads = 0, "threads"),
+        (|s| s.device_read = 0.0, "device read"),
+        (|s| s.cores = f64::NAN, "cores"),
+        (|s| s.keys = KeyOrder::Zipfian(0.9), "a fill writes each key once"),
+        (|s| s.options.write_buffer_size = 1, "memtables are too many"),
+        (|s| s.options.num_levels = 99, "num_levels"),
+        (|s| s.write_ns = 0.0, "ingest rate"),
+    ] {
+        let said = refused(change);
+        assert!(said.contains(words), "{said}");
+    }
+}

@@ -1,0 +1,28 @@
+//! What a simulator of the store needs: the strategies, the shape of a tree, and the rules that slow writers, as the
+//! store itself uses them. All of it is pure: no I/O, no clock.
+//!
+//! **Unstable.** This module is for `rockmill-sim`; names and shapes change without notice.
+//!
+//! A simulator makes a [`Version`] of [`FileMeta`]s that have sizes and boundary keys and no data, and then
+//!
+//! 1. asks [`pick`] for a job as long as it has a thread for one, and gives it to [`CompactionCursors::start`];
+//! 2. when the job is done in its own time, calls [`CompactionCursors::finish`], makes the next version, picks again;
+//! 3. slows its writers by [`write_control`] and [`write_stop`] of [`level_scores`].
+
+pub use crate::compaction::strategy::aging::Moment;
+pub use crate::compaction::strategy::score::{LevelScores, level_scores};
+pub use crate::compaction::strategy::{CompactionCursors, pick};
+pub use crate::compaction::{Compaction, CompactionReason};
+pub use crate::db::{StallReason, WriteControl, delay_ns_per_kib, write_control, write_stop};
+pub use crate::version::{FileMeta, PurgeQueue, Version, VersionBuilder};
+
+use crate::error::Result;
+use crate::options::CfOptions;
+
+/// Refuses options that no column family is opened with.
+///
+/// # Errors
+/// `InvalidArgument`, with the option's name.
+pub fn check_options(options: &CfOptions) -> Result<()> {
+    crate::db::check_cf_options("default", options)
+}
