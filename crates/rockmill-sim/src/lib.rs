@@ -12,11 +12,15 @@
 //! 5. [`engine`] goes from event to event: a memtable is full, a job ends, a sample is due.
 //! 6. [`report`] and [`page`] say what came out.
 //!
+//! Apart from that, [`interleave`] takes strategies through random interleavings of jobs over small trees with
+//! contents, and shrinks what fails.
+//!
 //! Runs are deterministic: the same settings and seed give the same report, byte for byte.
 
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod interleave;
 pub mod keys;
 pub mod page;
 pub mod report;
