@@ -273,6 +273,8 @@ flags! {
     "Format of tables written." format_version: i32 = 5;
     "Checksum of blocks: 0 none, 1 crc32c, 2 xxHash, 3 xxHash64, 4 XXH3." checksum_type: i32 = 4;
     "Check block checksums on reads." verify_checksum: bool = true;
+    "Scans read the next bytes while they go through those before, past the page cache (Rockmill alone)."
+        async_io: bool = false;
     "Bits per key of the Bloom filter; 0 or less: no filter." bloom_bits: f64 = -1.0;
     "Bytes of the block cache; 0 or less: none (db_bench 7.8: 8 MiB)." cache_size: i64 = 32 << 20;
     "none, snappy, zlib, lz4, lz4hc or zstd." compression_type: String = "snappy".to_owned();

@@ -380,6 +380,12 @@ impl RandomAccessFile for CountingRandomAccessFile {
         self.inner.direct_alignment()
     }
 
+    fn ring(&self, limits: &BatchLimits) -> io::Result<BatchIo> {
+        let io = self.inner.ring(limits)?;
+        io.observe(Arc::clone(&self.counters) as Arc<dyn BatchObserver>);
+        Ok(io)
+    }
+
     fn raw_fd(&self) -> Option<i32> {
         self.inner.raw_fd()
     }

@@ -157,6 +157,10 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     fn raw_fd(&self) -> Option<i32> {
         None
     }
+    /// A ring of io_uring to read from this file with; an error where there is none.
+    fn ring(&self, _limits: &BatchLimits) -> io::Result<BatchIo> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "files of this file system have no ring"))
+    }
 }
 
 /// Writes at any offset. Who uses it sees to it that no two writes at a time touch the same bytes.

@@ -120,6 +120,8 @@ pub struct BatchLimits {
     pub huge_pages: bool,
     /// Register the arena and the files with the kernel, which spares it work for each operation.
     pub register: bool,
+    /// Take operations from any thread, at a little more cost for each.
+    pub any_thread: bool,
     /// Let a thread of the kernel look for submissions, until it has found none for this long. Costs a core.
     pub sqpoll: Option<Duration>,
     /// Priority of each operation as `ioprio_set` takes it; 0 for that of the thread.
@@ -136,6 +138,7 @@ impl Default for BatchLimits {
             depth: 128,
             huge_pages: true,
             register: true,
+            any_thread: false,
             sqpoll: None,
             io_priority: 0,
             writes_in_flight: 8,

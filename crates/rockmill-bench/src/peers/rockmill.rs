@@ -54,6 +54,7 @@ impl RockmillStore {
         let write = WriteOptions { sync: flags.sync, disable_wal: flags.disable_wal, ..WriteOptions::default() };
         let mut read = ReadOptions::default();
         read.set_verify_checksums(flags.verify_checksum);
+        read.set_async_io(flags.async_io);
         Ok(Self { db, write, read, auto_compactions: !flags.disable_auto_compactions, counting })
     }
 

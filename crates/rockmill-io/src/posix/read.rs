@@ -4,6 +4,7 @@ use super::sys::{self, Advice};
 use crate::aligned::{ALIGNMENT, AlignedBuf};
 use crate::error::path_error;
 use crate::fs::{AccessPattern, RandomAccessFile, SequentialFile};
+use crate::ring::{BatchIo, BatchLimits};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -178,6 +179,10 @@ impl RandomAccessFile for PosixRandomAccessFile {
 
     fn raw_fd(&self) -> Option<i32> {
         Some(self.file.as_raw_fd())
+    }
+
+    fn ring(&self, limits: &BatchLimits) -> io::Result<BatchIo> {
+        BatchIo::uring(limits)
     }
 }
 

@@ -86,6 +86,9 @@ fn set_up(limits: &BatchLimits) -> io::Result<(IoUring, &'static str)> {
             other => other.map(|ring| (ring, "SINGLE_ISSUER SQPOLL")),
         };
     }
+    if limits.any_thread {
+        return IoUring::builder().build(entries).map(|ring| (ring, "no flags"));
+    }
     // Linux 6.1, 5.19, older. A kernel that does not know a flag says EINVAL.
     let mut best = IoUring::builder();
     match best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all().build(entries) {
@@ -180,7 +183,7 @@ impl KernelQueue {
     }
 
     fn check_thread(&self) -> io::Result<()> {
-        if std::thread::current().id() == self.owner {
+        if self.limits.any_thread || std::thread::current().id() == self.owner {
             return Ok(());
         }
         Err(io::Error::other("a ring is used only by the thread that made it; give each thread its own"))

@@ -27,6 +27,7 @@ pub struct ReadOptions {
     pub(crate) prefix: Option<Vec<u8>>,
     pub(crate) readahead: usize,
     pub(crate) cache_only: bool,
+    pub(crate) async_io: bool,
     pub(crate) total_order_seek: bool,
     pub(crate) prefix_same_as_start: bool,
     pub(crate) auto_prefix_mode: bool,
@@ -69,6 +70,12 @@ impl ReadOptions {
         self.readahead = bytes;
     }
 
+    /// Iterators that go forward through much data past the page cache (`use_direct_reads`) read the next bytes,
+    /// through io_uring, while they go through those before; off by default. Where there is no io_uring it changes nothing.
+    pub fn set_async_io(&mut self, async_io: bool) {
+        self.async_io = async_io;
+    }
+
     /// Answers from memtables and the block cache only; `Incomplete` where a file would be read.
     pub fn set_cache_only(&mut self, cache_only: bool) {
         self.cache_only = cache_only;
@@ -98,6 +105,7 @@ impl ReadOptions {
             fill_cache: !self.dont_fill_cache,
             readahead: self.readahead,
             cache_only: self.cache_only,
+            async_io: self.async_io,
         }
     }
 }

@@ -11,6 +11,7 @@ use rockmill_format::FormatError;
 use rockmill_format::block::{BlockCursor, BlockLayout};
 use rockmill_format::footer::BlockHandle;
 
+use super::async_reads::AsyncReads;
 use super::block_file::Stored;
 use super::cache::CachedBlock;
 use super::index::TableIndex;
@@ -358,6 +359,8 @@ pub struct Cached {
     adjacent: bool,
     /// Bytes that the next automatic read-ahead takes.
     auto_readahead: usize,
+    /// With `async_io`, the read behind the window.
+    ahead: AsyncReads,
 }
 
 impl Cached {
@@ -372,7 +375,31 @@ impl Cached {
             backward: false,
             adjacent: true,
             auto_readahead: table.auto_readahead.initial,
+            ahead: AsyncReads::default(),
         }
+    }
+
+    /// With `async_io`, begins to read what comes behind the window, in which block `at` is.
+    fn begin_ahead(&mut self, table: &TableReader, index: &TableIndex, at: usize) {
+        // The first block says nothing of the direction.
+        if !self.ro.async_io || self.backward || self.sequential < 2 {
+            return;
+        }
+        let end = self.window.offset + self.window.bytes.len() as u64;
+        let Some(next) = (at + 1..index.len()).find(|i| index.handle(*i).offset >= end) else { return };
+        let (from, len) = self.read_range(table, index, next);
+        let most = self.ro.readahead.max(table.auto_readahead.max);
+        self.ahead.begin(&table.blocks, from, len, most);
+    }
+
+    /// Takes what was begun for the window, if block `handle` is in it.
+    fn take_ahead(&mut self, table: &TableReader, handle: BlockHandle, len: usize) -> Option<std::ops::Range<usize>> {
+        let offset = self.ahead.take(&table.blocks, handle.offset, len, &mut self.window.bytes)?;
+        self.window.offset = offset;
+        self.window.reads += 1;
+        self.window.bytes_read += self.window.bytes.len() as u64;
+        table.statistics().add(Ticker::PrefetchBytes, self.window.bytes.len() as u64);
+        self.window.find(handle, len)
     }
 
     /// Takes note that block `handle` is wanted, wherever it comes from: blocks found in the cache count for a sequence
@@ -449,7 +476,15 @@ impl Source for Cached {
         }
         let fill = table.cache.as_ref().filter(|_| self.ro.fill_cache);
         let block_len = table.blocks.len_with_trailer(handle)?;
-        let place = match self.window.find(handle, block_len) {
+        let mut found = self.window.find(handle, block_len);
+        if found.is_none() {
+            self.current = Current::None;
+            found = self.take_ahead(table, handle, block_len);
+            if found.is_some() {
+                self.begin_ahead(table, index, at);
+            }
+        }
+        let place = match found {
             Some(place) => {
                 if let Some(s) = table.statistics() {
                     s.add_all([(Ticker::PrefetchHits, 1), (Ticker::PrefetchBytesUseful, block_len as u64)]);
@@ -474,6 +509,9 @@ impl Source for Cached {
                 self.current = Current::None;
                 self.window.fill(table, from, len, Histogram::FileReadDbIteratorMicros)?;
                 table.statistics().add(Ticker::PrefetchBytes, (len - block_len) as u64);
+                if len > block_len {
+                    self.begin_ahead(table, index, at);
+                }
                 let at = (handle.offset - from) as usize;
                 at..at + block_len
             }

@@ -1,5 +1,6 @@
 //! Block-based tables (SST files): builder, reader, iterators, block cache.
 
+mod async_reads;
 mod block_file;
 mod builder;
 mod cache;

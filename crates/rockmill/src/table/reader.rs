@@ -43,11 +43,13 @@ pub struct TableReadOptions {
     pub readahead: usize,
     /// Answer from the cache only, `Incomplete` otherwise (RocksDB's `kBlockCacheTier`).
     pub cache_only: bool,
+    /// Read what comes behind a scan's window while the scan goes through it.
+    pub async_io: bool,
 }
 
 impl Default for TableReadOptions {
     fn default() -> Self {
-        Self { verify_checksums: true, fill_cache: true, readahead: 0, cache_only: false }
+        Self { verify_checksums: true, fill_cache: true, readahead: 0, cache_only: false, async_io: false }
     }
 }
 

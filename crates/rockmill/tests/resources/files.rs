@@ -329,3 +329,86 @@ fn open_tables_stay_within_their_bound() {
     assert_eq!(db.iterator(IteratorMode::Start).count(), 2000);
     assert!(fs.seen.open().0 >= 20, "{}", fs.seen.open().0);
 }
+
+#[test]
+fn scans_with_reads_in_flight_give_what_others_give_and_read_no_byte_twice() {
+    // On the disk that the test was built on: elsewhere nothing goes past the page cache.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
+    let mut o = options(&(Arc::new(fs.clone()) as Arc<dyn FileSystem>));
+    o.set_use_direct_reads(true);
+    o.set_target_file_size_base(1 << 20);
+    for cached in [false, true] {
+        if !cached {
+            uncached(&mut o, |_| {});
+        }
+        let db = Db::open(&o, dir.path()).unwrap();
+        if !cached {
+            // A level of several tables, and tables in L0 over it.
+            fill(&db, 0..4000, 1000);
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+            fill(&db, 1000..1500, 1000);
+            db.flush().unwrap();
+            fill(&db, 4000..6000, 1000);
+            db.flush().unwrap();
+        } else {
+            o.set_block_based_table_factory(&BlockBasedOptions::default());
+        }
+        let scan = |read: &ReadOptions, from: u64, mode: Direction| {
+            let before = fs.counts();
+            let from = key(from);
+            let all: Vec<_> = db
+                .iterator_opt(IteratorMode::From(&from, mode), read.clone())
+                .map(Result::unwrap)
+                .map(|(k, v)| (k.to_vec(), v.to_vec()))
+                .collect();
+            (all, fs.counts() - before)
+        };
+        let (mut plain, mut flying) = (ReadOptions::default(), ReadOptions::default());
+        for read in [&mut plain, &mut flying] {
+            read.fill_cache(false);
+        }
+        flying.set_async_io(true);
+        for readahead in [0, 100 << 10, 3 << 20] {
+            for (from, mode) in [(0, Direction::Forward), (3123, Direction::Forward), (3123, Direction::Reverse)] {
+                plain.set_readahead_size(readahead);
+                flying.set_readahead_size(readahead);
+                let (wanted, alone) = scan(&plain, from, mode);
+                let (given, counts) = scan(&flying, from, mode);
+                let what = format!("cached {cached}, read-ahead {readahead}, from {from} {mode:?}");
+                assert!(given == wanted, "{what}");
+                assert!(wanted.len() > 2800, "{what}: {}", wanted.len());
+                // What a scan begins and another table ends is read for nothing, once for each table.
+                let spare = 9 * (256 << 10).max(readahead as u64);
+                assert!(counts.read_bytes < alone.read_bytes + spare, "{what}: {counts:?} {alone:?}");
+                let rings = fs.batch_probe().available && db_is_direct(&fs, dir.path());
+                // The largest takes a table at once.
+                let expected = rings && mode == Direction::Forward && readahead < 1 << 20;
+                assert_eq!(counts.ring_reads > 0, expected, "{what}: {counts:?}");
+            }
+        }
+        // An iterator goes from thread to thread, seeks, and ends with reads in flight.
+        let mut it = db.raw_iterator_opt(flying.clone());
+        it.seek_to_first();
+        for round in 0..6u64 {
+            std::thread::scope(|scope| {
+                let it = &mut it;
+                scope.spawn(move || {
+                    for n in 0..700 {
+                        assert_eq!(it.key(), Some(&key(round * 900 + n)[..]), "round {round}");
+                        it.next();
+                    }
+                    it.seek(key((round + 1) * 900));
+                });
+            });
+            it.status().unwrap();
+        }
+    }
+}
+
+/// True when tables are read past the page cache there.
+fn db_is_direct(fs: &CountingFileSystem, dir: &Path) -> bool {
+    let all = fs.list_dir(dir).unwrap();
+    let table = all.iter().find(|name| name.ends_with(".sst")).unwrap();
+    fs.open_random(&dir.join(table), true).unwrap().is_direct()
+}

@@ -1,0 +1,82 @@
+//! The read behind an iterator's window, in flight while the window is gone through (RocksDB's `async_io`).
+//!
+//! Each iterator over a table that comes so far has a small ring of its own, which takes 25 us to make and goes with
+//! it; an iterator may be moved to another thread, so the ring takes operations from any. Where there is no ring, and after
+//! a read that failed, the iterator reads for itself, and says what is wrong.
+
+use std::sync::Arc;
+
+use rockmill_io::ring::{BatchIo, BatchLimits, ReadOptions, ReadPlan, ReadStream, Span};
+
+use super::block_file::BlockFile;
+use crate::perf::{self, PerfMetric};
+use crate::statistics::{Histogram, MaybeStatistics};
+
+/// Less is not read in flight: most scans that come no further end soon.
+const BYTES_MIN: usize = 32 << 10;
+
+/// Memory beside what is read at once: for blocks of any usual size.
+const SLACK: usize = 256 << 10;
+
+/// What an iterator has in flight.
+#[derive(Default)]
+pub(super) struct AsyncReads {
+    /// What it reads from, and up to where.
+    pending: Option<(Span, ReadStream)>,
+    ring: Option<BatchIo>,
+    /// No ring is to be had, or one has failed.
+    refused: bool,
+}
+
+impl AsyncReads {
+    /// Begins to read `len` bytes from `offset`, if that is worth it. At most `most` bytes will be asked for at once.
+    pub fn begin(&mut self, blocks: &BlockFile, offset: u64, len: usize, most: usize) {
+        self.pending = None;
+        let Some(len) = u32::try_from(len).ok().filter(|len| *len as usize >= BYTES_MIN) else { return };
+        if self.refused || !blocks.file.is_direct() {
+            return;
+        }
+        if self.ring.is_none() {
+            let limits = BatchLimits {
+                memory_bytes: most.saturating_add(SLACK),
+                depth: 2,
+                huge_pages: false,
+                register: false,
+                any_thread: true,
+                ..BatchLimits::default()
+            };
+            self.ring = blocks.file.ring(&limits).ok();
+        }
+        let mut plan = ReadPlan::new();
+        let file = plan.add_file(Arc::clone(&blocks.file), &blocks.path);
+        let span = Span { file, offset, len };
+        plan.add_run(vec![span]);
+        let begun = self.ring.as_ref().and_then(|io| io.read(plan, ReadOptions::default()).ok());
+        self.refused = begun.is_none();
+        self.pending = begun.map(|stream| (span, stream));
+    }
+
+    /// What was begun, if it has all of the `len` bytes at `offset`: puts it into `bytes` and says where that begins.
+    pub fn take(&mut self, blocks: &BlockFile, offset: u64, len: usize, bytes: &mut Vec<u8>) -> Option<u64> {
+        let (span, mut stream) = self.pending.take()?;
+        let end = offset.checked_add(len as u64)?;
+        if offset < span.offset || end > span.offset + u64::from(span.len) {
+            return None;
+        }
+        let began = blocks.statistics.start_now();
+        let timer = perf::time(PerfMetric::BlockReadTime);
+        let window = stream.next(0);
+        drop(timer);
+        let Ok(Some(window)) = window else {
+            self.refused = true;
+            return None;
+        };
+        bytes.clear();
+        bytes.extend_from_slice(&window);
+        perf::count(PerfMetric::BlockReadCount, 1);
+        perf::count(PerfMetric::BlockReadByte, u64::from(span.len));
+        blocks.statistics.stop_now(Histogram::SstReadMicros, began);
+        blocks.statistics.stop_now(Histogram::FileReadDbIteratorMicros, began);
+        Some(span.offset)
+    }
+}
