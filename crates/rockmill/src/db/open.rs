@@ -471,7 +471,7 @@ pub(super) fn assemble(
         n => Some(WriteBufferManager::new_write_buffer_manager(n, false)),
     };
     let write_buffers = options.db.write_buffer_manager.clone().or(own);
-    let memory_pool = Arc::new(MemoryPool::new(write_buffers.as_ref()));
+    let memory_pool = Arc::new(MemoryPool::new(write_buffers.as_ref(), Some(Arc::clone(log.alarm()))));
     let memory = MemTableMemory { manager: write_buffers.as_ref(), pool: Some(&memory_pool) };
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64| {

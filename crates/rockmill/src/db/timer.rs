@@ -21,6 +21,7 @@ pub(crate) fn run(db: &Arc<DbInner>) {
     let mut memory_used = (0, 0);
     while !db.shutdown.load(Ordering::Acquire) {
         db.log.alarm().wait(PERIOD);
+        db.memory_pool.prepare();
         db.delete_purged_files();
         db.tell_waiting();
         db.engines.trim(&*db.opts.clock);

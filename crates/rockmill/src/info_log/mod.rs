@@ -120,6 +120,12 @@ impl Alarm {
         *ringing = false;
     }
 
+    /// True when it rang and nobody has woken since.
+    #[cfg(test)]
+    pub fn is_ringing(&self) -> bool {
+        *self.ringing.lock()
+    }
+
     /// Ends the present sleep, or the next one at once.
     pub fn ring(&self) {
         *self.ringing.lock() = true;

@@ -354,7 +354,7 @@ mod tests {
     fn a_large_memtable_takes_pieces_and_leaves_them_to_the_next() {
         use crate::write_buffer_manager::WriteBufferManager;
         let manager = WriteBufferManager::new_write_buffer_manager(0, false);
-        let pool = Arc::new(MemoryPool::new(Some(&manager)));
+        let pool = Arc::new(MemoryPool::new(Some(&manager), None));
         assert!(pool.serves(8 * PIECE, 1 << 20));
         let entry = if cfg!(miri) { 60_000 } else { 1100 };
         // Entries of three sizes: in a block, in a block of their own that is cut from a piece, and in one that is not.
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_few_entries_take_no_piece() {
-        let pool = Arc::new(MemoryPool::new(None));
+        let pool = Arc::new(MemoryPool::new(None, None));
         assert!(pool.serves(8 * PIECE, 1 << 20));
         let arena = Arena::charging(1 << 20, None, Some(Arc::clone(&pool)));
         arena.allocate(1000, 0);

@@ -5,11 +5,16 @@
 //! store's largest memtable at most, or twice that together with what memtables hold: a memtable is filled while the
 //! one before is flushed. Nothing is kept where a write buffer manager has a limit (it would count against it), and all
 //! of it goes back to the system when no memtable has asked for any for a while.
+//!
+//! The first memtables find nothing kept. While one of them takes pieces, another thread, woken by the pool, makes the
+//! next few ready: the kernel zeroes a new piece in the time of a thousand writes.
 
 use std::io;
+use std::sync::Arc;
 
 use rockmill_io::pages::{PIECE, Pages};
 
+use crate::info_log::Alarm;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::write_buffer_manager::{MemoryAccount, WriteBufferManager};
@@ -20,6 +25,9 @@ pub(super) const BEFORE_PIECES: usize = 1 << 20;
 
 /// Memtables of this size and larger take pieces: what the last one leaves empty is then little.
 const MEMTABLE_MIN: usize = 8 * PIECE;
+
+/// Pieces that are made ready before they are asked for.
+const AHEAD: usize = 4;
 
 /// See the module's text. One for each store.
 pub(crate) struct MemoryPool {
@@ -33,11 +41,14 @@ pub(crate) struct MemoryPool {
     manager: Option<WriteBufferManager>,
     /// What is kept is in use, but no memtable's.
     account: Option<MemoryAccount>,
+    /// Wakes who calls `prepare`.
+    alarm: Option<Arc<Alarm>>,
 }
 
 impl MemoryPool {
-    /// An empty pool; what it keeps is charged to `manager`.
-    pub fn new(manager: Option<&WriteBufferManager>) -> Self {
+    /// An empty pool; what it keeps is charged to `manager`. It rings `alarm` when there is something to
+    /// [prepare](Self::prepare).
+    pub fn new(manager: Option<&WriteBufferManager>, alarm: Option<Arc<Alarm>>) -> Self {
         let account = manager.map(WriteBufferManager::account);
         if let Some(account) = &account {
             account.flushed();
@@ -49,6 +60,7 @@ impl MemoryPool {
             uses: AtomicU64::new(0),
             manager: manager.cloned(),
             account,
+            alarm,
         }
     }
 
@@ -66,7 +78,10 @@ impl MemoryPool {
 
     /// A piece with anything in it that was used before; with `or_new` another where there is none.
     pub(super) fn take(&self, or_new: bool) -> io::Result<Option<Pages>> {
-        let kept = self.free.lock().pop();
+        let (kept, left) = {
+            let mut free = self.free.lock();
+            (free.pop(), free.len())
+        };
         if let (Some(piece), Some(account)) = (&kept, &self.account) {
             account.give_back(piece.len());
         }
@@ -77,17 +92,46 @@ impl MemoryPool {
         if piece.is_some() {
             self.held.fetch_add(1, Ordering::Relaxed);
             self.uses.fetch_add(1, Ordering::Relaxed);
+            if self.missing(left) > 0
+                && let Some(alarm) = &self.alarm
+            {
+                alarm.ring();
+            }
         }
         Ok(piece)
+    }
+
+    /// How many pieces should be ready beside `free` ones: none before a memtable takes its second, nor beyond what
+    /// would be kept.
+    fn missing(&self, free: usize) -> usize {
+        let held = self.held.load(Ordering::Relaxed);
+        if held < 2 || self.is_bounded() {
+            return 0;
+        }
+        let most = 2 * self.largest.load(Ordering::Relaxed);
+        AHEAD.min(most.saturating_sub(held)).saturating_sub(free)
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.manager.as_ref().is_some_and(WriteBufferManager::enabled)
+    }
+
+    /// Makes a few pieces ready if memtables are about to take some.
+    pub fn prepare(&self) {
+        while self.missing(self.free.lock().len()) > 0 {
+            let Ok(mut piece) = Pages::new(PIECE) else { return };
+            piece.touch();
+            if let Some(account) = &self.account {
+                account.charge(PIECE);
+            }
+            self.free.lock().push(piece);
+        }
     }
 
     /// Keeps what there is room for. The others are unmapped.
     pub(super) fn give(&self, mut pieces: Vec<Pages>) {
         let held = self.held.fetch_sub(pieces.len(), Ordering::Relaxed).saturating_sub(pieces.len());
-        let largest = match self.manager.as_ref().is_some_and(WriteBufferManager::enabled) {
-            true => 0,
-            false => self.largest.load(Ordering::Relaxed),
-        };
+        let largest = if self.is_bounded() { 0 } else { self.largest.load(Ordering::Relaxed) };
         if largest == 0 {
             self.clear(); // the limit may be new
         }
@@ -137,7 +181,7 @@ mod tests {
 
     #[test]
     fn as_much_is_kept_as_the_next_memtable_takes() {
-        let pool = MemoryPool::new(None);
+        let pool = MemoryPool::new(None, None);
         assert!(!pool.serves(MEMTABLE_MIN - 1, BEFORE_PIECES) && !pool.serves(MEMTABLE_MIN, BEFORE_PIECES - 1));
         assert!(pool.serves(MEMTABLE_MIN, BEFORE_PIECES));
         assert!(pool.take(false).unwrap().is_none(), "nothing is kept yet");
@@ -161,9 +205,33 @@ mod tests {
     }
 
     #[test]
+    fn a_few_pieces_are_ready_before_they_are_asked_for() {
+        let manager = WriteBufferManager::new_write_buffer_manager(0, false);
+        let alarm = Arc::new(Alarm::default());
+        let pool = MemoryPool::new(Some(&manager), Some(Arc::clone(&alarm)));
+        assert!(pool.serves(MEMTABLE_MIN, BEFORE_PIECES));
+        let n = MEMTABLE_MIN / PIECE;
+        let mut held = take(&pool, 1);
+        pool.prepare();
+        assert_eq!((pool.bytes(), alarm.is_ringing()), (0, false), "a small memtable may need no more");
+        held.extend(take(&pool, 1));
+        assert!(alarm.is_ringing());
+        pool.prepare();
+        assert_eq!((pool.bytes(), manager.get_usage()), (AHEAD * PIECE, AHEAD * PIECE));
+        held.extend(take(&pool, 2 * n - 3));
+        pool.prepare();
+        assert_eq!(pool.bytes(), PIECE, "no more than two memtables together");
+        pool.clear();
+        manager.set_buffer_size(1 << 30);
+        pool.prepare();
+        assert_eq!(pool.bytes(), 0, "nothing within a limit");
+        pool.give(held);
+    }
+
+    #[test]
     fn what_is_kept_is_charged_and_nothing_is_kept_within_a_limit() {
         let manager = WriteBufferManager::new_write_buffer_manager(0, false);
-        let pool = MemoryPool::new(Some(&manager));
+        let pool = MemoryPool::new(Some(&manager), None);
         assert!(pool.serves(MEMTABLE_MIN, BEFORE_PIECES));
         let pieces = take(&pool, 3);
         assert_eq!(manager.get_usage(), 0, "pieces in use are their memtable's to charge");

@@ -152,6 +152,7 @@ fn a_writer_does_not_wait_for_its_own_iterator() {
 
 #[test]
 fn memory_of_flushed_memtables_is_kept_for_the_next_and_given_back_when_none_comes() {
+    const READY: u64 = 8 << 20;
     let clock = ManualClock::new(0);
     let mut o = options(&memory());
     o.set_write_buffer_size(16 << 20);
@@ -167,11 +168,12 @@ fn memory_of_flushed_memtables_is_kept_for_the_next_and_given_back_when_none_com
     db.flush().unwrap();
     // The thread that flushed may still hold the memtable when the call returns.
     until(|| kept() > 0);
-    assert!((4 << 20..held).contains(&kept()), "{} of {held}", kept());
+    // Its pieces, and the few that were made ready for it.
+    assert!((4 << 20..held + READY).contains(&kept()), "{} of {held}", kept());
     let usage = get_memory_usage_stats(Some(&[&db]), None).unwrap();
     assert_eq!(usage.mem_table_total, number(&db, "rocksdb.size-all-mem-tables") + kept());
     fill(&db, 0..8000, 1000);
-    assert_eq!(kept(), 0, "the next one took it");
+    until(|| kept() <= READY); // the next one took the others
     db.flush().unwrap();
     until(|| kept() > 0);
     until(|| {
