@@ -71,7 +71,8 @@ impl ReadOptions {
     }
 
     /// Iterators that go forward through much data past the page cache (`use_direct_reads`) read the next bytes,
-    /// through io_uring, while they go through those before; off by default. Where there is no io_uring it changes nothing.
+    /// through io_uring, while they go through those before; off by default. Where there is no io_uring it changes
+    /// nothing.
     pub fn set_async_io(&mut self, async_io: bool) {
         self.async_io = async_io;
     }

@@ -1,8 +1,8 @@
 //! The read behind an iterator's window, in flight while the window is gone through (RocksDB's `async_io`).
 //!
 //! Each iterator over a table that comes so far has a small ring of its own, which takes 25 us to make and goes with
-//! it; an iterator may be moved to another thread, so the ring takes operations from any. Where there is no ring, and after
-//! a read that failed, the iterator reads for itself, and says what is wrong.
+//! it; an iterator may be moved to another thread, so the ring takes operations from any. Where there is no ring, and
+//! after a read that failed, the iterator reads for itself, and says what is wrong.
 
 use std::sync::Arc;
 
