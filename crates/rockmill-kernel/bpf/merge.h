@@ -420,7 +420,7 @@ FRAME u64 first_equal(ptr c, u64 head, u32 best)
 FRAME u64 pick_linear(ptr c)
 {
 	u32 i = LD32(c + CTL_ZERO), at = i, live = LD32(c + CTL_LIVE), heads = LD32(c + CTL_HEADS);
-	u64 smallest, others = MAX64, head;
+	u64 smallest, others = MAX64, head, below, next;
 
 	if (!live)
 		return ENDED;
@@ -428,13 +428,15 @@ FRAME u64 pick_linear(ptr c)
 	i++;
 	while (i < live && can_loop) {
 		head = LD64(AT(heads + 8 * i));
-		if (head < smallest) {
-			others = smallest;
-			smallest = head;
-			at = i;
-		} else if (head < others) {
-			others = head;
-		}
+		/* Without branches, which nobody could foresee. */
+		below = -(((~head & smallest) | ((~head | smallest) & (head - smallest))) >> 63);
+		HIDE(below);
+		next = head ^ ((head ^ smallest) & below);
+		smallest ^= (head ^ smallest) & below;
+		at ^= (at ^ i) & (u32)below;
+		below = -(((~next & others) | ((~next | others) & (next - others))) >> 63);
+		HIDE(below);
+		others ^= (next ^ others) & below;
 		i++;
 		HIDE(i);
 	}
@@ -491,7 +493,7 @@ FRAME u64 remove_current(ptr c, u64 linear)
 }
 
 /* Looks for the smallest entry anew. 0, ENDED or FAILED_CUT. */
-FRAME u64 pick(ptr c)
+INLINE u64 pick(ptr c)
 {
 	u64 linear = LD32(c + CTL_LIVE) <= LD32(c + CTL_LINEAR_MAX), failed = 0;
 	u32 current = LD32(c + CTL_CURRENT);
@@ -579,7 +581,7 @@ FRAME u64 next_block(ptr c, ptr r)
 }
 
 /* Writes a record for a key in the arena, which is copied behind the others. The place of its copy; 0 when cut. */
-FRAME u64 emit(ptr c, u32 key, u32 len, ptr r, u32 kind)
+INLINE u64 emit(ptr c, u32 key, u32 len, ptr r, u32 kind)
 {
 	u32 count = LD32(c + CTL_RECORD_COUNT);
 	ptr rec = AT(LD32(c + CTL_RECORDS) + REC_BYTES * count);
@@ -600,7 +602,7 @@ FRAME u64 emit(ptr c, u32 key, u32 len, ptr r, u32 kind)
 }
 
 /* Gives the current run's entry, or drops it. 0 or FAILED_CUT. There is room for two records and keys. */
-FRAME u64 give(ptr c, ptr r)
+INLINE u64 give(ptr c, ptr r)
 {
 	u32 key = LD32(r + RUN_KEY), len = LD32(r + RUN_KEY_LEN), chain = LD32(c + CTL_CHAIN);
 	u32 last = LD32(c + CTL_LAST_KEY), last_len = LD32(c + CTL_LAST_LEN), flags = LD32(c + CTL_FLAGS);
@@ -692,7 +694,7 @@ FRAME u64 give_block(ptr c, ptr r)
 }
 
 /* True when the run's entry is at or behind the part's end. FAILED_CUT. */
-FRAME u64 at_end(ptr c, ptr r)
+INLINE u64 at_end(ptr c, ptr r)
 {
 	u32 len = LD32(c + CTL_END_LEN);
 	u64 order;
