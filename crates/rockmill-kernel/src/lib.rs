@@ -9,12 +9,14 @@
 //! kernel's.
 //!
 //! - [`object`]: reading the object;
+//! - [`btf`]: what the kernel says of its own types, for the driver `loop`;
 //! - [`machine`]: a loaded program with its arena, or why there is none;
 //! - [`pool`]: machines that wait for the next merge;
 //! - [`merge`]: one merge;
 //! - [`layout`]: the structures that both sides know;
 //! - `sys`: the system calls.
 
+pub mod btf;
 pub mod layout;
 pub mod machine;
 pub mod merge;

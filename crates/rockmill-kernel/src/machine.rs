@@ -3,11 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::btf::Btf;
 use crate::object::Program;
-use crate::sys::{Arena, Loaded};
+use crate::sys::{Arena, Loaded, LoopTypes, Looped, Refused};
 
 /// The merge program as it is committed, compiled from `bpf/merge.bpf.c`.
 pub const MERGE_OBJECT: &[u8] = include_bytes!("../bpf/merge.bpf.o");
+
+/// The same for [`Driver::Loop`], compiled from `bpf/loop.bpf.c`.
+pub const LOOP_OBJECT: &[u8] = include_bytes!("../bpf/loop.bpf.o");
 
 /// How the merge program is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,6 +32,14 @@ impl Driver {
         match self {
             Self::Run => "run",
             Self::Loop => "loop",
+        }
+    }
+
+    /// The committed object that has its program.
+    pub fn object(self) -> &'static [u8] {
+        match self {
+            Self::Run => MERGE_OBJECT,
+            Self::Loop => LOOP_OBJECT,
         }
     }
 
@@ -67,11 +79,18 @@ fn unavailable(reason: impl Into<String>) -> Unavailable {
     Unavailable { reason: reason.into(), log: String::new() }
 }
 
+/// What runs the program.
+#[derive(Debug)]
+enum How {
+    Run(Loaded),
+    Loop(Box<Looped>),
+}
+
 /// A loaded merge program and its memory.
 #[derive(Debug)]
 pub struct Machine {
+    how: How,
     arena: Arena,
-    loaded: Loaded,
     program: Arc<Program>,
     driver: Driver,
     asked_bytes: usize,
@@ -84,9 +103,11 @@ impl Machine {
     /// # Errors
     /// What is missing, in words: a capability, a newer kernel, memory; or what the verifier has against the program.
     pub fn new(program: &Arc<Program>, driver: Driver, bytes: usize) -> Result<Self, Unavailable> {
-        if driver == Driver::Loop {
-            return Err(unavailable("the driver loop is not built yet: use run"));
-        }
+        // Before anything is made: what an older kernel lacks says more than what it answers.
+        let types = match driver {
+            Driver::Run => None,
+            Driver::Loop => Some(loop_types(program)?),
+        };
         let arena = Arena::new(bytes).map_err(|e| {
             unavailable(match e.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => {
@@ -98,7 +119,7 @@ impl Machine {
                 _ => format!("cannot make a BPF arena of {bytes} bytes: {e}"),
             })
         })?;
-        let loaded = Loaded::new(&program.with_arena(arena.fd()), program.licence()).map_err(|refused| {
+        let refused = |refused: Refused| {
             let e = &refused.error;
             let reason = match e.raw_os_error() {
                 Some(libc::EPERM) if refused.log.is_empty() => {
@@ -110,8 +131,16 @@ impl Machine {
                 },
             };
             Unavailable { reason, log: refused.log }
-        })?;
-        Ok(Self { arena, loaded, program: Arc::clone(program), driver, asked_bytes: bytes, calls: 0 })
+        };
+        let (fd, licence) = (arena.fd(), program.licence());
+        let how = match types {
+            None => How::Run(Loaded::new(&program.with_arena(fd), licence).map_err(refused)?),
+            Some(types) => {
+                let instructions = program.with_functions(fd, &types.functions);
+                How::Loop(Box::new(Looped::new(&instructions, licence, types).map_err(refused)?))
+            }
+        };
+        Ok(Self { how, arena, program: Arc::clone(program), driver, asked_bytes: bytes, calls: 0 })
     }
 
     /// The program it runs.
@@ -141,7 +170,10 @@ impl Machine {
 
     /// Instructions that the verifier went over, where the kernel says so.
     pub fn verified_instructions(&self) -> Option<u32> {
-        self.loaded.verified_instructions()
+        match &self.how {
+            How::Run(loaded) => loaded.verified_instructions(),
+            How::Loop(looped) => looped.loaded().verified_instructions(),
+        }
     }
 
     /// The address of the memory's first byte, as programs have it.
@@ -164,9 +196,21 @@ impl Machine {
     /// One call of the program, with the control block at `control`.
     pub(crate) fn call(&mut self, control: u32) -> std::io::Result<()> {
         self.calls += 1;
-        let mut context = [control, 0];
-        self.loaded.run(&mut self.arena, &mut context)
+        match &mut self.how {
+            How::Run(loaded) => loaded.run(&mut self.arena, &mut [control, 0]),
+            How::Loop(looped) => looped.call(&mut self.arena, control).map(|_steps| ()),
+        }
     }
+}
+
+/// What the kernel calls the types that the driver `loop` needs.
+fn loop_types(program: &Program) -> Result<LoopTypes, Unavailable> {
+    let btf = Btf::of_kernel().map_err(|e| unavailable(e.to_string()))?;
+    LoopTypes::find(&btf, &program.functions()).map_err(|what| {
+        unavailable(format!(
+            "the kernel does not know {what}: the driver loop needs Linux 7.1 with CONFIG_IO_URING_BPF_OPS"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -175,11 +219,13 @@ mod tests {
 
     #[test]
     fn the_committed_program_is_accepted_by_the_verifier() {
-        let program = Arc::new(Program::read(MERGE_OBJECT, Driver::Run.entry()).unwrap());
-        match Machine::new(&program, Driver::Run, 4 << 20) {
-            Ok(m) => println!("verified instructions: {:?}", m.verified_instructions()),
-            Err(e) if e.log.is_empty() => println!("skipped: the merge program in the kernel: {e}"),
-            Err(e) => panic!("{e}"),
+        for driver in Driver::ALL {
+            let program = Arc::new(Program::read(driver.object(), driver.entry()).unwrap());
+            match Machine::new(&program, driver, 4 << 20) {
+                Ok(m) => println!("{driver}: verified instructions: {:?}", m.verified_instructions()),
+                Err(e) if e.log.is_empty() => println!("skipped: the merge program in the kernel, {driver}: {e}"),
+                Err(e) => panic!("{driver}: {e}"),
+            }
         }
     }
 }

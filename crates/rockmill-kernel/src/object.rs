@@ -19,6 +19,8 @@ const BPF_CALL: u8 = 0x85;
 /// In the source register: the constant is a map's descriptor; the call's target is a function of this program.
 const BPF_PSEUDO_MAP_FD: u8 = 1;
 const BPF_PSEUDO_CALL: u8 = 1;
+/// The same: the call's target is a function of the kernel.
+const BPF_PSEUDO_KFUNC_CALL: u8 = 2;
 const BPF_EXIT: u8 = 0x95;
 
 /// Why an object is none that can be loaded.
@@ -44,6 +46,8 @@ pub struct Program {
     instructions: Vec<u64>,
     /// Instructions that name the arena.
     arena: Vec<usize>,
+    /// Calls of functions of the kernel.
+    calls: Vec<(usize, String)>,
     licence: String,
 }
 
@@ -151,7 +155,7 @@ impl Program {
         let entry = of(entry).ok_or_else(|| bad(format!("no section {entry}")))?;
         let licence = of("license").map_or(&[][..], |i| sections[i].data);
         let licence = String::from_utf8_lossy(licence).trim_end_matches('\0').to_owned();
-        let mut program = Self { instructions: Vec::new(), arena: Vec::new(), licence };
+        let mut program = Self { instructions: Vec::new(), arena: Vec::new(), calls: Vec::new(), licence };
         // Where each section begins in the program.
         let mut places = BTreeMap::new();
         for section in [Some(entry), of(".text")].into_iter().flatten() {
@@ -195,6 +199,10 @@ impl Program {
                 self.arena.push(i);
                 Ok(())
             }
+            (R_BPF_64_32, BPF_CALL) if symbol.section == 0 => {
+                self.calls.push((i, symbol.name.to_owned()));
+                Ok(())
+            }
             (R_BPF_64_32, BPF_CALL) => {
                 let target = places.get(&usize::from(symbol.section));
                 let target = target.ok_or_else(|| bad(format!("it calls {}, which is not in it", symbol.name)))?;
@@ -221,6 +229,27 @@ impl Program {
         for &i in self.arena.iter().filter(|i| **i < self.instructions.len()) {
             instructions[i] =
                 (instructions[i] & 0xffff_0fff) | u64::from(BPF_PSEUDO_MAP_FD) << 12 | u64::from(fd as u32) << 32;
+        }
+        instructions
+    }
+
+    /// The functions of the kernel that it calls.
+    pub fn functions(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.calls.iter().map(|(_, name)| &**name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The same as [`Self::with_arena`], with the numbers of the kernel's functions that it calls.
+    pub fn with_functions(&self, fd: i32, numbers: &[(String, u32)]) -> Vec<u64> {
+        let mut instructions = self.with_arena(fd);
+        for (i, name) in &self.calls {
+            if let Some((_, number)) = numbers.iter().find(|(n, _)| n == name) {
+                instructions[*i] = (instructions[*i] & 0xffff_0fff & !0xffff_0000)
+                    | u64::from(BPF_PSEUDO_KFUNC_CALL) << 12
+                    | u64::from(*number) << 32;
+            }
         }
         instructions
     }

@@ -1,9 +1,13 @@
 //! The calls of the kernel that this crate makes: `bpf(2)` and the mapping of an arena. All `unsafe` is here.
 
+mod looped;
+
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+
+pub use looped::{LoopTypes, Looped};
 
 const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_PROG_LOAD: libc::c_long = 5;
@@ -188,15 +192,18 @@ pub struct Loaded {
 impl Loaded {
     /// Loads a sleepable `syscall` program.
     pub fn new(instructions: &[u64], licence: &str) -> Result<Self, Refused> {
+        let kind = |attr: Attr| attr.u32(0, BPF_PROG_TYPE_SYSCALL).u32(44, BPF_F_SLEEPABLE).name(48, "rockmill_merge");
+        Self::load(instructions, licence, kind)
+    }
+
+    /// Loads a program; `kind` says what it is.
+    fn load(instructions: &[u64], licence: &str, kind: impl Fn(Attr) -> Attr) -> Result<Self, Refused> {
         let licence = [licence.as_bytes(), b"\0"].concat();
         let attr = || {
-            Attr::new()
-                .u32(0, BPF_PROG_TYPE_SYSCALL)
+            kind(Attr::new())
                 .u32(4, instructions.len() as u32)
                 .u64(8, instructions.as_ptr().addr() as u64)
                 .u64(16, licence.as_ptr().addr() as u64)
-                .u32(44, BPF_F_SLEEPABLE)
-                .name(48, "rockmill_merge")
         };
         let error = match attr().call(BPF_PROG_LOAD, 144) {
             Ok(fd) => return Ok(Self { fd: owned(fd) }),

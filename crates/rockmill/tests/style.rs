@@ -30,6 +30,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill-io/src/ring/arena.rs",
     "crates/rockmill-io/src/ring/kernel.rs",
     "crates/rockmill-kernel/src/sys.rs",
+    "crates/rockmill-kernel/src/sys/",
     "crates/rockmill/src/memtable/arena.rs",
     "crates/rockmill/src/memtable/skiplist.rs",
 ];

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use rockmill_io::ring::{BatchIo, BatchLimits, DeviceFacts};
 use rockmill_io::{Clock, FileSystem};
-use rockmill_kernel::machine::MERGE_OBJECT;
 use rockmill_kernel::{Machine, Pool, Program, Unavailable};
 
 use super::rings::{LentRing, Rings};
@@ -86,7 +85,7 @@ impl Engines {
     pub(super) fn machine(&self, db: &DbOptions, log: &InfoLog) -> Result<Machine, Unavailable> {
         let pool = Arc::clone(&*self.pool.lock().get_or_insert_with(Pool::shared));
         let bytes = db.compaction_io_memory.max(KERNEL_MEMORY_MIN);
-        let made = program().and_then(|program| pool.take(&program, db.kernel_driver, bytes));
+        let made = program(db.kernel_driver).and_then(|program| pool.take(&program, db.kernel_driver, bytes));
         let reason = made.as_ref().err().map(|e| e.reason.clone());
         let before = std::mem::replace(&mut self.kernel.lock().fallback, reason.clone());
         if let Err(e) = &made
@@ -136,8 +135,8 @@ struct KernelState {
 }
 
 /// The merge program.
-fn program() -> Result<Arc<Program>, Unavailable> {
-    let program = Program::read(MERGE_OBJECT, KernelDriver::Run.entry());
+fn program(driver: KernelDriver) -> Result<Arc<Program>, Unavailable> {
+    let program = Program::read(driver.object(), driver.entry());
     program.map(Arc::new).map_err(|e| Unavailable { reason: e.to_string(), log: String::new() })
 }
 
@@ -147,7 +146,7 @@ fn program() -> Result<Arc<Program>, Unavailable> {
 /// The reason: a capability or a newer kernel that it needs, or what the verifier has against the program.
 pub fn probe_kernel_engine(driver: KernelDriver) -> Result<(), Unavailable> {
     let pool = Pool::shared();
-    pool.take(&program()?, driver, KERNEL_MEMORY_MIN).map(|machine| pool.put(machine))
+    pool.take(&program(driver)?, driver, KERNEL_MEMORY_MIN).map(|machine| pool.put(machine))
 }
 
 /// Of an engine's counter.
