@@ -181,7 +181,7 @@ impl Program {
 
     /// A program of these instructions, in which those at `arena` name the arena.
     pub fn of_instructions(instructions: Vec<u64>, arena: Vec<usize>, licence: &str) -> Self {
-        Self { instructions, arena, licence: licence.to_owned() }
+        Self { instructions, arena, calls: Vec::new(), licence: licence.to_owned() }
     }
 
     fn relocate(

@@ -11,16 +11,25 @@ use std::time::{Duration, Instant};
 
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockEntries, BlockKind, BlockLayout};
 use rockmill_format::key::{InternalKey, ValueType};
-use rockmill_kernel::machine::MERGE_OBJECT;
 use rockmill_kernel::{BlockPlace, Driver, Job, Machine, Merge, Program, Status};
 
+/// The driver that is tested: `ROCKMILL_KERNEL_DRIVER`, or `run`.
+fn driver() -> Driver {
+    let wanted = std::env::var("ROCKMILL_KERNEL_DRIVER").unwrap_or_else(|_| "run".to_owned());
+    *Driver::ALL.iter().find(|d| d.name() == wanted).expect("ROCKMILL_KERNEL_DRIVER is run or loop")
+}
+
+fn program_of(driver: Driver) -> Arc<Program> {
+    Arc::new(Program::read(driver.object(), driver.entry()).unwrap())
+}
+
 fn program() -> Arc<Program> {
-    Arc::new(Program::read(MERGE_OBJECT, Driver::Run.entry()).unwrap())
+    program_of(driver())
 }
 
 /// A machine; `None`, and a line that says so, where there is none.
 fn machine(what: &str, bytes: usize) -> Option<Machine> {
-    match Machine::new(&program(), Driver::Run, bytes) {
+    match Machine::new(&program(), driver(), bytes) {
         Ok(machine) => Some(machine),
         Err(e) if e.log.is_empty() => {
             println!("skipped: {what}: {e}");
@@ -41,9 +50,11 @@ fn the_committed_object_is_what_the_source_gives() {
         println!("skipped: compiling the eBPF programs anew: {}", said.trim());
     } else {
         assert!(built.status.success(), "{said}");
-        let fresh = std::fs::read(out.join("merge.bpf.o")).unwrap();
-        let fresh = Program::read(&fresh, Driver::Run.entry()).unwrap();
-        assert!(fresh == *program(), "bpf/merge.bpf.o is not what its source gives: run scripts/build-bpf");
+        for (driver, name) in [(Driver::Run, "merge.bpf.o"), (Driver::Loop, "loop.bpf.o")] {
+            let fresh = std::fs::read(out.join(name)).unwrap();
+            let fresh = Program::read(&fresh, driver.entry()).unwrap();
+            assert!(fresh == *program_of(driver), "bpf/{name} is not what its source gives: run scripts/build-bpf");
+        }
     }
     std::fs::remove_dir_all(&out).unwrap();
 }
@@ -270,7 +281,9 @@ fn a_busy_machine_changes_nothing_and_calls_stay_short() {
                 assert!(done.entries == want, "round {rounds}");
                 // Filling the memory and copying records is in this, too.
                 let each = Duration::from_nanos((cpu_nanos() - cpu) / done.calls);
-                assert!(each < Duration::from_millis(50), "{each:?} of CPU time for each call");
+                // In a machine in software times say nothing.
+                let counts = std::env::var_os("ROCKMILL_NO_TIMES").is_none();
+                assert!(!counts || each < Duration::from_millis(50), "{each:?} of CPU time for each call");
                 (machine, rounds) = (done.machine, rounds + 1);
             }
         });
@@ -425,7 +438,11 @@ fn programs_that_could_harm_are_refused() {
 }
 
 #[test]
-fn the_driver_loop_says_that_it_is_not_there() {
-    let refused = Machine::new(&program(), Driver::Loop, 1 << 20).map(drop).unwrap_err();
-    assert!(refused.reason.contains("loop"), "{refused}");
+fn a_kernel_too_old_for_the_driver_loop_is_told_what_it_lacks() {
+    match Machine::new(&program_of(Driver::Loop), Driver::Loop, 1 << 20) {
+        Ok(_) => println!("skipped: a kernel without io_uring's BPF operations: this one has them"),
+        Err(e) => {
+            assert!(e.reason.contains("the driver loop needs Linux 7.1") || e.reason.contains("permission"), "{e}")
+        }
+    }
 }
