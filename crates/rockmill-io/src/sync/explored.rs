@@ -169,7 +169,7 @@ pub mod thread {
     use std::io;
 
     pub use shuttle::thread::{
-        JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, scope, sleep, spawn, yield_now,
+        JoinHandle, Scope, ScopedJoinHandle, Thread, ThreadId, current, park, scope, sleep, spawn, yield_now,
     };
 
     /// See [`std::thread::Builder`].
