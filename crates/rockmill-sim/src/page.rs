@@ -96,11 +96,11 @@ fn escape(text: &str) -> String {
 /// A line of blocks for a terminal, as high as the values are.
 pub fn sparkline(values: &[f64], columns: usize) -> String {
     let blocks: Vec<char> = "▁▂▃▄▅▆▇█".chars().collect();
-    let top = values.iter().copied().fold(0.0, f64::max);
     let per_column = values.len().div_ceil(columns.max(1)).max(1);
-    let means = values.chunks(per_column).map(|c| c.iter().sum::<f64>() / c.len() as f64);
+    let means: Vec<f64> = values.chunks(per_column).map(|c| c.iter().sum::<f64>() / c.len() as f64).collect();
+    let top = means.iter().copied().fold(0.0, f64::max);
     let block = |v: f64| if top > 0.0 { ((v / top * 7.0).round() as usize).min(7) } else { 0 };
-    means.map(|v| blocks[block(v)]).collect()
+    means.into_iter().map(|v| blocks[block(v)]).collect()
 }
 
 #[cfg(test)]

@@ -46,10 +46,15 @@ impl JobLog {
     fn parse(text: &str) -> Self {
         let mut out = Self::default();
         let mut elsewhere: Vec<u64> = Vec::new();
+        // Older releases name a job's column family only in the line of text before its first event.
+        let told = format!("[{WARM_UP}] [JOB ");
         for line in text.lines() {
+            if let Some((_, job)) = line.split_once(&told) {
+                elsewhere.extend(job.split(']').next().and_then(|n| n.parse::<u64>().ok()));
+            }
             let Some((_, json)) = line.split_once(EVENT) else { continue };
             let Ok(event) = serde_json::from_str::<Value>(json) else { continue };
-            // Only its beginning names a job's column family.
+            // Only a job's beginning names its column family.
             let job = event["job"].as_u64();
             if event["cf_name"].as_str() == Some(WARM_UP) {
                 elsewhere.extend(job);
@@ -125,6 +130,9 @@ mod tests {
         let done = finished.replace('{', "{\"job\": 7, ");
         let warmed = started(elsewhere) + &done + &started("\"cf_name\": \"default\", \"files_L0\": [3, 2]") + finished;
         assert_eq!(JobLog::parse(&warmed).check("s", 2, 10), Ok(()));
+        let before = "x [/compaction/compaction_job.cc:1991] [warm_up] [JOB 7] Compacting 3@0 files to L6\n";
+        let older = before.to_owned() + &warmed.replace("\"cf_name\": \"warm_up\", ", "");
+        assert_eq!(JobLog::parse(&older).check("s", 2, 10), Ok(()));
         let moved = JobLog { moves: 1, ..log.clone() };
         assert!(says(&moved, 2, 10).contains("moved"));
         assert!(says(&JobLog { finished: 0, ..log }, 2, 10).contains("0 jobs ended"));
