@@ -4,12 +4,14 @@
 //! named have their first choice. To let an engine, a strategy or a format join all tests, add a choice here.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use rockmill::compaction::MergeEngine;
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompactionStyle, CompressionType, DataBlockIndexType,
     Options, SliceTransform, UniversalCompactOptions, WriteBufferManager,
 };
+use rockmill_kernel::Pool;
 
 /// The options that a configuration fills. The table's are apart because the database's take them whole, at the end.
 #[derive(Default)]
@@ -41,6 +43,13 @@ const fn is(name: &'static str, apply: fn(&mut Draft)) -> Choice {
     Choice { name, apply }
 }
 
+/// Keeps the kernel engine's machines for the life of the process: tests open databases by the thousand, and the kernel
+/// takes a third of a second to verify the program of each machine that is made.
+fn hold_machines() {
+    static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
+    POOL.get_or_init(Pool::shared);
+}
+
 /// Every axis. Sizes are small, so that short histories already have flushes, compactions and several levels.
 pub const AXES: &[Axis] = &[
     Axis {
@@ -53,7 +62,10 @@ pub const AXES: &[Axis] = &[
                 d.options.set_compaction_io_sqpoll_idle_ms(2);
             }),
             // Where it is not to be had, `auto` does its work and says so in the log.
-            is("kernel", |d| d.options.set_merge_engine(MergeEngine::Kernel)),
+            is("kernel", |d| {
+                hold_machines();
+                d.options.set_merge_engine(MergeEngine::Kernel);
+            }),
         ],
     },
     Axis {
