@@ -52,8 +52,8 @@ fn tiered_writes_less_and_takes_more_space_and_runs() {
     let overwrite = |strategy: &str| {
         let mut s = small(strategy);
         (s.workload, s.write_bytes, s.data_bytes) = (Workload::Overwrite, 2 << 30, 1 << 30);
-        // At a rate that keeps both busy. With little to do tiered merges the smallest runs at once and writes more; with
-        // a backlog leveled's jobs are larger and write as little.
+        // At a rate that keeps both busy. With little to do tiered merges the smallest runs at once and writes more;
+        // with a backlog leveled's jobs are larger and write as little.
         s.ingest_rate = 200 << 20;
         of(&s)
     };
