@@ -205,7 +205,7 @@ impl Machine {
 
 /// What the kernel calls the types that the driver `loop` needs.
 fn loop_types(program: &Program) -> Result<LoopTypes, Unavailable> {
-    let btf = Btf::of_kernel().map_err(|e| unavailable(e.to_string()))?;
+    let btf = Btf::of_kernel().map_err(|e| unavailable(format!("{e}: the driver loop needs Linux 7.1 with BTF")))?;
     LoopTypes::find(&btf, &program.functions()).map_err(|what| {
         unavailable(format!(
             "the kernel does not know {what}: the driver loop needs Linux 7.1 with CONFIG_IO_URING_BPF_OPS"

@@ -215,6 +215,7 @@ fn a_driver_that_is_not_there_is_named_and_auto_does_the_work() {
         return;
     }
     let (_, engines) = counted(&tree, &c, MergeEngine::Kernel);
-    assert!(engines.kernel_fallback().is_some());
+    let said = engines.kernel_fallback().unwrap_or_default();
+    assert!(said.contains("the driver loop needs Linux 7.1") || said.contains("permission"), "{said}");
     assert_eq!((engines.parts(MergeEngine::Kernel), engines.handed_over().0), (0, 0));
 }
