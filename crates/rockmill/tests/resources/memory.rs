@@ -155,7 +155,7 @@ fn memory_of_flushed_memtables_is_kept_for_the_next_and_given_back_when_none_com
     const READY: u64 = 8 << 20;
     let clock = ManualClock::new(0);
     let mut o = options(&memory());
-    o.set_write_buffer_size(16 << 20);
+    o.set_write_buffer_size(32 << 20);
     o.set_clock(Arc::new(clock.clone()));
     let db = Db::open(&o, "/db").unwrap();
     let kept = || number(&db, KEPT_MEMTABLE_MEMORY);
@@ -163,25 +163,25 @@ fn memory_of_flushed_memtables_is_kept_for_the_next_and_given_back_when_none_com
     fill(&db, 0..10, 1000);
     db.flush().unwrap();
     assert_eq!(kept(), 0, "a few entries take no piece");
-    fill(&db, 0..8000, 1000);
+    fill(&db, 0..18_000, 1000);
     let held = number(&db, "rocksdb.cur-size-all-mem-tables");
     db.flush().unwrap();
-    // The thread that flushed may still hold the memtable when the call returns.
-    until(|| kept() > 0);
+    // The thread that flushed may still hold the memtable when the call returns: what was made ready is no sign of it.
+    until(|| kept() > READY);
     // Its pieces, and the few that were made ready for it.
-    assert!((4 << 20..held + READY).contains(&kept()), "{} of {held}", kept());
+    assert!(kept() < held + READY, "{} of {held}", kept());
     let usage = get_memory_usage_stats(Some(&[&db]), None).unwrap();
     assert_eq!(usage.mem_table_total, number(&db, "rocksdb.size-all-mem-tables") + kept());
-    fill(&db, 0..8000, 1000);
+    fill(&db, 0..18_000, 1000);
     until(|| kept() <= READY); // the next one took the others
     db.flush().unwrap();
-    until(|| kept() > 0);
+    until(|| kept() > READY);
     until(|| {
         clock.advance(Duration::from_secs(11));
         std::thread::sleep(Duration::from_millis(50));
         kept() == 0
     });
-    assert_eq!(db.get(key(7999)).unwrap(), Some(noise(7999, 1000)));
+    assert_eq!(db.get(key(17_999)).unwrap(), Some(noise(17_999, 1000)));
 }
 
 #[test]
