@@ -103,6 +103,15 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// What stands for a ring here.
+    fn ring(&self, limits: &BatchLimits) -> io::Result<BatchIo> {
+        let batch = self.batch.lock();
+        match &batch.refused {
+            Some(reason) => Err(io::Error::new(io::ErrorKind::Unsupported, reason.clone())),
+            None => BatchIo::calls(limits, batch.order, BatchKind::Uring, None),
+        }
+    }
+
     /// Counts a call and asks the hook about it. Delays have passed when this returns.
     fn gate(&self, kind: OpKind, path: &Path, to: Option<&Path>, offset: u64, len: u64) -> Fault {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
@@ -403,12 +412,11 @@ impl FileSystem for MemFileSystem {
     }
 
     fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {
-        let batch = self.shared.batch.lock();
-        match (kind, &batch.refused) {
+        let refused = self.shared.batch.lock().refused.clone();
+        match (kind, refused) {
             (BatchKind::Pread, _) => BatchIo::plain(limits, None),
-            (BatchKind::Auto, Some(reason)) => BatchIo::plain(limits, Some(reason.clone())),
-            (BatchKind::Uring, Some(reason)) => Err(io::Error::new(io::ErrorKind::Unsupported, reason.clone())),
-            (BatchKind::Auto | BatchKind::Uring, None) => BatchIo::calls(limits, batch.order, BatchKind::Uring, None),
+            (BatchKind::Auto, Some(reason)) => BatchIo::plain(limits, Some(reason)),
+            (BatchKind::Uring, _) | (BatchKind::Auto, None) => self.shared.ring(limits),
         }
     }
 

@@ -6,6 +6,7 @@ use crate::aligned::{align_down, align_up};
 use crate::error::{FirstFailure, path_error};
 use crate::fs::{RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 use crate::op::{Fault, OpKind};
+use crate::ring::{BatchIo, BatchLimits};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -168,6 +169,10 @@ impl RandomAccessFile for MemRandomAccessFile {
 
     fn direct_alignment(&self) -> u64 {
         512 // as most disks
+    }
+
+    fn ring(&self, limits: &BatchLimits) -> io::Result<BatchIo> {
+        self.handle.shared.ring(limits)
     }
 }
 

@@ -99,6 +99,8 @@ impl<'db> Session<'_, '_, 'db> {
             options.set_total_order_seek(true);
         }
         options.set_readahead_size(bounds.readahead as usize);
+        // Only where tables are read past the page cache, and the window is large.
+        options.set_async_io(bounds.readahead >= 100_000);
         options
     }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rockmill::compaction::MergeEngine;
-use rockmill::{BlockBasedOptions, Cache, Db, Direction, IteratorMode, Options, ReadOptions};
-use rockmill_io::{AccessPattern, CountingFileSystem, FileSystem, PosixFileSystem};
+use rockmill::{BlockBasedOptions, Cache, Db, Direction, ErrorKind, IteratorMode, Options, ReadOptions};
+use rockmill_io::{AccessPattern, CountingFileSystem, Fault, FileSystem, MemFileSystem, PosixFileSystem};
 
 use super::watch::WatchedFileSystem;
 use super::{fill, key, memory, noise, options, table_bytes, tables};
@@ -411,4 +411,65 @@ fn db_is_direct(fs: &CountingFileSystem, dir: &Path) -> bool {
     let all = fs.list_dir(dir).unwrap();
     let table = all.iter().find(|name| name.ends_with(".sst")).unwrap();
     fs.open_random(&dir.join(table), true).unwrap().is_direct()
+}
+
+#[test]
+fn a_scan_with_reads_in_flight_is_right_or_says_what_failed() {
+    let (twin, dir) = (Arc::new(MemFileSystem::new()), Path::new("/db"));
+    let mut o = options(&(Arc::clone(&twin) as Arc<dyn FileSystem>));
+    o.set_use_direct_reads(true);
+    uncached(&mut o, |_| {});
+    {
+        let db = Db::open(&o, dir).unwrap();
+        fill(&db, 0..3000, 1000);
+        db.flush().unwrap();
+    }
+    let db = Db::open(&o, dir).unwrap();
+    let mut read = ReadOptions::default();
+    read.fill_cache(false);
+    read.set_readahead_size(100 << 10);
+    read.set_async_io(true);
+    let scan = || {
+        let before = twin.calls();
+        let mut it = db.raw_iterator_opt(read.clone());
+        let mut n = 0;
+        it.seek_to_first();
+        while it.valid() {
+            assert_eq!((it.key(), it.value()), (Some(&key(n)[..]), Some(&noise(n, 1000)[..])));
+            n += 1;
+            it.next();
+        }
+        (n, it.status(), twin.calls() - before)
+    };
+    let (all, status, calls) = scan();
+    assert!(all == 3000 && status.is_ok() && calls > 10, "{all} {status:?} {calls}");
+    let mut told = 0;
+    for call in 0..calls {
+        for fault in 0..3 {
+            let (at, lasting) = (twin.calls() + call, fault == 2);
+            twin.set_hook(Box::new(move |op| match fault {
+                0 if op.number == at => Fault::Short(5000),
+                1 if op.number == at => Fault::FlipBit(12_345),
+                _ if op.number == at || (lasting && op.number > at) => {
+                    Fault::Error(std::io::Error::from_raw_os_error(libc::EIO))
+                }
+                _ => Fault::None,
+            }));
+            let (n, status, _) = scan();
+            twin.clear_fault();
+            let what = format!("fault {fault} at call {call}: {n} entries, {status:?}");
+            match (fault, status) {
+                (0, status) => assert!(n == 3000 && status.is_ok(), "{what}"),
+                (_, Ok(())) => assert_eq!(n, 3000, "{what}"),
+                (_, Err(e)) => {
+                    told += 1;
+                    let kind = if fault == 1 { ErrorKind::Corruption } else { ErrorKind::IOError };
+                    assert!(e.kind() == kind && e.message().contains(".sst") && n < 3000, "{what}");
+                }
+            }
+        }
+    }
+    assert!(told > calls, "{told} of {calls}");
+    let (n, status, _) = scan();
+    assert!(n == 3000 && status.is_ok(), "nothing lasts");
 }
