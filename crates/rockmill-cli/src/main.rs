@@ -31,6 +31,7 @@ mod options;
 mod output;
 mod progress;
 mod repair;
+mod running;
 mod scan;
 mod simulate;
 mod stats;

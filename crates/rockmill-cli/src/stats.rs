@@ -1,4 +1,4 @@
-//! `rockmill stats`: the tree's levels, amplification, memtables and caches.
+//! `rockmill stats`: the tree's levels, amplification, memtables, caches, and jobs of the process that has it open.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,6 +16,7 @@ use crate::args::StatsArgs;
 use crate::dump::table_file::TableFile;
 use crate::error::Result;
 use crate::output::{self, Out};
+use crate::running;
 use crate::store;
 
 /// L0 tables at which RocksDB's default starts a compaction.
@@ -206,6 +207,7 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
     families.sort_by_key(|f| f.id);
     let capacity = db.property_int_value("rocksdb.block-cache-capacity")?.unwrap_or(0);
     let usage = db.property_int_value("rocksdb.block-cache-usage")?.unwrap_or(0);
+    let jobs = running::jobs(&args.db);
     if out.json {
         // The levels of the one column family that most databases have stand at the top as well.
         let first = families.first().map_or(Value::Null, |f| levels_json(&f.levels));
@@ -215,6 +217,7 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
             "last_sequence": db.latest_sequence_number(),
             "levels": first,
             "column_families": all,
+            "running_jobs": jobs.map(|jobs| jobs.iter().map(running::Job::json).collect::<Vec<_>>()),
             "block_cache": { "capacity_bytes": capacity, "usage_bytes": usage },
         }));
     }
@@ -226,6 +229,16 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
         out.line(level_table(f).to_string())?;
         for line in words(f) {
             out.line(line)?;
+        }
+    }
+    if let Some(jobs) = &jobs {
+        out.line("")?;
+        out.line(format!(
+            "another process has the database open; it runs {} now",
+            output::plural(jobs.len() as u64, "job")
+        ))?;
+        for job in jobs {
+            out.line(format!("  {}", job.line()))?;
         }
     }
     out.line("")?;

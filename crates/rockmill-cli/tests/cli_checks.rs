@@ -27,6 +27,13 @@ fn stats_show_the_levels() {
     for word in ["column family default", "Level", "Files", "Score", "Debt", "L0", "L6", "space amplification"] {
         assert!(text.contains(word), "no {word} in\n{text}");
     }
+    // Jobs are those of a process that has it open.
+    assert_eq!(v["running_jobs"], Value::Null);
+    let open = rockmill::Db::open(&rockmill::Options::default(), s.path("db")).expect("opens");
+    assert_eq!(s.json(&["stats", "db"])["running_jobs"].as_array().map(Vec::len), Some(0));
+    assert!(s.ok(&["stats", "db"]).contains("another process has the database open; it runs 0 jobs now"));
+    drop(open);
+
     let empty = s.file("empty.tsv", "");
     s.ok(&["load", "empty", &empty]);
     assert_eq!(s.json(&["stats", "empty"])["column_families"][0]["space_amplification"], 1.0);

@@ -39,7 +39,7 @@ pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction,
     ErrorSeverity, IteratorMode, LevelStats, LiveFile, MemoryUsageStats, ReadOptions, RepairOptions, RepairReport,
-    Snapshot, StallReason, WalFile, WalFileType, WriteBatch, WriteBatchIterator, WriteBatchIteratorCf,
+    RunningJob, Snapshot, StallReason, WalFile, WalFileType, WriteBatch, WriteBatchIterator, WriteBatchIteratorCf,
     get_memory_usage_stats,
 };
 pub use db::{ColumnFamilyMetaData, LevelMetaData, Range, SizeApproximationOptions};

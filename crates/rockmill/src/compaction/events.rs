@@ -10,7 +10,17 @@ use crate::error::{Error, Result};
 use crate::event_listener::{TableFileCreationInfo, TableFileCreationReason};
 use crate::info_log::{Event, InfoLog};
 use crate::sync::Mutex;
+use crate::sync::atomic::AtomicU64;
 use crate::table::TableSummary;
+
+/// How far a job is.
+#[derive(Debug, Default)]
+pub struct JobProgress {
+    /// Of its input, as it is stored, what the merge has taken.
+    pub(crate) bytes: AtomicU64,
+    /// Parts that have begun.
+    pub(crate) parts: AtomicU64,
+}
 
 /// Where a job's events go.
 #[derive(Debug, Clone)]
@@ -21,19 +31,20 @@ pub struct JobEvents {
     pub(crate) reason: TableFileCreationReason,
     /// Properties of the tables written so far.
     pub(crate) written: Arc<Mutex<Vec<TableProperties>>>,
+    pub(crate) progress: Arc<JobProgress>,
 }
 
 impl Default for JobEvents {
     fn default() -> Self {
-        let (log, written) = (InfoLog::default(), Arc::default());
-        Self { log, job: 0, reason: TableFileCreationReason::Compaction, written }
+        let (log, written, progress) = (InfoLog::default(), Arc::default(), Arc::default());
+        Self { log, job: 0, reason: TableFileCreationReason::Compaction, written, progress }
     }
 }
 
 impl JobContext {
     /// Logs a table that was written, or could not be, and tells the listeners.
     pub(super) fn table_written(&self, number: u64, path: &Path, done: &Result<TableSummary>) {
-        let JobEvents { log, job, reason, written } = &self.events;
+        let JobEvents { log, job, reason, written, .. } = &self.events;
         if let Ok(summary) = done {
             written.lock().push(summary.properties.clone());
         }

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::helpers::{Help, Working};
 use crate::memtable::MemTable;
 use crate::rate_limiter::IoPriority;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Writes `memtables` (oldest first) as one L0 table, synced together with its directory; `None` when nothing
 /// survives. The epoch number is the caller's to set. A closing store does not stop a flush: the data may be nowhere
@@ -86,8 +86,10 @@ fn write(
     let help = help.as_ref();
     let output = Destination { ctx, plan: &plan, part: &part, tombstones: &tombstones, created, engine: &engine, help };
     let (files, resolved) = drain(merger, &output, [&AtomicBool::new(false); 2])?;
+    let input_bytes = memtables.iter().map(|m| m.data_size()).sum();
+    ctx.events.progress.bytes.store(input_bytes, Ordering::Relaxed);
     let stats = JobStats {
-        input_bytes: memtables.iter().map(|m| m.data_size()).sum(),
+        input_bytes,
         output_bytes: files.iter().map(|f| f.size).sum(),
         input_records: resolved.input_records,
         output_records: resolved.output_records,

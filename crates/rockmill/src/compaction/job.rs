@@ -144,6 +144,7 @@ fn run_part(
     created: &Created,
     stop: &AtomicBool,
 ) -> Result<PartOutput> {
+    ctx.events.progress.parts.fetch_add(1, Ordering::Relaxed);
     let cmp = &plan.rules.cmp;
     let files = || plan.runs.iter().flat_map(|r| &r.files);
     let smallest = files().map(|f| f.smallest_user_key()).min_by(|a, b| cmp.compare_user(a, b));

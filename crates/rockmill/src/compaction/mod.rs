@@ -39,7 +39,7 @@ use crate::sync::atomic::AtomicBool;
 use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
 pub use engine::{Engines, probe_kernel_engine};
-pub use events::JobEvents;
+pub use events::{JobEvents, JobProgress};
 pub use give_way::GiveWay;
 use resolve::ResolveStats;
 pub(crate) use rings::LentRing;

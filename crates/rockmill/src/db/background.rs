@@ -393,6 +393,8 @@ impl DbInner {
             let event = FlushEvent { job: self.new_job(), reason: part.reason, memtables: part.mems.len() };
             self.flush_begins(&part.cf, &event, &part.mems);
             let ctx = self.job_context(&part.cf, event.job, TableFileCreationReason::Flush);
+            let bytes = part.mems.iter().map(|m| m.data_size()).sum();
+            let _running = self.runs_flush(&part.cf, event.job, bytes, &ctx.events.progress);
             let table = flush::build_l0(&part.mems, &ctx, TableFileCreationReason::Flush)?;
             let (entry, stats) = match table {
                 Some((mut entry, stats)) => {
@@ -497,6 +499,7 @@ impl DbInner {
             return Ok(JobOutput::default());
         }
         let ctx = self.job_context(cf, job, TableFileCreationReason::Compaction);
+        let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
         let output = job::run(compaction, &ctx)?;
         self.sync_dir()?;
         let written: Vec<u64> = output.files.iter().map(|e| e.number).collect();

@@ -195,6 +195,7 @@ impl DbInner {
             let oldest = self.snapshots.all().first().map_or(-1, |&s| s as i64);
             self.log.event(
                 event
+                    .number("output_level", compaction.output_level)
                     .number("score", format_args!("{:.6}", compaction.score))
                     .number("input_data_size", compaction.input_bytes())
                     .number("oldest_snapshot_seqno", oldest),

@@ -55,6 +55,7 @@ mod read;
 mod recovery;
 mod refit;
 mod repair;
+mod running;
 mod secondary;
 mod set_options;
 mod snapshot;
@@ -109,6 +110,7 @@ pub(crate) use options_file::latest_options_file;
 pub use properties::LevelStats;
 pub use read::{DbPinnableSlice, ReadOptions};
 pub use repair::{RepairOptions, RepairReport};
+pub use running::RunningJob;
 pub use snapshot::Snapshot;
 pub use stall::{StallReason, WriteControl, delay_ns_per_kib, write_control, write_stop};
 pub use stats::DbCounters;
@@ -120,6 +122,7 @@ use column_family::CfData;
 use error_recovery::BackgroundError;
 use events::{CfJobStats, Later};
 pub(crate) use open::new_session_id;
+use running::RunningJobs;
 use secondary::Secondary;
 use snapshot::SnapshotList;
 use stall::WriteController;
@@ -188,6 +191,7 @@ pub(crate) struct DbInner {
     pub urgent: Arc<AtomicBool>,
     /// Compactions let a flush go first at the device.
     pub give_way: Arc<crate::compaction::GiveWay>,
+    pub running_jobs: RunningJobs,
     /// What compactions and flushes read and write through.
     pub engines: Arc<crate::compaction::Engines>,
     /// The write leader has something to do before the next write: switch a memtable, wait, report an error.

@@ -571,6 +571,7 @@ pub(super) fn assemble(
         shutdown: Arc::new(AtomicBool::new(false)),
         urgent: Arc::new(AtomicBool::new(false)),
         give_way: Arc::default(),
+        running_jobs: Default::default(),
         engines: Arc::default(),
         attention: AtomicBool::new(false),
         unlogged: AtomicBool::new(false),

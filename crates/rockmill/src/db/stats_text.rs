@@ -58,7 +58,9 @@ impl DbInner {
         if begin_interval {
             c.job_stats.reported = (now, sum(c));
         }
-        Some(text)
+        let name = c.cf.name.clone();
+        drop(state);
+        Some(text + &self.running_text(&name))
     }
 
     /// `rockmill.merge-engine`.

@@ -175,6 +175,65 @@ fn libc_eio() -> i32 {
     5
 }
 
+/// Holds every job where it has written its first table, until it is let go.
+struct Holds {
+    reached: std::sync::mpsc::Sender<u64>,
+    go: Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl EventListener for Holds {
+    fn on_table_file_created(&self, info: &TableFileCreationInfo) {
+        self.reached.send(info.job_id).unwrap();
+        let _ = self.go.lock().unwrap().recv();
+    }
+}
+
+#[test]
+fn running_jobs_are_shown_with_their_levels_and_how_far_they_are() {
+    let (mut options, _) = in_memory();
+    let (reached, reaches) = std::sync::mpsc::channel();
+    let (go, goes) = std::sync::mpsc::channel();
+    options.add_event_listener(Holds { reached, go: Mutex::new(goes) });
+    options.set_disable_auto_compactions(true);
+    options.set_target_file_size_base(64 << 10);
+    let db = Db::open(&options, path()).unwrap();
+    assert_eq!(db.running_jobs(), []);
+    let fill = || (0..1000).for_each(|i| db.put(format!("key{i:04}"), vec![7; 500]).unwrap());
+    fill();
+    go.send(()).unwrap();
+    db.flush().unwrap();
+    reaches.recv().unwrap();
+    fill();
+    std::thread::scope(|s| {
+        let go = go; // dropped by a failed assertion, so that nothing is held for ever
+        let work = s.spawn(|| {
+            db.flush().unwrap();
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        });
+        let job = reaches.recv().unwrap();
+        let [flush] = &db.running_jobs()[..] else { panic!("one flush") };
+        assert_eq!((flush.job, flush.start_level, flush.output_level), (job, None, 0));
+        assert!(flush.bytes_total > 500_000, "{flush:?}");
+        assert!(db.property_value("rocksdb.stats").unwrap().unwrap().contains("\n  mem     1       1   L0 "));
+        go.send(()).unwrap();
+        // The compaction: its first table is written, seven eighths are to come.
+        let job = reaches.recv_timeout(std::time::Duration::from_secs(300)).unwrap();
+        let [c] = &db.running_jobs()[..] else { panic!("one compaction") };
+        assert_eq!((c.job, c.start_level, c.output_level, c.parts), (job, Some(0), 6, 1));
+        assert!(c.bytes_total > 1_000_000 && (50_000..600_000).contains(&c.bytes_done), "{c:?}");
+        let text = db.property_value("rocksdb.stats").unwrap().unwrap();
+        assert!(
+            text.contains("** Running Jobs [default] **") && text.contains("\n   L0     1       1   L6 "),
+            "{text}"
+        );
+        drop(go);
+        work.join().unwrap();
+    });
+    assert_eq!(db.running_jobs(), []);
+    let text = db.property_value("rocksdb.stats").unwrap().unwrap();
+    assert!(text.contains("Longest(sec)\nnone\n"), "{text}");
+}
+
 struct Panics;
 
 impl EventListener for Panics {

@@ -11,10 +11,11 @@ use rockmill_format::footer::BlockHandle;
 
 use super::ahead::DecompressAhead;
 use crate::compaction::sst_map::{MapFile, MapRun};
-use crate::compaction::{JobContext, TableSource};
+use crate::compaction::{JobContext, JobProgress, TableSource};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
+use crate::sync::atomic::Ordering;
 use crate::table::{BlockStream, Source, StoredBlock, TableReader};
 
 /// Gives the blocks of a run, checked and decompressed.
@@ -42,6 +43,7 @@ pub struct PreadFeed {
     ahead: DecompressAhead,
     /// The current block went ahead.
     went_ahead: bool,
+    progress: Arc<JobProgress>,
 }
 
 impl PreadFeed {
@@ -57,6 +59,7 @@ impl PreadFeed {
             stream: BlockStream::new(ctx.db.compaction_readahead_size, limit),
             ahead: DecompressAhead::new(help, runs),
             went_ahead: false,
+            progress: Arc::clone(&ctx.events.progress),
         }
     }
 
@@ -77,11 +80,13 @@ impl BlockFeed for PreadFeed {
                 && let Some(block) = self.next_ahead(&table)?
             {
                 (self.current, self.went_ahead) = (block, true);
+                self.progress.bytes.fetch_add(block.size, Ordering::Relaxed);
                 let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
                 return Ok(Some((layout, table.data_kind())));
             }
             if let (Some(table), Some(block)) = (&self.table, self.blocks.next()) {
                 (self.current, self.went_ahead) = (block, false);
+                self.progress.bytes.fetch_add(block.size, Ordering::Relaxed);
                 let layout = self.stream.load_block(table, block)?;
                 return Ok(Some((layout, table.data_kind())));
             }

@@ -20,11 +20,12 @@ use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Window, coal
 
 use super::ahead::{Batch, DecompressAhead};
 use super::feed::BlockFeed;
-use crate::compaction::JobContext;
 use crate::compaction::sst_map::SstMap;
+use crate::compaction::{JobContext, JobProgress};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
+use crate::sync::atomic::Ordering;
 use crate::table::{StoredBlock, TableReader};
 
 /// Bytes of a block that are brought into the caches ahead: what a usual block has, of which every run holds one.
@@ -54,6 +55,7 @@ pub struct RingFeed {
     place: Option<(usize, usize)>,
     scratch: Vec<u8>,
     ahead: DecompressAhead,
+    progress: Arc<JobProgress>,
 }
 
 /// Feeds for all runs of `map`, whose reads are begun when this returns.
@@ -99,6 +101,7 @@ pub(crate) fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext, help: Option<&H
         place: None,
         scratch: Vec::new(),
         ahead: DecompressAhead::new(help, count),
+        progress: Arc::clone(&ctx.events.progress),
     };
     Ok(runs.into_iter().enumerate().map(feed).collect())
 }
@@ -174,12 +177,14 @@ impl BlockFeed for RingFeed {
                 && let Some(block) = self.next_ahead(&table)?
             {
                 self.current = block;
+                self.progress.bytes.fetch_add(block.size, Ordering::Relaxed);
                 (self.place, self.raw) = (None, None);
                 let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
                 return Ok(Some((layout, table.data_kind())));
             }
             if let (Some(table), Some(block)) = (self.table.clone(), self.blocks.next()) {
                 self.current = block;
+                self.progress.bytes.fetch_add(block.size, Ordering::Relaxed);
                 let place = self.read(block, &table)?;
                 let start = place.start;
                 self.raw = Some(place.clone());

@@ -1,0 +1,160 @@
+//! Jobs that run in the process that has a database open, as its info log tells them: RocksDB's too, since the events
+//! have the same names.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::output;
+
+/// So much of the log's end is read: jobs that began before it and still run are not seen.
+const LOG_BYTES_MAX: u64 = 16 << 20;
+
+/// A flush or compaction that began and did not end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    job: u64,
+    /// Not told for flushes.
+    family: Option<String>,
+    /// `None`: from memtables.
+    from: Option<u64>,
+    to: Option<u64>,
+    input_bytes: u64,
+    /// Of tables that it has finished.
+    written_bytes: u64,
+    began_micros: u64,
+}
+
+/// Jobs that run in the process that has the database open; `None` when no process has.
+pub fn jobs(db: &Path) -> Option<Vec<Job>> {
+    let lock = std::fs::metadata(db.join("LOCK")).ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    if !holds(&locks, lock.ino()) {
+        return None;
+    }
+    let mut log = std::fs::File::open(db.join("LOG")).ok()?;
+    let len = log.metadata().ok()?.len();
+    log.seek(SeekFrom::Start(len.saturating_sub(LOG_BYTES_MAX))).ok()?;
+    let mut text = Vec::new();
+    log.take(LOG_BYTES_MAX).read_to_end(&mut text).ok()?;
+    Some(unfinished(&String::from_utf8_lossy(&text)))
+}
+
+/// True if a line of /proc/locks is about the file with this number: `1: POSIX ADVISORY WRITE 42 fe:00:1234 0 EOF`.
+/// The device is left out: containers and overlays show another one than `stat`.
+fn holds(locks: &str, inode: u64) -> bool {
+    let of = |line: &str| line.split_whitespace().find_map(|word| word.rsplit_once(':')?.1.parse::<u64>().ok());
+    locks.lines().filter(|line| line.contains("WRITE")).any(|line| of(line) == Some(inode))
+}
+
+fn unfinished(log: &str) -> Vec<Job> {
+    let mut jobs: BTreeMap<u64, Job> = BTreeMap::new();
+    for line in log.lines() {
+        let Some((_, event)) = line.split_once("EVENT_LOG_v1 ") else {
+            // A job that failed or was stopped has no last event.
+            if line.contains("Compaction error") || line.contains("Compaction stopped") || line.contains("Flush error")
+            {
+                let number = line.split_once("[JOB ").and_then(|(_, rest)| rest.split(']').next()?.parse().ok());
+                jobs.remove(&number.unwrap_or(0));
+            }
+            continue;
+        };
+        let Ok(e) = serde_json::from_str::<Value>(event) else { continue };
+        let number = |name: &str| e.get(name).and_then(Value::as_u64);
+        let Some(job) = number("job") else { continue };
+        match e.get("event").and_then(Value::as_str).unwrap_or("") {
+            kind @ ("compaction_started" | "flush_started") => {
+                let levels = e.as_object().into_iter().flatten();
+                let from = levels.filter_map(|(k, _)| k.strip_prefix("files_L")?.parse().ok()).min();
+                let flush = kind == "flush_started";
+                let begun = Job {
+                    job,
+                    family: e.get("cf_name").and_then(Value::as_str).map(str::to_owned),
+                    from: from.filter(|_| !flush),
+                    to: if flush { Some(0) } else { number("output_level") },
+                    input_bytes: number("input_data_size").or(number("total_data_size")).unwrap_or(0),
+                    written_bytes: 0,
+                    began_micros: number("time_micros").unwrap_or(0),
+                };
+                jobs.insert(job, begun);
+            }
+            "table_file_creation" => {
+                if let Some(j) = jobs.get_mut(&job) {
+                    j.written_bytes += number("file_size").unwrap_or(0);
+                }
+            }
+            "compaction_finished" | "trivial_move" | "flush_finished" => drop(jobs.remove(&job)),
+            _ => {}
+        }
+    }
+    jobs.into_values().collect()
+}
+
+impl Job {
+    fn seconds(&self) -> f64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+        now.saturating_sub(self.began_micros) as f64 / 1e6
+    }
+
+    /// For people.
+    pub fn line(&self) -> String {
+        let level = |l: Option<u64>| l.map_or_else(|| "memtables".to_owned(), |l| format!("L{l}"));
+        let to = self.to.map_or(String::new(), |l| format!(" to L{l}"));
+        let family = self.family.as_ref().map_or(String::new(), |f| format!(", column family {f}"));
+        format!(
+            "job {}: {}{to}{family}, {} to read, {} in finished tables, for {:.1} s",
+            self.job,
+            level(self.from),
+            output::size(self.input_bytes),
+            output::size(self.written_bytes),
+            self.seconds()
+        )
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        json!({
+            "job": self.job, "column_family": self.family, "start_level": self.from, "output_level": self.to,
+            "input_bytes": self.input_bytes, "written_bytes": self.written_bytes,
+            "seconds": output::round(self.seconds(), 3),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_that_began_and_did_not_end_are_those_that_run() {
+        let log = "2026/01/01-00:00:00 text\n\
+            x EVENT_LOG_v1 {\"time_micros\": 5, \"job\": 1, \"event\": \"flush_started\", \"total_data_size\": 9}\n\
+            x EVENT_LOG_v1 {\"time_micros\": 6, \"job\": 1, \"event\": \"flush_finished\"}\n\
+            x EVENT_LOG_v1 {\"time_micros\": 7, \"job\": 2, \"event\": \"compaction_started\", \"cf_name\": \"a\", \
+            \"files_L0\": [4, 3], \"files_L6\": [1], \"input_data_size\": 100, \"output_level\": 6}\n\
+            x EVENT_LOG_v1 {\"time_micros\": 8, \"job\": 3, \"event\": \"compaction_started\", \"files_L5\": [8]}\n\
+            x [a] [JOB 3] Compaction error: no space\n\
+            x EVENT_LOG_v1 {\"time_micros\": 9, \"cf_name\": \"a\", \"job\": 2, \"event\": \"table_file_creation\", \
+            \"file_size\": 40}\n\
+            x EVENT_LOG_v1 {\"time_micros\": 10, \"job\": 4, \"event\": \"flush_started\", \"total_data_size\": 7}\n\
+            x EVENT_LOG_v1 {\"time_mi";
+        let jobs = unfinished(log);
+        assert_eq!(jobs.iter().map(|j| j.job).collect::<Vec<_>>(), [2, 4]);
+        let (c, f) = (&jobs[0], &jobs[1]);
+        assert_eq!((c.family.as_deref(), c.from, c.to), (Some("a"), Some(0), Some(6)));
+        assert_eq!((c.input_bytes, c.written_bytes, c.began_micros), (100, 40, 7));
+        assert_eq!((f.from, f.to, f.input_bytes), (None, Some(0), 7));
+        assert!(f.line().contains("job 4: memtables to L0, 7 B to read"), "{}", f.line());
+    }
+
+    #[test]
+    fn a_lock_is_found_by_its_file() {
+        let locks = "1: POSIX  ADVISORY  WRITE 812 fe:00:1234 0 EOF\n2: FLOCK  ADVISORY  READ 1 fe:00:77 0 EOF\n";
+        assert!(holds(locks, 1234));
+        assert!(!holds(locks, 77) && !holds(locks, 812) && !holds(locks, 123));
+    }
+}
