@@ -75,6 +75,8 @@ mod custom {
     /// A field with this bit must be understood.
     pub const NOT_SAFE_TO_IGNORE: u32 = 1 << 6;
     pub const PATH_ID: u32 = NOT_SAFE_TO_IGNORE + 1;
+    /// Ours: RocksDB refuses a MANIFEST that has it. Far from the numbers that RocksDB gives out one by one.
+    pub const EXTRA_RUN: u32 = 0x5200 + NOT_SAFE_TO_IGNORE;
 }
 
 /// Tags inside a WAL addition.
@@ -142,6 +144,9 @@ pub struct FileEntry {
     pub max_timestamp: Vec<u8>,
     /// What RocksDB 11's table factory keeps to open the file faster; opaque, empty unknown.
     pub file_open_metadata: Vec<u8>,
+    /// The sorted run of its level that the file belongs to: 0 the base run, else an extra run, of which larger ids are
+    /// newer. Rockmill's own: written where it is not 0, and RocksDB then refuses the directory.
+    pub extra_run: u64,
 }
 
 impl Default for FileEntry {
@@ -169,6 +174,7 @@ impl Default for FileEntry {
             min_timestamp: Vec::new(),
             max_timestamp: Vec::new(),
             file_open_metadata: Vec::new(),
+            extra_run: 0,
         }
     }
 }
@@ -450,6 +456,7 @@ impl FileEntry {
                 put_bytes(dst, t, bytes);
             }
         }
+        put_wrapped_number(dst, custom::EXTRA_RUN, known(self.extra_run));
         put_varint32(dst, custom::TERMINATE);
     }
 
@@ -501,6 +508,7 @@ impl FileEntry {
                     self.user_defined_timestamps_persisted = field.only_byte()? == 1;
                 }
                 custom::FILE_OPEN_METADATA => self.file_open_metadata = field.rest().to_vec(),
+                custom::EXTRA_RUN => self.extra_run = field.varint64("extra run")?,
                 custom::PATH_ID => self.path_id = path_id(u32::from(field.only_byte()?), at)?,
                 t if t & custom::NOT_SAFE_TO_IGNORE != 0 => {
                     return Err(FormatError::unsupported(format!(

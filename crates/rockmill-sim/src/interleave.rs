@@ -197,15 +197,7 @@ impl World {
     }
 
     fn sort(&mut self, level: usize) {
-        let cmp = &self.version.cmp;
-        match level {
-            0 => self.version.levels[0].sort_by(|a, b| {
-                let key = |f: &FileMeta| (f.entry.epoch_number, f.entry.largest_seqno, f.number());
-                key(b).cmp(&key(a))
-            }),
-            _ => self.version.levels[level]
-                .sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes())),
-        }
+        self.version.levels[level].sort(level, &self.version.cmp);
     }
 
     fn step(&mut self, step: &Step, pick: Pick) -> Result<(), String> {
@@ -320,7 +312,7 @@ impl World {
         let mut found: BTreeMap<u8, (u64, bool)> = BTreeMap::new();
         let mut shallower: BTreeMap<u8, u64> = BTreeMap::new();
         for (level, files) in self.version.levels.iter().enumerate() {
-            for pair in files.windows(2).filter(|_| level > 0) {
+            for pair in files.runs().filter(|_| level > 0).flat_map(|run| run.windows(2)) {
                 let (a, b) = (pair[0].entry.largest.as_bytes(), pair[1].entry.smallest.as_bytes());
                 if self.version.cmp.compare(a, b).is_ge() {
                     return Err(format!("tables overlap in level {level}: {pair:?}"));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rockmill::simulation::{Compaction, FileMeta, PurgeQueue, Version};
+use rockmill::simulation::{Compaction, FileMeta, Level, PurgeQueue, Version};
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};
 
@@ -45,7 +45,7 @@ impl Tree {
     /// Sorted runs: L0 tables, and levels that have tables.
     pub fn runs(&self) -> usize {
         let below = self.version.levels.iter().skip(1).filter(|files| !files.is_empty());
-        self.version.levels.first().map_or(0, Vec::len) + below.count()
+        self.version.levels.first().map_or(0, Level::len) + below.count()
     }
 
     fn table(&mut self, extent: Extent, epoch: u64, now: f64) -> Arc<FileMeta> {
@@ -74,7 +74,7 @@ impl Tree {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let table = self.table(extent, epoch, now);
-        Arc::make_mut(&mut self.version).levels[0].insert(0, table);
+        Arc::make_mut(&mut self.version).levels[0].base.insert(0, table);
     }
 
     /// Adds tables to a level that was empty there.
@@ -111,11 +111,6 @@ impl Tree {
 }
 
 fn sort(version: &mut Version, level: usize) {
-    match level {
-        0 => version.levels[0].sort_by(|a, b| {
-            let (a, b) = (&a.entry, &b.entry);
-            b.epoch_number.cmp(&a.epoch_number).then(b.number.cmp(&a.number))
-        }),
-        _ => version.levels[level].sort_by(|a, b| a.smallest_user_key().cmp(b.smallest_user_key())),
-    }
+    let Version { levels, cmp } = version;
+    levels[level].sort(level, cmp);
 }

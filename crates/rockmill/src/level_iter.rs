@@ -1,4 +1,4 @@
-//! The files of a sorted level, one behind the other (RocksDB's `LevelIterator`). A file is opened when the iterator
+//! The files of a sorted run, one behind the other (RocksDB's `LevelIterator`). A file is opened when the iterator
 //! gets to it, and at most one is open at a time.
 
 use std::path::Path;
@@ -18,19 +18,20 @@ use crate::version::{FileMeta, Version};
 pub type OpenHook = Box<dyn FnMut(&Arc<FileMeta>, &Arc<TableReader>) + Send>;
 
 enum Files {
-    Of(Arc<Version>, usize),
+    /// A level of a version, and which of its runs.
+    Of(Arc<Version>, usize, u64),
     List(Vec<Arc<FileMeta>>),
 }
 
 impl Files {
     fn is_last_level(&self) -> bool {
-        matches!(self, Self::Of(version, level) if level + 1 == version.levels.len())
+        matches!(self, Self::Of(version, level, 0) if level + 1 == version.levels.len())
     }
 
     #[inline]
     fn list(&self) -> &[Arc<FileMeta>] {
         match self {
-            Self::Of(version, level) => version.levels.get(*level).map_or(&[], |files| files),
+            Self::Of(version, level, run) => version.levels.get(*level).map_or(&[], |level| level.run(*run)),
             Self::List(files) => files,
         }
     }
@@ -62,15 +63,16 @@ impl LevelIterator {
         Self::over(Files::List(files), tables, options, cmp)
     }
 
-    /// Over a sorted level (1 or deeper) of a version.
-    pub fn of_level(
+    /// Over a sorted run of a level (1 or deeper) of a version.
+    pub fn of_run(
         version: Arc<Version>,
         level: usize,
+        run: u64,
         tables: Arc<dyn TableSource>,
         options: TableReadOptions,
     ) -> Self {
         let cmp = version.cmp.clone();
-        Self::over(Files::Of(version, level), tables, options, cmp)
+        Self::over(Files::Of(version, level, run), tables, options, cmp)
     }
 
     fn over(files: Files, tables: Arc<dyn TableSource>, options: TableReadOptions, cmp: InternalKeyComparator) -> Self {

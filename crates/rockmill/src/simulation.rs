@@ -14,7 +14,7 @@ pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{CompactionCursors, pick};
 pub use crate::compaction::{Compaction, CompactionReason};
 pub use crate::db::{StallReason, WriteControl, delay_ns_per_kib, write_control, write_stop};
-pub use crate::version::{FileMeta, PurgeQueue, Version, VersionBuilder};
+pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};
 
 use crate::error::Result;
 use crate::options::CfOptions;

@@ -154,13 +154,11 @@ pub fn check(context: &Context<'_>, cf: &RecoveredCf, sound: &HashMap<u64, Arc<T
     let open = |f: &Arc<FileMeta>| sound.get(&f.number()).map(|t| (Arc::clone(f), Arc::clone(t)));
     let mut runs: Vec<Run> = Vec::new();
     let mut entries = 0;
-    for (level, files) in cf.version.levels.iter().enumerate() {
-        let files: Vec<_> = files.iter().filter_map(open).collect();
+    for place in cf.version.places() {
+        let files: Vec<_> = place.files.iter().filter_map(open).collect();
         entries += files.iter().map(|(_, t)| t.properties().num_entries).sum::<u64>();
-        if level == 0 {
-            runs.extend(files.into_iter().map(|f| Run::new(0, vec![f])));
-        } else if !files.is_empty() {
-            runs.push(Run::new(level, files));
+        if !files.is_empty() {
+            runs.push(Run::new(place.level, files));
         }
     }
     let bar = progress::count("order ", entries, context.quiet);

@@ -46,6 +46,7 @@ fn random_file(rng: &mut fastrand::Rng) -> FileEntry {
         f.min_timestamp = random_bytes(rng, 8);
         f.max_timestamp = random_bytes(rng, 8);
         f.file_open_metadata = random_bytes(rng, 200);
+        f.extra_run = random_number(rng);
     }
     f
 }
@@ -173,6 +174,24 @@ fn unknown_custom_fields() {
     for wrong_size in [custom::PATH_ID, custom::NEED_COMPACTION, custom::TEMPERATURE, custom::UNIQUE_ID] {
         assert!(with(wrong_size).is_err(), "{wrong_size}");
     }
+}
+
+/// Written where there is one, and so that RocksDB, and an older Rockmill, must refuse it.
+#[test]
+fn an_extra_run_is_a_field_that_nobody_may_pass_over() {
+    let with = |extra_run| {
+        let key = InternalKey::new(b"k", 1, ValueType::Value);
+        let (smallest, largest) = (key.clone(), key);
+        let f = FileEntry { number: 7, smallest, largest, extra_run, ..FileEntry::default() };
+        VersionEdit { new_files: vec![(2, f)], ..VersionEdit::default() }.encode()
+    };
+    assert_ne!(custom::EXTRA_RUN & custom::NOT_SAFE_TO_IGNORE, 0);
+    let (without, one) = (with(0), with(300));
+    let field = [0xC0, 0xA4, 0x01, 2, 0xAC, 0x02]; // tag 21056, two bytes, 300
+    assert_eq!(one.len(), without.len() + field.len());
+    assert!(one.windows(field.len()).any(|w| w == field), "{one:x?}");
+    assert_eq!(VersionEdit::decode(&one).unwrap().new_files[0].1.extra_run, 300);
+    assert_eq!(VersionEdit::decode(&without).unwrap().new_files[0].1.extra_run, 0);
 }
 
 #[test]

@@ -67,6 +67,7 @@ fn write(
         compression: ctx.cf.compression_per_level.first().copied().unwrap_or(ctx.cf.compression),
         compression_opts: ctx.cf.compression_opts.clone(),
         io_priority: IoPriority::High,
+        extra_run: 0,
         epoch_number: 0,
         oldest_ancestor_time: 0,
     };

@@ -22,6 +22,7 @@ mod unique_id;
 pub(crate) use output::builder_options;
 pub(crate) use unique_id::internal_unique_id;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -106,10 +107,14 @@ pub enum CompactionReason {
 pub struct Compaction {
     /// Why.
     pub reason: CompactionReason,
-    /// Input files: (level, files), upper level first; L0 files newest first, others by key.
+    /// Input files: (level, files), one pair for each sorted run, newest run first; L0 files newest first in one pair,
+    /// others by key. A level with extra runs may occur several times: its extra runs newest first, then its base
+    /// run. Which run it is say the files' entries.
     pub inputs: Vec<(usize, Vec<Arc<FileMeta>>)>,
     /// Where the output goes.
     pub output_level: usize,
+    /// The run of that level: 0 its base run, else an extra run with this id.
+    pub output_run: u64,
     /// Files of the level below the output that overlap, to end outputs early.
     pub grandparents: Vec<Arc<FileMeta>>,
     /// The version it was chosen from (for the tombstone check below the output level).
@@ -158,10 +163,52 @@ impl Compaction {
         })
     }
 
+    /// Tables that hold, or will hold, older data for the job's keys than its output does, one sorted list for each
+    /// run. Those below the output, and those beside the inputs that other jobs have and are to commit before this
+    /// one: they lie below an input that they overlap.
+    pub fn older_runs(&self) -> Vec<Vec<Arc<FileMeta>>> {
+        older_runs(&self.version, &self.inputs, self.output_level, self.output_run)
+    }
+
     /// Bytes of all inputs.
     pub fn input_bytes(&self) -> u64 {
         self.inputs.iter().flat_map(|(_, f)| f).map(|f| f.size()).sum()
     }
+}
+
+/// See [`Compaction::older_runs`].
+pub fn older_runs(
+    version: &Version,
+    inputs: &[(usize, Vec<Arc<FileMeta>>)],
+    output_level: usize,
+    output_run: u64,
+) -> Vec<Vec<Arc<FileMeta>>> {
+    let cmp = &version.cmp;
+    let all = || inputs.iter().flat_map(|(_, files)| files);
+    let taken: HashSet<u64> = all().map(|f| f.number()).collect();
+    let smallest = all().map(|f| f.smallest_user_key()).min_by(|a, b| cmp.compare_user(a, b));
+    let largest = all().map(|f| f.largest_user_key()).max_by(|a, b| cmp.compare_user(a, b));
+    let mut runs = Vec::new();
+    let mut above: Vec<&Arc<FileMeta>> = Vec::new();
+    for place in version.places() {
+        // A base run has the id 0, the smallest: it is the last of its level.
+        let below = place.level > output_level || (place.level == output_level && place.run < output_run);
+        let is_older = |f: &&Arc<FileMeta>| {
+            let touched =
+                |g: &&Arc<FileMeta>| version.touches(f, Some(g.smallest_user_key()), Some(g.largest_user_key()));
+            !taken.contains(&f.number())
+                && version.touches(f, smallest, largest)
+                && (below || above.iter().any(touched))
+        };
+        let older: Vec<_> = place.files.iter().filter(is_older).cloned().collect();
+        if !older.is_empty() {
+            runs.push(older);
+        }
+        if !below {
+            above.extend(place.files.iter().filter(|f| taken.contains(&f.number())));
+        }
+    }
+    runs
 }
 
 /// Opens tables for a job or a read; the store's table cache.

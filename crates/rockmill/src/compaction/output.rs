@@ -483,6 +483,7 @@ fn file_entry(ctx: &JobContext, plan: &OutputPlan, number: u64, summary: &TableS
         oldest_ancester_time: summary.properties.creation_time,
         file_creation_time: summary.properties.file_creation_time,
         epoch_number: plan.epoch_number,
+        extra_run: plan.extra_run,
         unique_id: internal_unique_id(&ctx.db_id, &ctx.db_session_id, number),
         tail_size: summary.tail_size,
         user_defined_timestamps_persisted: true,

@@ -44,8 +44,9 @@ pub struct Rules {
     pub snapshots: Vec<SequenceNumber>,
     /// Nothing older than the output exists for its keys: tombstones go, sequence numbers become zero.
     pub bottommost: bool,
-    /// Files below the output level that overlap the job, level by level. `None`: older data may exist anywhere
-    /// (flush, and output into L0), so that no tombstone can go unless `bottommost`.
+    /// Files with older data that overlap the job, those of one sorted run in a list (`Compaction::older_runs`).
+    /// `None`: older data may exist anywhere (flush, and output into L0), so that no tombstone can go unless
+    /// `bottommost`.
     pub below: Option<Vec<Vec<Arc<FileMeta>>>>,
     /// Merges operands; without one they stay as they are.
     pub merge_operator: Option<Arc<dyn MergeOperator>>,
@@ -100,6 +101,8 @@ impl Rules {
 pub struct OutputPlan {
     /// Level of the outputs.
     pub level: usize,
+    /// The run of that level: 0 its base run, else an extra run with this id.
+    pub extra_run: u64,
     /// Size in bytes that files should have.
     pub file_size_target: u64,
     /// Size in bytes at which a file ends.
@@ -146,15 +149,9 @@ impl JobPlan {
                 runs.push(InputRun { level: *level, files: files.clone() });
             }
         }
-        let range = compaction.user_key_range();
         let version = &compaction.version;
         // What is ingested behind later lies below everything.
-        let below = (compaction.output_level > 0 && !ctx.cf.reserve_last_level).then(|| {
-            (compaction.output_level + 1..version.levels.len())
-                .map(|l| version.overlapping(l, range.map(|r| r.0), range.map(|r| r.1)))
-                .filter(|files| !files.is_empty())
-                .collect()
-        });
+        let below = (compaction.output_level > 0 && !ctx.cf.reserve_last_level).then(|| compaction.older_runs());
         let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
         Ok(Self {
             runs,
@@ -169,6 +166,7 @@ impl JobPlan {
             output: OutputPlan {
                 bytes_expected: 0,
                 level: compaction.output_level,
+                extra_run: compaction.output_run,
                 file_size_target: compaction.output_file_size_target,
                 file_size_max: compaction.output_file_size_max,
                 grandparents: compaction.grandparents.clone(),

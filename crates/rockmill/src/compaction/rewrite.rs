@@ -57,6 +57,7 @@ fn write(
         compression: ctx.cf.compression,
         compression_opts: ctx.cf.compression_opts.clone(),
         io_priority: IoPriority::Low,
+        extra_run: 0,
         epoch_number: 0,
         oldest_ancestor_time: 0,
     };

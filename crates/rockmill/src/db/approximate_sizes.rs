@@ -8,7 +8,7 @@ use rockmill_format::key::{MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, append_internal_ke
 use super::column_family::CfData;
 use super::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::{Error, Result};
-use crate::version::{FileMeta, Version};
+use crate::version::{FileMeta, Place, Version};
 
 /// Keys from `start_key` up to, not including, `end_key` (`rocksdb::Range`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl DbInner {
         // Tables that lie wholly in the range count in full. Those that may only reach into it: the first of a level,
         // and the last where that is another one.
         let (mut full, mut first, mut last) = (0u64, Vec::new(), Vec::new());
-        for (level, files) in version.levels.iter().enumerate().filter(|(_, f)| !f.is_empty()) {
+        for Place { level, files, .. } in version.places() {
             if level == 0 {
                 first.extend(files);
                 continue;

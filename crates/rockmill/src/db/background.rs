@@ -26,6 +26,7 @@ use crate::options::{CfOptions, DbOptions};
 use crate::statistics::CountedOperator;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::JoinHandle;
+use crate::version::FileMeta;
 use crate::write_buffer_manager::WriteBufferManager;
 
 /// How long compaction threads wait between looks at tables that are due: at least, so that they do not spin, and at
@@ -281,7 +282,7 @@ fn pick_compaction(state: &mut State, now: u64) -> Option<(Arc<CfData>, Compacti
 
 /// True when a table that no job has yet is marked for compaction (RocksDB marks them in the MANIFEST).
 fn has_marked(c: &CfState) -> bool {
-    let mut files = c.version.levels.iter().flatten();
+    let mut files = c.version.files();
     files.any(|f| f.entry.marked_for_compaction && !f.being_compacted.load(Ordering::Acquire))
 }
 
@@ -490,11 +491,14 @@ impl DbInner {
             return Ok(JobOutput::default());
         }
         if compaction.trivial_move {
-            // Of several levels, what is in the output level already stays.
-            let (to, stay) = (compaction.output_level, |level: u32| level as usize == compaction.output_level);
-            edit.deleted_files.retain(|(level, _)| !stay(*level));
-            let moved = compaction.inputs.iter().filter(|(level, _)| *level != to).flat_map(|(_, files)| files);
-            edit.new_files = moved.map(|f| (to as u32, f.entry.clone())).collect();
+            // Of several runs, what is in the output's already stays.
+            let (to, extra_run) = (compaction.output_level, compaction.output_run);
+            let stays = |level: usize, f: &FileMeta| level == to && f.entry.extra_run == extra_run;
+            let all = compaction.inputs.iter().flat_map(|(level, files)| files.iter().map(move |f| (*level, f)));
+            let moved: Vec<_> = all.filter(|(level, f)| !stays(*level, f)).collect();
+            edit.deleted_files = moved.iter().map(|(level, f)| (*level as u32, f.number())).collect();
+            let entries = moved.iter().map(|(_, f)| FileEntry { extra_run, ..f.entry.clone() });
+            edit.new_files = entries.map(|entry| (to as u32, entry)).collect();
             self.log_and_apply(cf, edit, |_| {})?;
             return Ok(JobOutput::default());
         }

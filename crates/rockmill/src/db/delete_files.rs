@@ -9,7 +9,7 @@ use super::{AsColumnFamilyRef, Db};
 use crate::compaction::strategy::files_within;
 use crate::error::{Error, Result};
 use crate::sync::atomic::Ordering;
-use crate::version::FileMeta;
+use crate::version::{FileMeta, Place};
 
 /// A range of user keys; `None` is unbounded.
 pub type KeyRange<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
@@ -56,8 +56,8 @@ impl Db {
             let Some(c) = state.cfs.get(&cf.id) else { return Err(super::write::dropped(cf)) };
             for &(from, to) in ranges {
                 let (begin, end) = (from.map(InternalKey::min_possible), to.map(InternalKey::max_possible));
-                for level in 1..c.version.levels.len() {
-                    for file in files_within(&c.version, level, begin.as_ref(), end.as_ref()) {
+                for Place { level, run, .. } in c.version.places().filter(|place| place.level > 0) {
+                    for file in files_within(&c.version, level, run, begin.as_ref(), end.as_ref()) {
                         let at_end = to.is_some_and(|to| cf.cmp.compare_user(file.largest_user_key(), to).is_eq());
                         // Taken ones are marked below, and not taken twice.
                         if (at_end && !include_end) || file.being_compacted.swap(true, Ordering::AcqRel) {

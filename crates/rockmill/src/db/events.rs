@@ -24,7 +24,7 @@ use crate::memtable::MemTable;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::version::Version;
+use crate::version::{Level, Version};
 
 type Call = Box<dyn Fn(&dyn EventListener) + Send>;
 
@@ -216,7 +216,7 @@ impl DbInner {
             cf_name: cf.name.clone(),
             status: Ok(()),
             job_id: job,
-            num_l0_files: compaction.version.levels.first().map_or(0, Vec::len),
+            num_l0_files: compaction.version.levels.first().map_or(0, Level::len),
             base_input_level: compaction.start_level(),
             output_level: compaction.output_level,
             input_files: inputs().map(|(_, f)| self.table_path(f.number())).collect(),
@@ -468,7 +468,7 @@ impl DbInner {
 }
 
 fn level_counts(version: &Version) -> Vec<usize> {
-    version.levels.iter().map(Vec::len).collect()
+    version.levels.iter().map(Level::len).collect()
 }
 
 /// RocksDB's name of a compression.

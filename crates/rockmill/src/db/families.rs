@@ -129,7 +129,7 @@ impl Db {
         cf.data.dropped.store(true, Ordering::Release);
         if let Some(c) = state.cfs.remove(&cf.id()) {
             for f in c.version.levels.iter().flatten() {
-                f.obsolete.store(true, Ordering::Release);
+                f.set_obsolete();
             }
         }
         db.publish_cfs(&state);

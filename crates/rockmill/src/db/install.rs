@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::event_listener::WriteStallCondition;
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::atomic::Ordering;
-use crate::version::{FileMeta, ManifestWriter, Version, VersionBuilder};
+use crate::version::{ManifestWriter, Version, VersionBuilder};
 
 /// A change of one column family, to be committed.
 pub(crate) struct Change<'a> {
@@ -133,7 +133,7 @@ impl DbInner {
         state.wal_bound = state.wal_bound.max(bound);
         for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
             let c = state.cfs.get_mut(&change.cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
-            mark_obsolete(&base.levels, &version.levels);
+            mark_obsolete(base, &version);
             c.version = version;
             (change.install)(c);
             c.publish();
@@ -334,10 +334,10 @@ impl DbInner {
 }
 
 /// Marks the files that are in `old` and not in `new`, so that the last reference deletes them.
-fn mark_obsolete(old: &[Vec<Arc<FileMeta>>], new: &[Vec<Arc<FileMeta>>]) {
-    let live: std::collections::HashSet<u64> = new.iter().flatten().map(|f| f.number()).collect();
-    for f in old.iter().flatten().filter(|f| !live.contains(&f.number())) {
-        f.obsolete.store(true, Ordering::Release);
+fn mark_obsolete(old: &Version, new: &Version) {
+    let live: std::collections::HashSet<u64> = new.files().map(|f| f.number()).collect();
+    for f in old.files().filter(|f| !live.contains(&f.number())) {
+        f.set_obsolete();
     }
 }
 

@@ -97,19 +97,15 @@ impl DbInner {
         for mem in [&current.mem].into_iter().chain(&current.imm) {
             children.push(by_prefix.as_ref().map_or_else(|| mem.iter(), |p| mem.iter_by_prefix(p)));
         }
-        for (level, files) in current.version.levels.iter().enumerate() {
-            if level == 0 {
+        for place in current.version.places() {
+            let tables = Arc::clone(&tables);
+            let run = if place.level == 0 {
                 // Each file of L0 is a run of its own, opened when it is first needed.
-                children.extend(files.iter().map(|f| {
-                    let one = vec![Arc::clone(f)];
-                    let run = LevelIterator::new(one, Arc::clone(&tables), ro, cf.cmp.clone());
-                    Box::new(run.by_prefix(by_prefix.clone())) as Box<_>
-                }));
-            } else if !files.is_empty() {
-                let version = Arc::clone(&current.version);
-                let run = LevelIterator::of_level(version, level, Arc::clone(&tables), ro);
-                children.push(Box::new(run.by_prefix(by_prefix.clone())));
-            }
+                LevelIterator::new(place.files.to_vec(), tables, ro, cf.cmp.clone())
+            } else {
+                LevelIterator::of_run(Arc::clone(&current.version), place.level, place.run, tables, ro)
+            };
+            children.push(Box::new(run.by_prefix(by_prefix.clone())));
         }
         let view = RangeView::new(&current, cf.cmp.clone(), seq, tables);
         DbRawIterator {

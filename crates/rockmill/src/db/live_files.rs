@@ -232,8 +232,8 @@ pub(super) fn estimate_live_data_size(version: &Version) -> u64 {
     let cmp = &version.cmp;
     let mut counted: Vec<&Arc<FileMeta>> = Vec::new();
     let mut bytes = 0;
-    for files in version.levels.iter().rev() {
-        for f in files {
+    for level in version.levels.iter().rev() {
+        for f in level.base.iter().chain(level.extras.iter().rev().flat_map(|run| &run.files)) {
             // The counted ones do not overlap: they are sorted by their largest keys as by their smallest.
             let smallest = f.entry.smallest.as_bytes();
             let at = counted.partition_point(|c| cmp.compare(c.entry.largest.as_bytes(), smallest).is_lt());

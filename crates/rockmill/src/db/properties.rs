@@ -10,7 +10,7 @@ use super::{AsColumnFamilyRef, CfState, Db, DbInner};
 use crate::error::Result;
 use crate::properties as names;
 use crate::sync::atomic::Ordering;
-use crate::version::{FileMeta, Version};
+use crate::version::{Level, Version};
 
 /// A level of a column family's tree.
 #[derive(Debug, Clone, PartialEq)]
@@ -197,8 +197,8 @@ impl DbInner {
     }
 
     /// Bytes of keys and values over bytes of tables; -1 without tables.
-    fn compression_ratio(&self, cf: &CfData, files: &[Arc<FileMeta>]) -> f64 {
-        let version = Version { levels: vec![files.to_vec()], cmp: cf.cmp.clone() };
+    fn compression_ratio(&self, cf: &CfData, files: &Level) -> f64 {
+        let version = Version { levels: vec![files.clone()], cmp: cf.cmp.clone() };
         let raw: u64 = self.sampled_numbers(cf, &version).iter().map(|n| n.raw_bytes).sum();
         let stored: u64 = files.iter().filter(|f| f.numbers.get().is_some()).map(|f| f.size()).sum();
         if stored == 0 { -1.0 } else { raw as f64 / stored as f64 }
@@ -206,13 +206,13 @@ impl DbInner {
 }
 
 /// The tables of the level that `text` is the number of.
-fn level_of<'v>(text: &str, version: &'v Version) -> Option<&'v [Arc<FileMeta>]> {
-    version.levels.get(text.parse::<usize>().ok()?).map(Vec::as_slice)
+fn level_of<'v>(text: &str, version: &'v Version) -> Option<&'v Level> {
+    version.levels.get(text.parse::<usize>().ok()?)
 }
 
 /// The levels with what the strategy makes of them.
 pub(super) fn levels(c: &CfState) -> Vec<LevelStats> {
-    let level = |(level, files): (usize, &Vec<Arc<FileMeta>>)| LevelStats {
+    let level = |(level, files): (usize, &Level)| LevelStats {
         level,
         files: files.len(),
         bytes: c.version.level_bytes(level),

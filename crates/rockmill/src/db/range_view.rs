@@ -84,22 +84,8 @@ impl RangeView {
             }
         };
         let version = Arc::clone(&self.version);
-        for (level, files) in version.levels.iter().enumerate() {
-            if level == 0 {
-                for f in files {
-                    if cmp.compare_user(user_key, f.smallest_user_key()).is_lt() {
-                        narrow_to(f.smallest_user_key());
-                    } else if is_past(cmp, user_key, f) {
-                        narrow_from_past(cmp, f, user_key, &mut narrow_from);
-                    } else if let Some(t) = tombstones(&*self.tables, f)? {
-                        self.active.push(t);
-                    } else {
-                        narrow_from(f.smallest_user_key());
-                        narrow_to(f.largest_user_key());
-                    }
-                }
-                continue;
-            }
+        for place in version.places() {
+            let files = place.files;
             let i = files.partition_point(|f| is_past(cmp, user_key, f));
             if let Some(before) = i.checked_sub(1).and_then(|i| files.get(i)) {
                 narrow_from_past(cmp, before, user_key, &mut narrow_from);

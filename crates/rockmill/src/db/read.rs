@@ -166,7 +166,9 @@ impl LookupKey {
 pub(super) struct Place {
     /// Its level.
     level: usize,
-    /// Its number in the level.
+    /// Its sorted run, of those of the level that have files, newest first.
+    run: usize,
+    /// Its number in the run, or in L0.
     file: usize,
 }
 
@@ -287,7 +289,7 @@ impl DbInner {
         let key = ctx.user_key;
         let from = *place;
         if from.level == 0 {
-            for (i, f) in version.levels[0].iter().enumerate().skip(from.file) {
+            for (i, f) in version.levels[0].base.iter().enumerate().skip(from.file) {
                 let inside = cf.cmp.compare_user(f.smallest_user_key(), key).is_le()
                     && cf.cmp.compare_user(key, f.largest_user_key()).is_le();
                 if inside {
@@ -296,39 +298,39 @@ impl DbInner {
                         return Ok(Some(Ticker::GetHitL0));
                     }
                     if ctx.is_waiting() {
-                        *place = Place { level: 0, file: i };
+                        *place = Place { level: 0, run: 0, file: i };
                         return Ok(None);
                     }
                 }
             }
         }
-        for level in from.level.max(1)..version.levels.len() {
-            if version.levels[level].is_empty() {
-                continue;
-            }
-            // Versions of one key may stand in neighbouring files that share it as a boundary.
-            let files = &version.levels[level];
-            let mut i = if level == from.level {
-                from.file
-            } else {
-                files.partition_point(|f| cf.cmp.compare(f.entry.largest.as_bytes(), ikey).is_lt())
-            };
-            while let Some(f) = files.get(i) {
-                if cf.cmp.compare_user(f.smallest_user_key(), key).is_gt() {
-                    break;
+        for (level, tables) in version.levels.iter().enumerate().skip(from.level.max(1)) {
+            for (run, files) in tables.runs().enumerate() {
+                // Versions of one key may stand in neighbouring files that share it as a boundary.
+                let mut i = match (level, run).cmp(&(from.level, from.run)) {
+                    std::cmp::Ordering::Less => continue,
+                    std::cmp::Ordering::Equal => from.file,
+                    std::cmp::Ordering::Greater => {
+                        files.partition_point(|f| cf.cmp.compare(f.entry.largest.as_bytes(), ikey).is_lt())
+                    }
+                };
+                while let Some(f) = files.get(i) {
+                    if cf.cmp.compare_user(f.smallest_user_key(), key).is_gt() {
+                        break;
+                    }
+                    self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
+                    if ctx.is_done() {
+                        return Ok(Some(if level == 1 { Ticker::GetHitL1 } else { Ticker::GetHitL2AndUp }));
+                    }
+                    if ctx.is_waiting() {
+                        *place = Place { level, run, file: i };
+                        return Ok(None);
+                    }
+                    if cf.cmp.compare_user(f.largest_user_key(), key).is_ne() {
+                        break;
+                    }
+                    i += 1;
                 }
-                self.with_table(cf, f, |t| t.get(ikey, ro, ctx))?;
-                if ctx.is_done() {
-                    return Ok(Some(if level == 1 { Ticker::GetHitL1 } else { Ticker::GetHitL2AndUp }));
-                }
-                if ctx.is_waiting() {
-                    *place = Place { level, file: i };
-                    return Ok(None);
-                }
-                if cf.cmp.compare_user(f.largest_user_key(), key).is_ne() {
-                    break;
-                }
-                i += 1;
             }
         }
         Ok(Some(Ticker::GetHitL2AndUp))

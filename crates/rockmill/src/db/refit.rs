@@ -98,8 +98,9 @@ fn choose(state: &mut State, cf: &CfData, level: usize, target: i32) -> Result<O
     check(version, level, to, between.clone())?;
     Ok(Some(Compaction {
         reason: CompactionReason::RefitLevel,
-        inputs: vec![(level, version.levels[level].clone())],
+        inputs: vec![(level, version.levels[level].base.clone())],
         output_level: to,
+        output_run: 0,
         grandparents: Vec::new(),
         version: Arc::clone(version),
         bottommost: false,
@@ -125,6 +126,9 @@ fn check(version: &Version, level: usize, to: usize, between: std::ops::RangeInc
     if to == 0 && version.levels[level].len() > 1 {
         let files = version.levels[level].len();
         return refuse(ErrorKind::Aborted, format!("{files} tables; more than one in level 0 would help no one"));
+    }
+    if !version.levels[level].extras.is_empty() {
+        return refuse(ErrorKind::Aborted, format!("level {level} has extra runs that are not merged yet"));
     }
     match between.into_iter().find(|&l| !version.levels[l].is_empty()) {
         Some(l) => refuse(ErrorKind::NotSupported, format!("level {l} is not empty")),

@@ -40,7 +40,7 @@ use crate::options::{CfOptions, Options};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::version::{
-    LogSource, PurgeQueue, RecoveredState, Version, VersionBuilder, current_manifest, for_each_edit_from,
+    Level, LogSource, PurgeQueue, RecoveredState, Version, VersionBuilder, current_manifest, for_each_edit_from,
     recover_manifest,
 };
 
@@ -295,7 +295,7 @@ impl Secondary {
             let mut version = new.version;
             // The same tables stay open.
             let old: BTreeMap<u64, _> = cf.version.levels.iter().flatten().map(|f| (f.number(), f)).collect();
-            for f in version.levels.iter_mut().flatten() {
+            for f in version.levels.iter_mut().flat_map(Level::iter_mut) {
                 if let Some(same) = old.get(&f.number()).filter(|o| o.entry == f.entry) {
                     *f = Arc::clone(same);
                 }

@@ -106,8 +106,10 @@ impl DbInner {
             f.advise(AccessPattern::Normal);
         }
         let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
-        let level0 =
-            settings.level0.as_ref().is_some_and(|c| c.version.levels[0].iter().any(|l0| l0.number() == file.number()));
+        let level0 = settings
+            .level0
+            .as_ref()
+            .is_some_and(|c| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number()));
         let caching = MetaCaching { pin: settings.caching.pin && level0, ..settings.caching };
         let table = TableReader::open_as(f, options, cache_id, settings.auto_readahead, caching)?;
         if let Some(operator) = &settings.operator {

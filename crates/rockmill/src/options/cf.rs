@@ -78,6 +78,10 @@ declare_options! {
     /// By which rules tables are compacted. An open database changes between `kCompactionStyleLevel` and
     /// `kCompactionStyleUniversal`, and to both from `kCompactionStyleFIFO`, without a rewrite; RocksDB changes none.
     compaction_style: CompactionStyle = CompactionStyle::Level, mutable, set_compaction_style;
+    /// DF-compaction: a level that is full again does not wait for a job into the next one, but begins another whose
+    /// output is an extra run there. With `kCompactionStyleLevel` the strategy is then df-leveled, with
+    /// `kCompactionStyleUniversal` df-tiered. While a level has extra runs, RocksDB refuses the directory.
+    compaction_downforce: bool = false, own, set_compaction_downforce;
     /// What FIFO compaction has to choose.
     compaction_options_fifo: FifoCompactOptions = FifoCompactOptions::default(), mutable;
     /// What universal compaction has to choose.

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::VersionEdit;
 
-use super::{FileMeta, PurgeQueue, Version};
+use super::{FileMeta, Level, PurgeQueue, Version};
 use crate::error::{Error, Result};
 
 /// Gathers edits over a base version and gives the next one.
@@ -73,47 +74,38 @@ impl VersionBuilder {
             // open table is kept.
             let file = match moved.remove(&number) {
                 Some(f) if f.entry == *entry => f,
-                _ => Arc::new(FileMeta::new(entry.clone(), Arc::clone(&self.purge))),
+                Some(f) => Arc::new(f.renewed(entry.clone())),
+                None => Arc::new(FileMeta::new(entry.clone(), Arc::clone(&self.purge))),
             };
             self.added.insert((level, number), file);
         }
         Ok(())
     }
 
-    /// The new version: L0 sorted newest first (by epoch number, or sequence numbers where epochs are unknown),
-    /// deeper levels by key; overlap inside a level is corruption. Files that left are not marked obsolete here.
+    /// The new version: L0 sorted newest first (by epoch number, or sequence numbers where epochs are unknown), each
+    /// run of deeper levels by key; overlap inside a run is corruption. Files that left are not marked obsolete here.
     pub fn build(self) -> Result<Version> {
         let cmp = self.base.cmp.clone();
         let mut levels = Vec::with_capacity(self.base.levels.len());
         for (level, files) in self.base.levels.iter().enumerate() {
-            let mut next: Vec<Arc<FileMeta>> = files
+            let mut next = Level::default();
+            files
                 .iter()
                 .filter(|f| !self.deleted.contains(&(level, f.number())))
                 .chain(self.added.range((level, 0)..=(level, u64::MAX)).map(|(_, f)| f))
-                .cloned()
-                .collect();
-            if level == 0 {
-                let epochs = next.iter().all(|f| f.entry.epoch_number != 0);
-                next.sort_by(|a, b| {
-                    let (a, b) = (&a.entry, &b.entry);
-                    let by_seq = b
-                        .largest_seqno
-                        .cmp(&a.largest_seqno)
-                        .then(b.smallest_seqno.cmp(&a.smallest_seqno))
-                        .then(b.number.cmp(&a.number));
-                    if epochs { b.epoch_number.cmp(&a.epoch_number).then(by_seq) } else { by_seq }
-                });
-            } else {
-                next.sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
-                for pair in next.windows(2) {
-                    if cmp.compare(pair[0].entry.largest.as_bytes(), pair[1].entry.smallest.as_bytes()).is_ge() {
-                        return Err(Error::corruption(format!(
-                            "tables {:06}.sst and {:06}.sst overlap in level {level}",
-                            pair[0].number(),
-                            pair[1].number()
-                        )));
-                    }
-                }
+                .for_each(|f| next.push(Arc::clone(f)));
+            if level == 0
+                && let Some(f) = next.extras.iter().flat_map(|run| &run.files).next()
+            {
+                return Err(Error::corruption(format!(
+                    "table {:06}.sst is in extra run {} of level 0, which has no runs",
+                    f.number(),
+                    f.entry.extra_run
+                )));
+            }
+            next.sort(level, &cmp);
+            if level > 0 {
+                next.runs().try_for_each(|run| check_run(run, level, &cmp))?;
             }
             levels.push(next);
         }
@@ -121,11 +113,29 @@ impl VersionBuilder {
     }
 }
 
+/// Overlap of neighbours in a run is corruption.
+fn check_run(files: &[Arc<FileMeta>], level: usize, cmp: &InternalKeyComparator) -> Result<()> {
+    for pair in files.windows(2) {
+        if cmp.compare(pair[0].entry.largest.as_bytes(), pair[1].entry.smallest.as_bytes()).is_ge() {
+            let run = match pair[0].entry.extra_run {
+                0 => String::new(),
+                id => format!("extra run {id} of "),
+            };
+            return Err(Error::corruption(format!(
+                "tables {:06}.sst and {:06}.sst overlap in {run}level {level}",
+                pair[0].number(),
+                pair[1].number()
+            )));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rockmill_format::edit::FileEntry;
-    use rockmill_format::{InternalKey, InternalKeyComparator, ValueType};
+    use rockmill_format::{InternalKey, ValueType};
 
     fn file(number: u64, from: &str, to: &str, seq: u64) -> FileEntry {
         FileEntry {
@@ -184,7 +194,67 @@ mod tests {
         };
         let next = build(&base, &[edit]).unwrap();
         assert!(next.levels[1].is_empty());
-        assert!(Arc::ptr_eq(&base.levels[1][0], &next.levels[2][0]));
+        assert!(Arc::ptr_eq(&base.levels[1].base[0], &next.levels[2].base[0]));
+    }
+
+    fn in_run(number: u64, extra_run: u64, from: &str, to: &str) -> FileEntry {
+        FileEntry { extra_run, ..file(number, from, to, number) }
+    }
+
+    #[test]
+    fn extra_runs_are_newest_first_and_above_the_base_run() {
+        let edit = VersionEdit {
+            new_files: vec![
+                (1, in_run(1, 0, "a", "z")),
+                (1, in_run(3, 7, "m", "p")),
+                (1, in_run(4, 7, "b", "c")),
+                (1, in_run(2, 5, "a", "n")),
+                (2, in_run(5, 2, "a", "n")),
+                (0, in_run(6, 0, "a", "z")),
+            ],
+            ..VersionEdit::default()
+        };
+        let v = Arc::new(build(&empty(), &[edit]).unwrap());
+        let places: Vec<_> =
+            v.places().map(|p| (p.level, p.run, p.files.iter().map(|f| f.number()).collect())).collect();
+        let expected = [(0, 0, vec![6]), (1, 7, vec![4, 3]), (1, 5, vec![2]), (1, 0, vec![1]), (2, 2, vec![5])];
+        assert_eq!(places, expected);
+        assert_eq!((v.levels[1].len(), v.level_bytes(1), v.num_files()), (4, 400, 6));
+        assert_eq!(v.levels[1].runs().map(<[_]>::len).collect::<Vec<_>>(), [2, 1, 1]);
+        assert_eq!(v.levels[1].run(5)[0].number(), 2);
+        assert!(v.has_extra_runs() && v.levels[1].run(6).is_empty());
+
+        // A run without files is no run; the level and number name a file, whichever its run.
+        let gone = VersionEdit { deleted_files: vec![(1, 2), (2, 5), (1, 3)], ..Default::default() };
+        let v = Arc::new(build(&v, &[gone]).unwrap());
+        assert_eq!(v.places().map(|p| (p.level, p.run)).collect::<Vec<_>>(), [(0, 0), (1, 7), (1, 0)]);
+        let gone = VersionEdit { deleted_files: vec![(1, 4)], ..Default::default() };
+        assert!(!build(&v, &[gone]).unwrap().has_extra_runs());
+    }
+
+    #[test]
+    fn a_file_that_changes_its_run_keeps_its_table_until_nobody_reads_it() {
+        let queue = Arc::<PurgeQueue>::default();
+        let apply = |base: &Arc<Version>, edit: VersionEdit| {
+            let mut b = VersionBuilder::new(Arc::clone(base), Arc::clone(&queue));
+            b.apply(&edit).unwrap();
+            Arc::new(b.build().unwrap())
+        };
+        let old = apply(&empty(), VersionEdit { new_files: vec![(1, in_run(7, 3, "a", "b"))], ..Default::default() });
+        let id = *old.levels[1].extras[0].files[0].cache_id.get_or_init(|| 17);
+        let edit = VersionEdit {
+            deleted_files: vec![(1, 7)],
+            new_files: vec![(1, in_run(7, 0, "a", "b"))],
+            ..Default::default()
+        };
+        let new = apply(&old, edit);
+        assert!(!new.has_extra_runs());
+        assert_eq!(new.levels[1].base[0].cache_id.get(), Some(&id));
+        new.levels[1].base[0].set_obsolete();
+        drop(new);
+        assert!(queue.take().numbers.is_empty(), "a reader of the old version may open it");
+        drop(old);
+        assert_eq!(queue.take().numbers, [7]);
     }
 
     #[test]
@@ -193,6 +263,11 @@ mod tests {
             VersionEdit { deleted_files: vec![(1, 7)], ..Default::default() },
             VersionEdit { new_files: vec![(0, file(1, "a", "b", 1)), (0, file(1, "a", "b", 1))], ..Default::default() },
             VersionEdit { new_files: vec![(1, file(1, "a", "c", 1)), (1, file(2, "b", "d", 1))], ..Default::default() },
+            VersionEdit {
+                new_files: vec![(1, in_run(1, 4, "a", "c")), (1, in_run(2, 4, "b", "d"))],
+                ..Default::default()
+            },
+            VersionEdit { new_files: vec![(0, in_run(1, 4, "a", "c"))], ..Default::default() },
             VersionEdit { new_files: vec![(9, file(1, "a", "c", 1))], ..Default::default() },
         ];
         for edit in bad {

@@ -1,6 +1,7 @@
 //! Versions: which tables make up each level, and the MANIFEST that records every change.
 
 mod builder;
+mod level;
 mod log_source;
 mod manifest;
 mod manifest_tail;
@@ -18,6 +19,7 @@ use crate::sync::{Condvar, Mutex};
 use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
+pub use level::{ExtraRun, Level, LevelFiles, Place};
 pub use log_source::LogSource;
 pub use manifest::{
     CfOrder, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from,
@@ -110,15 +112,13 @@ impl TableNumbers {
     }
 }
 
-/// A table file of some version. Versions share it; when the last reference to an obsolete one goes, its number is
+/// A table file of some version. Versions share it; when the last reference to an obsolete file goes, its number is
 /// queued for deletion.
 pub struct FileMeta {
     /// As in the MANIFEST.
     pub entry: FileEntry,
     /// A running compaction has it as input.
     pub being_compacted: AtomicBool,
-    /// No longer in the current version.
-    pub obsolete: AtomicBool,
     /// Readers need all that it holds although every one of them sees all of it: cleaning it up again is no use.
     pub settled: AtomicBool,
     /// The open table, if it is open; the table cache sets and clears it.
@@ -131,22 +131,63 @@ pub struct FileMeta {
     pub numbers: OnceLock<TableNumbers>,
     /// Where to report when obsolete and unreferenced.
     pub purge: Arc<PurgeQueue>,
+    /// The file itself, which several of these may stand for: see [`renewed`](Self::renewed).
+    file: Arc<TableFile>,
+}
+
+/// A file on disk, as long as some version or iterator may read it.
+struct TableFile {
+    number: u64,
+    /// No longer in the current version.
+    obsolete: AtomicBool,
+    purge: Arc<PurgeQueue>,
+}
+
+impl Drop for TableFile {
+    fn drop(&mut self) {
+        if self.obsolete.load(Ordering::Acquire) {
+            self.purge.push(self.number);
+        }
+    }
 }
 
 impl FileMeta {
     /// A file that is not yet open.
     pub fn new(entry: FileEntry, purge: Arc<PurgeQueue>) -> Self {
+        let file = TableFile { number: entry.number, obsolete: AtomicBool::new(false), purge: Arc::clone(&purge) };
         Self {
             entry,
             being_compacted: AtomicBool::new(false),
-            obsolete: AtomicBool::new(false),
             settled: AtomicBool::new(false),
             table: ArcSwapOption::empty(),
             used: AtomicBool::new(false),
             cache_id: OnceLock::new(),
             numbers: OnceLock::new(),
             purge,
+            file: Arc::new(file),
         }
+    }
+
+    /// The same file as the MANIFEST says it is from now on. It shares the open table, and the file is not deleted
+    /// before both are unreferenced.
+    #[must_use]
+    pub fn renewed(&self, entry: FileEntry) -> Self {
+        Self {
+            entry,
+            being_compacted: AtomicBool::new(false),
+            settled: AtomicBool::new(self.settled.load(Ordering::Relaxed)),
+            table: ArcSwapOption::new(self.table.load_full()),
+            used: AtomicBool::new(self.used.load(Ordering::Relaxed)),
+            cache_id: self.cache_id.clone(),
+            numbers: self.numbers.clone(),
+            purge: Arc::clone(&self.purge),
+            file: Arc::clone(&self.file),
+        }
+    }
+
+    /// The file is no longer in the current version: the last to refer to it has it deleted.
+    pub fn set_obsolete(&self) {
+        self.file.obsolete.store(true, Ordering::Release);
     }
 
     /// Notes that the table is used. Read first: after the first use it hardly ever changes.
@@ -178,25 +219,18 @@ impl FileMeta {
     }
 }
 
-impl Drop for FileMeta {
-    fn drop(&mut self) {
-        if self.obsolete.load(Ordering::Acquire) {
-            self.purge.push(self.entry.number);
-        }
-    }
-}
-
 impl std::fmt::Debug for FileMeta {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:06}.sst({} bytes)", self.entry.number, self.entry.size)
     }
 }
 
-/// The tables of one column family at one moment. L0 is ordered newest first; deeper levels by key, without overlap.
+/// The tables of one column family at one moment. For one user key, everything in a shallower place is newer than
+/// anything in a deeper one: L0 newest to oldest, then of each level its extra runs, newest first, and its base run.
 #[derive(Debug, Clone)]
 pub struct Version {
-    /// `levels[0]` newest first, `levels[1..]` by smallest key.
-    pub levels: Vec<Vec<Arc<FileMeta>>>,
+    /// From L0 down.
+    pub levels: Vec<Level>,
     /// Order of keys.
     pub cmp: InternalKeyComparator,
 }
@@ -204,38 +238,61 @@ pub struct Version {
 impl Version {
     /// No tables.
     pub fn empty(num_levels: usize, cmp: InternalKeyComparator) -> Self {
-        Self { levels: vec![Vec::new(); num_levels], cmp }
+        Self { levels: vec![Level::default(); num_levels], cmp }
     }
 
     /// Bytes in a level.
     pub fn level_bytes(&self, level: usize) -> u64 {
-        self.levels[level].iter().map(|f| f.size()).sum()
+        self.levels[level].bytes()
     }
 
     /// Files in all levels.
     pub fn num_files(&self) -> usize {
-        self.levels.iter().map(Vec::len).sum()
+        self.levels.iter().map(Level::len).sum()
     }
 
-    /// The file of a sorted level (1 and deeper) that may hold `user_key`: the first whose largest user key is not
-    /// below it, if its smallest is not above it.
+    /// Every table, level by level.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<FileMeta>> {
+        self.levels.iter().flatten()
+    }
+
+    /// True when some level has an extra run.
+    pub fn has_extra_runs(&self) -> bool {
+        self.levels.iter().any(|level| !level.extras.is_empty())
+    }
+
+    /// Every sorted run of the tree, newest first: each file of L0 alone, then of each level its extra runs and its
+    /// base run.
+    pub fn places(&self) -> impl Iterator<Item = Place<'_>> {
+        let top = self.levels.first().into_iter().flat_map(|level| &level.base);
+        let top = top.map(|f| Place { level: 0, run: 0, files: std::slice::from_ref(f) });
+        let below = self.levels.iter().enumerate().skip(1).flat_map(|(level, l)| {
+            l.runs().map(move |files| Place { level, run: files.first().map_or(0, |f| f.entry.extra_run), files })
+        });
+        top.chain(below)
+    }
+
+    /// The file of a level's base run (levels 1 and deeper) that may hold `user_key`: the first whose largest user key
+    /// is not below it, if its smallest is not above it.
     pub fn file_for_key(&self, level: usize, user_key: &[u8]) -> Option<&Arc<FileMeta>> {
-        let files = &self.levels[level];
+        let files = &self.levels[level].base;
         let i = files.partition_point(|f| self.cmp.compare_user(f.largest_user_key(), user_key).is_lt());
         files.get(i).filter(|f| self.cmp.compare_user(f.smallest_user_key(), user_key).is_le())
     }
 
-    /// Files of `level` whose user key range touches [`begin`, `end`] (inclusive; `None` unbounded). In L0 the range
-    /// grows until no further file overlaps it, so that no older version of a taken key is left behind.
+    /// True when the user keys of `f` touch [`begin`, `end`] (inclusive; `None` unbounded).
+    pub fn touches(&self, f: &FileMeta, begin: Option<&[u8]>, end: Option<&[u8]>) -> bool {
+        !begin.is_some_and(|b| self.cmp.compare_user(f.largest_user_key(), b).is_lt())
+            && !end.is_some_and(|e| self.cmp.compare_user(f.smallest_user_key(), e).is_gt())
+    }
+
+    /// Files of `level`, of all its runs, whose user key range touches [`begin`, `end`] (inclusive; `None` unbounded).
+    /// In L0 the range grows until no further file overlaps it, so that no older version of a taken key is left behind.
     pub fn overlapping(&self, level: usize, begin: Option<&[u8]>, end: Option<&[u8]>) -> Vec<Arc<FileMeta>> {
-        let touches = |f: &FileMeta, b: Option<&[u8]>, e: Option<&[u8]>| {
-            !b.is_some_and(|b| self.cmp.compare_user(f.largest_user_key(), b).is_lt())
-                && !e.is_some_and(|e| self.cmp.compare_user(f.smallest_user_key(), e).is_gt())
-        };
         let (mut b, mut e) = (begin.map(<[u8]>::to_vec), end.map(<[u8]>::to_vec));
         loop {
-            let hit: Vec<_> =
-                self.levels[level].iter().filter(|f| touches(f, b.as_deref(), e.as_deref())).cloned().collect();
+            let touched = |f: &&Arc<FileMeta>| self.touches(f, b.as_deref(), e.as_deref());
+            let hit: Vec<_> = self.levels[level].iter().filter(touched).cloned().collect();
             if level > 0 {
                 return hit;
             }

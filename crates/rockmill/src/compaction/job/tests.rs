@@ -144,11 +144,7 @@ impl Tree {
         let cmp = self.version.cmp.clone();
         let files = &mut self.version.levels[level];
         files.extend(entries.into_iter().map(|e| Arc::new(FileMeta::new(e, Arc::default()))));
-        if level == 0 {
-            files.sort_by_key(|f| std::cmp::Reverse((f.entry.epoch_number, f.number())));
-        } else {
-            files.sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
-        }
+        files.sort(level, &cmp);
     }
 
     fn flush(&mut self, models: &[Model]) {
@@ -241,7 +237,7 @@ impl Tree {
                     assert!(cmp.compare_user(e, f.largest_user_key()).is_le(), "{what}: {f:?} {e:?}");
                 }
             }
-            for w in files.windows(2).filter(|_| level > 0) {
+            for w in files.runs().filter(|_| level > 0).flat_map(|run| run.windows(2)) {
                 let (a, b) = (w[0].entry.largest.as_bytes(), w[1].entry.smallest.as_bytes());
                 assert!(cmp.compare(a, b).is_lt(), "{what}: files overlap in L{level}");
             }
@@ -503,7 +499,7 @@ fn tombstones_without_points_make_a_file_of_their_own() {
     assert!(!c.bottommost);
     tree.compact(&c);
     assert_eq!(tree.version.levels[1].len(), 1);
-    let f = &tree.version.levels[1][0];
+    let f = &tree.version.levels[1].base[0];
     let m = contents(&tree.ctx, f);
     assert_eq!((m.entries.len(), m.ranges), (0, vec![(b"a".to_vec(), b"z".to_vec(), 5)]));
     assert_eq!((f.smallest_user_key(), f.largest_user_key()), (&b"a"[..], &b"z"[..]));

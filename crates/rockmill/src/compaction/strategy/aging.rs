@@ -17,7 +17,7 @@ use rockmill_format::SequenceNumber;
 
 use crate::options::{CfOptions, CompactionStyle, DEFAULT_AGE};
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Version};
+use crate::version::{FileMeta, Level, Place, Version};
 
 /// What `ttl` and `periodic_compaction_seconds` mean when they are left to the store: 30 days.
 const MONTH: u64 = 30 * 24 * 60 * 60;
@@ -105,7 +105,7 @@ fn is_idle(f: &FileMeta) -> bool {
 }
 
 /// Levels that compactions read and write.
-fn usable<'v>(version: &'v Version, options: &CfOptions) -> &'v [Vec<Arc<FileMeta>>] {
+fn usable<'v>(version: &'v Version, options: &CfOptions) -> &'v [Level] {
     &version.levels[..options.usable_levels(version.levels.len())]
 }
 
@@ -146,16 +146,15 @@ pub(super) fn periodic(version: &Version, options: &CfOptions, now: u64) -> Vec<
     by_period(version, options).filter(|f| f.2 <= now).map(|(level, f, _)| (level, Arc::clone(f))).collect()
 }
 
-/// True when no table can hold data older than the keys of file `index` of `level`.
-fn is_bottommost(version: &Version, level: usize, index: usize) -> bool {
-    let Some(files) = version.levels.get(level) else { return false };
-    let Some(f) = files.get(index) else { return false };
-    let mut below = version.levels.iter().skip(level + 1);
+/// True when no table can hold data older than the keys of `f`, a file of `level`.
+fn is_bottommost(version: &Version, level: usize, f: &Arc<FileMeta>) -> bool {
     if level == 0 {
-        return index + 1 == files.len() && below.all(Vec::is_empty);
+        let oldest = version.levels.first().and_then(|l0| l0.base.last());
+        return oldest.is_some_and(|o| Arc::ptr_eq(o, f)) && version.levels.iter().skip(1).all(Level::is_empty);
     }
     let cmp = &version.cmp;
-    below.all(|files| {
+    let below = |p: &Place<'_>| p.level > level || (p.level == level && p.run < f.entry.extra_run);
+    version.places().filter(below).all(|Place { files, .. }| {
         let i = files.partition_point(|b| cmp.compare_user(b.largest_user_key(), f.smallest_user_key()).is_lt());
         files.get(i).is_none_or(|b| cmp.compare_user(b.smallest_user_key(), f.largest_user_key()).is_gt())
     })
@@ -175,14 +174,14 @@ pub(super) fn bottommost(
     }
     // From below: there most tables are at the bottom, so that the threshold is soon low.
     for (level, files) in version.levels.iter().enumerate().rev() {
-        for (i, f) in files.iter().enumerate() {
+        for f in files {
             let newest = f.entry.largest_seqno;
             let matters = newest < oldest_snapshot || newest < threshold;
             // The newest sequence number is 0 where a compaction has made all of them so.
             if newest == 0 || !matters || !is_idle(f) || f.settled.load(Atomic::Acquire) {
                 continue;
             }
-            if !is_bottommost(version, level, i) {
+            if !is_bottommost(version, level, f) {
                 continue;
             }
             if newest < oldest_snapshot {
@@ -198,7 +197,7 @@ pub(super) fn bottommost(
 /// With FIFO compaction, when the oldest table of L0 is too old to stay. All that it holds was written before it.
 fn fifo_due(version: &Version, options: &CfOptions) -> Option<u64> {
     let ttl = options.ttl_option().filter(|_| options.compaction_style == CompactionStyle::Fifo)?;
-    let oldest = version.levels.first()?.last().filter(|f| is_idle(f))?;
+    let oldest = version.levels.first()?.base.last().filter(|f| is_idle(f))?;
     written_time(oldest)?.checked_add(ttl)?.checked_add(1)
 }
 
@@ -206,7 +205,7 @@ fn fifo_due(version: &Version, options: &CfOptions) -> Option<u64> {
 pub(super) fn fifo_expired(version: &Version, options: &CfOptions, now: u64) -> Vec<Arc<FileMeta>> {
     let Some(ttl) = options.ttl_option() else { return Vec::new() };
     let is_old = |f: &&Arc<FileMeta>| written_time(f).is_some_and(|t| t.saturating_add(ttl) < now);
-    version.levels.first().into_iter().flatten().rev().take_while(is_old).map(Arc::clone).collect()
+    version.levels.first().into_iter().flat_map(|l0| &l0.base).rev().take_while(is_old).map(Arc::clone).collect()
 }
 
 /// When the tables of a version are due.
@@ -338,7 +337,7 @@ mod tests {
         let mut cursors = CompactionCursors::new();
         cursors.start(&c);
         assert!(!aging(&v, &o, 300).bottommost_due);
-        v.levels[2][0].settled.store(true, Atomic::Release);
+        v.levels[2].base[0].settled.store(true, Atomic::Release);
         let c = pick(&v, &o, &mut cursors, &seen(1000)).unwrap();
         assert_eq!(numbers(&c.inputs[0].1), [4], "file 1 has older data below, file 3 cannot become better");
     }
@@ -363,7 +362,7 @@ mod tests {
             .file(3, "a", "b", 1)
             .build();
         let o = CfOptions { ttl: 3200, ..options() };
-        let of = |level: usize, now| boost(&v, &o, level, &v.levels[level][0], now);
+        let of = |level: usize, now| boost(&v, &o, level, &v.levels[level].base[0], now);
         // 1500 seconds between half of the time and its 31/32: a quarter of that for level 1, half for level 2.
         assert_eq!([of(1, 2975), of(1, 2976 + 23), of(1, 1000 + 1975 + 16 * 23)], [1, 2, 17]);
         assert_eq!([of(2, 3350), of(2, 1000 + 2350 + 46 * 2)], [1, 3]);

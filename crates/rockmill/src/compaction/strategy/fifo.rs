@@ -16,7 +16,7 @@ use super::inputs::{Files, Picker, total_bytes};
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::Version;
+use crate::version::{Level, Version};
 
 /// Chooses the next compaction, if one is due and possible. The caller registers it with
 /// [`CompactionCursors::start`] before anything else is picked.
@@ -30,7 +30,7 @@ pub fn pick(
     if picker.level0_busy() || cursors.running() > 0 {
         return None;
     }
-    let all: u64 = version.levels.iter().map(|files| total_bytes(files)).sum();
+    let all: u64 = version.levels.iter().map(Level::bytes).sum();
     by_age(&picker, all, moment.now).or_else(|| by_size(&picker, all)).or_else(|| by_count(&picker, all))
 }
 
@@ -48,7 +48,8 @@ fn by_size(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
     let deepest = picker.version.levels.iter().rposition(|files| !files.is_empty())?;
     let oldest_first: Vec<_> = match deepest {
         0 => picker.files(0).iter().rev().collect(),
-        level => picker.files(level).iter().collect(),
+        // The oldest run of several.
+        level => picker.version.levels[level].runs().next_back().unwrap_or_default().iter().collect(),
     };
     let (mut rest, mut files) = (all, Files::new());
     for f in oldest_first {
@@ -64,7 +65,7 @@ fn by_size(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
 fn by_count(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
     let options = picker.options;
     let files = picker.files(0);
-    let one_level = picker.version.levels.iter().skip(1).all(Vec::is_empty);
+    let one_level = picker.version.levels.iter().skip(1).all(Level::is_empty);
     if !options.compaction_options_fifo.allow_compaction || !one_level || all > size_max(picker) {
         return None;
     }

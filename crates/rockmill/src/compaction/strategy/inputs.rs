@@ -61,16 +61,17 @@ pub(super) fn key_range<'f>(
     })
 }
 
-/// Files of a sorted level that lie wholly inside the range (`None` unbounded), trimmed to clean cuts; none of L0.
+/// Files of a sorted run that lie wholly inside the range (`None` unbounded), trimmed to clean cuts; none of L0.
 pub(crate) fn files_within(
     version: &Version,
     level: usize,
+    run: u64,
     begin: Option<&InternalKey>,
     end: Option<&InternalKey>,
 ) -> Files {
     let cmp = &version.cmp;
     let files = match version.levels.get(level) {
-        Some(files) if level > 0 => files,
+        Some(files) if level > 0 => files.run(run),
         _ => return Vec::new(),
     };
     let inside = |f: &FileMeta| {
@@ -104,8 +105,9 @@ impl<'a> Picker<'a> {
         self.options.usable_levels(self.version.levels.len())
     }
 
+    /// Files of a level's base run; all of L0.
     pub fn files(&self, level: usize) -> &'a [Arc<FileMeta>] {
-        self.version.levels.get(level).map_or(&[], Vec::as_slice)
+        self.version.levels.get(level).map_or(&[], |level| &level.base)
     }
 
     /// Limit on the bytes of one job.
@@ -161,7 +163,7 @@ impl<'a> Picker<'a> {
 
     /// Files of a sorted level that lie wholly inside the range, trimmed to clean cuts.
     fn within(&self, level: usize, begin: &InternalKey, end: &InternalKey) -> Files {
-        files_within(self.version, level, Some(begin), Some(end))
+        files_within(self.version, level, 0, Some(begin), Some(end))
     }
 
     /// The output level's part of a job, and perhaps more of the start level where that costs no further output file
@@ -291,6 +293,7 @@ impl<'a> Picker<'a> {
         Compaction {
             reason,
             output_level,
+            output_run: 0,
             version: Arc::clone(self.version),
             bottommost,
             trivial_move,

@@ -7,7 +7,7 @@
 
 use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering;
-use crate::version::{FileMeta, Version};
+use crate::version::{FileMeta, Level, Version};
 
 /// With dynamic level sizes a score of 1 and more is stretched by this, which leaves room to lower a score for
 /// priority without going below the trigger at 1.
@@ -57,7 +57,7 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
     let sizes: Vec<u64> = (0..usable).map(|l| version.level_bytes(l)).collect();
     let mut base = base_bytes(&sizes, options);
     base.targets.resize(version.levels.len(), u64::MAX);
-    let l0_files = version.levels.first().map_or(0, Vec::len);
+    let l0_files = version.levels.first().map_or(0, Level::len);
     let (scores, pending_bytes, runs) = match options.compaction_style {
         CompactionStyle::Universal => {
             let below = sizes.iter().skip(1).filter(|bytes| **bytes > 0).count();
@@ -86,7 +86,7 @@ fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
     let usable = options.usable_levels(version.levels.len());
     let mut levels = version.levels.iter().take(usable);
     let l0 = levels.next().map_or(0, |files| files.iter().filter(|f| idle(f)).count());
-    let below = levels.filter(|files| files.first().is_some_and(|f| idle(f))).count();
+    let below = levels.filter(|files| files.iter().next().is_some_and(|f| idle(f))).count();
     if let Some(score) = scores.first_mut() {
         *score = (l0 + below) as f64 / f64::from(options.level0_file_num_compaction_trigger.max(1));
     }

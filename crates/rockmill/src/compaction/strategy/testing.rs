@@ -8,18 +8,18 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::CompressionType;
-use crate::version::{FileMeta, PurgeQueue, Version};
+use crate::version::{FileMeta, Level, PurgeQueue, Version};
 
 /// A tree under construction. L0 files are given oldest first, as they would be flushed.
 pub(crate) struct TreeSpec {
-    levels: Vec<Vec<Arc<FileMeta>>>,
+    levels: Vec<Level>,
     purge: Arc<PurgeQueue>,
     next: u64,
 }
 
 impl TreeSpec {
     pub(crate) fn new(levels: usize) -> Self {
-        Self { levels: vec![Vec::new(); levels], purge: Arc::default(), next: 1 }
+        Self { levels: vec![Level::default(); levels], purge: Arc::default(), next: 1 }
     }
 
     /// Adds a file whose boundary keys are puts. Files get numbers 1, 2, 3 … in order of addition.
@@ -72,7 +72,7 @@ impl TreeSpec {
     /// Sets the times of the file added last: of its oldest data, and of its writing.
     pub(crate) fn times(mut self, data: u64, written: u64) -> Self {
         let number = self.next - 1;
-        for f in self.levels.iter_mut().flatten().filter(|f| f.number() == number) {
+        for f in self.levels.iter_mut().flat_map(Level::iter_mut).filter(|f| f.number() == number) {
             let entry = FileEntry { oldest_ancester_time: data, file_creation_time: written, ..f.entry.clone() };
             *f = Arc::new(FileMeta::new(entry, Arc::clone(&self.purge)));
         }
@@ -85,6 +85,7 @@ impl TreeSpec {
             reason: CompactionReason::LevelL0FilesNum,
             inputs: Vec::new(),
             output_level: 1,
+            output_run: 0,
             grandparents: Vec::new(),
             version: self.build(),
             bottommost: false,
@@ -101,9 +102,9 @@ impl TreeSpec {
 
     pub(crate) fn build(mut self) -> Arc<Version> {
         let cmp = InternalKeyComparator::default();
-        self.levels[0].reverse();
-        for files in &mut self.levels[1..] {
-            files.sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
+        self.levels[0].base.reverse();
+        for (level, files) in self.levels.iter_mut().enumerate().skip(1) {
+            files.sort(level, &cmp);
         }
         Arc::new(Version { levels: self.levels, cmp })
     }

@@ -103,7 +103,7 @@ fn a_damaged_block_is_named_as_without_helpers() {
         let mut cf = small_options();
         cf.compression = compression;
         let (tree, c) = job(cf, 5);
-        let file = Arc::clone(&tree.version.levels[0][2]);
+        let file = Arc::clone(&tree.version.levels[0].base[2]);
         let path = tree.ctx.dir.join(filename::table(file.number()));
         let whole = tree.ctx.fs.read_to_vec(&path).unwrap();
         let blocks = tree.ctx.tables.table(&file).unwrap().blocks_between(None, None).unwrap();

@@ -99,7 +99,7 @@ fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
         let mut cf = small_options();
         cf.table.checksum = ChecksumType::None;
         let (tree, c) = mixed(&mut rng, cf, 3, 3000);
-        let file = Arc::clone(&tree.version.levels[0][rng.usize(0..3)]);
+        let file = Arc::clone(&tree.version.levels[0].base[rng.usize(0..3)]);
         let path = tree.ctx.dir.join(filename::table(file.number()));
         let mut bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
         let blocks = tree.ctx.tables.table(&file).unwrap().blocks_between(None, None).unwrap();
@@ -135,7 +135,7 @@ fn blocks_behind_the_end_of_a_file_are_an_error_that_names_it() {
     }
     let mut rng = fastrand::Rng::with_seed(1);
     let (tree, c) = mixed(&mut rng, small_options(), 3, 3000);
-    let file = Arc::clone(&tree.version.levels[0][1]);
+    let file = Arc::clone(&tree.version.levels[0].base[1]);
     let path = tree.ctx.dir.join(filename::table(file.number()));
     let bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
     let open = tree.ctx.tables.table(&file).unwrap();

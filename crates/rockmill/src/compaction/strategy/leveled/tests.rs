@@ -91,7 +91,7 @@ fn neighbours_that_share_a_key_go_together() {
     assert_eq!(numbers(&c.inputs[0].1), [1]);
     // With the middle one busy, none can go.
     let v = spec().build();
-    v.levels[1][1].being_compacted.store(true, Atomic::Release);
+    v.levels[1].base[1].being_compacted.store(true, Atomic::Release);
     assert!(
         pick(
             &v,
@@ -123,7 +123,7 @@ fn a_blocked_l0_merges_among_itself() {
         t = t.file(0, "a", "z", MB);
     }
     let v = t.build();
-    v.levels[1][0].being_compacted.store(true, Atomic::Release);
+    v.levels[1].base[0].being_compacted.store(true, Atomic::Release);
     let mut cursors = CompactionCursors::new();
     let c = pick(&v, &options(), &mut cursors, &Moment::default()).unwrap();
     assert_eq!((c.output_level, c.inputs[0].0), (0, 0));
@@ -157,10 +157,10 @@ fn outputs_never_cross() {
 #[test]
 fn marked_files_go_when_nothing_else_does() {
     let mut v = TreeSpec::new(4).file(1, "a", "c", MB).file(1, "d", "f", MB).build();
-    let mut entry = v.levels[1][1].entry.clone();
+    let mut entry = v.levels[1].base[1].entry.clone();
     entry.marked_for_compaction = true;
-    let purge = Arc::clone(&v.levels[1][1].purge);
-    Arc::make_mut(&mut v).levels[1][1] = Arc::new(FileMeta::new(entry, purge));
+    let purge = Arc::clone(&v.levels[1].base[1].purge);
+    Arc::make_mut(&mut v).levels[1].base[1] = Arc::new(FileMeta::new(entry, purge));
     let c = pick_one(&v, &options());
     assert_eq!(c.reason, CompactionReason::FilesMarkedForCompaction);
     assert_eq!(numbers(&c.inputs[0].1), [2]);
@@ -206,12 +206,7 @@ mod random {
             self.contents.insert(number, entries);
             self.version.levels[level].push(Arc::new(FileMeta::new(entry, Arc::default())));
             let cmp = self.version.cmp.clone();
-            if level == 0 {
-                self.version.levels[0].sort_by_key(|f| std::cmp::Reverse((f.entry.epoch_number, f.number())));
-            } else {
-                self.version.levels[level]
-                    .sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
-            }
+            self.version.levels[level].sort(level, &cmp);
         }
 
         /// Files count the time. Now and then all that is due for its age may go, and for snapshots.
@@ -274,7 +269,7 @@ mod random {
                         newest_allowed[k as usize] = s;
                     }
                 }
-                for w in files.windows(2).filter(|_| level > 0) {
+                for w in files.runs().filter(|_| level > 0).flat_map(|run| run.windows(2)) {
                     let (a, b) = (w[0].entry.largest.as_bytes(), w[1].entry.smallest.as_bytes());
                     assert!(self.version.cmp.compare(a, b).is_lt(), "seed {seed}: L{level} overlaps");
                 }

@@ -151,7 +151,7 @@ fn busy_runs_part_the_row() {
     // One busy file makes its whole level busy.
     let t = TreeSpec::new(7).file(0, "a", "z", MB).file(0, "a", "z", MB).file(0, "a", "z", MB);
     let v = t.file(6, "a", "c", MB).file(6, "d", "z", MB).build();
-    v.levels[6][1].being_compacted.store(true, Atomic::Release);
+    v.levels[6].base[1].being_compacted.store(true, Atomic::Release);
     assert_eq!(shape(&picked(&v, &o).unwrap()), (Ratio, vec![3, 2, 1], vec![], 5));
 }
 
@@ -252,10 +252,10 @@ fn old_tables_are_rewritten_with_all_that_is_newer() {
     assert!(at(100 + month, &options()).is_none());
     assert!(at(101 + month, &options()).is_some());
     // What is busy stays out; a single run must be due itself.
-    v.levels[6][0].being_compacted.store(true, Atomic::Release);
+    v.levels[6].base[0].being_compacted.store(true, Atomic::Release);
     assert!(at(601, &o).is_none());
-    v.levels[6][0].being_compacted.store(false, Atomic::Release);
-    v.levels[0][0].being_compacted.store(true, Atomic::Release);
+    v.levels[6].base[0].being_compacted.store(false, Atomic::Release);
+    v.levels[0].base[0].being_compacted.store(true, Atomic::Release);
     assert_eq!(shape(&at(601, &o).unwrap()), (Periodic, vec![], vec![6], 6));
 }
 
@@ -263,10 +263,10 @@ fn old_tables_are_rewritten_with_all_that_is_newer() {
 fn marked_files_go_to_the_next_level_that_has_files() {
     let mark = |v: &Arc<Version>, level: usize, i: usize| {
         let mut next = Version::clone(v);
-        let f = &next.levels[level][i];
+        let f = &next.levels[level].base[i];
         let mut entry = f.entry.clone();
         entry.marked_for_compaction = true;
-        next.levels[level][i] = Arc::new(FileMeta::new(entry, Arc::clone(&f.purge)));
+        next.levels[level].base[i] = Arc::new(FileMeta::new(entry, Arc::clone(&f.purge)));
         Arc::new(next)
     };
     let t = TreeSpec::new(7).file(4, "a", "c", MB).file(4, "d", "f", MB).file(6, "b", "e", MB).file(6, "x", "z", MB);
@@ -290,7 +290,7 @@ fn a_manual_compaction_takes_everything() {
     let cursors = CompactionCursors::new();
     let ManualPick::Pick(c, None) = everything(&v, &options(), &cursors) else { panic!("a job") };
     assert_eq!(shape(&c), (Manual, vec![2, 1], vec![3, 6], 6));
-    v.levels[3][0].being_compacted.store(true, Atomic::Release);
+    v.levels[3].base[0].being_compacted.store(true, Atomic::Release);
     assert!(matches!(everything(&v, &options(), &cursors), ManualPick::Conflict));
     assert!(matches!(everything(&tree(7, &[], &[]), &options(), &cursors), ManualPick::None));
     // The last run alone is rewritten, as RocksDB does it.
@@ -311,7 +311,7 @@ fn the_score_counts_runs_that_are_free() {
     let v = tree(7, &[1, 1], &[(3, 2), (6, 5)]);
     let s = super::super::score::level_scores(&v, &options());
     assert_eq!((s.scores[0], s.runs, s.pending_bytes, s.base_level), (1.0, 4, 0, 1));
-    v.levels[3][0].being_compacted.store(true, Atomic::Release);
+    v.levels[3].base[0].being_compacted.store(true, Atomic::Release);
     let s = super::super::score::level_scores(&v, &options());
     assert_eq!((s.scores[0], s.runs), (0.75, 4));
 }
