@@ -240,6 +240,9 @@ pub struct WriteArgs {
     /// How the engine kernel runs its program [default: run]
     #[arg(long, value_enum)]
     pub kernel_driver: Option<DriverArg>,
+    /// Compiled merge program of one's own for the engine kernel [default: builtin]
+    #[arg(long, value_name = "PATH")]
+    pub kernel_program: Option<PathBuf>,
     /// Read and write tables past the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,

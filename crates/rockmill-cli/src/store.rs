@@ -233,6 +233,9 @@ fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
         Some(DriverArg::Run) => options.set_kernel_driver(KernelDriver::Run),
         Some(DriverArg::Loop) => options.set_kernel_driver(KernelDriver::Loop),
     }
+    if let Some(path) = &args.kernel_program {
+        options.set_kernel_merge_program(path);
+    }
     if args.direct {
         options.set_use_direct_reads(true);
         options.set_use_direct_io_for_flush_and_compaction(true);

@@ -7,6 +7,9 @@
 #ifndef ROCKMILL_LAYOUT_H
 #define ROCKMILL_LAYOUT_H
 
+/* The version of all this: raised with each change. Objects of other versions are refused. */
+#define INTERFACE 1
+
 /* Control block. "in" is written by user space only, "out" by the program only. */
 #define CTL_STATUS 0		/* out u32: STATUS_ */
 #define CTL_RUN 4		/* out u32: number of the run that STATUS_ is about */
@@ -51,11 +54,15 @@
 #define CTL_STEPS_MAX 200	/* in  u32: entries of a call at most */
 #define CTL_LINEAR_MAX 204	/* in  u32: live runs up to which all heads are looked at */
 #define CTL_DETAIL 208		/* out u32: what STATUS_HAND_OVER is about: REASON_ */
+#define CTL_LEVEL 212		/* in  u32: lowest level that the job reads, for filters */
+#define CTL_NOW 216		/* in  u64: when the job began, microseconds since 1970, for filters */
+#define CTL_FILTERED 224	/* out u64: values that the filter removed */
 #define CTL_BYTES 256
 
 #define FLAG_PASS 1	/* offer whole blocks */
 #define FLAG_DROP 2	/* drop what no reader can see */
 #define FLAG_BOTTOM 4	/* nothing older is below: tombstones go */
+#define FLAG_FILTER 8	/* ask the object's filter */
 
 #define CHAIN_HAVE 1	/* there is a last key */
 #define CHAIN_SIMPLE 2	/* all its versions so far were values and tombstones */
@@ -77,6 +84,7 @@
 #define REASON_KEY 1	/* a key is longer than KEY_MAX */
 #define REASON_CUT 2	/* the kernel ended a loop before its end */
 #define REASON_BLOCK 3	/* a block has too many entries behind its last restart point */
+#define REASON_ORDER 4	/* the object's comparator does not order: a newer version came behind an older one */
 
 #define NONE 0xffffffffu
 
@@ -124,6 +132,7 @@
 
 #define KIND_ENTRY 0
 #define KIND_NEW 2	/* an entry of another user key than the one looked at before */
+#define KIND_KEPT 3	/* the same, of which the object's filter was asked, and keeps it */
 #define KIND_BLOCK 1	/* a whole block: its entries come before those of any other run */
 
 /* Room behind a key that copies in words may write to. */

@@ -30,4 +30,6 @@ SECTION("struct_ops") int loop_step(u64 *arguments)
 	return merge(c) == STATUS_PAUSE ? CONTINUE : STOP;
 }
 
+#ifndef ROCKMILL_OBJECT
 char licence[] SECTION("license") = "Dual MIT/GPL";
+#endif

@@ -16,4 +16,6 @@ SECTION("syscall") int run(struct context *context)
 	return 0;
 }
 
+#ifndef ROCKMILL_OBJECT
 char licence[] SECTION("license") = "Dual MIT/GPL";
+#endif

@@ -23,8 +23,7 @@
 #ifndef ROCKMILL_MERGE_H
 #define ROCKMILL_MERGE_H
 
-#include "arena.h"
-#include "layout.h"
+#include "rockmill_program.h"
 
 /* What the functions below return beside 0. */
 #define FAILED_CORRUPT 1
@@ -34,14 +33,46 @@
 #define FAILED_BLOCK 5
 #define OFFERED 6
 #define ENDED 7
+#define FAILED_ORDER 8
 
 #define MAX64 0xffffffffffffffffull
 /* Entries behind the last restart point that are decoded to find a block's last key: below the kernel's limit. */
 #define TAIL_ENTRIES_MAX 60000u
 
-#ifndef CUSTOM_COMPARE
-#define CUSTOM_COMPARE 0
+/* What this object is, for its loader (src/object.rs). */
+struct rockmill_info {
+	u32 interface;
+	char comparator[64];
+	char filter[64];
+};
+
+#ifdef ROCKMILL_COMPARATOR
+#define HAS_COMPARE 1
+#else
+#define HAS_COMPARE 0
 #endif
+#ifdef ROCKMILL_FILTER
+#define HAS_FILTER 1
+#else
+#define HAS_FILTER 0
+#endif
+
+const struct rockmill_info rockmill_info SECTION("rockmill") = {
+	.interface = INTERFACE,
+#ifdef ROCKMILL_COMPARATOR
+	.comparator = ROCKMILL_COMPARATOR,
+#endif
+#ifdef ROCKMILL_FILTER
+	.filter = ROCKMILL_FILTER,
+#endif
+};
+
+/*
+ * Nothing is known of what functions of a user's own take: such a program looks at the clock now and then, and ends a
+ * call after so many nanoseconds. (A helper of the kernel's, bpf_ktime_get_ns.)
+ */
+#define OWN_CALL_NANOS 10000000ull
+static u64 (*const monotonic_nanos)(void) = (void *)5;
 
 /* Copies n bytes, or up to seven more, from src to dst. 0, or FAILED_CUT. */
 FRAME u64 copy_long(ptr c, u32 dst, u32 src, u32 n)
@@ -78,34 +109,31 @@ INLINE u64 copy(ptr c, u32 dst, u32 src, u32 n)
 }
 
 /* Compares two user keys. 0 below, 1 equal, 2 above; FAILED_CUT. */
+#ifdef ROCKMILL_COMPARATOR
 FRAME u64 compare_user(ptr c, u32 a, u32 a_len, u32 b, u32 b_len)
 {
-	u32 i = LD32(c + CTL_ZERO), n = a_len < b_len ? a_len : b_len;
-	u64 x, y;
+	u64 order;
 
-	ST64(c + CTL_WORK, LD64(c + CTL_WORK) + n);
-	while (i < n && can_loop) {
-		x = __builtin_bswap64(LD64(AT(a + i)));
-		y = __builtin_bswap64(LD64(AT(b + i)));
-		if (x != y) {
-			if (n - i < 8) {
-				/* Only n - i bytes of these count. */
-				x >>= 8 * (8 - (n - i));
-				y >>= 8 * (8 - (n - i));
-				if (x == y) {
-					i = n;
-					break;
-				}
-			}
-			return x < y ? 0 : 2;
-		}
-		i += 8;
-		HIDE(i);
-	}
-	if (i < n)
-		return FAILED_CUT;
-	return a_len < b_len ? 0 : a_len > b_len ? 2 : 1;
+	ST64(c + CTL_WORK, LD64(c + CTL_WORK) + a_len + b_len);
+	order = (u32)compare((const struct rockmill_job *)c, a, a_len, b, b_len);
+	return order > ROCKMILL_BEHIND ? FAILED_CUT : order;
 }
+#else
+#define compare_user compare_bytes
+#endif
+
+#ifdef ROCKMILL_FILTER
+/* What the filter says of the current entry of a run, a value. ROCKMILL_KEEP, REMOVE or ASK; FAILED_CUT. */
+FRAME u64 filter_user(ptr c, ptr r)
+{
+	u32 key_len = LD32(r + RUN_KEY_LEN) - 8, value_len = LD32(r + RUN_VALUE_LEN);
+	u64 said;
+
+	ST64(c + CTL_WORK, LD64(c + CTL_WORK) + key_len + value_len);
+	said = (u32)filter((const struct rockmill_job *)c, LD32(r + RUN_KEY), key_len, LD32(r + RUN_VALUE), value_len);
+	return said > ROCKMILL_ASK ? FAILED_CUT : said;
+}
+#endif
 
 /* The current entry of run a against that of run b, whose heads are equal. 0 it comes first, 2 it does not. */
 FRAME u64 before_equal(ptr c, ptr a, ptr b)
@@ -223,7 +251,8 @@ FRAME u64 decode(ptr c, ptr r)
 	ST32(r + RUN_STATE, STATE_HAS);
 	skip = LD32(c + CTL_SKIP);
 	len -= 8;
-	if (len <= skip) {
+	if (HAS_COMPARE || len <= skip) {
+		/* Bytes say nothing of another order: all heads are equal. */
 		v = 0;
 	} else {
 		v = __builtin_bswap64(LD64(AT(key + skip)));
@@ -562,7 +591,7 @@ FRAME u64 next_block(ptr c, ptr r)
 	if (LD64(r + RUN_HEAD) >= others || LD32(c + CTL_LAST_LEN) <= 8)
 		return 0;
 	/* A further version of the last user key has to be looked at. */
-	failed = compare_user(c, key, LD32(r + RUN_KEY_LEN) - 8, LD32(c + CTL_LAST_KEY), LD32(c + CTL_LAST_LEN) - 8);
+	failed = compare_bytes(c, key, LD32(r + RUN_KEY_LEN) - 8, LD32(c + CTL_LAST_KEY), LD32(c + CTL_LAST_LEN) - 8);
 	if (failed == FAILED_CUT)
 		return failed;
 	if (failed == 1)
@@ -601,21 +630,49 @@ INLINE u64 emit(ptr c, u32 key, u32 len, ptr r, u32 kind)
 	return at;
 }
 
-/* Gives the current run's entry, or drops it. 0 or FAILED_CUT. There is room for two records and keys. */
+/*
+ * Whether the current entry is of the same user key as the one looked at before: 0 it is not, 1 byte for byte, 2 it
+ * counts as the same though its bytes differ. FAILED_CUT.
+ */
+INLINE u64 same_as_last(ptr c, u32 key, u32 len, u64 head)
+{
+	u32 last = LD32(c + CTL_LAST_KEY), last_len = LD32(c + CTL_LAST_LEN);
+	u64 order = 0;
+
+	if (!(LD32(c + CTL_CHAIN) & CHAIN_HAVE))
+		return 0;
+	if (head == LD64(c + CTL_LAST_HEAD) && len == last_len) {
+		order = compare_bytes(c, key, len - 8, last, last_len - 8);
+		if (order == 1 || order == FAILED_CUT)
+			return order;
+	}
+#if HAS_COMPARE && HAS_FILTER
+	if (LD32(c + CTL_FLAGS) & FLAG_FILTER) {
+		order = compare_user(c, key, len - 8, last, last_len - 8);
+		if (order == FAILED_CUT)
+			return order;
+		return order == 1 ? 2 : 0;
+	}
+#endif
+	return 0;
+}
+
+/* Gives the current run's entry, or drops it. 0 or FAILED_. There is room for two records and keys. */
 INLINE u64 give(ptr c, ptr r)
 {
 	u32 key = LD32(r + RUN_KEY), len = LD32(r + RUN_KEY_LEN), chain = LD32(c + CTL_CHAIN);
 	u32 last = LD32(c + CTL_LAST_KEY), last_len = LD32(c + CTL_LAST_LEN), flags = LD32(c + CTL_FLAGS);
-	u64 head = LD64(r + RUN_HEAD), tag = LD64(AT(key + len - 8)), seq = tag >> 8, same = 0, hidden;
-	u32 type = tag & 0xff, at;
+	u64 head = LD64(r + RUN_HEAD), tag = LD64(AT(key + len - 8)), seq = tag >> 8, same, hidden;
+	u32 type = tag & 0xff, kind = KIND_ENTRY, removed = 0, at;
 
-	if ((chain & CHAIN_HAVE) && head == LD64(c + CTL_LAST_HEAD) && len == last_len) {
-		same = compare_user(c, key, len - 8, last, last_len - 8);
-		if (same == FAILED_CUT)
-			return FAILED_CUT;
-	}
+	same = same_as_last(c, key, len, head);
+	if (same == FAILED_CUT)
+		return FAILED_CUT;
 	if (same == 1) {
 		if ((flags & FLAG_DROP) && (chain & CHAIN_SIMPLE)) {
+			/* Another's order may be wrong: what is dropped must be older all the same. */
+			if (HAS_COMPARE && seq > LD64(c + CTL_LAST_SEQ))
+				return FAILED_ORDER;
 			if (type > 1) {
 				if (chain & CHAIN_TOMB) {
 					/* What follows is not for this program to decide: the tombstone comes first. */
@@ -639,8 +696,29 @@ INLINE u64 give(ptr c, ptr r)
 				}
 			}
 		}
+	} else if (same == 2) {
+		chain = CHAIN_HAVE;
 	} else {
 		chain = type > 1 ? CHAIN_HAVE : CHAIN_HAVE | CHAIN_SIMPLE;
+		kind = KIND_NEW;
+#if HAS_FILTER
+		/* The newest version of its user key, if that is a value. */
+		if (type == 1 && (flags & FLAG_FILTER)) {
+			hidden = filter_user(c, r);
+			if (hidden == FAILED_CUT)
+				return FAILED_CUT;
+			if (hidden == ROCKMILL_ASK) {
+				chain = CHAIN_HAVE;
+			} else if (hidden == ROCKMILL_REMOVE) {
+				/* A tombstone from here on. */
+				type = 0;
+				removed = 1;
+				ST64(c + CTL_FILTERED, LD64(c + CTL_FILTERED) + 1);
+			} else {
+				kind = KIND_KEPT;
+			}
+		}
+#endif
 	}
 	/* Whether a tombstone given before stays depends on there being something behind it. */
 	if (type == 0 && (chain & (CHAIN_SIMPLE | CHAIN_DELETION)) == CHAIN_SIMPLE && (flags & FLAG_DROP) &&
@@ -652,11 +730,15 @@ INLINE u64 give(ptr c, ptr r)
 		ST64(c + CTL_OBSOLETE, LD64(c + CTL_OBSOLETE) + 1);
 		chain |= CHAIN_TOMB;
 	} else {
-		at = emit(c, key, len, r, same == 1 ? KIND_ENTRY : KIND_NEW);
+		at = emit(c, key, len, r, kind);
 		if (!at)
 			return FAILED_CUT;
+		if (HAS_FILTER && removed)
+			ST32(AT(LD32(c + CTL_RECORDS) + REC_BYTES * (LD32(c + CTL_RECORD_COUNT) - 1)) + REC_VALUE_LEN, 0);
 		chain = type ? chain & ~(u32)CHAIN_DELETION : chain | CHAIN_DELETION;
 	}
+	if (HAS_FILTER && removed)
+		ST64(AT(at + len - 8), seq << 8);
 	ST32(c + CTL_LAST_KEY, at);
 	ST32(c + CTL_LAST_LEN, len);
 	ST64(c + CTL_LAST_HEAD, head);
@@ -718,7 +800,11 @@ FRAME u64 fail(ptr c, u64 failed)
 		return STATUS_CORRUPT;
 	if (failed == ENDED)
 		return STATUS_END;
-	ST32(c + CTL_DETAIL, failed == FAILED_KEY ? REASON_KEY : failed == FAILED_BLOCK ? REASON_BLOCK : REASON_CUT);
+	if (HAS_COMPARE && failed == FAILED_ORDER)
+		ST32(c + CTL_DETAIL, REASON_ORDER);
+	else
+		ST32(c + CTL_DETAIL,
+		     failed == FAILED_KEY ? REASON_KEY : failed == FAILED_BLOCK ? REASON_BLOCK : REASON_CUT);
 	return STATUS_HAND_OVER;
 }
 
@@ -775,8 +861,10 @@ FRAME u64 step(ptr c)
 INLINE u64 merge(ptr c)
 {
 	u32 n = LD32(c + CTL_ZERO), steps = LD32(c + CTL_STEPS_MAX), at;
-	u64 status = STATUS_PAUSE, failed;
+	u64 status = STATUS_PAUSE, failed, began = 0;
 
+	if (HAS_COMPARE || HAS_FILTER)
+		began = monotonic_nanos();
 	if (steps > TAIL_ENTRIES_MAX)
 		steps = TAIL_ENTRIES_MAX;
 	if (LD32(c + CTL_PHASE) == PHASE_PRIME) {
@@ -796,6 +884,8 @@ INLINE u64 merge(ptr c)
 			break;
 		}
 		if (LD64(c + CTL_WORK) >= LD64(c + CTL_WORK_MAX))
+			break;
+		if ((HAS_COMPARE || HAS_FILTER) && !(n & 31) && monotonic_nanos() - began > OWN_CALL_NANOS)
 			break;
 		failed = step(c);
 		if (failed != NONE) {

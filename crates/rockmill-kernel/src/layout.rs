@@ -14,6 +14,7 @@ macro_rules! layout {
 }
 
 layout! {
+    INTERFACE = 1;
     CTL_STATUS = 0;
     CTL_RUN = 4;
     CTL_RUNS = 8;
@@ -57,10 +58,14 @@ layout! {
     CTL_STEPS_MAX = 200;
     CTL_LINEAR_MAX = 204;
     CTL_DETAIL = 208;
+    CTL_LEVEL = 212;
+    CTL_NOW = 216;
+    CTL_FILTERED = 224;
     CTL_BYTES = 256;
     FLAG_PASS = 1;
     FLAG_DROP = 2;
     FLAG_BOTTOM = 4;
+    FLAG_FILTER = 8;
     CHAIN_HAVE = 1;
     CHAIN_SIMPLE = 2;
     CHAIN_DELETION = 8;
@@ -78,6 +83,7 @@ layout! {
     REASON_KEY = 1;
     REASON_CUT = 2;
     REASON_BLOCK = 3;
+    REASON_ORDER = 4;
     NONE = 0xffff_ffff;
     RUN_HEAD = 0;
     RUN_KEY = 8;
@@ -115,6 +121,7 @@ layout! {
     REC_BYTES = 32;
     KIND_ENTRY = 0;
     KIND_NEW = 2;
+    KIND_KEPT = 3;
     KIND_BLOCK = 1;
     SLACK = 40;
 }
@@ -122,6 +129,17 @@ layout! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What [`ALL`] adds up to for the version of the interface that this is. Users' objects are compiled with these
+    /// numbers, so that each change of one is a new version.
+    const FINGERPRINT: (u32, u64) = (1, 0xdb45_eacb_d098_048d);
+
+    #[test]
+    fn another_layout_is_another_version_of_the_interface() {
+        let bytes = ALL.iter().flat_map(|(name, value)| name.bytes().chain(value.to_le_bytes()));
+        let sum = bytes.fold(0xcbf2_9ce4_8422_2325, |sum: u64, b| (sum ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        assert!(FINGERPRINT == (INTERFACE, sum), "raise INTERFACE, and make this ({INTERFACE}, {sum:#x})");
+    }
 
     #[test]
     fn the_header_has_the_same_numbers() {

@@ -9,6 +9,7 @@
 //! kernel's.
 //!
 //! - [`object`]: reading the object;
+//! - [`merge_object`]: what it stands for: the built-in program, or a user's with an order or a filter of its own;
 //! - [`btf`]: what the kernel says of its own types, for the driver `loop`;
 //! - [`machine`]: a loaded program with its arena, or why there is none;
 //! - [`pool`]: machines that wait for the next merge;
@@ -20,11 +21,13 @@ pub mod btf;
 pub mod layout;
 pub mod machine;
 pub mod merge;
+pub mod merge_object;
 pub mod object;
 pub mod pool;
 mod sys;
 
 pub use machine::{Driver, Machine, Unavailable};
-pub use merge::{BlockPlace, Dropped, Job, Merge, Record, Refusal, Status};
-pub use object::Program;
+pub use merge::{BlockPlace, Dropped, FilterJob, Job, Merge, Record, Refusal, Status};
+pub use merge_object::MergeObject;
+pub use object::{BadObject, Program};
 pub use pool::Pool;

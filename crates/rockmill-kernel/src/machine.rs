@@ -125,7 +125,7 @@ impl Machine {
                 Some(libc::EPERM) if refused.log.is_empty() => {
                     format!("no permission to load a BPF program ({e}): it needs CAP_BPF")
                 }
-                _ => match refused.log.lines().rfind(|l| !l.starts_with("processed ") && !l.trim().is_empty()) {
+                _ => match refused.log.lines().rfind(|l| says_why(l)) {
                     Some(last) => format!("the kernel's verifier refuses the merge program ({e}): {}", last.trim()),
                     None => format!("the kernel does not load the merge program: {e}"),
                 },
@@ -201,6 +201,12 @@ impl Machine {
             How::Loop(looped) => looped.call(&mut self.arena, control).map(|_steps| ()),
         }
     }
+}
+
+/// Whether a line of the verifier's log says why, unlike its sums and the states of registers behind that.
+fn says_why(line: &str) -> bool {
+    let no = ["processed ", "cur state:", "old state:", "verification time", "stack depth", "mark_precise:"];
+    !line.trim().is_empty() && !no.iter().any(|no| line.starts_with(no))
 }
 
 /// What the kernel calls the types that the driver `loop` needs.

@@ -30,6 +30,8 @@ const STEPS_MAX: u32 = 16 << 10;
 const WORK_MAX: u64 = 4 << 20;
 /// Live runs up to which all heads are looked at (measured, see docs/kernel-engine.md).
 const LINEAR_MAX: u32 = 16;
+/// The same where all heads are equal, and each look at one is a call of a user's comparator.
+const LINEAR_MAX_OWN_ORDER: u32 = 4;
 /// Smallest share of the memory of a run: below, calls are many and blocks may not fit.
 const SHARE_MIN: usize = 48 << 10;
 /// Bytes of all runs' blocks that are there at once, as long as blocks are small: what was put there should still be in
@@ -59,6 +61,21 @@ pub struct Job<'a> {
     pub drop: bool,
     /// Nothing older is below: tombstones may be dropped.
     pub bottommost: bool,
+    /// The program orders keys in a way of its own, of which it is not believed what user keys are the same: with
+    /// `drop`, versions that are the same byte for byte are dropped alone. Goes with `skip` 0, with neither `begin` nor
+    /// `bottommost`, and with heads of 0.
+    pub own_order: bool,
+    /// The program's filter is to be asked about the newest version of each user key, if that is a value.
+    pub filter: Option<FilterJob>,
+}
+
+/// What a program's filter is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FilterJob {
+    /// The lowest level that the job reads.
+    pub level: u32,
+    /// When it began, in microseconds since 1970.
+    pub now_micros: u64,
 }
 
 /// Where things are in a block, as offsets into its contents.
@@ -98,6 +115,8 @@ pub struct Record {
     pub whole: bool,
     /// Its user key is another than that of the entry looked at before; false says nothing.
     pub another: bool,
+    /// The program's filter was asked about it and keeps it.
+    pub kept: bool,
     /// Number of the run.
     pub run: usize,
     /// Number of the block in the run.
@@ -113,8 +132,10 @@ pub struct Record {
 pub struct Dropped {
     /// Behind a newer version.
     pub hidden: u64,
-    /// Tombstones.
+    /// Tombstones, those that the program's filter made included.
     pub obsolete: u64,
+    /// Values that the program's filter made tombstones of; they were given or are among the others.
+    pub filtered: u64,
 }
 
 /// A run's blocks in the memory.
@@ -258,7 +279,12 @@ impl Merge {
         }
         put(memory, begin, job.begin.unwrap_or(&[]));
         put(memory, end, job.end.map_or(&[], |e| e.0));
-        let flags = [(job.pass, FLAG_PASS), (job.drop, FLAG_DROP), (job.bottommost, FLAG_BOTTOM)];
+        let flags = [
+            (job.pass, FLAG_PASS),
+            (job.drop, FLAG_DROP),
+            (job.bottommost && !job.own_order, FLAG_BOTTOM),
+            (job.filter.is_some(), FLAG_FILTER),
+        ];
         let flags = flags.iter().filter(|(on, _)| *on).fold(0, |sum, (_, flag)| sum | flag);
         let mut set = |field: u32, v: u32| put_u32(memory, field as usize, v);
         set(CTL_RUNS, job.runs as u32);
@@ -279,7 +305,10 @@ impl Merge {
         set(CTL_RUN_TABLE, address(table));
         set(CTL_KEY_MAX, KEY_BYTES_MAX as u32);
         set(CTL_STEPS_MAX, STEPS_MAX);
-        set(CTL_LINEAR_MAX, LINEAR_MAX);
+        set(CTL_LINEAR_MAX, if job.own_order { LINEAR_MAX_OWN_ORDER } else { LINEAR_MAX });
+        let filter = job.filter.unwrap_or_default();
+        set(CTL_LEVEL, filter.level);
+        put_u64(memory, CTL_NOW as usize, filter.now_micros);
         put_u64(memory, CTL_END_HEAD as usize, job.end.map_or(u64::MAX, |e| e.1));
         put_u64(memory, CTL_EARLIEST as usize, job.snapshots.first().copied().unwrap_or(u64::MAX));
         put_u64(memory, CTL_WORK_MAX as usize, WORK_MAX);
@@ -415,6 +444,7 @@ impl Merge {
                 REASON_KEY => "a key is longer than the program takes",
                 REASON_CUT => "the kernel ended a loop of the program early",
                 REASON_BLOCK => "a block has too many entries for the program",
+                REASON_ORDER => "the program's comparator puts an older version before a newer one",
                 _ => "the program gives no reason",
             }),
             _ => Status::HandOver("the program ended in a state that means nothing"),
@@ -442,7 +472,9 @@ impl Merge {
             let end = start + len as usize;
             (end <= memory.len()).then_some(start..end)
         };
-        let (whole, another) = (field(REC_KIND) == KIND_BLOCK, field(REC_KIND) == KIND_NEW);
+        let kind = field(REC_KIND);
+        let (whole, kept) = (kind == KIND_BLOCK, kind == KIND_KEPT);
+        let another = kept || kind == KIND_NEW;
         let key = place(field(REC_KEY), field(REC_KEY_LEN))?;
         let value = if whole { 0..0 } else { place(field(REC_VALUE), field(REC_VALUE_LEN))? };
         let known = key.start >= self.keys && key.end <= self.keys_end && key.len() >= 8;
@@ -450,6 +482,7 @@ impl Merge {
         (known && run < self.shares.len()).then_some(Record {
             whole,
             another,
+            kept,
             run,
             block: field(REC_BLOCK),
             key,
@@ -460,6 +493,20 @@ impl Merge {
     /// What the program dropped so far.
     pub fn dropped(&self) -> Dropped {
         let memory = self.machine.memory();
-        Dropped { hidden: get_u64(memory, CTL_HIDDEN as usize), obsolete: get_u64(memory, CTL_OBSOLETE as usize) }
+        let get = |field: u32| get_u64(memory, field as usize);
+        Dropped { hidden: get(CTL_HIDDEN), obsolete: get(CTL_OBSOLETE), filtered: get(CTL_FILTERED) }
+    }
+
+    /// The internal key of the entry that a run stands on; `None` at its end, or where the program names none.
+    pub fn current_key(&self, run: usize) -> Option<&[u8]> {
+        let share = self.shares.get(run)?;
+        let (memory, base) = (self.machine.memory(), self.machine.base());
+        let field = |f: u32| get_u32(memory, share.at + f as usize);
+        if field(RUN_STATE) != STATE_HAS {
+            return None;
+        }
+        let start = field(RUN_KEY).wrapping_sub(base) as usize;
+        let key = memory.get(start..start.checked_add(field(RUN_KEY_LEN) as usize)?)?;
+        (key.len() >= 8).then_some(key)
     }
 }

@@ -142,6 +142,11 @@ fn words(section: &Section<'_>) -> Result<Vec<u64>, BadObject> {
     Ok(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
 }
 
+/// The contents of a section; `None` where there is none of this name.
+pub(crate) fn section<'a>(object: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, BadObject> {
+    Ok(sections(object)?.into_iter().find(|s| s.name == name && s.kind == 1).map(|s| s.data))
+}
+
 impl Program {
     /// The program whose entry is in section `entry` of `object`.
     ///

@@ -46,10 +46,16 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(machine);
     }
 
-    /// Lets go of idle machines with another program, driver or size than this: what was replaced.
-    pub fn retain(&self, program: &Arc<Program>, driver: Driver, bytes: usize) {
+    /// Lets go of idle machines with this program, which was replaced.
+    pub fn forget(&self, program: &Arc<Program>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|m| m.program() == program && m.driver() == driver && m.asked_bytes() == bytes);
+        idle.retain(|m| m.program() != program);
+    }
+
+    /// Idle machines with this program.
+    pub fn idle(&self, program: &Arc<Program>) -> usize {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.iter().filter(|m| m.program() == program).count()
     }
 
     /// Bytes of memory of idle machines.

@@ -13,6 +13,9 @@ use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockEntries, Bl
 use rockmill_format::key::{InternalKey, ValueType};
 use rockmill_kernel::{BlockPlace, Driver, Job, Machine, Merge, Program, Status};
 
+#[path = "program/own.rs"]
+mod own;
+
 /// The driver that is tested: `ROCKMILL_KERNEL_DRIVER`, or `run`.
 fn driver() -> Driver {
     let wanted = std::env::var("ROCKMILL_KERNEL_DRIVER").unwrap_or_else(|_| "run".to_owned());
@@ -55,6 +58,7 @@ fn the_committed_object_is_what_the_source_gives() {
             let fresh = Program::read(&fresh, driver.entry()).unwrap();
             assert!(fresh == *program_of(driver), "bpf/{name} is not what its source gives: run scripts/build-bpf");
         }
+        own::are_as_committed(&out);
     }
     std::fs::remove_dir_all(&out).unwrap();
 }

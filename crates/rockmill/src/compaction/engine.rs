@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use rockmill_io::ring::{BatchIo, BatchLimits, DeviceFacts};
 use rockmill_io::{Clock, FileSystem};
-use rockmill_kernel::{Machine, Pool, Program, Unavailable};
+use rockmill_kernel::{Machine, MergeObject, Pool, Program, Unavailable};
 
 use super::rings::{LentRing, Rings};
-use super::{JobContext, KernelDriver, MergeEngine};
+use super::{JobContext, KernelDriver, MergeEngine, merge_program};
 use crate::helpers::Helpers;
 use crate::info_log::{InfoLog, log_at, log_warn};
 use crate::options::DbOptions;
@@ -34,6 +34,8 @@ pub struct Engines {
     kernel: Mutex<KernelState>,
     /// Parts that `kernel` began and another engine did.
     handed_over: AtomicU64,
+    /// Programs that were replaced: no machine of theirs is kept.
+    pub(super) retired: Mutex<Vec<Arc<Program>>>,
     /// Threads that compress and decompress for jobs.
     pub(crate) helpers: Arc<Helpers>,
     /// Rings of jobs.
@@ -81,11 +83,24 @@ impl Engines {
         }
     }
 
+    /// Writes a line about the kernel's engine to the log, if it is another than the one before.
+    pub(super) fn say_once(&self, log: &InfoLog, line: String) {
+        let before = self.kernel.lock().said.replace(line.clone());
+        if before.as_ref() != Some(&line) {
+            log_warn!(log, "{line}");
+        }
+    }
+
+    /// The machines of the process.
+    pub(super) fn pool(&self) -> Arc<Pool> {
+        Arc::clone(&*self.pool.lock().get_or_insert_with(Pool::shared))
+    }
+
     /// A machine for one part, kept from an earlier one or loaded now.
     pub(super) fn machine(&self, db: &DbOptions, log: &InfoLog) -> Result<Machine, Unavailable> {
-        let pool = Arc::clone(&*self.pool.lock().get_or_insert_with(Pool::shared));
-        let bytes = db.compaction_io_memory.max(KERNEL_MEMORY_MIN);
-        let made = program(db.kernel_driver).and_then(|program| pool.take(&program, db.kernel_driver, bytes));
+        let (bytes, driver) = (db.compaction_io_memory.max(KERNEL_MEMORY_MIN), db.kernel_driver);
+        let made =
+            merge_program::object(db).and_then(|object| self.pool().take(object.program(driver)?, driver, bytes));
         let reason = made.as_ref().err().map(|e| e.reason.clone());
         let before = std::mem::replace(&mut self.kernel.lock().fallback, reason.clone());
         if let Err(e) = &made
@@ -99,9 +114,11 @@ impl Engines {
         made
     }
 
-    /// Keeps a machine for the next part.
+    /// Keeps a machine for the next part, unless its program was replaced meanwhile.
     pub(super) fn keep(&self, machine: Machine) {
-        if let Some(pool) = &*self.pool.lock() {
+        if !self.retired.lock().contains(machine.program())
+            && let Some(pool) = &*self.pool.lock()
+        {
             pool.put(machine);
         }
     }
@@ -125,19 +142,14 @@ impl Engines {
 }
 
 /// Memory that a merge in the kernel needs at least.
-const KERNEL_MEMORY_MIN: usize = 4 << 20;
+pub(super) const KERNEL_MEMORY_MIN: usize = 4 << 20;
 
 /// What a database knows of its engine in the kernel.
 #[derive(Debug, Default)]
 struct KernelState {
     fallback: Option<String>,
     handed_over: Option<String>,
-}
-
-/// The merge program.
-fn program(driver: KernelDriver) -> Result<Arc<Program>, Unavailable> {
-    let program = Program::read(driver.object(), driver.entry());
-    program.map(Arc::new).map_err(|e| Unavailable { reason: e.to_string(), log: String::new() })
+    said: Option<String>,
 }
 
 /// Whether the engine `kernel` is to be had with this driver, or why not, in one line.
@@ -146,7 +158,9 @@ fn program(driver: KernelDriver) -> Result<Arc<Program>, Unavailable> {
 /// The reason: a capability or a newer kernel that it needs, or what the verifier has against the program.
 pub fn probe_kernel_engine(driver: KernelDriver) -> Result<(), Unavailable> {
     let pool = Pool::shared();
-    pool.take(&program(driver)?, driver, KERNEL_MEMORY_MIN).map(|machine| pool.put(machine))
+    let object = MergeObject::built_in();
+    let object = object.map_err(|e| Unavailable { reason: e.to_string(), log: String::new() })?;
+    pool.take(object.program(driver)?, driver, KERNEL_MEMORY_MIN).map(|machine| pool.put(machine))
 }
 
 /// Of an engine's counter.

@@ -12,6 +12,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use rockmill_kernel::FilterJob;
+
 use super::Compaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{CfOptions, Options};
@@ -59,6 +61,10 @@ pub struct CompactionFilterContext {
     pub column_family_id: u32,
     /// Why it writes tables.
     pub reason: TableFileCreationReason,
+    /// When it began, in microseconds since 1970, by the database's clock. A filter that decides by age and goes by
+    /// this decides alike for all entries of the job, and as a merge program does
+    /// ([`Options::set_kernel_merge_program`]).
+    pub now_micros: u64,
 }
 
 /// Decides on entries (`rocksdb::compaction_filter::CompactionFilter`). It must not wait for the database's
@@ -237,14 +243,20 @@ enum Source {
 pub struct FilterPlan {
     source: Source,
     level: u32,
+    now_micros: u64,
 }
 
 impl FilterPlan {
     /// That of a compaction.
-    pub(super) fn of_compaction(compaction: &Compaction, cf: &CfOptions, cf_id: u32) -> Result<Option<Self>> {
+    pub(super) fn of_compaction(
+        compaction: &Compaction,
+        cf: &CfOptions,
+        cf_id: u32,
+        now_micros: u64,
+    ) -> Result<Option<Self>> {
         let level = compaction.start_level() as u32;
         if let Some(shared) = &cf.compaction_filter {
-            return Ok(Some(Self { source: Source::Shared(shared.clone()), level }));
+            return Ok(Some(Self { source: Source::Shared(shared.clone()), level, now_micros }));
         }
         let context = CompactionFilterContext {
             is_full_compaction: compaction.input_files().count() == compaction.version.num_files(),
@@ -252,18 +264,25 @@ impl FilterPlan {
             input_start_level: Some(level),
             column_family_id: cf_id,
             reason: TableFileCreationReason::Compaction,
+            now_micros,
         };
         Self::of_factory(cf, context)
     }
 
     /// That of a flush, which a factory must have asked for.
-    pub(super) fn of_flush(cf: &CfOptions, cf_id: u32, reason: TableFileCreationReason) -> Result<Option<Self>> {
+    pub(super) fn of_flush(
+        cf: &CfOptions,
+        cf_id: u32,
+        reason: TableFileCreationReason,
+        now_micros: u64,
+    ) -> Result<Option<Self>> {
         let context = CompactionFilterContext {
             is_full_compaction: false,
             is_manual_compaction: false,
             input_start_level: None,
             column_family_id: cf_id,
             reason,
+            now_micros,
         };
         Self::of_factory(cf, context)
     }
@@ -272,8 +291,8 @@ impl FilterPlan {
         let Some(factory) = &cf.compaction_filter_factory else { return Ok(None) };
         let reason = context.reason;
         let wanted = guarded(factory.name(), None, || factory.should_filter_table_file_creation(reason))?;
-        let level = context.input_start_level.unwrap_or(0);
-        Ok(wanted.then(|| Self { source: Source::Factory(factory.clone(), context), level }))
+        let (level, now_micros) = (context.input_start_level.unwrap_or(0), context.now_micros);
+        Ok(wanted.then(|| Self { source: Source::Factory(factory.clone(), context), level, now_micros }))
     }
 
     /// The filter's or factory's name.
@@ -282,6 +301,11 @@ impl FilterPlan {
             Source::Shared(filter) => filter.name(),
             Source::Factory(factory, _) => factory.name(),
         }
+    }
+
+    /// What a filter in the kernel is told.
+    pub(super) fn kernel_job(&self) -> FilterJob {
+        FilterJob { level: self.level, now_micros: self.now_micros }
     }
 
     /// The filter for one part of the job.

@@ -54,7 +54,7 @@ fn write(
 ) -> Result<(Vec<FileEntry>, JobStats)> {
     let rules = Rules {
         merge_operator: ctx.cf.merge_operator.clone(),
-        filter: FilterPlan::of_flush(&ctx.cf, ctx.cf_id, reason)?,
+        filter: FilterPlan::of_flush(&ctx.cf, ctx.cf_id, reason, ctx.clock.now_micros())?,
         ..Rules::new(ctx.cmp.clone(), ctx.snapshots.clone())
     };
     let output = OutputPlan {

@@ -22,6 +22,7 @@ use super::merge::kernel::{KernelJob, KernelStream, Left};
 use super::merge::ring_feed;
 use super::merge::run::TableRun;
 use super::merge::{Heads, MergeStream, Merger};
+use super::merge_program::{self, Fit};
 use super::output::{Created, Outputs, remove_created};
 use super::plan::{JobPlan, Part};
 use super::resolve::pass::may_pass;
@@ -199,15 +200,19 @@ fn in_kernel(
     stop: [&AtomicBool; 2],
 ) -> Result<Option<(Vec<FileEntry>, ResolveStats)>> {
     let Destination { ctx, plan, part, help, engine, .. } = *output;
-    if heads.skip().is_none() {
-        let name = plan.rules.cmp.user_comparator().name().to_owned();
-        ctx.engines.hand_over(ctx, &format!("keys in the order of {name}"));
-        return Ok(None);
-    }
+    // Where there is none, asking for a machine says so.
+    let fit = merge_program::object(&ctx.db).map(|object| merge_program::fit(&object, &plan.rules, ctx));
+    let fit = match fit.unwrap_or_else(|_| Ok(Fit::default())) {
+        Ok(fit) => fit,
+        Err(reason) => {
+            ctx.engines.hand_over(ctx, &reason);
+            return Ok(None);
+        }
+    };
     let Ok(machine) = ctx.engines.machine(&ctx.db, &ctx.events.log) else { return Ok(None) };
     let passing = may_pass(&plan.rules, !output.tombstones.is_empty());
     let end_head = heads.of_end(range, part.end.as_deref());
-    let job = KernelJob { part, rules: &plan.rules, heads, end_head, passing, stop };
+    let job = KernelJob { part, rules: &plan.rules, fit: &fit, heads, end_head, passing, stop };
     let left = Rc::new(RefCell::new(Left::default()));
     let merged = match engine.io() {
         None => {
@@ -234,6 +239,7 @@ fn in_kernel(
             stats.input_records += dropped.hidden + dropped.obsolete;
             stats.hidden += dropped.hidden;
             stats.obsolete += dropped.obsolete;
+            stats.filtered += dropped.filtered;
             Ok(Some((files, stats)))
         }
         (Err(_), Some(reason)) => {

@@ -43,6 +43,10 @@ pub trait MergeStream {
     fn surely_new_user_key(&self) -> bool {
         false
     }
+    /// True where the job's filter was asked about the current value by the stream, and keeps it.
+    fn filter_kept(&self) -> bool {
+        false
+    }
     /// The file that the current entry is in, for messages about it; nothing for what is in memory.
     fn file(&self) -> Option<&Path> {
         None

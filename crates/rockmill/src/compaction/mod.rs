@@ -7,6 +7,7 @@ pub mod flush;
 mod give_way;
 pub mod job;
 pub mod merge;
+pub(crate) mod merge_program;
 #[cfg(test)]
 mod model;
 mod output;
@@ -44,7 +45,7 @@ pub use events::{JobEvents, JobProgress};
 pub use give_way::GiveWay;
 use resolve::ResolveStats;
 pub(crate) use rings::LentRing;
-pub use rockmill_kernel::Driver as KernelDriver;
+pub use rockmill_kernel::{Driver as KernelDriver, MergeObject};
 
 /// How compactions read and merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

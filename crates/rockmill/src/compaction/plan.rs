@@ -161,7 +161,7 @@ impl JobPlan {
                 bottommost: compaction.bottommost,
                 below,
                 merge_operator: ctx.cf.merge_operator.clone(),
-                filter: FilterPlan::of_compaction(compaction, &ctx.cf, ctx.cf_id)?,
+                filter: FilterPlan::of_compaction(compaction, &ctx.cf, ctx.cf_id, ctx.clock.now_micros())?,
             },
             output: OutputPlan {
                 bytes_expected: 0,

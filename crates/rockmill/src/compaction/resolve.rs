@@ -228,7 +228,8 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                 self.emitted = false;
                 self.ask_filter = self.filter.is_some();
             }
-            if std::mem::take(&mut self.ask_filter) && value_type == ValueType::Value {
+            let ask = std::mem::take(&mut self.ask_filter) && value_type == ValueType::Value;
+            if ask && !self.input.filter_kept() {
                 match self.filter_value(seq)? {
                     Some(filtered) => value_type = filtered,
                     None => continue,

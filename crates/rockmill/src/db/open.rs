@@ -29,6 +29,7 @@ use super::switch::{MemTableMemory, new_memtable};
 use super::wal::Wal;
 use super::wal_files::{destroy_wals, wal_dir_of};
 use super::{CfState, Db, DbInner, State};
+use crate::compaction::merge_program;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::aging;
 use crate::compaction::strategy::score::level_scores;
@@ -236,6 +237,14 @@ pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let read_only = mode.read_only;
     let db_options = &options.db;
     let wanted = checked_column_families(options, cfs)?;
+    let mut loaded;
+    let options = if read_only {
+        options
+    } else {
+        loaded = options.clone();
+        merge_program::load(&mut loaded.db)?;
+        &loaded
+    };
     let fs = &db_options.fs;
     let mut lock = None;
     if !read_only {
@@ -331,6 +340,7 @@ fn open_files(
     db.write_options_file(&db.options_turn.lock())?;
     db.remove_orphans();
     db.log_opened();
+    db.engines.check_program_at_open(&db.live(), &db.log)?;
     db.engines.probe_kernel(&db.live(), &db.log);
     let threads = background::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));

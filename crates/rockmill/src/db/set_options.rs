@@ -10,7 +10,9 @@ use std::sync::Arc;
 use super::background;
 use super::check_options::{check_cf_options, check_db_options};
 use super::{AsColumnFamilyRef, Db, DbInner, State};
+use crate::compaction::{MergeEngine, merge_program};
 use crate::error::{Error, Result};
+use crate::info_log::log_info;
 use crate::options::known::Notes;
 use crate::options::text::{Allow, Escapes, refuse, set_cf, set_db};
 use crate::options::{CfOptions, CompactionStyle, DbOptions, Options};
@@ -18,7 +20,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::has_ended;
 
 /// Rockmill's options of how compactions read and merge.
-const ENGINE: [&str; 2] = ["merge_engine", "kernel_driver"];
+const ENGINE: [&str; 3] = ["merge_engine", "kernel_driver", PROGRAM];
+const PROGRAM: &str = "kernel_merge_program";
 
 impl Db {
     /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",
@@ -45,6 +48,7 @@ impl Db {
         let mut of_db = DbOptions::clone(&db.live());
         let engine: Vec<_> = options.extract_if(.., |(name, _)| ENGINE.contains(&name.as_str())).collect();
         set_db(&mut of_db, &engine, Allow::Mutable, Escapes::No, &mut Notes::default())?;
+        db.take_program(&mut of_db, &engine)?;
         let mut state = db.state.lock();
         let oldest_snapshot = state.oldest_snapshot;
         let Some(c) = state.cfs.get_mut(&cf.id()) else {
@@ -64,7 +68,8 @@ impl Db {
             ));
         }
         c.cf.options.store(Arc::new(changed));
-        db.live.store(Arc::new(of_db));
+        let before = db.live.swap(Arc::new(of_db));
+        db.engines.replaced(&before, &db.live());
         c.rescore(oldest_snapshot);
         db.update_threshold(&state);
         db.update_pressure(&state);
@@ -91,8 +96,10 @@ impl Db {
         set_db(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
         refuse(&notes)?;
         check_db_options(&changed)?;
+        db.take_program(&mut changed, &options)?;
         db.live.store(Arc::new(changed));
         let now = db.live.load_full();
+        db.engines.replaced(&before, &now);
         {
             let state = db.state.lock();
             db.update_pressure(&state);
@@ -134,6 +141,22 @@ impl Db {
 }
 
 impl DbInner {
+    /// Reads and checks the merge program that `options`, which are in `changed` already, name. Where they change how a
+    /// program of the user's is run, it is checked again.
+    fn take_program(&self, changed: &mut DbOptions, options: &[(String, String)]) -> Result<()> {
+        let named = options.iter().any(|(name, _)| name == PROGRAM);
+        let engine = options.iter().any(|(name, _)| ENGINE.contains(&name.as_str()));
+        if named {
+            merge_program::load(changed)?;
+        }
+        if changed.kernel_program.is_some() && (named || engine && changed.merge_engine == MergeEngine::Kernel) {
+            self.engines.check_program(changed, &self.log)?;
+        } else if named {
+            log_info!(self.log, "merge program builtin");
+        }
+        Ok(())
+    }
+
     /// Notes the tables that are open, since `max_open_files` bounds them from now on, and closes what is too much.
     fn count_open_tables(&self, state: &State) {
         let mut open = self.open_tables.lock();

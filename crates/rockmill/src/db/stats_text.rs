@@ -70,7 +70,11 @@ impl DbInner {
             return asked.to_string();
         }
         if asked == MergeEngine::Kernel && self.engines.kernel_fallback().is_none() {
-            let mut text = format!("{asked}, driver {}", self.live().kernel_driver);
+            let live = self.live();
+            let mut text = format!("{asked}, driver {}", live.kernel_driver);
+            if let Some(program) = &live.kernel_program {
+                let _ = write!(text, ", program {program}");
+            }
             if let (parts @ 1.., Some(reason)) = self.engines.handed_over() {
                 let _ = write!(text, "; job parts handed to another engine: {parts}, the last one for {reason}");
             }

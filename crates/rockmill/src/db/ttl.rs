@@ -418,6 +418,7 @@ mod tests {
             input_start_level: Some(0),
             column_family_id: 0,
             reason: TableFileCreationReason::Compaction,
+            now_micros: 2_000_000_000 * 1_000_000,
         };
         let mut filter = factory.create(context);
         let mut ask = |value: &[u8]| filter.filter(0, b"k", value);

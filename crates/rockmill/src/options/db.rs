@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
+use rockmill_kernel::MergeObject;
 
 use super::declare::declare_options;
 use super::file::{Carried, RocksDbVersion};
@@ -97,6 +98,11 @@ declare_options! {
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
     /// How the engine `kernel` runs its program.
     kernel_driver: KernelDriver = KernelDriver::Run, own, set_kernel_driver;
+    /// The merge program of the engine `kernel`: the path of a compiled object (kernel-engine.md, "Programs of your
+    /// own"); empty or `builtin` for the built-in one.
+    kernel_merge_program: PathBuf = PathBuf::new(), own;
+    /// What `kernel_merge_program` named when the database took it.
+    kernel_program: Option<Arc<MergeObject>> = None, hidden;
     /// Most memory for reads and writes in flight of each part of a compaction and each flush with `uring`, in bytes. A
     /// flush takes 9 MiB, a part that merges 4, 8 or 16 inputs 14, 17 or 22 MiB. It is kept for the next jobs, for a
     /// minute.
@@ -205,6 +211,17 @@ impl Options {
     /// an open does not look there), and differ for each database: a checkpoint's OPTIONS file names the original's.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.db.wal_dir = path.as_ref().to_owned();
+    }
+
+    /// Has the engine `kernel` merge with a program of one's own (docs/kernel-engine.md, "Programs of your own"): the
+    /// path of an object compiled with `rockmill_program.h`, which brings an order of keys or a compaction filter, or
+    /// both. It is used for column families whose comparator and filter (or factory of filters) have the names that it
+    /// says; other engines, and parts that it cannot do, use those. `builtin` or nothing: the built-in program.
+    ///
+    /// The file is read when the database is opened, and again when `set_options` names it. An open fails if it is no
+    /// such object, or if the kernel runs merge programs and its verifier refuses this one.
+    pub fn set_kernel_merge_program(&mut self, path: impl AsRef<Path>) {
+        self.db.kernel_merge_program = path.as_ref().to_owned();
     }
 
     /// Takes the file system and the clock of `env`.

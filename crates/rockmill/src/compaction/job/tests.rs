@@ -23,13 +23,14 @@ use crate::version::{FileMeta, Version};
 struct Tables {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
+    cmp: InternalKeyComparator,
 }
 
 impl TableSource for Tables {
     fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
         let path = self.dir.join(filename::table(file.number()));
         let f = self.fs.open_random(&path, false).map_err(|e| Error::io("cannot open a table", &e))?;
-        let cmp = InternalKeyComparator::default();
+        let cmp = self.cmp.clone();
         let largest_seqno = Some(file.entry.largest_seqno);
         TableReader::open(
             f,
@@ -69,7 +70,7 @@ fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
         cf_id: 0,
         cf_name: "default".into(),
         cmp: InternalKeyComparator::default(),
-        tables: Arc::new(Tables { fs: Arc::clone(&fs), dir: dir.clone() }),
+        tables: Arc::new(Tables { fs: Arc::clone(&fs), dir: dir.clone(), cmp: InternalKeyComparator::default() }),
         new_file_number: Arc::new(move || next.fetch_add(1, Ordering::Relaxed)),
         snapshots: Vec::new(),
         db_id: "00000000-0000-0000-0000-000000000001".into(),
@@ -99,7 +100,11 @@ fn small_options() -> CfOptions {
 }
 
 fn memtable(id: u64, model: &Model) -> Arc<MemTable> {
-    let mem = MemTable::new(id, InternalKeyComparator::default(), 4096);
+    memtable_in(&InternalKeyComparator::default(), id, model)
+}
+
+fn memtable_in(cmp: &InternalKeyComparator, id: u64, model: &Model) -> Arc<MemTable> {
+    let mem = MemTable::new(id, cmp.clone(), 4096);
     for (k, seq, t, v) in &model.entries {
         mem.add(*seq, *t, k, v);
     }
@@ -148,7 +153,7 @@ impl Tree {
     }
 
     fn flush(&mut self, models: &[Model]) {
-        let mems: Vec<_> = models.iter().enumerate().map(|(i, m)| memtable(i as u64, m)).collect();
+        let mems: Vec<_> = models.iter().enumerate().map(|(i, m)| memtable_in(&self.ctx.cmp, i as u64, m)).collect();
         for m in models {
             self.history = std::mem::take(&mut self.history).plus(m);
         }

@@ -13,6 +13,7 @@
 //! again with another engine.
 
 use std::cell::RefCell;
+use std::cmp::Ordering::{Equal, Less};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
@@ -20,13 +21,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rockmill_format::FormatError;
+use rockmill_format::InternalKeyComparator;
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockEntries, BlockKind, BlockLayout};
 use rockmill_format::footer::BlockHandle;
-use rockmill_format::key::TAG_LEN;
+use rockmill_format::key::{TAG_LEN, tag, user_key};
 use rockmill_kernel::{BlockPlace, Dropped, Job, Machine, Merge, Refusal, Status};
 
 use super::feed::BlockFeed;
 use super::{Heads, MergeStream};
+use crate::compaction::merge_program::Fit;
 use crate::compaction::plan::{Part, Rules};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -49,12 +52,73 @@ pub(crate) struct Left {
 pub(crate) struct KernelJob<'a> {
     pub part: &'a Part,
     pub rules: &'a Rules,
+    /// How the program does it.
+    pub fit: &'a Fit,
     pub heads: Heads,
     /// No key at or behind the part's end has a head below this.
     pub end_head: u64,
     /// Whole blocks may pass.
     pub passing: bool,
     pub stop: [&'a AtomicBool; 2],
+}
+
+/// What shows that a program with an order of its own has the order of the store's comparator.
+///
+/// The entries of each run come in the run's order, and all of them come (they are counted), but for versions that the
+/// merge itself, byte for byte, finds to be behind a newer one of the same user key. So it is enough that each entry
+/// comes behind the one before, and that runs end where they should.
+struct OrderCheck {
+    cmp: InternalKeyComparator,
+    /// The program's.
+    origin: String,
+    /// The internal key before; empty at first.
+    last: Vec<u8>,
+    begin: Option<(InternalKeyComparator, Vec<u8>)>,
+    end: Option<Vec<u8>>,
+}
+
+impl OrderCheck {
+    fn new(cmp: &InternalKeyComparator, fit: &Fit, part: &Part) -> Self {
+        Self {
+            cmp: cmp.clone(),
+            origin: fit.origin.clone(),
+            last: Vec::new(),
+            begin: part.begin.clone().map(|begin| (cmp.clone(), begin)),
+            end: part.end.clone(),
+        }
+    }
+
+    /// Whether `key`, which must not come before the last one, has another user key.
+    fn follows(&self, key: &[u8]) -> std::result::Result<bool, String> {
+        if key.len() < TAG_LEN {
+            return Ok(false); // resolution says what it is
+        }
+        if self.end.as_ref().is_some_and(|end| self.cmp.compare_user(user_key(key), end).is_ge()) {
+            return Err(self.disorder(key, "at or behind the part's end"));
+        }
+        if self.last.len() < TAG_LEN {
+            return Ok(true);
+        }
+        match self.cmp.compare_user(user_key(&self.last), user_key(key)) {
+            Less => Ok(true),
+            Equal if tag(&self.last) >= tag(key) => Ok(false),
+            _ => Err(self.disorder(key, &format!("behind {}", user_key(&self.last).escape_ascii()))),
+        }
+    }
+
+    /// Whether a run may end at `key`.
+    fn is_behind(&self, key: &[u8]) -> std::result::Result<(), String> {
+        match &self.end {
+            Some(end) if self.cmp.compare_user(user_key(key), end).is_ge() => Ok(()),
+            _ => Err(self.disorder(key, "at its end")),
+        }
+    }
+
+    #[cold]
+    fn disorder(&self, key: &[u8], place: &str) -> String {
+        let (name, key) = (self.cmp.user_comparator().name(), user_key(key).escape_ascii());
+        format!("the program {} does not order as {name} does: it has key {key} {place}", self.origin)
+    }
 }
 
 /// A block in the memory.
@@ -80,6 +144,8 @@ struct Input<F> {
     ended: bool,
     /// The block before was of the usual layout: the one after it may pass.
     usual: bool,
+    /// Entries before this user key are left out, until one is not before it.
+    before: Option<(InternalKeyComparator, Vec<u8>)>,
 }
 
 /// The stream of a merge by the program.
@@ -98,6 +164,10 @@ pub(crate) struct KernelStream<'a, F> {
     place: (usize, u32),
     /// Its user key is surely another than that of the entry before.
     another: bool,
+    /// The program's filter keeps it.
+    kept: bool,
+    /// Where the program orders in a way of its own.
+    check: Option<Box<OrderCheck>>,
     state: State,
     /// What the last call ended with.
     status: Status,
@@ -125,17 +195,21 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
     /// Merges what `feeds` give, in `machine`. Why not is in `left` when it is an error; the machine always is at the
     /// end.
     pub fn new(feeds: Vec<F>, machine: Machine, job: KernelJob<'a>, left: &Rc<RefCell<Left>>) -> Result<Self> {
-        let KernelJob { part, rules, heads, end_head, passing, stop } = job;
+        let KernelJob { part, rules, fit, heads, end_head, passing, stop } = job;
+        let check = fit.order.as_ref().map(|order| Box::new(OrderCheck::new(order, fit, part)));
         let job = Job {
             runs: feeds.len(),
-            begin: part.begin.as_deref(),
+            // Another's order is not believed: what is before it is left out here.
+            begin: part.begin.as_deref().filter(|_| check.is_none()),
             end: part.end.as_deref().map(|end| (end, end_head)),
             skip: heads.skip().unwrap_or(0),
             snapshots: &rules.snapshots,
             pass: passing,
-            // A filter is asked about versions that nobody could read.
-            drop: rules.filter.is_none(),
+            // Without the program, a filter is asked about versions that nobody could read.
+            drop: rules.filter.is_none() || fit.filter.is_some(),
             bottommost: rules.bottommost,
+            own_order: check.is_some(),
+            filter: fit.filter,
         };
         let merge = match Merge::begin(machine, &job) {
             Ok(merge) => merge,
@@ -144,7 +218,16 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
                 return Err(hand_over(left, reason));
             }
         };
-        let input = |feed| Input { feed, held: VecDeque::new(), waits: None, failed: None, ended: false, usual: true };
+        let before = check.as_ref().and_then(|check| check.begin.clone());
+        let input = |feed| Input {
+            feed,
+            held: VecDeque::new(),
+            waits: None,
+            failed: None,
+            ended: false,
+            usual: true,
+            before: before.clone(),
+        };
         let mut new = Self {
             merge: Some(merge),
             inputs: feeds.into_iter().map(input).collect(),
@@ -156,6 +239,8 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             value: 0..0,
             place: (0, 0),
             another: false,
+            kept: false,
+            check,
             state: State::Record,
             status: Status::Again,
             entries: BlockEntries::new(heads.skip()),
@@ -204,6 +289,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             // What the call before ended with comes behind its records.
             match self.status {
                 Status::End => {
+                    self.check_end()?;
                     self.state = State::Ended;
                     return Ok(());
                 }
@@ -246,8 +332,12 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         self.value = record.value;
         self.place = (record.run, record.block);
         self.another = record.another;
+        self.kept = record.kept;
         self.state = State::Record;
-        if record.whole { self.offer() } else { Ok(()) }
+        if record.whole {
+            return self.offer();
+        }
+        if self.check.is_some() { self.check_order() } else { Ok(()) }
     }
 
     /// To the next record.
@@ -290,24 +380,53 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             return Err(self.error(run, block, &e));
         }
         self.state = if whole { State::Offered } else { State::Block };
-        Ok(())
+        if self.check.is_some() { self.check_order() } else { Ok(()) }
     }
 
     /// The next entry of the whole block.
     fn next_entry(&mut self) -> Result<()> {
         self.entry += 1;
         if self.entry < self.entries.len() {
-            return Ok(());
+            return if self.check.is_some() { self.check_order() } else { Ok(()) };
         }
         self.entry = 0;
         let mut entries = std::mem::replace(&mut self.entries, BlockEntries::new(None));
         let more = entries.fill(self.memory().get(self.contents.clone()).unwrap_or(&[]));
         self.entries = entries;
         match more {
+            Ok(true) if self.check.is_some() => self.check_order(),
             Ok(true) => Ok(()),
             Ok(false) => self.next_record(),
             Err(e) => Err(self.error(self.place.0, self.place.1, &e)),
         }
+    }
+
+    /// Looks whether the current entry comes behind the one before, where the program orders in a way of its own.
+    fn check_order(&mut self) -> Result<()> {
+        let Some(mut check) = self.check.take() else { return Ok(()) };
+        let key = match self.state {
+            State::Record => self.memory().get(self.key.clone()).unwrap_or(&[]),
+            State::Block | State::Offered => self.entries.key(self.entry),
+            State::Ended => &[],
+        };
+        let found = check.follows(key);
+        if found.is_ok() && self.state != State::Offered {
+            check.last.clear();
+            check.last.extend_from_slice(key);
+        }
+        self.another = matches!(found, Ok(true));
+        self.check = Some(check);
+        found.map(drop).map_err(|reason| hand_over(&self.left, reason))
+    }
+
+    /// Looks whether all runs stand at or behind the part's end, where the program orders in a way of its own.
+    fn check_end(&mut self) -> Result<()> {
+        let (Some(check), Some(merge)) = (&self.check, &self.merge) else { return Ok(()) };
+        let keys = (0..self.inputs.len()).filter_map(|run| merge.current_key(run));
+        keys.map(|key| check.is_behind(key))
+            .find(std::result::Result::is_err)
+            .unwrap_or(Ok(()))
+            .map_err(|e| hand_over(&self.left, e))
     }
 
     fn error(&self, run: usize, block: u32, e: &FormatError) -> Error {
@@ -370,7 +489,9 @@ impl<F: BlockFeed> Input<F> {
             let (handle, table) = (stored.handle, Arc::clone(stored.table));
             let mut place = BlockPlace { first: 0, end: 0, restart: 0, whole: self.usual && usual, damaged: false };
             let mut behind = None;
-            let (contents, kept): (&[u8], _) = if usual {
+            // The rest of a block in which the part begins is written anew, too.
+            let as_is = usual && self.before.is_none();
+            let (contents, kept): (&[u8], _) = if as_is {
                 match layout.entries_place(data) {
                     Some((first, _, end)) if first == end => continue, // no entries
                     Some((first, restart, end)) => (place.first, place.restart, place.end) = (first, restart, end),
@@ -383,7 +504,7 @@ impl<F: BlockFeed> Input<F> {
                 }
             } else {
                 left.borrow_mut().blocks_rewritten += 1;
-                behind = rewrite(data, layout, kind, rewritten).err();
+                behind = rewrite(data, layout, kind, &mut self.before, rewritten).err();
                 let parsed = BlockLayout::parse(rewritten).ok().and_then(|layout| layout.entries_place(rewritten));
                 if let Some((first, restart, end)) = parsed {
                     (place.first, place.restart, place.end) = (first, restart, end);
@@ -403,7 +524,7 @@ impl<F: BlockFeed> Input<F> {
                     return Ok(());
                 };
                 let stored = kept.err().unwrap_or(&[]).to_vec();
-                let kind = if usual { kind } else { BlockKind::Data { global_seqno: None } };
+                let kind = if as_is { kind } else { BlockKind::Data { global_seqno: None } };
                 let place = given.start..given.start + contents.len();
                 self.held.push_back(Held { number, table, handle, kind, place, stored });
             }
@@ -415,14 +536,23 @@ impl<F: BlockFeed> Input<F> {
     }
 }
 
-/// Writes a block of another layout, or whose sequence numbers are another's, as a usual one. Damage comes behind the
-/// entries before it.
-fn rewrite(data: &[u8], layout: BlockLayout, kind: BlockKind, out: &mut Vec<u8>) -> rockmill_format::Result<()> {
+/// Writes a block of another layout, or whose sequence numbers are another's, as a usual one, without the entries that
+/// come before a user key. Damage comes behind the entries before it.
+fn rewrite(
+    data: &[u8],
+    layout: BlockLayout,
+    kind: BlockKind,
+    before: &mut Option<(InternalKeyComparator, Vec<u8>)>,
+    out: &mut Vec<u8>,
+) -> rockmill_format::Result<()> {
     let mut builder = BlockBuilder::new(BlockBuilderOptions { restart_interval: 16, ..Default::default() });
     let mut cursor = BlockCursor::new(layout, kind);
     let mut result = cursor.seek_to_first(data);
     while result.is_ok() && cursor.valid() {
-        builder.add(cursor.key(), data.get(cursor.value_range()).unwrap_or(&[]), None);
+        if before.as_ref().is_none_or(|(cmp, begin)| cmp.compare_user(user_key(cursor.key()), begin).is_ge()) {
+            *before = None;
+            builder.add(cursor.key(), data.get(cursor.value_range()).unwrap_or(&[]), None);
+        }
         result = cursor.next(data);
     }
     out.clear();
@@ -492,6 +622,11 @@ impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
         self.another && self.state == State::Record
     }
 
+    #[inline]
+    fn filter_kept(&self) -> bool {
+        self.kept && self.state == State::Record
+    }
+
     fn file(&self) -> Option<&Path> {
         self.held(self.place.0, self.place.1).map(|held| held.table.path())
     }
@@ -513,6 +648,10 @@ impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
 
     fn take_block(&mut self, taken: bool) -> Result<()> {
         if taken {
+            if let Some(check) = &mut self.check {
+                check.last.clear();
+                check.last.extend_from_slice(self.entries.key(self.entries.len().saturating_sub(1)));
+            }
             return self.next_record();
         }
         self.state = State::Block;

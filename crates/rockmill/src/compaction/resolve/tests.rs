@@ -276,7 +276,7 @@ fn filtered(
     let mut r = rules(snapshots, bottommost, below);
     r.merge_operator = Some(Arc::new(crate::merge_operator::StringAppendOperator::default()));
     let inputs = Compaction { inputs: vec![(3, Vec::new())], ..TreeSpec::new(7).compaction() };
-    r.filter = FilterPlan::of_compaction(&inputs, &cf, 0).unwrap();
+    r.filter = FilterPlan::of_compaction(&inputs, &cf, 0, 0).unwrap();
     let list = entries(input).into_iter().map(|(k, seq, t, _)| {
         let value = if matches!(t, ValueType::Value | ValueType::Merge) { seq.to_string() } else { String::new() };
         (InternalKey::new(&k, seq, t).as_bytes().to_vec(), value.into_bytes())

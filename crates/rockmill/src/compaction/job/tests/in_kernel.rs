@@ -6,6 +6,9 @@ use rockmill_format::checksum::ChecksumType;
 use super::*;
 use crate::compaction::JobStats;
 
+mod own;
+mod swap;
+
 fn empty(cf: CfOptions) -> Tree {
     let fs = Arc::new(MemFileSystem::new());
     fs.create_dir(&PathBuf::from("/db"), true).unwrap();

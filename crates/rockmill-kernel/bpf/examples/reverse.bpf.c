@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/*
+ * An order of one's own: user keys from the largest to the smallest, as the store's ReverseBytewiseComparator has them.
+ */
+#define ROCKMILL_COMPARATOR "rocksdb.ReverseBytewiseComparator"
+#include "rockmill_program.h"
+
+static int compare(const struct rockmill_job *job, u32 a, u32 a_len, u32 b, u32 b_len)
+{
+	return rockmill_bytewise(job, b, b_len, a, a_len);
+}
+
+#include "rockmill_object.h"

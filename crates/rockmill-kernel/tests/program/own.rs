@@ -1,0 +1,143 @@
+//! Programs of users: an order and filters of their own.
+
+use rockmill_kernel::{FilterJob, MergeObject};
+
+use super::*;
+
+const REVERSE: &[u8] = include_bytes!("../../bpf/examples/reverse.bpf.o");
+const EXPIRE: &[u8] = include_bytes!("../../bpf/examples/expire.bpf.o");
+const BOTH: &[u8] = include_bytes!("../../bpf/tests/both.bpf.o");
+const LIAR: &[u8] = include_bytes!("../../bpf/tests/liar.bpf.o");
+const ENDLESS: &[u8] = include_bytes!("../../bpf/tests/endless.bpf.o");
+
+/// All by their file names in `bpf`.
+const OWN: [(&str, &[u8]); 5] = [
+    ("examples/reverse.bpf.o", REVERSE),
+    ("examples/expire.bpf.o", EXPIRE),
+    ("tests/both.bpf.o", BOTH),
+    ("tests/liar.bpf.o", LIAR),
+    ("tests/endless.bpf.o", ENDLESS),
+];
+
+/// Whether those in `dir` are the committed ones.
+pub(super) fn are_as_committed(dir: &std::path::Path) {
+    for (name, committed) in OWN {
+        let fresh = std::fs::read(dir.join(name)).unwrap();
+        let fresh = MergeObject::read(name, &fresh).unwrap();
+        let committed = MergeObject::read(name, committed).unwrap();
+        assert!(fresh == committed, "bpf/{name} is not what its source gives: run scripts/build-bpf");
+    }
+}
+
+/// A machine with a user's program; `None`, and a line that says so, where there is none.
+fn own(what: &str, object: &[u8]) -> Option<Machine> {
+    // What is missing for any program is said by the built-in one.
+    machine(what, 1 << 20)?;
+    let object = MergeObject::read("own.o", object).unwrap();
+    let machine = object.check(driver(), 8 << 20).unwrap_or_else(|e| panic!("{e}\n{}", e.log));
+    println!("{what}: the verifier went over {:?} instructions", machine.verified_instructions());
+    Some(machine)
+}
+
+#[test]
+fn a_reverse_order_merges_as_a_sort() {
+    let Some(mut machine) = own("a reverse order in the kernel", REVERSE) else { return };
+    let user = |k: &[u8]| k[..k.len() - 8].to_vec();
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        // Up to 4 runs in one way, above in another.
+        let count = *rng.choice(&[0, 1, 2, 4, 5, 9, 20]).unwrap();
+        let size = rng.usize(1..200);
+        let mut runs = random_runs(&mut rng, count, size, 60);
+        for run in &mut runs {
+            run.reverse();
+            run.chunk_by_mut(|a, b| user(&a.0) == user(&b.0)).for_each(<[_]>::reverse);
+        }
+        let stored: Vec<_> = runs.iter().map(|run| blocks(run, 300, 4)).collect();
+        let mut all = runs.concat();
+        let number = |k: &[u8]| u64::from_le_bytes(*k.last_chunk().unwrap());
+        all.sort_by_key(|(k, _)| (std::cmp::Reverse(user(k)), std::cmp::Reverse(number(k))));
+        let end = (seed % 2 == 0 && all.len() > 20).then(|| user(&all[all.len() / 2].0));
+        if let Some(end) = &end {
+            all.retain(|(k, _)| user(k) > *end);
+        }
+        let job = Job { runs: count, own_order: true, end: end.as_deref().map(|e| (e, 0)), ..Job::default() };
+        let done = merge(machine, &stored, &job);
+        assert!(done.entries == all, "seed {seed}: {count} runs of {size}");
+        machine = done.machine;
+    }
+}
+
+#[test]
+fn a_filter_removes_what_has_expired_and_says_what_it_was_asked() {
+    use ValueType::{Deletion, Merge as Operand, Value};
+    let Some(machine) = own("a filter in the kernel", EXPIRE) else { return };
+    let at = |second: u64| [&second.to_be_bytes()[..], b"value"].concat();
+    // (user key, sequence number, type, value), and what is given with a snapshot at 5, at the bottom: type, whether
+    // its value stays, whether the filter keeps it.
+    type Given = Option<(ValueType, bool, bool)>;
+    type Case<'a> = (&'a [u8], u64, ValueType, Vec<u8>, Given);
+    let cases: &[Case<'_>] = &[
+        (b"a", 9, Value, at(1001), Some((Value, true, true))),
+        (b"a", 8, Value, at(1), None), // hidden, and not asked about
+        (b"b", 9, Value, at(1000), Some((Deletion, false, false))), // a snapshot may see what is behind
+        (b"b", 4, Value, at(2000), Some((Value, true, false))),
+        (b"c", 4, Value, at(999), None), // gone, and all behind it
+        (b"c", 3, Value, at(2000), None),
+        (b"d", 4, Value, at(1), Some((Deletion, false, false))), // given after all
+        (b"d", 3, Operand, at(1), Some((Operand, true, false))),
+        (b"e", 4, Value, b"short".to_vec(), Some((Value, true, true))),
+        (b"f", 4, Value, at(0), Some((Value, true, true))),
+        (b"g", 7, Operand, at(1), Some((Operand, true, false))), // nobody asks the program about these
+        (b"g", 6, Value, at(1), Some((Value, true, false))),
+        (b"h", 4, Deletion, Vec::new(), None),
+    ];
+    let run: Entries = cases.iter().map(|(k, s, t, v, _)| (key(k, *s, *t), v.clone())).collect();
+    let given: Vec<_> = cases
+        .iter()
+        .filter_map(|(k, s, _, v, given)| {
+            let (t, value, kept) = (*given)?;
+            Some((key(k, *s, t), if value { v.clone() } else { Vec::new() }, kept))
+        })
+        .collect();
+    let filter = Some(FilterJob { level: 0, now_micros: 1_000_999_999 });
+    let job = Job { runs: 1, snapshots: &[5], drop: true, bottommost: true, filter, ..Job::default() };
+    let mut merge = Merge::begin(machine, &job).unwrap();
+    for block in blocks(&run, 90, 2) {
+        let (first, restart, end) = BlockLayout::parse(&block).unwrap().entries_place(&block).unwrap();
+        merge.give(0, &block, &[], BlockPlace { first, end, restart, whole: false, damaged: false }).unwrap();
+    }
+    merge.give_last(0);
+    assert_eq!(merge.call().unwrap(), Status::End);
+    let records = (0..merge.records()).map(|i| {
+        let record = merge.record(i).unwrap();
+        (merge.memory()[record.key].to_vec(), merge.memory()[record.value].to_vec(), record.kept)
+    });
+    assert_eq!(records.collect::<Vec<_>>(), given);
+    let dropped = merge.dropped();
+    assert_eq!((dropped.hidden, dropped.obsolete, dropped.filtered), (2, 2, 3));
+    // Not told to ask, it removes nothing.
+    let done = super::merge(merge.end(), &[blocks(&run, 90, 2)], &Job { runs: 1, ..Job::default() });
+    assert!(done.entries == run);
+}
+
+#[test]
+fn a_users_function_that_might_not_end_is_refused() {
+    if machine("a loop without end in a user's filter", 1 << 20).is_none() {
+        return;
+    }
+    let refused = MergeObject::read("endless.o", ENDLESS).unwrap().check(driver(), 1 << 20).unwrap_err();
+    assert!(refused.reason.contains("the kernel's verifier refuses the merge program"), "{refused}");
+    assert!(refused.log.contains("processed "), "{}", refused.log);
+    println!("{refused}");
+}
+
+#[test]
+fn both_drivers_are_in_one_object() {
+    for (name, object) in OWN {
+        let object = MergeObject::read(name, object).unwrap();
+        for driver in Driver::ALL {
+            assert!(object.program(driver).unwrap().instructions().len() > 500, "{name} {driver}");
+        }
+    }
+}
