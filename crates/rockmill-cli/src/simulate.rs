@@ -120,7 +120,16 @@ pub struct SimulateArgs {
     /// CPU nanoseconds of a flush for each entry
     #[arg(long, value_name = "X", default_value_t = 400.0)]
     pub flush_ns_per_entry: f64,
-    /// Bytes per second that writers get at the slowdown trigger
+    /// Reads that users want each second, beside the writes
+    #[arg(long, value_name = "N", default_value_t = 0.0)]
+    pub reads: f64,
+    /// CPU nanoseconds of a read
+    #[arg(long, value_name = "X", default_value_t = 5000.0)]
+    pub read_ns: f64,
+    /// Bytes that a read takes from the device, on average
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4096")]
+    pub read_bytes: u64,
+    /// Bytes per second that writers get at the slowdown trigger, until it is known what compactions take in
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
     pub delayed_write_rate: u64,
     /// An option of the column family, as in OPTIONS files; may be repeated
@@ -179,6 +188,9 @@ impl SimulateArgs {
             merge_ns_per_entry: self.merge_ns_per_entry,
             merge_ns_per_byte: self.merge_ns_per_byte,
             flush_ns_per_entry: self.flush_ns_per_entry,
+            reads_per_second: self.reads,
+            read_ns: self.read_ns,
+            read_bytes: self.read_bytes,
             delayed_write_rate: self.delayed_write_rate,
             seed: self.seed,
             options: options.cf,

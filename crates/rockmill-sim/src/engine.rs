@@ -5,7 +5,7 @@
 //! picked while there are threads for them, and the writers' pressure is computed anew, both by the store's own code.
 
 use rockmill::simulation::{
-    Compaction, CompactionCursors, Moment, StallReason, delay_ns_per_kib, level_scores, pick, write_control, write_stop,
+    Compaction, CompactionCursors, Moment, RateControl, StallReason, level_scores, pick, write_control, write_stop,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -19,6 +19,8 @@ use crate::tree::{EPOCH_SECONDS, Tree};
 const MEMTABLE_OVERHEAD: f64 = 40.0;
 /// How much longer or shorter than computed a job may take, so that jobs do not go in step for ever.
 const JITTER: f64 = 0.05;
+/// While writers are delayed the rate changes with time: it is looked at so often, in seconds.
+const CONTROL_STEP: f64 = 0.1;
 
 /// A job that runs.
 struct Job {
@@ -48,6 +50,7 @@ struct Engine<'s> {
     now: f64,
     rng: fastrand::Rng,
     record: Recorder,
+    control: RateControl,
 }
 
 /// Runs a simulation to its end.
@@ -80,6 +83,7 @@ pub fn run(settings: &Settings) -> Result<Report, SettingsError> {
         now: 0.0,
         rng: fastrand::Rng::with_seed(s.seed),
         record,
+        control: RateControl::default(),
         s,
     };
     engine.go();
@@ -104,19 +108,24 @@ impl Engine<'_> {
             self.start_jobs();
             let scores = level_scores(&self.tree.version, self.options);
             let control = write_control(&scores, self.options);
-            let delay = delay_ns_per_kib(control.pressure, self.s.delayed_write_rate) as f64 * 1e-9 / 1024.0
-                * self.s.entry_bytes();
+            let entry = self.s.entry_bytes();
+            self.control.set(self.now, &control, self.s.delayed_write_rate as f64, self.written * entry);
+            let allowed = self.control.rate(self.now) / entry;
             let stop = write_stop(&scores, self.options, self.full.len());
-            let mut wish = 1.0 / (self.s.write_ns * 1e-9 + delay).max(1e-12);
+            let mut wish = 1.0 / (self.s.write_ns * 1e-9).max(1e-12);
             if self.s.ingest_rate > 0 {
-                wish = wish.min(self.s.ingest_rate as f64 / self.s.entry_bytes());
+                wish = wish.min(self.s.ingest_rate as f64 / entry);
             }
+            // Part of the time that writers sleep.
+            let delayed = if stop.is_none() { (1.0 - allowed / wish).max(0.0) } else { 0.0 };
+            wish = wish.min(allowed);
             if stop.is_some() {
                 wish = 0.0;
             }
             let wal = if self.s.wal { self.s.entry_bytes() } else { 0.0 };
             let write = Cost { cpu: self.s.write_ns * 1e-9, read: 0.0, write: wal };
-            let mut wishes = vec![(wish, write)];
+            let read = Cost { cpu: self.s.read_ns * 1e-9, read: self.s.read_bytes as f64, write: 0.0 };
+            let mut wishes = vec![(wish, write), (self.s.reads_per_second, read)];
             wishes.extend(self.jobs.iter().map(|j| (j.speed, j.cost)));
             let rates = divide(&capacity, &wishes);
 
@@ -125,7 +134,7 @@ impl Engine<'_> {
                 step = step.min((memtable - self.filled).max(0.0) / rates[0]);
                 step = step.min((target - self.written).max(0.0) / rates[0]);
             }
-            for (job, rate) in self.jobs.iter().zip(&rates[1..]) {
+            for (job, rate) in self.jobs.iter().zip(&rates[2..]) {
                 if *rate > 0.0 {
                     step = step.min(job.left / rate);
                 }
@@ -134,20 +143,23 @@ impl Engine<'_> {
                 self.record.wedged = true;
                 break; // writers are stopped, and nothing runs that could release them
             }
-            let step = step.min(self.record.until_sample(self.now)).max(1e-9);
-
-            let reason = match (stop, control.pressure > 0.0 && rates[0] > 0.0) {
+            let mut step = step.min(self.record.until_sample(self.now)).max(1e-9);
+            if allowed.is_finite() {
+                step = step.min(CONTROL_STEP);
+            }
+            let reason = match (stop, delayed > 0.0) {
                 (Some(why), _) => why,
                 (None, true) => control.reason,
                 (None, false) => StallReason::None,
             };
-            let delayed = if stop.is_none() { (rates[0] * delay).min(1.0) } else { 0.0 };
             let busy = self.jobs.iter().map(|j| (j.compaction.as_ref().map(Compaction::start_level), j.parts));
             self.record.pass(step, rates[0], delayed, stop.is_some(), reason, busy);
+            self.record.waited(step, rates[0], allowed, delayed, stop.is_some(), reason);
             self.now += step;
             self.filled += rates[0] * step;
             self.written += rates[0] * step;
-            for (job, rate) in self.jobs.iter_mut().zip(&rates[1..]) {
+            self.record.read(step, rates[1]);
+            for (job, rate) in self.jobs.iter_mut().zip(&rates[2..]) {
                 job.left -= rate * step;
             }
             let distinct = match self.s.workload {

@@ -41,6 +41,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Virtual seconds until everything was written.
     pub seconds: f64,
+    /// Reads of users.
+    pub reads: f64,
     /// Bytes that users wrote.
     pub user_bytes: f64,
     /// Bytes written by flushes.
@@ -53,6 +55,8 @@ pub struct Report {
     pub stopped_seconds: f64,
     /// Seconds that writers slept.
     pub delayed_seconds: f64,
+    /// How long writes waited, all together.
+    pub waits: Waits,
     /// The same together by reason.
     pub stalls: Vec<(&'static str, f64)>,
     /// Compaction threads busy, on average, by start level.
@@ -114,6 +118,7 @@ impl Report {
             "strategy": s.strategy, "threads": s.threads, "subcompactions": s.subcompactions,
             "data_bytes": s.data_bytes, "seed": s.seed, "notes": self.notes,
             "seconds": round(self.seconds), "user_bytes": round(self.user_bytes),
+            "reads_per_second": round(self.reads / self.seconds.max(1e-9)),
             "write_bytes_per_second": round(self.throughput()),
             "write_amplification": round(self.write_amplification()),
             "read_amplification_runs": round(self.runs), "space_amplification": round(self.space),
@@ -121,6 +126,8 @@ impl Report {
             "compaction_write_bytes": round(self.compacted_bytes),
             "stopped_seconds": round(self.stopped_seconds), "delayed_seconds": round(self.delayed_seconds),
             "stall_seconds_by_reason": stalls,
+            "longest_stall_seconds": round(self.waits.longest), "longest_stall_reason": self.waits.reason,
+            "wait_p999_seconds": round(self.waits.percentile(99.9)),
             "busy_threads": round(self.parallelism()),
             "busy_threads_by_level": self.busy.iter().map(|b| round(*b)).collect::<Vec<_>>(),
             "busy_threads_share_of_time": self.busy_share.iter().map(|b| round(*b)).collect::<Vec<_>>(),
@@ -156,10 +163,21 @@ impl Report {
                     percent(self.delayed_seconds)
                 ),
             ),
+            (
+                "waits",
+                format!(
+                    "a write {:.1} ms at most, 99.9 % of them {:.1} ms at most",
+                    self.waits.longest * 1e3,
+                    self.waits.percentile(99.9) * 1e3
+                ),
+            ),
             ("busy threads", format!("{:.2} on average", self.parallelism())),
         ];
         for (name, value) in rows {
             let _ = writeln!(out, "{name:<20} {value}");
+        }
+        if s.reads_per_second > 0.0 {
+            let _ = writeln!(out, "{:<20} {:.0}/s", "reads", self.reads / self.seconds.max(1e-9));
         }
         for (why, seconds) in &self.stalls {
             let _ = writeln!(out, "{:<20} {:.1} % of the time", format!("  {why}"), percent(*seconds));
@@ -198,6 +216,48 @@ impl Report {
     }
 }
 
+/// Writes by how long write control held them up.
+#[derive(Debug, Clone)]
+pub struct Waits {
+    /// The longest, in seconds.
+    pub longest: f64,
+    /// What it waited for.
+    pub reason: &'static str,
+    /// Writes that waited up to 10^(i / 8) microseconds; the first: not at all.
+    counts: [f64; 80],
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self { longest: 0.0, reason: StallReason::None.name(), counts: [0.0; 80] }
+    }
+}
+
+/// The store's writers gather what they owe until it is worth a sleep of so many seconds.
+const SLEEP_SECONDS: f64 = 1e-3;
+
+impl Waits {
+    fn add(&mut self, writes: f64, seconds: f64, reason: StallReason) {
+        let slot = if seconds <= 0.0 { 0 } else { ((seconds * 1e6).log10() * 8.0).ceil().max(1.0) as usize };
+        self.counts[slot.min(79)] += writes;
+        if seconds > self.longest {
+            (self.longest, self.reason) = (seconds, reason.name());
+        }
+    }
+
+    /// Seconds that so many percent of the writes waited at most, within a third.
+    pub fn percentile(&self, percent: f64) -> f64 {
+        let mut left = self.counts.iter().sum::<f64>() * percent / 100.0;
+        for (slot, count) in self.counts.iter().enumerate() {
+            left -= count;
+            if left <= 0.0 {
+                return if slot == 0 { 0.0 } else { (10f64.powf(slot as f64 / 8.0) * 1e-6).min(self.longest) };
+            }
+        }
+        self.longest
+    }
+}
+
 /// Gathers what a run does.
 pub struct Recorder {
     report: Report,
@@ -209,6 +269,8 @@ pub struct Recorder {
     runs_time: f64,
     space_time: f64,
     busy_time: Vec<f64>,
+    /// For how long writers have been standing still.
+    standing: f64,
     /// Set by the engine; see [`Report::wedged`].
     pub wedged: bool,
 }
@@ -221,12 +283,14 @@ impl Recorder {
             settings: s.clone(),
             notes: Vec::new(),
             seconds: 0.0,
+            reads: 0.0,
             user_bytes: 0.0,
             flushed_bytes: 0.0,
             read_bytes: 0.0,
             compacted_bytes: 0.0,
             stopped_seconds: 0.0,
             delayed_seconds: 0.0,
+            waits: Waits::default(),
             stalls: Vec::new(),
             busy: vec![0.0; levels],
             busy_share: vec![0.0; s.threads + 1],
@@ -249,6 +313,7 @@ impl Recorder {
             runs_time: 0.0,
             space_time: 0.0,
             busy_time: vec![0.0; levels],
+            standing: 0.0,
             wedged: false,
         }
     }
@@ -290,6 +355,34 @@ impl Recorder {
         }
         let last = r.busy_share.len() - 1;
         r.busy_share[threads.min(last)] += step;
+    }
+
+    /// `step` seconds in which users did so many reads a second.
+    pub fn read(&mut self, step: f64, reads: f64) {
+        self.report.reads += reads * step;
+    }
+
+    /// `step` seconds in which so many writes a second were done, `allowed` were, and writers slept a part of the time.
+    pub fn waited(&mut self, step: f64, writes: f64, allowed: f64, delayed: f64, stopped: bool, reason: StallReason) {
+        let waits = &mut self.report.waits;
+        if stopped {
+            self.standing += step;
+            // One writer stands, and those behind it.
+            waits.longest = waits.longest.max(self.standing);
+            if waits.longest <= self.standing {
+                waits.reason = reason.name();
+            }
+            return;
+        }
+        if self.standing > 0.0 {
+            waits.add(1.0, std::mem::take(&mut self.standing), reason);
+        }
+        let wait = (1.0 / allowed).max(SLEEP_SECONDS);
+        let sleeping = if delayed > 0.0 { (delayed / wait / writes.max(1e-9)).min(1.0) } else { 0.0 };
+        if sleeping > 0.0 {
+            waits.add(writes * step * sleeping, wait, reason);
+        }
+        waits.add(writes * step * (1.0 - sleeping), 0.0, reason);
     }
 
     /// The tree at a moment; every so often a sample.

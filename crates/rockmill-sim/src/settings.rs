@@ -75,6 +75,12 @@ pub struct Settings {
     pub merge_ns_per_byte: f64,
     /// CPU nanoseconds of a flush for each entry.
     pub flush_ns_per_entry: f64,
+    /// Reads of users that are wanted each second, beside the writes.
+    pub reads_per_second: f64,
+    /// CPU nanoseconds of a read.
+    pub read_ns: f64,
+    /// Bytes that a read takes from the device, on average.
+    pub read_bytes: u64,
     /// The delayed write rate, in bytes per second.
     pub delayed_write_rate: u64,
     /// Seconds between samples; 0 chooses.
@@ -127,6 +133,9 @@ impl Default for Settings {
             merge_ns_per_entry: 250.0,
             merge_ns_per_byte: 0.6,
             flush_ns_per_entry: 400.0,
+            reads_per_second: 0.0,
+            read_ns: 5_000.0,
+            read_bytes: 4096,
             delayed_write_rate: 16 << 20,
             sample_every: 0.0,
             seed: 1,
@@ -183,6 +192,8 @@ impl Settings {
             ("merge ns per entry", self.merge_ns_per_entry),
             ("merge ns per byte", self.merge_ns_per_byte),
             ("flush ns per entry", self.flush_ns_per_entry),
+            ("reads per second", self.reads_per_second),
+            ("read ns", self.read_ns),
             ("sample interval", self.sample_every),
         ];
         if let Some((name, value)) = costs.into_iter().find(|(_, v)| !v.is_finite() || *v < 0.0) {

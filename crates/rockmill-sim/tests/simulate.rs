@@ -101,6 +101,27 @@ fn more_threads_and_a_slower_device_are_felt() {
     assert!((r.throughput() / (10u64 << 20) as f64 - 1.0).abs() < 0.01 && r.stopped_seconds == 0.0, "{r:?}");
 }
 
+/// An hour of overwrites beside reads, at a rate that the machine sustains and at one a little above it: nobody waits
+/// for a tenth of a second, and writers get what compactions take in.
+#[test]
+fn an_hour_of_overwrites_beside_reads_has_no_long_stall() {
+    for (strategy, sustained) in [("leveled", 45u64), ("tiered", 60)] {
+        for rate in [sustained << 20, (sustained << 20) * 5 / 4] {
+            let mut s =
+                Settings { strategy: strategy.to_owned(), workload: Workload::Overwrite, ..Settings::default() };
+            (s.cores, s.device_read, s.device_write, s.device_total) = (4.0, 1000e6, 600e6, 1200e6);
+            (s.ingest_rate, s.write_bytes, s.reads_per_second) = (rate, rate * 3600, 20_000.0);
+            let r = of(&s);
+            let what = format!("{strategy}, {} MiB/s: {:?}, {} s", rate >> 20, r.waits.reason, r.waits.longest);
+            assert!(r.seconds >= 3599.0 && r.waits.longest < 0.1 && r.stopped_seconds == 0.0, "{what}");
+            assert!(r.waits.percentile(99.9) <= 0.002, "{what}");
+            assert!(r.throughput() > 0.99 * (sustained << 20) as f64, "{what}: {}", r.throughput());
+            // What is short is shared by all in proportion.
+            assert!(r.reads / r.seconds > 0.3 * s.reads_per_second, "{what}: {} reads", r.reads / r.seconds);
+        }
+    }
+}
+
 #[test]
 fn fifo_keeps_to_its_size() {
     let mut s = small("fifo");

@@ -39,6 +39,14 @@ pub const KEPT_MEMTABLE_MEMORY: &str = "rockmill.kept-memtable-memory";
 /// waited for; of the database, not of a column family.
 pub const COMPACTIONS_GAVE_WAY: &str = "rockmill.compactions-gave-way";
 
+/// Rockmill's own: bytes per second that compactions can take in, as far as write control has learned it; 0 as long as
+/// no tree changed. Of the database, not of a column family.
+pub const SUSTAINED_WRITE_RATE: &str = "rockmill.sustained-write-rate";
+
+/// Rockmill's own: the longest time that one write was delayed or stopped since the database was opened, in
+/// microseconds.
+pub const LONGEST_STALL_MICROS: &str = "rockmill.longest-stall-micros";
+
 names! {
     /// Text: [`CFSTATS`] and [`DBSTATS`].
     STATS = "stats";

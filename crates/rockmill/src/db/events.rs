@@ -422,7 +422,7 @@ impl DbInner {
         match (cur, cause) {
             (WriteStallCondition::Normal, _) => log_info!(self.log, "[{cf_name}] Writes run free again"),
             (WriteStallCondition::Delayed, Some((_, why))) => {
-                let rate = self.controller.rate();
+                let rate = self.controller.rate(&*self.opts.clock);
                 log_warn!(self.log, "[{cf_name}] Stalling writes because of {}, rate {rate}", why.name());
             }
             (_, why) => {

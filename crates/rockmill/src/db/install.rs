@@ -7,7 +7,7 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 
 use super::column_family::CfData;
-use super::stall::{StallReason, write_control, write_stop};
+use super::stall::{StallReason, WriteControl, write_control, write_stop};
 use super::super_version::SuperVersion;
 use super::{CfState, DbInner, State};
 use crate::compaction::strategy::aging::aging;
@@ -223,7 +223,7 @@ impl DbInner {
     pub fn update_pressure(&self, state: &State) {
         self.wal.set_room(self.wal_room(state));
         let mut behind = false;
-        let mut worst = (0.0, StallReason::None, 0);
+        let mut worst = (WriteControl::default(), 0);
         for (&id, c) in &state.cfs {
             let o = c.cf.options.load();
             if o.disable_auto_compactions {
@@ -231,22 +231,25 @@ impl DbInner {
             }
             let control = write_control(&c.scores, &o);
             behind |= control.behind;
-            if control.pressure > worst.0 {
-                worst = (control.pressure, control.reason, id);
+            if control.pressure > worst.0.pressure {
+                worst = (control, id);
             }
         }
-        self.controller.set_behind(behind || worst.0 > 0.0);
-        self.controller.set(worst.0, worst.1, self.live().delayed_write_rate);
+        let (worst, cause) = worst;
+        let delayed = worst.pressure > 0.0;
+        self.controller.set_behind(behind || delayed);
+        let written = self.stats.bytes_written.load(Ordering::Relaxed);
+        self.controller.set(&worst, self.live().delayed_write_rate, written, &*self.opts.clock);
         let stopped = self.stop_cause(state);
-        self.urgent.store(stopped.is_some() || worst.0 > 0.0, Ordering::Relaxed);
+        self.urgent.store(stopped.is_some() || delayed, Ordering::Relaxed);
         self.give_way.set(!self.controller.is_behind() && self.flush_is_awaited(state));
         if stopped.is_some() {
             self.attention.store(true, Ordering::Release);
         }
         match stopped {
             Some(cause) => self.note_stall(state, WriteStallCondition::Stopped, Some(cause)),
-            None if worst.0 > 0.0 => {
-                self.note_stall(state, WriteStallCondition::Delayed, Some((worst.2, worst.1)));
+            None if delayed => {
+                self.note_stall(state, WriteStallCondition::Delayed, Some((cause, worst.reason)));
             }
             None => self.note_stall(state, WriteStallCondition::Normal, None),
         }

@@ -174,9 +174,11 @@ impl DbInner {
             names::ESTIMATE_PENDING_COMPACTION_BYTES => c.scores.pending_bytes,
             names::NUM_RUNNING_COMPACTIONS => state.running_compactions as u64,
             names::NUM_RUNNING_FLUSHES => state.running_flushes as u64,
-            names::ACTUAL_DELAYED_WRITE_RATE => self.controller.rate(),
+            names::ACTUAL_DELAYED_WRITE_RATE => self.controller.rate(&*self.opts.clock),
             names::IS_WRITE_STOPPED => u64::from(self.stop_reason(state).is_some() || self.memory_stalls()),
             "rockmill.stall-delayed-micros" => self.controller.delayed_micros.load(Ordering::Relaxed),
+            names::SUSTAINED_WRITE_RATE => self.controller.sustained(),
+            names::LONGEST_STALL_MICROS => self.controller.longest_micros.load(Ordering::Relaxed),
             "rockmill.stall-stopped-micros" => self.controller.stopped_micros.load(Ordering::Relaxed),
             _ => return None,
         })

@@ -1,18 +1,21 @@
 //! Write control: compaction debt becomes delay as a slope, not a cliff.
 //!
+//! **Target.** While writers want more than compactions can take in, L0 files and pending compaction bytes stay between
+//! where the slope begins and their stop triggers, near the slowdown trigger, and writers get what compactions take in.
+//!
 //! 1. Each change of the tree or of the memtables gives a *pressure* p: 0 while there is no reason to slow writers,
 //!    1 at RocksDB's slowdown trigger, 2 at its stop trigger. L0 files and pending compaction bytes each give one, the
 //!    largest counts.
-//! 2. A write of n bytes owes n * p^2 / `delayed_write_rate` of time: nothing at first, RocksDB's delayed rate at its
-//!    slowdown trigger, a quarter of it at the stop trigger.
-//! 3. Debts add up until they are worth a sleep of a millisecond; then the leader of the write group sleeps.
-//! 4. Writers stop (waiting on a condition, woken by the job that ends it) only when memory would run out (every
+//! 2. [`RateControl`] makes a rate of it: the *sustained* rate, which it learns, divided by p^2 below the slowdown
+//!    trigger and times (2 - p)^2 above it. A write waits until the rate has room for it.
+//! 3. Writers stop (waiting on a condition, woken by the job that ends it) only when memory would run out (every
 //!    memtable is full) or a stop trigger is reached.
 
 use std::time::Duration;
 
 use rockmill_io::Clock;
 
+use super::rate_control::{DEBT_OF_A_BYTE, RateControl};
 use crate::compaction::strategy::score::LevelScores;
 use crate::options::CfOptions;
 use crate::sync::Mutex;
@@ -90,6 +93,14 @@ pub struct WriteControl {
     pub reason: StallReason,
     /// Compaction should speed up (RocksDB's `NeedSpeedupCompaction`).
     pub behind: bool,
+    /// About how many bytes of writes lead from the slowdown trigger to the stop trigger.
+    pub span_bytes: f64,
+}
+
+impl Default for WriteControl {
+    fn default() -> Self {
+        Self { pressure: 0.0, reason: StallReason::None, behind: false, span_bytes: 1e9 }
+    }
 }
 
 /// The pressure of a tree with automatic compactions.
@@ -101,7 +112,13 @@ pub fn write_control(scores: &LevelScores, o: &CfOptions) -> WriteControl {
     let runs = scores.runs as f64;
     // RocksDB's marks where compaction is to speed up.
     let mark = (trigger * 2.0).min(trigger + (slow - trigger) / 4.0);
-    let mut control = WriteControl { pressure: l0.pressure(runs), reason: StallReason::L0Files, behind: runs >= mark };
+    let file = o.write_buffer_size as f64 * f64::from(o.min_write_buffer_number_to_merge.max(1));
+    let mut control = WriteControl {
+        pressure: l0.pressure(runs),
+        reason: StallReason::L0Files,
+        behind: runs >= mark,
+        span_bytes: (stop - slow) * file,
+    };
     let (soft, hard) = (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
     if soft > 0.0 {
         let pending = scores.pending_bytes as f64;
@@ -109,6 +126,7 @@ pub fn write_control(scores: &LevelScores, o: &CfOptions) -> WriteControl {
         let debt = Slope { begin: soft * 0.5, slowdown: soft, stop: hard.max(soft + 1.0) }.pressure(pending);
         if debt > control.pressure {
             (control.pressure, control.reason) = (debt, StallReason::PendingCompactionBytes);
+            control.span_bytes = (hard.max(soft + 1.0) - soft) / DEBT_OF_A_BYTE;
         }
     }
     control
@@ -129,28 +147,44 @@ pub fn write_stop(scores: &LevelScores, o: &CfOptions, full_memtables: usize) ->
     (hard > 0 && scores.pending_bytes >= hard).then_some(StallReason::PendingCompactionBytes)
 }
 
-/// Nanoseconds that a writer owes for each KiB at a pressure; 0 when writers run free.
-pub fn delay_ns_per_kib(pressure: f64, delayed_write_rate: u64) -> u64 {
-    if pressure <= 0.0 {
-        return 0;
-    }
-    (pressure * pressure * 1024.0 * 1e9 / delayed_write_rate.max(1) as f64) as u64
-}
-
-/// Turns pressure into sleep, and counts it.
+/// Turns the allowed rate into sleep, and counts it.
 #[derive(Debug, Default)]
 pub(crate) struct WriteController {
-    /// Nanoseconds owed per KiB written; 0 when writers run free.
-    delay_ns_per_kib: AtomicU64,
+    /// A leaf lock.
+    bucket: Mutex<Bucket>,
+    /// Writes ask the bucket.
+    delaying: AtomicBool,
     reason: AtomicU8,
-    /// Delay owed and not yet slept, in nanoseconds.
-    owed_ns: AtomicU64,
     /// Compaction has work enough that writes which can wait should (RocksDB's `NeedSpeedupCompaction`).
     behind: AtomicBool,
     /// When the next write of low priority may go, in the clock's monotonic nanoseconds.
     low_pri_free_at: Mutex<u64>,
     pub delayed_micros: AtomicU64,
     pub stopped_micros: AtomicU64,
+    /// The longest time that a write waited at once, in microseconds.
+    pub longest_micros: AtomicU64,
+}
+
+/// What writers may write, and what they have.
+#[derive(Debug, Default)]
+struct Bucket {
+    control: RateControl,
+    /// Bytes that may be written at once; below 0 when too much was.
+    credit: f64,
+    /// When `credit` was right, in the clock's monotonic nanoseconds.
+    at: u64,
+}
+
+impl Bucket {
+    /// Adds what the time since the last look allows. Gives the rate.
+    fn look(&mut self, now: u64) -> f64 {
+        let rate = self.control.rate(now as f64 * 1e-9);
+        let seconds = now.saturating_sub(self.at) as f64 * 1e-9;
+        self.at = self.at.max(now);
+        // Little is saved up: what writers did not want is not theirs later.
+        self.credit = if rate.is_finite() { (self.credit + rate * seconds).min(rate * CREDIT_SECONDS) } else { 0.0 };
+        rate
+    }
 }
 
 /// What writers of low priority get while compaction is behind (RocksDB's rate).
@@ -159,22 +193,30 @@ const LOW_PRI_BYTES_PER_SECOND: u64 = 1 << 20;
 const SLEEP_NS_MIN: u64 = 1_000_000;
 /// Longest single sleep: pressure may have fallen meanwhile.
 const SLEEP_NS_MAX: u64 = 20_000_000;
+/// Sleeps overshoot; so much of that is given back.
+const CREDIT_SECONDS: f64 = 0.005;
 
 impl WriteController {
-    /// Sets the pressure that holds from now on.
-    pub fn set(&self, pressure: f64, reason: StallReason, delayed_write_rate: u64) {
-        let per_kib = delay_ns_per_kib(pressure, delayed_write_rate);
-        self.delay_ns_per_kib.store(per_kib, Ordering::Relaxed);
-        self.reason.store(if per_kib == 0 { 0 } else { reason as u8 }, Ordering::Relaxed);
-        if per_kib == 0 {
-            self.owed_ns.store(0, Ordering::Relaxed);
+    /// Sets what holds from now on. `written`: all bytes that users wrote so far.
+    pub fn set(&self, control: &WriteControl, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
+        let mut bucket = self.bucket.lock();
+        let now = clock.monotonic_nanos();
+        if !self.delaying.load(Ordering::Relaxed) {
+            (bucket.credit, bucket.at) = (0.0, now);
+        }
+        bucket.look(now);
+        bucket.control.set(now as f64 * 1e-9, control, delayed_write_rate as f64, written as f64);
+        let delaying = bucket.control.rate(now as f64 * 1e-9).is_finite();
+        self.delaying.store(delaying, Ordering::Relaxed);
+        if control.pressure > 0.0 || !delaying {
+            self.reason.store(if delaying { control.reason as u8 } else { 0 }, Ordering::Relaxed);
         }
     }
 
-    /// True when writers owe delay.
+    /// True when writers may have to wait.
     #[inline]
     pub fn is_delaying(&self) -> bool {
-        self.delay_ns_per_kib.load(Ordering::Relaxed) != 0
+        self.delaying.load(Ordering::Relaxed)
     }
 
     /// Why.
@@ -183,11 +225,19 @@ impl WriteController {
     }
 
     /// Bytes per second that writers get now; 0 when they are free.
-    pub fn rate(&self) -> u64 {
-        match self.delay_ns_per_kib.load(Ordering::Relaxed) {
-            0 => 0,
-            ns => 1024 * 1_000_000_000 / ns,
-        }
+    pub fn rate(&self, clock: &dyn Clock) -> u64 {
+        let rate = self.bucket.lock().control.rate(clock.monotonic_nanos() as f64 * 1e-9);
+        if rate.is_finite() { (rate as u64).max(1) } else { 0 }
+    }
+
+    /// Bytes per second that compactions can take in, as far as is known.
+    pub fn sustained(&self) -> u64 {
+        self.bucket.lock().control.sustained as u64
+    }
+
+    /// A write waited so long.
+    pub fn note_wait(&self, micros: u64) {
+        self.longest_micros.fetch_max(micros, Ordering::Relaxed);
     }
 
     /// Says whether compaction is behind.
@@ -217,28 +267,44 @@ impl WriteController {
         }
     }
 
-    /// Makes the leader of a group of `bytes` sleep off what the group owes.
-    /// Gives the microseconds slept.
-    pub fn delay(&self, bytes: u64, clock: &dyn Clock) -> u64 {
-        let owe = bytes * self.delay_ns_per_kib.load(Ordering::Relaxed) / 1024;
-        let owed = self.owed_ns.fetch_add(owe, Ordering::Relaxed) + owe;
-        if owed < SLEEP_NS_MIN {
-            return 0;
+    /// Makes the leader of a group of `bytes` wait until the rate has room for it, or `closing` is set. `written`: all
+    /// bytes that users wrote before. Gives the microseconds slept.
+    pub fn delay(&self, bytes: u64, written: u64, closing: &AtomicBool, clock: &dyn Clock) -> u64 {
+        let began = clock.monotonic_nanos();
+        let (mut now, mut taken) = (began, false);
+        while !closing.load(Ordering::Acquire) {
+            let short = {
+                let mut bucket = self.bucket.lock();
+                bucket.control.observe(now as f64 * 1e-9, written as f64);
+                let rate = bucket.look(now);
+                if !rate.is_finite() {
+                    self.delaying.store(false, Ordering::Relaxed);
+                    self.reason.store(0, Ordering::Relaxed);
+                    break;
+                }
+                if !std::mem::replace(&mut taken, true) {
+                    bucket.credit -= bytes as f64;
+                }
+                (-bucket.credit / rate * 1e9).max(0.0) as u64
+            };
+            if short < SLEEP_NS_MIN {
+                break;
+            }
+            let piece = short.min(SLEEP_NS_MAX);
+            clock.sleep(Duration::from_nanos(piece));
+            // Whatever the clock says, this ends.
+            now = clock.monotonic_nanos().max(now + piece);
         }
-        let before = clock.monotonic_nanos();
-        clock.sleep(Duration::from_nanos(owed.min(SLEEP_NS_MAX)));
-        // Sleeps overshoot; what was slept too long is taken off the next one.
-        let slept = clock.monotonic_nanos().saturating_sub(before);
-        self.delayed_micros.fetch_add(slept / 1000, Ordering::Relaxed);
-        let _ = self.owed_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |o| Some(o.saturating_sub(slept)));
-        slept / 1000
+        let slept = now.saturating_sub(began) / 1000;
+        self.delayed_micros.fetch_add(slept, Ordering::Relaxed);
+        self.note_wait(slept);
+        slept
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rockmill_io::SystemClock;
 
     #[test]
     fn pressure_is_a_slope_without_a_step() {
@@ -272,18 +338,31 @@ mod tests {
 
     #[test]
     fn the_delayed_rate_is_kept_and_counted() {
-        let c = WriteController::default();
-        let clock = SystemClock::default();
-        c.set(1.0, StallReason::L0Files, 100 << 20);
+        let (c, closing) = (WriteController::default(), AtomicBool::new(false));
+        let clock = rockmill_io::ManualClock::new(0);
+        let slow = WriteControl { pressure: 1.0, reason: StallReason::L0Files, ..WriteControl::default() };
+        c.set(&slow, 100 << 20, 0, &clock);
         assert_eq!(c.reason(), StallReason::L0Files);
-        assert!((c.rate() as f64 / (100 << 20) as f64 - 1.0).abs() < 0.01);
-        let before = clock.monotonic_nanos();
-        for _ in 0..1000 {
-            c.delay(10 << 10, &clock); // 10 MB at 100 MB/s: 98 ms
+        assert_eq!(c.rate(&clock), 100 << 20);
+        for i in 0..1000 {
+            c.delay(10 << 10, i * (10 << 10), &closing, &clock); // 10 MB at 100 MB/s: 98 ms
         }
-        let took = (clock.monotonic_nanos() - before) / 1_000_000;
-        assert!((80..1000).contains(&took), "{took} ms");
-        c.set(0.0, StallReason::L0Files, 100 << 20);
+        let took = clock.monotonic_nanos() / 1_000_000;
+        assert!((95..100).contains(&took), "{took} ms");
+        assert!(c.longest_micros.load(Ordering::Relaxed) < 3000, "many short waits, not few long ones");
+        // A batch too large for the rate waits for all of it, in pieces, unless the database closes.
+        let before = clock.monotonic_nanos();
+        c.delay(50 << 20, 0, &closing, &clock);
+        assert!((490..510).contains(&((clock.monotonic_nanos() - before) / 1_000_000)));
+        closing.store(true, Ordering::Release);
+        assert_eq!(c.delay(50 << 20, 0, &closing, &clock), 0);
+        // What is over fades within seconds, and leaves nothing.
+        c.set(&WriteControl::default(), 100 << 20, 0, &clock);
+        assert!(c.rate(&clock) > 0);
+        clock.sleep(Duration::from_secs(5));
+        assert_eq!(c.rate(&clock), 0);
+        closing.store(false, Ordering::Release);
+        assert_eq!(c.delay(10 << 20, 0, &closing, &clock), 0);
         assert!(!c.is_delaying());
         assert_eq!(c.reason(), StallReason::None);
     }

@@ -7,6 +7,7 @@ use super::properties::levels;
 use super::stats::DbCounters;
 use super::{CfState, DbInner};
 use crate::compaction::MergeEngine;
+use crate::sync::atomic::Ordering;
 use crate::version::Version;
 
 const MB: f64 = 1_048_576.0;
@@ -44,6 +45,15 @@ impl DbInner {
             ..c
         };
         db_lines(&mut s, "Interval", &interval, since, ("MB", MB));
+        let (allowed, sustained) = (self.controller.rate(&*self.opts.clock), self.controller.sustained());
+        let allowed = if allowed == 0 { "free".to_owned() } else { format!("{:.2} MB/s", allowed as f64 / MB) };
+        let _ = writeln!(
+            s,
+            "Write control: writers {allowed}, reason: {}, compactions take in {:.2} MB/s, longest wait: {:.3} ms",
+            self.controller.reason().name(),
+            sustained as f64 / MB,
+            self.controller.longest_micros.load(Ordering::Relaxed) as f64 / 1e3
+        );
         let _ = writeln!(s, "Merge engine: {}", self.engine_text());
         s
     }

@@ -27,6 +27,7 @@ impl DbInner {
     /// Reports a background error, switches full memtables, waits while writers are stopped, sleeps off delay.
     pub fn make_room(&self, options: &WriteOptions, bytes: u64) -> Result<()> {
         let _timer = perf::time(PerfMetric::WriteDelayTime);
+        let mut stopped = 0;
         loop {
             self.attention.store(false, Ordering::Release);
             let (full, stop, reason) = {
@@ -70,6 +71,8 @@ impl DbInner {
                     }
                 }
                 let waited = self.opts.clock.monotonic_nanos().saturating_sub(before) / 1000;
+                stopped += waited;
+                self.controller.note_wait(stopped);
                 self.controller.stopped_micros.fetch_add(waited, Ordering::Relaxed);
                 self.count_stall(waited);
                 continue;
@@ -84,7 +87,8 @@ impl DbInner {
                 let reason = self.controller.reason().name();
                 return Err(Error::new(ErrorKind::Incomplete, format!("write stall: too many {reason}")));
             }
-            let slept = self.controller.delay(bytes, &*self.opts.clock);
+            let written = self.stats.bytes_written.load(Ordering::Relaxed);
+            let slept = self.controller.delay(bytes, written, &self.shutdown, &*self.opts.clock);
             if slept > 0 {
                 self.count_stall(slept);
             }
