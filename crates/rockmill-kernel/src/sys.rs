@@ -25,6 +25,9 @@ const MADV_POPULATE_WRITE: libc::c_int = 23;
 /// Bytes of the verifier's log that are kept.
 const LOG_BYTES: usize = 256 << 10;
 
+/// Times that the kernel is asked to load a program: it gives up when a signal comes meanwhile.
+const LOAD_TRIES: u32 = 5;
+
 /// The attributes of one `bpf` call: a union of structures that end where their last field does.
 struct Attr([u8; 144]);
 
@@ -205,9 +208,15 @@ impl Loaded {
                 .u64(8, instructions.as_ptr().addr() as u64)
                 .u64(16, licence.as_ptr().addr() as u64)
         };
-        let error = match attr().call(BPF_PROG_LOAD, 144) {
-            Ok(fd) => return Ok(Self { fd: owned(fd) }),
-            Err(e) => e,
+        let mut tries = LOAD_TRIES;
+        let error = loop {
+            tries -= 1;
+            match attr().call(BPF_PROG_LOAD, 144) {
+                Ok(fd) => return Ok(Self { fd: owned(fd) }),
+                // A signal came while the verifier was at work.
+                Err(e) if tries > 0 && matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
+                Err(e) => break e,
+            }
         };
         // Once more, to hear why.
         let mut log = vec![0; LOG_BYTES];

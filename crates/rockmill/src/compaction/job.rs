@@ -156,6 +156,8 @@ fn run_part(
     let engine = Engine::of(ctx, map.runs.iter().filter(|r| !r.files.is_empty()).count());
     let (_working, help) = (Working::begin(), ctx.help());
     let stop = [&*ctx.shutdown, stop];
+    let again;
+    let mut ctx = ctx;
     if ctx.db.merge_engine == MergeEngine::Kernel {
         let local = Created::default();
         let _merged = Merged { local: &local, created };
@@ -164,7 +166,13 @@ fn run_part(
             ctx.engines.count(MergeEngine::Kernel);
             return Ok(PartOutput { files, stats, cpu_micros: help.map_or(0, |h| h.micros()) });
         }
+        let taken = local.lock().clone();
         remove_created(ctx, &local);
+        if ctx.db.reproducible && !taken.is_empty() {
+            // The tables are those that any engine writes, their numbers included.
+            again = ctx.with_numbers(taken);
+            ctx = &again;
+        }
     }
     ctx.engines.count(engine.kind());
     let output = Destination { ctx, plan, part, tombstones, created, engine: &engine, help: help.as_ref() };

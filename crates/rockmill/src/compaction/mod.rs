@@ -23,7 +23,7 @@ mod unique_id;
 pub(crate) use output::builder_options;
 pub(crate) use unique_id::internal_unique_id;
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,6 +37,7 @@ use crate::error::Result;
 use crate::helpers::Help;
 use crate::options::{CfOptions, DbOptions};
 use crate::rate_limiter::{IoPriority, Limit};
+use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
@@ -271,6 +272,13 @@ impl JobContext {
 }
 
 impl JobContext {
+    /// The same, which gives these file numbers, whose files are gone, before new ones.
+    pub(crate) fn with_numbers(&self, numbers: Vec<u64>) -> Self {
+        let (numbers, new) = (Mutex::new(VecDeque::from(numbers)), Arc::clone(&self.new_file_number));
+        let next = move || numbers.lock().pop_front().unwrap_or_else(|| new());
+        Self { new_file_number: Arc::new(next), ..self.clone() }
+    }
+
     /// The help that a part of a job may have.
     pub(crate) fn help(&self) -> Option<Help> {
         self.engines.helpers.help(self.db.compaction_helper_threads)

@@ -188,6 +188,19 @@ fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
         let (pread, _) = counted(&tree, &c, MergeEngine::Pread);
         let (kernel, engines) = counted(&tree, &c, MergeEngine::Kernel);
         assert_eq!((kernel.dropped, kernel.input_records), (pread.dropped, pread.input_records), "{reason}");
+        let numbers = |engine| {
+            let mut ctx = tree.ctx.clone();
+            (ctx.db.merge_engine, ctx.db.reproducible) = (engine, true);
+            // From the same on.
+            let next = std::sync::atomic::AtomicU64::new(900);
+            ctx.new_file_number = Arc::new(move || next.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+            let files = run(&c, &ctx).unwrap().files;
+            for f in &files {
+                ctx.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
+            }
+            files.iter().map(|f| f.number).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(MergeEngine::Kernel), numbers(MergeEngine::Pread), "{reason}: other numbers");
         let entries = |engine| {
             let mut ctx = tree.ctx.clone();
             ctx.db.merge_engine = engine;
