@@ -4,8 +4,12 @@ mod cli_support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
+use rockmill::{Db, Options};
+use rockmill_kernel::{Thing, is_in_kernel};
 
 use cli_support::{ROCKMILL, Sandbox};
 
@@ -110,4 +114,83 @@ fn a_load_without_a_log_leaves_a_sound_database() {
     assert_eq!(done.code, 0, "{}", done.stderr);
     let done = sandbox.run(&["scan", "db"]);
     assert_eq!(done.stdout.split(|b| *b == b'\n').count(), ROWS + 1);
+}
+
+/// What a process has in the kernel by its descriptors: programs, arenas and what attaches them.
+fn in_kernel(child: &Child) -> Vec<(Thing, u32)> {
+    let mut things = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{}/fdinfo", child.id())).into_iter().flatten().flatten() {
+        for line in fs::read_to_string(entry.path()).unwrap_or_default().lines() {
+            let (name, number) = line.split_once(':').unwrap_or_default();
+            let thing = match name {
+                "prog_id" => Thing::Program,
+                "map_id" => Thing::Map,
+                "link_id" => Thing::Link,
+                _ => continue,
+            };
+            things.push((thing, number.trim().parse().expect("a number")));
+        }
+    }
+    things
+}
+
+/// A process that is killed while the kernel merges for it leaves no program and no map there, and a sound database.
+#[test]
+fn a_killed_process_leaves_nothing_in_the_kernel() {
+    if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
+        return println!("skipped: a process killed while the kernel merges for it: {e}");
+    }
+    if let Err(e) = is_in_kernel(Thing::Program, 1) {
+        return println!("skipped: what a killed process leaves in the kernel, which does not say what it has: {e}");
+    }
+    let sandbox = Sandbox::new();
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_disable_auto_compactions(true);
+    options.set_target_file_size_base(1 << 20);
+    options.set_merge_engine(MergeEngine::Pread);
+    options.set_compression_type(rockmill::CompressionType::None);
+    let db = Db::open(&options, sandbox.path("db")).expect("a database");
+    let value = vec![b'v'; 4000];
+    for round in 0..4u32 {
+        for i in 0..3000u32 {
+            db.put(format!("{:08}", i.wrapping_mul(7919) % 100_003 + round), &value).expect("a put");
+        }
+        db.flush().expect("a flush");
+    }
+    let tables = || {
+        let names = fs::read_dir(sandbox.path("db")).expect("the database").flatten().map(|e| e.file_name());
+        names.filter(|n| n.to_string_lossy().ends_with(".sst")).count()
+    };
+    drop(db);
+    let before = tables();
+    let mut child = Command::new(ROCKMILL)
+        .args(["compact", "db", "--engine", "kernel", "--quiet"])
+        .current_dir(sandbox.dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    // The job has begun when there are tables of it beside those that it reads.
+    let mut had = Vec::new();
+    while tables() <= before {
+        assert!(child.try_wait().expect("the command's state").is_none(), "it ended before a table was begun");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    had.extend(in_kernel(&child));
+    let in_time = child.try_wait().expect("the command's state").is_none();
+    child.kill().expect("SIGKILL");
+    let status = child.wait().expect("the command's end");
+    assert!(in_time && status.code().is_none(), "the job was done before it could be killed: {status}");
+    let count = |thing| had.iter().filter(|(t, _)| *t == thing).count();
+    assert!(count(Thing::Program) > 0 && count(Thing::Map) > 0, "it had no program in the kernel: {had:?}");
+    // The kernel frees them when no processor can be using them any more.
+    let began = Instant::now();
+    while had.iter().any(|(thing, id)| is_in_kernel(*thing, *id).expect("the kernel's answer")) {
+        assert!(began.elapsed() < Duration::from_secs(60), "still in the kernel of {had:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let done = sandbox.run(&["verify", "db"]);
+    assert_eq!(done.code, 0, "{}{}", String::from_utf8_lossy(&done.stdout), done.stderr);
 }

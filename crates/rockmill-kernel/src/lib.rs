@@ -31,3 +31,4 @@ pub use merge::{BlockPlace, Dropped, FilterJob, Job, Merge, Record, Refusal, Sta
 pub use merge_object::MergeObject;
 pub use object::{BadObject, Program};
 pub use pool::Pool;
+pub use sys::{Thing, is_in_kernel};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::btf::Btf;
 use crate::object::Program;
@@ -95,6 +96,29 @@ pub struct Machine {
     driver: Driver,
     asked_bytes: usize,
     calls: u64,
+    counted: Option<Counted>,
+}
+
+/// Sums over machines.
+#[derive(Debug, Default)]
+pub(crate) struct Sums {
+    /// Memory of those that live.
+    pub bytes: AtomicUsize,
+    /// Calls of all that ever did.
+    pub calls: AtomicU64,
+}
+
+/// A machine's share of these.
+#[derive(Debug)]
+struct Counted {
+    sums: Arc<Sums>,
+    bytes: usize,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.sums.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Machine {
@@ -140,7 +164,15 @@ impl Machine {
                 How::Loop(Box::new(Looped::new(&instructions, licence, types).map_err(refused)?))
             }
         };
-        Ok(Self { how, arena, program: Arc::clone(program), driver, asked_bytes: bytes, calls: 0 })
+        Ok(Self { how, arena, program: Arc::clone(program), driver, asked_bytes: bytes, calls: 0, counted: None })
+    }
+
+    /// Has its memory in `sums` for as long as it lives, and its calls.
+    pub(crate) fn counted(mut self, sums: &Arc<Sums>) -> Self {
+        let bytes = self.memory_bytes();
+        sums.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counted = Some(Counted { sums: Arc::clone(sums), bytes });
+        self
     }
 
     /// The program it runs.
@@ -196,6 +228,9 @@ impl Machine {
     /// One call of the program, with the control block at `control`.
     pub(crate) fn call(&mut self, control: u32) -> std::io::Result<()> {
         self.calls += 1;
+        if let Some(counted) = &self.counted {
+            counted.sums.calls.fetch_add(1, Ordering::Relaxed);
+        }
         match &mut self.how {
             How::Run(loaded) => loaded.run(&mut self.arena, &mut [control, 0]),
             How::Loop(looped) => looped.call(&mut self.arena, control).map(|_steps| ()),

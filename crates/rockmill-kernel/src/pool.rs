@@ -1,15 +1,32 @@
 //! Machines that no merge uses, for the whole process: the verifier takes its time over a program, and memory has to be
 //! made present, so that a merge should not wait for either each time.
+//!
+//! Who uses the pool has a number ([`Pool::user`]), and a clock that others need not share: a user lets go of what it
+//! gave back and nobody took for a while ([`Pool::trim`]), and takes over what was left by a user that is gone.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::machine::{Driver, Machine, Unavailable};
+use crate::machine::{Driver, Machine, Sums, Unavailable};
 use crate::object::Program;
 
 /// Idle machines. They go when the last handle does.
 #[derive(Debug, Default)]
 pub struct Pool {
-    idle: Mutex<Vec<Machine>>,
+    idle: Mutex<Vec<Idle>>,
+    /// Of all machines that came from here, lent ones included.
+    sums: Arc<Sums>,
+    users: AtomicU64,
+}
+
+/// A machine that nobody has.
+#[derive(Debug)]
+struct Idle {
+    machine: Machine,
+    /// Who gave it back; 0 when that one is gone.
+    user: u64,
+    /// When, by that user's clock.
+    since: u64,
 }
 
 static SHARED: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
@@ -31,35 +48,108 @@ impl Pool {
     /// As [`Machine::new`].
     pub fn take(&self, program: &Arc<Program>, driver: Driver, bytes: usize) -> Result<Machine, Unavailable> {
         let kept = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            let fits = |m: &Machine| m.program() == program && m.driver() == driver && m.asked_bytes() == bytes;
-            idle.iter().position(fits).map(|i| idle.swap_remove(i))
+            let mut idle = self.all_idle();
+            idle.iter().position(|i| fits(&i.machine, program, driver, bytes)).map(|at| idle.swap_remove(at).machine)
         };
         match kept {
             Some(machine) => Ok(machine),
-            None => Machine::new(program, driver, bytes),
+            None => Machine::new(program, driver, bytes).map(|machine| machine.counted(&self.sums)),
         }
     }
 
-    /// Keeps a machine for the next merge.
-    pub fn put(&self, machine: Machine) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(machine);
+    /// A number for who gives machines back; never 0.
+    pub fn user(&self) -> u64 {
+        self.users.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Keeps a machine for the next merge. `user` gives it back, `now` by its clock, in nanoseconds.
+    pub fn put(&self, machine: Machine, user: u64, now: u64) {
+        self.all_idle().push(Idle { machine, user, since: now });
     }
 
     /// Lets go of idle machines with this program, which was replaced.
     pub fn forget(&self, program: &Arc<Program>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|m| m.program() != program);
+        let gone: Vec<Idle> = self.all_idle().extract_if(.., |i| i.machine.program() == program).collect();
+        drop(gone);
     }
 
     /// Idle machines with this program.
     pub fn idle(&self, program: &Arc<Program>) -> usize {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.iter().filter(|m| m.program() == program).count()
+        self.all_idle().iter().filter(|i| i.machine.program() == program).count()
     }
 
-    /// Bytes of memory of idle machines.
-    pub fn idle_bytes(&self) -> usize {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).iter().map(Machine::memory_bytes).sum()
+    /// Lets go of what `user` gave back at least `idle_nanos` ago and nobody took, `now` by its clock.
+    pub fn trim(&self, user: u64, now: u64, idle_nanos: u64) {
+        let mut idle = self.all_idle();
+        for left in idle.iter_mut().filter(|i| i.user == 0) {
+            (left.user, left.since) = (user, now);
+        }
+        let old = |i: &mut Idle| i.user == user && now.saturating_sub(i.since) >= idle_nanos;
+        let gone: Vec<Idle> = idle.extract_if(.., old).collect();
+        drop(idle);
+        drop(gone);
+    }
+
+    /// `user` is gone: what it gave back is the next one's that looks.
+    pub fn leave(&self, user: u64) {
+        for left in self.all_idle().iter_mut().filter(|i| i.user == user) {
+            left.user = 0;
+        }
+    }
+
+    /// Bytes of memory of all machines, idle or at work.
+    pub fn bytes(&self) -> usize {
+        self.sums.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Calls of programs so far.
+    pub fn calls(&self) -> u64 {
+        self.sums.calls.load(Ordering::Relaxed)
+    }
+
+    fn all_idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn fits(m: &Machine, program: &Arc<Program>, driver: Driver, bytes: usize) -> bool {
+    m.program() == program && m.driver() == driver && m.asked_bytes() == bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_kept_for_a_while_and_their_memory_is_counted() {
+        const BYTES: usize = 1 << 20;
+        let program = Arc::new(Program::read(Driver::Run.object(), Driver::Run.entry()).unwrap());
+        let pool = Pool::default();
+        let take = || pool.take(&program, Driver::Run, BYTES);
+        let first = match take() {
+            Ok(machine) => machine,
+            Err(e) => return println!("skipped: a pool of machines: {e}"),
+        };
+        let memory = first.memory_bytes();
+        let (a, b) = (pool.user(), pool.user());
+        let second = take().unwrap();
+        assert_eq!((pool.bytes(), memory >= BYTES), (2 * memory, true));
+        pool.put(first, a, 100);
+        pool.put(second, b, 5);
+        // Another user's clock says nothing of it.
+        pool.trim(b, 14, 10);
+        pool.trim(a, 109, 10);
+        assert_eq!(pool.bytes(), 2 * memory, "a machine went early");
+        pool.trim(a, 110, 10);
+        assert_eq!(pool.bytes(), memory, "an idle machine stayed");
+        // It is the other one that is taken, without a new one, and given back by a user that goes.
+        let again = take().unwrap();
+        assert_eq!(pool.bytes(), memory);
+        pool.put(again, b, 20);
+        pool.leave(b);
+        pool.trim(a, 1000, 10);
+        assert_eq!(pool.bytes(), memory, "what was left goes after its while, not at once");
+        pool.trim(a, 1010, 10);
+        assert_eq!(pool.bytes(), 0);
     }
 }

@@ -12,7 +12,10 @@ pub use looped::{LoopTypes, Looped};
 const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_RUN: libc::c_long = 10;
+const BPF_PROG_GET_NEXT_ID: libc::c_long = 11;
+const BPF_MAP_GET_NEXT_ID: libc::c_long = 12;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_LINK_GET_NEXT_ID: libc::c_long = 31;
 
 const BPF_MAP_TYPE_ARENA: u32 = 33;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
@@ -251,6 +254,36 @@ impl Loaded {
         let mut attr = Attr::new().fd(0, &self.fd).u32(4, INFO_BYTES as u32).u64(8, info.as_mut_ptr().addr() as u64);
         attr.call(BPF_OBJ_GET_INFO_BY_FD, 16).ok()?;
         Some(u32::from_ne_bytes(*info.get(216..)?.first_chunk::<4>()?))
+    }
+}
+
+/// What the kernel gives numbers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thing {
+    /// A program, the verifier's yes behind it.
+    Program,
+    /// A map: an arena, or operations of a ring.
+    Map,
+    /// What attaches operations to a ring.
+    Link,
+}
+
+/// True when the kernel still has what it gave this number to. For tests.
+///
+/// # Errors
+/// Without CAP_SYS_ADMIN nobody is told.
+pub fn is_in_kernel(what: Thing, id: u32) -> io::Result<bool> {
+    let command = match what {
+        Thing::Program => BPF_PROG_GET_NEXT_ID,
+        Thing::Map => BPF_MAP_GET_NEXT_ID,
+        Thing::Link => BPF_LINK_GET_NEXT_ID,
+    };
+    // The next number behind the one before.
+    let mut attr = Attr::new().u32(0, id.saturating_sub(1));
+    match attr.call(command, 12) {
+        Ok(_) => Ok(attr.get_u32(4) == id),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
     }
 }
 

@@ -445,6 +445,15 @@ impl Configuration {
         Ok(self)
     }
 
+    /// With each `AXIS=CHOICE` of a list that commas separate.
+    pub fn with_all(mut self, text: &str) -> Result<Self, String> {
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty() && *part != "default") {
+            let (axis, choice) = part.split_once('=').ok_or_else(|| format!("{part:?} is not AXIS=CHOICE"))?;
+            self = self.with(axis, choice)?;
+        }
+        Ok(self)
+    }
+
     /// By axis that is not at its first choice: the axis and that choice, for [`Self::with`].
     pub fn plainer(&self) -> Vec<(&'static str, &'static str)> {
         let all = AXES.iter().zip(&self.chosen).filter(|(_, c)| **c != 0);
@@ -491,12 +500,7 @@ impl std::str::FromStr for Configuration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut configuration = Self::default();
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty() && *part != "default") {
-            let (axis, choice) = part.split_once('=').ok_or_else(|| format!("{part:?} is not AXIS=CHOICE"))?;
-            configuration = configuration.with(axis, choice)?;
-        }
-        Ok(configuration)
+        Self::default().with_all(text)
     }
 }
 

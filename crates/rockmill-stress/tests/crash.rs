@@ -2,6 +2,11 @@
 //!
 //! `ROCKMILL_SEED` sets the seed.
 
+use std::sync::{Arc, OnceLock};
+
+use rockmill::compaction::{KernelDriver, probe_kernel_engine};
+use rockmill_kernel::Pool;
+use rockmill_stress::configuration::Configuration;
 use rockmill_stress::crash::{self, Points};
 use rockmill_stress::faults;
 
@@ -36,4 +41,55 @@ fn a_failed_call_is_told_and_loses_nothing() {
     println!("{sum}");
     assert!(sum.told > 0 && sum.background > 0, "{sum}");
     assert!(sum.silent < sum.faults, "{sum}");
+}
+
+/// Calls of the merge program in the kernel so far; `None`, and a line that says so, where it is not to be had.
+fn calls_in_the_kernel(what: &str) -> Option<u64> {
+    // Kept, so that the program is not loaded for each database.
+    static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
+    let pool = POOL.get_or_init(Pool::shared);
+    match probe_kernel_engine(KernelDriver::Run) {
+        Ok(()) => Some(pool.calls()),
+        Err(e) => {
+            println!("skipped: {what} with the engine kernel: {e}");
+            None
+        }
+    }
+}
+
+fn in_the_kernel(configurations: &mut [Configuration]) {
+    for c in configurations {
+        *c = c.clone().with("engine", "kernel").unwrap();
+    }
+}
+
+#[test]
+fn power_cuts_around_merges_in_the_kernel_lose_nothing() {
+    let Some(before) = calls_in_the_kernel("power cuts") else { return };
+    let seed = seed();
+    let mut sum = crash::Report::default();
+    for n in 0..2 {
+        let mut plan = crash::Plan::random(seed + n, 200, Points::About(20));
+        in_the_kernel(&mut plan.configurations);
+        plan.save = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("crash-kernel-{}", seed + n)));
+        sum.join(crash::run(&plan).unwrap_or_else(|e| panic!("{e}")));
+    }
+    println!("{sum}");
+    let calls = Pool::shared().calls() - before;
+    assert!(sum.points > 0 && calls > 0, "{calls} calls: {sum}");
+}
+
+#[test]
+fn a_failed_call_around_a_merge_in_the_kernel_loses_nothing() {
+    let Some(before) = calls_in_the_kernel("failing calls") else { return };
+    let seed = seed();
+    let mut sum = faults::Report::default();
+    for n in 0..2 {
+        let mut plan = faults::Plan::random(seed + n, 60, Points::About(20));
+        in_the_kernel(&mut plan.configurations);
+        sum.join(faults::run(&plan).unwrap_or_else(|e| panic!("{e}")));
+    }
+    println!("{sum}");
+    let calls = Pool::shared().calls() - before;
+    assert!(sum.faults > 0 && calls > 0, "{calls} calls: {sum}");
 }

@@ -32,6 +32,10 @@ pub const MERGE_ENGINE: &str = "rockmill.merge-engine";
 /// for the next ones included.
 pub const IO_MEMORY: &str = "rockmill.io-memory";
 
+/// Number, Rockmill's own: bytes that merge programs in the kernel work on (`merge_engine=kernel`), those kept for the
+/// next ones included. All databases of a process share them and say the same; 0 where this one has not used any.
+pub const KERNEL_MEMORY: &str = "rockmill.kernel-memory";
+
 /// Rockmill's own: bytes of memtables that are gone, kept for those to come; of the database, not of a column family.
 pub const KEPT_MEMTABLE_MEMORY: &str = "rockmill.kept-memtable-memory";
 

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use rockmill_kernel::Pool;
+
 use super::Outcome;
+use crate::configuration::Configuration;
 use crate::crash::{self, Points};
 use crate::faults;
 
@@ -21,6 +24,9 @@ struct Common {
     /// Threads [default: as many as the machine has]
     #[arg(long)]
     threads: Option<u64>,
+    /// What all configurations have, chance choosing the rest, as engine=kernel,compression=lz4
+    #[arg(long, default_value = "", value_name = "AXIS=CHOICE,...")]
+    config: String,
 }
 
 impl Common {
@@ -32,6 +38,27 @@ impl Common {
 
     fn duration(&self) -> Duration {
         Duration::from_secs_f64(self.minutes.max(0.0) * 60.0)
+    }
+
+    /// Refuses a `config` that names what there is not.
+    fn check(&self) -> Outcome {
+        self.fix(&mut [Configuration::default()])
+    }
+
+    /// Has all configurations be what `config` says.
+    fn fix(&self, configurations: &mut [Configuration]) -> Outcome {
+        for c in configurations {
+            *c = c.clone().with_all(&self.config)?;
+        }
+        Ok(())
+    }
+
+    /// Says how much the kernel merged, if it did.
+    fn tell(&self) {
+        let calls = Pool::shared().calls();
+        if calls > 0 {
+            println!("merges in the kernel: {calls} calls of the program");
+        }
     }
 
     fn threads(&self) -> u64 {
@@ -62,6 +89,7 @@ pub struct CrashArgs {
 
 /// Power cuts.
 pub fn run_crash(args: &CrashArgs) -> Outcome {
+    args.common.check()?;
     let (seed, began) = (args.common.seed(), Instant::now());
     let plan = |seed: u64| {
         let points = if args.all_points { Points::All } else { Points::About(args.points) };
@@ -70,6 +98,7 @@ pub fn run_crash(args: &CrashArgs) -> Outcome {
             (plan.double_points, plan.double_every) = (Points::All, 400);
         }
         plan.save = Some(args.output.clone());
+        let _ = args.common.fix(&mut plan.configurations); // it was checked
         plan
     };
     let told = |n: u64, sum: &crash::Report| {
@@ -77,6 +106,7 @@ pub fn run_crash(args: &CrashArgs) -> Outcome {
     };
     let (histories, report) = crash::run_for(seed, args.common.duration(), args.common.threads(), plan, told)?;
     println!("{histories} histories from seed {seed} on in {:.0} s\n{report}", began.elapsed().as_secs_f64());
+    args.common.tell();
     Ok(())
 }
 
@@ -102,15 +132,19 @@ pub struct FaultsArgs {
 
 /// Failing calls.
 pub fn run_faults(args: &FaultsArgs) -> Outcome {
+    args.common.check()?;
     let (seed, began) = (args.common.seed(), Instant::now());
     let plan = |seed: u64| {
         let calls = if args.all_calls { Points::All } else { Points::About(args.calls) };
         let calls = args.call.map_or(calls, Points::Only);
         let every_way = args.all_calls || args.call.is_some();
-        faults::Plan { every_way, ..faults::Plan::random(seed, args.steps, calls) }
+        let mut plan = faults::Plan { every_way, ..faults::Plan::random(seed, args.steps, calls) };
+        let _ = args.common.fix(&mut plan.configurations); // it was checked
+        plan
     };
     let told = |n: u64, sum: &faults::Report| eprintln!("{n} histories, {} s: {sum}", began.elapsed().as_secs());
     let (histories, report) = faults::run_for(seed, args.common.duration(), args.common.threads(), plan, told)?;
     println!("{histories} histories from seed {seed} on in {:.0} s\n{report}", began.elapsed().as_secs_f64());
+    args.common.tell();
     Ok(())
 }

@@ -29,7 +29,7 @@ pub struct Engines {
     /// Jobs' parts done by `pread`, by `uring` and by `kernel`.
     parts: [AtomicU64; 3],
     /// Machines for the kernel's engine, shared by the databases of the process, once this one has used it.
-    pool: Mutex<Option<Arc<Pool>>>,
+    pool: Mutex<Option<Pooled>>,
     /// What is known of the kernel's engine.
     kernel: Mutex<KernelState>,
     /// Parts that `kernel` began and another engine did.
@@ -93,7 +93,7 @@ impl Engines {
 
     /// The machines of the process.
     pub(super) fn pool(&self) -> Arc<Pool> {
-        Arc::clone(&*self.pool.lock().get_or_insert_with(Pool::shared))
+        Arc::clone(&self.pool.lock().get_or_insert_with(Pooled::default).pool)
     }
 
     /// A machine for one part, kept from an earlier one or loaded now.
@@ -123,12 +123,18 @@ impl Engines {
         }
     }
 
+    /// Bytes that this process's databases share with merge programs, idle machines included; 0 where this one does not
+    /// use them.
+    pub(crate) fn kernel_memory_bytes(&self) -> usize {
+        self.pool.lock().as_ref().map_or(0, |pooled| pooled.pool.bytes())
+    }
+
     /// Loads the kernel's engine if the options ask for it, so that the log says at open what will be used.
     pub(crate) fn probe_kernel(&self, db: &DbOptions, log: &InfoLog) {
         if db.merge_engine == MergeEngine::Kernel
             && let Ok(machine) = self.machine(db, log)
         {
-            self.keep(machine);
+            self.keep(machine, &*db.clock);
         }
     }
 
@@ -140,6 +146,30 @@ impl Engines {
         news
     }
 }
+
+/// The process's machines, and this database's number among those who use them.
+#[derive(Debug)]
+struct Pooled {
+    pool: Arc<Pool>,
+    user: u64,
+}
+
+impl Default for Pooled {
+    fn default() -> Self {
+        let pool = Pool::shared();
+        let user = pool.user();
+        Self { pool, user }
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.pool.leave(self.user);
+    }
+}
+
+/// How long a machine is kept that no part of a job takes.
+const KERNEL_IDLE_NANOS: u64 = 60_000_000_000;
 
 /// Memory that a merge in the kernel needs at least.
 pub(super) const KERNEL_MEMORY_MIN: usize = 4 << 20;
@@ -279,10 +309,13 @@ impl Engines {
         known.insert((ctx.dir.clone(), ctx.fs.device(&ctx.dir))).1.clone()
     }
 
-    /// Lets go of rings that nobody used for a while.
+    /// Lets go of rings and machines that nobody used for a while.
     pub(crate) fn trim(&self, clock: &dyn Clock) {
         self.rings.trim(clock);
         self.reads.trim(clock);
+        if let Some(Pooled { pool, user }) = &*self.pool.lock() {
+            pool.trim(*user, clock.monotonic_nanos(), KERNEL_IDLE_NANOS);
+        }
     }
 
     /// Ends helper threads and lets go of jobs' rings. Lookups may go on.

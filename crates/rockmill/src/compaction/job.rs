@@ -238,7 +238,7 @@ fn in_kernel(
     };
     let mut left = left.borrow_mut();
     if let Some(machine) = left.machine.take() {
-        ctx.engines.keep(machine);
+        ctx.engines.keep(machine, &*ctx.clock);
     }
     match (merged, &left.hand_over) {
         (Ok((files, mut stats)), _) => {

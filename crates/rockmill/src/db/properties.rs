@@ -129,6 +129,7 @@ impl DbInner {
             names::LIVE_SST_FILES_SIZE => bytes(),
             names::TOTAL_SST_FILES_SIZE => Self::bytes_of_live_versions(cf),
             names::IO_MEMORY => self.engines.memory_bytes() as u64,
+            names::KERNEL_MEMORY => self.engines.kernel_memory_bytes() as u64,
             names::NUM_LIVE_VERSIONS => cf.live_versions().len() as u64,
             names::CURRENT_SUPER_VERSION_NUMBER => cf.super_version_number(),
             names::BLOCK_CACHE_CAPACITY => cache().map_or(0, |c| c.stats().capacity),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rockmill::compaction::MergeEngine;
-use rockmill::properties::{IO_MEMORY, KEPT_MEMTABLE_MEMORY};
+use rockmill::properties::{IO_MEMORY, KEPT_MEMTABLE_MEMORY, KERNEL_MEMORY};
 use rockmill::{
     BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, RateLimiter, RateLimiterMode, ReadOptions,
     WriteBufferManager, WriteOptions, get_memory_usage_stats,
@@ -402,4 +402,32 @@ fn memory_of_rings_is_that_of_jobs_at_a_time_whoever_runs_them_and_goes_when_it_
     fill(&db, 0..100, 100);
     db.flush().unwrap();
     assert_eq!(io(), 0, "pread needs none");
+}
+
+#[test]
+fn memory_of_merges_in_the_kernel_is_counted_and_goes_when_it_is_idle() {
+    use rockmill::compaction::{KernelDriver, probe_kernel_engine};
+    if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
+        return println!("skipped: memory of merges in the kernel: {e}");
+    }
+    let fs = memory();
+    let clock = ManualClock::new(1_700_000_000_000_000);
+    let mut o = options(&fs);
+    o.set_clock(Arc::new(clock.clone()));
+    let db = Db::open(&o, "/db").unwrap();
+    let kernel = || number(&db, KERNEL_MEMORY);
+    db.set_options(&[("merge_engine", "uring")]).unwrap();
+    assert_eq!(kernel(), 0, "a store without the engine has none");
+    db.set_options(&[("merge_engine", "kernel")]).unwrap();
+    let mut most = 0;
+    for round in 0..3 {
+        fill(&db, 0..100, 100);
+        db.flush().unwrap();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        assert!(round == 0 || kernel() == most, "round {round}: {} and {most} before", kernel());
+        most = kernel();
+        assert!((4 << 20..=25 << 20).contains(&most), "{most}");
+    }
+    clock.advance(Duration::from_secs(61));
+    until(|| kernel() == 0);
 }

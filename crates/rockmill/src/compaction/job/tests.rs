@@ -55,7 +55,7 @@ fn kernel_is_there() -> bool {
         if let Err(e) = &machine {
             println!("skipped: the merge engine kernel: {e}");
         }
-        (pool, machine.map(|m| ctx.engines.keep(m)).is_ok())
+        (pool, machine.map(|m| ctx.engines.keep(m, &*ctx.clock)).is_ok())
     })
     .1
 }
