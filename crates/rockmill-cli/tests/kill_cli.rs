@@ -179,6 +179,9 @@ fn a_killed_process_leaves_nothing_in_the_kernel() {
         std::thread::sleep(Duration::from_millis(1));
     }
     had.extend(in_kernel(&child));
+    for (thing, id) in &had {
+        assert!(is_in_kernel(*thing, *id).expect("the kernel's answer"), "the kernel does not know {thing:?} {id}");
+    }
     let in_time = child.try_wait().expect("the command's state").is_none();
     child.kill().expect("SIGKILL");
     let status = child.wait().expect("the command's end");

@@ -84,7 +84,11 @@ const OWN: [(&str, &str, &str); 8] = [
     ("bloom", "0,10", "Bits per key of Bloom filters; 0: none."),
     ("compression", "none,lz4", "Compressions of blocks, of inputs and outputs."),
     ("mb", "512", "MiB of keys and values in all inputs together."),
-    ("engines", "uring,pread", "Rockmill's engines, each a side: auto, pread, uring, kernel."),
+    (
+        "engines",
+        "uring,pread",
+        "Rockmill's engines, each a side: auto, pread, uring, kernel; pread-blocks (a call for each block), kernel-loop.",
+    ),
     ("pause_ms", "0", "Milliseconds to wait before each job (disks with burst credit)."),
     ("warm_up", "1", "1: before the job, each store merges as many small tables of another column family; 0: not."),
 ];
@@ -190,7 +194,7 @@ impl CompactFlags {
             return bad(format!("--bloom: {n} bits per key; 0 to 100"));
         }
         for name in &self.engines {
-            engine(name).map_err(|_| engine_error(name))?;
+            engine(spec_of(name).0).map_err(|_| engine_error(name))?;
         }
         for case in self.cases() {
             if self.entries_of(&case) / (case.inputs as u64) < 1 {
@@ -229,8 +233,11 @@ impl CompactFlags {
             "" => ONE_THREAD.to_owned(),
             given => format!("{ONE_THREAD};{given}"),
         };
-        let text = escape(&text);
-        let own = self.engines.iter().map(|name| format!("rockmill,label={name},engine={name},options_string={text}"));
+        let own = self.engines.iter().map(|name| {
+            let (engine, settings, options) = spec_of(name);
+            let text = escape(&[text.as_str(), options].join(if options.is_empty() { "" } else { ";" }));
+            format!("rockmill,label={name},engine={engine}{settings},options_string={text}")
+        });
         flags.peer.0 = own.chain(flags.peer.0).collect();
         self.decide(case, &mut flags);
         flags.use_existing_db = true;
@@ -260,9 +267,25 @@ impl CompactFlags {
     }
 }
 
+/// What a name in `--engines` stands for: an engine, settings of its side, and options of its store.
+pub(super) fn spec_of(name: &str) -> (&str, &'static str, &'static str) {
+    match name {
+        BY_BLOCK => ("pread", ",compaction_readahead_size=0", ""),
+        KERNEL_LOOP => ("kernel", "", "kernel_driver=loop"),
+        other => (other, "", ""),
+    }
+}
+
+/// `pread` with a call for each block.
+const BY_BLOCK: &str = "pread-blocks";
+/// `kernel` with its driver `loop`.
+const KERNEL_LOOP: &str = "kernel-loop";
+
 fn engine_error(name: &str) -> Error {
     match engine(name) {
-        Err(Error::Usage(text)) => Error::Usage(text.replace("--engine=", "--engines: ")),
+        Err(Error::Usage(text)) => {
+            Error::Usage(text.replace("--engine=", "--engines: ") + ", " + BY_BLOCK + ", " + KERNEL_LOOP)
+        }
         _ => Error::Usage(format!("--engines: {name}")),
     }
 }
@@ -347,6 +370,13 @@ mod tests {
         assert_eq!((of.value_size, of.bloom_bits, of.use_direct_reads), (1024, 10.0, true));
         let wanted = |name| format!("rockmill,label={name},engine={name},options_string=compaction_helper_threads=0");
         assert_eq!(of.peer.0, ["uring", "pread"].map(wanted));
+        let f = parse("--db=d --engines=pread-blocks,kernel-loop").unwrap();
+        let threads = "options_string=compaction_helper_threads=0";
+        let wanted = [
+            format!("rockmill,label=pread-blocks,engine=pread,compaction_readahead_size=0,{threads}"),
+            format!("rockmill,label=kernel-loop,engine=kernel,{threads};kernel_driver=loop"),
+        ];
+        assert_eq!(f.of_case(&f.cases()[0]).peer.0, wanted);
         assert_eq!(parse("--db=d").unwrap().cases().len(), 36);
         let f = parse("--db=d --options_string=db_log_dir=a,b").unwrap();
         let wanted = |name| {

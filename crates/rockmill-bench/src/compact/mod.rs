@@ -19,11 +19,13 @@ mod report;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rockmill::compaction::{KernelDriver, probe_kernel_engine};
 use rockmill_io::{FileSystem, PosixFileSystem};
+use rockmill_kernel::{Machine as KernelMachine, Program};
 
 use crate::device;
 use crate::error::{Error, Result};
@@ -33,6 +35,7 @@ use crate::measure::Snapshot;
 use crate::outcome::SideReport;
 use crate::peers::{self, Side};
 pub(crate) use flags::help;
+use flags::spec_of;
 pub use flags::{Case, CompactCommand, CompactFlags};
 use input::{Input, Workspace};
 pub use job_log::JobLog;
@@ -55,6 +58,9 @@ pub fn run(flags: &CompactFlags, out: &mut dyn Write) -> Result<CompactReport> {
         cases: vec![],
         calls_not_by_tracepoints: counters.as_ref().err().cloned(),
     };
+    for (name, side) in flags.engines.iter().zip(&mut report.sides) {
+        side.notes.extend(kernel_driver(name).and_then(verifier_cost));
+    }
     let counters = counters.ok();
     let _workspace = Workspace::create(db)?;
     print(out, &report.header())?;
@@ -66,6 +72,27 @@ pub fn run(flags: &CompactFlags, out: &mut dyn Write) -> Result<CompactReport> {
     print(out, &report.table())?;
     Ok(report)
 }
+
+/// The driver of a side that merges in the kernel.
+fn kernel_driver(name: &str) -> Option<KernelDriver> {
+    let (engine, _, options) = spec_of(name);
+    let is_it = |d: &KernelDriver| options == format!("kernel_driver={d}");
+    (engine == "kernel").then(|| KernelDriver::ALL.into_iter().find(is_it).unwrap_or_default())
+}
+
+/// What the kernel's verifier takes for the merge program.
+fn verifier_cost(driver: KernelDriver) -> Option<String> {
+    let program = Arc::new(Program::read(driver.object(), driver.entry()).ok()?);
+    // The first one on a machine that did something else says little.
+    let _first = KernelMachine::new(&program, driver, VERIFIED_WITH_BYTES).ok()?;
+    let start = Instant::now();
+    let machine = KernelMachine::new(&program, driver, VERIFIED_WITH_BYTES).ok()?;
+    let (took, steps) = (start.elapsed().as_millis(), machine.verified_instructions()?);
+    Some(format!("the verifier goes over {steps} steps of its program in {took} ms, whatever the number of inputs"))
+}
+
+/// Memory of the machine with which that is tried: little of the time should be the memory's.
+const VERIFIED_WITH_BYTES: usize = 1 << 20;
 
 fn print(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Error::io("standard output", &e))
@@ -79,10 +106,12 @@ fn check(flags: &CompactFlags, cases: &[Case]) -> Result<Vec<Side>> {
             return Err(Error::Run(format!("--engines: uring: {}; leave it out to measure the others", probe.reason)));
         }
     }
-    if flags.engines.iter().any(|e| e == "kernel")
-        && let Err(e) = probe_kernel_engine(KernelDriver::default())
-    {
-        return Err(Error::Run(format!("--engines: kernel: {e}; leave it out to measure the others")));
+    for name in &flags.engines {
+        if let Some(driver) = kernel_driver(name)
+            && let Err(e) = probe_kernel_engine(driver)
+        {
+            return Err(Error::Run(format!("--engines: {name}: {e}; leave it out to measure the others")));
+        }
     }
     for file in [&flags.base.json, &flags.base.report] {
         let folder = Path::new(file).parent().filter(|p| !p.as_os_str().is_empty());

@@ -115,11 +115,11 @@ impl Engines {
     }
 
     /// Keeps a machine for the next part, unless its program was replaced meanwhile.
-    pub(super) fn keep(&self, machine: Machine) {
+    pub(super) fn keep(&self, machine: Machine, clock: &dyn Clock) {
         if !self.retired.lock().contains(machine.program())
-            && let Some(pool) = &*self.pool.lock()
+            && let Some(Pooled { pool, user }) = &*self.pool.lock()
         {
-            pool.put(machine);
+            pool.put(machine, *user, clock.monotonic_nanos());
         }
     }
 
@@ -190,7 +190,7 @@ pub fn probe_kernel_engine(driver: KernelDriver) -> Result<(), Unavailable> {
     let pool = Pool::shared();
     let object = MergeObject::built_in();
     let object = object.map_err(|e| Unavailable { reason: e.to_string(), log: String::new() })?;
-    pool.take(object.program(driver)?, driver, KERNEL_MEMORY_MIN).map(|machine| pool.put(machine))
+    pool.take(object.program(driver)?, driver, KERNEL_MEMORY_MIN).map(|machine| pool.put(machine, 0, 0))
 }
 
 /// Of an engine's counter.

@@ -119,7 +119,7 @@ impl Engines {
         })?;
         let verified = machine.verified_instructions().unwrap_or(0);
         log_info!(log, "merge program {object}, driver {}: the verifier went over {verified} steps", db.kernel_driver);
-        self.pool().put(machine);
+        self.keep(machine, &*db.clock);
         Ok(())
     }
 
