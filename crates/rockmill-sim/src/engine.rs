@@ -5,11 +5,12 @@
 //! picked while there are threads for them, and the writers' pressure is computed anew, both by the store's own code.
 
 use rockmill::simulation::{
-    Compaction, CompactionCursors, Moment, RateControl, StallReason, level_scores, pick, write_control, write_stop,
+    CommitQueue, Compaction, CompactionCursors, Moment, RateControl, StallReason, Step, level_scores, pick,
+    write_control, write_stop,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
-use crate::keys::{Extent, KeySpace};
+use crate::keys::{Cuts, Extent, KeySpace};
 use crate::report::{Recorder, Report};
 use crate::settings::{Settings, SettingsError, Workload};
 use crate::share::{Capacity, Cost, divide};
@@ -33,6 +34,8 @@ struct Job {
     /// Most of the whole that can be done in a second.
     speed: f64,
     parts: usize,
+    /// In the order of issue; 0: a flush.
+    number: u64,
 }
 
 struct Engine<'s> {
@@ -41,6 +44,8 @@ struct Engine<'s> {
     tree: Tree,
     keys: KeySpace,
     cursors: CompactionCursors,
+    /// What is done and waits for its turn.
+    commits: CommitQueue<(Compaction, Vec<Extent>)>,
     jobs: Vec<Job>,
     /// Full memtables, oldest first, as (entries, writes).
     full: std::collections::VecDeque<(Extent, f64)>,
@@ -76,6 +81,7 @@ pub fn run(settings: &Settings) -> Result<Report, SettingsError> {
         tree,
         keys,
         cursors: CompactionCursors::new(),
+        commits: CommitQueue::new(),
         jobs: Vec::new(),
         full: Default::default(),
         filled: 0.0,
@@ -194,22 +200,23 @@ impl Engine<'_> {
                 read: 0.0,
                 write: extent.entries() * self.s.stored_entry_bytes(),
             };
-            self.add_job(None, Vec::new(), cost, 1);
+            self.add_job(None, Vec::new(), cost, 1, 0);
         }
         while self.jobs.iter().filter(|j| j.compaction.is_some()).count() < self.s.threads {
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
             let Some(c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else { break };
-            self.cursors.start(&c);
+            let issued = self.cursors.start(&c);
+            let number = issued.number;
+            self.commits.issue(issued);
             if c.trivial_move || c.deletion {
-                self.cursors.finish(&c);
-                self.tree.commit(&c, Vec::new(), self.now);
                 self.record.moved(c.trivial_move);
+                self.commits.finished(number, (c, Vec::new()));
+                self.commit();
                 continue;
             }
             let inputs: Vec<&Extent> = c.input_files().filter_map(|f| self.tree.extent(f.number())).collect();
             let entry = self.s.stored_entry_bytes();
-            let entries_max = c.output_file_size_target as f64 / entry;
-            let outputs = self.keys.merge(&inputs, entries_max.max(1.0));
+            let outputs = self.keys.merge(&inputs, &self.cuts(&c));
             let entries: f64 = inputs.iter().map(|e| e.entries()).sum();
             let read = c.input_bytes() as f64;
             let cost = Cost {
@@ -222,11 +229,22 @@ impl Engine<'_> {
                 _ => (read / c.output_file_size_target.max(1) as f64) as usize,
             };
             self.record.picked(&c, entries, outputs.iter().map(Extent::entries).sum());
-            self.add_job(Some(c), outputs, cost, parts.clamp(1, self.s.subcompactions));
+            self.add_job(Some(c), outputs, cost, parts.clamp(1, self.s.subcompactions), number);
         }
     }
 
-    fn add_job(&mut self, compaction: Option<Compaction>, outputs: Vec<Extent>, cost: Cost, parts: usize) {
+    /// Where a job's tables end.
+    fn cuts(&self, c: &Compaction) -> Cuts {
+        let entries = |bytes: u64| (bytes as f64 / self.s.stored_entry_bytes()).max(1.0);
+        let below = c.grandparents.iter().filter_map(|f| self.tree.extent(f.number())).flat_map(|e| [e.begin, e.end]);
+        let mut below: Vec<u64> = below.collect();
+        below.sort_unstable();
+        below.dedup();
+        let (entries, entries_max) = (entries(c.output_file_size_target), entries(c.output_file_size_max));
+        Cuts { entries, entries_max: entries_max.max(entries), below }
+    }
+
+    fn add_job(&mut self, compaction: Option<Compaction>, outputs: Vec<Extent>, cost: Cost, parts: usize, number: u64) {
         let jitter = 1.0 + JITTER * (self.rng.f64() * 2.0 - 1.0);
         let cost = Cost { cpu: cost.cpu * jitter, ..cost };
         let s = self.s;
@@ -240,7 +258,17 @@ impl Engine<'_> {
         };
         // The last table of each part, the directory and the MANIFEST are waited for.
         let seconds = (seconds / parts as f64).max(s.device_latency) + 3.0 * s.device_sync + 1e-6;
-        self.jobs.push(Job { compaction, outputs, cost, left: 1.0, speed: 1.0 / seconds, parts });
+        self.jobs.push(Job { compaction, outputs, cost, left: 1.0, speed: 1.0 / seconds, parts, number });
+    }
+
+    /// Makes live what is done and need not wait.
+    fn commit(&mut self) {
+        while let Some(step) = self.commits.turn() {
+            let (Step::Commit(number, (c, outputs)) | Step::Drop(number, (c, outputs))) = step;
+            self.cursors.finish(&c);
+            self.tree.commit(&c, outputs, self.now);
+            self.commits.committed(number);
+        }
     }
 
     fn end_jobs(&mut self) {
@@ -253,9 +281,9 @@ impl Engine<'_> {
             let job = self.jobs.remove(i);
             match job.compaction {
                 Some(c) => {
-                    self.cursors.finish(&c);
                     self.record.compacted(&c, job.cost.read, job.cost.write);
-                    self.tree.commit(&c, job.outputs, self.now);
+                    self.commits.finished(job.number, (c, job.outputs));
+                    self.commit();
                 }
                 None => {
                     if let Some((extent, _)) = self.full.pop_front() {

@@ -4,10 +4,13 @@
 //! of steps, so that a failure can be shrunk: steps that it does without are left out. After each step must hold:
 //!
 //! 1. *Order.* For one user key, everything in a shallower place is newer than anything in a deeper one, and tables of
-//!    a level below L0 do not overlap.
+//!    a run below L0 do not overlap.
 //! 2. *Contents.* A lookup from the top finds each key's newest version, or nothing where that is a tombstone. FIFO
 //!    compaction may have deleted it: then it finds nothing, never an older one.
 //! 3. *Jobs.* No table is input to two running jobs, and no running job writes where another one does.
+//!
+//! Jobs that are done commit as the store's [`CommitQueue`] says: some wait, and some are dropped when one failed that
+//! they need.
 //!
 //! Merges keep what the store keeps without snapshots: the newest version of each key, and a tombstone only where the
 //! job's plan says that older data may lie below.
@@ -15,7 +18,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use rockmill::simulation::{Compaction, CompactionCursors, FileMeta, Moment, PurgeQueue, Version};
+use rockmill::simulation::{
+    CommitQueue, Compaction, CompactionCursors, FileMeta, Moment, PurgeQueue, Step as Turn, Version,
+};
 use rockmill::{CfOptions, CompactionStyle};
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};
@@ -36,8 +41,8 @@ pub enum Step {
     Fail(u8),
     /// The process dies: running jobs are gone, the tree is what was committed.
     Crash,
-    /// Another strategy from now on.
-    Change(CompactionStyle),
+    /// Another strategy from now on, with DF-compaction or without.
+    Change(CompactionStyle, bool),
     /// So many seconds go by.
     Wait(u8),
 }
@@ -51,7 +56,12 @@ pub struct History {
     pub options: CfOptions,
     /// Steps.
     pub steps: Vec<Step>,
+    /// What is done commits at once, whatever it needs: this must go wrong.
+    pub out_of_order: bool,
 }
+
+/// A strategy and whether it is with DF-compaction.
+pub type Strategy = (CompactionStyle, bool);
 
 /// (key, sequence number, whether it is a tombstone).
 type Entry = (u8, u64, bool);
@@ -61,10 +71,12 @@ const RUNNING_MAX: usize = 5;
 
 impl History {
     /// A random one for a strategy; `None`: strategies change, FIFO not among them.
-    pub fn random(seed: u64, style: Option<CompactionStyle>, steps: usize) -> Self {
+    pub fn random(seed: u64, strategy: Option<Strategy>, steps: usize) -> Self {
+        let style = strategy.map(|s| s.0);
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut options = CfOptions {
             compaction_style: style.unwrap_or(CompactionStyle::Level),
+            compaction_downforce: strategy.is_some_and(|s| s.1),
             level_compaction_dynamic_level_bytes: rng.bool(),
             max_bytes_for_level_base: 400,
             max_bytes_for_level_multiplier: 3.0,
@@ -87,14 +99,16 @@ impl History {
             40..=55 => Step::Finish(rng.u8(..)),
             56..=59 => Step::Fail(rng.u8(..)),
             60 => Step::Crash,
-            61 if style.is_none() && rng.bool() => Step::Change(CompactionStyle::Universal),
-            61 if style.is_none() => Step::Change(CompactionStyle::Level),
+            61 if style.is_none() => {
+                let style = if rng.bool() { CompactionStyle::Universal } else { CompactionStyle::Level };
+                Step::Change(style, rng.bool())
+            }
             _ => Step::Wait(rng.u8(..)),
         };
         let levels = if style == Some(CompactionStyle::Fifo) { 1 } else { rng.usize(2..7) };
         options.num_levels = levels as i32;
         let steps = (0..steps).map(|_| one(&mut rng)).collect();
-        Self { levels, options, steps }
+        Self { levels, options, steps, out_of_order: false }
     }
 
     /// Goes through it; the number of jobs that were carried out.
@@ -139,7 +153,10 @@ struct World {
     newest: BTreeMap<u8, (u64, bool)>,
     options: CfOptions,
     cursors: CompactionCursors,
-    running: Vec<Compaction>,
+    /// Jobs that run, by their numbers.
+    running: Vec<(u64, Compaction)>,
+    commits: CommitQueue<Compaction>,
+    out_of_order: bool,
     purge: Arc<PurgeQueue>,
     next_file: u64,
     next_seq: u64,
@@ -158,6 +175,8 @@ impl World {
             options: h.options.clone(),
             cursors: CompactionCursors::new(),
             running: Vec::new(),
+            commits: CommitQueue::new(),
+            out_of_order: h.out_of_order,
             purge: Arc::default(),
             next_file: 1,
             next_seq: 0,
@@ -167,7 +186,7 @@ impl World {
         }
     }
 
-    fn add(&mut self, level: usize, entries: Vec<Entry>, epoch: u64) {
+    fn add(&mut self, level: usize, run: u64, entries: Vec<Entry>, epoch: u64) {
         if entries.is_empty() {
             return;
         }
@@ -187,6 +206,7 @@ impl World {
             smallest_seqno: seqs().min().unwrap_or(0),
             largest_seqno: seqs().max().unwrap_or(0),
             epoch_number: epoch,
+            extra_run: run,
             oldest_ancester_time: self.now,
             file_creation_time: self.now,
             ..FileEntry::default()
@@ -205,24 +225,36 @@ impl World {
         match *step {
             Step::Flush(seed) => self.flush(seed),
             Step::Wait(seconds) => self.now += u64::from(seconds),
-            Step::Change(style) => self.options.compaction_style = style,
+            Step::Change(style, downforce) => {
+                self.options.compaction_style = style;
+                self.options.compaction_downforce = downforce;
+            }
             Step::Start => self.start(pick)?,
             Step::Finish(n) => {
                 if let Some(i) = chosen(n, self.running.len()) {
-                    let c = self.running.remove(i);
-                    self.cursors.finish(&c);
-                    self.commit(&c);
+                    let (number, c) = self.running.remove(i);
+                    if self.out_of_order {
+                        self.cursors.finish(&c);
+                        self.commit(&c);
+                        self.commits.committed(number);
+                    } else {
+                        self.commits.finished(number, c);
+                        self.take_turns();
+                    }
                 }
             }
             Step::Fail(n) => {
                 if let Some(i) = chosen(n, self.running.len()) {
-                    let c = self.running.remove(i);
+                    let (number, c) = self.running.remove(i);
                     self.cursors.finish(&c);
+                    self.commits.failed(number);
+                    self.take_turns();
                 }
             }
             Step::Crash => {
                 self.running.clear();
                 self.cursors = CompactionCursors::new();
+                self.commits = CommitQueue::new();
                 // Opened again: nothing is known but what the MANIFEST says.
                 let reopen = |f: &Arc<FileMeta>| Arc::new(FileMeta::new(f.entry.clone(), Arc::clone(&f.purge)));
                 for level in &mut self.version.levels {
@@ -231,6 +263,20 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Commits and drops what is due.
+    fn take_turns(&mut self) {
+        while let Some(turn) = self.commits.turn() {
+            match turn {
+                Turn::Commit(number, c) => {
+                    self.cursors.finish(&c);
+                    self.commit(&c);
+                    self.commits.committed(number);
+                }
+                Turn::Drop(_, c) => self.cursors.finish(&c),
+            }
+        }
     }
 
     fn flush(&mut self, seed: u32) {
@@ -244,7 +290,7 @@ impl World {
             self.newest.insert(key, (self.next_seq, deleted));
         }
         let entries = entries.into_iter().map(|(k, (s, d))| (k, s, d)).collect();
-        self.add(0, entries, self.next_file);
+        self.add(0, 0, entries, self.next_file);
     }
 
     fn start(&mut self, pick: Pick) -> Result<(), String> {
@@ -254,21 +300,23 @@ impl World {
         let version = Arc::new(self.version.clone());
         let moment = Moment { now: self.now, oldest_snapshot: 0 };
         let Some(c) = pick(&version, &self.options, &mut self.cursors, &moment) else { return Ok(()) };
-        let taken: HashSet<u64> = self.running.iter().flat_map(Compaction::input_files).map(|f| f.number()).collect();
+        let busy = || self.running.iter().map(|(_, c)| c).chain(self.commits.waiting().map(|(_, c)| c));
+        let taken: HashSet<u64> = busy().flat_map(Compaction::input_files).map(|f| f.number()).collect();
         if let Some(f) = c.input_files().find(|f| taken.contains(&f.number())) {
             return Err(format!("table {} is in two jobs", f.number()));
         }
         let range = c.user_key_range().ok_or("a job without tables")?;
         let crosses = |r: &&Compaction| {
             r.user_key_range().is_some_and(|other| range.0 <= other.1 && range.1 >= other.0)
-                && r.output_level == c.output_level
+                && (r.output_level, r.output_run) == (c.output_level, c.output_run)
                 && c.output_level > 0
         };
-        if let Some(r) = self.running.iter().find(crosses) {
+        if let Some(r) = busy().find(crosses) {
             return Err(format!("two jobs write to {range:?} of level {}: {r:?} and {c:?}", c.output_level));
         }
-        self.cursors.start(&c);
-        self.running.push(c);
+        let issued = self.cursors.start(&c);
+        self.running.push((issued.number, c));
+        self.commits.issue(issued);
         Ok(())
     }
 
@@ -280,7 +328,7 @@ impl World {
             self.version.levels[*level].retain(|f| !numbers.contains(&f.number()));
         }
         if c.trivial_move {
-            self.version.levels[c.output_level].extend(c.input_files().cloned());
+            self.version.levels[c.output_level].extend(c.input_files().map(|f| crate::tree::moved(f, c)));
             return self.sort(c.output_level);
         }
         let inputs: Vec<Entry> = numbers.iter().filter_map(|n| self.contents.remove(n)).flatten().collect();
@@ -295,16 +343,16 @@ impl World {
                 *slot = e;
             }
         }
-        // As the job's plan says: at the bottom, or where no table below the output had the key when it was picked.
-        let may_be_below = |key: u8| {
-            let below = (c.output_level + 1)..c.version.levels.len();
-            c.output_level == 0 || below.into_iter().any(|l| c.version.file_for_key(l, &[key]).is_some())
-        };
+        // As the job's plan says: at the bottom, or where no run with older data had the key when it was picked.
+        let older = c.older_runs();
+        let has =
+            |f: &Arc<FileMeta>, key: u8| f.smallest_user_key() <= &[key][..] && f.largest_user_key() >= &[key][..];
+        let may_be_below = |key: u8| c.output_level == 0 || older.iter().flatten().any(|f| has(f, key));
         let survives = |e: &Entry| !e.2 || (!c.bottommost && may_be_below(e.0));
         let out: Vec<Entry> = newest.into_values().filter(survives).collect();
         let at_once = if c.output_level == 0 { out.len().max(1) } else { 6 };
         for part in out.chunks(at_once) {
-            self.add(c.output_level, part.to_vec(), epoch);
+            self.add(c.output_level, c.output_run, part.to_vec(), epoch);
         }
     }
 

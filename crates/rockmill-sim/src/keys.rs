@@ -103,14 +103,24 @@ impl KeySpace {
         self.classes.iter().map(|c| c.keys * -(-self.written * c.share / c.keys).exp_m1()).sum()
     }
 
-    /// Merges extents, of which those of a run do not overlap, into pieces of at most `entries` each.
-    pub fn merge(&self, inputs: &[&Extent], entries_max: f64) -> Vec<Extent> {
+    /// Merges extents, of which those of a run do not overlap, into tables.
+    pub fn merge(&self, inputs: &[&Extent], cuts: &Cuts) -> Vec<Extent> {
         let mut bounds: Vec<u64> = inputs.iter().flat_map(|e| [e.begin, e.end]).collect();
+        if let (Some(&begin), Some(&end)) = (bounds.iter().min(), bounds.iter().max()) {
+            bounds.extend(cuts.below.iter().filter(|at| (begin..end).contains(at)));
+        }
         bounds.sort_unstable();
         bounds.dedup();
         let mut order: Vec<&Extent> = inputs.to_vec();
         order.sort_by_key(|e| e.begin);
-        let mut out = Cutter { classes: self.classes.len(), entries_max, done: Vec::new(), open: None };
+        let mut out = Cutter {
+            classes: self.classes.len(),
+            entries_max: cuts.entries_max,
+            done: Vec::new(),
+            open: None,
+            passed: 0,
+        };
+        let mut below = cuts.below.iter().peekable();
         let (mut next, mut active): (usize, Vec<&Extent>) = (0, Vec::new());
         for pair in bounds.windows(2) {
             let (begin, end) = (pair[0], pair[1]);
@@ -135,8 +145,31 @@ impl KeySpace {
                 })
                 .collect();
             out.add(begin, end, &keys);
+            while below.next_if(|at| **at < end).is_some() {}
+            if below.next_if(|at| **at == end).is_some() {
+                out.boundary(cuts.entries);
+            }
         }
         out.finish()
+    }
+}
+
+/// Where tables end.
+#[derive(Debug, Clone, Default)]
+pub struct Cuts {
+    /// Entries that a table should have.
+    pub entries: f64,
+    /// Entries at which it ends.
+    pub entries_max: f64,
+    /// Boundaries of tables that the output will be merged with later, ascending: a table may end there once it is half
+    /// full, as in the store (`compaction/output.rs`).
+    pub below: Vec<u64>,
+}
+
+impl Cuts {
+    /// At so many entries, wherever that is.
+    pub fn at(entries: f64) -> Self {
+        Self { entries, entries_max: entries, below: Vec::new() }
     }
 }
 
@@ -146,9 +179,23 @@ struct Cutter {
     entries_max: f64,
     done: Vec<Extent>,
     open: Option<Extent>,
+    /// Boundaries that the open table passed.
+    passed: u32,
 }
 
 impl Cutter {
+    /// Here is a boundary of a table below.
+    fn boundary(&mut self, entries: f64) {
+        let Some(open) = &self.open else { return };
+        let percent = 50 + (self.passed * 5).min(40);
+        if open.entries() * 100.0 >= entries * f64::from(percent) && open.end > open.begin {
+            self.done.extend(self.open.take());
+            self.passed = 0;
+        } else {
+            self.passed += 1;
+        }
+    }
+
     fn add(&mut self, mut begin: u64, end: u64, keys: &[f64]) {
         let total: f64 = keys.iter().sum();
         let mut left = total;
@@ -171,6 +218,7 @@ impl Cutter {
             begin = cut;
             if open.entries() >= self.entries_max * 0.999_999 {
                 self.done.extend(self.open.take());
+                self.passed = 0;
             }
         }
     }
@@ -234,7 +282,7 @@ mod tests {
         let (a, b) = (draw(700), draw(1500));
         let (ma, mb) = (k.memtable(700.0), k.memtable(1500.0));
         assert!((ma.entries() - a.len() as f64).abs() < 40.0 && (mb.entries() - b.len() as f64).abs() < 40.0);
-        let merged: f64 = k.merge(&[&ma, &mb], 1e9).iter().map(Extent::entries).sum();
+        let merged: f64 = k.merge(&[&ma, &mb], &Cuts::at(1e9)).iter().map(Extent::entries).sum();
         let union = a.union(&b).count() as f64;
         assert!((merged - union).abs() < 40.0, "{merged} {union}");
         assert!((k.distinct() - union).abs() < 40.0);
@@ -244,13 +292,13 @@ mod tests {
     fn merges_of_keys_that_are_written_once_lose_none() {
         let mut k = space(Workload::Fill, KeyOrder::Uniform);
         let parts: Vec<Extent> = (0..4).map(|_| k.memtable(10_000.0)).collect();
-        let out = k.merge(&parts.iter().collect::<Vec<_>>(), 3000.0);
+        let out = k.merge(&parts.iter().collect::<Vec<_>>(), &Cuts::at(3000.0));
         assert!((out.iter().map(Extent::entries).sum::<f64>() - 40_000.0).abs() < 1.0);
         assert_eq!(out.len(), 14);
         assert!(out.windows(2).all(|w| w[0].end == w[1].begin));
         assert!(out.iter().all(|e| e.entries() <= 3001.0 && e.end > e.begin));
         let mut k = space(Workload::Fill, KeyOrder::Sequential);
         let (a, b) = (k.memtable(1000.0), k.memtable(500.0));
-        assert!(a.end == b.begin && (k.merge(&[&b, &a], 1e9)[0].entries() - 1500.0).abs() < 1e-6);
+        assert!(a.end == b.begin && (k.merge(&[&b, &a], &Cuts::at(1e9))[0].entries() - 1500.0).abs() < 1e-6);
     }
 }

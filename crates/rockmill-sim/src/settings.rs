@@ -145,9 +145,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Strategies by name.
-    pub const STRATEGIES: [(&'static str, CompactionStyle); 3] =
-        [("leveled", CompactionStyle::Level), ("tiered", CompactionStyle::Universal), ("fifo", CompactionStyle::Fifo)];
+    /// Strategies by name: the style, and whether with DF-compaction.
+    pub const STRATEGIES: [(&'static str, CompactionStyle, bool); 5] = [
+        ("leveled", CompactionStyle::Level, false),
+        ("tiered", CompactionStyle::Universal, false),
+        ("df-leveled", CompactionStyle::Level, true),
+        ("df-tiered", CompactionStyle::Universal, true),
+        ("fifo", CompactionStyle::Fifo, false),
+    ];
 
     /// Bytes of an entry as written.
     pub fn entry_bytes(&self) -> f64 {
@@ -170,11 +175,12 @@ impl Settings {
     /// The first setting that makes no sense.
     pub fn complete(&mut self) -> Result<Vec<String>, SettingsError> {
         let bad = |what: String| Err(SettingsError(what));
-        let Some((_, style)) = Self::STRATEGIES.iter().find(|(name, _)| *name == self.strategy) else {
-            let known: Vec<&str> = Self::STRATEGIES.iter().map(|(name, _)| *name).collect();
+        let Some((_, style, downforce)) = Self::STRATEGIES.iter().find(|s| s.0 == self.strategy) else {
+            let known: Vec<&str> = Self::STRATEGIES.iter().map(|s| s.0).collect();
             return bad(format!("there is no strategy {:?}; there are {}", self.strategy, known.join(", ")));
         };
         self.options.compaction_style = *style;
+        self.options.compaction_downforce = *downforce;
         let positive = [
             ("cores", self.cores),
             ("device read", self.device_read),

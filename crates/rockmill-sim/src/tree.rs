@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rockmill::simulation::{Compaction, FileMeta, Level, PurgeQueue, Version};
+use rockmill::simulation::{Compaction, FileMeta, PurgeQueue, Version};
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};
 
@@ -42,13 +42,12 @@ impl Tree {
         (0..self.version.levels.len()).map(|l| self.version.level_bytes(l)).sum()
     }
 
-    /// Sorted runs: L0 tables, and levels that have tables.
+    /// Sorted runs: L0 tables, and the runs of levels.
     pub fn runs(&self) -> usize {
-        let below = self.version.levels.iter().skip(1).filter(|files| !files.is_empty());
-        self.version.levels.first().map_or(0, Level::len) + below.count()
+        self.version.places().count()
     }
 
-    fn table(&mut self, extent: Extent, epoch: u64, now: f64) -> Arc<FileMeta> {
+    fn table(&mut self, extent: Extent, epoch: u64, run: u64, now: f64) -> Arc<FileMeta> {
         let number = self.next_number;
         self.next_number += 1;
         let key = |at: u64| InternalKey::new(&at.to_be_bytes(), 1, ValueType::Value);
@@ -61,6 +60,7 @@ impl Tree {
             smallest_seqno: 1,
             largest_seqno: 1,
             epoch_number: epoch,
+            extra_run: run,
             oldest_ancester_time: seconds,
             file_creation_time: seconds,
             ..FileEntry::default()
@@ -73,13 +73,13 @@ impl Tree {
     pub fn flush(&mut self, extent: Extent, now: f64) {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        let table = self.table(extent, epoch, now);
+        let table = self.table(extent, epoch, 0, now);
         Arc::make_mut(&mut self.version).levels[0].base.insert(0, table);
     }
 
     /// Adds tables to a level that was empty there.
     pub fn fill(&mut self, level: usize, extents: Vec<Extent>) {
-        let tables: Vec<_> = extents.into_iter().map(|e| self.table(e, 1, 0.0)).collect();
+        let tables: Vec<_> = extents.into_iter().map(|e| self.table(e, 1, 0, 0.0)).collect();
         self.next_epoch = self.next_epoch.max(2);
         let version = Arc::make_mut(&mut self.version);
         version.levels[level].extend(tables);
@@ -93,8 +93,8 @@ impl Tree {
         let epoch = job.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(1);
         let tables: Vec<Arc<FileMeta>> = match (job.deletion, job.trivial_move) {
             (true, _) => Vec::new(),
-            (_, true) => job.input_files().cloned().collect(),
-            _ => outputs.into_iter().map(|e| self.table(e, epoch, now)).collect(),
+            (_, true) => job.input_files().map(|f| moved(f, job)).collect(),
+            _ => outputs.into_iter().map(|e| self.table(e, epoch, job.output_run, now)).collect(),
         };
         if !job.trivial_move {
             for n in &numbers {
@@ -107,6 +107,14 @@ impl Tree {
         }
         version.levels[job.output_level].extend(tables);
         sort(version, job.output_level);
+    }
+}
+
+/// A table in the run that a job moves it to.
+pub(crate) fn moved(f: &Arc<FileMeta>, job: &Compaction) -> Arc<FileMeta> {
+    match f.entry.extra_run == job.output_run {
+        true => Arc::clone(f),
+        false => Arc::new(f.renewed(FileEntry { extra_run: job.output_run, ..f.entry.clone() })),
     }
 }
 

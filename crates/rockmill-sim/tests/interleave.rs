@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rockmill::simulation::{Compaction, CompactionCursors, Moment, Version, pick};
 use rockmill::{CfOptions, CompactionStyle};
-use rockmill_sim::interleave::{History, Step};
+use rockmill_sim::interleave::{History, Pick, Step, Strategy};
 
 const STEPS: usize = 300;
 
@@ -13,38 +13,48 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual)
 }
 
-fn all_hold(style: Option<CompactionStyle>) {
+fn all_hold(strategy: Option<Strategy>) {
     let first = number("ROCKMILL_SEED", 0);
     let mut jobs = 0;
     let histories = number("ROCKMILL_INTERLEAVINGS", 50);
     for seed in first..first + histories {
-        let history = History::random(seed, style, STEPS);
+        let history = History::random(seed, strategy, STEPS);
         match history.run(pick) {
             Ok(n) => jobs += n,
             Err(e) => {
                 let small = history.shrink(pick);
                 let e2 = small.run(pick).expect_err("it still fails");
-                panic!("seed {seed}, {style:?}: {e}\nshrunk to {:#?}\n{e2}\n{:?}", small.steps, small.options);
+                panic!("seed {seed}, {strategy:?}: {e}\nshrunk to {:#?}\n{e2}\n{:?}", small.steps, small.options);
             }
         }
     }
-    println!("{style:?}: {histories} histories of {STEPS} steps, {jobs} jobs");
+    println!("{strategy:?}: {histories} histories of {STEPS} steps, {jobs} jobs");
     assert!(jobs as u64 > histories * 5, "{jobs} jobs in {histories} histories");
 }
 
 #[test]
 fn leveled_keeps_newer_above_older() {
-    all_hold(Some(CompactionStyle::Level));
+    all_hold(Some((CompactionStyle::Level, false)));
 }
 
 #[test]
 fn tiered_keeps_newer_above_older() {
-    all_hold(Some(CompactionStyle::Universal));
+    all_hold(Some((CompactionStyle::Universal, false)));
+}
+
+#[test]
+fn df_leveled_keeps_newer_above_older() {
+    all_hold(Some((CompactionStyle::Level, true)));
+}
+
+#[test]
+fn df_tiered_keeps_newer_above_older() {
+    all_hold(Some((CompactionStyle::Universal, true)));
 }
 
 #[test]
 fn fifo_never_shows_what_was_overwritten() {
-    all_hold(Some(CompactionStyle::Fifo));
+    all_hold(Some((CompactionStyle::Fifo, false)));
 }
 
 #[test]
@@ -66,10 +76,53 @@ fn broken(
     Some(c)
 }
 
+/// Leaves the oldest run of a DF job behind.
+fn leaves_a_run(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &mut CompactionCursors,
+    moment: &Moment,
+) -> Option<Compaction> {
+    let mut c = pick(version, options, cursors, moment)?;
+    if c.output_level > 0 && c.inputs.len() > 1 {
+        c.inputs.pop();
+        c.trivial_move = false;
+    }
+    Some(c)
+}
+
+/// Some history shows it, is shrunk, and does not fail when nothing is broken.
+fn is_found(strategy: Strategy, out_of_order: bool, broken: Pick) -> Vec<Step> {
+    let histories = (0..2000).map(|seed| (seed, History::random(seed, Some(strategy), STEPS)));
+    let (seed, history) = histories
+        .map(|(seed, h)| (seed, History { out_of_order, ..h }))
+        .find(|(_, h)| h.run(broken).is_err())
+        .expect("some history shows it");
+    let small = history.shrink(broken);
+    let said = small.run(broken).expect_err("it still fails");
+    println!("seed {seed}, {} steps: {said}", small.steps.len());
+    assert!(small.steps.len() <= STEPS / 6, "seed {seed}: {:?}", small.steps);
+    let whole = History { out_of_order: false, ..small.clone() };
+    assert!(whole.run(pick).is_ok(), "the strategy itself holds");
+    small.steps
+}
+
+#[test]
+fn commits_out_of_order_are_found() {
+    is_found((CompactionStyle::Level, true), true, pick);
+    is_found((CompactionStyle::Universal, true), true, pick);
+}
+
+#[test]
+fn a_df_job_that_leaves_an_older_run_behind_is_found() {
+    is_found((CompactionStyle::Level, true), false, leaves_a_run);
+    is_found((CompactionStyle::Universal, true), false, leaves_a_run);
+}
+
 #[test]
 fn a_broken_strategy_is_found_and_its_history_shrunk() {
     let (seed, history) = (0..200)
-        .map(|seed| (seed, History::random(seed, Some(CompactionStyle::Level), STEPS)))
+        .map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, false)), STEPS)))
         .find(|(_, h)| h.run(broken).is_err())
         .expect("some history shows it");
     let small = history.shrink(broken);

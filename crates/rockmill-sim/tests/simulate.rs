@@ -150,7 +150,10 @@ fn settings_that_make_no_sense_are_refused_by_name() {
         run(&s).expect_err("refused").to_string()
     };
     for (change, words) in [
-        ((|s| s.strategy = "magic".to_owned()) as fn(&mut Settings), "there are leveled, tiered, fifo"),
+        (
+            (|s| s.strategy = "magic".to_owned()) as fn(&mut Settings),
+            "there are leveled, tiered, df-leveled, df-tiered, fifo",
+        ),
         (|s| s.data_bytes = 1 << 60, "1M to 100T"),
         (|s| s.threads = 0, "threads"),
         (|s| s.device_read = 0.0, "device read"),

@@ -5,13 +5,16 @@
 //!
 //! A simulator makes a [`Version`] of [`FileMeta`]s that have sizes and boundary keys and no data, and then
 //!
-//! 1. asks [`pick`] for a job as long as it has a thread for one, and gives it to [`CompactionCursors::start`];
-//! 2. when the job is done in its own time, calls [`CompactionCursors::finish`], makes the next version, picks again;
+//! 1. asks [`pick`] for a job as long as it has a thread for one, gives it to [`CompactionCursors::start`], and what
+//!    comes back to [`CommitQueue::issue`];
+//! 2. when the job is done in its own time, calls [`CommitQueue::finished`]; when the queue gives it out, calls
+//!    [`CompactionCursors::finish`], makes the next version, picks again;
 //! 3. slows its writers by [`write_control`] and [`write_stop`] of [`level_scores`], and a [`RateControl`].
 
+pub use crate::compaction::commit::{CommitQueue, Step};
 pub use crate::compaction::strategy::aging::Moment;
 pub use crate::compaction::strategy::score::{LevelScores, level_scores};
-pub use crate::compaction::strategy::{CompactionCursors, pick};
+pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
 pub use crate::compaction::{Compaction, CompactionReason};
 pub use crate::db::{RateControl, StallReason, WriteControl, write_control, write_stop};
 pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};

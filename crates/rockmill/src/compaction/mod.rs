@@ -1,5 +1,6 @@
 //! Compaction: choose (strategy), plan, run (merge engine), resolve, build, commit. See `docs/compaction.md`.
 
+pub mod commit;
 pub mod engine;
 pub mod events;
 pub mod filter;

@@ -52,12 +52,19 @@ enum Way {
 }
 
 /// The first inputs of a job.
-struct Start {
+pub(super) struct Start {
     level: usize,
     output_level: usize,
     files: Files,
     /// L0 files that were checked to overlap neither each other nor the output level: they move.
     l0_move: bool,
+}
+
+impl Start {
+    /// The files.
+    pub(super) fn into_files(self) -> Files {
+        self.files
+    }
 }
 
 impl Picker<'_> {
@@ -86,7 +93,7 @@ impl Picker<'_> {
     }
 
     /// Files that were marked, from the top down.
-    fn marked(&self) -> Option<Compaction> {
+    pub(super) fn marked(&self) -> Option<Compaction> {
         for level in 0..self.num_levels() - 1 {
             if level == 0 && self.level0_busy() {
                 continue;
@@ -109,7 +116,7 @@ impl Picker<'_> {
     }
 
     /// Files that are due although no level is full.
-    fn due(&self) -> Option<Compaction> {
+    pub(super) fn due(&self) -> Option<Compaction> {
         let (version, options, now) = (&**self.version, self.options, self.moment.now);
         self.first_of(&self.bottommost_due(), Way::Stay, CompactionReason::BottommostFiles)
             .or_else(|| self.first_of(&aging::expired(version, options, now), Way::Down, CompactionReason::Ttl))
@@ -221,7 +228,7 @@ impl Picker<'_> {
 
     /// Indexes of a level's files, cheapest first: bytes below that a file overlaps, for each of its own bytes
     /// (`kMinOverlappingRatio`). Marked files come first; equal ratios go by key, which helps trivial moves.
-    fn by_overlap(&self, level: usize) -> Vec<usize> {
+    pub(super) fn by_overlap(&self, level: usize) -> Vec<usize> {
         let (cmp, files, below) = (self.cmp(), self.files(level), self.files(level + 1));
         let before = |a: &[u8], b: &[u8]| cmp.compare(a, b) == Ordering::Less;
         let mut next = 0;
@@ -341,7 +348,7 @@ impl Picker<'_> {
     }
 
     /// The newest free L0 files for which the work for each file saved still falls.
-    fn intra_l0_by_cost(&self) -> Option<Start> {
+    pub(super) fn intra_l0_by_cost(&self) -> Option<Start> {
         let files = self.files(0);
         if files.len() < (self.options.level0_file_num_compaction_trigger + 2).max(0) as usize {
             return None;

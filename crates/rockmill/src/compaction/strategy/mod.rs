@@ -12,10 +12,12 @@
 //!    no file is input to two jobs.
 
 pub mod aging;
+pub mod df;
 pub mod fifo;
 mod inputs;
 pub mod leveled;
 pub mod manual;
+mod order;
 pub mod score;
 pub mod tiered;
 
@@ -23,6 +25,7 @@ pub mod tiered;
 pub(crate) mod testing;
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 
 use rockmill_format::InternalKeyComparator;
 
@@ -47,7 +50,15 @@ pub fn pick(
     moment: &Moment,
 ) -> Option<Compaction> {
     match options.compaction_style {
+        CompactionStyle::Level
+            if options.compaction_downforce || version.has_extra_runs() || cursors.writes_extra_runs() =>
+        {
+            df::leveled::pick(version, options, cursors, moment)
+        }
         CompactionStyle::Level => leveled::pick(version, options, cursors, moment),
+        CompactionStyle::Universal if options.compaction_downforce => {
+            df::tiered::pick(version, options, cursors, moment)
+        }
         CompactionStyle::Universal => tiered::pick(version, options, cursors, moment),
         CompactionStyle::Fifo => fifo::pick(version, options, cursors, moment),
     }
@@ -60,6 +71,18 @@ pub fn pick(
 #[derive(Debug, Default)]
 pub struct CompactionCursors {
     running: Vec<Running>,
+    /// Jobs issued so far.
+    issued: u64,
+}
+
+/// A job's number, in the order in which jobs of the column family were issued, and what it waits for at its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    /// Larger than those of all jobs before.
+    pub number: u64,
+    /// Numbers of the jobs that must have committed before this one does; see
+    /// [`CommitQueue`](super::commit::CommitQueue).
+    pub needs: Vec<u64>,
 }
 
 /// Start level of what reads no level.
@@ -70,8 +93,13 @@ const NO_LEVEL: usize = usize::MAX;
 struct Running {
     /// Number of its first input file: a file is input to one job only, so this names the job.
     id: u64,
+    /// Its place in the order of issue.
+    number: u64,
+    /// Numbers of its input files.
+    inputs: HashSet<u64>,
     start_level: usize,
     output_level: usize,
+    output_run: u64,
     smallest: Vec<u8>,
     largest: Vec<u8>,
 }
@@ -82,23 +110,32 @@ impl CompactionCursors {
         Self::default()
     }
 
-    /// Notes that `compaction` runs and marks its inputs as busy.
-    pub fn start(&mut self, compaction: &Compaction) {
-        let Some((smallest, largest)) = compaction.user_key_range() else { return };
+    /// Notes that `compaction` runs and marks its inputs as busy. What comes back is for the commit queue.
+    pub fn start(&mut self, compaction: &Compaction) -> Issued {
+        self.issued += 1;
+        let number = self.issued;
+        let version = &compaction.version;
+        let needs = self.needs(version, &compaction.inputs, compaction.output_level, compaction.output_run);
+        let issued = Issued { number, needs: needs.unwrap_or_default() };
+        let Some((smallest, largest)) = compaction.user_key_range() else { return issued };
         let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
         self.running.push(Running {
             id: compaction.id(),
+            number,
+            inputs: compaction.input_files().map(|f| f.number()).collect(),
             start_level: compaction.start_level(),
             output_level: compaction.output_level,
+            output_run: compaction.output_run,
             smallest,
             largest,
         });
         for f in compaction.input_files() {
             f.being_compacted.store(true, Atomic::Release);
         }
+        issued
     }
 
-    /// Notes that `compaction` ended, either way, and frees its inputs.
+    /// Notes that `compaction` ended, either way, and frees its inputs. One that waits to commit has not ended.
     pub fn finish(&mut self, compaction: &Compaction) {
         let id = compaction.id();
         self.running.retain(|r| r.id != id);
@@ -111,7 +148,16 @@ impl CompactionCursors {
     /// file's number.
     pub fn reserve(&mut self, id: u64, level: usize, smallest: &[u8], largest: &[u8]) {
         let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
-        self.running.push(Running { id, start_level: NO_LEVEL, output_level: level, smallest, largest });
+        self.running.push(Running {
+            id,
+            number: 0,
+            inputs: HashSet::new(),
+            start_level: NO_LEVEL,
+            output_level: level,
+            output_run: 0,
+            smallest,
+            largest,
+        });
     }
 
     /// Undoes [`reserve`](Self::reserve), whether the file came or not.

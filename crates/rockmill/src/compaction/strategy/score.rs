@@ -58,9 +58,13 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
     let mut base = base_bytes(&sizes, options);
     base.targets.resize(version.levels.len(), u64::MAX);
     let l0_files = version.levels.first().map_or(0, Level::len);
-    let (scores, pending_bytes, runs) = match options.compaction_style {
+    let (mut scores, pending_bytes, mut runs) = match options.compaction_style {
+        CompactionStyle::Universal if options.compaction_downforce => {
+            let (scores, runs) = df_tiered_scores(version, options);
+            (scores, 0, l0_files + runs)
+        }
         CompactionStyle::Universal => {
-            let below = sizes.iter().skip(1).filter(|bytes| **bytes > 0).count();
+            let below = version.levels.iter().take(usable).skip(1).map(|level| level.runs().count()).sum::<usize>();
             (universal_scores(version, options), 0, l0_files + below)
         }
         // Whatever there is too much of is deleted: nobody has to wait.
@@ -69,6 +73,9 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
             (scores(version, options, &base), pending_bytes(version, options, &sizes, &base), l0_files)
         }
     };
+    if options.compaction_style == CompactionStyle::Level && version.has_extra_runs() {
+        runs += extra_runs(version, options, &mut scores);
+    }
     LevelScores {
         base_level: base.level,
         lowest_unnecessary_level: base.lowest_unnecessary,
@@ -79,18 +86,76 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
     }
 }
 
-/// The runs that no job has, by the trigger, as the score of L0. A level is taken as a whole.
+/// Raises the scores of levels with extra runs: by how many of them no job has, as L0's files. When no job runs and
+/// nothing else is due, one extra run is enough, so that what a burst of writes left is merged for the readers. Writers
+/// feel what a level has beyond the trigger as so many files of L0; that number comes back.
+fn extra_runs(version: &Version, options: &CfOptions, scores: &mut [f64]) -> usize {
+    let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
+    let due = super::df::runs_due(options);
+    let scale = if options.dynamic_levels() { SCORE_SCALE } else { 1.0 };
+    let usable = options.usable_levels(version.levels.len());
+    let mut too_many = 0;
+    let at_rest = scores.iter().all(|score| *score < 1.0) && version.files().all(|f| idle(f));
+    for (score, level) in scores.iter_mut().zip(&version.levels).take(usable).skip(1) {
+        if level.extras.is_empty() {
+            continue;
+        }
+        let free = super::df::extra_depth(&version.cmp, level, idle);
+        let mut by_runs = free as f64 / due as f64;
+        if by_runs >= 1.0 {
+            by_runs *= scale;
+        } else if at_rest && free > 0 {
+            by_runs = 1.0;
+        }
+        *score = score.max(by_runs);
+        too_many += super::df::extra_depth(&version.cmp, level, |_| true).saturating_sub(due);
+    }
+    too_many
+}
+
+/// The runs that no job has, by the trigger, as the score of L0. A run is taken as a whole.
 fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
     let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
     let mut scores = vec![0.0; version.levels.len()];
     let usable = options.usable_levels(version.levels.len());
     let mut levels = version.levels.iter().take(usable);
     let l0 = levels.next().map_or(0, |files| files.iter().filter(|f| idle(f)).count());
-    let below = levels.filter(|files| files.iter().next().is_some_and(|f| idle(f))).count();
+    let below: usize = levels.map(|l| l.runs().filter(|files| files.first().is_some_and(|f| idle(f))).count()).sum();
     if let Some(score) = scores.first_mut() {
         *score = (l0 + below) as f64 / f64::from(options.level0_file_num_compaction_trigger.max(1));
     }
     scores
+}
+
+/// Of each level its free runs by the trigger; and 1 for the oldest run's level where all others are too large for it.
+/// With it the runs that levels below L0 have beyond the trigger.
+fn df_tiered_scores(version: &Version, options: &CfOptions) -> (Vec<f64>, usize) {
+    let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
+    let mut scores = vec![0.0; version.levels.len()];
+    let trigger = options.level0_file_num_compaction_trigger.max(1) as usize;
+    let usable = options.usable_levels(version.levels.len());
+    let mut too_many = 0;
+    for (number, (score, level)) in scores.iter_mut().zip(&version.levels).take(usable).enumerate() {
+        let free = match number {
+            0 => level.iter().filter(|f| idle(f)).count(),
+            _ => level.runs().filter(|files| files.iter().all(|f| idle(f))).count(),
+        };
+        *score = free as f64 / trigger as f64;
+        if number > 0 {
+            too_many += level.runs().count().saturating_sub(trigger);
+        }
+    }
+    let oldest = version.levels.iter().take(usable).enumerate().skip(1).rev().find_map(|(number, level)| {
+        level.runs().next_back().map(|files| (number, files.iter().map(|f| f.size()).sum::<u64>()))
+    });
+    if let Some((number, size)) = oldest {
+        let all: u64 = version.levels.iter().take(usable).map(Level::bytes).sum();
+        let percent = u128::from(options.compaction_options_universal.max_size_amplification_percent);
+        if u128::from(all - size) * 100 >= u128::from(size) * percent {
+            scores[number] = scores[number].max(1.0);
+        }
+    }
+    (scores, too_many)
 }
 
 /// All bytes by what may stay, as the score of L0; or its files by the trigger, where they may be merged.

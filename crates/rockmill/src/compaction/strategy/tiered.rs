@@ -1,8 +1,9 @@
 //! The tiered strategy: RocksDB's universal compaction (`UniversalCompactionBuilder`).
 //!
-//! The tree is a row of *sorted runs*, newest first: each L0 file is one, and each deeper level that has files. A job
-//! merges neighbours of the row, whole runs, into one run that takes their place. When there are at least
-//! `level0_file_num_compaction_trigger` runs, or a file is due, these are tried in order:
+//! The tree is a row of *sorted runs*, newest first: each L0 file is one, and each deeper level that has files; where
+//! DF-compaction left extra runs, each of these, too. A job merges neighbours of the row, whole runs, into one run that
+//! takes their place. When there are at least `level0_file_num_compaction_trigger` runs, or a file is due, these are
+//! tried in order:
 //!
 //! 1. *Periodic*: when a file is too old, all runs up from the oldest, as far as none is busy.
 //! 2. *Space*: when the runs above the oldest have `max_size_amplification_percent` of its size, all of them with it.
@@ -29,15 +30,17 @@ use crate::version::{FileMeta, Version};
 
 /// A sorted run of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct SortedRun {
-    level: usize,
+pub(super) struct SortedRun {
+    pub(super) level: usize,
+    /// The extra run's id; 0: the base run, or a file of L0.
+    run: u64,
     /// Of L0, the place of its file there; 0 for a deeper level, which is a run as a whole.
     index: usize,
-    size: u64,
+    pub(super) size: u64,
     /// With what its tombstones will free.
     compensated: u64,
     /// A running job has some of it.
-    busy: bool,
+    pub(super) busy: bool,
 }
 
 /// Chooses the next compaction, if one is due and possible. The caller registers it with
@@ -50,14 +53,13 @@ pub fn pick(
 ) -> Option<Compaction> {
     let mut picker = Picker::new(version, options, cursors);
     picker.moment = *moment;
-    let universal = Universal { runs: sorted_runs(&picker), of: &options.compaction_options_universal, picker };
-    universal.pick()
+    Universal::new(picker).pick()
 }
 
 /// The job that merges all that there is: what `compact_range` does.
 pub(super) fn everything(version: &Arc<Version>, options: &CfOptions, cursors: &CompactionCursors) -> ManualPick {
     let picker = Picker::new(version, options, cursors);
-    let universal = Universal { runs: sorted_runs(&picker), of: &options.compaction_options_universal, picker };
+    let universal = Universal::new(picker);
     let Some(last) = universal.runs.len().checked_sub(1) else { return ManualPick::None };
     if universal.runs.iter().any(|r| r.busy) {
         return ManualPick::Conflict;
@@ -73,24 +75,24 @@ fn sorted_runs(picker: &Picker<'_>) -> Vec<SortedRun> {
     let mut runs: Vec<SortedRun> = Vec::new();
     for (index, f) in picker.files(0).iter().enumerate() {
         let (size, compensated) = (f.size(), compensated_size(f));
-        runs.push(SortedRun { level: 0, index, size, compensated, busy: busy(f) });
+        runs.push(SortedRun { level: 0, run: 0, index, size, compensated, busy: busy(f) });
     }
     for level in 1..picker.num_levels() {
-        let files = picker.files(level);
-        if !files.is_empty() {
+        for files in picker.version.levels[level].runs() {
+            let run = files.first().map_or(0, |f| f.entry.extra_run);
             let compensated = files.iter().map(|f| compensated_size(f)).sum();
             let busy = files.iter().any(busy);
-            runs.push(SortedRun { level, index: 0, size: total_bytes(files), compensated, busy });
+            runs.push(SortedRun { level, run, index: 0, size: total_bytes(files), compensated, busy });
         }
     }
     runs
 }
 
-struct Universal<'a> {
-    picker: Picker<'a>,
-    of: &'a UniversalCompactOptions,
+pub(super) struct Universal<'a> {
+    pub(super) picker: Picker<'a>,
+    pub(super) of: &'a UniversalCompactOptions,
     /// Newest first.
-    runs: Vec<SortedRun>,
+    pub(super) runs: Vec<SortedRun>,
 }
 
 /// A percentage of bytes, without overflow.
@@ -98,7 +100,12 @@ fn percent(bytes: u64, percent: u64) -> u128 {
     u128::from(bytes) * u128::from(percent)
 }
 
-impl Universal<'_> {
+impl<'a> Universal<'a> {
+    /// The runs of a tree.
+    pub(super) fn new(picker: Picker<'a>) -> Self {
+        Self { runs: sorted_runs(&picker), of: &picker.options.compaction_options_universal, picker }
+    }
+
     fn pick(&self) -> Option<Compaction> {
         let many = self.runs.len() >= self.trigger();
         let by_shape = || {
@@ -109,7 +116,7 @@ impl Universal<'_> {
         self.periodic().or_else(|| if many { by_shape() } else { None }).or_else(|| self.marked())
     }
 
-    fn trigger(&self) -> usize {
+    pub(super) fn trigger(&self) -> usize {
         self.picker.options.level0_file_num_compaction_trigger.max(1) as usize
     }
 
@@ -118,7 +125,7 @@ impl Universal<'_> {
     }
 
     /// All runs up from the oldest, as far as none is busy, when a file is too old.
-    fn periodic(&self) -> Option<Compaction> {
+    pub(super) fn periodic(&self) -> Option<Compaction> {
         let picker = &self.picker;
         let due = aging::periodic(picker.version, picker.options, picker.moment.now);
         if due.is_empty() {
@@ -139,7 +146,7 @@ impl Universal<'_> {
     }
 
     /// The longest stretch of free runs that ends with the oldest, when those above it are too large for it.
-    fn for_space(&self) -> Option<Compaction> {
+    pub(super) fn for_space(&self) -> Option<Compaction> {
         let end = self.runs.len().checked_sub(1)?;
         let oldest = self.runs.get(end).filter(|r| !r.busy)?;
         let above = self.runs[..end].iter().rev().take_while(|r| !r.busy).count();
@@ -250,35 +257,45 @@ impl Universal<'_> {
 
     /// The job that merges the runs `start` to `end`. `None` when its output would cross a running job's.
     fn of_runs(&self, start: usize, end: usize, reason: CompactionReason, compresses: bool) -> Option<Compaction> {
-        let output_level = match self.runs.get(end + 1) {
-            None => self.last_level(),
-            Some(next) => next.level.saturating_sub(1),
+        let oldest = self.runs.get(end)?;
+        let (output_level, output_run) = match self.runs.get(end + 1) {
+            None => (self.last_level(), 0),
+            // Above it in the same level: in the place of the newest run that it takes there.
+            Some(next) if next.level == oldest.level && next.level > 0 => {
+                let there = self.runs[start..=end].iter().find(|r| r.level == oldest.level)?;
+                (oldest.level, there.run)
+            }
+            Some(next) => (next.level.saturating_sub(1), 0),
         };
         let mut inputs: Vec<(usize, Files)> = Vec::new();
         for run in self.runs.get(start..=end)? {
-            let files = self.picker.files(run.level);
+            let files = self.picker.version.levels[run.level].run(run.run);
             match (run.level, inputs.first_mut()) {
                 (0, Some((_, l0))) => l0.push(Arc::clone(&files[run.index])),
                 (0, None) => inputs.push((0, vec![Arc::clone(&files[run.index])])),
                 (level, _) => inputs.push((level, files.to_vec())),
             }
         }
-        self.finish(inputs, output_level, reason, compresses)
+        self.finish(inputs, output_level, output_run, reason, compresses)
     }
 
     fn finish(
         &self,
         inputs: Vec<(usize, Files)>,
         output_level: usize,
+        output_run: u64,
         reason: CompactionReason,
         compresses: bool,
     ) -> Option<Compaction> {
         let picker = &self.picker;
-        if output_level > 0 && picker.output_conflict(&inputs, output_level) {
-            return None;
-        }
+        // Where DF jobs run or have run, order is more than the row shows.
+        picker.running.needs(picker.version, &inputs, output_level, output_run)?;
         let mut c = picker.build(reason, inputs, output_level, true);
         // Runs are merged whole: it matters to no later job where tables of this one end.
+        c.output_run = output_run;
+        if picker.version.has_extra_runs() {
+            c.bottommost = !picker.options.reserve_last_level && output_level > 0 && c.older_runs().is_empty();
+        }
         c.grandparents = Vec::new();
         c.output_file_size_max = c.output_file_size_target;
         c.grandparent_overlap_max = u64::MAX;
@@ -293,7 +310,7 @@ impl Universal<'_> {
     fn moves(&self, c: &Compaction) -> bool {
         let picker = &self.picker;
         let must_filter = c.reason == CompactionReason::ManualCompaction && picker.options.has_compaction_filter();
-        if must_filter || c.start_level() == c.output_level || c.output_level == 0 {
+        if must_filter || c.start_level() == c.output_level || c.output_level == 0 || c.output_run > 0 {
             return false;
         }
         // Both on one path, as in RocksDB: with the option, only what it allows.
@@ -307,7 +324,7 @@ impl Universal<'_> {
     }
 
     /// A file that is marked, with what it overlaps in the next level that has files.
-    fn marked(&self) -> Option<Compaction> {
+    pub(super) fn marked(&self) -> Option<Compaction> {
         let picker = &self.picker;
         let marked = |f: &FileMeta| f.entry.marked_for_compaction && !f.being_compacted.load(Atomic::Acquire);
         if self.last_level() == 0 {
@@ -341,7 +358,7 @@ impl Universal<'_> {
                 }
                 let Some(output) = picker.setup_other_inputs(level, &mut files, output_level) else { continue };
                 let inputs = vec![(level, files), (output_level, output)];
-                let job = self.finish(inputs, output_level, CompactionReason::FilesMarkedForCompaction, true);
+                let job = self.finish(inputs, output_level, 0, CompactionReason::FilesMarkedForCompaction, true);
                 if job.is_some() {
                     return job;
                 }

@@ -1,0 +1,178 @@
+//! DF-compaction: jobs that do not wait for others to end (`docs/compaction.md` has pictures and the paper's words).
+//!
+//! A classic job takes from the level below all that it overlaps, and waits as long as another job has some of it. A
+//! *DF job* takes from its own level alone what must go down, with everything older above its output, and becomes an
+//! *extra run* of the level below, above its base run. What running jobs are about to take deeper need not be waited for:
+//! the job only commits after them (`order.rs`). Extra runs are merged into the base run later, several at once, which is
+//! also why less is written.
+//!
+//! - [`leveled`]: levels have size limits, and so many extra runs as L0 may have files.
+//! - [`tiered`]: levels have runs of about the same size; when there are enough they become one run of the next level.
+//!
+//! Either takes any tree. Where the option was switched off, `leveled` merges what there is of extra runs without
+//! making new ones.
+
+pub mod leveled;
+pub mod tiered;
+
+use std::sync::Arc;
+
+use rockmill_format::InternalKeyComparator;
+
+use super::inputs::{Files, Picker, any_busy, key_range};
+use crate::compaction::{Compaction, CompactionReason};
+use crate::options::CfOptions;
+use crate::sync::atomic::Ordering as Atomic;
+use crate::version::{FileMeta, Level, Place};
+
+/// Inputs of a job: (level, files), run by run.
+type Inputs = Vec<(usize, Files)>;
+
+/// Extra runs that a level may have before they are due to be merged: as many as L0 may have files.
+pub fn runs_due(options: &CfOptions) -> usize {
+    options.level0_file_num_compaction_trigger.max(2) as usize
+}
+
+/// Extra runs of a level at which no DF job adds another one, so that no lookup has to ask more: twice as many.
+pub fn runs_max(options: &CfOptions) -> usize {
+    2 * runs_due(options)
+}
+
+/// Most extra runs of a level that have files around one key; of these only such as `counts` takes.
+pub fn extra_depth(cmp: &InternalKeyComparator, level: &Level, counts: impl Fn(&FileMeta) -> bool) -> usize {
+    if level.extras.len() < 2 {
+        return level.extras.iter().filter(|run| run.files.iter().any(|f| counts(f))).count();
+    }
+    // Where a file begins the depth grows; behind its end it falls. At one key beginnings come first.
+    let mut edges: Vec<(&[u8], bool)> = Vec::new();
+    for f in level.extras.iter().flat_map(|run| &run.files).filter(|f| counts(f)) {
+        edges.push((f.smallest_user_key(), false));
+        edges.push((f.largest_user_key(), true));
+    }
+    edges.sort_by(|a, b| cmp.compare_user(a.0, b.0).then(a.1.cmp(&b.1)));
+    let (mut depth, mut most) = (0, 0);
+    for (_, end) in edges {
+        if end {
+            depth -= 1;
+        } else {
+            depth += 1;
+            most = most.max(depth);
+        }
+    }
+    most
+}
+
+impl Picker<'_> {
+    /// True when a level may get another extra run with the keys of `inputs`: when not too many of its runs, those that
+    /// running jobs will write included, have some of them.
+    fn has_room(&self, inputs: &[(usize, Files)], level: usize) -> bool {
+        let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return false };
+        let (s, l) = (s.user_key(), l.user_key());
+        let touched = |files: &[Arc<FileMeta>]| {
+            let i = files.partition_point(|f| self.cmp().compare_user(f.largest_user_key(), s).is_lt());
+            files.get(i).is_some_and(|f| self.cmp().compare_user(f.smallest_user_key(), l).is_le())
+        };
+        let live = self.version.levels[level].extras.iter().filter(|run| touched(&run.files));
+        let mut runs: Vec<u64> = live.map(|run| run.id).collect();
+        runs.extend(self.running.runs_to_come(self.cmp(), level, s, l));
+        runs.sort_unstable();
+        runs.dedup();
+        runs.len() < runs_max(self.options)
+    }
+
+    /// The id of a new extra run, newer than all that there are and will be.
+    fn new_run(&self, level: usize) -> u64 {
+        let newest = self.version.levels[level].extras.first().map_or(0, |run| run.id);
+        self.running.newest_run_to_come(level).max(newest) + 1
+    }
+
+    /// Files of a sorted run that a key range touches, and neighbours that share a user key with them.
+    fn in_run(&self, files: &[Arc<FileMeta>], begin: &[u8], end: &[u8]) -> Files {
+        let cmp = self.cmp();
+        let mut from = files.partition_point(|f| cmp.compare_user(f.largest_user_key(), begin).is_lt());
+        let mut to = files.partition_point(|f| cmp.compare_user(f.smallest_user_key(), end).is_le()).max(from);
+        let shared = |i: usize| cmp.compare_user(files[i - 1].largest_user_key(), files[i].smallest_user_key()).is_eq();
+        while from < to && from > 0 && shared(from) {
+            from -= 1;
+        }
+        while to > from && to < files.len() && shared(to) {
+            to += 1;
+        }
+        files[from..to].to_vec()
+    }
+
+    /// `files` of one run with everything older that they touch, run by run down to `(level, run)`, that run included or
+    /// not. What running jobs take deeper than that stays out. `None` where another job has some of it.
+    fn down_to(&self, first: (usize, u64), files: Files, level: usize, run: u64, included: bool) -> Option<Inputs> {
+        let (s, l) = key_range(self.cmp(), &files)?;
+        let (mut begin, mut end) = (s.user_key().to_vec(), l.user_key().to_vec());
+        let mut inputs = vec![(first.0, files)];
+        let below = |p: &Place<'_>| p.level > first.0 || (p.level == first.0 && p.run < first.1);
+        let above = |p: &Place<'_>| match p.level == level {
+            true => p.run > run || (included && p.run == run),
+            false => p.level < level,
+        };
+        for place in self.version.places().filter(|p| p.level > 0 && below(p) && above(p)) {
+            let mut more = self.in_run(place.files, &begin, &end);
+            more.retain(|f| !self.running.leaves_for_below(f, level, run));
+            if any_busy(&more) {
+                return None;
+            }
+            let Some((s, l)) = key_range(self.cmp(), &more) else { continue };
+            if self.cmp().compare_user(s.user_key(), &begin).is_lt() {
+                begin = s.user_key().to_vec();
+            }
+            if self.cmp().compare_user(l.user_key(), &end).is_gt() {
+                end = l.user_key().to_vec();
+            }
+            inputs.push((place.level, more));
+        }
+        Some(inputs)
+    }
+
+    /// The job, if it may run now.
+    fn df_job(&self, reason: CompactionReason, inputs: Inputs, level: usize, run: u64) -> Option<Compaction> {
+        self.running.needs(self.version, &inputs, level, run)?;
+        let one_run = inputs.len() == 1 && (inputs[0].0 > 0 || inputs[0].1.len() == 1);
+        let mut c = self.build(reason, inputs, level, true);
+        c.output_run = run;
+        c.bottommost = !self.options.reserve_last_level && c.older_runs().is_empty();
+        let from = (c.start_level(), c.inputs.first()?.1.first()?.entry.extra_run);
+        c.trivial_move = one_run && from != (level, run) && self.compression(from.0) == c.compression;
+        if run > 0 {
+            // It will be merged with the level's base run: tables that end where its tables do make smaller jobs.
+            let (begin, end) = c.user_key_range()?;
+            let base = self.in_run(&self.version.levels[level].base, begin, end);
+            if !base.is_empty() {
+                c.grandparents = base;
+                c.output_file_size_max = c.output_file_size_target.saturating_mul(2);
+            }
+        }
+        Some(c)
+    }
+
+    /// Files of one run that can go into `level` as they are, into the oldest of its runs that has nothing of their
+    /// keys, nor has any newer one. With `new`, a run may be made for them.
+    fn sink(&self, reason: CompactionReason, inputs: &Inputs, level: usize, new: bool) -> Option<Compaction> {
+        let [(from, files)] = inputs.as_slice() else { return None };
+        if (*from == 0 && files.len() > 1) || self.compression(*from) != self.compression(level) {
+            return None;
+        }
+        let extras = self.version.levels[level].extras.iter().rev().map(|run| run.id);
+        let another = (new && self.has_room(inputs, level)).then(|| self.new_run(level));
+        // Not where it would have to wait for another job to commit.
+        let run =
+            [0].into_iter().chain(extras).chain(another).find(|run| {
+                self.running.needs(self.version, inputs, level, *run).is_some_and(|needs| needs.is_empty())
+            })?;
+        self.df_job(reason, inputs.clone(), level, run).filter(|c| c.trivial_move)
+    }
+
+    /// Free files of L0, oldest first: up to the first one that a job has which does not take it below L0.
+    fn free_l0(&self, output_level: usize, run: u64) -> Files {
+        let busy = |f: &FileMeta| f.being_compacted.load(Atomic::Acquire);
+        let oldest_first = self.files(0).iter().rev();
+        let stays = |f: &&Arc<FileMeta>| !busy(f) || self.running.leaves_for_below(f, output_level, run);
+        oldest_first.take_while(stays).filter(|f| !busy(f)).cloned().collect()
+    }
+}

@@ -1,0 +1,229 @@
+//! DF-leveled: leveled compaction whose levels may have extra runs.
+//!
+//! For each level that is due, by score:
+//!
+//! - *L0*: into the base level as leveled does it, if that is free and will then fit (case A). Otherwise the oldest
+//!   free files become an extra run of the base level, at once, several such jobs beside each other.
+//! - *Too large* (case B): its oldest data goes down, base run first. What has nothing older in its level only moves:
+//!   into the oldest run of the level below that has room for its keys, or into a new extra run.
+//! - *Too many extra runs* (case A): files of the newest runs are merged into the base run with all that lies between
+//!   and touches them. Such jobs take little of the key space, so that many run at once.
+//! - *At rest*, when no job runs and no level is full, what there is of extra runs is merged too, for the readers.
+
+use std::sync::Arc;
+
+use super::super::CompactionCursors;
+use super::super::aging::Moment;
+use super::super::inputs::{Files, Picker, any_busy, total_bytes};
+use super::{Inputs, extra_depth, runs_due, runs_max};
+use crate::compaction::{Compaction, CompactionReason};
+use crate::options::CfOptions;
+use crate::sync::atomic::Ordering as Atomic;
+use crate::version::{FileMeta, Version};
+
+/// Files of a run that are tried as the first of a merge.
+const CANDIDATES_MAX: usize = 64;
+
+/// Chooses the next job, if one is due and possible. The caller registers it with [`CompactionCursors::start`] before
+/// anything else is picked.
+pub fn pick(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &mut CompactionCursors,
+    moment: &Moment,
+) -> Option<Compaction> {
+    if options.usable_levels(version.levels.len()) < 2 {
+        return None;
+    }
+    let mut picker = Picker::new(version, options, cursors);
+    picker.moment = *moment;
+    picker.df_by_score().or_else(|| picker.others())
+}
+
+impl Picker<'_> {
+    fn df_by_score(&self) -> Option<Compaction> {
+        let mut order: Vec<(usize, f64)> = self.scores.scores.iter().copied().enumerate().collect();
+        order.truncate(self.num_levels());
+        order.sort_by(|a, b| b.1.total_cmp(&a.1));
+        order.into_iter().take_while(|(_, score)| *score >= 1.0).find_map(|(level, _)| match level {
+            0 => self.leave_l0(),
+            _ => self.of_level(level),
+        })
+    }
+
+    /// What leveled has besides full levels: marked files and old ones. Only where it does not meet extra runs.
+    fn others(&self) -> Option<Compaction> {
+        let c = self.marked().or_else(|| self.due())?;
+        self.running.needs(self.version, &c.inputs, c.output_level, c.output_run)?;
+        Some(c)
+    }
+
+    fn leave_l0(&self) -> Option<Compaction> {
+        let (reason, base) = (CompactionReason::LevelL0FilesNum, self.scores.base_level);
+        if base == 0 {
+            return None;
+        }
+        let run = self.new_run(base);
+        let free = self.free_l0(base, run);
+        if let Some(oldest) = free.first()
+            && let Some(moved) = self.sink(reason, &vec![(0, vec![Arc::clone(oldest)])], base, false)
+        {
+            return Some(moved);
+        }
+        let room = self.has_room(&[(0, free.clone())], base);
+        let whole = || {
+            let mut files = free.clone();
+            files.reverse();
+            let inputs = self.l0_with(files, base)?;
+            let fits = inputs.iter().flat_map(|(_, f)| f).map(|f| f.size()).sum::<u64>() <= self.scores.targets[base];
+            let last = base + 1 >= self.num_levels();
+            (fits || !self.options.compaction_downforce || (last && !room)).then_some(inputs)
+        };
+        if free.is_empty() {
+            return self.intra_l0();
+        }
+        if !self.running.leaves_level(0)
+            && let Some(inputs) = whole()
+            && let Some(c) = self.df_job(reason, inputs, base, 0)
+        {
+            return Some(c);
+        }
+        let enough = free.len() >= self.options.level0_file_num_compaction_trigger.max(1) as usize;
+        if self.options.compaction_downforce && room && enough {
+            let mut files: Files = free.into_iter().take(runs_max(self.options)).collect();
+            files.reverse();
+            return self.df_job(reason, vec![(0, files)], base, run);
+        }
+        self.intra_l0()
+    }
+
+    /// Files of L0 with all that they touch in the base level.
+    fn l0_with(&self, files: Files, base: usize) -> Option<Inputs> {
+        let (s, l) = super::key_range(self.cmp(), &files)?;
+        let (s, l) = (s.user_key().to_vec(), l.user_key().to_vec());
+        let mut inputs = vec![(0, files)];
+        let (mut begin, mut end) = (s, l);
+        let level = self.version.levels.get(base)?;
+        for run in level.runs() {
+            let more = self.in_run(run, &begin, &end);
+            if any_busy(&more) {
+                return None;
+            }
+            let Some((s, l)) = super::key_range(self.cmp(), &more) else { continue };
+            if self.cmp().compare_user(s.user_key(), &begin).is_lt() {
+                begin = s.user_key().to_vec();
+            }
+            if self.cmp().compare_user(l.user_key(), &end).is_gt() {
+                end = l.user_key().to_vec();
+            }
+            inputs.push((base, more));
+        }
+        Some(inputs)
+    }
+
+    /// When nothing can leave L0: its newest files among themselves, so that reads do not pay for the wait.
+    fn intra_l0(&self) -> Option<Compaction> {
+        let start = self.intra_l0_by_cost()?;
+        self.df_job(CompactionReason::LevelL0FilesNum, vec![(0, start.into_files())], 0, 0)
+    }
+
+    fn of_level(&self, level: usize) -> Option<Compaction> {
+        let bytes: u64 = self.version.levels[level]
+            .iter()
+            .filter(|f| !f.being_compacted.load(Atomic::Acquire))
+            .map(|f| f.size())
+            .sum();
+        let last = level + 1 >= self.num_levels();
+        let unnecessary = self.scores.lowest_unnecessary_level.is_some_and(|l| level <= l);
+        let too_large = !last && (bytes > self.scores.targets[level] || unnecessary);
+        let depth = extra_depth(self.cmp(), &self.version.levels[level], |_| true);
+        if too_large {
+            if let Some(c) = self.push_down(level) {
+                return Some(c);
+            }
+            // It will be pushed down soon: merging it before is work for nothing, unless readers suffer.
+            if depth < runs_max(self.options) && self.options.compaction_downforce {
+                return None;
+            }
+        }
+        self.merge_extras(level)
+    }
+
+    /// The oldest data of a level that can go down.
+    fn push_down(&self, level: usize) -> Option<Compaction> {
+        let reason = CompactionReason::LevelMaxLevelSize;
+        let below = level + 1;
+        let run = self.new_run(below);
+        // Case A without anything running in between: as leveled does it.
+        let from_base = self.by_overlap(level);
+        let base = &self.version.levels[level].base;
+        let extras = self.version.levels[level].extras.iter().rev().flat_map(|r| r.files.iter().map(|f| (r.id, f)));
+        let seeds = from_base.iter().map(|&i| (0, &base[i])).chain(extras);
+        let free = seeds.filter(|(_, f)| !f.being_compacted.load(Atomic::Acquire));
+        for (of_run, f) in free.take(4 * CANDIDATES_MAX) {
+            let run_files = self.version.levels[level].run(of_run);
+            let files = self.in_run(run_files, f.smallest_user_key(), f.largest_user_key());
+            if any_busy(&files) {
+                continue;
+            }
+            let Some(own) = self.down_to((level, of_run), files.clone(), below, run, false) else { continue };
+            let own: Inputs = own.into_iter().filter(|(l, _)| *l == level).collect();
+            let room = self.options.compaction_downforce && self.has_room(&own, below);
+            if let Some(c) = self.sink(reason, &own, below, room) {
+                return Some(c);
+            }
+            if room
+                && own.iter().map(|(_, f)| total_bytes(f)).sum::<u64>() <= self.max_compaction_bytes()
+                && let Some(c) = self.df_job(reason, own, below, run)
+            {
+                return Some(c);
+            }
+            if !room
+                && let Some(inputs) = self.down_to((level, of_run), files, below, 0, true)
+                && let Some(c) = self.df_job(reason, inputs, below, 0)
+            {
+                return Some(c);
+            }
+        }
+        None
+    }
+
+    /// Files of the newest extra runs, into the base run.
+    fn merge_extras(&self, level: usize) -> Option<Compaction> {
+        let extras = &self.version.levels[level].extras;
+        let idle = |f: &FileMeta| !f.being_compacted.load(Atomic::Acquire);
+        // Where as many runs as are due lie upon each other; at rest, where the most do.
+        let due = runs_due(self.options).min(extra_depth(self.cmp(), &self.version.levels[level], idle));
+        let limit = self.max_compaction_bytes();
+        let mut best: Option<(f64, Inputs)> = None;
+        for run in extras.iter().take((extras.len() + 1).saturating_sub(due)) {
+            let free: Vec<_> = run.files.iter().filter(|f| !f.being_compacted.load(Atomic::Acquire)).collect();
+            let step = free.len().div_ceil(CANDIDATES_MAX).max(1);
+            for f in free.into_iter().step_by(step) {
+                let files = self.in_run(&run.files, f.smallest_user_key(), f.largest_user_key());
+                if any_busy(&files) {
+                    continue;
+                }
+                let Some(inputs) = self.down_to((level, run.id), files, level, 0, true) else { continue };
+                let bytes = |base: bool| -> u64 {
+                    let of = inputs.iter().flat_map(|(_, f)| f).filter(|f| !base || f.entry.extra_run == 0);
+                    of.map(|f| f.size()).sum()
+                };
+                let (all, base) = (bytes(false), bytes(true));
+                if inputs.iter().filter(|(_, f)| f.first().is_some_and(|f| f.entry.extra_run > 0)).count() < due {
+                    continue;
+                }
+                // Bytes written for each byte that leaves the extra runs; too large ones only if there is no other.
+                let cost =
+                    all as f64 / (all - base).max(1) as f64 + if all > limit { all as f64 / limit as f64 } else { 0.0 };
+                if best.as_ref().is_none_or(|b| cost < b.0)
+                    && self.running.needs(self.version, &inputs, level, 0).is_some()
+                {
+                    best = Some((cost, inputs));
+                }
+            }
+        }
+        let (_, inputs) = best?;
+        self.df_job(CompactionReason::LevelMaxLevelSize, inputs, level, 0)
+    }
+}

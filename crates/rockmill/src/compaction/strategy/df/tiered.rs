@@ -1,0 +1,103 @@
+//! DF-tiered: each level has up to `level0_file_num_compaction_trigger` runs; all of them together become one new extra
+//! run of the next level, and the next such job begins while the first one runs. A level's runs are of about one size.
+//!
+//! What the options of universal compaction say here:
+//!
+//! - `min_merge_width`, `max_merge_width`: runs that a job merges, at least and at most.
+//! - `size_ratio`: a level's oldest run that is larger than its others together by more than this many percent is not
+//!   merged with them; it goes down as it is. Only trees that another strategy left have such runs.
+//! - `max_size_amplification_percent`: when all runs above the oldest come to so much of its size, they are merged with
+//!   it, as far as none is busy, as in universal compaction. DF jobs above go on meanwhile.
+//! - Periodic and marked files are compacted as in universal compaction.
+//!
+//! The last level merges its runs into its base run.
+
+use std::sync::Arc;
+
+use super::super::CompactionCursors;
+use super::super::aging::Moment;
+use super::super::inputs::{Files, Picker, any_busy, total_bytes};
+use super::super::tiered::Universal;
+use super::Inputs;
+use crate::compaction::{Compaction, CompactionReason};
+use crate::options::CfOptions;
+use crate::version::Version;
+
+/// Chooses the next job, if one is due and possible. The caller registers it with [`CompactionCursors::start`] before
+/// anything else is picked.
+pub fn pick(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &mut CompactionCursors,
+    moment: &Moment,
+) -> Option<Compaction> {
+    let mut picker = Picker::new(version, options, cursors);
+    picker.moment = *moment;
+    let universal = Universal::new(picker);
+    if universal.picker.num_levels() < 2 {
+        return None;
+    }
+    let by_shape = || {
+        let space = if universal.runs.len() >= universal.trigger() { universal.for_space() } else { None };
+        space.or_else(|| by_level(&universal))
+    };
+    universal.periodic().or_else(by_shape).or_else(|| universal.marked())
+}
+
+/// The level that has most free runs first.
+fn by_level(universal: &Universal<'_>) -> Option<Compaction> {
+    let picker = &universal.picker;
+    let mut order: Vec<(usize, f64)> = picker.scores.scores.iter().copied().enumerate().collect();
+    order.truncate(picker.num_levels());
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
+    order.into_iter().take_while(|(_, score)| *score >= 1.0).find_map(|(level, _)| of_level(universal, level))
+}
+
+fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
+    let (picker, of) = (&universal.picker, universal.of);
+    let reason = CompactionReason::UniversalSortedRunNum;
+    if level + 1 >= picker.num_levels() {
+        return into_base(picker, level);
+    }
+    let below = level + 1;
+    let run = picker.new_run(below);
+    // Oldest first; those that running jobs take deeper are no longer counted.
+    let mut free: Vec<Files> = match level {
+        0 => picker.free_l0(below, run).into_iter().map(|f| vec![f]).collect(),
+        _ => {
+            let leaves = |files: &&[Arc<_>]| files.iter().all(|f| picker.running.leaves_for_below(f, below, run));
+            let runs = picker.version.levels[level].runs().rev().skip_while(leaves);
+            runs.take_while(|files| !any_busy(files)).map(<[_]>::to_vec).collect()
+        }
+    };
+    let due = universal.trigger().max(of.min_merge_width.max(2) as usize);
+    if free.len() < due {
+        return None;
+    }
+    free.truncate((of.max_merge_width as usize).max(due));
+    let bytes = |runs: &[Files]| -> u64 { runs.iter().map(|files| total_bytes(files)).sum() };
+    let others = bytes(&free[1..]) as f64;
+    if level > 0 && bytes(&free[..1]) as f64 > others * (100.0 + f64::from(of.size_ratio)) / 100.0 {
+        free.truncate(1);
+    }
+    let inputs: Inputs = match level {
+        0 => vec![(0, free.into_iter().rev().flatten().collect())],
+        _ => free.into_iter().rev().map(|files| (level, files)).collect(),
+    };
+    if !picker.has_room(&inputs, below) {
+        return None;
+    }
+    picker.df_job(reason, inputs, below, run)
+}
+
+/// All runs of the last level into its base run.
+fn into_base(picker: &Picker<'_>, level: usize) -> Option<Compaction> {
+    let runs: Vec<&[Arc<_>]> = picker.version.levels[level].runs().collect();
+    // Newer runs may stay where a job has them; what is older than a busy one cannot be merged past it.
+    let oldest_free = runs.iter().rev().take_while(|files| !any_busy(files)).count();
+    if oldest_free < 2 {
+        return None;
+    }
+    let inputs = runs[runs.len() - oldest_free..].iter().map(|files| (level, files.to_vec())).collect();
+    picker.df_job(CompactionReason::UniversalSortedRunNum, inputs, level, 0)
+}

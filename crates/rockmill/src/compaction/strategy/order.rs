@@ -1,0 +1,188 @@
+//! Which jobs may run beside each other, and which must wait for which at their end.
+//!
+//! *Depth* says where a sorted run lies: files of L0 from the newest on, then of each level its extra runs from the
+//! newest on and its base run. For one user key, smaller depths have newer data. A job takes files from some depths and
+//! writes to one that is not shallower than any of them. It keeps the invariant if nothing older stays behind: if each
+//! file between its inputs and its output that shares keys with a shallower input of it
+//!
+//! - is an input too, or
+//! - is an input of a running job whose output lies deeper than this one's: then that job must commit first, and this
+//!   one *needs* it.
+//!
+//! That is all there is to the order of commits. Say jobs J and Q run, neither needs the other, and they share keys. If
+//! Q's data is the newer one, J's inputs lie deeper than Q's output, or they would have been left behind by Q; J moves
+//! them deeper still. So whichever commits first, and whether the other one does at all, newer stays above older.
+//! Two jobs that write to the same run must not share keys, as tables of a run do not overlap: the second has to wait
+//! with its start, or to write to a run of its own.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rockmill_format::InternalKeyComparator;
+
+use super::inputs::Files;
+use super::{CompactionCursors, NO_LEVEL, Running};
+use crate::sync::atomic::Ordering as Atomic;
+use crate::version::{FileMeta, Version};
+
+/// Where a run lies; larger is deeper, and older for one user key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Depth {
+    level: usize,
+    /// In L0 the place of the file, which is a run of its own; deeper the complement of the run's id.
+    age: u64,
+}
+
+impl Depth {
+    /// Of a run of a level below L0.
+    pub(super) fn of_run(level: usize, run: u64) -> Self {
+        Self { level, age: !run }
+    }
+}
+
+/// A user key range, widened as files are added.
+struct Range<'v> {
+    version: &'v Version,
+    bounds: Option<(&'v [u8], &'v [u8])>,
+}
+
+impl<'v> Range<'v> {
+    fn add(&mut self, f: &'v FileMeta) {
+        let cmp = &self.version.cmp;
+        let (s, l) = (f.smallest_user_key(), f.largest_user_key());
+        self.bounds = Some(match self.bounds {
+            None => (s, l),
+            Some((a, b)) => {
+                (if cmp.compare_user(s, a).is_lt() { s } else { a }, if cmp.compare_user(l, b).is_gt() { l } else { b })
+            }
+        });
+    }
+
+    fn touches(&self, f: &FileMeta) -> bool {
+        self.bounds.is_some_and(|(s, l)| self.version.touches(f, Some(s), Some(l)))
+    }
+}
+
+impl Running {
+    fn depth(&self) -> Depth {
+        // Where in L0 an output comes to lie matters to nobody: it is never deeper than what another job writes.
+        if self.output_level == 0 {
+            Depth { level: 0, age: 0 }
+        } else {
+            Depth::of_run(self.output_level, self.output_run)
+        }
+    }
+}
+
+impl CompactionCursors {
+    /// The running jobs that must commit before a job with these inputs and this output. `None`: it must not run now,
+    /// as it would leave older data above its output, or write where another one does.
+    pub(super) fn needs(
+        &self,
+        version: &Version,
+        inputs: &[(usize, Files)],
+        output_level: usize,
+        output_run: u64,
+    ) -> Option<Vec<u64>> {
+        let taken: HashSet<u64> = inputs.iter().flat_map(|(_, files)| files).map(|f| f.number()).collect();
+        let l0 = version.levels.first().map_or(&[][..], |l| &l.base);
+        let output = match output_level {
+            0 => Depth { level: 0, age: l0.iter().rposition(|f| taken.contains(&f.number()))? as u64 },
+            level => Depth::of_run(level, output_run),
+        };
+        let mut needs = Vec::new();
+        let mut range = Range { version, bounds: None };
+        for (rank, place) in version.places().enumerate() {
+            let here = match place.level {
+                0 => Depth { level: 0, age: rank as u64 },
+                level => Depth::of_run(level, place.run),
+            };
+            if here > output {
+                break;
+            }
+            let inside = |range: &Range<'_>, f: &Arc<FileMeta>| !taken.contains(&f.number()) && range.touches(f);
+            if here < output {
+                self.gone_by_then(place.files.iter().filter(|f| inside(&range, f)), output, &mut needs)?;
+            }
+            for f in place.files.iter().filter(|f| taken.contains(&f.number())) {
+                range.add(f);
+            }
+            if here == output {
+                // Tables of a run do not overlap: not even where an output bridges a gap between inputs.
+                self.gone_by_then(place.files.iter().filter(|f| inside(&range, f)), output, &mut needs)?;
+            }
+        }
+        let (smallest, largest) = range.bounds?;
+        let crosses = |r: &Running| {
+            let same_run = r.output_run == output_run || r.start_level == NO_LEVEL;
+            output_level > 0 && r.output_level == output_level && same_run && {
+                let cmp = &version.cmp;
+                cmp.compare_user(smallest, &r.largest) != Ordering::Greater
+                    && cmp.compare_user(largest, &r.smallest) != Ordering::Less
+            }
+        };
+        if self.running.iter().any(crosses) {
+            return None;
+        }
+        needs.sort_unstable();
+        needs.dedup();
+        Some(needs)
+    }
+
+    /// Adds the jobs that will have taken `files` deeper than `output`; `None` if one of them stays.
+    fn gone_by_then<'f>(
+        &self,
+        files: impl Iterator<Item = &'f Arc<FileMeta>>,
+        output: Depth,
+        needs: &mut Vec<u64>,
+    ) -> Option<()> {
+        for f in files {
+            needs.push(self.taker(f).filter(|r| r.depth() > output)?.number);
+        }
+        Some(())
+    }
+
+    /// The running job that has a file as input.
+    fn taker(&self, f: &FileMeta) -> Option<&Running> {
+        if !f.being_compacted.load(Atomic::Acquire) {
+            return None;
+        }
+        self.running.iter().find(|r| r.inputs.contains(&f.number()))
+    }
+
+    /// True when a running job takes the file deeper than into this run.
+    pub(super) fn leaves_for_below(&self, f: &FileMeta, level: usize, run: u64) -> bool {
+        self.taker(f).is_some_and(|r| r.depth() > Depth::of_run(level, run))
+    }
+
+    /// Ids of the extra runs of a level that running jobs will write between these keys.
+    pub(super) fn runs_to_come<'r>(
+        &'r self,
+        cmp: &'r InternalKeyComparator,
+        level: usize,
+        begin: &'r [u8],
+        end: &'r [u8],
+    ) -> impl Iterator<Item = u64> + 'r {
+        let touched = move |r: &&Running| {
+            cmp.compare_user(&r.largest, begin).is_ge() && cmp.compare_user(&r.smallest, end).is_le()
+        };
+        let runs = self.running.iter().filter(move |r| r.output_level == level && r.output_run > 0);
+        runs.filter(touched).map(|r| r.output_run)
+    }
+
+    /// The largest id of the extra runs of a level that running jobs will write; 0 without any.
+    pub(super) fn newest_run_to_come(&self, level: usize) -> u64 {
+        self.running.iter().filter(|r| r.output_level == level).map(|r| r.output_run).max().unwrap_or(0)
+    }
+
+    /// True while a running job will write an extra run.
+    pub fn writes_extra_runs(&self) -> bool {
+        self.running.iter().any(|r| r.output_run > 0)
+    }
+
+    /// True while a running job reads `level` and writes deeper.
+    pub(super) fn leaves_level(&self, level: usize) -> bool {
+        self.running.iter().any(|r| r.start_level == level && r.output_level > level)
+    }
+}
