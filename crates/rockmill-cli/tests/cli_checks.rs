@@ -366,3 +366,44 @@ fn reproducible_compactions_of_copies_give_the_same_tables() {
     assert_eq!(tables(&s, "a"), tables(&s, "c"));
     assert_ne!(first, tables(&s, "a"));
 }
+
+#[test]
+fn compact_takes_a_merge_program_and_says_what_is_wrong_with_one() {
+    let s = Sandbox::new();
+    let one = s.file("one.tsv", "key\tvalue\n");
+    s.ok(&["load", "db", &one]);
+    s.ok(&["create-cf", "db", "back", "--reverse-order"]);
+    let text: String = (0..8000).map(|i| format!("key{i:06}\tvalue {i} {}\n", "x".repeat(i % 90))).collect();
+    let file = s.file("twice.tsv", text);
+    for _ in 0..2 {
+        let l0 = ["--l0-trigger", "100", "--target-file-size", "64K", "--write-buffer-size", "64K"];
+        s.ok(&[&["load", "db", &file, "--column-family", "back", "--compression", "none", "--batch", "50"][..], &l0]
+            .concat());
+    }
+    let bpf = |name: &str| format!("{}/../rockmill-kernel/bpf/{name}", env!("CARGO_MANIFEST_DIR"));
+    let compact = |name: &str, engine: &[&str]| {
+        copy(&s, "db", name);
+        let args =
+            [&["compact", name, "--column-family", "back", "--reproducible", "--threads", "3"][..], engine].concat();
+        let said = s.json(&args)["engine_note"].as_str().unwrap_or_default().to_owned();
+        (tables(&s, name), said)
+    };
+    let (pread, _) = compact("a", &["--engine", "pread"]);
+    let program = bpf("examples/reverse.bpf.o");
+    let (kernel, said) = compact("b", &["--engine", "kernel", "--kernel-program", &program]);
+    assert!(pread.len() > 3 && pread == kernel, "{said}");
+    if said.contains("for want of kernel") {
+        println!("skipped: a merge program of one's own in the kernel: {said}");
+    } else {
+        let want = format!("driver run, program {program} (comparator rocksdb.ReverseBytewiseComparator)");
+        assert_eq!(said, want);
+        let (built_in, said) = compact("c", &["--engine", "kernel"]);
+        assert!(said.contains("another engine: ") && said.contains("keys in the order of rocksdb.Reverse"), "{said}");
+        assert!(pread == built_in);
+    }
+    for (name, why) in [("none.o", "No such file"), ("merge.h", "no 64-bit little-endian ELF file for BPF")] {
+        let path = bpf(name);
+        let why = [format!("kernel_merge_program {path}: "), why.to_owned()];
+        s.run(&["compact", "db", "--kernel-program", &path]).fails(2, &[&why[0], &why[1]]);
+    }
+}

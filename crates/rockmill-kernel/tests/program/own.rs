@@ -8,15 +8,17 @@ const REVERSE: &[u8] = include_bytes!("../../bpf/examples/reverse.bpf.o");
 const EXPIRE: &[u8] = include_bytes!("../../bpf/examples/expire.bpf.o");
 const BOTH: &[u8] = include_bytes!("../../bpf/tests/both.bpf.o");
 const LIAR: &[u8] = include_bytes!("../../bpf/tests/liar.bpf.o");
+const SLOW: &[u8] = include_bytes!("../../bpf/tests/slow.bpf.o");
 const ENDLESS: &[u8] = include_bytes!("../../bpf/tests/endless.bpf.o");
 
 /// All by their file names in `bpf`.
-const OWN: [(&str, &[u8]); 5] = [
+const OWN: [(&str, &[u8]); 6] = [
     ("examples/reverse.bpf.o", REVERSE),
     ("examples/expire.bpf.o", EXPIRE),
     ("tests/both.bpf.o", BOTH),
     ("tests/liar.bpf.o", LIAR),
     ("tests/endless.bpf.o", ENDLESS),
+    ("tests/slow.bpf.o", SLOW),
 ];
 
 /// Whether those in `dir` are the committed ones.
@@ -130,6 +132,23 @@ fn a_users_function_that_might_not_end_is_refused() {
     assert!(refused.reason.contains("the kernel's verifier refuses the merge program"), "{refused}");
     assert!(refused.log.contains("processed "), "{}", refused.log);
     println!("{refused}");
+}
+
+#[test]
+fn a_users_function_that_takes_its_time_makes_no_call_long() {
+    let Some(machine) = own("a slow filter in the kernel", SLOW) else { return };
+    let mut rng = fastrand::Rng::with_seed(3);
+    let runs = random_runs(&mut rng, 2, 3000, 20);
+    let stored: Vec<_> = runs.iter().map(|run| blocks(run, 4000, 16)).collect();
+    let job = Job { runs: 2, filter: Some(FilterJob::default()), ..Job::default() };
+    let cpu = cpu_nanos();
+    let done = merge(machine, &stored, &job);
+    assert!(done.entries == sorted(&runs));
+    let each = Duration::from_nanos((cpu_nanos() - cpu) / done.calls);
+    println!("{} calls of {each:?}", done.calls);
+    // All of it in one call takes more than a tenth of a second.
+    let counts = std::env::var_os("ROCKMILL_NO_TIMES").is_none();
+    assert!(!counts || each < Duration::from_millis(50), "{each:?} of CPU time for each call");
 }
 
 #[test]

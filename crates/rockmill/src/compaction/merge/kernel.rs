@@ -658,3 +658,34 @@ impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rockmill_format::key::{InternalKey, ValueType};
+
+    use super::*;
+
+    #[test]
+    fn what_an_order_must_not_do_is_found() {
+        let part = Part { begin: None, end: Some(b"m".to_vec()) };
+        let cmp = InternalKeyComparator::default();
+        let fit = Fit { origin: "x.o".to_owned(), order: Some(cmp.clone()), filter: None };
+        let mut check = OrderCheck::new(&cmp, &fit, &part);
+        let key = |user: &[u8], seq| InternalKey::new(user, seq, ValueType::Value).as_bytes().to_vec();
+        assert_eq!(check.follows(&key(b"c", 5)), Ok(true), "the first of all");
+        check.last = key(b"c", 5);
+        assert_eq!(check.follows(&key(b"d", 9)), Ok(true));
+        assert_eq!(check.follows(&key(b"c", 4)), Ok(false), "an older version");
+        assert_eq!(check.follows(&key(b"c", 5)), Ok(false), "twice");
+        let said = |said: std::result::Result<bool, String>| said.unwrap_err();
+        let does_not = "the program x.o does not order as leveldb.BytewiseComparator does: it has key ";
+        assert_eq!(said(check.follows(&key(b"c", 6))), format!("{does_not}c behind c"), "a newer version");
+        assert_eq!(said(check.follows(&key(b"b", 1))), format!("{does_not}b behind c"));
+        assert_eq!(said(check.follows(&key(b"m", 1))), format!("{does_not}m at or behind the part's end"));
+        assert_eq!(check.is_behind(&key(b"m", 1)), Ok(()));
+        assert_eq!(check.is_behind(&key(b"l", 1)), Err(format!("{does_not}l at its end")));
+        // Without an end, a run ends where it has nothing left.
+        check.end = None;
+        assert_eq!(check.is_behind(&key(b"z", 1)), Err(format!("{does_not}z at its end")));
+    }
+}
