@@ -2,9 +2,9 @@
 //!
 //! A classic job takes from the level below all that it overlaps, and waits as long as another job has some of it. A
 //! *DF job* takes from its own level alone what must go down, with everything older above its output, and becomes an
-//! *extra run* of the level below, above its base run. What running jobs are about to take deeper need not be waited for:
-//! the job only commits after them (`order.rs`). Extra runs are merged into the base run later, several at once, which is
-//! also why less is written.
+//! *extra run* of the level below, above its base run. What running jobs are about to take deeper need not be waited
+//! for: the job only commits after them (`order.rs`). Extra runs are merged into the base run later, several at once,
+//! which is also why less is written.
 //!
 //! - [`leveled`]: levels have size limits, and so many extra runs as L0 may have files.
 //! - [`tiered`]: levels have runs of about the same size; when there are enough they become one run of the next level.
@@ -101,8 +101,8 @@ impl Picker<'_> {
         files[from..to].to_vec()
     }
 
-    /// `files` of one run with everything older that they touch, run by run down to `(level, run)`, that run included or
-    /// not. What running jobs take deeper than that stays out. `None` where another job has some of it.
+    /// `files` of one run with everything older that they touch, run by run down to `(level, run)`, that run included
+    /// or not. What running jobs take deeper than that stays out. `None` where another job has some of it.
     fn down_to(&self, first: (usize, u64), files: Files, level: usize, run: u64, included: bool) -> Option<Inputs> {
         let (s, l) = key_range(self.cmp(), &files)?;
         let (mut begin, mut end) = (s.user_key().to_vec(), l.user_key().to_vec());
