@@ -55,12 +55,12 @@ mod stream;
 mod transfers;
 mod writer;
 
-pub use arena::Pages;
+pub use arena::{ForeignMemory, Pages};
 pub use call::CallOrder;
 pub use device::DeviceFacts;
 pub use probe::BatchProbe;
 pub use shim::{Shim, ShimOp, Tamper};
-pub use stream::{ReadOptions, ReadPlan, ReadStream, Span, Window, coalesce};
+pub use stream::{ReadMemory, ReadOptions, ReadPlan, ReadStream, Span, Window, coalesce};
 pub use writer::BatchWriter;
 
 use crate::aligned;

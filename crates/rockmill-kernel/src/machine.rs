@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use rockmill_io::ring::ForeignMemory;
+
 use crate::btf::Btf;
 use crate::object::Program;
-use crate::sys::{Arena, Loaded, LoopTypes, Looped, Refused};
+use crate::sys::{Arena, IoMemory, Loaded, LoopTypes, Looped, Refused};
 
 /// The merge program as it is committed, compiled from `bpf/merge.bpf.c`.
 pub const MERGE_OBJECT: &[u8] = include_bytes!("../bpf/merge.bpf.o");
@@ -87,6 +89,22 @@ enum How {
     Loop(Box<Looped>),
 }
 
+/// How much memory a machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Of all of it.
+    pub bytes: usize,
+    /// Half of it is for reads to go to.
+    pub reads: bool,
+}
+
+impl From<usize> for Size {
+    /// So many bytes, none of them for reads.
+    fn from(bytes: usize) -> Self {
+        Self { bytes, reads: false }
+    }
+}
+
 /// A loaded merge program and its memory.
 #[derive(Debug)]
 pub struct Machine {
@@ -94,7 +112,7 @@ pub struct Machine {
     arena: Arena,
     program: Arc<Program>,
     driver: Driver,
-    asked_bytes: usize,
+    asked: Size,
     calls: u64,
     counted: Option<Counted>,
 }
@@ -122,17 +140,19 @@ impl Drop for Counted {
 }
 
 impl Machine {
-    /// Loads `program` with an arena of so many bytes.
+    /// Loads `program` with an arena of such a size.
     ///
     /// # Errors
     /// What is missing, in words: a capability, a newer kernel, memory; or what the verifier has against the program.
-    pub fn new(program: &Arc<Program>, driver: Driver, bytes: usize) -> Result<Self, Unavailable> {
+    pub fn new(program: &Arc<Program>, driver: Driver, size: impl Into<Size>) -> Result<Self, Unavailable> {
+        let asked = size.into();
+        let Size { bytes, reads } = asked;
         // Before anything is made: what an older kernel lacks says more than what it answers.
         let types = match driver {
             Driver::Run => None,
             Driver::Loop => Some(loop_types(program)?),
         };
-        let arena = Arena::new(bytes).map_err(|e| {
+        let arena = Arena::new(bytes, reads).map_err(|e| {
             unavailable(match e.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => {
                     format!("no permission to make a BPF arena ({e}): it needs CAP_BPF")
@@ -164,7 +184,7 @@ impl Machine {
                 How::Loop(Box::new(Looped::new(&instructions, licence, types).map_err(refused)?))
             }
         };
-        Ok(Self { how, arena, program: Arc::clone(program), driver, asked_bytes: bytes, calls: 0, counted: None })
+        Ok(Self { how, arena, program: Arc::clone(program), driver, asked, calls: 0, counted: None })
     }
 
     /// Has its memory in `sums` for as long as it lives, and its calls.
@@ -185,14 +205,24 @@ impl Machine {
         self.driver
     }
 
-    /// Bytes of memory that it was asked to have.
-    pub fn asked_bytes(&self) -> usize {
-        self.asked_bytes
+    /// What it was asked to have.
+    pub fn asked(&self) -> Size {
+        self.asked
     }
 
-    /// Bytes of its memory.
+    /// Bytes of its memory, what reads go to included.
     pub fn memory_bytes(&self) -> usize {
-        self.memory().len()
+        self.memory().len() + self.arena.io().bytes()
+    }
+
+    /// The part of its memory that reads may go to, behind the part that it has for itself, if there is one.
+    pub fn io_memory(&self) -> Option<Arc<dyn ForeignMemory>> {
+        self.asked.reads.then(|| Arc::<IoMemory>::clone(self.arena.io()) as Arc<dyn ForeignMemory>)
+    }
+
+    /// True when no reads go to its memory any more, nor may.
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(self.arena.io()) == 1
     }
 
     /// Calls made so far.
@@ -213,7 +243,7 @@ impl Machine {
         self.arena.memory().base()
     }
 
-    /// The memory.
+    /// The memory that it has for itself.
     #[inline]
     pub(crate) fn memory(&self) -> &[u8] {
         self.arena.memory().bytes()

@@ -123,7 +123,7 @@ pub struct Record {
     pub block: u32,
     /// The internal key's place in the memory.
     pub key: Range<usize>,
-    /// The value's place.
+    /// The value's place; behind the memory's end that of a block that was given in place.
     pub value: Range<usize>,
 }
 
@@ -155,6 +155,22 @@ struct Share {
     last: bool,
 }
 
+impl Share {
+    /// Tells the program of the next block, whose contents are at an address.
+    fn describe(&mut self, memory: &mut [u8], at: u32, len: usize, place: BlockPlace) {
+        let desc = self.descs + ((self.given % self.descs_max) * DESC_BYTES) as usize;
+        let address = |offset: u32| at.wrapping_add(offset);
+        put_u32(memory, desc + DESC_AT as usize, address(place.first));
+        put_u32(memory, desc + DESC_END as usize, address(place.end.min(len as u32)));
+        put_u32(memory, desc + DESC_RESTART as usize, address(place.restart));
+        let flags = [(place.whole, DESC_WHOLE), (place.damaged, DESC_DAMAGED)];
+        let flags = flags.iter().filter(|(on, _)| *on).fold(0, |sum, (_, flag)| sum | flag);
+        put_u32(memory, desc + DESC_FLAGS as usize, flags);
+        self.given += 1;
+        put_u32(memory, self.at + RUN_GIVEN as usize, self.given);
+    }
+}
+
 /// A merge in progress.
 #[derive(Debug)]
 pub struct Merge {
@@ -165,6 +181,8 @@ pub struct Merge {
     keys: usize,
     keys_end: usize,
     records: usize,
+    /// Of all the memory.
+    bytes: usize,
 }
 
 /// Why a job cannot be done by the program; the machine comes back.
@@ -226,7 +244,7 @@ impl Merge {
             let reason = format!("a bound of {longest} bytes is longer than {KEY_BYTES_MAX}");
             return Err(Refusal { reason, machine: Box::new(machine) });
         }
-        let bytes = machine.memory_bytes();
+        let bytes = machine.memory().len();
         let mut cut = Cut(CTL_BYTES as usize);
         let table = cut.take(job.runs * RUN_BYTES as usize);
         let heads = cut.take(job.runs * 8);
@@ -312,7 +330,8 @@ impl Merge {
         put_u64(memory, CTL_END_HEAD as usize, job.end.map_or(u64::MAX, |e| e.1));
         put_u64(memory, CTL_EARLIEST as usize, job.snapshots.first().copied().unwrap_or(u64::MAX));
         put_u64(memory, CTL_WORK_MAX as usize, WORK_MAX);
-        Ok(Self { machine, shares, records_at: records, keys, keys_end: keys + KEYS_BYTES, records: 0 })
+        let (bytes, keys_end) = (machine.memory_bytes(), keys + KEYS_BYTES);
+        Ok(Self { machine, shares, records_at: records, keys, keys_end, records: 0, bytes })
     }
 
     /// The machine, for the next merge.
@@ -325,7 +344,8 @@ impl Merge {
         &self.machine
     }
 
-    /// The memory that records point into.
+    /// The machine's own memory: keys of records are there, and values of blocks that were copied. What was given in
+    /// place is behind it.
     #[inline]
     pub fn memory(&self) -> &[u8] {
         self.machine.memory()
@@ -388,17 +408,24 @@ impl Merge {
         let memory = self.machine.memory_mut();
         put(memory, at, contents);
         put(memory, at + contents.len(), trailer);
-        let desc = share.descs + ((share.given % share.descs_max) * DESC_BYTES) as usize;
-        let address = |offset: u32| base.wrapping_add(at as u32).wrapping_add(offset);
-        let flags = [(place.whole, DESC_WHOLE), (place.damaged, DESC_DAMAGED)];
-        put_u32(memory, desc + DESC_AT as usize, address(place.first));
-        put_u32(memory, desc + DESC_END as usize, address(place.end.min(contents.len() as u32)));
-        put_u32(memory, desc + DESC_RESTART as usize, address(place.restart));
-        let flags = flags.iter().filter(|(on, _)| *on).fold(0, |sum, (_, flag)| sum | flag);
-        put_u32(memory, desc + DESC_FLAGS as usize, flags);
         share.blocks.push_back((share.given, at..at + len));
-        share.given += 1;
-        put_u32(memory, share.at + RUN_GIVEN as usize, share.given);
+        share.describe(memory, base.wrapping_add(at as u32), contents.len(), place);
+        Some(at..at + len)
+    }
+
+    /// The same for a block that was read to the machine's [`Machine::io_memory`], `at` there, so long without its
+    /// trailer. It must stay there until [`Self::release`] names a later one.
+    pub fn give_in_place(&mut self, run: usize, at: usize, len: usize, place: BlockPlace) -> Option<Range<usize>> {
+        let (base, at) = (self.machine.base(), self.machine.memory().len() + at);
+        if at + len > self.machine.memory_bytes() {
+            return None;
+        }
+        let share = self.shares.get_mut(run)?;
+        let taken = get_u32(self.machine.memory(), share.at + RUN_TAKEN as usize);
+        if share.given.wrapping_sub(taken) >= share.descs_max {
+            return None;
+        }
+        share.describe(self.machine.memory_mut(), base.wrapping_add(at as u32), len, place);
         Some(at..at + len)
     }
 
@@ -463,14 +490,14 @@ impl Merge {
         if i >= self.records {
             return None;
         }
-        let (memory, base) = (self.machine.memory(), self.machine.base());
+        let (memory, base, bytes) = (self.machine.memory(), self.machine.base(), self.bytes);
         let at = self.records_at + i * REC_BYTES as usize;
         let fields = memory.get(at..)?.first_chunk::<{ REC_BYTES as usize }>()?;
         let field = |f: u32| get_u32(fields, f as usize);
         let place = |at: u32, len: u32| {
             let start = at.wrapping_sub(base) as usize;
             let end = start + len as usize;
-            (end <= memory.len()).then_some(start..end)
+            (end <= bytes).then_some(start..end)
         };
         let kind = field(REC_KIND);
         let (whole, kept) = (kind == KIND_BLOCK, kind == KIND_KEPT);

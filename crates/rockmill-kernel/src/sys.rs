@@ -6,6 +6,9 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rockmill_io::ring::ForeignMemory;
 
 pub use looped::{LoopTypes, Looped};
 
@@ -78,13 +81,50 @@ fn owned(fd: libc::c_long) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
 }
 
-/// Memory that a merge program works on: shared pages, all present, initialised with zeros.
-pub struct Memory {
+/// A mapping of shared or private pages, all present, initialised with zeros.
+struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is owned by this value alone, and reached through it only.
+// SAFETY: the mapping is owned by this value alone; who may touch which part of it is the matter of those who share it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above: nothing is reached through a shared `Mapping` but its address.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn map(len: usize, flags: libc::c_int, fd: RawFd) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap gave the address 0"))?;
+        let this = Self { start, len };
+        // All pages are made present: what a program stores to one that is not is lost.
+        // SAFETY: the range is this mapping, and the advice changes no contents.
+        match unsafe { libc::madvise(start.as_ptr().cast(), len, MADV_POPULATE_WRITE) } {
+            0 => Ok(this),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is whole, and no reference to it is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The front of a mapping, which nobody else has.
+pub struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: this part of the mapping is reached through this value only.
 unsafe impl Send for Memory {}
 // SAFETY: a shared reference only reads.
 unsafe impl Sync for Memory {}
@@ -97,22 +137,18 @@ impl fmt::Debug for Memory {
 
 impl Memory {
     fn map(len: usize, flags: libc::c_int, fd: RawFd) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap gave the address 0"))?;
-        Ok(Self { start, len })
+        let mapping = Arc::new(Mapping::map(len, flags, fd)?);
+        Ok(Self { start: mapping.start, len, _mapping: mapping })
     }
 
-    /// Makes all pages present: what a program stores to one that is not is lost.
-    fn populate(&self) -> io::Result<()> {
-        // SAFETY: the range is this mapping, and the advice changes no contents.
-        match unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, MADV_POPULATE_WRITE) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+    /// Gives away what is behind the first `at` bytes, which are whole pages. Behind that a page is left over: programs
+    /// read whole words.
+    fn split(&mut self, at: usize) -> IoMemory {
+        let at = at.min(self.len);
+        let len = (self.len - at).saturating_sub(page_bytes());
+        let part = IoMemory { mapping: Arc::clone(&self._mapping), at, len };
+        self.len = at;
+        part
     }
 
     /// The lower half of its address, which is how programs name its first byte.
@@ -120,11 +156,15 @@ impl Memory {
         self.start.addr().get() as u32
     }
 
+    fn address(&self) -> u64 {
+        self.start.addr().get() as u64
+    }
+
     /// All of it.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is `len` initialised bytes and lives as long as this; programs write to it during
-        // `Program::run` only, which takes it as `&mut`.
+        // SAFETY: these are `len` initialised bytes that live as long as this; programs write to them during
+        // `Loaded::run` and `Looped::call` only, which take the arena as `&mut`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -136,10 +176,30 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is whole, and no reference to it is left.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+/// The rest of an arena, for reads to go to. Programs read there what they are told to, and write nothing.
+pub struct IoMemory {
+    mapping: Arc<Mapping>,
+    /// Where it begins in the mapping.
+    at: usize,
+    len: usize,
+}
+
+impl fmt::Debug for IoMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IoMemory").field("at", &self.at).field("bytes", &self.len).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the mapping lives as long as this, was populated, and is whole pages; `Memory` has given this part away, so
+// that only the program looks at it, and that only where a block stands.
+unsafe impl ForeignMemory for IoMemory {
+    fn start(&self) -> NonNull<u8> {
+        // SAFETY: `at` is within the mapping.
+        unsafe { self.mapping.start.add(self.at) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.len
     }
 }
 
@@ -152,23 +212,30 @@ pub struct Refused {
     pub log: String,
 }
 
-/// A BPF arena: the map, and its memory here.
+/// A BPF arena: the map, and its memory here, of which a part may be for reads to go to.
 #[derive(Debug)]
 pub struct Arena {
     fd: OwnedFd,
     memory: Memory,
+    io: Arc<IoMemory>,
 }
 
 impl Arena {
-    /// An arena of so many bytes, all present.
-    pub fn new(bytes: usize) -> io::Result<Self> {
+    /// An arena of so many bytes, all present; with `reads`, half of it is for reads.
+    pub fn new(bytes: usize, reads: bool) -> io::Result<Self> {
         let pages = u32::try_from(bytes.div_ceil(page_bytes())).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut attr =
             Attr::new().u32(0, BPF_MAP_TYPE_ARENA).u32(12, pages).u32(16, BPF_F_MMAPABLE).name(28, "rockmill_arena");
         let fd = owned(attr.call(BPF_MAP_CREATE, 72)?);
-        let memory = Memory::map(pages as usize * page_bytes(), libc::MAP_SHARED, fd.as_raw_fd())?;
-        memory.populate()?;
-        Ok(Self { fd, memory })
+        let mut memory = Memory::map(pages as usize * page_bytes(), libc::MAP_SHARED, fd.as_raw_fd())?;
+        let own = if reads { pages.div_ceil(2) } else { pages };
+        let io = Arc::new(memory.split(own as usize * page_bytes()));
+        Ok(Self { fd, memory, io })
+    }
+
+    /// The part of it that reads go to, behind the other one.
+    pub fn io(&self) -> &Arc<IoMemory> {
+        &self.io
     }
 
     /// Its descriptor, for programs that name it.

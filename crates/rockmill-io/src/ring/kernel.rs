@@ -56,6 +56,10 @@ pub(super) struct KernelQueue {
     unsubmitted: usize,
     /// Registered from the arena's start.
     registered_bytes: usize,
+    /// There is room for another buffer beside the arena's.
+    two_buffers: bool,
+    /// What that is.
+    foreign: Option<Arc<Arena>>,
     /// Free places in the table of registered files; `None` without such a table.
     files: Option<Vec<u32>>,
     counts: QueueCounts,
@@ -103,15 +107,26 @@ fn set_up(limits: &BatchLimits) -> io::Result<(IoUring, &'static str)> {
     IoUring::builder().build(entries).map(|ring| (ring, "no flags"))
 }
 
-/// Registers as much of the arena as the limit on locked memory allows; says how much, and why not all.
-fn register_arena(ring: &IoUring, arena: &Arena) -> (usize, Option<String>) {
+/// Numbers of registered buffers.
+const OWN_BUFFER: u16 = 0;
+const FOREIGN_BUFFER: u16 = 1;
+
+/// Registers as much of the arena as the limit on locked memory allows; says how much, and why not all. `two`: in a
+/// table with room for another buffer.
+fn register_arena(ring: &IoUring, arena: &Arena, two: bool) -> (usize, Option<String>) {
     let all = arena.bytes().min(REGISTERED_BYTES_MAX);
     let mut len = all;
     let mut refused = None;
     while len >= 1 << 20 {
         let buffer = libc::iovec { iov_base: arena.start().cast(), iov_len: len };
         // SAFETY: the range is the arena's memory, which the queue keeps mapped until the ring is gone.
-        match unsafe { ring.submitter().register_buffers(&[buffer]) } {
+        let done = unsafe {
+            match two {
+                true => ring.submitter().register_buffers_update(OWN_BUFFER.into(), &[buffer], None),
+                false => ring.submitter().register_buffers(&[buffer]),
+            }
+        };
+        match done {
             Ok(()) => break,
             Err(e) => {
                 let limited = e.raw_os_error() == Some(libc::ENOMEM);
@@ -144,9 +159,11 @@ impl KernelQueue {
         if probed.is_err() || needed.iter().any(|code| !ops.is_supported(*code)) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel lacks reads and writes (before 5.6)"));
         }
-        let mut files = None;
+        let (mut files, mut two_buffers) = (None, false);
         if limits.register {
-            (registered.bytes, registered.refused) = register_arena(&ring, arena);
+            // Linux 5.19.
+            two_buffers = ring.submitter().register_buffers_sparse(2).is_ok();
+            (registered.bytes, registered.refused) = register_arena(&ring, arena, two_buffers);
             match ring.submitter().register_files_sparse(FILES_MAX) {
                 Ok(()) => {
                     files = Some((0..FILES_MAX).rev().collect());
@@ -170,6 +187,8 @@ impl KernelQueue {
             ready: Vec::new(),
             unsubmitted: 0,
             registered_bytes: registered.bytes,
+            two_buffers,
+            foreign: None,
             files,
             counts: QueueCounts::default(),
             limits: limits.clone(),
@@ -190,19 +209,20 @@ impl KernelQueue {
     }
 
     /// The kernel's entry for an operation, whose memory starts at `memory`.
-    fn entry(op: &Op, memory: *mut u8, fixed: bool, priority: u16) -> squeue::Entry {
+    fn entry(op: &Op, memory: *mut u8, fixed: Option<u16>, priority: u16) -> squeue::Entry {
         let len = op.range.len().min(OPERATION_BYTES_MAX) as u32;
+        let buffer = fixed.unwrap_or(0);
         let bytes = |n: u64| u32::try_from(n).unwrap_or(0);
         // One arm for each kind of file: the builders are generic over it.
         macro_rules! entry {
             ($fd:expr) => {
                 match op.action {
-                    Action::Read if fixed => {
-                        opcode::ReadFixed::new($fd, memory, len, 0).offset(op.offset).ioprio(priority).build()
+                    Action::Read if fixed.is_some() => {
+                        opcode::ReadFixed::new($fd, memory, len, buffer).offset(op.offset).ioprio(priority).build()
                     }
                     Action::Read => opcode::Read::new($fd, memory, len).offset(op.offset).ioprio(priority).build(),
-                    Action::Write if fixed => {
-                        opcode::WriteFixed::new($fd, memory, len, 0).offset(op.offset).ioprio(priority).build()
+                    Action::Write if fixed.is_some() => {
+                        opcode::WriteFixed::new($fd, memory, len, buffer).offset(op.offset).ioprio(priority).build()
                     }
                     Action::Write => opcode::Write::new($fd, memory, len).offset(op.offset).ioprio(priority).build(),
                     Action::Sync => opcode::Fsync::new($fd).flags(FsyncFlags::DATASYNC).build(),
@@ -380,6 +400,28 @@ impl Queue for KernelQueue {
         }
     }
 
+    fn register_memory(&mut self, arena: &Arc<Arena>) {
+        if self.check_thread().is_err() || !self.two_buffers || self.foreign.is_some() {
+            return;
+        }
+        let buffer = libc::iovec { iov_base: arena.start().cast(), iov_len: arena.bytes() };
+        // SAFETY: the range is the arena's memory, which the queue keeps until it is not registered any more.
+        let done = unsafe { self.ring.submitter().register_buffers_update(FOREIGN_BUFFER.into(), &[buffer], None) };
+        self.foreign = done.is_ok().then(|| Arc::clone(arena));
+    }
+
+    fn unregister_memory(&mut self) {
+        if self.check_thread().is_err() || self.foreign.is_none() {
+            return;
+        }
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // SAFETY: an empty place names no memory.
+        let done = unsafe { self.ring.submitter().register_buffers_update(FOREIGN_BUFFER.into(), &[none], None) };
+        if done.is_ok() {
+            self.foreign = None;
+        }
+    }
+
     fn push(&mut self, mut op: Op) {
         self.counts.operations += 1;
         if let Err(e) = self.check_thread() {
@@ -398,8 +440,12 @@ impl Queue for KernelQueue {
             return;
         };
         let range = op.range.clone();
-        let offset = op.lease.as_ref().and_then(|lease| lease.arena_offset());
-        let fixed = offset.is_some_and(|offset| offset + range.end <= self.registered_bytes);
+        let fixed = op.lease.as_ref().and_then(|lease| match (lease.arena_offset(), lease.foreign_offset()) {
+            (Some(at), _) => (at + range.end <= self.registered_bytes).then_some(OWN_BUFFER),
+            // A slot is registered as a whole, or not.
+            (_, Some(_)) => self.foreign.as_ref().filter(|arena| lease.is_of(arena)).map(|_| FOREIGN_BUFFER),
+            _ => None,
+        });
         let memory = match &mut op.lease {
             // The part must lie within the lease: this is what makes the entry safe.
             Some(lease) if range.start <= range.end && range.end <= lease.len() => {
@@ -416,7 +462,7 @@ impl Queue for KernelQueue {
                 std::ptr::null_mut()
             }
         };
-        self.counts.fixed += u64::from(fixed);
+        self.counts.fixed += u64::from(fixed.is_some());
         let entry = Self::entry(&op, memory, fixed, self.limits.io_priority).user_data(u64::from(place));
         self.table[place as usize] = Some(op);
         // SAFETY: the entry's memory is the lease in the table, of which the range is a part; it stays there, untouched

@@ -2,7 +2,7 @@
 //! out with it, in any order and as raw as the kernel gives them (short, interrupted, cancelled).
 
 use super::Registered;
-use super::arena::Lease;
+use super::arena::{Arena, Lease};
 use crate::aligned::ALIGNMENT;
 use crate::fs::{PositionedFile, RandomAccessFile};
 use std::fmt::Debug;
@@ -156,6 +156,10 @@ pub(crate) trait Queue: Send + Debug {
     fn register(&mut self, _files: &[Arc<BatchFile>]) {}
     /// Forgets them.
     fn unregister(&mut self, _files: &[Arc<BatchFile>]) {}
+    /// Lets the kernel know memory that was made elsewhere, one at a time. Only an optimisation.
+    fn register_memory(&mut self, _arena: &Arc<Arena>) {}
+    /// Forgets it; no operation with it is in flight.
+    fn unregister_memory(&mut self) {}
     /// Takes an operation over; it may be handed on only at the next [`submit`](Self::submit) or
     /// [`reap`](Self::reap). Never called with `depth` operations in it.
     fn push(&mut self, op: Op);

@@ -114,9 +114,7 @@ impl Looped {
         let ring = owned(ring);
         let bytes = page_bytes();
         let region = Memory::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
-        region.populate()?;
-        let description =
-            [region.start.as_ptr().addr() as u64, bytes as u64, u64::from(IORING_MEM_REGION_TYPE_USER), 0, 0, 0, 0, 0];
+        let description = [region.address(), bytes as u64, u64::from(IORING_MEM_REGION_TYPE_USER), 0, 0, 0, 0, 0];
         let register = [description.as_ptr().addr() as u64, 0, 0, 0];
         let (call, fd) = (libc::SYS_io_uring_register, ring.as_raw_fd());
         // SAFETY: both structures are whole and live until the call returns; the region lives longer than the ring,

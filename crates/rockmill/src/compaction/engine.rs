@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rockmill_io::ring::{BatchIo, BatchLimits, DeviceFacts};
 use rockmill_io::{Clock, FileSystem};
-use rockmill_kernel::{Machine, MergeObject, Pool, Program, Unavailable};
+use rockmill_kernel::{Machine, MergeObject, Pool, Program, Size, Unavailable};
 
 use super::rings::{LentRing, Rings};
 use super::{JobContext, KernelDriver, MergeEngine, merge_program};
@@ -34,6 +34,8 @@ pub struct Engines {
     kernel: Mutex<KernelState>,
     /// Parts that `kernel` began and another engine did.
     handed_over: AtomicU64,
+    /// Blocks that `kernel` did not copy.
+    in_place: AtomicU64,
     /// Programs that were replaced: no machine of theirs is kept.
     pub(super) retired: Mutex<Vec<Arc<Program>>>,
     /// Threads that compress and decompress for jobs.
@@ -74,6 +76,16 @@ impl Engines {
         (self.handed_over.load(Ordering::Relaxed), self.kernel.lock().handed_over.clone())
     }
 
+    /// Blocks that `kernel` merged where they were read.
+    pub fn blocks_in_place(&self) -> u64 {
+        self.in_place.load(Ordering::Relaxed)
+    }
+
+    /// Counts such blocks.
+    pub(super) fn add_in_place(&self, blocks: u64) {
+        self.in_place.fetch_add(blocks, Ordering::Relaxed);
+    }
+
     /// Counts a part that goes to another engine.
     pub(super) fn hand_over(&self, ctx: &JobContext, reason: &str) {
         self.handed_over.fetch_add(1, Ordering::Relaxed);
@@ -98,9 +110,8 @@ impl Engines {
 
     /// A machine for one part, kept from an earlier one or loaded now.
     pub(super) fn machine(&self, db: &DbOptions, log: &InfoLog) -> Result<Machine, Unavailable> {
-        let (bytes, driver) = (db.compaction_io_memory.max(KERNEL_MEMORY_MIN), db.kernel_driver);
-        let made =
-            merge_program::object(db).and_then(|object| self.pool().take(object.program(driver)?, driver, bytes));
+        let (size, driver) = (kernel_size(db), db.kernel_driver);
+        let made = merge_program::object(db).and_then(|object| self.pool().take(object.program(driver)?, driver, size));
         let reason = made.as_ref().err().map(|e| e.reason.clone());
         let before = std::mem::replace(&mut self.kernel.lock().fallback, reason.clone());
         if let Err(e) = &made
@@ -172,7 +183,12 @@ impl Drop for Pooled {
 const KERNEL_IDLE_NANOS: u64 = 60_000_000_000;
 
 /// Memory that a merge in the kernel needs at least.
-pub(super) const KERNEL_MEMORY_MIN: usize = 4 << 20;
+const KERNEL_MEMORY_MIN: usize = 4 << 20;
+
+/// Memory that the options give a merge in the kernel.
+pub(super) fn kernel_size(db: &DbOptions) -> Size {
+    Size { bytes: db.compaction_io_memory.max(KERNEL_MEMORY_MIN), reads: db.kernel_reads_in_place }
+}
 
 /// What a database knows of its engine in the kernel.
 #[derive(Debug, Default)]

@@ -15,6 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use rockmill_format::edit::FileEntry;
+use rockmill_io::ring::ReadMemory;
 
 use super::engine::Engine;
 use super::merge::feed::{BlockFeed, PreadFeed};
@@ -182,7 +183,7 @@ fn run_part(
             let feeds = map.runs.into_iter().map(|run| PreadFeed::new(run, ctx, help.as_ref(), count)).collect();
             merge_feeds(feeds, heads, range, &output, stop)?
         }
-        Some(io) => merge_feeds(ring_feed::feeds(map, io, ctx, help.as_ref())?, heads, range, &output, stop)?,
+        Some(io) => merge_feeds(ring_feed::feeds(map, io, ctx, help.as_ref(), None)?, heads, range, &output, stop)?,
     };
     Ok(PartOutput { files, stats, cpu_micros: help.map_or(0, |h| h.micros()) })
 }
@@ -228,7 +229,13 @@ fn in_kernel(
             let feeds = map.runs.iter().map(|run| PreadFeed::new(run.clone(), ctx, help, runs)).collect();
             KernelStream::new(feeds, machine, job, &left).and_then(|stream| drain(stream, output, stop))
         }
-        Some(io) => match ring_feed::feeds(map.clone(), io, ctx, help) {
+        Some(io) => match ring_feed::feeds(
+            map.clone(),
+            io,
+            ctx,
+            help,
+            machine.io_memory().and_then(|m| ReadMemory::over(m).ok()),
+        ) {
             Ok(feeds) => KernelStream::new(feeds, machine, job, &left).and_then(|stream| drain(stream, output, stop)),
             Err(e) => {
                 left.borrow_mut().machine = Some(machine);
@@ -237,6 +244,7 @@ fn in_kernel(
         },
     };
     let mut left = left.borrow_mut();
+    ctx.engines.add_in_place(left.blocks_in_place);
     if let Some(machine) = left.machine.take() {
         ctx.engines.keep(machine, &*ctx.clock);
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rockmill_format::InternalKeyComparator;
 use rockmill_kernel::{FilterJob, MergeObject, Program, Unavailable};
 
-use super::engine::{Engines, KERNEL_MEMORY_MIN};
+use super::engine::{Engines, kernel_size};
 use super::plan::Rules;
 use super::{JobContext, MergeEngine};
 use crate::error::{Error, Result};
@@ -110,8 +110,7 @@ impl Engines {
 
     fn try_program(&self, db: &DbOptions, log: &InfoLog) -> std::result::Result<(), Unavailable> {
         let object = object(db)?;
-        let bytes = db.compaction_io_memory.max(KERNEL_MEMORY_MIN);
-        let machine = self.pool().take(object.program(db.kernel_driver)?, db.kernel_driver, bytes);
+        let machine = self.pool().take(object.program(db.kernel_driver)?, db.kernel_driver, kernel_size(db));
         let machine = machine.inspect_err(|e| {
             for line in e.log.lines() {
                 log_at!(log, Debug, "verifier: {line}");

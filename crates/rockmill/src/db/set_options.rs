@@ -20,7 +20,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::has_ended;
 
 /// Rockmill's options of how compactions read and merge.
-const ENGINE: [&str; 3] = ["merge_engine", "kernel_driver", PROGRAM];
+const ENGINE: [&str; 4] = ["merge_engine", "kernel_driver", "kernel_reads_in_place", PROGRAM];
 const PROGRAM: &str = "kernel_merge_program";
 
 impl Db {

@@ -98,6 +98,9 @@ declare_options! {
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
     /// How the engine `kernel` runs its program.
     kernel_driver: KernelDriver = KernelDriver::Run, own, set_kernel_driver;
+    /// The engine `kernel` has the ring read into its program's memory, where blocks that are not compressed stay. It
+    /// saves their copy, and takes more CPU than the copy where many inputs are merged.
+    kernel_reads_in_place: bool = false, own, set_kernel_reads_in_place;
     /// The merge program of the engine `kernel`: the path of a compiled object (kernel-engine.md, "Programs of your
     /// own"); empty or `builtin` for the built-in one.
     kernel_merge_program: PathBuf = PathBuf::new(), own;

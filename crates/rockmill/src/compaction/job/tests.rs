@@ -187,9 +187,9 @@ impl Tree {
     fn compare_engines(&self, c: &Compaction, what: &str) -> usize {
         let mut c = c.clone();
         c.subcompactions_max = 1; // or numbers would go to parts by chance
-        let bytes = |engine: MergeEngine| {
+        let written = |engine: MergeEngine, in_place: bool| {
             let mut ctx = self.ctx.clone();
-            ctx.db.merge_engine = engine;
+            (ctx.db.merge_engine, ctx.db.kernel_reads_in_place) = (engine, in_place);
             let next = AtomicU64::new(1 << 20);
             ctx.new_file_number = Arc::new(move || next.fetch_add(1, Ordering::Relaxed));
             let begun = ctx.engines.parts(engine);
@@ -203,12 +203,15 @@ impl Tree {
             };
             paths.map(read).collect::<Vec<_>>()
         };
+        let bytes = |engine| written(engine, false);
         let pread = bytes(MergeEngine::Pread);
         if self.ctx.fs.batch_probe().available {
             assert!(bytes(MergeEngine::Uring) == pread, "{what}: uring and pread write different bytes");
         }
         if kernel_is_there() {
             assert!(bytes(MergeEngine::Kernel) == pread, "{what}: kernel and pread write different bytes");
+            let in_place = written(MergeEngine::Kernel, true);
+            assert!(in_place == pread, "{what}: kernel that reads in place and pread write different bytes");
             assert_eq!(self.ctx.engines.handed_over(), (0, None), "{what}");
         }
         pread.iter().map(Vec::len).sum()

@@ -2,12 +2,15 @@
 //!
 //! Here is the simplest, `pread`: windows of `compaction_readahead_size`, read when the first block in them is wanted.
 
+use std::ops::Range;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rockmill_format::FormatError;
 use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::BlockHandle;
+use rockmill_io::ring::Window;
 
 use super::ahead::DecompressAhead;
 use crate::compaction::sst_map::{MapFile, MapRun};
@@ -26,10 +29,30 @@ pub trait BlockFeed {
     fn data(&self) -> &[u8];
     /// The current block as it is stored.
     fn stored(&self) -> Option<StoredBlock<'_>>;
+    /// Where the current block stands as it is in its file, its trailer behind it, if that is a window in the memory
+    /// that the reads were to go to. Who keeps the window keeps the block.
+    fn in_place(&self) -> Option<(&Rc<Window>, Range<usize>)> {
+        None
+    }
+    /// Where the next block is.
+    fn next_is(&self) -> Next {
+        Next::AtHand
+    }
     /// The file that the current block is in.
     fn file(&self) -> Option<&Path>;
     /// Says that the current block is damaged, and where it is.
     fn error(&self, e: &FormatError) -> Error;
+}
+
+/// Where a feed's next block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Where the current one is.
+    AtHand,
+    /// In another window, which has been read.
+    Ready,
+    /// In another window, or there is none: who asks for it may have to wait.
+    Waits,
 }
 
 /// Positioned reads, in the thread that merges.

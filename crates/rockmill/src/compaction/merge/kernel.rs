@@ -2,7 +2,8 @@
 //! this process (crate `rockmill-kernel`).
 //!
 //! 1. Blocks come from the same feeds as those of the other engines, checked and decompressed here, and are put into
-//!    each run's part of the memory until it is full.
+//!    each run's part of the memory until it is full. Where the ring reads into that memory itself
+//!    (`kernel_reads_in_place`), a block that is stored as it is stays where it was read.
 //! 2. A call of the program merges some thousand entries. It gives records, each a key and a value in the memory, or a
 //!    whole block that may pass.
 //! 3. Resolution reads the records as it reads any stream; what the program dropped is counted as if it had.
@@ -23,11 +24,13 @@ use std::sync::Arc;
 use rockmill_format::FormatError;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockEntries, BlockKind, BlockLayout};
-use rockmill_format::footer::BlockHandle;
+use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_format::key::{TAG_LEN, tag, user_key};
+use rockmill_io::ring::Window;
 use rockmill_kernel::{BlockPlace, Dropped, Job, Machine, Merge, Refusal, Status};
 
-use super::feed::BlockFeed;
+use super::feed::{BlockFeed, Next};
+use super::ring_feed::WINDOWS_KEPT;
 use super::{Heads, MergeStream};
 use crate::compaction::merge_program::Fit;
 use crate::compaction::plan::{Part, Rules};
@@ -46,6 +49,8 @@ pub(crate) struct Left {
     pub dropped: Dropped,
     /// Blocks that were written anew for the program, which knows the usual layout only.
     pub blocks_rewritten: u64,
+    /// Blocks that stayed where they were read.
+    pub blocks_in_place: u64,
 }
 
 /// What is merged.
@@ -129,14 +134,33 @@ struct Held {
     kind: BlockKind,
     /// Its contents; with `stored` empty, the trailer stands behind them.
     place: Range<usize>,
+    /// Where it was read to, if it stays there, and where it begins in that.
+    window: Option<(Rc<Window>, usize)>,
     /// The block as it is stored, where that is something else.
     stored: Vec<u8>,
+}
+
+impl Held {
+    /// A part of it, or of its trailer, by its place in the program's memory.
+    #[inline]
+    fn part<'a>(&'a self, memory: &'a [u8], part: Range<usize>) -> Option<&'a [u8]> {
+        let Some((window, begin)) = &self.window else { return memory.get(part) };
+        let (start, end) = (part.start.checked_sub(self.place.start)?, part.end.checked_sub(self.place.start)?);
+        window.get(begin + start..begin + end)
+    }
+
+    fn contents<'a>(&'a self, memory: &'a [u8]) -> &'a [u8] {
+        self.part(memory, self.place.clone()).unwrap_or(&[])
+    }
 }
 
 /// One run.
 struct Input<F> {
     feed: F,
+    /// Numbers rise by one.
     held: VecDeque<Held>,
+    /// Windows that these stand in.
+    windows: usize,
     /// The feed's current block has to be put into the memory.
     waits: Option<(BlockLayout, BlockKind)>,
     /// What came behind the last block that was put there.
@@ -174,8 +198,6 @@ pub(crate) struct KernelStream<'a, F> {
     /// The entries of a whole block.
     entries: BlockEntries,
     entry: usize,
-    /// The contents of that block.
-    contents: Range<usize>,
     /// For blocks that are written anew.
     rewritten: Vec<u8>,
 }
@@ -222,6 +244,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         let input = |feed| Input {
             feed,
             held: VecDeque::new(),
+            windows: 0,
             waits: None,
             failed: None,
             ended: false,
@@ -245,7 +268,6 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             status: Status::Again,
             entries: BlockEntries::new(heads.skip()),
             entry: 0,
-            contents: 0..0,
             rewritten: Vec::new(),
         };
         new.more()?;
@@ -263,7 +285,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         for (run, input) in self.inputs.iter_mut().enumerate() {
             let first = merge.release(run);
             while input.held.front().is_some_and(|held| held.number < first) {
-                input.held.pop_front();
+                input.let_go();
             }
             if input.ended || input.failed.is_some() {
                 continue;
@@ -337,6 +359,9 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         if record.whole {
             return self.offer();
         }
+        if self.value_bytes().is_none() {
+            return Err(hand_over(&self.left, "a record names what is not in its block"));
+        }
         if self.check.is_some() { self.check_order() } else { Ok(()) }
     }
 
@@ -347,8 +372,26 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         if self.merge.as_ref().is_some_and(|m| self.at < m.records()) { self.load() } else { self.more() }
     }
 
+    #[inline]
     fn held(&self, run: usize, block: u32) -> Option<&Held> {
-        self.inputs.get(run)?.held.iter().find(|held| held.number == block)
+        let held = &self.inputs.get(run)?.held;
+        let at = block.checked_sub(held.front()?.number)?;
+        held.get(at as usize).filter(|held| held.number == block)
+    }
+
+    /// What a record's value names: in the memory, or in the block that the record names.
+    #[inline]
+    fn value_bytes(&self) -> Option<&[u8]> {
+        let memory = self.memory();
+        match memory.get(self.value.clone()) {
+            Some(value) => Some(value),
+            None => self.held(self.place.0, self.place.1)?.part(memory, self.value.clone()),
+        }
+    }
+
+    /// Contents of the block of the current record.
+    fn contents(&self) -> &[u8] {
+        self.held(self.place.0, self.place.1).map_or(&[], |held| held.contents(self.memory()))
     }
 
     /// The current record is a whole block: its entries are decoded.
@@ -358,10 +401,9 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         let Some(held) = self.held(run, block) else {
             return Err(hand_over(&self.left, "a record names a block that is not in the memory"));
         };
-        let (place, kind) = (held.place.clone(), held.kind);
-        self.contents = place.clone();
+        let kind = held.kind;
         let mut entries = std::mem::replace(&mut self.entries, BlockEntries::new(None));
-        let data = self.memory().get(place).unwrap_or(&[]);
+        let data = self.contents();
         let decoded = BlockLayout::parse(data).and_then(|layout| {
             entries.reset(layout, kind);
             entries.fill(data)
@@ -391,7 +433,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         }
         self.entry = 0;
         let mut entries = std::mem::replace(&mut self.entries, BlockEntries::new(None));
-        let more = entries.fill(self.memory().get(self.contents.clone()).unwrap_or(&[]));
+        let more = entries.fill(self.contents());
         self.entries = entries;
         match more {
             Ok(true) if self.check.is_some() => self.check_order(),
@@ -442,7 +484,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         let Some(held) = self.held(run, block) else {
             return Error::corruption("the merge program met damage in a block that it does not have");
         };
-        let data = self.memory().get(held.place.clone()).unwrap_or(&[]);
+        let data = held.contents(self.memory());
         let look = || {
             let mut entries = BlockEntries::new(None);
             entries.reset(BlockLayout::parse(data)?, held.kind);
@@ -460,6 +502,31 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
 }
 
 impl<F: BlockFeed> Input<F> {
+    /// The program is done with the oldest block.
+    fn let_go(&mut self) {
+        let Some((window, _)) = self.held.pop_front().and_then(|gone| gone.window) else { return };
+        let next = self.held.iter().find_map(|held| held.window.as_ref());
+        self.windows -= usize::from(next.is_none_or(|(next, _)| !Rc::ptr_eq(next, &window)));
+    }
+
+    /// False where the next block is not wanted yet: memory for reads is not to run out, nor is anybody to wait for a
+    /// read while there are blocks of the run.
+    fn may_take(&self) -> bool {
+        match self.feed.next_is() {
+            Next::AtHand => true,
+            Next::Ready => self.windows <= WINDOWS_KEPT,
+            Next::Waits => false,
+        }
+    }
+
+    fn hold(&mut self, held: Held) {
+        if let Some((window, _)) = &held.window {
+            let last = self.held.iter().rev().find_map(|held| held.window.as_ref());
+            self.windows += usize::from(last.is_none_or(|(last, _)| !Rc::ptr_eq(last, window)));
+        }
+        self.held.push_back(held);
+    }
+
     /// Puts blocks into the memory until there is no room, or no block.
     fn fill(
         &mut self,
@@ -472,6 +539,7 @@ impl<F: BlockFeed> Input<F> {
         loop {
             let (layout, kind) = match self.waits.take() {
                 Some(waits) => waits,
+                None if self.windows > 0 && !self.may_take() => return Ok(()),
                 None => match self.feed.next_block()? {
                     Some(next) => next,
                     None => {
@@ -491,6 +559,7 @@ impl<F: BlockFeed> Input<F> {
             let mut behind = None;
             // The rest of a block in which the part begins is written anew, too.
             let as_is = usual && self.before.is_none();
+            let in_place = self.feed.in_place().filter(|_| as_is);
             let (contents, kept): (&[u8], _) = if as_is {
                 match layout.entries_place(data) {
                     Some((first, _, end)) if first == end => continue, // no entries
@@ -499,6 +568,7 @@ impl<F: BlockFeed> Input<F> {
                 }
                 // An uncompressed block stands there with its trailer, so that it can pass.
                 match stored.bytes.split_at_checked(data.len()) {
+                    _ if in_place.is_some() => (data, Ok(&[][..])),
                     Some((same, trailer)) if passing && same.as_ptr() == data.as_ptr() => (data, Ok(trailer)),
                     _ => (data, Err(if passing { stored.bytes } else { &[] })),
                 }
@@ -512,21 +582,30 @@ impl<F: BlockFeed> Input<F> {
                 (rewritten, Err(&[][..]))
             };
             if place.first < place.end || place.damaged {
-                if contents.len() + TAG_LEN > merge.block_bytes_max() {
+                if in_place.is_none() && contents.len() + TAG_LEN > merge.block_bytes_max() {
                     let (bytes, room) = (contents.len(), merge.block_bytes_max());
                     let reason = format!("a block of {bytes} bytes does not fit into a run's {room} bytes of memory");
                     return Err(hand_over_cell(left, reason));
                 }
                 let trailer = kept.unwrap_or(&[]);
                 let number = merge.given(run);
-                let Some(given) = merge.give(run, contents, trailer, place) else {
+                let window = in_place.map(|(window, raw)| (Rc::clone(window), raw.start));
+                let given = match &window {
+                    Some((window, start)) => {
+                        let at = window.place().unwrap_or(usize::MAX / 2) + start;
+                        merge.give_in_place(run, at, contents.len(), place)
+                    }
+                    None => merge.give(run, contents, trailer, place),
+                };
+                let Some(given) = given else {
                     self.waits = Some((layout, kind));
                     return Ok(());
                 };
                 let stored = kept.err().unwrap_or(&[]).to_vec();
                 let kind = if as_is { kind } else { BlockKind::Data { global_seqno: None } };
                 let place = given.start..given.start + contents.len();
-                self.held.push_back(Held { number, table, handle, kind, place, stored });
+                left.borrow_mut().blocks_in_place += u64::from(window.is_some());
+                self.hold(Held { number, table, handle, kind, place, window, stored });
             }
             self.usual = usual;
             if let Some(e) = behind {
@@ -607,12 +686,8 @@ impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
     #[inline]
     fn value(&self) -> &[u8] {
         match self.state {
-            State::Record => self.memory().get(self.value.clone()).unwrap_or(&[]),
-            State::Block => {
-                let value = self.entries.value_range(self.entry);
-                let data = self.memory().get(self.contents.clone()).unwrap_or(&[]);
-                data.get(value).unwrap_or(&[])
-            }
+            State::Record => self.value_bytes().unwrap_or(&[]),
+            State::Block => self.contents().get(self.entries.value_range(self.entry)).unwrap_or(&[]),
             State::Offered | State::Ended => &[],
         }
     }
@@ -636,9 +711,9 @@ impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
             return None;
         }
         let held = self.held(self.place.0, self.place.1)?;
-        let data = self.memory().get(held.place.clone())?;
+        let data = held.contents(self.memory());
         let bytes = if held.stored.is_empty() {
-            self.memory().get(held.place.start..held.place.end + rockmill_format::footer::BLOCK_TRAILER_LEN)?
+            held.part(self.memory(), held.place.start..held.place.end + BLOCK_TRAILER_LEN)?
         } else {
             &held.stored
         };

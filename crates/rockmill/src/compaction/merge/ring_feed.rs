@@ -16,10 +16,10 @@ use rockmill_format::FormatError;
 use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_io::prefetch::prefetch;
-use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
+use rockmill_io::ring::{BatchIo, ReadMemory, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
 
 use super::ahead::{Batch, DecompressAhead};
-use super::feed::BlockFeed;
+use super::feed::{BlockFeed, Next};
 use crate::compaction::sst_map::SstMap;
 use crate::compaction::{JobContext, JobProgress};
 use crate::error::{Error, Result};
@@ -48,7 +48,7 @@ pub struct RingFeed {
     number: u32,
     blocks: std::vec::IntoIter<BlockHandle>,
     current: BlockHandle,
-    window: Option<Window>,
+    window: Option<Rc<Window>>,
     /// Where the current block and its trailer are in the window; `None` when it went ahead.
     raw: Option<Range<usize>>,
     /// Where the current block's contents are in the window; `None` when they are in `scratch`.
@@ -58,10 +58,24 @@ pub struct RingFeed {
     progress: Arc<JobProgress>,
 }
 
-/// Feeds for all runs of `map`, whose reads are begun when this returns.
-pub(crate) fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext, help: Option<&Help>) -> Result<Vec<RingFeed>> {
+/// Windows of a run that may be kept beside the one in use, by who merges in the memory `into`.
+pub(crate) const WINDOWS_KEPT: usize = 2;
+
+/// Feeds for all runs of `map`, whose reads are begun when this returns. They go to the memory `into`, or to the
+/// ring's.
+pub(crate) fn feeds(
+    map: SstMap,
+    io: &BatchIo,
+    ctx: &JobContext,
+    help: Option<&Help>,
+    into: Option<ReadMemory>,
+) -> Result<Vec<RingFeed>> {
     let reading = map.runs.iter().filter(|r| !r.files.is_empty()).count();
-    let span_bytes = io.span_bytes(ctx.engines.device(ctx).as_ref(), reading);
+    let device = ctx.engines.device(ctx);
+    let span_bytes = match &into {
+        Some(memory) => memory.span_bytes(device.as_ref(), reading, WINDOWS_KEPT),
+        None => io.span_bytes(device.as_ref(), reading),
+    };
     let mut plan = ReadPlan::new();
     let mut runs = Vec::with_capacity(map.runs.len());
     for run in map.runs {
@@ -81,7 +95,8 @@ pub(crate) fn feeds(map: SstMap, io: &BatchIo, ctx: &JobContext, help: Option<&H
         plan.add_run(spans);
         runs.push(files);
     }
-    let mut options = ReadOptions::default();
+    let kept = if into.is_some() { WINDOWS_KEPT } else { 0 };
+    let mut options = ReadOptions { memory: into, kept, ..ReadOptions::default() };
     if let Some(limit) = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
         options.pace = Some(Box::new(move |bytes| limit.request(bytes)));
     }
@@ -123,7 +138,7 @@ impl RingFeed {
             _ => Error::io("reading a compaction's input", &e),
         })?;
         table.compaction_read_ends(began, window.as_ref().map_or(0, |w| w.len()));
-        self.window = window;
+        self.window = window.map(Rc::new);
         Ok(())
     }
 }
@@ -149,7 +164,7 @@ impl RingFeed {
         let (mut blocks, mut out) = (std::mem::take(&mut self.blocks), std::mem::take(&mut self.scratch));
         let read = |batch: &mut Batch, block| {
             let place = self.read(block, table)?;
-            batch.add(block, self.window.as_deref().and_then(|w| w.get(place)).unwrap_or(&[]));
+            batch.add(block, self.window.as_ref().and_then(|w| w.get(place)).unwrap_or(&[]));
             Ok(())
         };
         let next = ahead.next(table, &mut blocks, read, &mut out);
@@ -188,7 +203,7 @@ impl BlockFeed for RingFeed {
                 let place = self.read(block, &table)?;
                 let start = place.start;
                 self.raw = Some(place.clone());
-                let raw = self.window.as_deref().and_then(|w| w.get(place)).unwrap_or(&[]);
+                let raw = self.window.as_ref().and_then(|w| w.get(place)).unwrap_or(&[]);
                 let plain = table.check_block(block, raw, &mut self.scratch)?;
                 self.place = plain.then_some((start, start + block.size as usize));
                 self.prefetch();
@@ -216,10 +231,23 @@ impl BlockFeed for RingFeed {
 
     fn stored(&self) -> Option<StoredBlock<'_>> {
         let bytes = match &self.raw {
-            Some(place) => self.window.as_deref()?.get(place.clone())?,
+            Some(place) => self.window.as_ref()?.get(place.clone())?,
             None => self.ahead.stored()?,
         };
         Some(StoredBlock { table: self.table.as_ref()?, handle: self.current, bytes })
+    }
+
+    fn in_place(&self) -> Option<(&Rc<Window>, Range<usize>)> {
+        let window = self.window.as_ref().filter(|w| self.place.is_some() && w.place().is_some())?;
+        Some((window, self.raw.clone()?))
+    }
+
+    fn next_is(&self) -> Next {
+        let next = self.blocks.as_slice().first();
+        if next.is_some_and(|block| self.find(*block, block.size as usize + BLOCK_TRAILER_LEN).is_some()) {
+            return Next::AtHand;
+        }
+        if self.stream.borrow().is_ready(self.run) { Next::Ready } else { Next::Waits }
     }
 
     fn file(&self) -> Option<&Path> {

@@ -2,6 +2,7 @@
 //! hands to them.
 
 use rockmill_format::checksum::ChecksumType;
+use rockmill_format::compression::CompressionType;
 
 use super::*;
 use crate::compaction::JobStats;
@@ -101,7 +102,8 @@ fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut cf = small_options();
         cf.table.checksum = ChecksumType::None;
-        let (tree, c) = mixed(&mut rng, cf, 3, 3000);
+        let (mut tree, c) = mixed(&mut rng, cf, 3, 3000);
+        tree.ctx.db.kernel_reads_in_place = seed % 2 == 0;
         let file = Arc::clone(&tree.version.levels[0].base[rng.usize(0..3)]);
         let path = tree.ctx.dir.join(filename::table(file.number()));
         let mut bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
@@ -162,6 +164,44 @@ fn blocks_behind_the_end_of_a_file_are_an_error_that_names_it() {
     assert!(e.to_string().contains(&path.display().to_string()), "{e}");
     let tables = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap();
     assert_eq!(tables.len(), 3, "a failed job left tables: {tables:?}");
+}
+
+/// Runs of several windows each, uncompressed: no block is copied, all are given back in time, and the tables are those
+/// of `pread`; compressed ones are decompressed into the memory as ever.
+#[test]
+fn blocks_that_are_read_in_place_are_not_copied() {
+    if !kernel_is_there() {
+        return;
+    }
+    for compression in [CompressionType::None, CompressionType::Lz4] {
+        let mut rng = fastrand::Rng::with_seed(5);
+        let mut cf = CfOptions { compression, ..CfOptions::default() };
+        cf.compression_per_level.clear();
+        let mut tree = empty(cf);
+        for run in 0..3u64 {
+            let mut m = Model::default();
+            for i in 0..2000u64 {
+                let value = match compression {
+                    CompressionType::None => (0..300).map(|_| rng.u8(..)).collect(),
+                    _ => vec![b'v'; 300],
+                };
+                m.entries.push((format!("{:08}", i * 3 + run).into_bytes(), 1 + run, ValueType::Value, value));
+            }
+            tree.flush(&[m]);
+        }
+        let c = whole_level(&tree);
+        let (pread, _) = tree.outcome(&c, MergeEngine::Pread, 0).unwrap();
+        tree.ctx.db.kernel_reads_in_place = true;
+        assert!(tree.outcome(&c, MergeEngine::Kernel, 0).unwrap().0 == pread, "{compression:?}: other bytes");
+        let (_, engines) = counted(&tree, &c, MergeEngine::Kernel);
+        assert_eq!(engines.handed_over(), (0, None), "{compression:?}");
+        let blocks: u64 = tree.version.levels[0]
+            .iter()
+            .map(|f| tree.ctx.tables.table(f).unwrap().blocks_between(None, None).unwrap().len() as u64)
+            .sum();
+        let wanted = if compression == CompressionType::None { blocks } else { 0 };
+        assert_eq!(engines.blocks_in_place(), wanted, "{compression:?}, of {blocks} blocks");
+    }
 }
 
 #[test]

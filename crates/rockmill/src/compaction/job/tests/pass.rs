@@ -164,7 +164,8 @@ fn blocks_pass_and_every_entry_is_what_it_would_be_without() {
             helped += done;
         }
         if kernel_is_there() {
-            for helpers in [0, 2] {
+            for (helpers, in_place) in [(0, false), (0, true), (2, true)] {
+                tree.ctx.db.kernel_reads_in_place = in_place;
                 let (bytes, _) = tree.outcome(&c, MergeEngine::Kernel, helpers).unwrap();
                 assert!(bytes == alone, "{what}: kernel with {helpers} helpers writes other bytes");
             }
