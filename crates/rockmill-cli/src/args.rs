@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backup::{BackupArgs, CheckpointArgs};
+use crate::downgrade::DowngradeArgs;
 use crate::repair::RepairArgs;
 use crate::simulate::SimulateArgs;
 use crate::stress::{ChildArgs, StressArgs};
@@ -57,6 +58,7 @@ pub enum Command {
     Scan(ScanArgs),
     Stats(StatsArgs),
     Compact(CompactArgs),
+    Downgrade(DowngradeArgs),
     Verify(VerifyArgs),
     Dump(DumpArgs),
     Options(OptionsArgs),

@@ -8,6 +8,7 @@
 //! | `ingest.rs` | tables written outside of a database, and ingested |
 //! | `kv.rs`, `scan.rs` | put, get, delete; scans |
 //! | `stats.rs`, `compact.rs` | levels and amplification; manual compaction |
+//! | `downgrade.rs` | merging away what RocksDB does not know |
 //! | `options.rs` | the options that a database has stored |
 //! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
@@ -20,6 +21,7 @@ mod backup;
 mod calibrate;
 mod compact;
 mod cpu;
+mod downgrade;
 mod dump;
 mod error;
 mod families;
@@ -87,6 +89,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Scan(args) => scan::run(args, cf, out),
         Command::Stats(args) => stats::run(args, cf, out),
         Command::Compact(args) => compact::run(args, cf, out),
+        Command::Downgrade(args) => downgrade::run(args, out),
         Command::Verify(args) => verify::run(args, out),
         Command::Dump(args) => dump::run(args, out),
         Command::Options(args) => options::run(args, cf, out),

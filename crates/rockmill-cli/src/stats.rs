@@ -38,6 +38,8 @@ pub struct LevelRow {
     pub debt: u64,
     /// Contents, where the tables' properties were read.
     pub contents: Option<Contents>,
+    /// Sorted runs above the base run.
+    pub extra_runs: u64,
 }
 
 /// Sums over tables' properties.
@@ -59,7 +61,17 @@ impl LevelRow {
             Some(target) => l.bytes.saturating_sub(target),
             None => 0,
         };
-        Self { level: l.level, files, bytes: l.bytes, target: l.target_bytes, score: l.score, debt, contents }
+        let extra_runs = l.extra_runs as u64;
+        Self {
+            level: l.level,
+            files,
+            bytes: l.bytes,
+            target: l.target_bytes,
+            score: l.score,
+            debt,
+            extra_runs,
+            contents,
+        }
     }
 }
 
@@ -73,6 +85,7 @@ pub fn levels_json(levels: &[LevelRow]) -> Value {
             "target_bytes": l.target,
             "score": output::round(l.score, 4),
             "debt_bytes": l.debt,
+            "extra_runs": l.extra_runs,
         });
         if let Some(c) = l.contents {
             v["entries"] = c.entries.into();
@@ -139,7 +152,7 @@ impl Family {
 
     /// Sorted runs that a lookup may have to ask.
     fn sorted_runs(&self) -> u64 {
-        self.levels.iter().map(|l| if l.level == 0 { l.files } else { u64::from(l.files > 0) }).sum()
+        self.levels.iter().map(|l| if l.level == 0 { l.files } else { u64::from(l.files > 0) + l.extra_runs }).sum()
     }
 
     fn contents(&self) -> Contents {
@@ -283,6 +296,7 @@ fn level_table(f: &Family) -> Table {
         score: f.levels.iter().map(|l| l.score).fold(0.0, f64::max),
         debt: f.debt,
         contents: Some(f.contents()),
+        extra_runs: f.levels.iter().map(|l| l.extra_runs).sum(),
     };
     table.add_row(row("all".to_owned(), &sum));
     table

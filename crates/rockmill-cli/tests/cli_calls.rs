@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use cli_support::{ROCKMILL, Sandbox};
 use serde_json::Value;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "load",
     "put",
     "get",
@@ -16,6 +16,7 @@ const COMMANDS: [&str; 13] = [
     "scan",
     "stats",
     "compact",
+    "downgrade",
     "verify",
     "dump",
     "list-cf",

@@ -407,3 +407,38 @@ fn compact_takes_a_merge_program_and_says_what_is_wrong_with_one() {
         s.run(&["compact", "db", "--kernel-program", &path]).fails(2, &[&why[0], &why[1]]);
     }
 }
+
+#[test]
+fn downgrade_merges_extra_runs_and_nothing_else() {
+    let s = Sandbox::new();
+    s.database("db", 4000);
+    let before = s.ok(&["scan", "db"]);
+    assert!(s.ok(&["downgrade", "db"]).contains("no extra runs"));
+    let open = || {
+        let mut o = rockmill::Options::default();
+        o.set_disable_auto_compactions(true);
+        rockmill::Db::open(&o, s.path("db")).expect("opens")
+    };
+    let db = open();
+    let cf = db.cf_handle("default").expect("there is one");
+    db.compact_range(None::<&str>, None::<&str>).expect("one run");
+    for key in ["a-new-key", "another"] {
+        db.put(key, "value").expect("a write");
+        db.flush().expect("a flush");
+        db.merge_into_extra_run(&cf, &[0], 6).expect("a run");
+    }
+    db.delete("a-new-key").expect("a write");
+    db.delete("another").expect("a write");
+    drop((cf, db));
+    let stats = s.json(&["stats", "db"]);
+    assert_eq!(stats["levels"][6]["extra_runs"], 2);
+    s.ok(&["verify", "db"]);
+    let done = s.json(&["downgrade", "db"]);
+    assert_eq!(done["extra_runs"], 2);
+    assert!(done["extra_run_bytes"].as_u64().is_some_and(|b| b > 0), "{done}");
+    assert_eq!(s.json(&["stats", "db"])["levels"][6]["extra_runs"], 0);
+    s.ok(&["verify", "db"]);
+    assert_eq!(s.ok(&["scan", "db"]), before);
+    s.run(&["downgrade", "nowhere"]).fails(3, &["nowhere"]);
+    s.run(&["downgrade"]).fails(2, &["<DB>"]);
+}

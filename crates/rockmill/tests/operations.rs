@@ -4,6 +4,8 @@ mod oracle;
 
 #[path = "operations/compared.rs"]
 mod compared;
+#[path = "operations/extra_runs.rs"]
+mod extra_runs;
 #[path = "operations/info_log.rs"]
 mod info_log;
 #[path = "operations/listener.rs"]

@@ -262,7 +262,7 @@ fn pick_compaction(state: &mut State, now: u64) -> Option<(Arc<CfData>, Compacti
         .iter()
         .filter(|(_, c)| {
             !c.cf.options.load().disable_auto_compactions
-                && (c.scores.needs_compaction() || has_marked(c) || c.is_aging_due(now))
+                && (c.scores.needs_compaction() || has_marked(c) || c.is_aging_due(now) || c.version.has_extra_runs())
         })
         .map(|(&id, c)| (c.scores.max_score(), id))
         .collect();

@@ -147,6 +147,10 @@ fn pick_step(
         match step.pick(&c.version, options, &c.cursors, moment, from.as_deref(), end) {
             ManualPick::None => return (picked, false),
             ManualPick::Conflict => return (picked, true),
+            ManualPick::First(compaction) => {
+                picked.push(*compaction);
+                return (picked, false);
+            }
             ManualPick::Pick(compaction, next) => {
                 picked.push(*compaction);
                 let Some(next) = next else { return (picked, false) };

@@ -97,6 +97,12 @@ impl Checkpoint<'_> {
             fs.create_dir(dir, false).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
             let version = db.state.lock().cfs.get(&cf.id()).map(|c| Arc::clone(&c.version));
             let version = version.ok_or_else(|| super::write::dropped(&cf.data))?;
+            if version.has_extra_runs() {
+                return Err(Error::not_supported(
+                    "an export has no place for extra runs of a level, which the column family has: set \
+                     compaction_downforce to false and compact it, then export it",
+                ));
+            }
             link_tables(db, version.levels.iter().flatten(), dir)?;
             fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
             let mut meta = ExportImportFilesMetaData {

@@ -119,7 +119,11 @@ impl DbInner {
             edit.remaining_in_group = (bases.len() > 1).then(|| (bases.len() - 1 - i) as u32);
             let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(&self.purge));
             let placed = builder.apply(&edit).and_then(|()| builder.build());
-            versions.push(Arc::new(placed.map_err(|e| e.context(self.path.display()))?));
+            let version = placed.map_err(|e| e.context(self.path.display()))?;
+            if cfg!(debug_assertions) {
+                version.check().map_err(|e| e.context("a new version is out of order"))?;
+            }
+            versions.push(Arc::new(version));
             edits.push(edit);
         }
         if let Some(last) = edits.last_mut() {
@@ -145,10 +149,24 @@ impl DbInner {
             self.last_sequence.fetch_max(n, Ordering::AcqRel);
         }
         self.update_pressure(&state);
+        // With DF-compaction the next extra run would soon come.
+        let more_come = state.cfs.values().any(|c| c.cf.options.load().compaction_downforce);
         drop(state);
+        if !more_come {
+            self.leave_extra_runs(manifest);
+        }
         self.progress.notify_all();
         self.work.notify_all();
         Ok(())
+    }
+
+    /// Begins a new MANIFEST when the last extra run is gone and the present one still tells of it, so that RocksDB
+    /// opens the database again. A failure changes nothing but that: the next edit begins a new MANIFEST.
+    pub fn leave_extra_runs(&self, manifest: &mut Option<ManifestWriter>) {
+        let Some(writer) = manifest.as_mut().filter(|w| w.has_extra_runs() && !w.has_failed()) else { return };
+        if !self.state.lock().cfs.values().any(|c| c.version.has_extra_runs()) {
+            let _ = self.roll_manifest(writer);
+        }
     }
 
     /// Appends edits with the counters that recovery needs, and begins a new MANIFEST when this one is too large or an

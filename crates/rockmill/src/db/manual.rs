@@ -7,7 +7,7 @@ use super::background::begin_compaction;
 use super::column_family::CfData;
 use super::{AsColumnFamilyRef, Db, DbInner, refit};
 use crate::compaction::strategy::aging::Moment;
-use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk};
+use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk, StepKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::options::{CompactOptions, CompactionStyle, FlushOptions};
@@ -171,7 +171,8 @@ impl Db {
             let due = state.cfs.values().any(|c| {
                 c.flush_due(db.flushes_at_once())
                     || (!c.cf.options.load().disable_auto_compactions
-                        && ((c.scores.needs_compaction() && !c.nothing_found) || c.is_aging_due(now))
+                        && (((c.scores.needs_compaction() || c.version.has_extra_runs()) && !c.nothing_found)
+                            || c.is_aging_due(now))
                         && state.paused == 0)
             });
             if !due && state.running_flushes == 0 && state.running_compactions == 0 {
@@ -282,12 +283,20 @@ impl DbInner {
             let Some(step) = walk.next_step(&now, &cf.options.load()) else { break };
             drop(now);
             self.compact_level(cf, &step, start, end, options)?;
-            ended_in = Some(step.output_level);
+            if step.kind != StepKind::ExtraRuns {
+                ended_in = Some(step.output_level);
+            }
         }
         match ended_in {
             Some(level) if options.change_level => self.refit_level(cf, level, options.target_level),
             _ => Ok(()),
         }
+    }
+
+    /// Merges the extra runs of all levels into their base runs.
+    pub fn merge_extra_runs(self: &Arc<Self>, cf: &Arc<CfData>) -> Result<()> {
+        let options = CompactOptions::default();
+        self.compact_level(cf, &ManualStep::extra_runs(), None, None, &options)
     }
 
     /// Does one step of the walk, in as many jobs as the size limit asks for.
@@ -314,13 +323,17 @@ impl DbInner {
                     let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
                     match step.pick(&c.version, &cf.options.load(), &c.cursors, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,
+                        ManualPick::First(compaction) => {
+                            begin_compaction(&mut state, cf, &compaction);
+                            break Some((compaction, None, true));
+                        }
                         ManualPick::Pick(mut compaction, next) => {
                             compaction.subcompactions_max = match options.max_subcompactions {
                                 0 => self.live().max_subcompactions.max(1) as usize,
                                 n => n as usize,
                             };
                             begin_compaction(&mut state, cf, &compaction);
-                            break Some((compaction, next));
+                            break Some((compaction, next, false));
                         }
                         // Files are taken by running jobs: wait for one to end.
                         ManualPick::Conflict => {
@@ -329,7 +342,7 @@ impl DbInner {
                     }
                 }
             };
-            let Some((compaction, next)) = picked else { return Ok(()) };
+            let Some((compaction, next, again)) = picked else { return Ok(()) };
             let done = self.run_compaction(cf, &compaction);
             self.end_compaction(cf, &compaction);
             drop(compaction);
@@ -337,6 +350,7 @@ impl DbInner {
             self.tell_waiting();
             done?;
             match next {
+                _ if again => {}
                 Some(next) => from = Some(next),
                 None => return Ok(()),
             }

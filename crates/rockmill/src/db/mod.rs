@@ -35,6 +35,7 @@ mod error_recovery;
 mod events;
 mod explain;
 pub(crate) mod export;
+mod extra_runs;
 mod families;
 pub(crate) mod ingest;
 mod install;
@@ -427,6 +428,9 @@ impl Drop for Db {
             }
         }
         self.stop_threads();
+        if !db.read_only {
+            db.leave_extra_runs(&mut db.manifest.lock());
+        }
         db.delete_purged_files_and_wait();
         // Also hands over what `manual_wal_flush` gathered.
         let closed = db.wal.lead().take().map_or(Ok(()), |mut wal| wal.close());

@@ -27,6 +27,10 @@ pub struct LevelStats {
     pub score: f64,
     /// Tables that a compaction is reading.
     pub compacting: usize,
+    /// Sorted runs above the level's base run, which DF-compaction leaves.
+    pub extra_runs: usize,
+    /// Bytes in them.
+    pub extra_run_bytes: u64,
 }
 
 impl Db {
@@ -221,6 +225,8 @@ pub(super) fn levels(c: &CfState) -> Vec<LevelStats> {
         bytes: c.version.level_bytes(level),
         target_bytes: c.scores.targets.get(level).copied().filter(|&t| level > 0 && t != u64::MAX && t != 0),
         score: c.scores.scores.get(level).copied().unwrap_or(0.0),
+        extra_runs: files.extras.len(),
+        extra_run_bytes: files.extras.iter().flat_map(|run| &run.files).map(|f| f.size()).sum(),
         compacting: files.iter().filter(|f| f.being_compacted.load(Ordering::Acquire)).count(),
     };
     c.version.levels.iter().enumerate().map(level).collect()

@@ -400,6 +400,8 @@ pub struct ManifestWriter {
     path: PathBuf,
     number: u64,
     failed: bool,
+    /// Some edit in it puts a table into an extra run: RocksDB refuses it whatever follows.
+    extra_runs: bool,
 }
 
 impl ManifestWriter {
@@ -410,7 +412,8 @@ impl ManifestWriter {
         let file = fs
             .create(&path, WriteOptions::default())
             .map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
-        let mut writer = Self { file, encoder: LogEncoder::new(number, false, 0), path, number, failed: false };
+        let encoder = LogEncoder::new(number, false, 0);
+        let mut writer = Self { file, encoder, path, number, failed: false, extra_runs: false };
         writer.append(snapshot)?;
         // The MANIFEST's name must be durable before CURRENT points at it.
         fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
@@ -430,12 +433,18 @@ impl ManifestWriter {
         let mut out = Vec::new();
         for edit in edits {
             self.encoder.add_record(&edit.encode(), &mut out);
+            self.extra_runs |= edit.new_files.iter().any(|(_, f)| f.extra_run != 0);
         }
         let written = self.file.append(&out).and_then(|()| self.file.sync());
         written.map_err(|e| {
             self.failed = true;
             Error::io(format_args!("cannot write {}", self.path.display()), &e)
         })
+    }
+
+    /// True when some edit of it puts a table into an extra run, so that RocksDB refuses the database.
+    pub fn has_extra_runs(&self) -> bool {
+        self.extra_runs
     }
 
     /// True when no more can be appended.

@@ -1,6 +1,7 @@
 //! Versions: which tables make up each level, and the MANIFEST that records every change.
 
 mod builder;
+mod check;
 mod level;
 mod log_source;
 mod manifest;

@@ -11,7 +11,7 @@ use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType, pack_tag, tag};
 use super::CompactionCursors;
 use super::aging::Moment;
 use super::score::{LevelScores, level_scores};
-use crate::compaction::{Compaction, CompactionReason};
+use crate::compaction::{Compaction, CompactionReason, older_runs};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Version};
@@ -91,6 +91,20 @@ pub(crate) fn files_within(
     files[from..to].to_vec()
 }
 
+/// All runs of `levels`, as the inputs of a job: newest run first, L0 as one.
+pub(crate) fn inputs_of_levels(version: &Version, levels: &[usize]) -> Vec<(usize, Files)> {
+    let of = |level: usize, files: &[Arc<FileMeta>]| (level, files.to_vec());
+    let mut inputs = Vec::new();
+    for (level, tables) in version.levels.iter().enumerate().filter(|(level, _)| levels.contains(level)) {
+        match level {
+            0 => inputs.push(of(0, &tables.base)),
+            _ => inputs.extend(tables.runs().map(|run| of(level, run))),
+        }
+    }
+    inputs.retain(|(_, files)| !files.is_empty());
+    inputs
+}
+
 impl<'a> Picker<'a> {
     pub fn new(version: &'a Arc<Version>, options: &'a CfOptions, running: &'a CompactionCursors) -> Self {
         Self { version, options, scores: level_scores(version, options), running, moment: Moment::default() }
@@ -123,13 +137,23 @@ impl<'a> Picker<'a> {
         self.running.level0_busy() || any_busy(self.files(0))
     }
 
-    /// Files of a level whose range touches [`begin`, `end`] (`None` unbounded). In L0 the range grows with every
-    /// file taken until no other file overlaps it.
+    /// Files of a level's base run whose range touches [`begin`, `end`] (`None` unbounded). In L0 the range grows with
+    /// every file taken until no other file overlaps it.
     pub fn overlapping(&self, level: usize, begin: Option<&InternalKey>, end: Option<&InternalKey>) -> Files {
         if level == 0 {
             return self.version.overlapping(0, begin.map(InternalKey::user_key), end.map(InternalKey::user_key));
         }
-        let (cmp, files) = (self.cmp(), self.files(level));
+        self.overlapping_in(self.files(level), begin, end)
+    }
+
+    /// Files of a sorted run whose range touches [`begin`, `end`] (`None` unbounded).
+    pub fn overlapping_in(
+        &self,
+        files: &[Arc<FileMeta>],
+        begin: Option<&InternalKey>,
+        end: Option<&InternalKey>,
+    ) -> Files {
+        let cmp = self.cmp();
         let from = begin
             .map_or(0, |b| files.partition_point(|f| compare_boundaries(cmp, &f.entry.largest, b) == Ordering::Less));
         let to = end.map_or(files.len(), |e| {
@@ -145,14 +169,31 @@ impl<'a> Picker<'a> {
         }
     }
 
+    /// True when extra runs of `level` have tables of the range of `files`: their data is newer than what the base run
+    /// of the level takes in from above must be, so that they are to be merged first.
+    pub fn extra_runs_touch(&self, level: usize, files: &[Arc<FileMeta>]) -> bool {
+        let Some(extras) = self.version.levels.get(level).map(|l| &l.extras).filter(|e| !e.is_empty()) else {
+            return false;
+        };
+        let Some((s, l)) = key_range(self.cmp(), files) else { return false };
+        let (s, l) = (Some(s.user_key()), Some(l.user_key()));
+        extras.iter().flat_map(|run| &run.files).any(|f| self.version.touches(f, s, l))
+    }
+
     /// Adds the neighbours that share a boundary user key with `files`, until the cut is clean on both sides. False
     /// when that takes in a busy file.
     pub fn expand_to_clean_cut(&self, level: usize, files: &mut Files) -> bool {
         if level == 0 || files.is_empty() {
             return true; // an L0 set is closed by `overlapping`
         }
+        self.expand_in(self.files(level), files)
+    }
+
+    /// The same in a sorted run.
+    pub fn expand_in(&self, run: &[Arc<FileMeta>], files: &mut Files) -> bool {
         loop {
-            let wider = self.overlapping_files(level, files);
+            let Some((s, l)) = key_range(self.cmp(), &*files) else { return true };
+            let wider = self.overlapping_in(run, Some(s), Some(l));
             let grown = wider.len() > files.len();
             *files = wider;
             if !grown {
@@ -171,6 +212,9 @@ impl<'a> Picker<'a> {
     pub fn setup_other_inputs(&self, level: usize, inputs: &mut Files, output_level: usize) -> Option<Files> {
         if level == output_level {
             return Some(Vec::new());
+        }
+        if self.extra_runs_touch(output_level, inputs) {
+            return None;
         }
         let mut output = self.overlapping_files(output_level, inputs);
         if any_busy(&output) || !self.expand_to_clean_cut(output_level, &mut output) {
@@ -194,7 +238,7 @@ impl<'a> Picker<'a> {
             // Files inside the range cannot add output files; only take a set that still has all the first inputs.
             expand = fits(&wider) && inputs.iter().all(|f| wider.iter().any(|w| w.number() == f.number()));
         }
-        if expand {
+        if expand && !self.extra_runs_touch(output_level, &wider) {
             *inputs = wider;
         }
         Some(output)
@@ -233,6 +277,9 @@ impl<'a> Picker<'a> {
             return (1..self.num_levels()).all(|l| self.files(l).is_empty());
         }
         let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return false };
+        if self.version.has_extra_runs() {
+            return older_runs(self.version, inputs, output_level, 0).is_empty();
+        }
         (output_level + 1..self.num_levels())
             .all(|level| self.version.overlapping(level, Some(s.user_key()), Some(l.user_key())).is_empty())
     }
@@ -253,7 +300,9 @@ impl<'a> Picker<'a> {
     /// True when the inputs can become live in the output level as they are.
     fn trivial_move(&self, inputs: &[(usize, Files)], output_level: usize, l0_may_overlap: bool) -> bool {
         let [(level, files)] = inputs else { return false };
-        if *level == output_level || self.compression(*level) != self.compression(output_level) {
+        // Into the base run of the level that they are in already, files of an extra run may move.
+        let same_run = *level == output_level && files.first().is_none_or(|f| f.entry.extra_run == 0);
+        if same_run || self.compression(*level) != self.compression(output_level) {
             return false;
         }
         if *level == 0 && l0_may_overlap && !self.level0_disjoint() {

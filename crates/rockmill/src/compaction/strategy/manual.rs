@@ -11,7 +11,8 @@ use std::sync::Arc;
 use rockmill_format::key::InternalKey;
 
 use super::aging::Moment;
-use super::inputs::{Files, Picker, any_busy, total_bytes};
+use super::extra_runs::{MergeDown, merge_down};
+use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::score::level_scores;
 use super::tiered;
 use super::{CompactionCursors, fifo};
@@ -26,6 +27,8 @@ pub enum ManualPick {
     None,
     /// A running job holds files that this one needs: try again when one has ended.
     Conflict,
+    /// A job that must be done before the step can go on from where it is: it merges an extra run.
+    First(Box<Compaction>),
     /// A job, and the user key where the rest of the range begins (`None`: it covers the whole range).
     Pick(Box<Compaction>, Option<Vec<u8>>),
 }
@@ -46,6 +49,9 @@ pub fn pick(
 ) -> ManualPick {
     let picker = Picker::new(version, options, cursors);
     let output_level = if level == 0 && output_level != 0 { picker.scores.base_level } else { output_level };
+    if let Some(merge) = first_merge(&picker, [output_level, level], begin, end) {
+        return merge;
+    }
     let begin_key = begin.map(InternalKey::min_possible);
     let end_key = end.map(InternalKey::max_possible);
     let mut files = picker.overlapping(level, begin_key.as_ref(), end_key.as_ref());
@@ -62,6 +68,13 @@ pub fn pick(
     if !picker.expand_to_clean_cut(level, &mut files) {
         return ManualPick::Conflict;
     }
+    // Whole tables may reach past the range, and what they take in below with them.
+    if level != output_level
+        && let Some((s, l)) = key_range(picker.cmp(), &files)
+        && let Some(merge) = first_merge(&picker, [output_level], Some(s.user_key()), Some(l.user_key()))
+    {
+        return merge;
+    }
     let last = files.last().map(|f| f.number());
     let rest = picker.files(level).iter().skip_while(|f| Some(f.number()) != last).nth(1);
     let next_begin = rest.filter(|_| !whole_range).map(|f| f.smallest_user_key().to_vec());
@@ -75,6 +88,20 @@ pub fn pick(
     }
     let compaction = picker.build(CompactionReason::ManualCompaction, inputs, output_level, true);
     ManualPick::Pick(Box::new(compaction), next_begin)
+}
+
+/// What is to be done about extra runs of the range in `levels`, before anything else; `None` when there are none.
+fn first_merge(
+    picker: &Picker<'_>,
+    levels: impl IntoIterator<Item = usize>,
+    begin: Option<&[u8]>,
+    end: Option<&[u8]>,
+) -> Option<ManualPick> {
+    levels.into_iter().find_map(|level| match merge_down(picker, level, begin, end) {
+        MergeDown::Nothing => None,
+        MergeDown::Busy => Some(ManualPick::Conflict),
+        MergeDown::Job(job) => Some(ManualPick::First(job)),
+    })
 }
 
 /// Cuts the inputs of a sorted level off where the job would grow beyond `max_compaction_bytes`; the first file
@@ -120,6 +147,8 @@ pub enum StepKind {
     Everything,
     /// What FIFO compaction would do by itself.
     Fifo,
+    /// Extra runs of the range into the base runs of their levels.
+    ExtraRuns,
 }
 
 /// One step of a manual compaction: all of the range in `level` goes to `output_level`.
@@ -142,6 +171,11 @@ impl ManualStep {
         Self { kind: StepKind::Range, level, output_level, file_number_limit: u64::MAX, rewrite: false }
     }
 
+    /// All extra runs into the base runs of their levels.
+    pub(crate) fn extra_runs() -> Self {
+        Self { kind: StepKind::ExtraRuns, ..Self::new(0, 0) }
+    }
+
     /// The step's next job, over user keys [`begin`, `end`]; see [`pick`].
     pub fn pick(
         &self,
@@ -158,6 +192,10 @@ impl ManualStep {
                 None => ManualPick::None,
             },
             StepKind::Everything => tiered::everything(version, options, cursors),
+            StepKind::ExtraRuns => {
+                let picker = Picker::new(version, options, cursors);
+                first_merge(&picker, 1..version.levels.len(), begin, end).unwrap_or(ManualPick::None)
+            }
             StepKind::Range => {
                 let (level, to, limit) = (self.level, self.output_level, self.file_number_limit);
                 pick(version, options, cursors, level, to, begin, end, limit)
@@ -176,6 +214,8 @@ pub struct ManualWalk {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
+    /// Extra runs are merged, then it steps down from this level.
+    ExtraRuns(usize),
     /// Steps down from this level.
     At(usize),
     /// L0 was compacted: go on from the base level.
@@ -194,7 +234,8 @@ impl ManualWalk {
         next_file_number: u64,
     ) -> Self {
         let first = (0..version.levels.len()).find(|&l| !version.overlapping(l, begin, end).is_empty());
-        let state = first.map_or(State::Done, State::At);
+        let begun = if version.has_extra_runs() { State::ExtraRuns } else { State::At };
+        let state = first.map_or(State::Done, begun);
         Self { state, bottommost, first_new_file: next_file_number }
     }
 
@@ -202,7 +243,11 @@ impl ManualWalk {
     pub fn next_step(&mut self, version: &Version, options: &CfOptions) -> Option<ManualStep> {
         let level = match self.state {
             State::Done => return None,
-            State::At(level) => level,
+            State::ExtraRuns(level) if options.compaction_style == CompactionStyle::Level => {
+                self.state = State::At(level);
+                return Some(ManualStep { kind: StepKind::ExtraRuns, ..ManualStep::new(level, level) });
+            }
+            State::At(level) | State::ExtraRuns(level) => level,
             State::AtBase => level_scores(version, options).base_level,
         };
         let last = options.usable_levels(version.levels.len()).saturating_sub(1);

@@ -13,6 +13,7 @@
 
 pub mod aging;
 pub mod df;
+mod extra_runs;
 pub mod fifo;
 mod inputs;
 pub mod leveled;
@@ -37,7 +38,7 @@ use crate::sync::atomic::Ordering as Atomic;
 use crate::version::Version;
 use aging::Moment;
 
-pub(crate) use inputs::files_within;
+pub(crate) use inputs::{files_within, inputs_of_levels};
 
 /// Chooses the next compaction by the strategy of the options, if one is due and possible. The caller registers it with
 /// [`CompactionCursors::start`] before anything else is picked.

@@ -79,6 +79,18 @@ impl TreeSpec {
         self
     }
 
+    /// Puts the file added last into an extra run.
+    pub(crate) fn in_run(mut self, extra_run: u64) -> Self {
+        let number = self.next - 1;
+        for level in &mut self.levels {
+            if let Some(i) = level.base.iter().position(|f| f.number() == number) {
+                let f = level.base.remove(i);
+                level.push(Arc::new(f.renewed(FileEntry { extra_run, ..f.entry.clone() })));
+            }
+        }
+        self
+    }
+
     /// A compaction of nothing.
     pub(crate) fn compaction(self) -> Compaction {
         Compaction {

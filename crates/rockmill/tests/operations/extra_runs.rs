@@ -1,0 +1,297 @@
+//! A tree whose levels have extra runs reads as any other, keeps its order whatever is done to it, and becomes one
+//! without them.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Included};
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::{
+    BlockBasedOptions, Checkpoint, Db, Direction, ErrorKind, IteratorMode, Options, Range, ReadOptions, SliceTransform,
+};
+use rockmill_io::MemFileSystem;
+
+use super::oracle::{Outcome, Peer, Script, copy_dir, run_tool, skip, tool};
+
+type Model = BTreeMap<String, Vec<u8>>;
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn options(fs: &MemFileSystem, rng: &mut fastrand::Rng) -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(Arc::new(fs.clone()));
+    o.set_disable_auto_compactions(true);
+    o.set_target_file_size_base(2 << 10);
+    o.set_num_levels(5);
+    o.set_level_compaction_dynamic_level_bytes(rng.bool());
+    o.set_prefix_extractor(SliceTransform::create_fixed_prefix(3));
+    o.set_merge_operator_associative("join", |_, old, operands| {
+        let mut all = old.unwrap_or_default().to_vec();
+        operands.iter().for_each(|o| all.extend_from_slice(o));
+        Some(all)
+    });
+    let mut t = BlockBasedOptions::default();
+    t.set_block_size(256);
+    t.set_bloom_filter(10.0, false);
+    o.set_block_based_table_factory(&t);
+    o
+}
+
+fn key(i: u64) -> String {
+    format!("k{i:03}")
+}
+
+fn write(db: &Db, model: &mut Model, rng: &mut fastrand::Rng, round: u64) {
+    let cf = db.cf_handle("default").unwrap();
+    for _ in 0..rng.usize(1..60) {
+        let k = key(rng.u64(..200));
+        match rng.u32(..12) {
+            0..=2 => {
+                db.delete(&k).unwrap();
+                model.remove(&k);
+            }
+            3 | 4 => {
+                db.merge(&k, format!("+{round}")).unwrap();
+                model.entry(k).or_default().extend_from_slice(format!("+{round}").as_bytes());
+            }
+            5 => {
+                let to = key(rng.u64(..200).max(10));
+                let from = to.clone().min(k);
+                db.delete_range_cf(&cf, &from, &to).unwrap();
+                model.retain(|k, _| *k < from || *k >= to);
+            }
+            _ => {
+                let value = format!("{round}:{}", "v".repeat(rng.usize(..30)));
+                db.put(&k, &value).unwrap();
+                model.insert(k, value.into_bytes());
+            }
+        }
+    }
+}
+
+fn pairs(model: &Model) -> Vec<(String, Vec<u8>)> {
+    model.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+fn check(db: &Db, model: &Model, ro: impl Fn() -> ReadOptions, what: &str) {
+    let keys: Vec<String> = (0..200).map(key).collect();
+    for k in &keys {
+        assert_eq!(db.get_opt(k, &ro()).unwrap().as_ref(), model.get(k), "{what}: {k}");
+    }
+    let all = db.multi_get_opt(&keys, &ro());
+    let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+    assert!(all.iter().zip(&keys).all(|(v, k)| v.as_ref() == model.get(k)), "{what}: multi_get");
+    let text = |(k, v): (Box<[u8]>, Box<[u8]>)| (String::from_utf8(k.into_vec()).unwrap(), v.into_vec());
+    let scan = |mode, ro| db.iterator_opt(mode, ro).map(|kv| text(kv.unwrap())).collect::<Vec<_>>();
+    let whole = || {
+        let mut ro = ro();
+        ro.set_total_order_seek(true);
+        ro
+    };
+    let expected = pairs(model);
+    assert_eq!(scan(IteratorMode::Start, whole()), expected, "{what}: forward");
+    let mut back = scan(IteratorMode::End, whole());
+    back.reverse();
+    assert_eq!(back, expected, "{what}: backward");
+    let (from, to) = (key(37), key(161));
+    let mut bounded = whole();
+    bounded.set_iterate_lower_bound(from.as_bytes());
+    bounded.set_iterate_upper_bound(to.as_bytes());
+    let inside: Model =
+        model.range::<String, _>((Included(&from), Excluded(&to))).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let found = scan(IteratorMode::From(b"k10", Direction::Forward), bounded);
+    assert_eq!(found.first().map(|p| &p.0), inside.keys().find(|k| k.as_str() >= "k10"), "{what}: in bounds");
+    for prefix in ["k01", "k12"] {
+        let mut by_prefix = ro();
+        by_prefix.set_prefix_same_as_start(true);
+        let found = scan(IteratorMode::From(prefix.as_bytes(), Direction::Forward), by_prefix);
+        let expected: Vec<_> = expected.iter().filter(|(k, _)| k.starts_with(prefix)).cloned().collect();
+        assert_eq!(found, expected, "{what}: prefix {prefix}");
+    }
+}
+
+fn extra_runs(db: &Db) -> usize {
+    db.level_stats(&db.cf_handle("default").unwrap()).iter().map(|l| l.extra_runs).sum()
+}
+
+#[test]
+fn random_trees_with_extra_runs_read_as_the_model() {
+    let mut most = 0;
+    for seed in 0..30 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let fs = MemFileSystem::default();
+        let o = options(&fs, &mut rng);
+        let mut db = Db::open(&o, "/db").unwrap();
+        let mut model = Model::new();
+        for round in 0..25 {
+            write(&db, &mut model, &mut rng, round);
+            let before = model.clone();
+            let snapshot = db.snapshot();
+            write(&db, &mut model, &mut rng, round);
+            let cf = db.cf_handle("default").unwrap();
+            let what = format!("seed {seed} round {round}");
+            match rng.u32(..10) {
+                0..=6 => {
+                    db.flush().unwrap();
+                    for _ in 0..4 {
+                        let (from, to) = (if rng.bool() { 0 } else { rng.usize(0..4) }, rng.usize(1..5));
+                        let levels: Vec<usize> = (from..=from + rng.usize(0..2)).collect();
+                        match db.merge_into_extra_run(&cf, &levels, to) {
+                            Ok(_) => break,
+                            Err(e) => assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{what}: {e}"),
+                        }
+                    }
+                }
+                7 | 8 => db.flush().unwrap(),
+                9 if rng.bool() => db.compact_range(Some(key(rng.u64(..100))), Some(key(rng.u64(100..200)))).unwrap(),
+                _ => {}
+            }
+            most = most.max(extra_runs(&db));
+            let at_snapshot = || {
+                let mut ro = ReadOptions::default();
+                ro.set_snapshot(&snapshot);
+                ro
+            };
+            check(&db, &before, at_snapshot, &format!("{what}, snapshot"));
+            check(&db, &model, ReadOptions::default, &what);
+            drop(snapshot);
+            if rng.u32(..6) == 0 {
+                let (runs, files) = (extra_runs(&db), db.live_files().unwrap().len());
+                drop(db);
+                db = Db::open(&o, "/db").unwrap();
+                assert!(extra_runs(&db) == runs || files != db.live_files().unwrap().len(), "{what}");
+                check(&db, &model, ReadOptions::default, &format!("{what}, opened again"));
+            }
+        }
+        db.flush().unwrap();
+        if seed % 2 == 0 {
+            db.compact_range(None::<&str>, None::<&str>).unwrap();
+        } else {
+            db.merge_extra_runs_cf(&db.cf_handle("default").unwrap()).unwrap();
+        }
+        assert_eq!(extra_runs(&db), 0, "seed {seed}");
+        check(&db, &model, ReadOptions::default, &format!("seed {seed} without extra runs"));
+    }
+    assert!(most >= 3, "{most}: the trees had extra runs");
+}
+
+#[test]
+fn what_tells_of_tables_knows_extra_runs() {
+    let fs = MemFileSystem::default();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let db = Db::open(&options(&fs, &mut rng), "/db").unwrap();
+    let cf = db.cf_handle("default").unwrap();
+    for (round, to) in [(0, 3), (1, 3), (2, 2)] {
+        for i in 0..100 {
+            db.put(key(i * 2 % 200), format!("{round}")).unwrap();
+        }
+        db.flush().unwrap();
+        db.merge_into_extra_run(&cf, &[0], to).unwrap();
+    }
+    assert_eq!(extra_runs(&db), 3);
+    let stats = db.level_stats(&cf);
+    assert_eq!((stats[3].extra_runs, stats[2].extra_runs), (2, 1));
+    let files = db.live_files().unwrap();
+    assert!(files.iter().all(|f| matches!(f.level, 2 | 3)));
+    let meta = db.get_column_family_metadata();
+    assert_eq!((meta.file_count, meta.levels[3].files.len()), (files.len(), stats[3].files));
+    let size = db.get_approximate_sizes(&[Range::new(b"a", b"z")])[0];
+    let bytes: u64 = files.iter().map(|f| f.size as u64).sum();
+    assert!(size > bytes / 2 && size <= bytes, "{size} of {bytes}");
+    // What takes a level as one sorted run elsewhere is not given several.
+    let exported = Checkpoint::new(&db).unwrap().export_column_family(&cf, "/export");
+    assert_eq!(exported.unwrap_err().kind(), ErrorKind::NotSupported);
+}
+
+/// Every entry as each RocksDB on this machine reads it, or why it refuses the database.
+fn as_rocksdb_reads(dir: &Path, test: &str) -> Vec<Result<Entries, String>> {
+    let mut all = Vec::new();
+    let mut script = Script::new();
+    script.line("cf default num_levels=5").line("cf other num_levels=5");
+    for driver in Peer::all(test) {
+        let copy = dir.with_extension(format!("{:?}", driver.peer));
+        copy_dir(dir, &copy);
+        let mut script = script.clone();
+        script.open(&copy).line("dump default").line("dump other");
+        match driver.run(&script) {
+            Outcome::Done(answer) => all.push(Ok(answer.entries())),
+            Outcome::Unsupported(what) => skip(test, &what),
+            Outcome::Failed(why) => all.push(Err(why)),
+        }
+        std::fs::remove_dir_all(copy).unwrap();
+    }
+    all
+}
+
+#[test]
+fn rocksdb_refuses_extra_runs_and_opens_the_database_once_they_are_merged() {
+    let test = "rocksdb_refuses_extra_runs_and_opens_the_database_once_they_are_merged";
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("db");
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_disable_auto_compactions(true);
+    o.set_num_levels(5);
+    o.set_target_file_size_base(4 << 10);
+    o.set_compression_type(rockmill::CompressionType::None);
+    let fill = || {
+        let db = Db::open(&o, &dir).unwrap();
+        let cf = match db.cf_handle("other") {
+            Some(cf) => cf,
+            None => db.create_cf("other", &o).unwrap(),
+        };
+        db.put("plain", "value").unwrap();
+        for (round, to) in [(1, 4), (2, 4), (3, 3)] {
+            for i in (0..400).filter(|i| i % round == 0) {
+                db.put_cf(&cf, key(i), format!("{round}")).unwrap();
+            }
+            db.flush_cf(&cf).unwrap();
+            db.merge_into_extra_run(&cf, &[0], to).unwrap();
+        }
+        db
+    };
+    drop(fill());
+    for answer in as_rocksdb_reads(&dir, test) {
+        let why = answer.unwrap_err();
+        assert!(why.contains("custom field not supported") || why.contains("Corruption"), "{why}");
+    }
+    let ldb = tool("ldb").inspect_err(|why| skip(test, why)).ok();
+    let scan =
+        || run_tool(ldb.as_ref().unwrap(), &[&format!("--db={}", dir.display()), "--column_family=other", "scan"]);
+    if ldb.is_some() {
+        let why = scan().unwrap_err();
+        assert!(why.contains("custom field not supported"), "{why}");
+    }
+
+    // Merged, and still open: what stands on disk now is RocksDB's.
+    let db = Db::open_cf(&o, &dir, ["default", "other"]).unwrap();
+    let cf = db.cf_handle("other").unwrap();
+    assert_eq!(db.level_stats(&cf).iter().map(|l| l.extra_runs).sum::<usize>(), 3);
+    db.merge_extra_runs_cf(&cf).unwrap();
+    let expected: Vec<_> = (0..400)
+        .map(|i| {
+            (
+                key(i).into_bytes(),
+                if i % 3 == 0 {
+                    "3"
+                } else if i % 2 == 0 {
+                    "2"
+                } else {
+                    "1"
+                },
+            )
+        })
+        .map(|(k, v)| (k, v.as_bytes().to_vec()))
+        .collect();
+    let ours: Vec<_> = db.iterator_cf(&cf, IteratorMode::Start).map(|kv| kv.unwrap()).collect();
+    assert!(ours.iter().map(|(k, v)| (k.to_vec(), v.to_vec())).eq(expected.iter().cloned()));
+    drop((cf, db));
+    for answer in as_rocksdb_reads(&dir, test) {
+        let mut entries = answer.unwrap();
+        entries.retain(|(k, _)| k != b"plain");
+        assert_eq!(entries, expected);
+    }
+    if ldb.is_some() {
+        assert_eq!(scan().unwrap().lines().filter(|l| l.contains(" : ") || l.contains("==>")).count(), 400);
+    }
+}
