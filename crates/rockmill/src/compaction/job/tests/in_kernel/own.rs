@@ -88,6 +88,7 @@ fn tree_in(cmp: InternalKeyComparator, cf: CfOptions) -> Tree {
 /// Overlapping tables of every kind of entry in L0, some above others in L1 and L2, and snapshots.
 fn filled(rng: &mut fastrand::Rng, cmp: &InternalKeyComparator, cf: CfOptions, value: Value<'_>) -> Tree {
     let mut tree = tree_in(cmp.clone(), cf);
+    tree.ctx.db.kernel_reads_in_place = rng.bool();
     let (keys, mut seq) = (*rng.choice(&[30, 300, 3000]).unwrap(), 0);
     let rounds = rng.usize(3..8);
     for round in 0..rounds {
