@@ -167,3 +167,25 @@ fn settings_that_make_no_sense_are_refused_by_name() {
         assert!(said.contains(words), "{said}");
     }
 }
+
+/// The workload and machine of the paper on DF-compaction (docs/compaction.md has the table and says what is assumed).
+fn paper(strategy: &str, threads: usize) -> Report {
+    let mut s = Settings { strategy: strategy.to_owned(), threads, data_bytes: 50 << 30, ..Settings::default() };
+    (s.cores, s.overlap, s.write_ns, s.merge_ns_per_byte) = (32.0, false, 1000.0, 1.6);
+    (s.device_read, s.device_write, s.device_total) = (7e9, 6e9, 10e9);
+    s.options.level_compaction_dynamic_level_bytes = false;
+    s.options.max_bytes_for_level_multiplier = 5.0;
+    of(&s)
+}
+
+#[test]
+fn df_leveled_keeps_more_threads_busy_and_writes_less() {
+    let (leveled, df, fewer) = (paper("leveled", 16), paper("df-leveled", 16), paper("df-leveled", 8));
+    let ratio = df.throughput() / leveled.throughput();
+    assert!(ratio > 1.8, "throughput: {ratio}");
+    let ratio = df.parallelism() / leveled.parallelism();
+    assert!(ratio > 1.44, "busy threads: {ratio}");
+    assert!(df.write_amplification() < leveled.write_amplification());
+    assert!(df.throughput() > fewer.throughput(), "still growing at 16 threads");
+    assert!(df.stopped_seconds < df.seconds / 100.0, "{} s stopped", df.stopped_seconds);
+}

@@ -139,6 +139,11 @@ impl Picker<'_> {
         c.bottommost = !self.options.reserve_last_level && c.older_runs().is_empty();
         let from = (c.start_level(), c.inputs.first()?.1.first()?.entry.extra_run);
         c.trivial_move = one_run && from != (level, run) && self.compression(from.0) == c.compression;
+        if run > 0 && level == self.scores.base_level {
+            // The base level has few tables, and smaller ones make more jobs side by side of the levels below.
+            c.output_file_size_target = (c.output_file_size_target / 2).max(1);
+            c.output_file_size_max = c.output_file_size_target;
+        }
         if run > 0 {
             // It will be merged with the level's base run: tables that end where its tables do make smaller jobs.
             let (begin, end) = c.user_key_range()?;

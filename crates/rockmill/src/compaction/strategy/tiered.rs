@@ -260,11 +260,8 @@ impl<'a> Universal<'a> {
         let oldest = self.runs.get(end)?;
         let (output_level, output_run) = match self.runs.get(end + 1) {
             None => (self.last_level(), 0),
-            // Above it in the same level: in the place of the newest run that it takes there.
-            Some(next) if next.level == oldest.level && next.level > 0 => {
-                let there = self.runs[start..=end].iter().find(|r| r.level == oldest.level)?;
-                (oldest.level, there.run)
-            }
+            // Above it in the same level: in the place of the oldest run that it takes.
+            Some(next) if next.level == oldest.level && next.level > 0 => (oldest.level, oldest.run),
             Some(next) => (next.level.saturating_sub(1), 0),
         };
         let mut inputs: Vec<(usize, Files)> = Vec::new();

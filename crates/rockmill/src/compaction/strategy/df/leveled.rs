@@ -90,7 +90,8 @@ impl Picker<'_> {
         }
         let enough = free.len() >= self.options.level0_file_num_compaction_trigger.max(1) as usize;
         if self.options.compaction_downforce && room && enough {
-            let mut files: Files = free.into_iter().take(runs_max(self.options)).collect();
+            // No more than are due: where more wait, the next job begins beside this one.
+            let mut files: Files = free.into_iter().take(runs_due(self.options)).collect();
             files.reverse();
             return self.df_job(reason, vec![(0, files)], base, run);
         }
@@ -154,7 +155,6 @@ impl Picker<'_> {
         let reason = CompactionReason::LevelMaxLevelSize;
         let below = level + 1;
         let run = self.new_run(below);
-        // Case A without anything running in between: as leveled does it.
         let from_base = self.by_overlap(level);
         let base = &self.version.levels[level].base;
         let extras = self.version.levels[level].extras.iter().rev().flat_map(|r| r.files.iter().map(|f| (r.id, f)));

@@ -3,7 +3,8 @@
 //!
 //! What the options of universal compaction say here:
 //!
-//! - `min_merge_width`, `max_merge_width`: runs that a job merges, at least and at most.
+//! - `min_merge_width`: runs that a job merges at least, if that is more than the trigger. It takes no more than are
+//!   due, so that the next job begins beside it; `max_merge_width` is for the jobs that save space.
 //! - `size_ratio`: a level's oldest run that is larger than its others together by more than this many percent is not
 //!   merged with them; it goes down as it is. Only trees that another strategy left have such runs.
 //! - `max_size_amplification_percent`: when all runs above the oldest come to so much of its size, they are merged with
@@ -74,7 +75,8 @@ fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
     if free.len() < due {
         return None;
     }
-    free.truncate((of.max_merge_width as usize).max(due));
+    // No more than are due: where more wait, the next job begins beside this one.
+    free.truncate(due);
     let bytes = |runs: &[Files]| -> u64 { runs.iter().map(|files| total_bytes(files)).sum() };
     let others = bytes(&free[1..]) as f64;
     if level > 0 && bytes(&free[..1]) as f64 > others * (100.0 + f64::from(of.size_ratio)) / 100.0 {
