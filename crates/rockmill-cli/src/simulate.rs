@@ -48,7 +48,7 @@ Examples:
   rockmill simulate --data 1T --threads 8 --cores 8 --device-write 800M --option max_bytes_for_level_base=1G
   rockmill simulate --calibrate /mnt/disk")]
 pub struct SimulateArgs {
-    /// leveled, tiered (universal compaction) or fifo
+    /// leveled, tiered (universal compaction), df-leveled, df-tiered or fifo
     #[arg(long, value_name = "NAME", default_value = "leveled")]
     pub strategy: String,
     /// Compaction threads

@@ -181,3 +181,6 @@ impl Picker<'_> {
         oldest_first.take_while(stays).filter(|f| !busy(f)).cloned().collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+use super::*;
+use crate::compaction::strategy::testing::{TreeSpec, numbers};
+use crate::compaction::strategy::{CompactionCursors, Moment, pick};
+use crate::options::CompactionStyle;
+use crate::version::Version;
+
+const MB: u64 = 1 << 20;
+
+fn options(style: CompactionStyle) -> CfOptions {
+    CfOptions {
+        compaction_style: style,
+        compaction_downforce: true,
+        level_compaction_dynamic_level_bytes: false,
+        max_bytes_for_level_base: 100 * MB,
+        level0_file_num_compaction_trigger: 2,
+        ..CfOptions::default()
+    }
+}
+
+fn next(v: &Arc<Version>, o: &CfOptions, cursors: &mut CompactionCursors) -> Option<(Compaction, Vec<u64>)> {
+    let c = pick(v, o, cursors, &Moment::default())?;
+    let needs = cursors.start(&c).needs;
+    Some((c, needs))
+}
+
+#[test]
+fn l0_does_not_wait_for_the_job_that_leaves_it() {
+    for style in [CompactionStyle::Level, CompactionStyle::Universal] {
+        let mut t = TreeSpec::new(4).file(1, "a", "z", 99 * MB);
+        for _ in 0..4 {
+            t = t.file(0, "a", "z", MB);
+        }
+        let (v, o, mut cursors) = (t.build(), options(style), CompactionCursors::new());
+        let (first, needs) = next(&v, &o, &mut cursors).unwrap();
+        assert_eq!((numbers(&first.inputs[0].1), first.output_run), (vec![3, 2], 1), "{style:?}");
+        assert!(needs.is_empty() && !first.bottommost);
+        let (second, needs) = next(&v, &o, &mut cursors).unwrap();
+        assert_eq!((numbers(&second.inputs[0].1), second.output_level, second.output_run), (vec![5, 4], 1, 2));
+        assert_eq!(needs, [1], "the older tables of L0 must be gone first");
+        assert!(
+            second.older_runs().iter().flatten().any(|f| f.number() == 2),
+            "its tombstones stay for what they hold"
+        );
+    }
+}
+
+#[test]
+fn what_has_nothing_older_beside_it_moves_into_the_oldest_run_with_room() {
+    let v = TreeSpec::new(4)
+        .file(1, "a", "c", 80 * MB)
+        .file(1, "e", "g", 80 * MB)
+        .file(2, "a", "b", MB)
+        .file(2, "e", "f", MB)
+        .file(2, "f", "g", MB)
+        .in_run(3)
+        .build();
+    let (o, mut cursors) = (options(CompactionStyle::Level), CompactionCursors::new());
+    let (c, _) = next(&v, &o, &mut cursors).unwrap();
+    // Table 1 finds room in extra run 3 of level 2, above what it overlaps in the base run.
+    assert_eq!((numbers(&c.inputs[0].1), c.output_level, c.output_run), (vec![1], 2, 3));
+    assert!(c.trivial_move && c.inputs.len() == 1);
+    let v = TreeSpec::new(4).file(1, "e", "g", 180 * MB).file(2, "a", "b", MB).build();
+    let (c, _) = next(&v, &o, &mut CompactionCursors::new()).unwrap();
+    assert_eq!((c.output_level, c.output_run, c.trivial_move), (2, 0, true));
+}
+
+#[test]
+fn extra_runs_are_merged_with_all_that_lies_between() {
+    let v = TreeSpec::new(4)
+        .file(2, "a", "c", MB)
+        .file(2, "d", "f", MB)
+        .file(2, "g", "i", MB)
+        .file(2, "b", "e", MB)
+        .in_run(1)
+        .file(2, "c", "d", MB)
+        .in_run(2)
+        .file(2, "h", "h", MB)
+        .in_run(2)
+        .build();
+    let (o, mut cursors) = (options(CompactionStyle::Level), CompactionCursors::new());
+    let (c, needs) = next(&v, &o, &mut cursors).unwrap();
+    let inputs: Vec<_> = c.inputs.iter().map(|(level, files)| (*level, numbers(files))).collect();
+    assert_eq!(inputs, [(2, vec![5]), (2, vec![4]), (2, vec![1, 2])], "runs from the newest to the base");
+    assert_eq!((c.output_level, c.output_run, c.bottommost), (2, 0, true));
+    assert!(needs.is_empty());
+    // Without the option they are merged, too.
+    let off = CfOptions { compaction_downforce: false, ..o };
+    assert!(next(&v, &off, &mut CompactionCursors::new()).is_some_and(|(c, _)| c.output_run == 0));
+}
+
+#[test]
+fn a_level_gets_no_more_extra_runs_than_it_may_have() {
+    let mut t = TreeSpec::new(3).file(1, "a", "z", 99 * MB);
+    for run in 1..=4 {
+        t = t.file(1, "a", "z", MB).in_run(run);
+    }
+    for _ in 0..2 {
+        t = t.file(0, "a", "z", MB);
+    }
+    let (v, o, mut cursors) = (t.build(), options(CompactionStyle::Level), CompactionCursors::new());
+    assert_eq!(extra_depth(&v.cmp, &v.levels[1], |_| true), runs_max(&o));
+    while let Some((c, _)) = next(&v, &o, &mut cursors) {
+        assert!(c.output_level != 1 || c.output_run == 0, "{c:?}");
+    }
+}
