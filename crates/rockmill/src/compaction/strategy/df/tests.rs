@@ -84,6 +84,7 @@ fn extra_runs_are_merged_with_all_that_lies_between() {
     assert_eq!((c.output_level, c.output_run, c.bottommost), (2, 0, true));
     assert!(needs.is_empty());
     // Without the option they are merged, too.
+    cursors.finish(&c);
     let off = CfOptions { compaction_downforce: false, ..o };
     assert!(next(&v, &off, &mut CompactionCursors::new()).is_some_and(|(c, _)| c.output_run == 0));
 }
