@@ -3,11 +3,13 @@
 //! 1. The device below DIR is measured (`rockmill_bench::probe`), and the cores are counted.
 //! 2. A first database is filled. From its counters come the costs of a write, a flush and a merge.
 //! 3. A second one, of twice the size and with another write buffer, is simulated with these costs, then filled.
-//! 4. Both databases go; what was predicted and what happened is printed with the error of each figure.
+//! 4. A third is filled at half the speed of the second, or less, so that compactions keep up: what they write then
+//!    follows from the tree and not from the machine's speed, and shows how well the tree is modelled.
+//! 5. The databases go; what was predicted and what happened is printed with the error of each figure.
 
 use std::io::Write as _;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rockmill::{CfOptions, CompressionType, Db, DbCounters, Options, WriteBatch, WriteOptions};
 use rockmill_sim::{Settings, Workload};
@@ -32,6 +34,15 @@ struct Real {
     bytes: u64,
     /// Seconds until the compactions that were due had ended, too.
     settled: f64,
+}
+
+/// The third database's writers write no faster than this, in bytes per second.
+const PACE_MAX: f64 = (24u64 << 20) as f64;
+
+impl Real {
+    fn write_amplification(&self, user_bytes: f64) -> f64 {
+        (self.counters.flush_bytes + self.counters.compact_write_bytes) as f64 / user_bytes
+    }
 }
 
 fn options_of(base: &CfOptions, settings: &Settings) -> Options {
@@ -65,6 +76,13 @@ fn fill(dir: &Path, settings: &Settings) -> Result<Real> {
         if (i + 1) % BATCH == 0 || i + 1 == count {
             db.write_opt(&batch, &write)?;
             batch.clear();
+            if settings.ingest_rate > 0 {
+                let due = (i + 1) as f64 * settings.entry_bytes() / settings.ingest_rate as f64;
+                let ahead = due - began.elapsed().as_secs_f64();
+                if ahead > 1e-3 {
+                    std::thread::sleep(Duration::from_secs_f64(ahead));
+                }
+            }
         }
     }
     let seconds = began.elapsed().as_secs_f64();
@@ -128,16 +146,17 @@ pub fn run(dir: &Path, args: &SimulateArgs, out: &mut Out) -> Result<()> {
     let predicted = rockmill_sim::run(&settings).map_err(|e| CliError::usage(e.to_string()))?;
     let real = fill_and_remove(&place, &settings)?;
 
+    let mut paced = settings.clone();
+    paced.ingest_rate = (settings.data_bytes as f64 / real.seconds.max(1e-9) / 2.0).clamp(1.0, PACE_MAX) as u64;
+    let slow_predicted = rockmill_sim::run(&paced).map_err(|e| CliError::usage(e.to_string()))?;
+    let slow = fill_and_remove(&place, &paced)?;
+
     let c = &real.counters;
     let user = real.seconds.max(1e-9);
     let bytes = settings.data_bytes as f64;
     let figures = [
         ("throughput, MiB/s", predicted.throughput() / MIB, bytes / user / MIB),
-        (
-            "write amplification",
-            predicted.write_amplification(),
-            (c.flush_bytes + c.compact_write_bytes) as f64 / bytes,
-        ),
+        ("write amplification", predicted.write_amplification(), real.write_amplification(bytes)),
         (
             "stalled, percent",
             (predicted.stopped_seconds + predicted.delayed_seconds) / predicted.seconds * 100.0,
@@ -149,6 +168,11 @@ pub fn run(dir: &Path, args: &SimulateArgs, out: &mut Out) -> Result<()> {
             predicted.levels.iter().map(|l| l.1 as f64).sum::<f64>() / MIB,
             real.bytes as f64 / MIB,
         ),
+        ("paced: write amplification", slow_predicted.write_amplification(), slow.write_amplification(bytes)),
+        ("paced: compaction read, MiB", slow_predicted.read_bytes / MIB, slow.counters.compact_read_bytes as f64 / MIB),
+        ("paced: compactions", slow_predicted.jobs.iter().sum::<u64>() as f64, slow.counters.compactions as f64),
+        ("paced: moves", slow_predicted.moves as f64, slow.counters.trivial_moves as f64),
+        ("paced: flushed, MiB", slow_predicted.flushed_bytes / MIB, slow.counters.flush_bytes as f64 / MIB),
     ];
     let error = |p: f64, r: f64| (p - r) / r.max(1e-9) * 100.0;
     if out.json {
@@ -174,9 +198,9 @@ pub fn run(dir: &Path, args: &SimulateArgs, out: &mut Out) -> Result<()> {
         output::size(settings.device_write as u64),
         settings.cores
     ))?;
-    out.line(format!("{:<24} {:>12} {:>12} {:>9}", "", "predicted", "measured", "error"))?;
+    out.line(format!("{:<28} {:>12} {:>12} {:>9}", "", "predicted", "measured", "error"))?;
     for (name, p, r) in figures {
-        out.line(format!("{name:<24} {p:>12.2} {r:>12.2} {:>8.1}%", error(p, r)))?;
+        out.line(format!("{name:<28} {p:>12.2} {r:>12.2} {:>8.1}%", error(p, r)))?;
     }
     Ok(())
 }

@@ -442,3 +442,20 @@ fn downgrade_merges_extra_runs_and_nothing_else() {
     s.run(&["downgrade", "nowhere"]).fails(3, &["nowhere"]);
     s.run(&["downgrade"]).fails(2, &["<DB>"]);
 }
+
+/// What compactions write does not depend on the machine's speed where they keep up: there the model must be right.
+#[test]
+fn a_paced_run_writes_what_was_predicted() {
+    let s = Sandbox::new();
+    let v = s.json(&["simulate", "--calibrate", "."]);
+    let figures = v["figures"].as_array().expect("figures");
+    let error = |name: &str| {
+        let figure = figures.iter().find(|f| f["figure"] == name).unwrap_or_else(|| panic!("no {name} in {v}"));
+        figure["error_percent"].as_f64().expect("a number")
+    };
+    println!("calibration: {v}");
+    for (name, bound) in [("paced: write amplification", 25.0), ("paced: flushed, MiB", 10.0)] {
+        assert!(error(name).abs() < bound, "{name}: {v}");
+    }
+    assert!(s.files(".", ".tmp").is_empty() && std::fs::read_dir(s.dir.path()).expect("there").next().is_none());
+}

@@ -23,6 +23,9 @@ const JITTER: f64 = 0.05;
 /// While writers are delayed the rate changes with time: it is looked at so often, in seconds.
 const CONTROL_STEP: f64 = 0.1;
 
+/// What a compaction writes each second while it lets a flush go first.
+const GIVING_WAY: f64 = (4u64 << 20) as f64;
+
 /// A job that runs.
 struct Job {
     /// `None`: a flush of the oldest full memtable.
@@ -132,7 +135,11 @@ impl Engine<'_> {
             let write = Cost { cpu: self.s.write_ns * 1e-9, read: 0.0, write: wal };
             let read = Cost { cpu: self.s.read_ns * 1e-9, read: self.s.read_bytes as f64, write: 0.0 };
             let mut wishes = vec![(wish, write), (self.s.reads_per_second, read)];
-            wishes.extend(self.jobs.iter().map(|j| (j.speed, j.cost)));
+            let gives_way = !control.behind && control.pressure <= 0.0 && self.flush_is_awaited();
+            wishes.extend(self.jobs.iter().map(|j| match gives_way && j.compaction.is_some() {
+                true => (j.speed.min(GIVING_WAY / j.cost.write.max(1.0)), j.cost),
+                false => (j.speed, j.cost),
+            }));
             let rates = divide(&capacity, &wishes);
 
             let mut step = f64::INFINITY;
@@ -150,7 +157,7 @@ impl Engine<'_> {
                 break; // writers are stopped, and nothing runs that could release them
             }
             let mut step = step.min(self.record.until_sample(self.now)).max(1e-9);
-            if allowed.is_finite() {
+            if allowed.is_finite() || gives_way {
                 step = step.min(CONTROL_STEP);
             }
             let reason = match (stop, delayed > 0.0) {
@@ -185,6 +192,13 @@ impl Engine<'_> {
         self.record.end(self.now, &self.tree);
     }
 
+    /// Writers would wait for the flush if one more memtable were full: the store lets compactions wait then
+    /// (`GiveWay`).
+    fn flush_is_awaited(&self) -> bool {
+        let most = self.options.max_write_buffer_number.max(1) as usize;
+        !self.full.is_empty() && self.full.len() + 1 >= most
+    }
+
     /// The active memtable becomes a full one.
     fn switch(&mut self) {
         let writes = std::mem::take(&mut self.filled);
@@ -202,6 +216,7 @@ impl Engine<'_> {
             };
             self.add_job(None, Vec::new(), cost, 1, 0);
         }
+        self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads });
         while self.jobs.iter().filter(|j| j.compaction.is_some()).count() < self.s.threads {
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
             let Some(c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else { break };

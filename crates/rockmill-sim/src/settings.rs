@@ -31,6 +31,8 @@ pub struct Settings {
     pub strategy: String,
     /// Compaction threads.
     pub threads: usize,
+    /// Levels get threads by score alone, as in RocksDB; for comparisons.
+    pub by_score: bool,
     /// Threads that one job may be split over.
     pub subcompactions: usize,
     /// Size of the data set, uncompressed.
@@ -111,6 +113,7 @@ impl Default for Settings {
         Self {
             strategy: "leveled".to_owned(),
             threads: 4,
+            by_score: false,
             subcompactions: 1,
             data_bytes: 50 << 30,
             write_bytes: 0,

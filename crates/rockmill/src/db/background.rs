@@ -14,6 +14,7 @@ use super::column_family::CfData;
 use super::error_recovery::recovery_thread;
 use super::events::FlushEvent;
 use super::install::{Change, add_files};
+use super::stall::write_control;
 use super::tables::CfTables;
 use super::{CfState, DbInner, State, timer};
 use crate::compaction::filter::TableFileCreationReason;
@@ -219,7 +220,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                     return;
                 }
                 let now = db.now_seconds();
-                if let Some(p) = pick_compaction(&mut state, now) {
+                let threads = thread_counts(db.live().max_background_jobs).1;
+                if let Some(p) = pick_compaction(&mut state, now, threads) {
                     break p;
                 }
                 match next_due(&state, now) {
@@ -251,24 +253,25 @@ fn next_due(state: &State, now: u64) -> Option<Duration> {
     Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
 }
 
-fn pick_compaction(state: &mut State, now: u64) -> Option<(Arc<CfData>, Compaction)> {
+fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<(Arc<CfData>, Compaction)> {
     if state.background_error.is_some() || state.exclusive_manual > 0 || state.paused > 0 {
         return None;
     }
     let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
-    // The column family whose tree is furthest over its shape first.
-    let mut order: Vec<(f64, u32)> = state
+    // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
+    let mut order: Vec<(f64, f64, u32)> = state
         .cfs
         .iter()
         .filter(|(_, c)| {
             !c.cf.options.load().disable_auto_compactions
                 && (c.scores.needs_compaction() || has_marked(c) || c.is_aging_due(now) || c.version.has_extra_runs())
         })
-        .map(|(&id, c)| (c.scores.max_score(), id))
+        .map(|(&id, c)| (write_control(&c.scores, &c.cf.options.load()).pressure, c.scores.max_score(), id))
         .collect();
-    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    for (_, id) in order {
+    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
+    for (_, _, id) in order {
         let c = state.cfs.get_mut(&id)?;
+        c.cursors.set_threads(threads);
         if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
             let cf = Arc::clone(&c.cf);
             begin_compaction(state, &cf, &compaction);

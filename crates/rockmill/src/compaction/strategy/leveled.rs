@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 pub use super::CompactionCursors;
 use super::aging::{self, Moment};
+use super::balance;
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 pub use super::score::{LevelScores, level_scores};
 use crate::compaction::{Compaction, CompactionReason};
@@ -71,7 +72,7 @@ impl Picker<'_> {
     fn by_score(&self) -> Option<Compaction> {
         let base = self.scores.base_level;
         let mut l0_blocked = false;
-        for (level, score) in self.scores.by_priority() {
+        for (level, score) in balance::turns(&self.scores, self.options, self.running) {
             if score < 1.0 {
                 return None;
             }

@@ -12,6 +12,7 @@
 //!    no file is input to two jobs.
 
 pub mod aging;
+pub mod balance;
 pub mod df;
 mod extra_runs;
 pub mod fifo;
@@ -74,6 +75,8 @@ pub struct CompactionCursors {
     running: Vec<Running>,
     /// Jobs issued so far.
     issued: u64,
+    /// Threads that there are for jobs; 0: not known.
+    threads: usize,
 }
 
 /// A job's number, in the order in which jobs of the column family were issued, and what it waits for at its end.
@@ -165,6 +168,21 @@ impl CompactionCursors {
     pub fn unreserve(&mut self, id: u64) {
         // A compaction may have taken the file already.
         self.running.retain(|r| r.id != id || r.start_level != NO_LEVEL);
+    }
+
+    /// Says how many threads there are for jobs of all column families, so that one can be kept free.
+    pub fn set_threads(&mut self, threads: usize) {
+        self.threads = threads;
+    }
+
+    /// Threads for jobs, as they were set; 0: not known.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Jobs running that begin at `level`.
+    pub fn of_level(&self, level: usize) -> usize {
+        self.running.iter().filter(|r| r.start_level == level).count()
     }
 
     /// Jobs running.
