@@ -84,6 +84,11 @@ pub const AXES: &[Axis] = &[
                 universal.set_max_size_amplification_percent(400);
                 d.options.set_universal_compaction_options(&universal);
             }),
+            is("df-leveled", |d| d.options.set_compaction_downforce(true)),
+            is("df-tiered", |d| {
+                d.options.set_compaction_style(CompactionStyle::Universal);
+                d.options.set_compaction_downforce(true);
+            }),
         ],
     },
     Axis {

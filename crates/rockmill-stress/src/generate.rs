@@ -171,6 +171,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
     ("disable_auto_compactions", &["false", "false", "true"]),
     ("periodic_compaction_seconds", &["0", "1"]),
     ("compaction_style", &["kCompactionStyleLevel", "kCompactionStyleUniversal"]),
+    ("compaction_downforce", &["true", "false"]),
 ];
 
 /// The same of the database.

@@ -19,7 +19,7 @@ use super::tables::CfTables;
 use super::{CfState, DbInner, State, timer};
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::strategy::{self, aging::Moment};
-use crate::compaction::{Compaction, CompactionReason, JobContext, JobEvents, JobOutput, JobStats, flush, job};
+use crate::compaction::{Compaction, JobContext, JobEvents, JobOutput, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
@@ -230,16 +230,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 }
             }
         };
-        let done = guarded("a compaction", || db.run_compaction(&cf, &compaction));
-        db.end_compaction(&cf, &compaction);
-        if let Err(e) = done
-            && !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped)
-        {
-            let what = format!("a compaction of column family {:?} into level {}", cf.name, compaction.output_level);
-            let bytes = compaction.inputs.iter().flat_map(|(_, files)| files).map(|f| f.size()).sum();
-            db.set_background_error_with_need(BackgroundErrorReason::Compaction, &what, &e, bytes);
-        }
-        drop(compaction);
+        let (compaction, number) = compaction;
+        db.run_job(&cf, Arc::new(compaction), number, None);
         db.delete_purged_files();
         db.tell_waiting();
     }
@@ -253,7 +245,7 @@ fn next_due(state: &State, now: u64) -> Option<Duration> {
     Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
 }
 
-fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<(Arc<CfData>, Compaction)> {
+fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<(Arc<CfData>, (Compaction, u64))> {
     if state.background_error.is_some() || state.exclusive_manual > 0 || state.paused > 0 {
         return None;
     }
@@ -274,8 +266,8 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<(Arc<C
         c.cursors.set_threads(threads);
         if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
             let cf = Arc::clone(&c.cf);
-            begin_compaction(state, &cf, &compaction);
-            return Some((cf, compaction));
+            let number = begin_compaction(state, &cf, &compaction);
+            return Some((cf, (compaction, number)));
         }
         c.aging_blocked = c.aging.is_due(now);
         c.nothing_found = true;
@@ -289,13 +281,16 @@ fn has_marked(c: &CfState) -> bool {
     files.any(|f| f.entry.marked_for_compaction && !f.being_compacted.load(Ordering::Acquire))
 }
 
-/// Marks a compaction's inputs as taken. Under the lock that it was picked under.
-pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Compaction) {
+/// Marks a compaction's inputs as taken, and gives its number in the order of commits. Under the lock that it was picked
+/// under.
+pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Compaction) -> u64 {
     state.running_compactions += 1;
-    if let Some(c) = state.cfs.get_mut(&cf.id) {
-        c.cursors.start(compaction);
-        c.compacting += 1;
-    }
+    let Some(c) = state.cfs.get_mut(&cf.id) else { return 0 };
+    c.compacting += 1;
+    let issued = c.cursors.start(compaction);
+    let number = issued.number;
+    state.commits.entry(cf.id).or_default().issue(issued);
+    number
 }
 
 impl DbInner {
@@ -303,22 +298,6 @@ impl DbInner {
     /// And where writers, also of other databases, wait for memory, what holds it must not wait for a writer.
     pub fn flushes_at_once(&self) -> bool {
         self.opts.atomic_flush || self.write_buffers.as_ref().is_some_and(WriteBufferManager::allows_stall)
-    }
-
-    /// Undoes `begin_compaction`, whatever the compaction's outcome.
-    pub fn end_compaction(&self, cf: &CfData, compaction: &Compaction) {
-        let mut state = self.state.lock();
-        state.running_compactions -= 1;
-        let oldest_snapshot = state.oldest_snapshot;
-        if let Some(c) = state.cfs.get_mut(&cf.id) {
-            c.cursors.finish(compaction);
-            c.compacting -= 1;
-            c.rescore(oldest_snapshot);
-        }
-        self.update_threshold(&state);
-        drop(state);
-        self.progress.notify_all();
-        self.work.notify_all();
     }
 
     pub fn job_context(self: &Arc<Self>, cf: &CfData, job: u64, reason: TableFileCreationReason) -> JobContext {
@@ -467,7 +446,7 @@ impl DbInner {
     }
 
     /// Removes tables of a job that did not commit, unless the MANIFEST may name them (its write failed half-way).
-    fn remove_outputs(&self, numbers: &[u64], error: Option<&Error>) {
+    pub fn remove_outputs(&self, numbers: &[u64], error: Option<&Error>) {
         if error.is_some_and(|e| e.kind() == ErrorKind::IOError) {
             return; // the edit may be in the MANIFEST; if it is not, the next open removes the orphan
         }
@@ -476,22 +455,19 @@ impl DbInner {
         }
     }
 
-    /// Runs a compaction and commits it.
-    pub fn run_compaction(self: &Arc<Self>, cf: &Arc<CfData>, compaction: &Compaction) -> Result<JobStats> {
-        let job = self.compaction_begins(cf, compaction);
-        let done = self.compact(cf, compaction, job);
-        self.compaction_ended(cf, compaction, job, &done);
-        done.map(|output| output.stats)
-    }
-
-    fn compact(self: &Arc<Self>, cf: &Arc<CfData>, compaction: &Compaction, job: u64) -> Result<JobOutput> {
+    /// Does a compaction's work: its output is durable when this returns, and not live. With the edit that makes it so.
+    pub fn compact(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        compaction: &Compaction,
+        job: u64,
+    ) -> Result<(VersionEdit, JobOutput)> {
         let mut edit = VersionEdit::default();
         for (level, files) in &compaction.inputs {
             edit.deleted_files.extend(files.iter().map(|f| (*level as u32, f.number())));
         }
         if compaction.deletion {
-            self.log_and_apply(cf, edit, |_| {})?;
-            return Ok(JobOutput::default());
+            return Ok((edit, JobOutput::default()));
         }
         if compaction.trivial_move {
             // Of several runs, what is in the output's already stays.
@@ -502,26 +478,16 @@ impl DbInner {
             edit.deleted_files = moved.iter().map(|(level, f)| (*level as u32, f.number())).collect();
             let entries = moved.iter().map(|(_, f)| FileEntry { extra_run, ..f.entry.clone() });
             edit.new_files = entries.map(|entry| (to as u32, entry)).collect();
-            self.log_and_apply(cf, edit, |_| {})?;
-            return Ok(JobOutput::default());
+            return Ok((edit, JobOutput::default()));
         }
         let ctx = self.job_context(cf, job, TableFileCreationReason::Compaction);
         let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
         let output = job::run(compaction, &ctx)?;
-        self.sync_dir()?;
-        let written: Vec<u64> = output.files.iter().map(|e| e.number).collect();
-        edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
-        let cleaned = compaction.reason == CompactionReason::BottommostFiles;
-        let done = self.log_and_apply(cf, edit, |c| {
-            // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
-            let outputs = c.version.levels.get(compaction.output_level).into_iter().flatten();
-            for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {
-                f.settled.store(true, Ordering::Release);
-            }
-        });
-        if done.is_err() {
-            self.remove_outputs(&written, done.as_ref().err());
+        if let Err(e) = self.sync_dir() {
+            self.remove_outputs(&output.files.iter().map(|f| f.number).collect::<Vec<_>>(), Some(&e));
+            return Err(e);
         }
-        done.map(|()| output)
+        edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
+        Ok((edit, output))
     }
 }

@@ -80,9 +80,6 @@ pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
             "compaction_downforce does not go with compaction_style kCompactionStyleFIFO, which merges nothing",
         );
     }
-    if o.compaction_downforce {
-        return bad("compaction_downforce is not built yet");
-    }
     if o.max_bytes_for_level_multiplier_additional.iter().any(|&n| n < 1) {
         return bad("max_bytes_for_level_multiplier_additional must be at least 1 for each level");
     }

@@ -37,13 +37,13 @@ impl Db {
             }
             let Some(c) = state.cfs.get(&cf.id) else { return Err(super::write::dropped(cf)) };
             let compaction = choose(c, from, to)?;
-            begin_compaction(&mut state, cf, &compaction);
-            compaction
+            (begin_compaction(&mut state, cf, &compaction), compaction)
         };
-        let done = db.run_compaction(cf, &compaction);
-        db.end_compaction(cf, &compaction);
+        let (number, compaction) = compaction;
+        let id = compaction.output_run;
+        let done = db.run_compaction(cf, Arc::new(compaction), number);
         db.delete_purged_files_and_wait();
-        done.map(|_| compaction.output_run)
+        done.map(|_| id)
     }
 }
 

@@ -324,16 +324,16 @@ impl DbInner {
                     match step.pick(&c.version, &cf.options.load(), &c.cursors, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,
                         ManualPick::First(compaction) => {
-                            begin_compaction(&mut state, cf, &compaction);
-                            break Some((compaction, None, true));
+                            let number = begin_compaction(&mut state, cf, &compaction);
+                            break Some((compaction, number, None, true));
                         }
                         ManualPick::Pick(mut compaction, next) => {
                             compaction.subcompactions_max = match options.max_subcompactions {
                                 0 => self.live().max_subcompactions.max(1) as usize,
                                 n => n as usize,
                             };
-                            begin_compaction(&mut state, cf, &compaction);
-                            break Some((compaction, next, false));
+                            let number = begin_compaction(&mut state, cf, &compaction);
+                            break Some((compaction, number, next, false));
                         }
                         // Files are taken by running jobs: wait for one to end.
                         ManualPick::Conflict => {
@@ -342,10 +342,8 @@ impl DbInner {
                     }
                 }
             };
-            let Some((compaction, next, again)) = picked else { return Ok(()) };
-            let done = self.run_compaction(cf, &compaction);
-            self.end_compaction(cf, &compaction);
-            drop(compaction);
+            let Some((compaction, number, next, again)) = picked else { return Ok(()) };
+            let done = self.run_compaction(cf, Arc::from(compaction), number);
             self.delete_purged_files_and_wait();
             self.tell_waiting();
             done?;

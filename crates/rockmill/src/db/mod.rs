@@ -49,6 +49,7 @@ mod multi_get;
 mod open;
 mod open_log;
 mod options_file;
+mod ordered_commit;
 mod prefix_scan;
 mod properties;
 mod range_view;
@@ -81,6 +82,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use rockmill_format::SequenceNumber;
 use rockmill_io::FileLock;
 
+use crate::compaction::commit::CommitQueue;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::Aging;
 use crate::compaction::strategy::score::LevelScores;
@@ -125,6 +127,7 @@ use column_family::CfData;
 use error_recovery::BackgroundError;
 use events::{CfJobStats, Later};
 pub(crate) use open::new_session_id;
+use ordered_commit::Pending;
 use running::RunningJobs;
 use secondary::Secondary;
 use snapshot::SnapshotList;
@@ -247,6 +250,8 @@ pub(crate) struct State {
     pub recovering: bool,
     pub running_flushes: usize,
     pub running_compactions: usize,
+    /// Compactions that began and are not live yet, in the order of their commits, by column family.
+    pub commits: HashMap<u32, CommitQueue<Pending>>,
     /// Manual compactions that want no automatic ones beside them.
     pub exclusive_manual: usize,
     /// Automatic compactions are paused by `pause_background_work`.

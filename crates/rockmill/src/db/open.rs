@@ -6,7 +6,7 @@
 //! 4. Write a new MANIFEST with the whole state and point CURRENT at it: from here on the old WALs are not needed.
 //! 5. Remove orphans, start the background threads.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
@@ -554,6 +554,7 @@ pub(super) fn assemble(
             recovering: false,
             running_flushes: 0,
             running_compactions: 0,
+            commits: HashMap::new(),
             exclusive_manual: 0,
             // Nobody's pause but the option's: `continue_background_work` ends it.
             paused: usize::from(options.db.reproducible),

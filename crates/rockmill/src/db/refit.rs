@@ -64,20 +64,16 @@ impl DbInner {
                 self.progress.wait_for(&mut state, WAIT);
             }
             let chosen = choose(&mut state, cf, level, target);
-            if let Ok(Some(compaction)) = &chosen {
-                // Manual compactions that begin now find its files taken.
-                begin_compaction(&mut state, cf, compaction);
-            }
+            // Manual compactions that begin now find its files taken.
+            let begun = chosen.map(|c| c.map(|c| (begin_compaction(&mut state, cf, &c), c)));
             drop(state);
-            match chosen? {
-                Some(compaction) => (compaction, paused),
+            match begun? {
+                Some(begun) => (begun, paused),
                 None => return Ok(()),
             }
         };
-        let (compaction, _paused) = compaction;
-        let done = self.run_compaction(cf, &compaction);
-        self.end_compaction(cf, &compaction);
-        done.map(|_| ())
+        let ((number, compaction), _paused) = compaction;
+        self.run_compaction(cf, Arc::new(compaction), number).map(|_| ())
     }
 }
 

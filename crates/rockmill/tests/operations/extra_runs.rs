@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rockmill::{
-    BlockBasedOptions, Checkpoint, Db, Direction, ErrorKind, IteratorMode, Options, Range, ReadOptions, SliceTransform,
+    BlockBasedOptions, Checkpoint, CompactionStyle, Db, Direction, ErrorKind, IteratorMode, Options, Range,
+    ReadOptions, SliceTransform,
 };
 use rockmill_io::MemFileSystem;
 
@@ -294,4 +295,87 @@ fn rocksdb_refuses_extra_runs_and_opens_the_database_once_they_are_merged() {
     if ldb.is_some() {
         assert_eq!(scan().unwrap().lines().filter(|l| l.contains(" : ") || l.contains("==>")).count(), 400);
     }
+}
+
+/// Small tables and many compaction threads, so that jobs overtake one another.
+fn downforce(fs: &MemFileSystem, style: CompactionStyle) -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(Arc::new(fs.clone()));
+    o.set_compaction_style(style);
+    o.set_compaction_downforce(true);
+    o.set_max_background_jobs(8);
+    o.set_write_buffer_size(8 << 10);
+    o.set_target_file_size_base(4 << 10);
+    o.set_max_bytes_for_level_base(12 << 10);
+    o.set_max_bytes_for_level_multiplier(3.0);
+    o.set_level_zero_file_num_compaction_trigger(2);
+    o.set_compression_type(rockmill::CompressionType::None);
+    o.set_level_compaction_dynamic_level_bytes(false);
+    o
+}
+
+/// Debug builds check each version, so that a job which commits out of order is found at once.
+#[test]
+fn df_compaction_under_writers_keeps_the_newest_of_every_key() {
+    for style in [CompactionStyle::Level, CompactionStyle::Universal] {
+        let fs = MemFileSystem::default();
+        let o = downforce(&fs, style);
+        let mut models = vec![Model::new(); 3];
+        for round in 0..2 {
+            let db = Db::open(&o, "/db").unwrap();
+            std::thread::scope(|scope| {
+                for (writer, model) in models.iter_mut().enumerate() {
+                    let db = &db;
+                    scope.spawn(move || {
+                        let mut rng = fastrand::Rng::with_seed(round * 10 + writer as u64);
+                        for i in 0..1500 {
+                            let k = format!("{}{}", key(rng.u64(..300)), ["a", "b", "c"][writer]);
+                            if rng.u32(..8) == 0 {
+                                db.delete(&k).unwrap();
+                                model.remove(&k);
+                            } else {
+                                let v = format!("{round}.{i}:{}", "v".repeat(rng.usize(..60)));
+                                db.put(&k, &v).unwrap();
+                                model.insert(k.clone(), v.into_bytes());
+                            }
+                            if i % 50 == 0 {
+                                assert_eq!(db.get(&k).unwrap().as_ref(), model.get(&k), "{style:?}: {k}");
+                            }
+                        }
+                    });
+                }
+            });
+            let expected: Model = models.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+            let check = |what: &str| {
+                let found = db.iterator(IteratorMode::Start).map(|kv| kv.unwrap());
+                let found: Vec<_> =
+                    found.map(|(k, v)| (String::from_utf8(k.into_vec()).unwrap(), v.into_vec())).collect();
+                assert_eq!(found, pairs(&expected), "{style:?} round {round}: {what}");
+            };
+            check("while jobs run");
+            db.flush().unwrap();
+            db.wait_for_background_work().unwrap();
+            check("at rest");
+            if round == 1 {
+                db.set_options(&[("compaction_downforce", "false")]).unwrap();
+                db.compact_range(None::<&str>, None::<&str>).unwrap();
+                db.wait_for_background_work().unwrap();
+                check("with a classic strategy");
+                assert_eq!(extra_runs(&db), 0, "{style:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fifo_and_df_compaction_exclude_each_other() {
+    let fs = MemFileSystem::default();
+    let mut o = downforce(&fs, CompactionStyle::Fifo);
+    let why = Db::open(&o, "/db").unwrap_err().to_string();
+    assert!(why.contains("compaction_downforce") && why.contains("FIFO"), "{why}");
+    o.set_compaction_downforce(false);
+    let db = Db::open(&o, "/db").unwrap();
+    let why = db.set_options(&[("compaction_downforce", "true")]).unwrap_err().to_string();
+    assert!(why.contains("FIFO"), "{why}");
 }
