@@ -93,3 +93,26 @@ fn a_failed_call_around_a_merge_in_the_kernel_loses_nothing() {
     let calls = Pool::shared().calls() - before;
     assert!(sum.faults > 0 && calls > 0, "{calls} calls: {sum}");
 }
+
+/// Jobs that are finished wait for others to commit, and are cut off or fail while they do.
+#[test]
+fn power_cuts_and_failing_calls_around_df_compaction_lose_nothing() {
+    let seed = seed();
+    let (mut cut, mut failed) = (crash::Report::default(), faults::Report::default());
+    for (n, strategy) in ["df-leveled", "df-tiered"].into_iter().enumerate() {
+        let of = |all: &mut Vec<Configuration>| {
+            for c in all {
+                *c = c.clone().with("strategy", strategy).unwrap();
+            }
+        };
+        let mut plan = crash::Plan::random(seed + n as u64, 200, Points::About(40));
+        of(&mut plan.configurations);
+        plan.save = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("crash-{strategy}")));
+        cut.join(crash::run(&plan).unwrap_or_else(|e| panic!("{e}")));
+        let mut plan = faults::Plan::random(seed + n as u64, 60, Points::About(40));
+        of(&mut plan.configurations);
+        failed.join(faults::run(&plan).unwrap_or_else(|e| panic!("{e}")));
+    }
+    println!("{cut}\n{failed}");
+    assert!(cut.points > 0 && failed.faults > 0, "{cut} {failed}");
+}

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
 use rockmill::{
-    Checkpoint, Db, ImportColumnFamilyOptions, IngestExternalFileArg, IngestExternalFileOptions, Options, SstFileWriter,
+    Checkpoint, ColumnFamily, Db, ErrorKind, ExportImportFilesMetaData, ImportColumnFamilyOptions,
+    IngestExternalFileArg, IngestExternalFileOptions, Options, SstFileWriter,
 };
 
 use super::Trouble;
@@ -139,11 +140,24 @@ impl Session<'_, '_, '_> {
         Ok(())
     }
 
+    /// Exports; extra runs are merged away before, as users have to.
+    fn export(&self, cf: &ColumnFamily, dir: &Path) -> Result<ExportImportFilesMetaData, Trouble> {
+        loop {
+            match Checkpoint::new(self.db)?.export_column_family(cf, dir) {
+                Err(e) if e.kind() == ErrorKind::NotSupported && e.message().contains("extra runs") => {}
+                done => return Ok(done?),
+            }
+            // A job that runs may still leave one.
+            self.db.set_options_cf(cf, &[("compaction_downforce", "false")])?;
+            self.db.merge_extra_runs_cf(cf)?;
+        }
+    }
+
     /// A column family, exported and imported under another name, shows the same.
     pub fn copy(&self, from: Slot, to: Slot, moved: bool) -> Result<(), Trouble> {
         let dir = self.place().path("export");
         let (family, cf) = self.family(from)?;
-        let exported = Checkpoint::new(self.db)?.export_column_family(&cf, &dir)?;
+        let exported = self.export(&cf, &dir)?;
         let options = family.kind.options(&self.options());
         let mut how = ImportColumnFamilyOptions::default();
         how.set_move_files(moved);

@@ -281,8 +281,8 @@ fn has_marked(c: &CfState) -> bool {
     files.any(|f| f.entry.marked_for_compaction && !f.being_compacted.load(Ordering::Acquire))
 }
 
-/// Marks a compaction's inputs as taken, and gives its number in the order of commits. Under the lock that it was picked
-/// under.
+/// Marks a compaction's inputs as taken, and gives its number in the order of commits. Under the lock that it was
+/// picked under.
 pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Compaction) -> u64 {
     state.running_compactions += 1;
     let Some(c) = state.cfs.get_mut(&cf.id) else { return 0 };

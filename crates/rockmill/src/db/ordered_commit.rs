@@ -1,9 +1,9 @@
 //! How compactions end: durable first, then live in the order that [`CommitQueue`] keeps.
 //!
 //! A job whose output would come to lie above what an earlier, still running job holds waits for that job's commit. It
-//! is not its thread that waits: the thread goes on to other work, and whoever commits the earlier job commits the later
-//! one, too. If the earlier one fails, those that counted on it are dropped: their tables are removed, their inputs
-//! are free again, and they are picked anew. After a crash such tables are orphans, which the next open removes.
+//! is not its thread that waits: the thread goes on to other work, and whoever commits the earlier job commits the
+//! later one, too. If the earlier one fails, those that counted on it are dropped: their tables are removed, their
+//! inputs are free again, and they are picked anew. After a crash such tables are orphans, which the next open removes.
 //!
 //! What the queue and the running jobs say changes together, under the state's lock: a pick must never see a job that
 //! runs but can no longer commit.
