@@ -1,6 +1,8 @@
 //! Compaction styles beside RocksDB's: the same flushes leave the same trees, and OPTIONS files say the same.
 
-use rockmill::{CompactionStyle, CompressionType, Db, Options, OptionsLoader, UniversalCompactOptions};
+use rockmill::{
+    CompactionStyle, CompressionType, Db, FifoCompactOptions, Options, OptionsLoader, UniversalCompactOptions,
+};
 
 use crate::oracle::{Driver, Peer, Script, skip};
 
@@ -114,22 +116,43 @@ fn fifo_trees_are_rocksdbs() {
     });
 }
 
-/// Style and options of universal compaction go through OPTIONS files, ours and RocksDB's.
+/// Styles and their options go through OPTIONS files, ours and RocksDB's.
 #[test]
 fn an_options_file_keeps_the_style() {
-    let home = tempfile::tempdir().expect("a folder");
     let mut options = Options::default();
-    options.create_if_missing(true);
     options.set_compaction_style(CompactionStyle::Universal);
+    options.set_ttl(1234);
     let mut universal = UniversalCompactOptions::default();
     universal.set_size_ratio(7);
     universal.set_min_merge_width(3);
     options.set_universal_compaction_options(&universal);
+    keeps_the_style(options);
+
+    let mut options = Options::default();
+    options.set_compaction_style(CompactionStyle::Fifo);
+    options.set_level_compaction_dynamic_level_bytes(false);
+    options.set_num_levels(1);
+    options.set_ttl(4321);
+    let mut fifo = FifoCompactOptions::default();
+    fifo.set_max_table_files_size(7 << 20);
+    fifo.set_allow_compaction(true);
+    options.set_fifo_compaction_options(&fifo);
+    keeps_the_style(options);
+}
+
+fn keeps_the_style(mut options: Options) {
+    let home = tempfile::tempdir().expect("a folder");
+    options.create_if_missing(true);
     drop(Db::open(&options, home.path()).expect("open"));
-    let load = || OptionsLoader::new().load_latest(home.path()).expect("there is one");
-    let loaded = load();
-    assert_eq!(loaded.options.cf.compaction_style, CompactionStyle::Universal);
-    assert_eq!(loaded.options.cf.compaction_options_universal, universal);
+    let check = || {
+        let loaded = OptionsLoader::new().load_latest(home.path()).expect("there is one").options.cf;
+        let given = &options.cf;
+        assert_eq!(loaded.compaction_style, given.compaction_style);
+        assert_eq!(loaded.compaction_options_universal, given.compaction_options_universal);
+        assert_eq!(loaded.compaction_options_fifo, given.compaction_options_fifo);
+        assert_eq!((loaded.ttl, loaded.num_levels), (given.ttl, given.num_levels));
+    };
+    check();
 
     // RocksDB takes the file as it is, and writes one that says the same.
     let test = "an_options_file_keeps_the_style";
@@ -141,7 +164,5 @@ fn an_options_file_keeps_the_style() {
     script.line(format!("load {}", home.path().display())).open(home.path());
     script.put("default", "a", "b").line("flush default").line("close");
     driver.answer(test, &script).expect("plain operations");
-    let loaded = load();
-    assert_eq!(loaded.options.cf.compaction_style, CompactionStyle::Universal);
-    assert_eq!(loaded.options.cf.compaction_options_universal, universal);
+    check();
 }
