@@ -97,7 +97,7 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
         assert!(text.contains(words), "{text}");
     }
     for (args, words) in [
-        (&["--strategy", "magic"][..], "there are leveled, tiered, fifo"),
+        (&["--strategy", "magic"][..], "there are leveled, tiered, df-leveled, df-tiered, fifo"),
         (&["--data", "200T"], "1M to 100T"),
         (&["--threads", "0"], "threads"),
         (&["--write", "1G"], "--workload overwrite"),
