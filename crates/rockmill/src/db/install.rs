@@ -121,7 +121,8 @@ impl DbInner {
             let placed = builder.apply(&edit).and_then(|()| builder.build());
             let version = placed.map_err(|e| e.context(self.path.display()))?;
             if cfg!(debug_assertions) {
-                version.check().map_err(|e| e.context("a new version is out of order"))?;
+                let place = self.path.display();
+                version.check().map_err(|e| e.context(format_args!("{place}: a new version is out of order")))?;
             }
             versions.push(Arc::new(version));
             edits.push(edit);
