@@ -84,6 +84,11 @@ mod explored {
     }
 
     impl<P: Clone> Swap<P> {
+        /// Begins with a pointer.
+        pub fn new(pointer: P) -> Self {
+            Self { point: AtomicBool::default(), pointer: Mutex::new(pointer) }
+        }
+
         /// The pointer now.
         pub fn load(&self) -> Guard<P> {
             Guard(self.load_full())
@@ -95,11 +100,15 @@ mod explored {
             self.pointer.lock().unwrap_or_else(PoisonError::into_inner).clone()
         }
 
-        /// Replaces the pointer.
+        /// Replaces the pointer; the one before is dropped without the lock.
         pub fn store(&self, pointer: P) {
+            drop(self.swap(pointer));
+        }
+
+        /// Replaces the pointer, and gives the one before.
+        pub fn swap(&self, pointer: P) -> P {
             self.point.load(Ordering::SeqCst);
-            let old = std::mem::replace(&mut *self.pointer.lock().unwrap_or_else(PoisonError::into_inner), pointer);
-            drop(old); // without the lock
+            std::mem::replace(&mut *self.pointer.lock().unwrap_or_else(PoisonError::into_inner), pointer)
         }
     }
 }
