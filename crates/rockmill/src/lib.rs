@@ -51,8 +51,8 @@ pub use info_log::{InfoLogger, LogLevel};
 pub use merge_operator::{MergeFn, MergeOperands, MergeOperator};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
-    CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, DbOptions, FifoCompactOptions,
-    FlushOptions, LoadedOptions, OptionValue, OptionWarning, Options, OptionsLoader, RecoveryMode,
+    CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, DbOptions,
+    FifoCompactOptions, FlushOptions, LoadedOptions, OptionValue, OptionWarning, Options, OptionsLoader, RecoveryMode,
     UniversalCompactOptions, UniversalCompactionStopStyle, WriteOptions,
 };
 pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};

@@ -12,6 +12,7 @@ use crate::info_log::{Event, InfoLog};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 use crate::table::TableSummary;
+use crate::version::{NewTables, TableNumbers};
 
 /// How far a job is.
 #[derive(Debug, Default)]
@@ -32,12 +33,15 @@ pub struct JobEvents {
     /// Properties of the tables written so far.
     pub(crate) written: Arc<Mutex<Vec<TableProperties>>>,
     pub(crate) progress: Arc<JobProgress>,
+    /// For the version that they will be part of.
+    pub(crate) new_tables: Arc<NewTables>,
 }
 
 impl Default for JobEvents {
     fn default() -> Self {
         let (log, written, progress) = (InfoLog::default(), Arc::default(), Arc::default());
-        Self { log, job: 0, reason: TableFileCreationReason::Compaction, written, progress }
+        let (reason, new_tables) = (TableFileCreationReason::Compaction, Arc::default());
+        Self { log, job: 0, reason, written, progress, new_tables }
     }
 }
 
@@ -47,6 +51,7 @@ impl JobContext {
         let JobEvents { log, job, reason, written, .. } = &self.events;
         if let Ok(summary) = done {
             written.lock().push(summary.properties.clone());
+            self.events.new_tables.lock().insert(number, TableNumbers::of(&summary.properties));
         }
         if let Ok(summary) = done
             && log.wants(crate::info_log::LogLevel::Info)

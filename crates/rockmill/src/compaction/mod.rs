@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_format::compression::CompressionType;
-use rockmill_format::key::SequenceNumber;
+use rockmill_format::key::{InternalKey, SequenceNumber};
 use rockmill_format::{InternalKeyComparator, edit::FileEntry};
 use rockmill_io::{Clock, FileSystem};
 
@@ -103,6 +103,7 @@ pub enum CompactionReason {
     Ttl,
     PeriodicCompaction,
     RefitLevel,
+    RoundRobinTtl,
 }
 
 /// One compaction, chosen: plain data.
@@ -138,6 +139,8 @@ pub struct Compaction {
     pub compression: CompressionType,
     /// Threads to split it over; 0 takes the database's `max_subcompactions`.
     pub subcompactions_max: usize,
+    /// With the priority `kRoundRobin`: the start level's cursor when this has committed.
+    pub next_cursor: Option<InternalKey>,
     /// Score of the start level when chosen.
     pub score: f64,
 }

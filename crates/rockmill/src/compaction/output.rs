@@ -494,6 +494,7 @@ fn file_entry(ctx: &JobContext, plan: &OutputPlan, number: u64, summary: &TableS
 /// Removes the files of a job that failed. What cannot be removed is an orphan that the next open removes.
 pub(super) fn remove_created(ctx: &JobContext, created: &Created) {
     for number in created.lock().drain(..) {
+        ctx.events.new_tables.lock().remove(&number);
         let _ = ctx.fs.remove(&ctx.dir.join(filename::table(number)));
     }
 }

@@ -320,7 +320,13 @@ impl DbInner {
             db_id: self.db_id.clone(),
             db_session_id: self.session_id.clone(),
             shutdown: Arc::clone(&self.shutdown),
-            events: JobEvents { log: self.log.clone(), job, reason, ..JobEvents::default() },
+            events: JobEvents {
+                log: self.log.clone(),
+                job,
+                reason,
+                new_tables: Arc::clone(&self.new_tables),
+                ..JobEvents::default()
+            },
             urgent: Arc::clone(&self.urgent),
             give_way: Arc::clone(&self.give_way),
             engines: Arc::clone(&self.engines),
@@ -451,6 +457,7 @@ impl DbInner {
             return; // the edit may be in the MANIFEST; if it is not, the next open removes the orphan
         }
         for &n in numbers {
+            self.new_tables.lock().remove(&n);
             let _ = self.opts.fs.remove(&self.path.join(rockmill_format::filename::table(n)));
         }
     }
@@ -466,6 +473,7 @@ impl DbInner {
         for (level, files) in &compaction.inputs {
             edit.deleted_files.extend(files.iter().map(|f| (*level as u32, f.number())));
         }
+        edit.compact_cursors.extend(compaction.next_cursor.clone().map(|key| (compaction.start_level() as u32, key)));
         if compaction.deletion {
             return Ok((edit, JobOutput::default()));
         }

@@ -366,7 +366,9 @@ impl DbInner {
             CompactionReason::PeriodicCompaction => {
                 Some((Ticker::CompactReadBytesPeriodic, Ticker::CompactWriteBytesPeriodic))
             }
-            CompactionReason::Ttl => Some((Ticker::CompactReadBytesTtl, Ticker::CompactWriteBytesTtl)),
+            CompactionReason::Ttl | CompactionReason::RoundRobinTtl => {
+                Some((Ticker::CompactReadBytesTtl, Ticker::CompactWriteBytesTtl))
+            }
             _ => None,
         };
         if let Some((read, written)) = of_reason {

@@ -76,6 +76,7 @@ fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
         grandparent_overlap_max: u64::MAX,
         compression: options.compression,
         subcompactions_max: 0,
+        next_cursor: None,
         score: 0.0,
         inputs,
     })

@@ -1,5 +1,6 @@
 //! Installing versions: the MANIFEST first, then memory.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
@@ -124,6 +125,7 @@ impl DbInner {
                 let place = self.path.display();
                 version.check().map_err(|e| e.context(format_args!("{place}: a new version is out of order")))?;
             }
+            self.know_new_tables(&version, &edit);
             versions.push(Arc::new(version));
             edits.push(edit);
         }
@@ -159,6 +161,21 @@ impl DbInner {
         self.progress.notify_all();
         self.work.notify_all();
         Ok(())
+    }
+
+    /// Gives a version's new tables what the jobs that wrote them know.
+    fn know_new_tables(&self, version: &Version, edit: &VersionEdit) {
+        let mut known = self.new_tables.lock();
+        let levels: BTreeSet<u32> = edit.new_files.iter().map(|(level, _)| *level).collect();
+        for f in levels.iter().filter_map(|level| version.levels.get(*level as usize)).flatten() {
+            if f.numbers.get().is_none()
+                && let Some(numbers) = known.remove(&f.number())
+            {
+                let _ = f.numbers.set(numbers);
+            }
+        }
+        drop(known);
+        version.weigh_tombstones();
     }
 
     /// Begins a new MANIFEST when the last extra run is gone and the present one still tells of it, so that RocksDB
@@ -219,6 +236,7 @@ impl DbInner {
             for (level, list) in c.version.levels.iter().enumerate() {
                 files.new_files.extend(list.iter().map(|f| (level as u32, f.entry.clone())));
             }
+            files.compact_cursors = c.cursors.places().map(|(level, key)| (level as u32, key.clone())).collect();
             edits.push(files);
         }
         edits.push(VersionEdit {

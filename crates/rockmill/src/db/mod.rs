@@ -197,6 +197,8 @@ pub(crate) struct DbInner {
     pub urgent: Arc<AtomicBool>,
     /// Compactions let a flush go first at the device.
     pub give_way: Arc<crate::compaction::GiveWay>,
+    /// Of tables that jobs wrote and have not committed. A leaf lock.
+    pub new_tables: Arc<crate::version::NewTables>,
     pub running_jobs: RunningJobs,
     /// What compactions and flushes read and write through.
     pub engines: Arc<crate::compaction::Engines>,

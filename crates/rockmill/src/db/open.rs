@@ -17,6 +17,7 @@ use rockmill_format::comparator::{
     BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
 };
 use rockmill_format::filename::{self, FileType};
+use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
 
 use super::background;
@@ -484,33 +485,34 @@ pub(super) fn assemble(
     let memory_pool = Arc::new(MemoryPool::new(write_buffers.as_ref(), Some(Arc::clone(log.alarm()))));
     let memory = MemTableMemory { manager: write_buffers.as_ref(), pool: Some(&memory_pool) };
     let mut cfs = BTreeMap::new();
-    let mut add = |id: u32, name: &str, version: Version, log_number: u64| {
+    let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();
         let cmp = version.cmp.clone();
-        cfs.insert(
+        let mut state = new_cf_state(
             id,
-            new_cf_state(
-                id,
-                name.to_owned(),
-                o,
-                cmp,
-                Arc::new(version),
-                log_number,
-                (memory, options.db.statistics.as_ref()),
-            ),
+            name.to_owned(),
+            o,
+            cmp,
+            Arc::new(version),
+            log_number,
+            (memory, options.db.statistics.as_ref()),
         );
+        for (level, key) in cursors {
+            state.cursors.set_cursor(*level as usize, key.clone());
+        }
+        cfs.insert(id, state);
     };
     match recovered {
         Some(r) => {
             for c in r.column_families.iter().filter(|c| wanted.contains_key(&c.name)) {
-                let RecoveredCf { id, name, log_number, version, .. } = c;
-                add(*id, name, version.clone(), *log_number);
+                let RecoveredCf { id, name, log_number, version, cursors, .. } = c;
+                add(*id, name, version.clone(), *log_number, cursors);
             }
         }
         None => {
             let o = &wanted[DEFAULT_COLUMN_FAMILY_NAME];
             let cmp = InternalKeyComparator::new(Arc::clone(&o.comparator));
-            add(0, DEFAULT_COLUMN_FAMILY_NAME, Version::empty(o.num_levels.max(1) as usize, cmp), 0);
+            add(0, DEFAULT_COLUMN_FAMILY_NAME, Version::empty(o.num_levels.max(1) as usize, cmp), 0, &[]);
         }
     }
     let Some(default) = cfs.get(&0) else {
@@ -582,6 +584,7 @@ pub(super) fn assemble(
         shutdown: Arc::new(AtomicBool::new(false)),
         urgent: Arc::new(AtomicBool::new(false)),
         give_way: Arc::default(),
+        new_tables: Arc::default(),
         running_jobs: Default::default(),
         engines: Arc::default(),
         attention: AtomicBool::new(false),

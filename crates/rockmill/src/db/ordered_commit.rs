@@ -127,6 +127,9 @@ impl DbInner {
                 for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {
                     f.settled.store(true, Ordering::Release);
                 }
+                if let Some(key) = &compaction.next_cursor {
+                    c.cursors.set_cursor(compaction.start_level(), key.clone());
+                }
             })
         });
         {

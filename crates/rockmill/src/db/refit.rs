@@ -107,6 +107,7 @@ fn choose(state: &mut State, cf: &CfData, level: usize, target: i32) -> Result<O
         grandparent_overlap_max: u64::MAX,
         compression: options.compression,
         subcompactions_max: 1,
+        next_cursor: None,
         score: 0.0,
     }))
 }

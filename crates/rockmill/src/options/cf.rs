@@ -12,8 +12,8 @@ use super::declare::declare_options;
 use super::file::Carried;
 use super::parse;
 use super::{
-    BlockBasedOptions, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, FifoCompactOptions,
-    Options, UniversalCompactOptions,
+    BlockBasedOptions, CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType,
+    FifoCompactOptions, Options, UniversalCompactOptions,
 };
 use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
@@ -78,6 +78,9 @@ declare_options! {
     /// By which rules tables are compacted. An open database changes between `kCompactionStyleLevel` and
     /// `kCompactionStyleUniversal`, and to both from `kCompactionStyleFIFO`, without a rewrite; RocksDB changes none.
     compaction_style: CompactionStyle = CompactionStyle::Level, mutable, set_compaction_style;
+    /// Which table of a level leveled compaction takes first. RocksDB's too is read when a database opens; here it can
+    /// also change while it is open.
+    compaction_pri: CompactionPri = CompactionPri::MinOverlappingRatio, mutable, set_compaction_pri;
     /// DF-compaction: a level that is full again does not wait for a job into the next one, but begins another whose
     /// output is an extra run there. With `kCompactionStyleLevel` the strategy is then df-leveled, with
     /// `kCompactionStyleUniversal` df-tiered. While a level has extra runs, RocksDB refuses the directory.

@@ -290,7 +290,6 @@ const CF: &[(&str, Meaning)] = &[
     ("compaction_options_fifo.use_kv_ratio_compaction", NoEffect("false", BLOB)),
     ("compaction_options_universal.incremental", NoEffect("false", "universal compactions take whole sorted runs")),
     ("compaction_options_universal.reduce_file_locking", NoEffect("false|true", "no compaction waits for a thread")),
-    ("compaction_pri", NoEffect("kMinOverlappingRatio", ONE_WAY)),
     ("compaction_thread_limiter", Object("nullptr")),
     ("compression_manager", Refused("nullptr|BuiltinV2", "compression is that of the built-in kinds")),
     ("default_temperature", NoEffect("kUnknown", TEMPERATURE)),

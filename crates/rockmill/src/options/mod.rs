@@ -30,7 +30,9 @@ pub use compact::{BottommostLevelCompaction, CompactOptions};
 pub use compression::CompressionOptions;
 pub use db::DbOptions;
 pub use load::{LoadedOptions, OptionValue, OptionWarning, OptionsLoader};
-pub use style::{CompactionStyle, FifoCompactOptions, UniversalCompactOptions, UniversalCompactionStopStyle};
+pub use style::{
+    CompactionPri, CompactionStyle, FifoCompactOptions, UniversalCompactOptions, UniversalCompactionStopStyle,
+};
 pub use table::{BlockBasedIndexType, BlockBasedOptions, DataBlockIndexType};
 pub use write::{FlushOptions, WriteOptions};
 

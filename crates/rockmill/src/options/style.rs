@@ -16,6 +16,22 @@ pub enum CompactionStyle {
     Fifo,
 }
 
+/// Which file of a level leveled compaction takes first (RocksDB's `CompactionPri`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CompactionPri {
+    /// The largest one, tombstones counted as what they will free.
+    ByCompensatedSize,
+    /// The one whose newest entry is oldest: the key range that nothing was written to for longest.
+    OldestLargestSeqFirst,
+    /// The one whose oldest entry is oldest: the key range that did not go down for longest.
+    OldestSmallestSeqFirst,
+    /// The one that overlaps least of the next level for its own size.
+    #[default]
+    MinOverlappingRatio,
+    /// One behind the other through the key space. The MANIFEST has where each level goes on.
+    RoundRobin,
+}
+
 /// How universal compaction decides that a run is too large to be merged with those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UniversalCompactionStopStyle {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::known::Notes;
 use super::parse;
 use super::{
-    BlockBasedIndexType, ChecksumType, CompactionStyle, CompressionType, DataBlockIndexType, RecoveryMode,
-    UniversalCompactionStopStyle,
+    BlockBasedIndexType, ChecksumType, CompactionPri, CompactionStyle, CompressionType, DataBlockIndexType,
+    RecoveryMode, UniversalCompactionStopStyle,
 };
 use crate::compaction::{KernelDriver, MergeEngine};
 use crate::info_log::LogLevel;
@@ -190,6 +190,13 @@ names! {
         Level = "kCompactionStyleLevel",
         Universal = "kCompactionStyleUniversal",
         Fifo = "kCompactionStyleFIFO",
+    }
+    CompactionPri {
+        ByCompensatedSize = "kByCompensatedSize",
+        OldestLargestSeqFirst = "kOldestLargestSeqFirst",
+        OldestSmallestSeqFirst = "kOldestSmallestSeqFirst",
+        MinOverlappingRatio = "kMinOverlappingRatio",
+        RoundRobin = "kRoundRobin",
     }
     UniversalCompactionStopStyle {
         Similar = "kCompactionStopStyleSimilarSize",

@@ -7,6 +7,7 @@ mod log_source;
 mod manifest;
 mod manifest_tail;
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use rockmill_format::InternalKeyComparator;
@@ -98,9 +99,16 @@ pub struct TableNumbers {
     pub entries: u64,
     /// Tombstones of all kinds.
     pub deletions: u64,
+    /// Range tombstones.
+    pub range_deletions: u64,
     /// Bytes of internal keys and values.
     pub raw_bytes: u64,
+    /// Bytes of values.
+    pub raw_value_bytes: u64,
 }
+
+/// What is known of tables that were written and are not live yet, by file number.
+pub type NewTables = Mutex<HashMap<u64, TableNumbers>>;
 
 impl TableNumbers {
     /// From the properties.
@@ -108,6 +116,8 @@ impl TableNumbers {
         Self {
             entries: p.num_entries,
             deletions: p.num_deletions,
+            range_deletions: p.num_range_deletions,
+            raw_value_bytes: p.raw_value_size,
             raw_bytes: p.raw_key_size.saturating_add(p.raw_value_size),
         }
     }
@@ -130,6 +140,8 @@ pub struct FileMeta {
     pub cache_id: OnceLock<u64>,
     /// What the table's properties say, once it was opened.
     pub numbers: OnceLock<TableNumbers>,
+    /// Bytes that its tombstones count for beside its size; see [`Version::weigh_tombstones`].
+    pub tombstone_weight: OnceLock<u64>,
     /// Where to report when obsolete and unreferenced.
     pub purge: Arc<PurgeQueue>,
     /// The file itself, which several of these may stand for: see [`renewed`](Self::renewed).
@@ -164,6 +176,7 @@ impl FileMeta {
             used: AtomicBool::new(false),
             cache_id: OnceLock::new(),
             numbers: OnceLock::new(),
+            tombstone_weight: OnceLock::new(),
             purge,
             file: Arc::new(file),
         }
@@ -181,6 +194,7 @@ impl FileMeta {
             used: AtomicBool::new(self.used.load(Ordering::Relaxed)),
             cache_id: self.cache_id.clone(),
             numbers: self.numbers.clone(),
+            tombstone_weight: self.tombstone_weight.clone(),
             purge: Arc::clone(&self.purge),
             file: Arc::clone(&self.file),
         }
@@ -240,6 +254,34 @@ impl Version {
     /// No tables.
     pub fn empty(num_levels: usize, cmp: InternalKeyComparator) -> Self {
         Self { levels: vec![Level::default(); num_levels], cmp }
+    }
+
+    /// Weighs the tombstones of tables whose numbers are known and that were not weighed before (RocksDB's
+    /// `ComputeCompensatedSizes`): where a table has more tombstones than other entries, each of those beyond counts as
+    /// the four average values of the tree that it is likely to free, so that the table goes down sooner.
+    pub fn weigh_tombstones(&self) {
+        let new = |f: &&Arc<FileMeta>| f.tombstone_weight.get().is_none() && f.numbers.get().is_some();
+        let mut average = None;
+        for f in self.files().filter(new) {
+            let Some(n) = f.numbers.get() else { continue };
+            let points = n.deletions.saturating_sub(n.range_deletions);
+            let surplus = points.saturating_mul(2).saturating_sub(n.entries);
+            let value = if surplus == 0 { 0 } else { *average.get_or_insert_with(|| self.average_value()) };
+            let _ = f.tombstone_weight.set(surplus.saturating_mul(value).saturating_mul(2).min(1 << 48));
+        }
+    }
+
+    /// Bytes that a value takes in a table, on average over the tables whose numbers are known; 0 without values.
+    fn average_value(&self) -> u64 {
+        let (mut values, mut raw_values, mut raw, mut stored) = (0u64, 0u64, 0u64, 0u64);
+        for (f, n) in self.files().filter_map(|f| Some((f, f.numbers.get()?))) {
+            values = values.saturating_add(n.entries.saturating_sub(n.deletions));
+            raw_values = raw_values.saturating_add(n.raw_value_bytes);
+            raw = raw.saturating_add(n.raw_bytes);
+            stored = stored.saturating_add(f.size());
+        }
+        let Some(each) = raw_values.checked_div(values) else { return 0 };
+        u128::from(each).saturating_mul(u128::from(stored)).checked_div(u128::from(raw)).unwrap_or(0) as u64
     }
 
     /// Bytes in a level.

@@ -6,6 +6,7 @@ The wheel lacks some calls (merge, single delete, comparators). A script that ne
 
 import os
 import sys
+import time
 
 from rocksdict import (
     AccessType,
@@ -136,6 +137,8 @@ PLAIN = {
     "write_buffer_size": ("set_write_buffer_size", int),
     "target_file_size_base": ("set_target_file_size_base", int),
     "max_bytes_for_level_base": ("set_max_bytes_for_level_base", int),
+    "max_bytes_for_level_multiplier": ("set_max_bytes_for_level_multiplier", float),
+    "max_compaction_bytes": ("set_max_compaction_bytes", int),
     "level_compaction_dynamic_level_bytes": ("set_level_compaction_dynamic_level_bytes", boolean),
     "disable_auto_compactions": ("set_disable_auto_compactions", boolean),
     "level0_file_num_compaction_trigger": ("set_level_zero_file_num_compaction_trigger", int),
@@ -192,6 +195,18 @@ class Driver:
         self.db_texts, self.families, self.ttl = [], {}, None
         self.db, self.handles, self.snapshots = None, {}, {}
         self.write_options, self.batch, self.path = WriteOptions(), None, None
+
+    def wait(self):
+        idle = 0
+        for _ in range(6000):
+            numbers = [
+                self.handles["default"].property_value(f"rocksdb.{name}")
+                for name in ("num-running-compactions", "num-running-flushes", "compaction-pending")
+            ]
+            idle = idle + 1 if numbers[:2] == ["0", "0"] else 0
+            if idle == 25 or numbers == ["0", "0", "0"]:
+                break
+            time.sleep(0.01)
 
     def open(self, path, read_only):
         self.path = path
@@ -324,6 +339,16 @@ class Driver:
             except KeyError:
                 value = None
             print("missing" if value is None else f"value {to_hex(value)}")
+        elif command == "set":
+            self.handles[args[0]].set_options(dict(pairs(args[1])))
+        elif command == "wait":
+            self.wait()
+        elif command == "levels":
+            for level in range(64):
+                files = self.handles[args[0]].property_value(f"rocksdb.num-files-at-level{level}")
+                if files is None:
+                    break
+                print("level", level, files)
         elif command == "prop":
             print("prop", self.handles[args[0]].property_value(args[1]))
         elif command == "version":

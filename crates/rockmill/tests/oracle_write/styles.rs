@@ -4,7 +4,9 @@ use rockmill::{
     CompactionStyle, CompressionType, Db, FifoCompactOptions, Options, OptionsLoader, UniversalCompactOptions,
 };
 
-use crate::oracle::{Driver, Peer, Script, skip};
+use std::path::Path;
+
+use crate::oracle::{Driver, Peer, Script, copy_dir, skip};
 
 /// The keys of a flush: spread over the whole key space, each written once.
 fn keys(flush: u64, entries: u64) -> impl Iterator<Item = Vec<u8>> {
@@ -165,4 +167,155 @@ fn keeps_the_style(mut options: Options) {
     script.put("default", "a", "b").line("flush default").line("close");
     driver.answer(test, &script).expect("plain operations");
     check();
+}
+
+/// The inputs of the first compaction that the LOG in `dir` tells of, a move included: numbers of tables.
+fn first_compaction(dir: &Path) -> Vec<u64> {
+    let log = std::fs::read_to_string(dir.join("LOG")).expect("a LOG");
+    let number = |text: &str| text.trim().parse::<u64>().unwrap_or_else(|e| panic!("{text:?}: {e}"));
+    let mut moved = Vec::new();
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("Moving #") {
+            moved.push(number(rest.split(' ').next().expect("a word")));
+        } else if line.contains("Moved #") && !moved.is_empty() {
+            return moved;
+        } else if line.contains("\"compaction_started\"") {
+            let inputs = line.split("\"files_L").skip(1);
+            let inputs = inputs.filter_map(|list| list.split_once('[')?.1.split_once(']'));
+            return inputs.flat_map(|(list, _)| list.split(',')).map(number).collect();
+        }
+    }
+    Vec::new()
+}
+
+/// From the same directories, RocksDB and Rockmill begin with the same compaction, whichever of `cases` (options beside
+/// `sizes`) they are opened with. One directory has full levels when the limits sink, the other one has a full L0.
+fn same_first_picks(test: &str, peer: Peer, sizes: &str, build: &str, cases: &[String]) {
+    let driver = match peer.driver() {
+        Ok(driver) => driver,
+        Err(reason) => return skip(test, &reason),
+    };
+    let home = tempfile::tempdir().expect("a folder");
+    // The last one is Rockmill's, the others RocksDB's.
+    let dirs = ["rests", "full", "own"].map(|name| home.path().join(name));
+    let writes = |n: u64| {
+        let value = move |i: usize| (i % 5 != 4).then(|| &VALUE[..200 + (n as usize * 131 + i * 17) % 800]);
+        keys(n, 60 + n * 37 % 90).enumerate().map(move |(i, key)| (key, value(i)))
+    };
+    for dir in &dirs[..2] {
+        let mut script = Script::new();
+        script.line(format!("cf default {sizes};{build}")).open(dir).line("snap s");
+        for n in 0..25u64 {
+            if n == 23 && *dir == dirs[1] {
+                script.line("set default disable_auto_compactions=true");
+            }
+            for (key, value) in writes(n) {
+                match value {
+                    Some(value) => script.hex("put", "default", &[&key, value]),
+                    None => script.hex("del", "default", &[&key]),
+                };
+            }
+            script.line("flush default");
+            if n % 5 == 0 {
+                script.line("wait");
+            }
+        }
+        script.line("wait");
+        script.line("set default disable_auto_compactions=true").line("release s").line("levels default");
+        let Some(answer) = driver.answer(test, &script) else { return };
+        assert!(answer.levels().iter().filter(|l| l.1 > 0).count() >= 2, "{:?}", answer.levels());
+    }
+    let base = Options::from_string(&Options::default(), "create_if_missing=true").expect("an option");
+    let o = Options::from_string(&base, &format!("{sizes};{build}")).unwrap_or_else(|e| panic!("{build}: {e}"));
+    let db = Db::open(&o, &dirs[2]).unwrap_or_else(|e| panic!("open: {e}"));
+    let snapshot = db.snapshot();
+    for n in 0..25u64 {
+        for (key, value) in writes(n) {
+            match value {
+                Some(value) => db.put(key, value).expect("put"),
+                None => db.delete(key).expect("delete"),
+            }
+        }
+        db.flush().expect("flush");
+    }
+    db.wait_for_background_work().expect("compactions");
+    drop(snapshot);
+    drop(db);
+    let pick = |from: &Path, options: &str, name: &str| {
+        let (theirs, ours) = (home.path().join(format!("theirs{name}")), home.path().join(format!("ours{name}")));
+        copy_dir(from, &theirs);
+        copy_dir(from, &ours);
+        let mut script = Script::new();
+        if peer == Peer::Wheel {
+            // It takes the directory's own options.
+            let change = options.replace(&format!("{sizes};"), "");
+            script.line(format!("cf default {sizes};{build}")).open(&theirs);
+            script.line(format!("set default {change};disable_auto_compactions=false")).line("wait");
+        } else {
+            script.line(format!("cf default {options}")).open(&theirs).line("wait");
+        }
+        driver.answer(test, &script)?;
+        let options = format!("{build};{options}");
+        let options = options.as_str();
+        let o = Options::from_string(&Options::default(), options).unwrap_or_else(|e| panic!("{options}: {e}"));
+        let db = Db::open(&o, &ours).unwrap_or_else(|e| panic!("open: {e}"));
+        db.wait_for_background_work().expect("compactions");
+        drop(db);
+        Some((first_compaction(&ours), first_compaction(&theirs)))
+    };
+    let picks = std::sync::Mutex::new(std::collections::HashSet::new());
+    let jobs: Vec<_> = cases.iter().flat_map(|options| dirs.iter().map(move |dir| (options, dir))).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..9 {
+            let (jobs, pick, picks) = (&jobs, &pick, &picks);
+            scope.spawn(move || {
+                for (n, (options, dir)) in jobs.iter().enumerate().filter(|(n, _)| n % 9 == thread) {
+                    let options = format!("{sizes};{options}");
+                    let Some((ours, theirs)) = pick(dir, &options, &n.to_string()) else { return };
+                    assert_eq!(ours, theirs, "{options}, {dir:?}; left: ours");
+                    picks.lock().expect("no panic").insert(ours);
+                }
+            });
+        }
+    });
+    let picks = picks.into_inner().expect("no panic");
+    assert!(picks.len() >= 4, "the cases differ: {picks:?}");
+}
+
+const SIZES: &str = "target_file_size_base=30000;max_bytes_for_level_multiplier=3;num_levels=6;\
+                     compression=kNoCompression";
+
+/// Each priority takes RocksDB's files. The directories were made with `kRoundRobin`: they have cursors.
+#[test]
+fn leveled_picks_are_rocksdbs() {
+    let mut cases = Vec::new();
+    for priority in
+        ["ByCompensatedSize", "OldestLargestSeqFirst", "OldestSmallestSeqFirst", "MinOverlappingRatio", "RoundRobin"]
+    {
+        for more in [
+            "max_bytes_for_level_base=20000;level0_file_num_compaction_trigger=50",
+            "max_bytes_for_level_base=40000;level0_file_num_compaction_trigger=50;max_compaction_bytes=90000",
+            "max_bytes_for_level_base=60000;level0_file_num_compaction_trigger=2",
+        ] {
+            cases.push(format!("{more};compaction_pri=k{priority};level_compaction_dynamic_level_bytes=false"));
+        }
+    }
+    let build = "level0_file_num_compaction_trigger=2;max_bytes_for_level_base=90000;compaction_pri=kRoundRobin;\
+                 level_compaction_dynamic_level_bytes=false";
+    same_first_picks("leveled_picks_are_rocksdbs", Peer::Library, SIZES, build, &cases);
+}
+
+/// With dynamic level sizes RocksDB 8 and newer count otherwise than those before: 9.8 says what is right.
+#[test]
+fn leveled_picks_with_dynamic_sizes_are_rocksdbs() {
+    let cases = [
+        "max_bytes_for_level_base=20000;level0_file_num_compaction_trigger=50",
+        "max_bytes_for_level_base=40000;level0_file_num_compaction_trigger=50;max_compaction_bytes=90000",
+        "max_bytes_for_level_base=60000;level0_file_num_compaction_trigger=2",
+        "max_bytes_for_level_base=400000;level0_file_num_compaction_trigger=2",
+    ]
+    .map(str::to_owned);
+    let build = "level0_file_num_compaction_trigger=2;max_bytes_for_level_base=90000;\
+                 level_compaction_dynamic_level_bytes=true";
+    same_first_picks("leveled_picks_with_dynamic_sizes_are_rocksdbs", Peer::Wheel, SIZES, build, &cases);
 }

@@ -217,17 +217,31 @@ pub fn aging(version: &Version, options: &CfOptions, oldest_snapshot: SequenceNu
     Aging { next_due, bottommost_due: !due.is_empty(), threshold }
 }
 
-/// How much more urgent a table is for the time that `ttl` leaves it (RocksDB's `FileTtlBooster`): 1 up to half of that
-/// time, then rising, later and more steeply in deeper levels. Never in L0 and in the deepest level.
-pub(super) fn boost(version: &Version, options: &CfOptions, level: usize, f: &FileMeta, now: u64) -> u64 {
-    let (Some(ttl), levels) = (options.ttl_seconds(), deepest(version, options) + 1) else { return 1 };
-    if level == 0 || level + 1 >= levels {
-        return 1;
+/// How much more urgent tables of a level are for the time that `ttl` leaves them (RocksDB's `FileTtlBooster`).
+pub(super) struct Booster {
+    now: u64,
+    /// Age from which on it rises, and by one each so many seconds. `None`: L0, the deepest level, or no `ttl`.
+    rises: Option<(u64, u64)>,
+}
+
+impl Booster {
+    /// Of a level: the deeper, the later it rises, and the more steeply.
+    pub(super) fn new(version: &Version, options: &CfOptions, level: usize, now: u64) -> Self {
+        let levels = deepest(version, options) + 1;
+        let ttl = options.ttl_seconds().filter(|_| level > 0 && level + 1 < levels);
+        let rises = ttl.map(|ttl| {
+            let range = (ttl / 32 * 31).saturating_sub(ttl / 2) >> (levels - level - 1).min(63);
+            (ttl / 2 + range, (range / 16).max(1))
+        });
+        Self { now, rises }
     }
-    let range = (ttl / 32 * 31).saturating_sub(ttl / 2) >> (levels - level - 1).min(63);
-    let begin = ttl / 2 + range;
-    let age = now.saturating_sub(data_time(f).unwrap_or(now));
-    if age > begin { (age - begin) / (range / 16).max(1) + 1 } else { 1 }
+
+    /// 1 up to half of the time that there is, and more later.
+    pub(super) fn of(&self, f: &FileMeta) -> u64 {
+        let Some((begin, step)) = self.rises else { return 1 };
+        let age = self.now.saturating_sub(data_time(f).unwrap_or(self.now));
+        if age > begin { (age - begin) / step + 1 } else { 1 }
+    }
 }
 
 #[cfg(test)]
@@ -362,7 +376,7 @@ mod tests {
             .file(3, "a", "b", 1)
             .build();
         let o = CfOptions { ttl: 3200, ..options() };
-        let of = |level: usize, now| boost(&v, &o, level, &v.levels[level].base[0], now);
+        let of = |level: usize, now| Booster::new(&v, &o, level, now).of(&v.levels[level].base[0]);
         // 1500 seconds between half of the time and its 31/32: a quarter of that for level 1, half for level 2.
         assert_eq!([of(1, 2975), of(1, 2976 + 23), of(1, 1000 + 1975 + 16 * 23)], [1, 2, 17]);
         assert_eq!([of(2, 3350), of(2, 1000 + 2350 + 46 * 2)], [1, 3]);

@@ -208,8 +208,15 @@ impl<'a> Picker<'a> {
     }
 
     /// The output level's part of a job, and perhaps more of the start level where that costs no further output file
-    /// (`SetupOtherInputs`). `None` when a busy file stands in the way.
-    pub fn setup_other_inputs(&self, level: usize, inputs: &mut Files, output_level: usize) -> Option<Files> {
+    /// (`SetupOtherInputs`). `None` when a busy file stands in the way. `rightwards`: first of all only more of larger
+    /// keys is taken.
+    pub fn setup_other_inputs(
+        &self,
+        level: usize,
+        inputs: &mut Files,
+        output_level: usize,
+        rightwards: bool,
+    ) -> Option<Files> {
         if level == output_level {
             return Some(Vec::new());
         }
@@ -227,7 +234,8 @@ impl<'a> Picker<'a> {
         let output_bytes = total_bytes(&output);
         let fits = |f: &Files| f.len() > inputs.len() && !any_busy(f) && output_bytes + total_bytes(f) < limit;
         let (start, end) = key_range(self.cmp(), inputs.iter().chain(&output))?;
-        let mut wider = self.overlapping(level, Some(start), Some(end));
+        let first = if rightwards { key_range(self.cmp(), &*inputs)?.0 } else { start };
+        let mut wider = self.overlapping(level, Some(first), Some(end));
         let mut expand = false;
         if self.expand_to_clean_cut(level, &mut wider) && fits(&wider) {
             let mut wider_output = self.overlapping_files(output_level, &wider);
@@ -354,6 +362,7 @@ impl<'a> Picker<'a> {
             grandparent_overlap_max: self.max_compaction_bytes(),
             compression: self.compression(output_level),
             subcompactions_max: 0,
+            next_cursor: None,
             score: self.scores.scores.get(start_level).copied().unwrap_or(0.0),
             inputs,
         }

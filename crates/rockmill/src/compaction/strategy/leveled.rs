@@ -1,14 +1,13 @@
-//! The leveled strategy: RocksDB's `LevelCompactionBuilder` with priority `kMinOverlappingRatio`.
+//! The leveled strategy: RocksDB's `LevelCompactionBuilder`.
 //!
 //! 1. Levels are asked in order of their score, down to a score of 1.
-//! 2. In the level, the file with the least overlap below for its own size goes first; files that are busy, that
+//! 2. In the level, the option `compaction_pri` says which file goes first (`priority.rs`); files that are busy, that
 //!    cannot be cut cleanly or whose output would cross a running job are passed over.
 //! 3. L0 goes down one job at a time, together with all L0 files that overlap. While that way is blocked, the newest
 //!    L0 files are merged among themselves, so that reads do not pay for the wait.
 //! 4. Files that overlap nothing below just move, several at once.
 //! 5. When no level is full: files marked for compaction, then those that are due for other reasons (`aging.rs`).
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 pub use super::CompactionCursors;
@@ -119,8 +118,16 @@ impl Picker<'_> {
     /// Files that are due although no level is full.
     pub(super) fn due(&self) -> Option<Compaction> {
         let (version, options, now) = (&**self.version, self.options, self.moment.now);
+        let expired = || aging::expired(version, options, now);
         self.first_of(&self.bottommost_due(), Way::Stay, CompactionReason::BottommostFiles)
-            .or_else(|| self.first_of(&aging::expired(version, options, now), Way::Down, CompactionReason::Ttl))
+            .or_else(|| match expired().first() {
+                // The level goes on where its cursor stands.
+                Some((level, _)) if *level > 0 && self.round_robin() => {
+                    self.complete(self.start_sorted(*level)?, CompactionReason::RoundRobinTtl)
+                }
+                _ => None,
+            })
+            .or_else(|| self.first_of(&expired(), Way::Down, CompactionReason::Ttl))
             .or_else(|| {
                 let way = if options.dynamic_levels() { Way::Down } else { Way::Stay };
                 let files = aging::periodic(version, options, now);
@@ -174,10 +181,22 @@ impl Picker<'_> {
                 return None;
             }
         }
-        let output = self.setup_other_inputs(level, &mut start.files, output_level)?;
-        let several = !output.is_empty() || start.files.len() > 1;
+        let goes_round = self.round_robin() && level > 0;
+        let rightwards = goes_round && reason == CompactionReason::LevelMaxLevelSize;
+        if rightwards {
+            self.extend_round(level, &mut start.files);
+        }
+        let output = self.setup_other_inputs(level, &mut start.files, output_level, rightwards)?;
+        let (several, taken) = (!output.is_empty() || start.files.len() > 1, start.files.len());
         let inputs = vec![(level, start.files), (output_level, output)];
-        (!self.output_conflict(&inputs, output_level)).then(|| self.build(reason, inputs, output_level, several))
+        if self.output_conflict(&inputs, output_level) {
+            return None;
+        }
+        let mut c = self.build(reason, inputs, output_level, several);
+        if rightwards || reason == CompactionReason::RoundRobinTtl {
+            c.next_cursor = self.next_cursor(level, taken);
+        }
+        Some(c)
     }
 
     /// First inputs from L0, oldest file first.
@@ -191,18 +210,19 @@ impl Picker<'_> {
         if let Some(start) = self.intra_l0_by_size() {
             return Some(start);
         }
-        self.files(0).iter().rev().find_map(|f| {
+        self.by_priority(0).into_iter().take(self.tries()).find_map(|i| {
+            let f = &self.files(0)[i];
             // The L0 set that the file brings decides whether the way down is free.
             let files = self.overlapping(0, Some(&f.entry.smallest), Some(&f.entry.largest));
             self.way_is_free(0, &files, output_level).then(|| Start { level: 0, output_level, files, l0_move: false })
         })
     }
 
-    /// First inputs from a sorted level, by the least overlap.
+    /// First inputs from a sorted level.
     fn start_sorted(&self, level: usize) -> Option<Start> {
         let output_level = level + 1;
         let files = self.files(level);
-        for i in self.by_overlap(level) {
+        for i in self.by_priority(level).into_iter().take(self.tries()) {
             if files[i].being_compacted.load(Atomic::Acquire) {
                 continue;
             }
@@ -216,6 +236,11 @@ impl Picker<'_> {
         None
     }
 
+    /// Files of a level that are tried: all, or the one at the cursor.
+    fn tries(&self) -> usize {
+        if self.round_robin() { 1 } else { usize::MAX }
+    }
+
     /// True when no file that `files` would pull in from the output level is busy and no running job writes there.
     fn way_is_free(&self, level: usize, files: &Files, output_level: usize) -> bool {
         let inputs = [(level, files.clone())];
@@ -225,35 +250,6 @@ impl Picker<'_> {
         let Some((s, l)) = key_range(self.cmp(), files) else { return false };
         let mut output = self.overlapping(output_level, Some(s), Some(l));
         !any_busy(&output) && self.expand_to_clean_cut(output_level, &mut output)
-    }
-
-    /// Indexes of a level's files, cheapest first: bytes below that a file overlaps, for each of its own bytes
-    /// (`kMinOverlappingRatio`). Marked files come first; equal ratios go by key, which helps trivial moves.
-    pub(super) fn by_overlap(&self, level: usize) -> Vec<usize> {
-        let (cmp, files, below) = (self.cmp(), self.files(level), self.files(level + 1));
-        let before = |a: &[u8], b: &[u8]| cmp.compare(a, b) == Ordering::Less;
-        let mut next = 0;
-        let mut order: Vec<(bool, u64, usize)> = Vec::with_capacity(files.len());
-        for (i, f) in files.iter().enumerate() {
-            let (smallest, largest) = (f.entry.smallest.as_bytes(), f.entry.largest.as_bytes());
-            while below.get(next).is_some_and(|b| before(b.entry.largest.as_bytes(), smallest)) {
-                next += 1;
-            }
-            let mut overlap: u64 = 0;
-            while let Some(b) = below.get(next).filter(|b| before(b.entry.smallest.as_bytes(), largest)) {
-                overlap += b.size();
-                if before(largest, b.entry.largest.as_bytes()) {
-                    break; // it reaches into the next file's range too
-                }
-                next += 1;
-            }
-            let ratio = overlap.saturating_mul(1024)
-                / super::score::compensated_size(f).max(1)
-                / aging::boost(self.version, self.options, level, f, self.moment.now);
-            order.push((!f.entry.marked_for_compaction, ratio, i));
-        }
-        order.sort_unstable();
-        order.into_iter().map(|(_, _, i)| i).collect()
     }
 
     /// Neighbours of a file that overlaps nothing below, as long as they overlap nothing either.
@@ -271,28 +267,24 @@ impl Picker<'_> {
         let same_key = |left: usize| {
             self.cmp().compare_user(files[left].largest_user_key(), files[left + 1].smallest_user_key()).is_eq()
         };
+        // As in RocksDB, what was too much to the right counts to the left, too.
         let mut bytes = first.size();
+        let fits = |bytes: &mut u64, i: usize| {
+            *bytes += files[i].size();
+            *bytes <= self.max_compaction_bytes()
+        };
         for i in index + 1..files.len() {
-            bytes += files[i].size();
-            if picked.len() >= TRIVIAL_MOVE_FILES_MAX
-                || busy(&files[i])
-                || !free(&first, &files[i])
-                || (i + 1 < files.len() && same_key(i))
-                || bytes > self.max_compaction_bytes()
-            {
-                bytes -= files[i].size();
+            let cut = i + 1 == files.len() || !same_key(i);
+            let moves = !busy(&files[i]) && free(&first, &files[i]) && cut;
+            if picked.len() >= TRIVIAL_MOVE_FILES_MAX || !moves || !fits(&mut bytes, i) {
                 break;
             }
             picked.push(Arc::clone(&files[i]));
         }
-        for i in (0..index).rev() {
-            bytes += files[i].size();
-            if picked.len() >= TRIVIAL_MOVE_FILES_MAX
-                || busy(&files[i])
-                || !free(&files[i], &first)
-                || (i > 0 && same_key(i - 1))
-                || bytes > self.max_compaction_bytes()
-            {
+        for i in (0..index).rev().take_while(|_| !self.round_robin()) {
+            let cut = i == 0 || !same_key(i - 1);
+            let moves = !busy(&files[i]) && free(&files[i], &first) && cut;
+            if picked.len() >= TRIVIAL_MOVE_FILES_MAX || !moves || !fits(&mut bytes, i) {
                 break;
             }
             picked.insert(0, Arc::clone(&files[i]));

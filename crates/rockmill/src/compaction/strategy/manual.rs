@@ -79,7 +79,7 @@ pub fn pick(
     let rest = picker.files(level).iter().skip_while(|f| Some(f.number()) != last).nth(1);
     let next_begin = rest.filter(|_| !whole_range).map(|f| f.smallest_user_key().to_vec());
 
-    let Some(output) = picker.setup_other_inputs(level, &mut files, output_level) else {
+    let Some(output) = picker.setup_other_inputs(level, &mut files, output_level, false) else {
         return ManualPick::Conflict;
     };
     let inputs = vec![(level, files), (output_level, output)];

@@ -20,6 +20,7 @@ mod inputs;
 pub mod leveled;
 pub mod manual;
 mod order;
+mod priority;
 pub mod score;
 pub mod tiered;
 
@@ -27,9 +28,10 @@ pub mod tiered;
 pub(crate) mod testing;
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use rockmill_format::InternalKeyComparator;
+use rockmill_format::key::InternalKey;
 
 use std::sync::Arc;
 
@@ -77,6 +79,8 @@ pub struct CompactionCursors {
     issued: u64,
     /// Threads that there are for jobs; 0: not known.
     threads: usize,
+    /// By level, the smallest key that `kRoundRobin` has not come to.
+    places: BTreeMap<usize, InternalKey>,
 }
 
 /// A job's number, in the order in which jobs of the column family were issued, and what it waits for at its end.
@@ -146,6 +150,21 @@ impl CompactionCursors {
         for f in compaction.input_files() {
             f.being_compacted.store(false, Atomic::Release);
         }
+    }
+
+    /// Where `kRoundRobin` goes on in a level; `None` at its beginning.
+    pub fn cursor(&self, level: usize) -> Option<&InternalKey> {
+        self.places.get(&level)
+    }
+
+    /// All cursors, as the MANIFEST has them.
+    pub fn places(&self) -> impl Iterator<Item = (usize, &InternalKey)> {
+        self.places.iter().map(|(level, key)| (*level, key))
+    }
+
+    /// Sets the cursor of a level: as the MANIFEST has it, or when a job that says so has committed.
+    pub fn set_cursor(&mut self, level: usize, key: InternalKey) {
+        self.places.insert(level, key);
     }
 
     /// Notes that something else than a compaction (an ingestion) is about to put a file into `level`. `id` is the

@@ -24,7 +24,7 @@ use rockmill_format::InternalKeyComparator;
 use super::inputs::Files;
 use super::{CompactionCursors, NO_LEVEL, Running};
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Version};
+use crate::version::{FileMeta, Place, Version};
 
 /// Where a run lies; larger is deeper, and older for one user key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,8 +59,13 @@ impl<'v> Range<'v> {
         });
     }
 
-    fn touches(&self, f: &FileMeta) -> bool {
-        self.bounds.is_some_and(|(s, l)| self.version.touches(f, Some(s), Some(l)))
+    /// Files of a sorted run that share keys with it, by binary search: a level may have tens of thousands.
+    fn within<'p>(&self, place: &Place<'p>) -> &'p [Arc<FileMeta>] {
+        let Some((s, l)) = self.bounds else { return &[] };
+        let (cmp, files) = (&self.version.cmp, place.files);
+        let from = files.partition_point(|f| cmp.compare_user(f.largest_user_key(), s).is_lt());
+        let to = files.partition_point(|f| cmp.compare_user(f.smallest_user_key(), l).is_le());
+        files.get(from..to).unwrap_or_default()
     }
 }
 
@@ -78,10 +83,10 @@ impl Running {
 impl CompactionCursors {
     /// The running jobs that must commit before a job with these inputs and this output. `None`: it must not run now,
     /// as it would leave older data above its output, or write where another one does.
-    pub(super) fn needs(
+    pub(super) fn needs<'v>(
         &self,
-        version: &Version,
-        inputs: &[(usize, Files)],
+        version: &'v Version,
+        inputs: &'v [(usize, Files)],
         output_level: usize,
         output_run: u64,
     ) -> Option<Vec<u64>> {
@@ -101,16 +106,22 @@ impl CompactionCursors {
             if here > output {
                 break;
             }
-            let inside = |range: &Range<'_>, f: &Arc<FileMeta>| !taken.contains(&f.number()) && range.touches(f);
+            let inside = |f: &&Arc<FileMeta>| !taken.contains(&f.number());
             if here < output {
-                self.gone_by_then(place.files.iter().filter(|f| inside(&range, f)), output, &mut needs)?;
+                self.gone_by_then(range.within(&place).iter().filter(inside), output, &mut needs)?;
             }
-            for f in place.files.iter().filter(|f| taken.contains(&f.number())) {
-                range.add(f);
+            match place.files {
+                [f] if place.level == 0 && taken.contains(&f.number()) => range.add(f),
+                _ if place.level == 0 => {}
+                _ => {
+                    let of_place = |f: &&Arc<FileMeta>| f.entry.extra_run == place.run;
+                    let level = inputs.iter().filter(|(level, _)| *level == place.level);
+                    level.flat_map(|(_, files)| files).filter(of_place).for_each(|f| range.add(f));
+                }
             }
             if here == output {
                 // Tables of a run do not overlap: not even where an output bridges a gap between inputs.
-                self.gone_by_then(place.files.iter().filter(|f| inside(&range, f)), output, &mut needs)?;
+                self.gone_by_then(range.within(&place).iter().filter(inside), output, &mut needs)?;
             }
         }
         let (smallest, largest) = range.bounds?;

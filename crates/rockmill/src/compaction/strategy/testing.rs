@@ -108,6 +108,7 @@ impl TreeSpec {
             grandparent_overlap_max: 0,
             compression: CompressionType::None,
             subcompactions_max: 0,
+            next_cursor: None,
             score: 0.0,
         }
     }

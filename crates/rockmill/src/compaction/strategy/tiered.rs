@@ -353,7 +353,7 @@ impl<'a> Universal<'a> {
                 if any_busy(&files) {
                     continue;
                 }
-                let Some(output) = picker.setup_other_inputs(level, &mut files, output_level) else { continue };
+                let Some(output) = picker.setup_other_inputs(level, &mut files, output_level, false) else { continue };
                 let inputs = vec![(level, files), (output_level, output)];
                 let job = self.finish(inputs, output_level, 0, CompactionReason::FilesMarkedForCompaction, true);
                 if job.is_some() {

@@ -1,5 +1,8 @@
 use super::*;
+use rockmill_format::key::{InternalKey, ValueType};
+
 use crate::compaction::strategy::testing::{TreeSpec, numbers};
+use crate::options::CompactionPri;
 
 const MB: u64 = 1 << 20;
 
@@ -78,6 +81,95 @@ fn the_cheapest_file_goes_first() {
     let c = pick_one(&v, &options());
     assert_eq!((numbers(&c.inputs[0].1), numbers(&c.inputs[1].1)), (vec![2], vec![5]));
     assert_eq!(c.output_level, 2);
+}
+
+/// Files of L1 in the order in which each priority takes them: all of L1 is due, and what was taken is busy.
+#[test]
+fn priorities_order_the_files_of_a_level() {
+    let order = |pri| {
+        let keys = |s: &str, l: &str, seqs: (u64, u64)| {
+            let key = |k: &str, seq| InternalKey::new(k.as_bytes(), seq, ValueType::Value);
+            (key(s, seqs.1), key(l, seqs.0), seqs)
+        };
+        let mut t = TreeSpec::new(4);
+        for (s, l, size, seqs) in
+            [("a", "c", 5, (10, 90)), ("d", "f", 8, (30, 40)), ("g", "i", 6, (20, 60)), ("j", "l", 7, (50, 50))]
+        {
+            let (smallest, largest, seqs) = keys(s, l, seqs);
+            t = t.keys(1, smallest, largest, size * MB, seqs);
+        }
+        let v = t.file(2, "a", "b", 30 * MB).file(2, "d", "e", 9 * MB).file(2, "g", "h", MB).file(2, "j", "k", 20 * MB);
+        let (v, mut cursors, mut order) = (v.build(), CompactionCursors::new(), Vec::new());
+        cursors.set_cursor(1, InternalKey::new(b"f", 1, ValueType::Value));
+        let o = CfOptions {
+            max_bytes_for_level_base: MB,
+            max_bytes_for_level_multiplier: 1000.0,
+            compaction_pri: pri,
+            ..options()
+        };
+        while let Some(c) = pick(&v, &o, &mut cursors, &Moment::default()) {
+            order.push(numbers(&c.inputs[0].1));
+            cursors.start(&c);
+        }
+        order
+    };
+    assert_eq!(order(CompactionPri::ByCompensatedSize), [[2], [4], [3], [1]]);
+    assert_eq!(order(CompactionPri::OldestLargestSeqFirst), [[2], [4], [3], [1]]);
+    assert_eq!(order(CompactionPri::OldestSmallestSeqFirst), [[1], [3], [2], [4]]);
+    assert_eq!(order(CompactionPri::MinOverlappingRatio), [[3], [2], [4], [1]]);
+    assert_eq!(order(CompactionPri::RoundRobin), [[3, 4]], "what lies behind the cursor, and nothing beside it");
+}
+
+/// The cursor goes behind what was taken, and begins again when the last file was. While a job runs, the level waits.
+#[test]
+fn round_robin_goes_through_the_key_space() {
+    let mut t = TreeSpec::new(4);
+    for (s, l) in [("a", "c"), ("d", "f"), ("g", "i"), ("j", "l")] {
+        t = t.file(1, s, l, 4 * MB).file(2, s, l, MB);
+    }
+    let v = t.build();
+    // Two of the four have to go.
+    let o = CfOptions { compaction_pri: CompactionPri::RoundRobin, ..options() };
+    let mut cursors = CompactionCursors::new();
+    let mut at = |expected: &[u64], next: &[u8]| {
+        let c = pick(&v, &o, &mut cursors, &Moment::default()).expect("L1 is too large");
+        assert_eq!(numbers(&c.inputs[0].1), expected);
+        let key = c.next_cursor.clone().expect("it moves");
+        assert_eq!(key.user_key(), next);
+        cursors.start(&c);
+        assert!(pick(&v, &o, &mut cursors, &Moment::default()).is_none());
+        cursors.finish(&c);
+        cursors.set_cursor(1, key);
+    };
+    at(&[1, 3], b"g");
+    at(&[5, 7], b"a");
+    at(&[1, 3], b"g");
+    cursors.set_cursor(1, InternalKey::new(b"h", 1, ValueType::Value));
+    let c = pick(&v, &o, &mut cursors, &Moment::default()).expect("L1 is too large");
+    assert_eq!((numbers(&c.inputs[0].1), c.next_cursor.expect("it moves").user_key()), (vec![7], &b"a"[..]));
+}
+
+/// A table with more tombstones than other entries counts for more than its bytes.
+#[test]
+fn tombstones_make_a_table_go_down_sooner() {
+    use crate::version::TableNumbers;
+    let t = TreeSpec::new(4).file(1, "a", "c", 6 * MB).file(1, "d", "f", 5 * MB);
+    let v = t.file(2, "a", "c", MB).file(2, "d", "f", MB).build();
+    let of = |deletions| TableNumbers {
+        entries: 10_000,
+        deletions,
+        range_deletions: 0,
+        raw_bytes: 12 * MB,
+        raw_value_bytes: 10 * MB,
+    };
+    let _ = v.levels[1].base[0].numbers.set(of(5000));
+    let _ = v.levels[1].base[1].numbers.set(of(8000));
+    v.weigh_tombstones();
+    let weight = |i: usize| v.levels[1].base[i].tombstone_weight.get().copied();
+    // 20 MiB in 7,000 values, 11 of 24 MiB stored: 1,372 bytes; 6,000 tombstones too many, twice.
+    assert_eq!((weight(0), weight(1)), (Some(0), Some(6000 * 2 * 1372)));
+    let o = CfOptions { compaction_pri: CompactionPri::ByCompensatedSize, ..options() };
+    assert_eq!(numbers(&pick_one(&v, &o).inputs[0].1)[0], 2);
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! Which file of a level goes down first: the option `compaction_pri`, by RocksDB's formulas
+//! (`VersionStorageInfo::UpdateFilesByCompactionPri`).
+//!
+//! Four priorities sort the files, and the next one is tried where one cannot go. `kRoundRobin` goes through the key
+//! space: the level's *cursor* is the smallest key that it has not come to. It takes the file there or none, with its
+//! right-hand neighbours as long as the level is too large by that much; the job's commit moves the cursor behind
+//! them, in the MANIFEST too.
+
+use std::cmp::{Ordering, Reverse};
+use std::sync::Arc;
+
+use rockmill_format::key::InternalKey;
+
+use super::aging;
+use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
+use super::score::compensated_size;
+use crate::options::CompactionPri;
+use crate::sync::atomic::Ordering as Atomic;
+
+impl Picker<'_> {
+    /// True when files go round in the order of their keys.
+    pub(super) fn round_robin(&self) -> bool {
+        self.options.compaction_pri == CompactionPri::RoundRobin
+    }
+
+    /// Indexes of a level's files in the order in which they are to go down.
+    pub(super) fn by_priority(&self, level: usize) -> Vec<usize> {
+        let files = self.files(level);
+        let mut order: Vec<usize> = (0..files.len()).collect();
+        match self.options.compaction_pri {
+            CompactionPri::ByCompensatedSize => order.sort_by_key(|&i| Reverse(compensated_size(&files[i]))),
+            CompactionPri::OldestLargestSeqFirst => order.sort_by_key(|&i| files[i].entry.largest_seqno),
+            CompactionPri::OldestSmallestSeqFirst => order.sort_by_key(|&i| files[i].entry.smallest_seqno),
+            CompactionPri::MinOverlappingRatio => order = self.by_overlap(level),
+            CompactionPri::RoundRobin if level > 0 => order.rotate_left(self.at_cursor(level)),
+            CompactionPri::RoundRobin if self.level0_disjoint() => {}
+            CompactionPri::RoundRobin => order.sort_by_key(|&i| files[i].entry.smallest_seqno),
+        }
+        order
+    }
+
+    /// The first file of a level that begins at its cursor or behind it; the first of all if none does.
+    fn at_cursor(&self, level: usize) -> usize {
+        let Some(cursor) = self.running.cursor(level) else { return 0 };
+        let files = self.files(level);
+        let before = |key: &InternalKey| self.cmp().compare(key.as_bytes(), cursor.as_bytes()) == Ordering::Less;
+        let at = files.partition_point(|f| before(&f.entry.smallest));
+        if at == files.len() { 0 } else { at }
+    }
+
+    /// Where the cursor of a level stands when so many files from it on have gone: back where it was after all.
+    pub(super) fn next_cursor(&self, level: usize, taken: usize) -> Option<InternalKey> {
+        let (files, at) = (self.files(level), self.at_cursor(level));
+        let next = if taken < files.len() { (at + taken) % files.len() } else { at };
+        files.get(next).map(|f| f.entry.smallest.clone())
+    }
+
+    /// With `kRoundRobin`, neighbours to the right of what was picked: until the level keeps to its size without them,
+    /// the job would be larger than `max_compaction_bytes`, something is busy, or there are no more.
+    pub(super) fn extend_round(&self, level: usize, picked: &mut Files) {
+        let files = self.files(level);
+        let Some(last) = picked.last().and_then(|l| files.iter().position(|f| Arc::ptr_eq(f, l))) else { return };
+        let free: u64 = files.iter().filter(|f| !f.being_compacted.load(Atomic::Acquire)).map(|f| f.size()).sum();
+        let too_much = free.saturating_sub(self.scores.targets[level]);
+        let below = |files: &Files| match key_range(self.cmp(), files) {
+            Some((s, l)) => self.overlapping(level + 1, Some(s), Some(l)),
+            None => Vec::new(),
+        };
+        if picked.first().is_none_or(|f| f.size() >= too_much) {
+            return;
+        }
+        for f in &files[last + 1..] {
+            if f.being_compacted.load(Atomic::Acquire) {
+                return;
+            }
+            let mut wider = picked.clone();
+            wider.push(Arc::clone(f));
+            let clean = self.expand_to_clean_cut(level, &mut wider);
+            if !clean || self.output_conflict(&[(level, wider.clone())], level + 1) {
+                return;
+            }
+            let mut output = below(&wider);
+            if any_busy(&output) || !self.expand_to_clean_cut(level + 1, &mut output) {
+                return;
+            }
+            if total_bytes(&wider) + total_bytes(&output) > self.max_compaction_bytes() {
+                return;
+            }
+            *picked = wider;
+            if total_bytes(picked) > too_much {
+                return;
+            }
+        }
+    }
+
+    /// Indexes of a level's files, cheapest first: bytes below that a file overlaps, for each of its own bytes
+    /// (`kMinOverlappingRatio`). Marked files come first; equal ratios go by key, which helps trivial moves.
+    pub(super) fn by_overlap(&self, level: usize) -> Vec<usize> {
+        let (cmp, files, below) = (self.cmp(), self.files(level), self.files(level + 1));
+        let before = |a: &[u8], b: &[u8]| cmp.compare(a, b) == Ordering::Less;
+        let boost = aging::Booster::new(self.version, self.options, level, self.moment.now);
+        let mut next = 0;
+        let mut order: Vec<(bool, u64, &[u8], usize)> = Vec::with_capacity(files.len());
+        for (i, f) in files.iter().enumerate() {
+            let (smallest, largest) = (f.entry.smallest.as_bytes(), f.entry.largest.as_bytes());
+            while below.get(next).is_some_and(|b| before(b.entry.largest.as_bytes(), smallest)) {
+                next += 1;
+            }
+            let mut overlap: u64 = 0;
+            while let Some(b) = below.get(next).filter(|b| before(b.entry.smallest.as_bytes(), largest)) {
+                overlap += b.size();
+                if before(largest, b.entry.largest.as_bytes()) {
+                    break; // it reaches into the next file's range too
+                }
+                next += 1;
+            }
+            let ratio = overlap.saturating_mul(1024) / compensated_size(f).max(1) / boost.of(f);
+            order.push((!f.entry.marked_for_compaction, ratio, smallest, i));
+        }
+        order.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then_with(|| cmp.compare(a.2, b.2)));
+        order.into_iter().map(|(_, _, _, i)| i).collect()
+    }
+}
