@@ -50,6 +50,7 @@ mod device;
 mod kernel;
 mod probe;
 mod queue;
+pub mod seat;
 mod shim;
 mod stream;
 mod transfers;
@@ -59,6 +60,7 @@ pub use arena::{ForeignMemory, Pages};
 pub use call::CallOrder;
 pub use device::DeviceFacts;
 pub use probe::BatchProbe;
+pub use seat::{CompletionPlaces, Seat};
 pub use shim::{Shim, ShimOp, Tamper};
 pub use stream::{ReadMemory, ReadOptions, ReadPlan, ReadStream, Span, Window, coalesce};
 pub use writer::BatchWriter;
@@ -219,6 +221,8 @@ pub struct BatchCounts {
     pub retries: u64,
     /// Plain calls made because the ring could not.
     pub plain_calls: u64,
+    /// Of the operations, those that a program in the ring handed over ([`seat`]).
+    pub by_program: u64,
 }
 
 /// One thread's batched I/O. Clones are handles to the same.
@@ -336,6 +340,7 @@ impl BatchIo {
             fixed: counts.fixed,
             retries: transfers.retries(),
             plain_calls: transfers.plain_calls(),
+            by_program: counts.by_program,
         }
     }
 

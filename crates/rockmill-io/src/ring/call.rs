@@ -87,9 +87,9 @@ impl Queue for CallQueue {
         Ok(())
     }
 
-    fn reap(&mut self, wait: bool, wanted: u64, done: &mut Vec<Done>) -> io::Result<()> {
+    fn reap(&mut self, wait: usize, wanted: u64, done: &mut Vec<Done>) -> io::Result<()> {
         done.append(&mut self.ready);
-        if wait
+        if wait > 0
             && done.is_empty()
             && let Some(next) = self.choose(wanted)
             && let Some(op) = self.waiting.remove(next)

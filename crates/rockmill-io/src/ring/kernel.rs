@@ -14,12 +14,14 @@
 use super::arena::Arena;
 use super::probe;
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
+use super::seat::{CompletionPlaces, Page, page};
 use super::{BatchLimits, Registered};
 use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -63,6 +65,12 @@ pub(super) struct KernelQueue {
     /// Free places in the table of registered files; `None` without such a table.
     files: Option<Vec<u32>>,
     counts: QueueCounts,
+    /// Completions taken so far, as the ring counts them.
+    taken: u32,
+    /// What the ring shares with a program, once there was one. The kernel has its memory as long as the ring is.
+    page: Option<Page>,
+    /// There is a program: entering the ring runs it.
+    seated: bool,
     limits: BatchLimits,
     arena: Arc<Arena>,
 }
@@ -105,6 +113,62 @@ fn set_up(limits: &BatchLimits) -> io::Result<(IoUring, &'static str)> {
         other => return other.map(|ring| (ring, "COOP_TASKRUN")),
     }
     IoUring::builder().build(entries).map(|ring| (ring, "no flags"))
+}
+
+/// Of `io_uring_register` (Linux 6.13), and in a region's description: its memory is the process's.
+const REGISTER_MEM_REGION: libc::c_uint = 34;
+const REGION_OF_USER: u32 = 1;
+/// Of `io_uring_enter`: completions are wanted.
+const ENTER_GETEVENTS: u32 = 1;
+
+/// Gives a ring a page that a program in it finds. Once for each ring.
+fn register_page(ring: &IoUring) -> io::Result<Page> {
+    let mut page = Page::new();
+    let description = [page.address(), page::BYTES as u64, u64::from(REGION_OF_USER), 0, 0, 0, 0, 0];
+    let register = [description.as_ptr().expose_provenance() as u64, 0, 0, 0];
+    let (call, fd) = (libc::SYS_io_uring_register, ring.as_raw_fd());
+    // SAFETY: both structures are whole and live until the call returns. The kernel holds the page itself for as long
+    // as the ring is; it writes there while this thread is in a call that enters the ring, when nobody looks.
+    let done = unsafe { libc::syscall(call, fd, REGISTER_MEM_REGION, register.as_ptr(), 1) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(page) }
+}
+
+/// What a program is to do in the next call: its own work (`mode` 0), or to wait for `want` completions.
+fn prepare(page: &mut Page, taken: u32, mode: u32, want: usize, pending: usize) {
+    page.set(page::STEPS, 0);
+    page.set(page::MODE, mode);
+    page.set(page::WAIT, want as u32);
+    page.set(page::PHASE, 0);
+    page.set(page::HEAD, taken);
+    page.set(page::PENDING, pending as u32);
+    page.set(page::SUBMITTED, 0);
+    page.set(page::ERROR, 0);
+}
+
+/// Enters a ring, and has completions posted.
+fn enter_events(ring: &IoUring, pending: usize, want: usize) -> io::Result<()> {
+    let nothing: Option<&libc::sigset_t> = None;
+    // SAFETY: the call takes numbers and no memory. Entries that it hands on were made by `push`.
+    unsafe { ring.submitter().enter(pending as u32, want as u32, ENTER_GETEVENTS, nothing) }.map(|_| ())
+}
+
+/// Hands over what was pushed and waits for `want` completions, where a program is in the ring. If there is none any
+/// more, the kernel does the same by itself.
+fn enter_seated(
+    ring: &mut IoUring,
+    page: &mut Page,
+    taken: u32,
+    want: usize,
+    counts: &mut QueueCounts,
+) -> io::Result<()> {
+    let pending = ring.submission().len();
+    prepare(page, taken, 1, want, pending);
+    enter_events(ring, pending, want)?;
+    counts.by_program += u64::from(page.get(page::SUBMITTED));
+    match page.get(page::ERROR) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno as i32)),
+    }
 }
 
 /// Numbers of registered buffers.
@@ -191,6 +255,9 @@ impl KernelQueue {
             foreign: None,
             files,
             counts: QueueCounts::default(),
+            taken: 0,
+            page: None,
+            seated: false,
             limits: limits.clone(),
             arena: Arc::clone(arena),
         };
@@ -251,7 +318,11 @@ impl KernelQueue {
         loop {
             self.counts.enters += 1;
             self.counts.ring_enters += 1;
-            match ring.submitter().submit_and_wait(want) {
+            let done = match &mut self.page {
+                Some(page) if self.seated => enter_seated(ring, page, self.taken, want, &mut self.counts),
+                _ => ring.submitter().submit_and_wait(want).map(|_| ()),
+            };
+            match done {
                 Ok(_) => {
                     // A kernel that stops at a bad entry leaves the others for the next time. A thread of the kernel
                     // takes them when it comes to them.
@@ -293,6 +364,7 @@ impl KernelQueue {
     fn collect(&mut self, done: &mut Vec<Done>) {
         done.append(&mut self.ready);
         for completion in self.ring.completion() {
+            self.taken = self.taken.wrapping_add(1);
             if completion.user_data() == CANCELLATION {
                 continue;
             }
@@ -347,8 +419,8 @@ impl Queue for KernelQueue {
     /// The kernel takes a ring's operations from the thread that made it and from no other: this one gets a ring of its
     /// own, over the same memory, which is what takes long to make.
     fn claim(&mut self, anew: bool) -> io::Result<Option<Registered>> {
-        if self.in_flight() > 0 || !self.ready.is_empty() {
-            return Err(io::Error::other("operations are in flight"));
+        if self.in_flight() > 0 || !self.ready.is_empty() || self.seated {
+            return Err(io::Error::other("operations are in flight, or a program is in the ring"));
         }
         let mine = self.check_thread().is_ok();
         if mine && !anew {
@@ -483,20 +555,72 @@ impl Queue for KernelQueue {
 
     fn submit(&mut self) -> io::Result<()> {
         self.check_thread()?;
-        if self.unsubmitted == 0 { Ok(()) } else { self.enter(0) }
+        // A program takes along what was queued when it is called the next time.
+        if self.unsubmitted == 0 || self.seated { Ok(()) } else { self.enter(0) }
     }
 
-    fn reap(&mut self, wait: bool, _wanted: u64, done: &mut Vec<Done>) -> io::Result<()> {
+    fn seat(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
+        self.check_thread()?;
+        if self.seated {
+            return Err(io::Error::other("the ring has a program already"));
+        }
+        if self.page.is_none() {
+            self.page = Some(register_page(&self.ring)?);
+        }
+        if let Some(page) = &mut self.page {
+            page.set(page::TAIL_AT, completions.map_or(0, |c| c.tail));
+            page.set(page::CQES_AT, completions.map_or(0, |c| c.entries));
+            page.set(page::MASK, self.ring.params().cq_entries().wrapping_sub(1));
+        }
+        self.seated = true;
+        Ok(self.ring.as_raw_fd())
+    }
+
+    fn unseat(&mut self) {
+        self.seated = false;
+    }
+
+    fn enter_program(&mut self, control: u32, awaited: &[u64]) -> io::Result<u32> {
+        self.check_thread()?;
+        let busy = self.in_flight() > 0;
+        let Some(page) = self.page.as_mut().filter(|_| self.seated) else {
+            return Err(io::Error::other("there is no program in the ring"));
+        };
+        page.set(page::CONTROL, control);
+        page.set(page::BUSY, u32::from(busy));
+        page.mark(&self.table, awaited);
+        prepare(page, self.taken, 0, 0, self.ring.submission().len());
+        loop {
+            self.counts.enters += 1;
+            self.counts.ring_enters += 1;
+            match enter_events(&self.ring, 0, 0) {
+                Ok(()) => break,
+                // A signal between two steps: the program goes on where it was.
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.counts.by_program += u64::from(page.get(page::SUBMITTED));
+        // What the kernel did not take now goes along the next time, or who waits for it hears why.
+        self.unsubmitted = self.ring.submission().len();
+        match page.get(page::STEPS) {
+            0 => Err(io::Error::other("the kernel did not call the program")),
+            steps => Ok(steps),
+        }
+    }
+
+    fn reap(&mut self, wait: usize, _wanted: u64, done: &mut Vec<Done>) -> io::Result<()> {
         self.check_thread()?;
         let before = done.len();
         self.collect(done);
-        if !wait {
+        if wait == 0 {
             return Ok(());
         }
         while done.len() == before && self.in_flight() > 0 {
             // Who waits is faster than the device. It then waits for several, as long as most stay in flight: fewer
             // entries into the kernel, fewer times asleep, and the device is as busy as before.
-            self.enter((self.in_flight() / IN_FLIGHT_PER_WAIT).clamp(1, WAIT_MAX))?;
+            let want = (self.in_flight() / IN_FLIGHT_PER_WAIT).clamp(1, WAIT_MAX);
+            self.enter(want.max(wait.min(self.in_flight())))?;
             self.collect(done);
         }
         Ok(())
@@ -616,7 +740,7 @@ mod tests {
         for token in [2u8, 0, 3, 1] {
             writers[token as usize].write_all(&[token + 10; 7]).unwrap();
             let mut done = Vec::new();
-            queue.reap(true, 0, &mut done).unwrap();
+            queue.reap(1, 0, &mut done).unwrap();
             let done = done.pop().unwrap();
             assert_eq!((done.op.token, done.result.unwrap()), (u64::from(token), 7));
             assert_eq!(done.op.lease.unwrap()[..7], [token + 10; 7]);
@@ -624,7 +748,7 @@ mod tests {
         }
         assert_eq!(queue.in_flight(), 0);
         let mut done = Vec::new();
-        queue.reap(true, 0, &mut done).unwrap();
+        queue.reap(1, 0, &mut done).unwrap();
         assert!(done.is_empty(), "an empty queue waited");
     }
 
@@ -637,7 +761,7 @@ mod tests {
         op.range = 0..4097;
         queue.push(op);
         let mut done = Vec::new();
-        queue.reap(true, 0, &mut done).unwrap();
+        queue.reap(1, 0, &mut done).unwrap();
         assert_eq!(done.pop().unwrap().result.unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert_eq!(queue.in_flight(), 0);
     }

@@ -3,6 +3,7 @@
 
 use super::Registered;
 use super::arena::{Arena, Lease};
+use super::seat::CompletionPlaces;
 use crate::aligned::ALIGNMENT;
 use crate::fs::{PositionedFile, RandomAccessFile};
 use std::fmt::Debug;
@@ -141,6 +142,8 @@ pub struct QueueCounts {
     pub operations: u64,
     /// Operations with a registered buffer.
     pub fixed: u64,
+    /// Operations that a program handed over.
+    pub by_program: u64,
 }
 
 /// An implementation.
@@ -160,14 +163,24 @@ pub(crate) trait Queue: Send + Debug {
     fn register_memory(&mut self, _arena: &Arc<Arena>) {}
     /// Forgets it; no operation with it is in flight.
     fn unregister_memory(&mut self) {}
+    /// Makes place for a program ([`super::seat`]); gives the ring's descriptor.
+    fn seat(&mut self, _completions: Option<CompletionPlaces>) -> io::Result<i32> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "there is no ring, only plain calls"))
+    }
+    /// The program is gone.
+    fn unseat(&mut self) {}
+    /// Enters the ring, for the program to do its own work; gives its steps.
+    fn enter_program(&mut self, _control: u32, _awaited: &[u64]) -> io::Result<u32> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "there is no ring, only plain calls"))
+    }
     /// Takes an operation over; it may be handed on only at the next [`submit`](Self::submit) or
     /// [`reap`](Self::reap). Never called with `depth` operations in it.
     fn push(&mut self, op: Op);
     /// Hands on what was pushed.
     fn submit(&mut self) -> io::Result<()>;
-    /// Gathers completions. With `wait`, hands on what was pushed and comes back with at least one, if any operation
-    /// is in it; `wanted` says which one is waited for.
-    fn reap(&mut self, wait: bool, wanted: u64, done: &mut Vec<Done>) -> io::Result<()>;
+    /// Gathers completions. If `wait` is not 0, hands on what was pushed and comes back with at least one, if any
+    /// operation is in it; so many are needed before the caller goes on. `wanted` says which one is waited for.
+    fn reap(&mut self, wait: usize, wanted: u64, done: &mut Vec<Done>) -> io::Result<()>;
     /// Operations in it that were not handed on yet.
     fn unsubmitted(&self) -> usize;
     /// Counts so far.

@@ -3,6 +3,7 @@
 
 use super::Registered;
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
+use super::seat::CompletionPlaces;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -110,6 +111,18 @@ impl Queue for ShimQueue {
         self.inner.unregister(files);
     }
 
+    fn seat(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
+        self.inner.seat(completions)
+    }
+
+    fn unseat(&mut self) {
+        self.inner.unseat();
+    }
+
+    fn enter_program(&mut self, control: u32, awaited: &[u64]) -> io::Result<u32> {
+        self.inner.enter_program(control, awaited)
+    }
+
     fn push(&mut self, mut op: Op) {
         let seen = ShimOp {
             number: self.number,
@@ -141,10 +154,10 @@ impl Queue for ShimQueue {
         self.inner.submit()
     }
 
-    fn reap(&mut self, wait: bool, wanted: u64, done: &mut Vec<Done>) -> io::Result<()> {
+    fn reap(&mut self, wait: usize, wanted: u64, done: &mut Vec<Done>) -> io::Result<()> {
         loop {
             let mut inner = Vec::new();
-            let wait_inside = wait && self.ready.is_empty() && self.inside > 0;
+            let wait_inside = if self.ready.is_empty() { wait.min(self.inside) } else { 0 };
             let result = self.inner.reap(wait_inside, wanted, &mut inner);
             self.inside -= inner.len();
             for done in inner {
@@ -153,7 +166,7 @@ impl Queue for ShimQueue {
             self.release_late(self.inside == 0);
             done.extend(self.ready.drain(..));
             result?;
-            if !wait || !done.is_empty() || (self.inside == 0 && self.late.is_empty()) {
+            if wait == 0 || !done.is_empty() || (self.inside == 0 && self.late.is_empty()) {
                 return Ok(());
             }
         }

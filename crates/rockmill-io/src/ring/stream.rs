@@ -449,6 +449,12 @@ impl ReadStream {
         }
     }
 
+    /// The transfer that [`Self::next`] would wait for.
+    pub fn awaited(&self, run: usize) -> Option<u64> {
+        let first = self.runs.get(run)?.pending.front()?.token?;
+        (!self.io.shared.lock().is_ended(first)).then_some(first)
+    }
+
     /// Leaves the rest of a run unread.
     pub fn skip_rest(&mut self, run: usize) {
         if run < self.runs.len() {

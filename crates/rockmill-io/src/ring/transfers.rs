@@ -10,6 +10,7 @@
 
 use super::arena::{Arena, Lease};
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
+use super::seat::CompletionPlaces;
 use super::shim::{Shim, ShimQueue};
 use super::{BatchObserver, Registered};
 use crate::aligned::align_down;
@@ -168,6 +169,28 @@ impl Transfers {
         self.queue.unregister(files);
     }
 
+    /// Makes place for a program in the ring.
+    pub(crate) fn seat(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
+        self.queue.seat(completions)
+    }
+
+    pub(crate) fn unseat(&mut self) {
+        self.queue.unseat();
+    }
+
+    /// Lets the program in the ring do its work; everything that was begun is handed over by it.
+    pub(crate) fn enter_program(&mut self, control: u32, awaited: &[Token]) -> io::Result<u32> {
+        if self.broken.is_some() {
+            return Err(self.broken_error());
+        }
+        self.fill();
+        self.write_waits = false;
+        let steps = self.queue.enter_program(control, awaited);
+        self.tell_enters();
+        self.poll();
+        steps
+    }
+
     /// Begins a transfer. Its operation may not have gone to the kernel when this returns: see [`flush`](Self::flush).
     pub(crate) fn start(&mut self, transfer: Transfer) -> Token {
         let token = self.next;
@@ -249,7 +272,7 @@ impl Transfers {
 
     /// Takes what has completed, without waiting.
     pub(crate) fn poll(&mut self) {
-        self.reap(false, Token::MAX);
+        self.reap(0, Token::MAX);
     }
 
     /// True when waiting for it would not take time.
@@ -263,7 +286,7 @@ impl Transfers {
         let oldest = self.running.iter().find(|(_, running)| running.action == Action::Write);
         let Some(token) = oldest.map(|(token, _)| *token) else { return false };
         while self.broken.is_none() && self.running.contains_key(&token) {
-            self.reap(true, token);
+            self.reap(1, token);
         }
         self.broken.is_none()
     }
@@ -282,7 +305,17 @@ impl Transfers {
                 };
                 return Ended { lease: None, result };
             }
-            self.reap(true, token);
+            self.reap(1, token);
+        }
+    }
+
+    /// Waits until all of these are through: at once, not one by one. Their outcomes are to be asked for.
+    pub(crate) fn await_all(&mut self, tokens: &VecDeque<Token>) {
+        while self.broken.is_none()
+            && let Some(first) = tokens.iter().find(|token| self.running.contains_key(token)).copied()
+        {
+            let running = tokens.iter().filter(|token| self.running.contains_key(token)).count();
+            self.reap(running, first);
         }
     }
 
@@ -300,16 +333,16 @@ impl Transfers {
         while self.broken.is_none()
             && let Some(token) = self.running.iter().find_map(|(token, running)| running.orphan.then_some(*token))
         {
-            self.reap(true, token);
+            self.reap(1, token);
         }
     }
 
-    fn reap(&mut self, wait: bool, wanted: Token) {
+    fn reap(&mut self, wait: usize, wanted: Token) {
         self.fill();
         if self.broken.is_some() {
             return;
         }
-        self.write_waits &= !wait;
+        self.write_waits &= wait == 0;
         let mut done = std::mem::take(&mut self.done);
         let result = self.queue.reap(wait, wanted, &mut done);
         self.tell_enters();

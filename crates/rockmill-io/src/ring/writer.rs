@@ -258,6 +258,7 @@ impl BatchWriter {
 
     fn await_all(&mut self) -> io::Result<()> {
         let mut result = Ok(());
+        self.io.shared.lock().await_all(&self.in_flight);
         while !self.in_flight.is_empty() {
             let one = self.await_oldest();
             if result.is_ok() {
