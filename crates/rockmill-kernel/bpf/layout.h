@@ -8,7 +8,7 @@
 #define ROCKMILL_LAYOUT_H
 
 /* The version of all this: raised with each change. Objects of other versions are refused. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 /* Control block. "in" is written by user space only, "out" by the program only. */
 #define CTL_STATUS 0		/* out u32: STATUS_ */
@@ -137,5 +137,27 @@
 
 /* Room behind a key that copies in words may write to. */
 #define SLACK 40
+
+/* The page that a ring's program finds as the ring's region. */
+#define RING_CONTROL 0		/* in  u32: address of the control block */
+#define RING_STEPS 4		/* out u32: steps of this call */
+#define RING_MODE 8		/* in  u32: MODE_ */
+#define RING_WAIT 12		/* in  u32: completions that MODE_WAIT waits for */
+#define RING_PHASE 16		/* in  u32: 0; out: 1 when nothing is left but to wait */
+#define RING_HEAD 20		/* in  u32: completions that were taken before, all in all */
+#define RING_PENDING 24		/* in  u32: operations to be handed over; out: 0 when that is done */
+#define RING_SUBMITTED 28	/* out u32: operations handed over */
+#define RING_ERROR 32		/* out u32: why not all of them, an errno; 0 */
+#define RING_BUSY 36		/* in  u32: operations are in flight: what has completed is to be posted */
+#define RING_AWAITED 40		/* in  u32: bytes of RING_PLACES that are not 0 */
+#define RING_TAIL_AT 44		/* in  u32: where the ring's memory has the number of completions; 0: not known */
+#define RING_CQES_AT 48		/* in  u32: and the completions */
+#define RING_MASK 52		/* in  u32: their number, a power of two, less 1 */
+#define RING_PLACES 1024	/* in  u8 each: not 0 where a dry run waits for the operation with this user_data */
+#define RING_PLACES_MAX 3072
+#define RING_BYTES 4096
+
+#define MODE_MERGE 0
+#define MODE_WAIT 1
 
 #endif

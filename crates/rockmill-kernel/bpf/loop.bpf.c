@@ -1,33 +1,127 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The driver `loop` (Linux 7.1): the kernel calls this while a thread sits in io_uring_enter. One such call of the
- * thread's fills an output buffer, however many steps that takes; between two steps signals are seen.
+ * The driver `loop` (Linux 7.1): the kernel calls this while a thread sits in io_uring_enter. The ring is the one that
+ * the thread reads and writes with: one such call of the thread's hands over all that was queued there, fills an output
+ * buffer, however many steps that takes, and waits for the reads that a dry run needs. Between two steps signals are
+ * seen and completions are posted.
  */
 #include "merge.h"
 
 struct iou_ctx;
+struct iou_loop_params {
+	u32 cq_wait_idx; /* completions, all in all, that the kernel waits for before the next step */
+};
 
-/* The kernel's: the ring's region (0: the one that user space registered), size bytes of it. */
+/* The kernel's: hands over nr operations, or as many as there are; their number, or what is wrong. */
+extern int bpf_io_uring_submit_sqes(struct iou_ctx *ring, u32 nr);
+/* The kernel's: a region of the ring, size bytes of it. */
 extern u8 *bpf_io_uring_get_region(struct iou_ctx *ring, u32 region, const u64 size);
 
-#define REGION_BYTES 4096
+#define REGION_OWN 0 /* the one that user space registered */
+#define REGION_CQ 1
+/* Enough for the completions of a ring with 128 places. */
+#define CQ_BYTES 8192
+
 #define CONTINUE 0
 #define STOP 1
+
+#define AT32(place) (*(volatile u32 *)(place))
+
+/* Hands over what was queued. 0 when that is all of it. */
+INLINE u32 hand_on(struct iou_ctx *ring, u8 *region)
+{
+	u32 pending = AT32(region + RING_PENDING);
+	int done;
+
+	if (!pending)
+		return 0;
+	done = bpf_io_uring_submit_sqes(ring, pending);
+	AT32(region + RING_PENDING) = 0;
+	if (done >= 0)
+		AT32(region + RING_SUBMITTED) = done;
+	else
+		AT32(region + RING_ERROR) = -done;
+	return done < 0 || (u32)done < pending;
+}
+
+/* How many of the completions that were not taken yet are awaited ones. Inline: an object has it with `run`, too. */
+INLINE u64 arrived(u8 *region, u8 *cq, u32 tail)
+{
+	u32 i = AT32(region + RING_HEAD), at = AT32(region + RING_CQES_AT), mask = AT32(region + RING_MASK);
+	u64 place, count = 0;
+
+	while (i != tail && can_loop) {
+		place = at + 16 * (u64)(i & mask);
+		if (place > CQ_BYTES - 16)
+			break;
+		place = *(volatile u64 *)(cq + place);
+		if (place < RING_PLACES_MAX && *(volatile u8 *)(region + RING_PLACES + place))
+			count++;
+		i++;
+		HIDE(i);
+	}
+	return count;
+}
 
 SECTION("struct_ops") int loop_step(u64 *arguments)
 {
 	struct iou_ctx *ring = (struct iou_ctx *)arguments[0];
-	u8 *region = bpf_io_uring_get_region(ring, 0, REGION_BYTES);
+	struct iou_loop_params *params = (struct iou_loop_params *)arguments[1];
+	u8 *region = bpf_io_uring_get_region(ring, REGION_OWN, RING_BYTES), *cq;
+	u32 head, mode, wanted, tail, at;
+	u64 status;
 	ptr c;
 
 	NAME_ARENA();
 	if (!region)
 		return STOP;
-	/* The region says where the control block is, and counts the steps of the call. */
-	c = AT(*(volatile u32 *)region);
-	*(volatile u32 *)(region + 4) += 1;
-	ST64(c + CTL_WORK, 0);
-	return merge(c) == STATUS_PAUSE ? CONTINUE : STOP;
+	AT32(region + RING_STEPS) += 1;
+	head = AT32(region + RING_HEAD);
+	mode = AT32(region + RING_MODE);
+	c = AT(AT32(region + RING_CONTROL));
+	/* Nothing to wait for, unless said otherwise. */
+	params->cq_wait_idx = head;
+	if (!AT32(region + RING_PHASE)) {
+		if (hand_on(ring, region)) {
+			/* Who called sees to it; what was not handed over cannot be waited for. */
+			AT32(region + RING_AWAITED) = 0;
+			AT32(region + RING_WAIT) = 0;
+		}
+		if (mode == MODE_MERGE) {
+			ST64(c + CTL_WORK, 0);
+			status = merge(c);
+			if (status == STATUS_PAUSE)
+				return CONTINUE;
+			if (!AT32(region + RING_BUSY))
+				return STOP;
+			if (status != STATUS_DRY)
+				AT32(region + RING_AWAITED) = 0;
+			AT32(region + RING_PHASE) = 1;
+			return CONTINUE;
+		}
+		AT32(region + RING_PHASE) = 1;
+		params->cq_wait_idx = head + AT32(region + RING_WAIT);
+		return CONTINUE;
+	}
+	wanted = AT32(region + RING_AWAITED);
+	at = AT32(region + RING_TAIL_AT);
+	if ((mode == MODE_MERGE && !wanted) || !at || at > CQ_BYTES - 4)
+		return STOP;
+	cq = bpf_io_uring_get_region(ring, REGION_CQ, CQ_BYTES);
+	if (!cq)
+		return STOP;
+	tail = AT32(cq + at);
+	if (mode != MODE_MERGE) {
+		wanted = AT32(region + RING_WAIT);
+		if (tail - head >= wanted)
+			return STOP;
+		params->cq_wait_idx = head + wanted;
+		return CONTINUE;
+	}
+	if (arrived(region, cq, tail) >= wanted)
+		return STOP;
+	params->cq_wait_idx = tail + 1;
+	return CONTINUE;
 }
 
 #ifndef ROCKMILL_OBJECT

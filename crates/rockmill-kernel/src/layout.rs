@@ -14,7 +14,7 @@ macro_rules! layout {
 }
 
 layout! {
-    INTERFACE = 1;
+    INTERFACE = 2;
     CTL_STATUS = 0;
     CTL_RUN = 4;
     CTL_RUNS = 8;
@@ -124,6 +124,25 @@ layout! {
     KIND_KEPT = 3;
     KIND_BLOCK = 1;
     SLACK = 40;
+    RING_CONTROL = 0;
+    RING_STEPS = 4;
+    RING_MODE = 8;
+    RING_WAIT = 12;
+    RING_PHASE = 16;
+    RING_HEAD = 20;
+    RING_PENDING = 24;
+    RING_SUBMITTED = 28;
+    RING_ERROR = 32;
+    RING_BUSY = 36;
+    RING_AWAITED = 40;
+    RING_TAIL_AT = 44;
+    RING_CQES_AT = 48;
+    RING_MASK = 52;
+    RING_PLACES = 1024;
+    RING_PLACES_MAX = 3072;
+    RING_BYTES = 4096;
+    MODE_MERGE = 0;
+    MODE_WAIT = 1;
 }
 
 #[cfg(test)]
@@ -132,13 +151,40 @@ mod tests {
 
     /// What [`ALL`] adds up to for the version of the interface that this is. Users' objects are compiled with these
     /// numbers, so that each change of one is a new version.
-    const FINGERPRINT: (u32, u64) = (1, 0xdb45_eacb_d098_048d);
+    const FINGERPRINT: (u32, u64) = (2, 0x0436_f714_cd7d_e308);
 
     #[test]
     fn another_layout_is_another_version_of_the_interface() {
         let bytes = ALL.iter().flat_map(|(name, value)| name.bytes().chain(value.to_le_bytes()));
         let sum = bytes.fold(0xcbf2_9ce4_8422_2325, |sum: u64, b| (sum ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         assert!(FINGERPRINT == (INTERFACE, sum), "raise INTERFACE, and make this ({INTERFACE}, {sum:#x})");
+    }
+
+    #[test]
+    fn a_rings_page_is_what_the_ring_takes_it_for() {
+        use rockmill_io::ring::seat::page;
+        let ours = [
+            (RING_CONTROL, page::CONTROL),
+            (RING_STEPS, page::STEPS),
+            (RING_MODE, page::MODE),
+            (RING_WAIT, page::WAIT),
+            (RING_PHASE, page::PHASE),
+            (RING_HEAD, page::HEAD),
+            (RING_PENDING, page::PENDING),
+            (RING_SUBMITTED, page::SUBMITTED),
+            (RING_ERROR, page::ERROR),
+            (RING_BUSY, page::BUSY),
+            (RING_AWAITED, page::AWAITED),
+            (RING_TAIL_AT, page::TAIL_AT),
+            (RING_CQES_AT, page::CQES_AT),
+            (RING_MASK, page::MASK),
+            (RING_PLACES, page::PLACES),
+            (RING_PLACES_MAX, page::PLACES_MAX),
+            (RING_BYTES, page::BYTES),
+        ];
+        for (a, b) in ours {
+            assert_eq!(a as usize, b);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rockmill_io::ring::ForeignMemory;
+use rockmill_io::ring::{BatchIo, ForeignMemory};
 
 use crate::btf::Btf;
 use crate::object::Program;
@@ -223,6 +223,37 @@ impl Machine {
     /// True when no reads go to its memory any more, nor may.
     pub fn is_idle(&self) -> bool {
         Arc::strong_count(self.arena.io()) == 1
+    }
+
+    /// Has the program run in the ring of `io`, for its thread, until [`Self::leave`]: a call of it then hands over
+    /// what was begun there, and waits for what a dry run needs. For [`Driver::Loop`].
+    ///
+    /// # Errors
+    /// Why that cannot be; the program then runs apart, as before.
+    pub fn sit_in(&mut self, io: &BatchIo) -> std::io::Result<()> {
+        match &mut self.how {
+            How::Run(_) => Err(std::io::Error::other("the driver run is in no ring")),
+            How::Loop(looped) => looped.sit_in(io),
+        }
+    }
+
+    /// Leaves that ring.
+    pub fn leave(&mut self) {
+        if let How::Loop(looped) = &mut self.how {
+            looped.leave();
+        }
+    }
+
+    /// It is in the ring of the reads and writes.
+    pub fn is_seated(&self) -> bool {
+        matches!(&self.how, How::Loop(looped) if looped.is_seated())
+    }
+
+    /// If a run is dry in the next call, that is to wait for these transfers.
+    pub fn await_transfers(&mut self, transfers: impl Iterator<Item = u64>) {
+        if let How::Loop(looped) = &mut self.how {
+            looped.await_transfers(transfers);
+        }
     }
 
     /// Calls made so far.

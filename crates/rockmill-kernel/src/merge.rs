@@ -441,6 +441,11 @@ impl Merge {
         self.shares.get(run).map_or(0, |s| s.given)
     }
 
+    /// If a run is dry in the next call, that is to wait for these transfers of its ring's.
+    pub fn await_transfers(&mut self, transfers: impl Iterator<Item = u64>) {
+        self.machine.await_transfers(transfers);
+    }
+
     /// Merges until something has to be done; [`Self::records`] says how many records there are then.
     ///
     /// # Errors

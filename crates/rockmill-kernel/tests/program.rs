@@ -15,6 +15,8 @@ use rockmill_kernel::{BlockPlace, Driver, Job, Machine, Merge, Program, Status};
 
 #[path = "program/own.rs"]
 mod own;
+#[path = "program/seated.rs"]
+mod seated;
 
 /// The driver that is tested: `ROCKMILL_KERNEL_DRIVER`, or `run`.
 fn driver() -> Driver {

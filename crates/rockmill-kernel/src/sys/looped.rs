@@ -1,8 +1,13 @@
-//! Running a program inside `io_uring_enter` (Linux 7.1): a ring, and operations that are attached to it.
+//! Running a program inside `io_uring_enter` (Linux 7.1): operations that are attached to a ring.
+//!
+//! That is the ring which the merging thread reads and writes with, while it has one ([`Looped::sit_in`]), else one of
+//! its own that nothing else is in.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread::{self, ThreadId};
+
+use rockmill_io::ring::{BatchIo, CompletionPlaces, Seat, seat};
 
 use super::{Arena, Attr, Loaded, Memory, Refused, owned, page_bytes};
 use crate::btf::Btf;
@@ -38,6 +43,8 @@ pub struct LoopTypes {
     /// Of fields, in the value.
     step_at: u32,
     ring_at: u32,
+    /// Of what a ring's memory has, where that is known: nothing depends on it but what a call waits for.
+    completions: Option<CompletionPlaces>,
     /// The functions that programs may call, by name.
     pub functions: Vec<(String, u32)>,
 }
@@ -62,9 +69,17 @@ impl LoopTypes {
             value_bytes: value.bytes,
             step_at: data + step_at,
             ring_at: data + ring_at,
+            completions: completions(btf),
             functions: functions.iter().map(number).collect::<Result<_, String>>()?,
         })
     }
+}
+
+/// Where a ring's memory has its completions.
+fn completions(btf: &Btf) -> Option<CompletionPlaces> {
+    let rings = btf.structure("io_rings")?;
+    let tail = rings.field("cq")?.1 + btf.structure("io_uring")?.field("tail")?.1;
+    Some(CompletionPlaces { tail, entries: rings.field("cqes")?.1 })
 }
 
 /// A program that the kernel calls while a thread is in `io_uring_enter`.
@@ -74,6 +89,8 @@ pub struct Looped {
     loaded: Loaded,
     /// Made anew where another thread calls: a ring is one thread's.
     attached: Option<Attached>,
+    /// What a dry run waits for in the next call.
+    awaited: Vec<u64>,
 }
 
 /// A ring with the program. What is attached goes before the ring does.
@@ -81,9 +98,16 @@ pub struct Looped {
 struct Attached {
     _link: OwnedFd,
     _map: OwnedFd,
-    ring: OwnedFd,
-    region: Memory,
-    thread: ThreadId,
+    place: Place,
+}
+
+/// Where it is attached.
+#[derive(Debug)]
+enum Place {
+    /// In a ring of its own.
+    Own { ring: OwnedFd, region: Memory, thread: ThreadId },
+    /// In the ring that the thread reads and writes with.
+    Seat(Seat),
 }
 
 impl Looped {
@@ -95,7 +119,7 @@ impl Looped {
             attr.u32(68, place).u32(108, ops).name(48, STEP)
         };
         let loaded = Loaded::load(instructions, licence, kind)?;
-        Ok(Self { types, loaded, attached: None })
+        Ok(Self { types, loaded, attached: None, awaited: Vec::new() })
     }
 
     /// The program.
@@ -103,7 +127,35 @@ impl Looped {
         &self.loaded
     }
 
-    fn attach(&self) -> io::Result<Attached> {
+    /// Attaches the program to the ring of `io`, until [`Self::leave`].
+    pub fn sit_in(&mut self, io: &BatchIo) -> io::Result<()> {
+        self.attached = None;
+        let seat = io.seat(self.types.completions).map_err(|e| failed("making place in the ring", &e))?;
+        let (link, map) = self.attach(seat.ring())?;
+        self.attached = Some(Attached { _link: link, _map: map, place: Place::Seat(seat) });
+        Ok(())
+    }
+
+    /// Leaves the ring of another.
+    pub fn leave(&mut self) {
+        if self.is_seated() {
+            self.attached = None;
+        }
+    }
+
+    /// It is in the ring of another.
+    pub fn is_seated(&self) -> bool {
+        matches!(self.attached, Some(Attached { place: Place::Seat(_), .. }))
+    }
+
+    /// In the next call, a dry run waits for these transfers.
+    pub fn await_transfers(&mut self, transfers: impl Iterator<Item = u64>) {
+        self.awaited.clear();
+        self.awaited.extend(transfers);
+    }
+
+    /// A ring of its own, with the program.
+    fn attach_alone(&self) -> io::Result<Attached> {
         let mut params = [0u32; 30];
         params[2] = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
         // SAFETY: `params` has the size of `struct io_uring_params`, and lives until the call returns.
@@ -123,6 +175,13 @@ impl Looped {
         if done < 0 {
             return Err(failed("giving the ring its region", &io::Error::last_os_error()));
         }
+        let (link, map) = self.attach(ring.as_raw_fd())?;
+        let place = Place::Own { ring, region, thread: thread::current().id() };
+        Ok(Attached { _link: link, _map: map, place })
+    }
+
+    /// Attaches the program to a ring: link and map.
+    fn attach(&self, ring: i32) -> io::Result<(OwnedFd, OwnedFd)> {
         let t = &self.types;
         let types = own_types().map_err(|e| failed("giving the kernel types", &e))?;
         let mut attr = Attr::new()
@@ -142,15 +201,14 @@ impl Looped {
             place.map(|place| place.copy_from_slice(bytes)).ok_or(io::ErrorKind::InvalidData)
         };
         put(t.step_at, &(self.loaded.fd.as_raw_fd() as u64).to_ne_bytes())?;
-        put(t.ring_at, &(ring.as_raw_fd() as u32).to_ne_bytes())?;
+        put(t.ring_at, &(ring as u32).to_ne_bytes())?;
         let key = 0u32;
         let (key_at, value_at) = (std::ptr::from_ref(&key).addr() as u64, value.as_ptr().addr() as u64);
         let mut update = Attr::new().fd(0, &map).u64(8, key_at).u64(16, value_at);
         update.call(BPF_MAP_UPDATE_ELEM, 32).map_err(|e| failed("filling the operations", &e))?;
         let mut link = Attr::new().fd(0, &map).u32(8, BPF_STRUCT_OPS);
         let link = link.call(BPF_LINK_CREATE, 16).map_err(|e| failed("attaching the operations to the ring", &e))?;
-        let link = owned(link);
-        Ok(Attached { _link: link, _map: map, ring, region, thread: thread::current().id() })
+        Ok((owned(link), map))
     }
 
     /// Enters the ring until the program says stop. The arena it works on must be passed, so that nobody looks at its
@@ -158,16 +216,29 @@ impl Looped {
     pub fn call(&mut self, arena: &mut Arena, control: u32) -> io::Result<u32> {
         let _ = arena;
         let here = thread::current().id();
-        if self.attached.as_ref().is_none_or(|a| a.thread != here) {
+        let fits = self.attached.as_ref().is_some_and(|a| match &a.place {
+            Place::Own { thread, .. } => *thread == here,
+            Place::Seat(_) => true,
+        });
+        if !fits {
             self.attached = None;
-            self.attached = Some(self.attach()?);
+            self.attached = Some(self.attach_alone()?);
         }
-        let Some(attached) = &mut self.attached else { return Err(io::ErrorKind::NotFound.into()) };
-        let place = attached.region.bytes_mut();
+        let (ring, region) = match &mut self.attached {
+            None => return Err(io::ErrorKind::NotFound.into()),
+            Some(Attached { place: Place::Seat(seat), .. }) => {
+                let steps = seat.enter(control, &self.awaited);
+                self.awaited.clear();
+                return steps.map_err(|e| failed("entering the ring", &e));
+            }
+            Some(Attached { place: Place::Own { ring, region, .. }, .. }) => (ring, region),
+        };
+        // Nothing is in flight there.
+        let place = region.bytes_mut();
+        place.fill(0);
         place[..4].copy_from_slice(&control.to_ne_bytes());
-        place[4..8].fill(0);
         loop {
-            let (call, fd) = (libc::SYS_io_uring_enter, attached.ring.as_raw_fd());
+            let (call, fd) = (libc::SYS_io_uring_enter, ring.as_raw_fd());
             let nothing = std::ptr::null::<libc::c_void>();
             // SAFETY: the call takes numbers and no memory; what the program writes to is the arena, which this has
             // for itself, and the region.
@@ -181,7 +252,7 @@ impl Looped {
                 return Err(failed("entering the ring", &e));
             }
         }
-        let steps = attached.region.bytes()[4..].first_chunk::<4>().map_or(0, |b| u32::from_ne_bytes(*b));
+        let steps = region.bytes()[seat::page::STEPS..].first_chunk::<4>().map_or(0, |b| u32::from_ne_bytes(*b));
         if steps == 0 {
             return Err(io::Error::other("the kernel did not call the program"));
         }

@@ -36,6 +36,8 @@ pub struct Engines {
     handed_over: AtomicU64,
     /// Blocks that `kernel` did not copy.
     in_place: AtomicU64,
+    /// Calls of its program in the ring that reads and writes, and the operations that these handed over.
+    by_program: [AtomicU64; 2],
     /// Programs that were replaced: no machine of theirs is kept.
     pub(super) retired: Mutex<Vec<Arc<Program>>>,
     /// Threads that compress and decompress for jobs.
@@ -84,6 +86,19 @@ impl Engines {
     /// Counts such blocks.
     pub(super) fn add_in_place(&self, blocks: u64) {
         self.in_place.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// Calls of the merge program within the ring that reads and writes (driver `loop`), and how many reads, writes
+    /// and syncs a program in there handed over.
+    pub fn by_program(&self) -> (u64, u64) {
+        let [calls, operations] = &self.by_program;
+        (calls.load(Ordering::Relaxed), operations.load(Ordering::Relaxed))
+    }
+
+    /// Counts such calls and operations.
+    pub(super) fn add_by_program(&self, calls: u64, operations: u64) {
+        self.by_program[0].fetch_add(calls, Ordering::Relaxed);
+        self.by_program[1].fetch_add(operations, Ordering::Relaxed);
     }
 
     /// Counts a part that goes to another engine.

@@ -30,7 +30,7 @@ use super::resolve::pass::may_pass;
 use super::resolve::{ResolveStats, Resolver};
 use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
-use super::{Compaction, JobContext, JobOutput, MergeEngine};
+use super::{Compaction, JobContext, JobOutput, KernelDriver, MergeEngine};
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::{Help, Working};
 use crate::statistics::{Histogram, MaybeStatistics};
@@ -218,7 +218,14 @@ fn in_kernel(
             return Ok(None);
         }
     };
-    let Ok(machine) = ctx.engines.machine(&ctx.db, &ctx.events.log) else { return Ok(None) };
+    let Ok(mut machine) = ctx.engines.machine(&ctx.db, &ctx.events.log) else { return Ok(None) };
+    // What is read and written goes with the calls that merge.
+    let ring = engine.io().filter(|_| machine.driver() == KernelDriver::Loop);
+    let before = ring.map(|io| (io.counts().by_program, machine.calls()));
+    if let Some(Err(e)) = ring.map(|io| machine.sit_in(io)) {
+        let log = &ctx.events.log;
+        ctx.engines.say_once(log, format!("driver loop does not read and write with the calls that merge: {e}"));
+    }
     let passing = may_pass(&plan.rules, !output.tombstones.is_empty());
     let end_head = heads.of_end(range, part.end.as_deref());
     let job = KernelJob { part, rules: &plan.rules, fit: &fit, heads, end_head, passing, stop };
@@ -245,7 +252,11 @@ fn in_kernel(
     };
     let mut left = left.borrow_mut();
     ctx.engines.add_in_place(left.blocks_in_place);
-    if let Some(machine) = left.machine.take() {
+    if let Some(mut machine) = left.machine.take() {
+        if let Some((io, (operations, calls))) = ring.zip(before).filter(|_| machine.is_seated()) {
+            ctx.engines.add_by_program(machine.calls() - calls, io.counts().by_program - operations);
+        }
+        machine.leave();
         ctx.engines.keep(machine, &*ctx.clock);
     }
     match (merged, &left.hand_over) {

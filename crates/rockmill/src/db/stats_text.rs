@@ -85,6 +85,9 @@ impl DbInner {
             if let Some(program) = &live.kernel_program {
                 let _ = write!(text, ", program {program}");
             }
+            if let (calls @ 1.., operations) = self.engines.by_program() {
+                let _ = write!(text, "; {calls} calls of it handed over {operations} reads and writes");
+            }
             if let (parts @ 1.., Some(reason)) = self.engines.handed_over() {
                 let _ = write!(text, "; job parts handed to another engine: {parts}, the last one for {reason}");
             }

@@ -43,6 +43,13 @@ impl TableSource for Tables {
     }
 }
 
+/// The driver that is tested: `ROCKMILL_KERNEL_DRIVER`, or `run`.
+fn kernel_driver() -> crate::compaction::KernelDriver {
+    let wanted = std::env::var("ROCKMILL_KERNEL_DRIVER").unwrap_or_default();
+    let found = crate::compaction::KernelDriver::ALL.into_iter().find(|d| d.name() == wanted);
+    found.unwrap_or_default()
+}
+
 /// False, and says so once, where the kernel's engine is not to be had.
 fn kernel_is_there() -> bool {
     use std::sync::OnceLock;
@@ -65,7 +72,7 @@ fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
     JobContext {
         events: crate::compaction::JobEvents::default(),
         clock: Arc::new(ManualClock::new(1_700_000_000_000_000)),
-        db: DbOptions { compaction_readahead_size: 4096, ..DbOptions::default() },
+        db: DbOptions { compaction_readahead_size: 4096, kernel_driver: kernel_driver(), ..DbOptions::default() },
         cf,
         cf_id: 0,
         cf_name: "default".into(),

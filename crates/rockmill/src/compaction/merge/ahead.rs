@@ -123,6 +123,12 @@ impl DecompressAhead {
         batch.raw.get(place.clone())
     }
 
+    /// True when a block is on its way that was read already.
+    pub fn has_more(&self) -> bool {
+        let at_hand = self.current.as_ref().is_some_and(|batch| self.at < batch.whole);
+        at_hand || self.ahead.as_ref().is_some_and(|ahead| ahead.len() > 0)
+    }
+
     /// True where [`Self::next`] may give the next block.
     #[inline]
     pub fn is_on(&self) -> bool {

@@ -38,6 +38,10 @@ pub trait BlockFeed {
     fn next_is(&self) -> Next {
         Next::AtHand
     }
+    /// The ring's transfer that brings the next block, if that is not there.
+    fn awaited(&self) -> Option<u64> {
+        None
+    }
     /// The file that the current block is in.
     fn file(&self) -> Option<&Path>;
     /// Says that the current block is damaged, and where it is.

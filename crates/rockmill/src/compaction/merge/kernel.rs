@@ -195,6 +195,10 @@ pub(crate) struct KernelStream<'a, F> {
     state: State,
     /// What the last call ended with.
     status: Status,
+    /// The program is in the ring of the reads: it waits for them, and nobody does here.
+    seated: bool,
+    /// The run that it waited for in vain.
+    waited: Option<usize>,
     /// The entries of a whole block.
     entries: BlockEntries,
     entry: usize,
@@ -233,6 +237,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             own_order: check.is_some(),
             filter: fit.filter,
         };
+        let seated = machine.is_seated();
         let merge = match Merge::begin(machine, &job) {
             Ok(merge) => merge,
             Err(Refusal { reason, machine }) => {
@@ -266,6 +271,8 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             check,
             state: State::Record,
             status: Status::Again,
+            seated,
+            waited: None,
             entries: BlockEntries::new(heads.skip()),
             entry: 0,
             rewritten: Vec::new(),
@@ -279,8 +286,9 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         self.merge.as_ref().map_or(&[], |m| m.memory())
     }
 
-    /// Fills the memory of all runs as far as there is room.
-    fn fill(&mut self) -> Result<()> {
+    /// Fills the memory of all runs as far as there is room. Where the program waits for reads, only blocks that are
+    /// there are taken, but of the run `urgent`.
+    fn fill(&mut self, urgent: Option<usize>) -> Result<()> {
         let Some(merge) = &mut self.merge else { return Ok(()) };
         for (run, input) in self.inputs.iter_mut().enumerate() {
             let first = merge.release(run);
@@ -290,7 +298,8 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             if input.ended || input.failed.is_some() {
                 continue;
             }
-            if let Err(e) = input.fill(run, merge, self.passing, &mut self.rewritten, &self.left) {
+            let wait = !self.seated || urgent == Some(run);
+            if let Err(e) = input.fill(run, merge, self.passing, wait, &mut self.rewritten, &self.left) {
                 if self.left.borrow().hand_over.is_some() {
                     return Err(e);
                 }
@@ -324,13 +333,10 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
                 }
                 Status::Again => {}
             }
-            let dry = self.status;
-            self.fill()?;
+            self.refill()?;
             let Some(merge) = &mut self.merge else { return Ok(()) };
-            if let Status::Dry(run) = dry
-                && self.inputs.get(run).is_some_and(|i| !i.ended && i.failed.is_none() && i.held.is_empty())
-            {
-                return Err(hand_over(&self.left, "a block is too large for the program's memory"));
+            if self.seated {
+                merge.await_transfers(self.inputs.iter().filter_map(|input| input.feed.awaited()));
             }
             self.status = match merge.call() {
                 Ok(status) => status,
@@ -342,6 +348,31 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
                 return self.load();
             }
         }
+    }
+
+    /// Fills the memory for the next call; a run that was dry has something then, or the program is to wait for it.
+    fn refill(&mut self) -> Result<()> {
+        self.fill(None)?;
+        let Status::Dry(run) = self.status else {
+            self.waited = None;
+            return Ok(());
+        };
+        let is_dry =
+            |inputs: &[Input<F>]| inputs.get(run).is_some_and(|i| !i.ended && i.failed.is_none() && i.held.is_empty());
+        if !is_dry(&self.inputs) {
+            self.waited = None;
+            return Ok(());
+        }
+        let comes = self.inputs.get(run).is_some_and(|i| i.feed.awaited().is_some());
+        if self.seated && comes && self.waited.replace(run) != Some(run) {
+            return Ok(());
+        }
+        self.waited = None;
+        self.fill(Some(run))?;
+        if is_dry(&self.inputs) {
+            return Err(hand_over(&self.left, "a block is too large for the program's memory"));
+        }
+        Ok(())
     }
 
     /// Looks at record `at`.
@@ -527,12 +558,13 @@ impl<F: BlockFeed> Input<F> {
         self.held.push_back(held);
     }
 
-    /// Puts blocks into the memory until there is no room, or no block.
+    /// Puts blocks into the memory until there is no room, or no block; without `wait`, or none that is there.
     fn fill(
         &mut self,
         run: usize,
         merge: &mut Merge,
         passing: bool,
+        wait: bool,
         rewritten: &mut Vec<u8>,
         left: &RefCell<Left>,
     ) -> Result<()> {
@@ -540,6 +572,7 @@ impl<F: BlockFeed> Input<F> {
             let (layout, kind) = match self.waits.take() {
                 Some(waits) => waits,
                 None if self.windows > 0 && !self.may_take() => return Ok(()),
+                None if !wait && self.feed.next_is() == Next::Waits => return Ok(()),
                 None => match self.feed.next_block()? {
                     Some(next) => next,
                     None => {

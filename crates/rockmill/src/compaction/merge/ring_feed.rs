@@ -247,7 +247,16 @@ impl BlockFeed for RingFeed {
         if next.is_some_and(|block| self.find(*block, block.size as usize + BLOCK_TRAILER_LEN).is_some()) {
             return Next::AtHand;
         }
-        if self.stream.borrow().is_ready(self.run) { Next::Ready } else { Next::Waits }
+        let ended = next.is_none() && self.files.as_slice().is_empty();
+        match () {
+            () if ended || self.ahead.has_more() => Next::AtHand,
+            () if self.stream.borrow().is_ready(self.run) => Next::Ready,
+            () => Next::Waits,
+        }
+    }
+
+    fn awaited(&self) -> Option<u64> {
+        self.stream.borrow().awaited(self.run)
     }
 
     fn file(&self) -> Option<&Path> {

@@ -8,6 +8,7 @@ use super::*;
 use crate::compaction::JobStats;
 
 mod own;
+mod seated;
 mod swap;
 
 fn empty(cf: CfOptions) -> Tree {
