@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -222,6 +223,7 @@ fn a_compaction_without_space_does_not_stop_writes() {
     let fs = MemFileSystem::new();
     let mut options = options(&fs);
     options.set_level_zero_file_num_compaction_trigger(3);
+    options.set_atomic_flush(true);
     let db = open(&options, path());
     let mut all = Acknowledged::default();
     db.pause_background_work();
@@ -257,6 +259,59 @@ fn a_compaction_without_space_does_not_stop_writes() {
 fn fs_tables(fs: &MemFileSystem) -> Vec<u64> {
     let names = rockmill_io::FileSystem::list_dir(fs, path()).expect("a directory");
     names.iter().filter_map(|n| n.strip_suffix(".sst")?.parse().ok()).collect()
+}
+
+/// A job whose tables' names could not be made durable leaves none of them: on a disk that is nearly full, jobs that
+/// are tried again would fill it.
+#[test]
+fn tables_of_a_job_whose_directory_could_not_be_synced_do_not_stay() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.set_level_zero_file_num_compaction_trigger(3);
+    options.set_atomic_flush(true);
+    let db = open(&options, path());
+    let mut all = Acknowledged::default();
+    db.pause_background_work();
+    for n in 0..3 {
+        all.write(&db, "same", 2000 + n, &WriteOptions::default()).expect("a write");
+        db.flush_all().expect("a flush");
+    }
+    let sorted = |mut numbers: Vec<u64>| {
+        numbers.sort_unstable();
+        numbers
+    };
+    let live = || sorted(db.live_files().expect("a list").iter().map(|f| f.number).collect());
+    let on_disk = || sorted(fs_tables(&fs));
+    let asked = Arc::new(AtomicU32::new(0));
+    let refuse = |from: u32, with: fn() -> std::io::Error| {
+        asked.store(0, Ordering::Relaxed);
+        let asked = Arc::clone(&asked);
+        fs.set_fault(Box::new(move |op| {
+            let sync = op.kind == OpKind::SyncDir && op.path == path();
+            (sync && asked.fetch_add(1, Ordering::Relaxed) >= from).then(with)
+        }));
+    };
+    refuse(0, no_space);
+    db.continue_background_work();
+    // It is tried again and again, as there is space, the file system says.
+    wait_until("compactions fail", || asked.load(Ordering::Relaxed) > 3);
+    db.pause_background_work();
+    assert_eq!((live().len(), on_disk()), (6, live()), "after compactions");
+    fs.clear_fault();
+    all.write(&db, "flushed", 2000, &WriteOptions::default()).expect("writes go on");
+    // The second column family's table fails: the first one's is there already.
+    refuse(2, || std::io::Error::from_raw_os_error(5));
+    db.flush_all().expect_err("the directory cannot be synced");
+    wait_until("the error is known", || db.background_error_severity() == Some(ErrorSeverity::Fatal));
+    wait_until("no table stays", || on_disk() == live());
+    assert_eq!(live().len(), 6);
+    db.continue_background_work();
+    fs.clear_fault();
+    db.resume().expect("resume");
+    db.wait_for_background_work().expect("background work");
+    all.check("after it", &db);
+    drop(db);
+    all.check("opened again", &after(&fs, CrashMode::SyncedOnly, &options));
 }
 
 #[test]

@@ -354,14 +354,15 @@ impl DbInner {
             self.wal.sync_left()?;
         }
         let mut built = Vec::new();
-        let done = self.build_flush(pick, &mut built).and_then(|()| {
-            self.sync_dir()?;
+        let durable = self.build_flush(pick, &mut built);
+        let named = durable.is_ok();
+        let done = durable.and_then(|()| {
             let edits = built.iter().map(|b| add_files(0, b.entry.clone())).collect();
             self.commit_flush(pick, edits, leave_wals)
         });
         if let Err(e) = &done {
             let written: Vec<u64> = built.iter().filter_map(|b| b.entry.as_ref()).map(|f| f.number).collect();
-            self.remove_outputs(&written, Some(e));
+            self.remove_outputs(&written, Some(e).filter(|_| named));
         }
         done?;
         for (part, b) in pick.parts.iter().zip(&built) {
@@ -376,7 +377,8 @@ impl DbInner {
         Ok(())
     }
 
-    /// Writes the tables of a flush; `built` gets what there is, one for each part, even if one fails.
+    /// Writes the tables of a flush, durable with their names; `built` gets what there is, one for each part, even if
+    /// one fails.
     fn build_flush(self: &Arc<Self>, pick: &FlushPick, built: &mut Vec<BuiltPart>) -> Result<()> {
         for part in &pick.parts {
             let event = FlushEvent { job: self.new_job(), reason: part.reason, memtables: part.mems.len() };
@@ -445,13 +447,8 @@ impl DbInner {
         }
     }
 
-    /// Makes the names of new tables durable, before the MANIFEST refers to them.
-    fn sync_dir(&self) -> Result<()> {
-        let synced = self.opts.fs.sync_dir(&self.path);
-        synced.map_err(|e| Error::io(format_args!("cannot sync {}", self.path.display()), &e))
-    }
-
-    /// Removes tables of a job that did not commit, unless the MANIFEST may name them (its write failed half-way).
+    /// Removes tables of a job that did not commit, unless the MANIFEST may name them: `error` is that of the commit,
+    /// whose write may have failed half-way; `None` where nothing was written to the MANIFEST.
     pub fn remove_outputs(&self, numbers: &[u64], error: Option<&Error>) {
         if error.is_some_and(|e| e.kind() == ErrorKind::IOError) {
             return; // the edit may be in the MANIFEST; if it is not, the next open removes the orphan
@@ -491,10 +488,6 @@ impl DbInner {
         let ctx = self.job_context(cf, job, TableFileCreationReason::Compaction);
         let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
         let output = job::run(compaction, &ctx)?;
-        if let Err(e) = self.sync_dir() {
-            self.remove_outputs(&output.files.iter().map(|f| f.number).collect::<Vec<_>>(), Some(&e));
-            return Err(e);
-        }
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
         Ok((edit, output))
     }
