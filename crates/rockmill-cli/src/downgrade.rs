@@ -1,8 +1,7 @@
 //! `rockmill downgrade`: a database becomes one that RocksDB opens.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use indicatif::ProgressBar;
@@ -14,9 +13,6 @@ use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::progress;
 use crate::store::{self, OpenToWrite};
-
-/// How often the bar moves.
-const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 /// Make a database one that RocksDB opens: merge away what RocksDB does not know
 ///
@@ -54,7 +50,11 @@ pub fn run(args: &DowngradeArgs, out: &mut Out) -> Result<()> {
     let started = Instant::now();
     let bar = progress::bytes("downgrade", Some(bytes), out.quiet);
     let counters = db.counters();
-    with_progress(&db, &families, bytes, &bar, || families.iter().try_for_each(|cf| db.merge_extra_runs_cf(cf)))?;
+    let show = |bar: &ProgressBar| {
+        let left: u64 = families.iter().map(|cf| extra_runs(&db, cf).1).sum();
+        bar.set_position(bytes.saturating_sub(left));
+    };
+    progress::beside(&bar, show, || families.iter().try_for_each(|cf| db.merge_extra_runs_cf(cf)))?;
     let (read, written) = {
         let now = db.counters();
         (now.compact_read_bytes - counters.compact_read_bytes, now.compact_write_bytes - counters.compact_write_bytes)
@@ -91,24 +91,4 @@ pub fn run(args: &DowngradeArgs, out: &mut Out) -> Result<()> {
 /// Extra runs of a column family, and the bytes of their tables.
 fn extra_runs(db: &Db, cf: &ColumnFamily) -> (usize, u64) {
     db.level_stats(cf).iter().map(|l| (l.extra_runs, l.extra_run_bytes)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
-}
-
-/// Runs `work` while another thread shows how many bytes of extra runs are gone.
-fn with_progress<T>(db: &Db, families: &[ColumnFamily], bytes: u64, bar: &ProgressBar, work: impl FnOnce() -> T) -> T {
-    if bar.is_hidden() {
-        return work();
-    }
-    let (stop, stopped) = mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            while stopped.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
-                let left: u64 = families.iter().map(|cf| extra_runs(db, cf).1).sum();
-                bar.set_position(bytes.saturating_sub(left));
-            }
-        });
-        let done = work();
-        drop(stop);
-        bar.finish_and_clear();
-        done
-    })
 }

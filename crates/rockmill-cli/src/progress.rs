@@ -2,12 +2,15 @@
 
 use std::borrow::Cow;
 use std::io::IsTerminal;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Redraws per second: enough to look alive, too few to cost anything.
 const REDRAWS_PER_SECOND: u8 = 10;
+/// How often [`beside`] moves its bar.
+const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 fn shown(quiet: bool) -> bool {
     !quiet && std::io::stderr().is_terminal()
@@ -43,4 +46,23 @@ pub fn count(what: impl Into<Cow<'static, str>>, total: u64, quiet: bool) -> Pro
     let bar = ProgressBar::with_draw_target(Some(total), target(quiet)).with_prefix(what);
     bar.set_style(style("{prefix} {percent:>3}% {bar:30.cyan/black.bright} {human_pos}/{human_len} left {eta}"));
     bar
+}
+
+/// Runs `work` while another thread lets `show` move the bar now and then; at the end the bar goes.
+pub fn beside<T>(bar: &ProgressBar, show: impl Fn(&ProgressBar) + Send, work: impl FnOnce() -> T) -> T {
+    if bar.is_hidden() {
+        return work();
+    }
+    let (stop, stopped) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while stopped.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
+                show(bar);
+            }
+        });
+        let done = work();
+        drop(stop);
+        bar.finish_and_clear();
+        done
+    })
 }

@@ -3,13 +3,12 @@
 mod explain;
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::ProgressBar;
 use rockmill::properties;
 use rockmill::{BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, LevelStats};
-use rockmill_io::{CountingFileSystem, IoCounts, PosixFileSystem};
+use rockmill_io::{CountingFileSystem, PosixFileSystem};
 use serde_json::{Map, Value, json};
 
 use crate::args::{BottommostArg, CompactArgs};
@@ -19,9 +18,6 @@ use crate::output::{self, Out};
 use crate::progress;
 use crate::stats::{self, LevelRow};
 use crate::store::{self, Manner, OpenToWrite};
-
-/// How often the figures beside the spinner move.
-const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 /// What the store has counted up to some moment.
 #[derive(Clone, Copy)]
@@ -77,7 +73,14 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
     let before = levels(&db, &cf);
     let (counts, io, cpu, started) = (Counts::of(&db), fs.counts(), cpu::process_seconds(), Instant::now());
     let bar = progress::bytes("compact", Some(before.iter().map(|l| l.bytes).sum()), out.quiet);
-    with_progress(&fs, io, &bar, || db.compact_range_cf_opt(&cf, from.as_deref(), to.as_deref(), &options))?;
+    let show = |bar: &ProgressBar| {
+        let now = fs.counts() - io;
+        // Data that moves down level by level is read more than once.
+        bar.set_length(bar.length().unwrap_or(0).max(now.read_bytes));
+        bar.set_position(now.read_bytes);
+        bar.set_message(format!("{} written", output::size(now.write_bytes)));
+    };
+    progress::beside(&bar, show, || db.compact_range_cf_opt(&cf, from.as_deref(), to.as_deref(), &options))?;
     let wall = started.elapsed().as_secs_f64();
     let cpu = cpu::process_seconds() - cpu;
     let counts = Counts::of(&db).since(counts);
@@ -137,27 +140,4 @@ fn in_words(levels: &[LevelRow]) -> String {
         .map(|l| format!("L{} {} {}", l.level, output::plural(l.files, "file"), output::size(l.bytes)))
         .collect();
     if used.is_empty() { "no tables".to_owned() } else { used.join(", ") }
-}
-
-/// Runs `work` while another thread shows how far it is: bytes read, of those that the tree has.
-fn with_progress<T>(fs: &CountingFileSystem, before: IoCounts, bar: &ProgressBar, work: impl FnOnce() -> T) -> T {
-    if bar.is_hidden() {
-        return work();
-    }
-    let (stop, stopped) = mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            while stopped.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
-                let now = fs.counts() - before;
-                // Data that moves down level by level is read more than once.
-                bar.set_length(bar.length().unwrap_or(0).max(now.read_bytes));
-                bar.set_position(now.read_bytes);
-                bar.set_message(format!("{} written", output::size(now.write_bytes)));
-            }
-        });
-        let done = work();
-        drop(stop);
-        bar.finish_and_clear();
-        done
-    })
 }
