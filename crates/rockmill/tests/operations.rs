@@ -4,6 +4,8 @@ mod oracle;
 
 #[path = "operations/compared.rs"]
 mod compared;
+#[path = "operations/composed.rs"]
+mod composed;
 #[path = "operations/extra_runs.rs"]
 mod extra_runs;
 #[path = "operations/info_log.rs"]

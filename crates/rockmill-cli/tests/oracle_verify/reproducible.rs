@@ -15,8 +15,8 @@ use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::properties::MERGE_ENGINE;
 use rockmill::{
-    BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Db, Options, ReverseBytewiseComparator,
-    SliceTransform,
+    BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Db, ErrorKind, Options,
+    ReverseBytewiseComparator, SliceTransform,
 };
 use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem};
@@ -250,7 +250,7 @@ fn fixtures_of_every_version_are_merged_to_the_same_bytes() {
     assert!(versions >= 12 && merged >= versions, "{merged} of {versions}");
 }
 
-/// A database with the marks of every kind of entry, left as background work left it.
+/// A database with the marks of every kind of entry, left as background work left it, but for extra runs on top.
 fn random_database(rng: &mut fastrand::Rng, configuration: &Configuration) -> Files {
     let place = Place::in_memory();
     let mut options = configuration.options();
@@ -275,6 +275,25 @@ fn random_database(rng: &mut fastrand::Rng, configuration: &Configuration) -> Fi
         }
         if rng.bool() {
             db.flush().expect("a flush");
+        }
+    }
+    drop((default, db));
+    // Nothing that the strategy would make of extra runs, and nobody who has to wait for it.
+    options = Options::default();
+    options.set_file_system(Arc::clone(&place.fs));
+    options.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
+    options.set_disable_auto_compactions(true);
+    let db = Db::open(&options, place.path()).expect("what was closed");
+    let default = db.cf_handle("default").expect("always there");
+    for round in 0..rng.u32(..4) {
+        for _ in 0..300 {
+            db.put(format!("key{:05}", rng.u32(..3000)), format!("run {round}")).expect("a put");
+        }
+        db.flush().expect("a flush");
+        let bottom = db.level_stats(&default).iter().rposition(|l| l.files > 0).unwrap_or(1).max(1);
+        match db.merge_into_extra_run(&default, &[0], rng.usize(1..=bottom)) {
+            Err(e) => assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}"),
+            Ok(id) => assert!(id > 0),
         }
     }
     drop((default, db));

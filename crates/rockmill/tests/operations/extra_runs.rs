@@ -6,18 +6,19 @@ use std::ops::Bound::{Excluded, Included};
 use std::path::Path;
 use std::sync::Arc;
 
+use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
 use rockmill::{
-    BlockBasedOptions, Checkpoint, CompactionStyle, Db, Direction, ErrorKind, IteratorMode, Options, Range,
+    BlockBasedOptions, Checkpoint, CompactionStyle, Db, Direction, Env, ErrorKind, IteratorMode, Options, Range,
     ReadOptions, SliceTransform,
 };
 use rockmill_io::MemFileSystem;
 
 use super::oracle::{Outcome, Peer, Script, copy_dir, run_tool, skip, tool};
 
-type Model = BTreeMap<String, Vec<u8>>;
+pub(super) type Model = BTreeMap<String, Vec<u8>>;
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn options(fs: &MemFileSystem, rng: &mut fastrand::Rng) -> Options {
+pub(super) fn options(fs: &MemFileSystem, rng: &mut fastrand::Rng) -> Options {
     let mut o = Options::default();
     o.create_if_missing(true);
     o.set_file_system(Arc::new(fs.clone()));
@@ -38,11 +39,11 @@ fn options(fs: &MemFileSystem, rng: &mut fastrand::Rng) -> Options {
     o
 }
 
-fn key(i: u64) -> String {
+pub(super) fn key(i: u64) -> String {
     format!("k{i:03}")
 }
 
-fn write(db: &Db, model: &mut Model, rng: &mut fastrand::Rng, round: u64) {
+pub(super) fn write(db: &Db, model: &mut Model, rng: &mut fastrand::Rng, round: u64) {
     let cf = db.cf_handle("default").unwrap();
     for _ in 0..rng.usize(1..60) {
         let k = key(rng.u64(..200));
@@ -74,7 +75,7 @@ fn pairs(model: &Model) -> Vec<(String, Vec<u8>)> {
     model.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
-fn check(db: &Db, model: &Model, ro: impl Fn() -> ReadOptions, what: &str) {
+pub(super) fn check(db: &Db, model: &Model, ro: impl Fn() -> ReadOptions, what: &str) {
     let keys: Vec<String> = (0..200).map(key).collect();
     for k in &keys {
         assert_eq!(db.get_opt(k, &ro()).unwrap().as_ref(), model.get(k), "{what}: {k}");
@@ -111,7 +112,7 @@ fn check(db: &Db, model: &Model, ro: impl Fn() -> ReadOptions, what: &str) {
     }
 }
 
-fn extra_runs(db: &Db) -> usize {
+pub(super) fn extra_runs(db: &Db) -> usize {
     db.level_stats(&db.cf_handle("default").unwrap()).iter().map(|l| l.extra_runs).sum()
 }
 
@@ -199,6 +200,18 @@ fn what_tells_of_tables_knows_extra_runs() {
     let size = db.get_approximate_sizes(&[Range::new(b"a", b"z")])[0];
     let bytes: u64 = files.iter().map(|f| f.size as u64).sum();
     assert!(size > bytes / 2 && size <= bytes, "{size} of {bytes}");
+    // Properties count a level's tables, whatever run they are in.
+    let property = |name: &str| db.property_value(name).unwrap().unwrap();
+    for (level, stats) in stats.iter().enumerate() {
+        assert_eq!(property(&format!("rocksdb.num-files-at-level{level}")), stats.files.to_string());
+    }
+    let text = property("rocksdb.levelstats");
+    assert!(
+        text.lines().any(|l| l.split_whitespace().take(2).eq(["3", stats[3].files.to_string().as_str()])),
+        "{text}"
+    );
+    let text = property("rocksdb.sstables");
+    assert!(files.iter().all(|f| text.contains(&f.number.to_string())), "{text}");
     // What takes a level as one sorted run elsewhere is not given several.
     let exported = Checkpoint::new(&db).unwrap().export_column_family(&cf, "/export");
     assert_eq!(exported.unwrap_err().kind(), ErrorKind::NotSupported);
@@ -297,8 +310,71 @@ fn rocksdb_refuses_extra_runs_and_opens_the_database_once_they_are_merged() {
     }
 }
 
+/// What keeps RocksDB away is that there are extra runs, and nothing else: not that there were, nor the option.
+#[test]
+fn rocksdb_opens_what_has_no_extra_run_any_more_whatever_the_option_says() {
+    let test = "rocksdb_opens_what_has_no_extra_run_any_more_whatever_the_option_says";
+    let Ok(ldb) = tool("ldb").inspect_err(|why| skip(test, why)) else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_compaction_downforce(true);
+    o.set_disable_auto_compactions(true);
+    o.set_compression_type(rockmill::CompressionType::None);
+    let scan = |name: &str| {
+        let said = run_tool(&ldb, &[&format!("--db={}", path(name).display()), "scan"]);
+        said.map(|text| text.lines().filter(|l| l.contains(" : 2") || l.contains("==> 2")).count())
+    };
+    let refused = |name: &str| {
+        let why = scan(name).unwrap_err();
+        assert!(why.contains("custom field not supported"), "{name}: {why}");
+    };
+    let db = Db::open(&o, path("db")).unwrap();
+    let cf = db.cf_handle("default").unwrap();
+    for round in 0..3 {
+        for i in 0..100 {
+            db.put(key(i), format!("{round}")).unwrap();
+        }
+        db.flush().unwrap();
+        db.merge_into_extra_run(&cf, &[0], 5).unwrap();
+    }
+    let engine = BackupEngine::open(&BackupEngineOptions::new(path("backups")).unwrap(), &Env::new().unwrap()).unwrap();
+    engine.create_new_backup(&db).unwrap();
+    let checkpoint = |name: &str| Checkpoint::new(&db).unwrap().create_checkpoint(path(name)).unwrap();
+    checkpoint("with");
+    db.merge_extra_runs_cf(&cf).unwrap();
+    checkpoint("without");
+    drop((cf, db));
+    engine.restore_from_latest_backup(path("restored"), path("restored"), &RestoreOptions::default()).unwrap();
+    refused("with");
+    refused("restored");
+    assert_eq!(scan("without"), Ok(100));
+    assert_eq!(scan("db"), Ok(100), "after a close");
+    // Merged and closed, copies are as good.
+    for name in ["with", "restored"] {
+        let db = Db::open(&o, path(name)).unwrap();
+        assert_eq!(extra_runs(&db), 3, "{name}");
+        db.merge_extra_runs_cf(&db.cf_handle("default").unwrap()).unwrap();
+        drop(db);
+        assert_eq!(scan(name), Ok(100), "{name}");
+    }
+    // By itself, at rest.
+    o.set_disable_auto_compactions(false);
+    let db = Db::open(&o, path("db")).unwrap();
+    for _ in 0..3 {
+        db.put("k000", "2").unwrap();
+        db.flush().unwrap();
+        db.merge_into_extra_run(&db.cf_handle("default").unwrap(), &[0], 5).unwrap();
+    }
+    db.wait_for_background_work().unwrap();
+    assert_eq!(extra_runs(&db), 0);
+    drop(db);
+    assert_eq!(scan("db"), Ok(100), "at rest");
+}
+
 /// Small tables and many compaction threads, so that jobs overtake one another.
-fn downforce(fs: &MemFileSystem, style: CompactionStyle) -> Options {
+pub(super) fn downforce(fs: &MemFileSystem, style: CompactionStyle) -> Options {
     let mut o = Options::default();
     o.create_if_missing(true);
     o.set_file_system(Arc::new(fs.clone()));

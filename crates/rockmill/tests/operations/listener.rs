@@ -256,3 +256,44 @@ fn a_panic_in_a_listener_harms_nobody_and_is_logged() {
     let log = crate::info_log::text(&fs, "/db/LOG");
     assert!(log.contains("[ERROR] [event_listener.rs:") && log.contains("panicked: a listener's mistake"), "{log}");
 }
+
+/// Names of column families, in the order in which their compactions began.
+#[derive(Clone, Default)]
+struct Order(Arc<Mutex<Vec<String>>>);
+
+impl EventListener for Order {
+    fn on_compaction_begin(&self, info: &CompactionJobInfo) {
+        let mut names = self.0.lock().unwrap();
+        if !names.contains(&info.cf_name) {
+            names.push(info.cf_name.clone());
+        }
+    }
+}
+
+#[test]
+fn the_column_family_whose_debt_delays_writers_most_is_compacted_first() {
+    let (mut options, _fs) = in_memory();
+    let order = Order::default();
+    options.add_event_listener(order.clone());
+    // One thread compacts.
+    options.set_max_background_jobs(2);
+    let db = Db::open(&options, path()).unwrap();
+    db.pause_background_work();
+    // Tables in L0, the trigger, and where writers are slowed down: in the order of ids, then of scores, then of debt.
+    for (name, files, trigger, slowdown) in [("third", 6, 2, 1000), ("second", 8, 1, 1000), ("first", 6, 4, 5)] {
+        let mut o = options.clone();
+        o.set_level_zero_file_num_compaction_trigger(trigger);
+        o.set_level_zero_slowdown_writes_trigger(slowdown);
+        o.set_level_zero_stop_writes_trigger(2000);
+        db.create_cf(name, &o).unwrap();
+        let cf = db.cf_handle(name).unwrap();
+        for i in 0..files {
+            db.put_cf(&cf, "key", format!("{i}")).unwrap();
+            db.flush_cf(&cf).unwrap();
+        }
+    }
+    assert!(order.0.lock().unwrap().is_empty());
+    db.continue_background_work();
+    db.wait_for_background_work().unwrap();
+    assert_eq!(*order.0.lock().unwrap(), ["first", "second", "third"]);
+}

@@ -182,7 +182,7 @@ impl Tree {
 
     fn compact(&mut self, c: &Compaction) {
         if c.trivial_move {
-            let moved = c.input_files().map(|f| f.entry.clone()).collect();
+            let moved = c.input_files().map(|f| FileEntry { extra_run: c.output_run, ..f.entry.clone() }).collect();
             return self.commit(c, moved);
         }
         let output = run(c, &self.ctx).unwrap();
@@ -263,6 +263,7 @@ impl Tree {
 
 #[test]
 fn a_tree_under_random_jobs_shows_its_history() {
+    let (mut over_extra_runs, mut into_extra_runs) = (0, 0);
     for seed in 0..16 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let dir = tempfile::tempdir().unwrap();
@@ -296,32 +297,51 @@ fn a_tree_under_random_jobs_shows_its_history() {
                 let i = rng.usize(0..tree.ctx.snapshots.len());
                 tree.ctx.snapshots.remove(i);
             }
+            tree.ctx.cf.compaction_downforce = seed % 2 == 0 && rng.u8(0..4) > 0;
             while rng.u8(0..8) != 0 {
                 let version = Arc::new(tree.version.clone());
                 let mut cursors = CompactionCursors::new();
-                let picked = if rng.u8(0..6) == 0 {
-                    let level = rng.usize(0..3);
-                    let to = if level > 0 && rng.bool() { level } else { level + 1 };
-                    match manual::pick(&version, &tree.ctx.cf, &cursors, level, to, None, None, u64::MAX) {
-                        ManualPick::Pick(c, _) => Some(*c),
-                        _ => None,
-                    }
-                } else {
-                    strategy::pick(&version, &tree.ctx.cf, &mut cursors, &Moment::default())
-                };
-                let Some(mut c) = picked else { break };
-                if !c.trivial_move && round % 4 == 0 {
-                    tree.compare_engines(&c, &format!("seed {seed}, round {round}"));
+                // Several jobs of one tree, which overtake one another with DF-compaction.
+                let mut picked = Vec::new();
+                for _ in 0..rng.usize(1..5) {
+                    let next = if rng.u8(0..6) == 0 {
+                        let level = rng.usize(0..3);
+                        let to = if level > 0 && rng.bool() { level } else { level + 1 };
+                        match manual::pick(&version, &tree.ctx.cf, &cursors, level, to, None, None, u64::MAX) {
+                            ManualPick::Pick(c, _) | ManualPick::First(c) => Some(*c),
+                            _ => None,
+                        }
+                    } else {
+                        strategy::pick(&version, &tree.ctx.cf, &mut cursors, &Moment::default())
+                    };
+                    let Some(c) = next else { break };
+                    cursors.start(&c);
+                    picked.push(c);
                 }
-                c.subcompactions_max = rng.usize(1..5);
-                tree.compact(&c);
-                jobs += 1;
+                if picked.is_empty() {
+                    break;
+                }
+                // In the order in which they were issued, so that each finds done what it needs.
+                for mut c in picked {
+                    let from_extra = c.input_files().filter(|f| f.entry.extra_run > 0).count();
+                    if !c.trivial_move && (round % 4 == 0 || c.output_run > 0 || from_extra > 0) {
+                        tree.compare_engines(&c, &format!("seed {seed}, round {round}"));
+                        over_extra_runs += usize::from(from_extra > 1);
+                        into_extra_runs += usize::from(c.output_run > 0);
+                    }
+                    c.subcompactions_max = rng.usize(1..5);
+                    cursors.finish(&c);
+                    tree.compact(&c);
+                    jobs += 1;
+                }
             }
             let snapshots = tree.ctx.snapshots.clone();
             tree.check(&snapshots, &format!("seed {seed}, round {round}"));
         }
         assert!(jobs > 8, "seed {seed}: only {jobs} jobs");
     }
+    println!("{over_extra_runs} compared jobs read several tables of extra runs, {into_extra_runs} wrote one");
+    assert!(over_extra_runs > 10 && into_extra_runs > 10);
 }
 
 /// Three overlapping L0 files of `writes` puts each, with tombstones of both kinds, over one L1.
