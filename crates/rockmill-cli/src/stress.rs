@@ -467,6 +467,7 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
             format!("{} times, {} keys", count(r.oracle_checks), count(r.oracle_keys)),
             r.oracle_checks > 0,
         ),
+        ("after a downgrade of its copy", format!("{} times", count(r.oracle_downgraded)), r.oracle_downgraded > 0),
         (
             "not read by RocksDB",
             format!("{} times, killed while a column family was cleared", count(r.oracle_passed_over)),
@@ -538,6 +539,7 @@ fn json_of(name: &str, plan: &Plan, r: &Report, verdict: &str) -> Value {
         "resume_ms_max": r.resume_ms_max,
         "open_ms_max": r.open_ms_max,
         "rocksdb_checks": r.oracle_checks,
+        "rocksdb_downgraded": r.oracle_downgraded,
         "rocksdb_keys": r.oracle_keys,
         "rocksdb_passed_over": r.oracle_passed_over,
         "file_checks": r.file_checks,

@@ -44,6 +44,20 @@ fn acknowledged_operations_survive_kills_and_rocksdb_reads_them() {
     assert!(number(&f, "rocksdb_checks") >= 2 || !f["skipped"].as_object().expect("a map").is_empty(), "{f}");
 }
 
+/// RocksDB refuses what has extra runs, and reads it when a downgrade has merged them.
+#[test]
+fn rocksdb_reads_what_df_compaction_left_after_a_downgrade() {
+    for strategy in ["df-leveled", "df-tiered"] {
+        let config = format!("format=5,strategy={strategy},jobs=4,compression=lz4");
+        let args = ["--duration", "3s", "--kill-every", "600ms", "--check-every", "1", "--clears", "0"];
+        let Some(f) = run("kills with DF-compaction", &[&args[..], &["--config", &config]].concat()) else { return };
+        assert!(number(&f, "kills") >= 1, "{f}");
+        if f["skipped"].as_object().expect("a map").is_empty() {
+            assert!(number(&f, "rocksdb_downgraded") >= 1 && number(&f, "rocksdb_passed_over") == 0, "{f}");
+        }
+    }
+}
+
 #[test]
 fn acknowledged_operations_survive_kills_with_a_wal_flushed_by_hand() {
     let config = "format=5,wal=manual,flush=atomic,manifest=rolls,compression=lz4";

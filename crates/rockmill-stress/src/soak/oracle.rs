@@ -18,6 +18,23 @@ pub struct Ldb {
     number: (u32, u32),
 }
 
+/// What [`Ldb::check`] compared.
+#[derive(Debug, Clone, Copy)]
+pub struct Checked {
+    /// Keys.
+    pub keys: u64,
+    /// There were extra runs, which were merged before.
+    pub downgraded: bool,
+}
+
+/// Merges the extra runs of a copy.
+fn downgrade(program: &Path, copy: &Path) -> Result<(), String> {
+    let out = Command::new(program).args(["downgrade", "--quiet"]).arg(copy).stdin(Stdio::null()).output();
+    let out = out.map_err(|e| format!("cannot run {} downgrade: {e}", program.display()))?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    if out.status.success() { Ok(()) } else { Err(format!("rockmill downgrade: {}: {}", out.status, said.trim())) }
+}
+
 /// RocksDB's version that reads this format of tables first.
 fn needs(format: &str) -> (u32, u32) {
     match format {
@@ -60,6 +77,8 @@ impl Ldb {
     }
 
     /// Compares a database that nobody has open with the expected state. A copy of it is made (tables are linked).
+    /// RocksDB must refuse it as long as it has extra runs: `program downgrade` then merges those of the copy, and must
+    /// leave one that RocksDB opens.
     /// Nothing where a kill met a column family between its drop and its new beginning: `ldb` takes the merge operators
     /// from the OPTIONS file, and opens no database whose MANIFEST has other column families.
     ///
@@ -69,19 +88,21 @@ impl Ldb {
         &self,
         db: &Path,
         copy: &Path,
+        program: &Path,
         settings: &Settings,
         expected: &Expected,
-    ) -> Result<Option<u64>, String> {
+    ) -> Result<Option<Checked>, String> {
         let failed = |e: std::io::Error| format!("cannot copy {} for RocksDB: {e}", db.display());
         let _ = std::fs::remove_dir_all(copy);
         copy_database(db, copy).map_err(failed)?;
-        let there = match self.families(copy) {
-            // RocksDB must not read extra runs as levels; what they hold, Rockmill's own check has seen.
-            Err(why) if why.contains("custom field not supported") => {
-                return std::fs::remove_dir_all(copy).map_err(failed).map(|()| None);
-            }
-            there => there?,
-        };
+        let mut there = self.families(copy);
+        // RocksDB must not read extra runs as levels.
+        let downgraded = there.as_ref().is_err_and(|why| why.contains("custom field not supported"));
+        if downgraded {
+            downgrade(program, copy)?;
+            there = self.families(copy).map_err(|why| format!("after a downgrade: {why}"));
+        }
+        let there = there?;
         let options = newest_options(copy).map_err(failed)?;
         let mut names = (0..expected.families()).map(|family| judge::family_name(settings, family));
         if !names.all(|name| there.contains(&name) && options.contains(&format!("[CFOptions \"{name}\"]"))) {
@@ -89,9 +110,9 @@ impl Ldb {
         }
         let entries = |family: usize| self.scan(copy, &judge::family_name(settings, family));
         let what = format!("RocksDB {} reads the database", self.version);
-        let checked = judge::judge_dead(&what, settings, expected, entries, |_, _, _| ())?;
+        let keys = judge::judge_dead(&what, settings, expected, entries, |_, _, _| ())?;
         std::fs::remove_dir_all(copy).map_err(failed)?;
-        Ok(Some(checked))
+        Ok(Some(Checked { keys, downgraded }))
     }
 
     /// The column families that a database has.

@@ -43,6 +43,8 @@ pub struct Report {
     pub open_ms_max: u64,
     /// Times that RocksDB read a dead database.
     pub oracle_checks: u64,
+    /// Of these, in a copy whose extra runs were merged before: RocksDB refused the database.
+    pub oracle_downgraded: u64,
     /// Keys that were compared so.
     pub oracle_keys: u64,
     /// Times that it could not, because a kill had met a column family between its drop and its new beginning.
