@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use rockmill::compaction::MergeEngine;
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompactionStyle, CompressionType, DataBlockIndexType,
-    Options, SliceTransform, UniversalCompactOptions, WriteBufferManager,
+    FifoCompactOptions, Options, SliceTransform, UniversalCompactOptions, WriteBufferManager,
 };
 use rockmill_kernel::Pool;
 
@@ -88,6 +88,14 @@ pub const AXES: &[Axis] = &[
             is("df-tiered", |d| {
                 d.options.set_compaction_style(CompactionStyle::Universal);
                 d.options.set_compaction_downforce(true);
+            }),
+            // So large that nothing has to go: what goes has a test of its own (`fifo.rs`).
+            is("fifo", |d| {
+                d.options.set_compaction_style(CompactionStyle::Fifo);
+                let mut fifo = FifoCompactOptions::default();
+                fifo.set_max_table_files_size(1 << 40);
+                fifo.set_allow_compaction(true);
+                d.options.set_fifo_compaction_options(&fifo);
             }),
         ],
     },
@@ -481,6 +489,10 @@ impl Configuration {
             (axis.choices[c].apply)(&mut draft);
         }
         let Draft { mut options, table } = draft;
+        if options.cf.compaction_style == CompactionStyle::Fifo {
+            // Elsewhere old data goes down then; here it would go away.
+            options.set_ttl(0);
+        }
         options.set_block_based_table_factory(&table);
         options
     }

@@ -153,6 +153,11 @@ impl Contents {
         Ok(Self { families })
     }
 
+    /// Of the entries of a slot's column family, if it is there: what [`Family::hash`] gives for the same.
+    pub(crate) fn hash(&self, slot: Slot) -> Option<u64> {
+        self.families.get(&slot).map(|(_, _, hash)| *hash)
+    }
+
     /// The first difference from what another database shows, which is to be the same, for people.
     pub fn compare(&self, other: &Contents) -> String {
         for (slot, (kind, want, _)) in &self.families {

@@ -12,6 +12,7 @@
 //! that. And the history goes on, with everything compared.
 
 mod cost;
+mod newest;
 mod record;
 
 use std::fmt;
@@ -34,6 +35,7 @@ use crate::model::Model;
 use crate::place::Place;
 use crate::replay::{Run, Silent, replay};
 pub use cost::{Cost, Costs};
+use newest::Suffixes;
 pub(crate) use record::empty_disk;
 use record::{Recording, Window};
 
@@ -76,6 +78,8 @@ pub enum Promise {
     Together,
     /// Each column family for itself a prefix, from the last flush of everything on: nothing is in a WAL.
     Each,
+    /// As `Logged`, but of each column family its newest part alone: FIFO compaction drops old tables.
+    Newest,
 }
 
 /// What is tried.
@@ -110,7 +114,7 @@ pub struct Plan {
 impl Plan {
     /// A random history of so many steps under a few random configurations, to be cut at so many points. The seed also
     /// chooses between histories of ordinary writes (most of them), with copies of the database, with tables deleted by
-    /// range, and without a WAL, flushed together or not.
+    /// range, without a WAL, flushed together or not, and with FIFO compaction that drops old tables.
     pub fn random(seed: u64, steps: usize, points: Points) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng)).collect();
@@ -124,10 +128,15 @@ impl Plan {
             1 => (Profile { delete_files: 20, flush: 40, ..ordinary }, Promise::Logged),
             2 => (unlogged, Promise::Together),
             3 => (unlogged, Promise::Each),
+            4 => (newest::profile(ordinary), Promise::Newest),
             _ => (ordinary, Promise::Logged),
         };
         let mut history = generate(seed, steps, &profile);
-        if promise != Promise::Logged {
+        if promise == Promise::Newest {
+            history = newest::with_drops(history);
+            configurations.iter_mut().for_each(|c| *c = newest::configure(c));
+        }
+        if matches!(promise, Promise::Together | Promise::Each) {
             for step in &mut history.steps {
                 if let Step::Write(how, _) = step {
                     (how.sync, how.disable_wal) = (false, true);
@@ -183,6 +192,8 @@ pub struct Report {
     pub gone_on: u64,
     /// Steps that had returned and were lost, which they might.
     pub lost: u64,
+    /// Column families whose oldest tables FIFO compaction had dropped.
+    pub dropped: u64,
     /// Recoveries.
     pub costs: Costs,
 }
@@ -190,7 +201,7 @@ pub struct Report {
 impl Report {
     /// Adds another.
     pub fn join(&mut self, other: Report) {
-        let Report { whole, points, images, double, triple, unborn, refused, gone_on, lost, costs } = other;
+        let Report { whole, points, images, double, triple, unborn, refused, gone_on, lost, dropped, costs } = other;
         self.whole += whole;
         self.points += points;
         self.images += images;
@@ -200,18 +211,20 @@ impl Report {
         self.refused += refused;
         self.gone_on += gone_on;
         self.lost += lost;
+        self.dropped += dropped;
         self.costs.join(costs);
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { whole, points, images, double, triple, unborn, refused, gone_on, lost, costs } = self;
+        let Report { whole, points, images, double, triple, unborn, refused, gone_on, lost, dropped, costs } = self;
         write!(
             f,
             "{whole} histories to their end, {points} crash points, {images} disks: {double} after a cut in a recovery, \
              {triple} after one in that recovery, {unborn} before there was a database, {refused} refused for their \
-             MANIFEST; {gone_on} histories went on, {lost} unsynced steps lost\n{costs}"
+             MANIFEST; {gone_on} histories went on, {lost} unsynced steps lost, {dropped} times old tables of a column \
+             family dropped\n{costs}"
         )
     }
 }
@@ -225,8 +238,14 @@ pub fn run(plan: &Plan) -> Result<Report, String> {
     let context = format!("seed {}, {} steps, configurations {}", plan.seed, plan.history.steps.len(), all.join(" | "));
     let recording =
         Recording::new(&plan.history, &plan.configurations, plan.own_wals).map_err(|e| format!("{context}: {e}"))?;
-    let mut cutter =
-        Cutter { plan, recording: &recording, report: Report::default(), rng: fastrand::Rng::with_seed(plan.seed) };
+    let newest = (plan.promise == Promise::Newest).then(|| Suffixes::new(&recording.steps));
+    let mut cutter = Cutter {
+        plan,
+        recording: &recording,
+        newest,
+        report: Report::default(),
+        rng: fastrand::Rng::with_seed(plan.seed),
+    };
     cutter.cut_all().map_err(|e| format!("{context}: {e}"))?;
     Ok(cutter.report)
 }
@@ -234,6 +253,8 @@ pub fn run(plan: &Plan) -> Result<Report, String> {
 struct Cutter<'a> {
     plan: &'a Plan,
     recording: &'a Recording,
+    /// For [`Promise::Newest`].
+    newest: Option<Suffixes>,
     report: Report,
     rng: fastrand::Rng,
 }
@@ -327,7 +348,7 @@ impl Cutter<'_> {
         let Window { durable, returned, started, .. } = window;
         let manual = configuration.get("wal") == "manual";
         // A process that dies loses nothing that the kernel has; what `manual_wal_flush` gathers it has not.
-        let logged = self.plan.promise == Promise::Logged;
+        let logged = matches!(self.plan.promise, Promise::Logged | Promise::Newest);
         let at_least = if mode == CrashMode::KeepAll && logged && !manual { returned } else { durable };
         let (base, steps) = (&self.recording.models[at_least], &self.recording.steps[at_least..]);
         let wrong = |e| format!("{e} (counted from step {at_least})");
@@ -336,6 +357,12 @@ impl Cutter<'_> {
             Promise::Each => {
                 contents.find_each(base, steps, started - at_least).map_err(wrong)?;
                 (0, base.clone())
+            }
+            Promise::Newest => {
+                let found = self.newest.as_ref().map(|all| all.find(&contents, at_least, started)).transpose();
+                let (done, dropped) = found.map_err(wrong)?.unwrap_or((at_least, 0));
+                self.report.dropped += dropped as u64;
+                (done - at_least, base.clone())
             }
         };
         self.report.lost += (returned - at_least).saturating_sub(done) as u64;
@@ -348,7 +375,7 @@ impl Cutter<'_> {
         let model = match self.plan.promise {
             Promise::Logged | Promise::Together => Some(contents.settle(&found, steps, done, started - at_least)),
             // No model has been in a state like that.
-            Promise::Each => None,
+            Promise::Each | Promise::Newest => None,
         };
         Ok(Some(Seen { contents, model }))
     }

@@ -243,6 +243,12 @@ impl Watch<'_> {
         self.configurations.iter().any(|c| c.get("wal") == "manual")
     }
 
+    /// A close may have failed to hand over what was gathered, and have had nobody to tell.
+    fn may_lose(&self) -> bool {
+        let wal = |path: &PathBuf| path.extension().is_some_and(|e| e == "log");
+        self.manual() && self.told == 0 && self.hit.lock().what.as_ref().is_some_and(|(.., p)| wal(p))
+    }
+
     fn stop(&mut self, what: impl Into<String>) -> Verdict {
         self.wrong.get_or_insert(what.into());
         Verdict::Stop
@@ -281,6 +287,8 @@ impl Watch<'_> {
                 self.died = true;
                 return Ok(Verdict::Stop);
             }
+            // The same, of a look between two openings. The next one says whether what is there may be all.
+            Trouble::Wrong(_) if db.is_none() && self.may_lose() => return Ok(Verdict::Pass),
             Trouble::Wrong(difference) => return Err(format!("shows something wrong: {difference} ({failure})")),
         };
         if self.cut.is_none() {
@@ -339,9 +347,7 @@ impl Observer for Watch<'_> {
     }
 
     fn opened(&mut self, step: usize, db: &Db) {
-        let wal = |path: &PathBuf| path.extension().is_some_and(|e| e == "log");
-        let may_lose = self.manual() && self.told == 0 && self.hit.lock().what.as_ref().is_some_and(|(.., p)| wal(p));
-        if may_lose && self.models.last().is_some_and(|model| matches(db, model).is_err()) {
+        if self.may_lose() && self.models.last().is_some_and(|model| matches(db, model).is_err()) {
             // What is there is a prefix all the same, as after the death of the process.
             let found = Contents::read(db).and_then(|contents| {
                 let (base, steps) = (&self.models[self.durable], &self.steps[self.durable..]);

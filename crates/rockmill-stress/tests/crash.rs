@@ -94,6 +94,20 @@ fn a_failed_call_around_a_merge_in_the_kernel_loses_nothing() {
     assert!(sum.faults > 0 && calls > 0, "{calls} calls: {sum}");
 }
 
+/// What FIFO compaction drops is the oldest, and stays away; the rest is there as with any other strategy.
+#[test]
+fn power_cuts_around_fifo_compaction_leave_the_newest_part() {
+    let seed = seed() / 8 * 8 + 4;
+    let mut sum = crash::Report::default();
+    for n in 0..3 {
+        let plan = crash::Plan::random(seed + n * 8, 250, Points::About(30));
+        assert_eq!(plan.promise, crash::Promise::Newest);
+        sum.join(crash::run(&plan).unwrap_or_else(|e| panic!("{e}")));
+    }
+    println!("{sum}");
+    assert!(sum.dropped > 0 && sum.double > 0, "{sum}");
+}
+
 /// Jobs that are finished wait for others to commit, and are cut off or fail while they do.
 #[test]
 fn power_cuts_and_failing_calls_around_df_compaction_lose_nothing() {

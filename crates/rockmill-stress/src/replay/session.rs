@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rockmill::{
-    BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, DbRawIterator, ErrorKind, FlushOptions, Options,
-    Snapshot, WriteBatch, WriteOptions,
+    BottommostLevelCompaction, ColumnFamily, CompactOptions, CompactionStyle, Db, DbRawIterator, ErrorKind,
+    FlushOptions, Options, Snapshot, WriteBatch, WriteOptions,
 };
 
 use super::{Done, Failure, Run, Trouble, Verdict};
@@ -167,9 +167,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
             }
             Step::Refit(slot) => self.refit(*slot)?,
             Step::Wait => self.db.wait_for_background_work()?,
-            Step::SetOptions(slot, name, value) => {
-                self.db.set_options_cf(&self.handle(*slot)?, &[(name, value)])?;
-            }
+            Step::SetOptions(slot, name, value) => self.set_options(*slot, name, value)?,
             Step::SetDbOptions(name, value) => self.db.set_db_options(&[(name, value)])?,
             Step::Ingest(moved, files) => self.ingest(*moved, files)?,
             Step::Copy(from, to, moved) => self.copy(*from, *to, *moved)?,
@@ -319,6 +317,19 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         match self.db.compact_range_cf_opt(&self.handle(slot)?, None::<&[u8]>, None::<&[u8]>, &options) {
             // Other compactions may have filled levels between.
             Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::Incomplete) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    fn set_options(&self, slot: Slot, name: &str, value: &str) -> Result<(), Trouble> {
+        let cf = self.handle(slot)?;
+        let fifo = self.db.get_options_cf(&cf).cf.compaction_style == CompactionStyle::Fifo;
+        match self.db.set_options_cf(&cf, &[(name, value)]) {
+            // The one that FIFO compaction, which has one level, refuses.
+            Err(e) if fifo && (name, value) == ("compaction_downforce", "true") => match e.kind() {
+                ErrorKind::InvalidArgument => Ok(()),
+                _ => Err(e.into()),
+            },
             done => Ok(done?),
         }
     }
