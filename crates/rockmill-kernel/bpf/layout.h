@@ -8,7 +8,7 @@
 #define ROCKMILL_LAYOUT_H
 
 /* The version of all this: raised with each change. Objects of other versions are refused. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* Control block. "in" is written by user space only, "out" by the program only. */
 #define CTL_STATUS 0		/* out u32: STATUS_ */
@@ -34,7 +34,7 @@
 #define CTL_LAST_LEN 88		/* out u32: its length, tag included */
 #define CTL_CHAIN 92		/* out u32: CHAIN_, of the versions of that user key */
 #define CTL_LAST_HEAD 96	/* out u64: its head */
-#define CTL_OTHERS 104		/* out u64: smallest head of the runs that are not the current one */
+#define CTL_OTHERS 104		/* out u64: smallest mark of the runs that are not the current one; MARK_NONE without */
 #define CTL_LAST_SEQ 112	/* out u64: sequence number of the last version looked at */
 #define CTL_HIDDEN 120		/* out u64: entries dropped behind a newer version */
 #define CTL_OBSOLETE 128	/* out u64: tombstones dropped */
@@ -45,19 +45,25 @@
 #define CTL_PHASE 164		/* out u32: PHASE_ */
 #define CTL_LIVE 168		/* out u32: runs that are not at their end */
 #define CTL_AT 172		/* out u32: the current run's place in ORDER */
-#define CTL_HEADS 176		/* in  u32: address of the live runs' heads, u64 each (linear) */
+#define CTL_HEADS 176		/* in  u32: address of LINEAR_RUNS marks, u64 each, of the live runs (linear) */
 #define CTL_ORDER 180		/* in  u32: address of the live runs' addresses, u32 each */
 #define CTL_RUN_TABLE 184	/* in  u32: address of the runs' blocks */
 #define CTL_KEY_MAX 188		/* in  u32: longest internal key */
 #define CTL_ZERO 192		/* in  u32: 0; what the verifier does not know to be 0 */
 #define CTL_LAST_SLOT 196	/* in  u32: address with room for a key, where the last one is kept between calls */
 #define CTL_STEPS_MAX 200	/* in  u32: entries of a call at most */
-#define CTL_LINEAR_MAX 204	/* in  u32: live runs up to which all heads are looked at */
+#define CTL_LINEAR_MAX 204	/* in  u32: live runs up to which all marks are looked at, LINEAR_RUNS at most */
 #define CTL_DETAIL 208		/* out u32: what STATUS_HAND_OVER is about: REASON_ */
 #define CTL_LEVEL 212		/* in  u32: lowest level that the job reads, for filters */
 #define CTL_NOW 216		/* in  u64: when the job began, microseconds since 1970, for filters */
 #define CTL_FILTERED 224	/* out u64: values that the filter removed */
-#define CTL_BYTES 256
+#define CTL_SHIFT 232		/* in  u32: upper bits that all heads have in common, 63 at most */
+#define CTL_SHARED 236		/* out u32: of the entry that is being decoded: bytes of its key in the key before */
+#define CTL_UNSHARED 240	/* out u32: and not there */
+#define CTL_VALUE_LEN 244	/* out u32: and of its value */
+#define CTL_STEPS 248		/* out u32: entries of this call so far */
+#define CTL_CALLED 256		/* out u64: when this call began, nanoseconds (programs of users' own) */
+#define CTL_BYTES 320
 
 #define FLAG_PASS 1	/* offer whole blocks */
 #define FLAG_DROP 2	/* drop what no reader can see */
@@ -134,6 +140,9 @@
 #define KIND_NEW 2	/* an entry of another user key than the one looked at before */
 #define KIND_KEPT 3	/* the same, of which the object's filter was asked, and keeps it */
 #define KIND_BLOCK 1	/* a whole block: its entries come before those of any other run */
+
+/* Marks in a row: a run's place there is the lower bits of its mark. */
+#define LINEAR_RUNS 16
 
 /* Room behind a key that copies in words may write to. */
 #define SLACK 40

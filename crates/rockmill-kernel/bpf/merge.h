@@ -5,8 +5,9 @@
  *  1. Each run has its current entry: its key is written out in the run's slot, its value stays in the block. A head,
  *     eight bytes of the user key as a number, orders most keys without a look at them.
  *  2. The run with the smallest entry gives it: the key is copied behind the keys given before, and a record names key
- *     and value. As long as its heads stay below those of all others it goes on (galloping).
- *  3. Then the smallest is looked for again: among few runs by going over their heads, among many in a heap.
+ *     and value. It goes on as long as its entries come before those of all others (galloping).
+ *  3. Then the smallest is looked for again (order.h): among few runs by going over their marks, among many in a heap.
+ *     Among few, which run is next is known before: it is the one that was the smallest of the others.
  *  4. A version goes without a record if no reader can tell (FLAG_DROP): one right behind a value or tombstone of the
  *     same user key and stripe; at the bottom (FLAG_BOTTOM), a tombstone that every reader sees, and what is behind it.
  *     Single deletes, merge operands and anything else go to user space as they are, and so does what is behind them.
@@ -17,27 +18,15 @@
  * Every value read from a block is checked against the block's end before it is used. What lies outside of the arena
  * cannot be named at all: addresses have 32 bits and are relative to it.
  *
+ * Most steps are alike, and quick does those without a call; all others are step's.
+ *
  * A call ends at STEPS_MAX entries or WORK_MAX bytes of keys, or when there is no room, or a run is dry. It goes on
  * where it ended: PHASE says what comes next, and all else is in the control block and the runs.
  */
 #ifndef ROCKMILL_MERGE_H
 #define ROCKMILL_MERGE_H
 
-#include "rockmill_program.h"
-
-/* What the functions below return beside 0. */
-#define FAILED_CORRUPT 1
-#define FAILED_DRY 2
-#define FAILED_CUT 3
-#define FAILED_KEY 4
-#define FAILED_BLOCK 5
-#define OFFERED 6
-#define ENDED 7
-#define FAILED_ORDER 8
-
-#define MAX64 0xffffffffffffffffull
-/* Entries behind the last restart point that are decoded to find a block's last key: below the kernel's limit. */
-#define TAIL_ENTRIES_MAX 60000u
+#include "order.h"
 
 /* What this object is, for its loader (src/object.rs). */
 struct rockmill_info {
@@ -46,11 +35,6 @@ struct rockmill_info {
 	char filter[64];
 };
 
-#ifdef ROCKMILL_COMPARATOR
-#define HAS_COMPARE 1
-#else
-#define HAS_COMPARE 0
-#endif
 #ifdef ROCKMILL_FILTER
 #define HAS_FILTER 1
 #else
@@ -74,54 +58,6 @@ const struct rockmill_info rockmill_info SECTION("rockmill") = {
 #define OWN_CALL_NANOS 10000000ull
 static u64 (*const monotonic_nanos)(void) = (void *)5;
 
-/* Copies n bytes, or up to seven more, from src to dst. 0, or FAILED_CUT. */
-FRAME u64 copy_long(ptr c, u32 dst, u32 src, u32 n)
-{
-	u32 i = LD32(c + CTL_ZERO);
-
-	ST64(c + CTL_WORK, LD64(c + CTL_WORK) + n);
-	while (i < n && can_loop) {
-		ST64(AT(dst + i), LD64(AT(src + i)));
-		i += 8;
-		HIDE(i);
-	}
-	return i < n ? FAILED_CUT : 0;
-}
-
-INLINE u64 copy(ptr c, u32 dst, u32 src, u32 n)
-{
-	ptr to = AT(dst), from = AT(src);
-	u64 a, b;
-
-	if (n > 32)
-		return copy_long(c, dst, src, n);
-	a = LD64(from);
-	b = LD64(from + 8);
-	ST64(to, a);
-	ST64(to + 8, b);
-	if (n > 16) {
-		a = LD64(from + 16);
-		b = LD64(from + 24);
-		ST64(to + 16, a);
-		ST64(to + 24, b);
-	}
-	return 0;
-}
-
-/* Compares two user keys. 0 below, 1 equal, 2 above; FAILED_CUT. */
-#ifdef ROCKMILL_COMPARATOR
-FRAME u64 compare_user(ptr c, u32 a, u32 a_len, u32 b, u32 b_len)
-{
-	u64 order;
-
-	ST64(c + CTL_WORK, LD64(c + CTL_WORK) + a_len + b_len);
-	order = (u32)compare((const struct rockmill_job *)c, a, a_len, b, b_len);
-	return order > ROCKMILL_BEHIND ? FAILED_CUT : order;
-}
-#else
-#define compare_user compare_bytes
-#endif
-
 #ifdef ROCKMILL_FILTER
 /* What the filter says of the current entry of a run, a value. ROCKMILL_KEEP, REMOVE or ASK; FAILED_CUT. */
 FRAME u64 filter_user(ptr c, ptr r)
@@ -134,24 +70,6 @@ FRAME u64 filter_user(ptr c, ptr r)
 	return said > ROCKMILL_ASK ? FAILED_CUT : said;
 }
 #endif
-
-/* The current entry of run a against that of run b, whose heads are equal. 0 it comes first, 2 it does not. */
-FRAME u64 before_equal(ptr c, ptr a, ptr b)
-{
-	u32 a_key = LD32(a + RUN_KEY), a_len = LD32(a + RUN_KEY_LEN) - 8;
-	u32 b_key = LD32(b + RUN_KEY), b_len = LD32(b + RUN_KEY_LEN) - 8;
-	u64 order = compare_user(c, a_key, a_len, b_key, b_len);
-	u64 a_tag, b_tag;
-
-	if (order != 1)
-		return order;
-	/* Newer versions first; of the same one, that of the newer run. */
-	a_tag = LD64(AT(a_key + a_len));
-	b_tag = LD64(AT(b_key + b_len));
-	if (a_tag != b_tag)
-		return a_tag > b_tag ? 0 : 2;
-	return LD32(a + RUN_NUMBER) < LD32(b + RUN_NUMBER) ? 0 : 2;
-}
 
 /* True when no snapshot sees the older of two sequence numbers and not the newer one. FAILED_CUT otherwise possible. */
 FRAME u64 same_stripe(ptr c, u64 older, u64 newer)
@@ -170,119 +88,6 @@ FRAME u64 same_stripe(ptr c, u64 older, u64 newer)
 	if (low < high)
 		return FAILED_CUT;
 	return low >= count || LD64(AT(at + 8 * low)) >= newer;
-}
-
-/* A varint of at most 32 bits at pos, before end: its value, and its length in the upper half; 0 where damaged. */
-FRAME u64 varint(u32 pos, u32 end)
-{
-	u64 value = 0;
-	u32 byte;
-
-#pragma unroll
-	for (u32 i = 0; i < 5; i++) {
-		if (pos + i >= end)
-			return 0;
-		byte = LD8(AT(pos + i));
-		/* Bits above the 32nd are left out, as RocksDB leaves them out. */
-		value |= (u64)(byte & 0x7f) << (7 * i);
-		if (byte < 0x80)
-			return (value & 0xffffffffu) | (u64)(i + 1) << 32;
-	}
-	return 0;
-}
-
-/* Decodes the next entry of the run's block, if there is one. 0, FAILED_CORRUPT, FAILED_KEY or FAILED_CUT. */
-FRAME u64 decode(ptr c, ptr r)
-{
-	u32 pos = LD32(r + RUN_POS), end = LD32(r + RUN_END), key = LD32(r + RUN_KEY);
-	u64 shared, unshared, value_len, v;
-	u32 word, len, skip;
-
-	if (pos >= end) {
-		ST32(r + RUN_STATE, STATE_NEED);
-		return 0;
-	}
-	word = LD32(AT(pos));
-	if (end - pos >= 4 && !(word & 0x8080)) {
-		shared = word & 0x7f;
-		unshared = (word >> 8) & 0x7f;
-		value_len = (word >> 16) & 0x7f;
-		pos += 3;
-		if (word & 0x800000) {
-			if (word & 0x80000000) {
-				v = varint(pos - 1, end);
-				if (!v)
-					return FAILED_CORRUPT;
-				value_len = (u32)v;
-				pos = pos - 1 + (u32)(v >> 32);
-			} else {
-				value_len |= (word >> 17) & 0x3f80;
-				pos += 1;
-			}
-		}
-	} else {
-		v = varint(pos, end);
-		if (!v)
-			return FAILED_CORRUPT;
-		shared = (u32)v;
-		pos += (u32)(v >> 32);
-		v = varint(pos, end);
-		if (!v)
-			return FAILED_CORRUPT;
-		unshared = (u32)v;
-		pos += (u32)(v >> 32);
-		v = varint(pos, end);
-		if (!v)
-			return FAILED_CORRUPT;
-		value_len = (u32)v;
-		pos += (u32)(v >> 32);
-	}
-	if (shared > LD32(r + RUN_KEY_LEN) || unshared + value_len > end - pos || shared + unshared < 8)
-		return FAILED_CORRUPT;
-	if (shared + unshared > LD32(c + CTL_KEY_MAX))
-		return FAILED_KEY;
-	len = shared + unshared;
-	if (copy(c, key + shared, pos, unshared))
-		return FAILED_CUT;
-	ST32(r + RUN_KEY_LEN, len);
-	ST32(r + RUN_VALUE, pos + unshared);
-	ST32(r + RUN_VALUE_LEN, value_len);
-	ST32(r + RUN_POS, pos + unshared + value_len);
-	ST32(r + RUN_STATE, STATE_HAS);
-	skip = LD32(c + CTL_SKIP);
-	len -= 8;
-	if (HAS_COMPARE || len <= skip) {
-		/* Bytes say nothing of another order: all heads are equal. */
-		v = 0;
-	} else {
-		v = __builtin_bswap64(LD64(AT(key + skip)));
-		len -= skip;
-		/* Bytes behind a short user key count as zeros. */
-		if (len < 8)
-			v &= ~(MAX64 >> (8 * len));
-	}
-	ST64(r + RUN_HEAD, v);
-	return 0;
-}
-
-/* To the next block of a run. 0 with its entries to be decoded, ENDED, FAILED_DRY or FAILED_CORRUPT. */
-FRAME u64 take_block(ptr r)
-{
-	u32 taken = LD32(r + RUN_TAKEN);
-	ptr desc;
-
-	if (taken == LD32(r + RUN_GIVEN)) {
-		if (!LD32(r + RUN_LAST))
-			return FAILED_DRY;
-		ST32(r + RUN_STATE, STATE_ENDED);
-		return ENDED;
-	}
-	desc = AT(LD32(r + RUN_DESCS) + DESC_BYTES * (taken & LD32(r + RUN_DESC_MASK)));
-	ST32(r + RUN_TAKEN, taken + 1);
-	ST32(r + RUN_POS, LD32(desc + DESC_AT));
-	ST32(r + RUN_END, LD32(desc + DESC_END));
-	ST32(r + RUN_KEY_LEN, 0);
-	return LD32(desc + DESC_FLAGS) & DESC_DAMAGED ? FAILED_CORRUPT : 0;
 }
 
 /* To the first entry of a run that is not before the beginning of the part. */
@@ -317,79 +122,6 @@ FRAME u64 prime_run(ptr c, ptr r)
 	return FAILED_CUT;
 }
 
-/* True when the entry of the run at a comes before that of the run at b. 2 and more as before_equal. */
-INLINE u64 before(ptr c, ptr a, ptr b)
-{
-	u64 x = LD64(a + RUN_HEAD), y = LD64(b + RUN_HEAD);
-
-	if (x != y)
-		return x < y ? 0 : 2;
-	return before_equal(c, a, b);
-}
-
-/* Moves the run at place i of the heap down to where it belongs. 0 or FAILED_CUT. */
-FRAME u64 sift(ptr c, u32 i)
-{
-	u32 order = LD32(c + CTL_ORDER), child, run, other, next;
-	u64 first;
-
-	i += LD32(c + CTL_ZERO);
-	run = LD32(AT(order + 4 * i));
-	while (2 * i + 1 < AGAIN32(c + CTL_LIVE) && can_loop) {
-		child = 2 * i + 1;
-		other = LD32(AT(order + 4 * child));
-		if (child + 1 < AGAIN32(c + CTL_LIVE)) {
-			next = LD32(AT(order + 4 * child + 4));
-			first = before(c, AT(next), AT(other));
-			if (first == FAILED_CUT)
-				return first;
-			if (!first) {
-				child += 1;
-				other = next;
-			}
-		}
-		first = before(c, AT(run), AT(other));
-		if (first == FAILED_CUT)
-			return first;
-		if (!first) {
-			ST32(AT(order + 4 * i), run);
-			return 0;
-		}
-		ST32(AT(order + 4 * i), other);
-		i = child;
-		HIDE(i);
-	}
-	ST32(AT(order + 4 * i), run);
-	return 2 * i + 1 < AGAIN32(c + CTL_LIVE) ? FAILED_CUT : 0;
-}
-
-/* Makes a heap of the live runs. */
-FRAME u64 build_heap(ptr c)
-{
-	u32 i = LD32(c + CTL_LIVE) / 2;
-
-	while (i > 0 && can_loop) {
-		i--;
-		if (sift(c, i))
-			return FAILED_CUT;
-	}
-	return i > 0 ? FAILED_CUT : 0;
-}
-
-/* Puts the live runs' heads in a row. */
-FRAME u64 build_heads(ptr c)
-{
-	u32 i = LD32(c + CTL_ZERO), live = LD32(c + CTL_LIVE), heads = LD32(c + CTL_HEADS);
-	u32 order = LD32(c + CTL_ORDER);
-
-	while (i < live && can_loop) {
-		ST64(AT(heads + 8 * i), LD64(AT(LD32(AT(order + 4 * i))) + RUN_HEAD));
-		i++;
-		HIDE(i);
-	}
-	return i < live ? FAILED_CUT : 0;
-}
-
 /* Gives every run its first entry, and orders them. */
 FRAME u64 prime(ptr c)
 {
@@ -420,128 +152,7 @@ FRAME u64 prime(ptr c)
 	ST32(c + CTL_LIVE, live);
 	ST32(c + CTL_CURRENT, 0);
 	ST32(c + CTL_PHASE, PHASE_PICK);
-	return live <= LD32(c + CTL_LINEAR_MAX) ? build_heads(c) : build_heap(c);
-}
-
-/* Of the live runs with this head, of which best is the first, the one whose entry comes first; or CUT_PLACE. */
-#define CUT_PLACE ((u64)1 << 32)
-FRAME u64 first_equal(ptr c, u64 head, u32 best)
-{
-	u32 i = best + 1, heads = LD32(c + CTL_HEADS), order = LD32(c + CTL_ORDER);
-	u64 first;
-
-	HIDE(i);
-	while (i < AGAIN32(c + CTL_LIVE) && can_loop) {
-		if (LD64(AT(heads + 8 * i)) == head) {
-			first = before_equal(c, AT(LD32(AT(order + 4 * i))), AT(LD32(AT(order + 4 * best))));
-			if (first == FAILED_CUT)
-				return CUT_PLACE;
-			if (!first)
-				best = i;
-		}
-		i++;
-		HIDE(i);
-	}
-	return i < AGAIN32(c + CTL_LIVE) ? CUT_PLACE : best;
-}
-
-/* Finds the run with the smallest entry by going over all heads. 0, ENDED or FAILED_CUT. */
-FRAME u64 pick_linear(ptr c)
-{
-	u32 i = LD32(c + CTL_ZERO), at = i, live = LD32(c + CTL_LIVE), heads = LD32(c + CTL_HEADS);
-	u64 smallest, others = MAX64, head, below, next;
-
-	if (!live)
-		return ENDED;
-	smallest = LD64(AT(heads));
-	i++;
-	while (i < live && can_loop) {
-		head = LD64(AT(heads + 8 * i));
-		/* Without branches, which nobody could foresee. */
-		below = -(((~head & smallest) | ((~head | smallest) & (head - smallest))) >> 63);
-		HIDE(below);
-		next = head ^ ((head ^ smallest) & below);
-		smallest ^= (head ^ smallest) & below;
-		at ^= (at ^ i) & (u32)below;
-		below = -(((~next & others) | ((~next | others) & (next - others))) >> 63);
-		HIDE(below);
-		others ^= (next ^ others) & below;
-		i++;
-		HIDE(i);
-	}
-	if (i < live)
-		return FAILED_CUT;
-	if (others == smallest && live > 1) {
-		head = first_equal(c, smallest, at);
-		if (head == CUT_PLACE)
-			return FAILED_CUT;
-		at = head;
-	}
-	ST32(c + CTL_AT, at);
-	ST64(c + CTL_OTHERS, others);
-	ST32(c + CTL_CURRENT, LD32(AT(LD32(c + CTL_ORDER) + 4 * at)));
-	return 0;
-}
-
-/* The same from the heap, whose top has moved. */
-FRAME u64 pick_heap(ptr c)
-{
-	u32 live = LD32(c + CTL_LIVE), order = LD32(c + CTL_ORDER);
-	u64 others = MAX64, head;
-
-	if (sift(c, LD32(c + CTL_ZERO)))
-		return FAILED_CUT;
-	if (live > 1)
-		others = LD64(AT(LD32(AT(order + 4))) + RUN_HEAD);
-	if (live > 2) {
-		head = LD64(AT(LD32(AT(order + 8))) + RUN_HEAD);
-		others = head < others ? head : others;
-	}
-	ST64(c + CTL_OTHERS, others);
-	ST32(c + CTL_CURRENT, LD32(AT(order)));
-	return 0;
-}
-
-/* Takes the current run, which is at its end, out of the order. */
-FRAME u64 remove_current(ptr c, u64 linear)
-{
-	u32 live = LD32(c + CTL_LIVE) - 1, order = LD32(c + CTL_ORDER), heads = LD32(c + CTL_HEADS), i;
-
-	ST32(c + CTL_LIVE, live);
-	if (!linear) {
-		ST32(AT(order), LD32(AT(order + 4 * live)));
-		if (live > LD32(c + CTL_LINEAR_MAX))
-			return 0;
-		/* Few enough for the other way, in which the order of runs does not matter. */
-		return build_heads(c);
-	}
-	i = LD32(c + CTL_AT);
-	ST32(AT(order + 4 * i), LD32(AT(order + 4 * live)));
-	ST64(AT(heads + 8 * i), LD64(AT(heads + 8 * live)));
-	return 0;
-}
-
-/* Looks for the smallest entry anew. 0, ENDED or FAILED_CUT. */
-INLINE u64 pick(ptr c)
-{
-	u64 linear = LD32(c + CTL_LIVE) <= LD32(c + CTL_LINEAR_MAX), failed = 0;
-	u32 current = LD32(c + CTL_CURRENT);
-
-	if (current) {
-		if (LD32(AT(current) + RUN_STATE) == STATE_ENDED)
-			failed = remove_current(c, linear);
-		else if (linear)
-			ST64(AT(LD32(c + CTL_HEADS) + 8 * LD32(c + CTL_AT)), LD64(AT(current) + RUN_HEAD));
-		if (failed)
-			return failed;
-		linear = LD32(c + CTL_LIVE) <= LD32(c + CTL_LINEAR_MAX);
-	}
-	failed = linear ? pick_linear(c) : pick_heap(c);
-	if (failed)
-		return failed;
-	if (LD32(c + CTL_CURRENT) != LD32(c + CTL_BEGAN))
-		ST32(c + CTL_BEGAN, 0);
-	return 0;
+	return live <= LD32(c + CTL_LINEAR_MAX) ? build_marks(c) : build_heap(c);
 }
 
 /* Decodes on to the last entry of the run's block. 0 or as decode. */
@@ -585,7 +196,7 @@ FRAME u64 next_block(ptr c, ptr r)
 	desc = AT(LD32(r + RUN_DESCS) + DESC_BYTES * ((LD32(r + RUN_TAKEN) - 1) & LD32(r + RUN_DESC_MASK)));
 	if (!(LD32(desc + DESC_FLAGS) & DESC_WHOLE))
 		return 0;
-	others = LD64(c + CTL_OTHERS);
+	others = others_head(c, self);
 	end = LD64(c + CTL_END_HEAD);
 	others = end < others ? end : others;
 	if (LD64(r + RUN_HEAD) >= others || LD32(c + CTL_LAST_LEN) <= 8)
@@ -834,7 +445,7 @@ FRAME u64 step(ptr c)
 			if (failed && failed != ENDED)
 				return fail(c, failed);
 		}
-		if (LD32(r + RUN_STATE) == STATE_HAS && LD64(r + RUN_HEAD) < LD64(c + CTL_OTHERS))
+		if (LD32(r + RUN_STATE) == STATE_HAS && (mark_of(c, LD64(r + RUN_HEAD)) | MARK_PLACE) < LD64(c + CTL_OTHERS))
 			phase = PHASE_GIVE;
 		else
 			phase = PHASE_PICK;
@@ -857,16 +468,118 @@ FRAME u64 step(ptr c)
 	return NONE;
 }
 
+/*
+ * One step where nothing is out of the ordinary: the current run's next entry is decoded, the run that has the smallest
+ * then is the current one, and its entry, a value of a new user key, is given. True when that is done; otherwise a part
+ * of it is, as PHASE says.
+ */
+INLINE u32 quick(ptr c)
+{
+	ptr r = AT(LD32(c + CTL_CURRENT)), rec;
+	u32 phase = LD32(c + CTL_PHASE), kind = KIND_NEW, key, len, count, at, to;
+	u64 head, tag, mark, others;
+
+	if (LD32(c + CTL_LIVE) > LD32(c + CTL_LINEAR_MAX))
+		return 0;
+	if (phase == PHASE_STEP) {
+		if (LD32(r + RUN_STATE) != STATE_HAS || !decode_usual(c, r))
+			return 0;
+		mark = mark_of(c, LD64(r + RUN_HEAD));
+		others = LD64(c + CTL_OTHERS);
+		if ((mark | MARK_PLACE) >= others) {
+			/*
+			 * The others' smallest comes before it, unless the difference does not show. Then the smallest
+			 * of those that are left has to be found, but nobody waits for that.
+			 */
+			at = LD32(c + CTL_AT);
+			ST64(AT(LD32(c + CTL_HEADS) + 8 * at), mark | at);
+			if (mark <= (others | MARK_PLACE) || make_current(c, others & MARK_PLACE) <= (others | MARK_PLACE)) {
+				ST32(c + CTL_PHASE, PHASE_PICK);
+				return 0;
+			}
+			ST32(c + CTL_BEGAN, 0);
+			r = AT(LD32(c + CTL_CURRENT));
+		}
+		ST32(c + CTL_PHASE, PHASE_GIVE);
+	} else if (phase != PHASE_GIVE) {
+		return 0;
+	}
+	key = LD32(r + RUN_KEY);
+	len = LD32(r + RUN_KEY_LEN);
+	head = LD64(r + RUN_HEAD);
+	tag = LD64(AT(key + len - 8));
+	if (head == LD64(c + CTL_LAST_HEAD) || head >= LD64(c + CTL_END_HEAD) || (tag & 0xff) != 1 || len > 32)
+		return 0;
+#if HAS_FILTER
+	if (LD32(c + CTL_FLAGS) & FLAG_FILTER) {
+		/* All that is not to be kept is looked at again, by give. */
+		if (filter_user(c, r) != ROCKMILL_KEEP)
+			return 0;
+		kind = KIND_KEPT;
+	}
+#endif
+	count = LD32(c + CTL_RECORD_COUNT);
+	to = LD32(c + CTL_KEYS);
+	rec = AT(LD32(c + CTL_RECORDS) + REC_BYTES * count);
+	copy_short(to, key, len);
+	ST32(rec + REC_KIND, kind);
+	ST32(rec + REC_RUN, LD32(r + RUN_NUMBER));
+	ST32(rec + REC_BLOCK, LD32(r + RUN_TAKEN) - 1);
+	ST32(rec + REC_KEY, to);
+	ST32(rec + REC_KEY_LEN, len);
+	ST32(rec + REC_VALUE, LD32(r + RUN_VALUE));
+	ST32(rec + REC_VALUE_LEN, LD32(r + RUN_VALUE_LEN));
+	ST32(c + CTL_KEYS, to + len);
+	ST32(c + CTL_RECORD_COUNT, count + 1);
+	ST32(c + CTL_LAST_KEY, to);
+	ST32(c + CTL_LAST_LEN, len);
+	ST64(c + CTL_LAST_HEAD, head);
+	ST64(c + CTL_LAST_SEQ, tag >> 8);
+	ST32(c + CTL_CHAIN, CHAIN_HAVE | CHAIN_SIMPLE);
+	ST64(c + CTL_ENTRIES, LD64(c + CTL_ENTRIES) + 1);
+	ST32(c + CTL_PHASE, PHASE_STEP);
+	return 1;
+}
+
+/* Whether there is room for what a step may give. */
+INLINE u32 has_room(ptr c)
+{
+	return LD32(c + CTL_RECORD_COUNT) + 2 <= LD32(c + CTL_RECORDS_MAX) &&
+	       LD32(c + CTL_KEYS_END) - LD32(c + CTL_KEYS) >= 2 * (LD32(c + CTL_KEY_MAX) + SLACK);
+}
+
+/* Whether the call has done its share, in bytes compared or, where functions of a user's own are at work, in time. */
+INLINE u32 has_done(ptr c, u32 steps)
+{
+	if (LD64(c + CTL_WORK) >= LD64(c + CTL_WORK_MAX))
+		return 1;
+	return (HAS_COMPARE || HAS_FILTER) && !(steps & 31) && monotonic_nanos() - LD64(c + CTL_CALLED) > OWN_CALL_NANOS;
+}
+
+/* Steps until one is out of the ordinary, or the call is to end. A frame of its own: the verifier forgets all of it. */
+FRAME u64 quick_steps(ptr c)
+{
+	u32 n = LD32(c + CTL_STEPS);
+
+	while (n < AGAIN32(c + CTL_STEPS_MAX) && can_loop) {
+		if (!has_room(c) || has_done(c, n) || !quick(c))
+			break;
+		n++;
+		HIDE(n);
+	}
+	ST32(c + CTL_STEPS, n);
+	return 0;
+}
+
 /* One call: merges until something has to be done outside. The status, which is in the control block, too. */
 INLINE u64 merge(ptr c)
 {
-	u32 n = LD32(c + CTL_ZERO), steps = LD32(c + CTL_STEPS_MAX), at;
-	u64 status = STATUS_PAUSE, failed, began = 0;
+	u32 at;
+	u64 status = STATUS_PAUSE, failed;
 
 	if (HAS_COMPARE || HAS_FILTER)
-		began = monotonic_nanos();
-	if (steps > TAIL_ENTRIES_MAX)
-		steps = TAIL_ENTRIES_MAX;
+		ST64(c + CTL_CALLED, monotonic_nanos());
+	ST32(c + CTL_STEPS, 0);
 	if (LD32(c + CTL_PHASE) == PHASE_PRIME) {
 		failed = prime(c);
 		if (failed) {
@@ -875,23 +588,22 @@ INLINE u64 merge(ptr c)
 			return status;
 		}
 	}
-	while (n < steps && can_loop) {
-		n++;
-		HIDE(n);
-		if (LD32(c + CTL_RECORD_COUNT) + 2 > LD32(c + CTL_RECORDS_MAX) ||
-		    LD32(c + CTL_KEYS_END) - LD32(c + CTL_KEYS) < 2 * (LD32(c + CTL_KEY_MAX) + SLACK)) {
+	/* If the kernel ends this loop, the next call goes on. */
+	while (AGAIN32(c + CTL_STEPS) < AGAIN32(c + CTL_STEPS_MAX) && can_loop) {
+		if (!HAS_COMPARE)
+			quick_steps(c);
+		if (!has_room(c)) {
 			status = STATUS_FULL;
 			break;
 		}
-		if (LD64(c + CTL_WORK) >= LD64(c + CTL_WORK_MAX))
-			break;
-		if ((HAS_COMPARE || HAS_FILTER) && !(n & 31) && monotonic_nanos() - began > OWN_CALL_NANOS)
+		if (has_done(c, AGAIN32(c + CTL_STEPS)))
 			break;
 		failed = step(c);
 		if (failed != NONE) {
 			status = failed;
 			break;
 		}
+		ST32(c + CTL_STEPS, AGAIN32(c + CTL_STEPS) + 1);
 	}
 	/* The room for keys is used anew by the next call. */
 	if (LD32(c + CTL_CHAIN) & CHAIN_HAVE) {

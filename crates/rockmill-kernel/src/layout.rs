@@ -14,7 +14,7 @@ macro_rules! layout {
 }
 
 layout! {
-    INTERFACE = 2;
+    INTERFACE = 3;
     CTL_STATUS = 0;
     CTL_RUN = 4;
     CTL_RUNS = 8;
@@ -61,7 +61,13 @@ layout! {
     CTL_LEVEL = 212;
     CTL_NOW = 216;
     CTL_FILTERED = 224;
-    CTL_BYTES = 256;
+    CTL_SHIFT = 232;
+    CTL_SHARED = 236;
+    CTL_UNSHARED = 240;
+    CTL_VALUE_LEN = 244;
+    CTL_STEPS = 248;
+    CTL_CALLED = 256;
+    CTL_BYTES = 320;
     FLAG_PASS = 1;
     FLAG_DROP = 2;
     FLAG_BOTTOM = 4;
@@ -123,6 +129,7 @@ layout! {
     KIND_NEW = 2;
     KIND_KEPT = 3;
     KIND_BLOCK = 1;
+    LINEAR_RUNS = 16;
     SLACK = 40;
     RING_CONTROL = 0;
     RING_STEPS = 4;
@@ -151,7 +158,7 @@ mod tests {
 
     /// What [`ALL`] adds up to for the version of the interface that this is. Users' objects are compiled with these
     /// numbers, so that each change of one is a new version.
-    const FINGERPRINT: (u32, u64) = (2, 0x0436_f714_cd7d_e308);
+    const FINGERPRINT: (u32, u64) = (3, 0x63dc_5049_e927_1140);
 
     #[test]
     fn another_layout_is_another_version_of_the_interface() {

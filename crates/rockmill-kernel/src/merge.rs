@@ -53,6 +53,8 @@ pub struct Job<'a> {
     pub end: Option<(&'a [u8], u64)>,
     /// Bytes that all user keys have in common.
     pub skip: usize,
+    /// Bits that all heads have in common, the eight bytes of user keys behind those.
+    pub shift: u32,
     /// Live snapshots, rising.
     pub snapshots: &'a [u64],
     /// Whole blocks may be given as one record.
@@ -247,7 +249,7 @@ impl Merge {
         let bytes = machine.memory().len();
         let mut cut = Cut(CTL_BYTES as usize);
         let table = cut.take(job.runs * RUN_BYTES as usize);
-        let heads = cut.take(job.runs * 8);
+        let heads = cut.take(LINEAR_RUNS as usize * 8);
         let order = cut.take(job.runs * 4);
         let snapshots = cut.take(job.snapshots.len() * 8);
         let (begin, end, last) = (cut.take(slot), cut.take(slot), cut.take(slot));
@@ -312,6 +314,7 @@ impl Merge {
         set(CTL_END_KEY, address(end));
         set(CTL_END_LEN, job.end.map_or(NONE, |e| e.0.len() as u32));
         set(CTL_SKIP, job.skip.min(KEY_BYTES_MAX) as u32);
+        set(CTL_SHIFT, job.shift.min(63));
         set(CTL_SNAPSHOTS, address(snapshots));
         set(CTL_SNAPSHOT_COUNT, job.snapshots.len() as u32);
         set(CTL_RECORDS, address(records));

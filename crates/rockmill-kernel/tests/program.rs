@@ -197,6 +197,56 @@ fn merges_are_what_a_sort_gives_for_few_runs_and_for_many() {
 }
 
 #[test]
+fn keys_of_every_shape_merge_like_a_sort() {
+    let Some(mut machine) = machine("merges in the kernel of keys of every shape", 8 << 20) else { return };
+    for seed in 0..150 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let count = rng.usize(1..20);
+        let common: Vec<u8> = (0..rng.usize(0..12)).map(|_| rng.u8(..)).collect();
+        // Few bytes that occur, so that keys share much, with 0 and 255, which are a short key's heads and the last.
+        let mut some: Vec<u8> = (0..rng.usize(1..4)).map(|_| rng.u8(..)).collect();
+        some.push(*rng.choice(&[0, 0xff]).unwrap());
+        let longest = *rng.choice(&[2, 9, 20, 150]).unwrap();
+        let runs: Vec<Entries> = (0..count as u64)
+            .map(|run| {
+                let mut keys: Vec<Vec<u8>> = (0..rng.usize(1..200))
+                    .map(|_| {
+                        let mut user = common.clone();
+                        user.extend((0..rng.usize(0..=longest)).map(|_| *rng.choice(&some).unwrap()));
+                        user
+                    })
+                    .collect();
+                keys.sort();
+                keys.dedup();
+                let entry =
+                    |user: Vec<u8>| (key(&user, 100 - run, ValueType::Value), vec![run as u8; rng.usize(0..300)]);
+                keys.into_iter().map(entry).collect()
+            })
+            .collect();
+        let want = sorted(&runs);
+        // What all keys have in common, in bytes and then in bits, or less of it.
+        let user = |e: &(Vec<u8>, Vec<u8>)| e.0[..e.0.len() - 8].to_vec();
+        let (first, last) = (user(&want[0]), user(&want[want.len() - 1]));
+        let all = first.iter().zip(&last).take_while(|(a, b)| a == b).count();
+        let skip = if rng.bool() { all } else { rng.usize(0..=all) };
+        let head = |user: &[u8]| {
+            let mut bytes = [0; 8];
+            let rest = &user[skip..user.len().min(skip + 8)];
+            bytes[..rest.len()].copy_from_slice(rest);
+            u64::from_be_bytes(bytes)
+        };
+        let bits = (head(&first) ^ head(&last)).leading_zeros();
+        let shift = if rng.bool() { bits } else { rng.u32(0..=bits) };
+        let (bytes, interval) = (rng.usize(50..5000), rng.usize(1..20));
+        let stored: Vec<_> = runs.iter().map(|run| blocks(run, bytes, interval)).collect();
+        let done = merge(machine, &stored, &Job { runs: count, skip, shift, ..Job::default() });
+        assert!(done.damaged.is_none());
+        assert!(done.entries == want, "seed {seed}: {count} runs, skip {skip}, shift {shift}");
+        machine = done.machine;
+    }
+}
+
+#[test]
 fn parts_begin_and_end_where_they_should() {
     let Some(mut machine) = machine("parts of merges in the kernel", 8 << 20) else { return };
     for seed in 0..40 {

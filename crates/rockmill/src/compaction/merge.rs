@@ -118,13 +118,23 @@ pub struct Heads {
     on: bool,
     /// Bytes that all keys have in common.
     common: usize,
+    /// Bits that all heads have in common.
+    shared_bits: u32,
 }
 
 impl Heads {
     /// For keys of this order from the smallest to the largest of `range`; `None` where it is not known.
     pub fn new(cmp: &InternalKeyComparator, range: Option<(&[u8], &[u8])>) -> Self {
         let common = range.map_or(0, |(a, b)| a.iter().zip(b).take_while(|(a, b)| a == b).count());
-        Self { on: cmp.is_bytewise(), common }
+        let heads = Self { on: cmp.is_bytewise(), common, shared_bits: 0 };
+        // The head of a key between the two is between theirs.
+        let shared_bits = range.map_or(0, |(a, b)| (heads.of(a) ^ heads.of(b)).leading_zeros());
+        Self { shared_bits, ..heads }
+    }
+
+    /// Upper bits that the heads of all keys inside the range have in common, 64 where they are the same.
+    pub fn shared_bits(self) -> u32 {
+        self.shared_bits
     }
 
     /// Bytes of a user key in front of its head; `None` where there are no heads.

@@ -229,6 +229,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             begin: part.begin.as_deref().filter(|_| check.is_none()),
             end: part.end.as_deref().map(|end| (end, end_head)),
             skip: heads.skip().unwrap_or(0),
+            shift: heads.shared_bits(),
             snapshots: &rules.snapshots,
             pass: passing,
             // Without the program, a filter is asked about versions that nobody could read.

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT
+ *
+ * Runs of blocks: to the next block, and to the next entry of one. What is read from a block is checked against its end
+ * before it is used.
+ */
+#ifndef ROCKMILL_RUNS_H
+#define ROCKMILL_RUNS_H
+
+#include "rockmill_program.h"
+
+#ifdef ROCKMILL_COMPARATOR
+#define HAS_COMPARE 1
+#else
+#define HAS_COMPARE 0
+#endif
+
+/* What the functions below return beside 0. */
+#define FAILED_CORRUPT 1
+#define FAILED_DRY 2
+#define FAILED_CUT 3
+#define FAILED_KEY 4
+#define FAILED_BLOCK 5
+#define OFFERED 6
+#define ENDED 7
+#define FAILED_ORDER 8
+
+#define MAX64 0xffffffffffffffffull
+/* Entries behind the last restart point that are decoded to find a block's last key: below the kernel's limit. */
+#define TAIL_ENTRIES_MAX 60000u
+
+/* Copies n bytes, or up to seven more, from src to dst. 0, or FAILED_CUT. */
+FRAME u64 copy_long(ptr c, u32 dst, u32 src, u32 n)
+{
+	u32 i = LD32(c + CTL_ZERO);
+
+	ST64(c + CTL_WORK, LD64(c + CTL_WORK) + n);
+	while (i < n && can_loop) {
+		ST64(AT(dst + i), LD64(AT(src + i)));
+		i += 8;
+		HIDE(i);
+	}
+	return i < n ? FAILED_CUT : 0;
+}
+
+/* Copies up to 32 bytes, and up to 31 more. */
+INLINE void copy_short(u32 dst, u32 src, u32 n)
+{
+	ptr to = AT(dst), from = AT(src);
+	u64 a = LD64(from), b = LD64(from + 8);
+
+	ST64(to, a);
+	ST64(to + 8, b);
+	if (n > 16) {
+		a = LD64(from + 16);
+		b = LD64(from + 24);
+		ST64(to + 16, a);
+		ST64(to + 24, b);
+	}
+}
+
+INLINE u64 copy(ptr c, u32 dst, u32 src, u32 n)
+{
+	if (n > 32)
+		return copy_long(c, dst, src, n);
+	copy_short(dst, src, n);
+	return 0;
+}
+
+/*
+ * A varint of at most 32 bits where the run stands, which stands behind it then: its value goes to `to`. False where it
+ * is damaged. Both are in memory, so that the verifier knows of no difference between lengths.
+ */
+FRAME u64 varint(ptr c, ptr r, u32 to)
+{
+	u32 pos = LD32(r + RUN_POS), end = LD32(r + RUN_END), byte;
+	u64 value = 0;
+
+#pragma unroll
+	for (u32 i = 0; i < 5; i++) {
+		if (pos + i >= end)
+			return 0;
+		byte = LD8(AT(pos + i));
+		/* Bits above the 32nd are left out, as RocksDB leaves them out. */
+		value |= (u64)(byte & 0x7f) << (7 * i);
+		if (byte < 0x80) {
+			ST32(c + to, value);
+			ST32(r + RUN_POS, pos + i + 1);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/* The head of a user key in a slot. */
+INLINE u64 head_in_slot(ptr c, u32 key, u32 len)
+{
+	u32 skip = LD32(c + CTL_SKIP);
+	u64 head;
+
+	/* Bytes say nothing of another order: all heads are equal. */
+	if (HAS_COMPARE || len <= skip)
+		return 0;
+	head = __builtin_bswap64(LD64(AT(key + skip)));
+	len -= skip;
+	/* Bytes behind a short user key count as zeros. */
+	if (len < 8)
+		head &= ~(MAX64 >> (8 * len));
+	return head;
+}
+
+/*
+ * The head of the entry that is being decoded: its user key has len bytes, of which the first shared are those of the
+ * entry before, whose user key had `before` bytes and this head; the others are at pos. The whole key is in the slot at
+ * key, but a load there would wait for the stores just made.
+ */
+INLINE u64 head_of(ptr c, u32 key, u32 len, u32 pos, u32 shared, u32 before, u64 head)
+{
+	u32 skip = LD32(c + CTL_SKIP), d;
+
+	/* Bytes say nothing of another order: all heads are equal. */
+	if (HAS_COMPARE || len <= skip)
+		return 0;
+	if (shared <= skip) {
+		head = __builtin_bswap64(LD64(AT(pos + (skip - shared))));
+	} else if (before >= skip + 8) {
+		d = shared - skip;
+		if (d < 8) {
+			head &= ~(MAX64 >> (8 * d));
+			head |= __builtin_bswap64(LD64(AT(pos))) >> (8 * d);
+		}
+	} else {
+		head = __builtin_bswap64(LD64(AT(key + skip)));
+	}
+	len -= skip;
+	/* Bytes behind a short user key count as zeros. */
+	if (len < 8)
+		head &= ~(MAX64 >> (8 * len));
+	return head;
+}
+
+/*
+ * Decodes the next entry of the run's block if it is one as most are: the lengths take a byte each, that of the value
+ * two at most, and the key has up to 32 bytes in the block. False, and nothing has happened, otherwise.
+ */
+INLINE u32 decode_usual(ptr c, ptr r)
+{
+	u32 pos = LD32(r + RUN_POS), end = LD32(r + RUN_END), key = LD32(r + RUN_KEY), before = LD32(r + RUN_KEY_LEN);
+	u32 word = LD32(AT(pos)), shared, unshared, value_len, len;
+
+	/* A fifth byte behind these may be there or not: the key takes it, if not it is damage. */
+	if (pos >= end || end - pos < 4 || (word & 0x8080))
+		return 0;
+	shared = word & 0x7f;
+	unshared = (word >> 8) & 0x7f;
+	value_len = (word >> 16) & 0x7f;
+	pos += 3;
+	if (word & 0x800000) {
+		if (word & 0x80000000)
+			return 0;
+		value_len |= (word >> 17) & 0x3f80;
+		pos += 1;
+	}
+	len = shared + unshared;
+	if (unshared > 32 || shared > before || unshared + value_len > end - pos || len < 8 || len > LD32(c + CTL_KEY_MAX))
+		return 0;
+	copy_short(key + shared, pos, unshared);
+	ST64(r + RUN_HEAD, head_of(c, key, len - 8, pos, shared, before - 8, LD64(r + RUN_HEAD)));
+	ST32(r + RUN_KEY_LEN, len);
+	ST32(r + RUN_VALUE, pos + unshared);
+	ST32(r + RUN_VALUE_LEN, value_len);
+	ST32(r + RUN_POS, pos + unshared + value_len);
+	return 1;
+}
+
+/* Decodes the next entry of the run's block, if there is one. 0, FAILED_CORRUPT, FAILED_KEY or FAILED_CUT. */
+FRAME u64 decode(ptr c, ptr r)
+{
+	u32 key = LD32(r + RUN_KEY), pos, len;
+	u64 shared, unshared, value_len;
+
+	if (LD32(r + RUN_POS) >= LD32(r + RUN_END)) {
+		ST32(r + RUN_STATE, STATE_NEED);
+		return 0;
+	}
+	if (decode_usual(c, r)) {
+		ST32(r + RUN_STATE, STATE_HAS);
+		return 0;
+	}
+	if (!varint(c, r, CTL_SHARED) || !varint(c, r, CTL_UNSHARED) || !varint(c, r, CTL_VALUE_LEN))
+		return FAILED_CORRUPT;
+	pos = AGAIN32(r + RUN_POS);
+	shared = AGAIN32(c + CTL_SHARED);
+	unshared = AGAIN32(c + CTL_UNSHARED);
+	value_len = AGAIN32(c + CTL_VALUE_LEN);
+	if (shared > LD32(r + RUN_KEY_LEN) || unshared + value_len > LD32(r + RUN_END) - pos || shared + unshared < 8)
+		return FAILED_CORRUPT;
+	if (shared + unshared > LD32(c + CTL_KEY_MAX))
+		return FAILED_KEY;
+	len = shared + unshared;
+	if (copy(c, key + shared, pos, unshared))
+		return FAILED_CUT;
+	ST32(r + RUN_KEY_LEN, len);
+	ST32(r + RUN_VALUE, pos + unshared);
+	ST32(r + RUN_VALUE_LEN, value_len);
+	ST32(r + RUN_POS, pos + unshared + value_len);
+	ST32(r + RUN_STATE, STATE_HAS);
+	ST64(r + RUN_HEAD, head_in_slot(c, key, len - 8));
+	return 0;
+}
+
+/* To the next block of a run. 0 with its entries to be decoded, ENDED, FAILED_DRY or FAILED_CORRUPT. */
+FRAME u64 take_block(ptr r)
+{
+	u32 taken = LD32(r + RUN_TAKEN);
+	ptr desc;
+
+	if (taken == LD32(r + RUN_GIVEN)) {
+		if (!LD32(r + RUN_LAST))
+			return FAILED_DRY;
+		ST32(r + RUN_STATE, STATE_ENDED);
+		return ENDED;
+	}
+	desc = AT(LD32(r + RUN_DESCS) + DESC_BYTES * (taken & LD32(r + RUN_DESC_MASK)));
+	ST32(r + RUN_TAKEN, taken + 1);
+	ST32(r + RUN_POS, LD32(desc + DESC_AT));
+	ST32(r + RUN_END, LD32(desc + DESC_END));
+	ST32(r + RUN_KEY_LEN, 0);
+	return LD32(desc + DESC_FLAGS) & DESC_DAMAGED ? FAILED_CORRUPT : 0;
+}
+
+#endif
