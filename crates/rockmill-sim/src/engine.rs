@@ -4,9 +4,11 @@
 //! memtable, a flush or a compaction that ends, or the end of the run. After one that changes the tree, jobs are
 //! picked while there are threads for them, and the writers' pressure is computed anew, both by the store's own code.
 
+use std::sync::Arc;
+
 use rockmill::simulation::{
-    CommitQueue, Compaction, CompactionCursors, Moment, RateControl, StallReason, Step, level_scores, pick,
-    write_control, write_stop,
+    CommitQueue, Compaction, CompactionCursors, FileMeta, IntraDf, MergeTicket, Moment, PendingRun, RateControl,
+    StallReason, Step, Ticket, level_scores, pick, pick_intra_df, write_control, write_stop,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -37,8 +39,33 @@ struct Job {
     /// Most of the whole that can be done in a second.
     speed: f64,
     parts: usize,
-    /// In the order of issue; 0: a flush.
-    number: u64,
+    end: End,
+}
+
+/// What happens when a job ends.
+enum End {
+    Flush,
+    Job(Ticket),
+    Merge(MergeTicket, Box<IntraDf>),
+}
+
+/// What finished jobs are to commit.
+struct Pending {
+    jobs: Vec<Compaction>,
+    tables: Vec<Arc<FileMeta>>,
+}
+
+impl Pending {
+    fn as_run(&self, number: u64, needs: &[u64]) -> Option<PendingRun> {
+        Some(PendingRun {
+            number,
+            needs: needs.to_vec(),
+            inputs: self.jobs.iter().flat_map(|c| c.inputs.iter().cloned()).collect(),
+            level: self.jobs.first().filter(|c| !c.trivial_move)?.output_level,
+            run: self.tables.first().filter(|f| f.entry.extra_run > 0)?.entry.extra_run,
+            tables: self.tables.clone(),
+        })
+    }
 }
 
 struct Engine<'s> {
@@ -48,7 +75,7 @@ struct Engine<'s> {
     keys: KeySpace,
     cursors: CompactionCursors,
     /// What is done and waits for its turn.
-    commits: CommitQueue<(Compaction, Vec<Extent>)>,
+    commits: CommitQueue<Pending>,
     jobs: Vec<Job>,
     /// Full memtables, oldest first, as (entries, writes).
     full: std::collections::VecDeque<(Extent, f64)>,
@@ -172,6 +199,7 @@ impl Engine<'_> {
             self.filled += rates[0] * step;
             self.written += rates[0] * step;
             self.record.read(step, rates[1]);
+            self.record.waits_to_commit(step, self.commits.pending().count());
             for (job, rate) in self.jobs.iter_mut().zip(&rates[2..]) {
                 job.left -= rate * step;
             }
@@ -214,38 +242,57 @@ impl Engine<'_> {
                 read: 0.0,
                 write: extent.entries() * self.s.stored_entry_bytes(),
             };
-            self.add_job(None, Vec::new(), cost, 1, 0);
+            self.add_job(None, Vec::new(), cost, 1, End::Flush);
         }
         self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads });
         while self.jobs.iter().filter(|j| j.compaction.is_some()).count() < self.s.threads {
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
-            let Some(c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else { break };
+            let Some(c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else {
+                match self.begin_merge() {
+                    true => continue,
+                    false => break,
+                }
+            };
             let issued = self.cursors.start(&c);
-            let number = issued.number;
-            self.commits.issue(issued);
+            let ticket = self.commits.issue(issued);
             if c.trivial_move || c.deletion {
                 self.record.moved(c.trivial_move);
-                self.commits.finished(number, (c, Vec::new()));
-                self.commit();
+                self.finished(ticket, c, Vec::new());
                 continue;
             }
-            let inputs: Vec<&Extent> = c.input_files().filter_map(|f| self.tree.extent(f.number())).collect();
-            let entry = self.s.stored_entry_bytes();
-            let outputs = self.keys.merge(&inputs, &self.cuts(&c));
-            let entries: f64 = inputs.iter().map(|e| e.entries()).sum();
-            let read = c.input_bytes() as f64;
-            let cost = Cost {
-                cpu: (entries * self.s.merge_ns_per_entry + read * self.s.merge_ns_per_byte) * 1e-9,
-                read,
-                write: outputs.iter().map(|e| e.entries() * entry).sum(),
-            };
-            let parts = match c.output_level {
-                0 => 1,
-                _ => (read / c.output_file_size_target.max(1) as f64) as usize,
-            };
-            self.record.picked(&c, entries, outputs.iter().map(Extent::entries).sum());
-            self.add_job(Some(c), outputs, cost, parts.clamp(1, self.s.subcompactions), number);
+            self.add_compaction(c, End::Job(ticket));
         }
+    }
+
+    /// Begins to merge pending output, if that is due.
+    fn begin_merge(&mut self) -> bool {
+        let runs = self.commits.waiting().filter_map(|(number, needs, p)| p.as_run(number, needs));
+        let pending: Vec<PendingRun> = runs.collect();
+        let picked = pick_intra_df(&self.tree.version, self.options, &self.cursors, &pending);
+        let Some(merge) = picked else { return false };
+        let Some(ticket) = self.commits.begin_merge(&merge.numbers) else { return false };
+        self.cursors.start_merge(&merge);
+        self.add_compaction(merge.compaction.clone(), End::Merge(ticket, Box::new(merge)));
+        true
+    }
+
+    fn add_compaction(&mut self, c: Compaction, end: End) {
+        let inputs: Vec<&Extent> = c.input_files().filter_map(|f| self.tree.extent(f.number())).collect();
+        let entry = self.s.stored_entry_bytes();
+        let outputs = self.keys.merge(&inputs, &self.cuts(&c));
+        let entries: f64 = inputs.iter().map(|e| e.entries()).sum();
+        let read = c.input_bytes() as f64;
+        let cost = Cost {
+            cpu: (entries * self.s.merge_ns_per_entry + read * self.s.merge_ns_per_byte) * 1e-9,
+            read,
+            write: outputs.iter().map(|e| e.entries() * entry).sum(),
+        };
+        let parts = match c.output_level {
+            0 => 1,
+            _ => (read / c.output_file_size_target.max(1) as f64) as usize,
+        };
+        self.record.picked(&c, entries, outputs.iter().map(Extent::entries).sum());
+        self.add_job(Some(c), outputs, cost, parts.clamp(1, self.s.subcompactions), end);
     }
 
     /// Where a job's tables end.
@@ -259,7 +306,7 @@ impl Engine<'_> {
         Cuts { entries, entries_max: entries_max.max(entries), below }
     }
 
-    fn add_job(&mut self, compaction: Option<Compaction>, outputs: Vec<Extent>, cost: Cost, parts: usize, number: u64) {
+    fn add_job(&mut self, compaction: Option<Compaction>, outputs: Vec<Extent>, cost: Cost, parts: usize, end: End) {
         let jitter = 1.0 + JITTER * (self.rng.f64() * 2.0 - 1.0);
         let cost = Cost { cpu: cost.cpu * jitter, ..cost };
         let s = self.s;
@@ -273,17 +320,37 @@ impl Engine<'_> {
         };
         // The last table of each part, the directory and the MANIFEST are waited for.
         let seconds = (seconds / parts as f64).max(s.device_latency) + 3.0 * s.device_sync + 1e-6;
-        self.jobs.push(Job { compaction, outputs, cost, left: 1.0, speed: 1.0 / seconds, parts, number });
+        self.jobs.push(Job { compaction, outputs, cost, left: 1.0, speed: 1.0 / seconds, parts, end });
     }
 
     /// Makes live what is done and need not wait.
     fn commit(&mut self) {
         while let Some(step) = self.commits.turn() {
-            let (Step::Commit(number, (c, outputs)) | Step::Drop(number, (c, outputs))) = step;
-            self.cursors.finish(&c);
-            self.tree.commit(&c, outputs, self.now);
-            self.commits.committed(number);
+            match step {
+                Step::Commit(ticket, Pending { jobs, mut tables }) => {
+                    for c in &jobs {
+                        self.cursors.finish(c);
+                        self.tree.commit(c, std::mem::take(&mut tables));
+                    }
+                    self.commits.committed(ticket);
+                }
+                // No job fails here.
+                Step::Drop(_, p) => {
+                    p.jobs.iter().for_each(|c| self.cursors.finish(c));
+                    self.tree.remove(&p.tables);
+                }
+            }
         }
+    }
+
+    /// A job's tables are durable.
+    fn finished(&mut self, ticket: Ticket, c: Compaction, outputs: Vec<Extent>) {
+        let number = ticket.number();
+        let tables = self.tree.write(&c, outputs, self.now);
+        let known = self.commits.finished(ticket, Pending { jobs: vec![c], tables }).is_ok();
+        debug_assert!(known, "there is one queue");
+        self.commit();
+        self.record.pending(self.commits.pending().count(), self.commits.pending().any(|(n, _)| n == number));
     }
 
     fn end_jobs(&mut self) {
@@ -294,13 +361,27 @@ impl Engine<'_> {
                 continue;
             }
             let job = self.jobs.remove(i);
-            match job.compaction {
-                Some(c) => {
-                    self.record.compacted(&c, job.cost.read, job.cost.write);
-                    self.commits.finished(job.number, (c, job.outputs));
+            if let Some(c) = &job.compaction {
+                self.record.compacted(c, job.cost.read, job.cost.write);
+            }
+            match (job.end, job.compaction) {
+                (End::Job(ticket), Some(c)) => self.finished(ticket, c, job.outputs),
+                (End::Merge(ticket, merge), _) => {
+                    self.record.merged(job.cost.write);
+                    let tables = self.tree.write(&merge.compaction, job.outputs, self.now);
+                    let join = |parts: Vec<Pending>, tables| Pending {
+                        jobs: parts.into_iter().flat_map(|p| p.jobs).collect(),
+                        tables,
+                    };
+                    let done = self.commits.merged(ticket, tables, join);
+                    self.cursors.finish_merge(&merge, done.is_ok());
+                    match done {
+                        Ok(()) => self.tree.remove(merge.compaction.input_files()),
+                        Err(tables) => self.tree.remove(&tables),
+                    }
                     self.commit();
                 }
-                None => {
+                _ => {
                     if let Some((extent, _)) = self.full.pop_front() {
                         self.record.flushed(job.cost.write);
                         self.tree.flush(extent, self.now);

@@ -9,8 +9,10 @@
 //!    compaction may have deleted it: then it finds nothing, never an older one.
 //! 3. *Jobs.* No table is input to two running jobs, and no running job writes where another one does.
 //!
+//! 4. *Tables.* There are those of the tree and those that finished jobs are to commit, and no others.
+//!
 //! Jobs that are done commit as the store's [`CommitQueue`] says: some wait, and some are dropped when one failed that
-//! they need.
+//! they need. What waits is merged among itself (intra-DF); such a merge ends early or late and fails like any job.
 //!
 //! Merges keep what the store keeps without snapshots: the newest version of each key, and a tombstone only where the
 //! job's plan says that older data may lie below.
@@ -19,7 +21,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use rockmill::simulation::{
-    CommitQueue, Compaction, CompactionCursors, FileMeta, Moment, PurgeQueue, Step as Turn, Version,
+    CommitQueue, Compaction, CompactionCursors, FileMeta, IntraDf, MergeTicket, Moment, PendingRun, PurgeQueue,
+    Step as Turn, Ticket, Version, pick_intra_df_of, runs_due,
 };
 use rockmill::{CfOptions, CompactionStyle};
 use rockmill_format::edit::FileEntry;
@@ -28,15 +31,22 @@ use rockmill_format::key::{InternalKey, ValueType};
 /// A strategy: [`rockmill::simulation::pick`], or one that a test has broken.
 pub type Pick = fn(&Arc<Version>, &CfOptions, &mut CompactionCursors, &Moment) -> Option<Compaction>;
 
+/// What chooses merges of pending runs, from a number on: [`pick_intra_df_of`], or one that a test has broken.
+pub type PickMerge = fn(&Arc<Version>, &CfOptions, &CompactionCursors, &[PendingRun], usize) -> Option<IntraDf>;
+
 /// One thing that happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// A memtable becomes a table; what is in it comes from the number.
     Flush(u32),
-    /// A job is picked, if one can be.
+    /// A job is picked, if one can be; else a merge of pending runs, if one is due.
     Start,
+    /// A merge of pending runs is picked, if there are two that may be merged.
+    Merge,
     /// One of the running jobs ends; which, by the number.
     Finish(u8),
+    /// One of the running jobs but the oldest ends: what needs that one waits.
+    FinishLater(u8),
     /// One of the running jobs ends without having done anything.
     Fail(u8),
     /// The process dies: running jobs are gone, the tree is what was committed.
@@ -58,6 +68,23 @@ pub struct History {
     pub steps: Vec<Step>,
     /// What is done commits at once, whatever it needs: this must go wrong.
     pub out_of_order: bool,
+    /// Chooses merges of pending runs.
+    pub merge: PickMerge,
+}
+
+/// What a history came to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Done {
+    /// Jobs that committed.
+    pub jobs: usize,
+    /// Jobs that were finished and had to wait.
+    pub waited: usize,
+    /// Jobs that were dropped as one that they needed failed.
+    pub dropped: usize,
+    /// Merges of pending runs that were carried out.
+    pub merges: usize,
+    /// Those that failed, or were undone as one of their jobs was to be dropped.
+    pub undone: usize,
 }
 
 /// A strategy and whether it is with DF-compaction.
@@ -93,12 +120,16 @@ impl History {
         options.compaction_options_universal.size_ratio = [1, 50][rng.usize(0..2)];
         options.compaction_options_fifo.max_table_files_size = 3000;
         options.compaction_options_fifo.allow_compaction = rng.bool();
+        // In half of them the oldest job takes long, again and again.
+        let late = rng.bool();
         let one = |rng: &mut fastrand::Rng| match rng.u8(0..64) {
             0..=17 => Step::Flush(rng.u32(..)),
             18..=39 => Step::Start,
+            40..=55 if late && rng.u8(0..8) > 0 => Step::FinishLater(rng.u8(..)),
             40..=55 => Step::Finish(rng.u8(..)),
             56..=59 => Step::Fail(rng.u8(..)),
             60 => Step::Crash,
+            62 => Step::Merge,
             61 if style.is_none() => {
                 let style = if rng.bool() { CompactionStyle::Universal } else { CompactionStyle::Level };
                 Step::Change(style, rng.bool())
@@ -108,14 +139,14 @@ impl History {
         let levels = if style == Some(CompactionStyle::Fifo) { 1 } else { rng.usize(2..7) };
         options.num_levels = levels as i32;
         let steps = (0..steps).map(|_| one(&mut rng)).collect();
-        Self { levels, options, steps, out_of_order: false }
+        Self { levels, options, steps, out_of_order: false, merge: pick_intra_df_of }
     }
 
-    /// Goes through it; the number of jobs that were carried out.
+    /// Goes through it; what was carried out.
     ///
     /// # Errors
     /// What did not hold, and after which step.
-    pub fn run(&self, pick: Pick) -> Result<usize, String> {
+    pub fn run(&self, pick: Pick) -> Result<Done, String> {
         let mut world = World::new(self);
         for (n, step) in self.steps.iter().enumerate() {
             world.step(step, pick).and_then(|()| world.check()).map_err(|e| format!("step {n}, {step:?}: {e}"))?;
@@ -146,6 +177,18 @@ impl History {
     }
 }
 
+/// What runs.
+enum Work {
+    Job(Ticket, Compaction),
+    Merge(MergeTicket, IntraDf),
+}
+
+/// What finished jobs are to commit.
+struct Pending {
+    jobs: Vec<Compaction>,
+    tables: Vec<Arc<FileMeta>>,
+}
+
 struct World {
     version: Version,
     contents: HashMap<u64, Vec<Entry>>,
@@ -153,17 +196,17 @@ struct World {
     newest: BTreeMap<u8, (u64, bool)>,
     options: CfOptions,
     cursors: CompactionCursors,
-    /// Jobs that run, by their numbers.
-    running: Vec<(u64, Compaction)>,
-    commits: CommitQueue<Compaction>,
+    running: Vec<Work>,
+    commits: CommitQueue<Pending>,
     out_of_order: bool,
+    merge: PickMerge,
     purge: Arc<PurgeQueue>,
     next_file: u64,
     next_seq: u64,
     now: u64,
     /// Tables were deleted unread.
     lossy: bool,
-    done: usize,
+    done: Done,
 }
 
 impl World {
@@ -177,19 +220,18 @@ impl World {
             running: Vec::new(),
             commits: CommitQueue::new(),
             out_of_order: h.out_of_order,
+            merge: h.merge,
             purge: Arc::default(),
             next_file: 1,
             next_seq: 0,
             now: 1000,
             lossy: false,
-            done: 0,
+            done: Done::default(),
         }
     }
 
-    fn add(&mut self, level: usize, run: u64, entries: Vec<Entry>, epoch: u64) {
-        if entries.is_empty() {
-            return;
-        }
+    /// A table, which is not live yet.
+    fn table(&mut self, run: u64, entries: Vec<Entry>, epoch: u64) -> Arc<FileMeta> {
         let number = self.next_file;
         self.next_file += 1;
         let key = |e: &Entry| {
@@ -212,8 +254,7 @@ impl World {
             ..FileEntry::default()
         };
         self.contents.insert(number, entries);
-        self.version.levels[level].push(Arc::new(FileMeta::new(entry, Arc::clone(&self.purge))));
-        self.sort(level);
+        Arc::new(FileMeta::new(entry, Arc::clone(&self.purge)))
     }
 
     fn sort(&mut self, level: usize) {
@@ -230,24 +271,30 @@ impl World {
                 self.options.compaction_downforce = downforce;
             }
             Step::Start => self.start(pick)?,
+            Step::Merge => self.start_merge(2),
             Step::Finish(n) => {
                 if let Some(i) = chosen(n, self.running.len()) {
-                    let (number, c) = self.running.remove(i);
-                    if self.out_of_order {
-                        self.cursors.finish(&c);
-                        self.commit(&c);
-                        self.commits.committed(number);
-                    } else {
-                        self.commits.finished(number, c);
-                        self.take_turns();
-                    }
+                    self.finish(i);
+                }
+            }
+            Step::FinishLater(n) => {
+                if let Some(i) = chosen(n, self.running.len().saturating_sub(1)) {
+                    self.finish(i + 1);
                 }
             }
             Step::Fail(n) => {
                 if let Some(i) = chosen(n, self.running.len()) {
-                    let (number, c) = self.running.remove(i);
-                    self.cursors.finish(&c);
-                    self.commits.failed(number);
+                    match self.running.remove(i) {
+                        Work::Job(ticket, c) => {
+                            self.cursors.finish(&c);
+                            self.commits.failed(ticket);
+                        }
+                        Work::Merge(ticket, merge) => {
+                            self.cursors.finish_merge(&merge, false);
+                            self.commits.merge_failed(ticket);
+                            self.done.undone += 1;
+                        }
+                    }
                     self.take_turns();
                 }
             }
@@ -255,26 +302,75 @@ impl World {
                 self.running.clear();
                 self.cursors = CompactionCursors::new();
                 self.commits = CommitQueue::new();
-                // Opened again: nothing is known but what the MANIFEST says.
+                // Opened again: nothing is known but what the MANIFEST says, and other tables are removed.
                 let reopen = |f: &Arc<FileMeta>| Arc::new(FileMeta::new(f.entry.clone(), Arc::clone(&f.purge)));
                 for level in &mut self.version.levels {
                     *level = level.iter().map(reopen).collect();
                 }
+                let live: HashSet<u64> = self.version.files().map(|f| f.number()).collect();
+                self.contents.retain(|n, _| live.contains(n));
             }
         }
         Ok(())
+    }
+
+    /// A job, or a merge, has done its work.
+    fn finish(&mut self, i: usize) {
+        match self.running.remove(i) {
+            Work::Job(ticket, c) => {
+                let tables = self.write(&c);
+                let pending = Pending { jobs: vec![c], tables };
+                if self.out_of_order {
+                    self.commit(pending);
+                    return self.commits.committed(ticket);
+                }
+                let number = ticket.number();
+                // There is one queue, or none after a crash, which has no jobs.
+                let known = self.commits.finished(ticket, pending).is_ok();
+                debug_assert!(known, "job {number} is not in the queue");
+                self.take_turns();
+                self.done.waited += usize::from(self.commits.pending().any(|(n, _)| n == number));
+                return;
+            }
+            Work::Merge(ticket, merge) => {
+                let tables = self.write(&merge.compaction);
+                let join = |parts: Vec<Pending>, tables| Pending {
+                    jobs: parts.into_iter().flat_map(|p| p.jobs).collect(),
+                    tables,
+                };
+                let done = self.commits.merged(ticket, tables, join);
+                self.cursors.finish_merge(&merge, done.is_ok());
+                let gone: Vec<u64> = match done {
+                    Ok(()) => {
+                        self.done.merges += 1;
+                        merge.compaction.input_files().map(|f| f.number()).collect()
+                    }
+                    Err(tables) => {
+                        self.done.undone += 1;
+                        tables.iter().map(|f| f.number()).collect()
+                    }
+                };
+                self.contents.retain(|n, _| !gone.contains(n));
+            }
+        }
+        self.take_turns();
     }
 
     /// Commits and drops what is due.
     fn take_turns(&mut self) {
         while let Some(turn) = self.commits.turn() {
             match turn {
-                Turn::Commit(number, c) => {
-                    self.cursors.finish(&c);
-                    self.commit(&c);
-                    self.commits.committed(number);
+                Turn::Commit(ticket, p) => {
+                    self.commit(p);
+                    self.commits.committed(ticket);
                 }
-                Turn::Drop(_, c) => self.cursors.finish(&c),
+                Turn::Drop(_, p) => {
+                    self.done.dropped += p.jobs.len();
+                    p.jobs.iter().for_each(|c| self.cursors.finish(c));
+                    for f in p.tables {
+                        self.contents.remove(&f.number());
+                    }
+                }
             }
         }
     }
@@ -290,7 +386,9 @@ impl World {
             self.newest.insert(key, (self.next_seq, deleted));
         }
         let entries = entries.into_iter().map(|(k, (s, d))| (k, s, d)).collect();
-        self.add(0, 0, entries, self.next_file);
+        let table = self.table(0, entries, self.next_file);
+        self.version.levels[0].push(table);
+        self.sort(0);
     }
 
     fn start(&mut self, pick: Pick) -> Result<(), String> {
@@ -299,60 +397,107 @@ impl World {
         }
         let version = Arc::new(self.version.clone());
         let moment = Moment { now: self.now, oldest_snapshot: 0 };
-        let Some(c) = pick(&version, &self.options, &mut self.cursors, &moment) else { return Ok(()) };
-        let busy = || self.running.iter().map(|(_, c)| c).chain(self.commits.waiting().map(|(_, c)| c));
-        let taken: HashSet<u64> = busy().flat_map(Compaction::input_files).map(|f| f.number()).collect();
+        let Some(c) = pick(&version, &self.options, &mut self.cursors, &moment) else {
+            self.start_merge(runs_due(&self.options));
+            return Ok(());
+        };
+        let running = self.running.iter().filter_map(|w| match w {
+            Work::Job(_, c) => Some((c, c.output_run)),
+            Work::Merge(..) => None,
+        });
+        // Of several that were merged all go into one run.
+        let pending = self.commits.pending().flat_map(|(_, p)| {
+            let run = p.tables.first().map(|f| f.entry.extra_run);
+            p.jobs.iter().map(move |c| (c, run.filter(|_| !c.trivial_move).unwrap_or(c.output_run)))
+        });
+        let busy: Vec<(&Compaction, u64)> = running.chain(pending).collect();
+        let taken: HashSet<u64> = busy.iter().flat_map(|(c, _)| c.input_files()).map(|f| f.number()).collect();
         if let Some(f) = c.input_files().find(|f| taken.contains(&f.number())) {
             return Err(format!("table {} is in two jobs", f.number()));
         }
         let range = c.user_key_range().ok_or("a job without tables")?;
-        let crosses = |r: &&Compaction| {
+        let crosses = |(r, run): &&(&Compaction, u64)| {
             r.user_key_range().is_some_and(|other| range.0 <= other.1 && range.1 >= other.0)
-                && (r.output_level, r.output_run) == (c.output_level, c.output_run)
+                && (r.output_level, *run) == (c.output_level, c.output_run)
                 && c.output_level > 0
         };
-        if let Some(r) = busy().find(crosses) {
+        if let Some((r, _)) = busy.iter().find(crosses) {
             return Err(format!("two jobs write to {range:?} of level {}: {r:?} and {c:?}", c.output_level));
         }
         let issued = self.cursors.start(&c);
-        self.running.push((issued.number, c));
-        self.commits.issue(issued);
+        self.running.push(Work::Job(self.commits.issue(issued), c));
         Ok(())
     }
 
-    fn commit(&mut self, c: &Compaction) {
-        self.done += 1;
-        let epoch = c.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(1);
-        let numbers: Vec<u64> = c.input_files().map(|f| f.number()).collect();
-        for (level, _) in &c.inputs {
-            self.version.levels[*level].retain(|f| !numbers.contains(&f.number()));
-        }
-        if c.trivial_move {
-            self.version.levels[c.output_level].extend(c.input_files().map(|f| crate::tree::moved(f, c)));
-            return self.sort(c.output_level);
-        }
-        let inputs: Vec<Entry> = numbers.iter().filter_map(|n| self.contents.remove(n)).flatten().collect();
-        if c.deletion {
-            self.lossy = true;
+    /// A merge of at least so many pending runs, if there is one.
+    fn start_merge(&mut self, due: usize) {
+        if self.running.len() >= RUNNING_MAX || self.out_of_order {
             return;
         }
+        let run = |(number, needs, p): (u64, &[u64], &Pending)| {
+            let first = p.tables.first().filter(|f| f.entry.extra_run > 0)?;
+            Some(PendingRun {
+                number,
+                needs: needs.to_vec(),
+                inputs: p.jobs.iter().flat_map(|c| c.inputs.iter().cloned()).collect(),
+                level: p.jobs.first().filter(|c| !c.trivial_move)?.output_level,
+                run: first.entry.extra_run,
+                tables: p.tables.clone(),
+            })
+        };
+        let pending: Vec<PendingRun> = self.commits.waiting().filter_map(run).collect();
+        let version = Arc::new(self.version.clone());
+        let Some(merge) = (self.merge)(&version, &self.options, &self.cursors, &pending, due) else { return };
+        let Some(ticket) = self.commits.begin_merge(&merge.numbers) else { return };
+        self.cursors.start_merge(&merge);
+        self.running.push(Work::Merge(ticket, merge));
+    }
+
+    /// What a job's output is; nothing where tables move or are deleted.
+    fn write(&mut self, c: &Compaction) -> Vec<Arc<FileMeta>> {
+        if c.trivial_move || c.deletion {
+            return Vec::new();
+        }
+        let epoch = c.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(1);
         let mut newest: BTreeMap<u8, Entry> = BTreeMap::new();
-        for e in inputs {
+        for &e in c.input_files().filter_map(|f| self.contents.get(&f.number())).flatten() {
             let slot = newest.entry(e.0).or_insert(e);
             if e.1 > slot.1 {
                 *slot = e;
             }
         }
         // As the job's plan says: at the bottom, or where no run with older data had the key when it was picked.
+        let knows = c.output_level > 0 && !c.is_intra_df();
         let older = c.older_runs();
         let has =
             |f: &Arc<FileMeta>, key: u8| f.smallest_user_key() <= &[key][..] && f.largest_user_key() >= &[key][..];
-        let may_be_below = |key: u8| c.output_level == 0 || older.iter().flatten().any(|f| has(f, key));
+        let may_be_below = |key: u8| !knows || older.iter().flatten().any(|f| has(f, key));
         let survives = |e: &Entry| !e.2 || (!c.bottommost && may_be_below(e.0));
         let out: Vec<Entry> = newest.into_values().filter(survives).collect();
         let at_once = if c.output_level == 0 { out.len().max(1) } else { 6 };
-        for part in out.chunks(at_once) {
-            self.add(c.output_level, c.output_run, part.to_vec(), epoch);
+        out.chunks(at_once).map(|part| self.table(c.output_run, part.to_vec(), epoch)).collect()
+    }
+
+    fn commit(&mut self, p: Pending) {
+        self.done.jobs += p.jobs.len();
+        for c in &p.jobs {
+            self.cursors.finish(c);
+            let numbers: Vec<u64> = c.input_files().map(|f| f.number()).collect();
+            for (level, _) in &c.inputs {
+                self.version.levels[*level].retain(|f| !numbers.contains(&f.number()));
+            }
+            self.lossy |= c.deletion;
+            match c.trivial_move {
+                true => {
+                    self.version.levels[c.output_level].extend(c.input_files().map(|f| crate::tree::moved(f, c)));
+                    self.sort(c.output_level);
+                }
+                false => self.contents.retain(|n, _| !numbers.contains(n)),
+            }
+        }
+        if let Some(level) = p.jobs.first().map(|c| c.output_level) {
+            self.version.levels[level].extend(p.tables);
+            self.sort(level);
         }
     }
 
@@ -375,6 +520,14 @@ impl World {
                     found.entry(key).or_insert((seq, deleted));
                 }
             }
+        }
+        let mut tables: HashSet<u64> = self.version.files().map(|f| f.number()).collect();
+        tables.extend(self.commits.pending().flat_map(|(_, p)| &p.tables).map(|f| f.number()));
+        if let Some(n) = self.contents.keys().find(|n| !tables.contains(n)) {
+            return Err(format!("table {n} is in nobody's hands"));
+        }
+        if let Some(n) = tables.iter().find(|n| !self.contents.contains_key(n)) {
+            return Err(format!("table {n} is gone"));
         }
         for (key, newest) in &self.newest {
             let ok = match found.get(key) {

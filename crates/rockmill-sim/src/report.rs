@@ -69,6 +69,16 @@ pub struct Report {
     pub moves: u64,
     /// See `moves`.
     pub deletions: u64,
+    /// Jobs that were finished and had to wait for others to commit.
+    pub waited: u64,
+    /// How long they did, together, in seconds.
+    pub wait_seconds: f64,
+    /// Most that waited at once.
+    pub waited_most: usize,
+    /// Merges of what waited (intra-DF).
+    pub merges: u64,
+    /// Bytes written by them; among [`compacted_bytes`](Self::compacted_bytes), too.
+    pub merged_bytes: f64,
     /// Sorted runs on average over time.
     pub runs: f64,
     /// Bytes of tables by bytes of live data on average over time.
@@ -132,6 +142,9 @@ impl Report {
             "busy_threads_by_level": self.busy.iter().map(|b| round(*b)).collect::<Vec<_>>(),
             "busy_threads_share_of_time": self.busy_share.iter().map(|b| round(*b)).collect::<Vec<_>>(),
             "compactions_by_level": self.jobs, "moves": self.moves, "deletions": self.deletions,
+            "commits_waited": self.waited, "commit_wait_seconds": round(self.wait_seconds),
+            "commits_waited_most": self.waited_most,
+            "intra_df_merges": self.merges, "intra_df_bytes": round(self.merged_bytes),
             "levels": self.levels.iter().map(|(files, bytes)| json!({"tables": files, "bytes": bytes})).collect::<Vec<_>>(),
             "wedged": self.wedged, "samples": samples,
         })
@@ -297,6 +310,11 @@ impl Recorder {
             jobs: vec![0; levels],
             moves: 0,
             deletions: 0,
+            waited: 0,
+            wait_seconds: 0.0,
+            waited_most: 0,
+            merges: 0,
+            merged_bytes: 0.0,
             runs: 0.0,
             space: 0.0,
             levels: Vec::new(),
@@ -439,6 +457,23 @@ impl Recorder {
     pub fn compacted(&mut self, _c: &Compaction, read: f64, written: f64) {
         self.report.read_bytes += read;
         self.report.compacted_bytes += written;
+    }
+
+    /// A job has finished: how many wait to commit now, and whether it does.
+    pub fn pending(&mut self, all: usize, this: bool) {
+        self.report.waited += u64::from(this);
+        self.report.waited_most = self.report.waited_most.max(all);
+    }
+
+    /// So many jobs waited to commit for `step` seconds.
+    pub fn waits_to_commit(&mut self, step: f64, jobs: usize) {
+        self.report.wait_seconds += step * jobs as f64;
+    }
+
+    /// What waited was merged.
+    pub fn merged(&mut self, written: f64) {
+        self.report.merges += 1;
+        self.report.merged_bytes += written;
     }
 
     /// A flush ended.

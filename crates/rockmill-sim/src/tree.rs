@@ -86,20 +86,28 @@ impl Tree {
         sort(version, level);
     }
 
-    /// Takes a job's inputs out and puts its outputs in; the inputs themselves where they move, nothing where they are
-    /// deleted.
-    pub fn commit(&mut self, job: &Compaction, outputs: Vec<Extent>, now: f64) {
-        let numbers: std::collections::HashSet<u64> = job.input_files().map(|f| f.number()).collect();
+    /// A job's tables, which are not live yet: its inputs where these move, none where they are deleted.
+    pub fn write(&mut self, job: &Compaction, outputs: Vec<Extent>, now: f64) -> Vec<Arc<FileMeta>> {
         let epoch = job.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(1);
-        let tables: Vec<Arc<FileMeta>> = match (job.deletion, job.trivial_move) {
+        match (job.deletion, job.trivial_move) {
             (true, _) => Vec::new(),
             (_, true) => job.input_files().map(|f| moved(f, job)).collect(),
             _ => outputs.into_iter().map(|e| self.table(e, epoch, job.output_run, now)).collect(),
-        };
+        }
+    }
+
+    /// Tables that are not live, and shall not be, are gone.
+    pub fn remove<'f>(&mut self, tables: impl IntoIterator<Item = &'f Arc<FileMeta>>) {
+        for f in tables {
+            self.extents.remove(&f.number());
+        }
+    }
+
+    /// Takes a job's inputs out and puts tables in.
+    pub fn commit(&mut self, job: &Compaction, tables: Vec<Arc<FileMeta>>) {
+        let numbers: std::collections::HashSet<u64> = job.input_files().map(|f| f.number()).collect();
         if !job.trivial_move {
-            for n in &numbers {
-                self.extents.remove(n);
-            }
+            self.remove(job.input_files());
         }
         let version = Arc::make_mut(&mut self.version);
         for (level, _) in &job.inputs {

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use rockmill::simulation::{Compaction, CompactionCursors, Moment, Version, pick};
+use rockmill::simulation::{
+    Compaction, CompactionCursors, IntraDf, Moment, PendingRun, Version, pick, pick_intra_df_of,
+};
 use rockmill::{CfOptions, CompactionStyle};
-use rockmill_sim::interleave::{History, Pick, Step, Strategy};
+use rockmill_sim::interleave::{Done, History, Pick, PickMerge, Step, Strategy};
 
 const STEPS: usize = 300;
 
@@ -13,14 +15,20 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual)
 }
 
-fn all_hold(strategy: Option<Strategy>) {
+fn all_hold(strategy: Option<Strategy>) -> Done {
     let first = number("ROCKMILL_SEED", 0);
-    let mut jobs = 0;
+    let mut all = Done::default();
     let histories = number("ROCKMILL_INTERLEAVINGS", 50);
     for seed in first..first + histories {
         let history = History::random(seed, strategy, STEPS);
         match history.run(pick) {
-            Ok(n) => jobs += n,
+            Ok(done) => {
+                all.jobs += done.jobs;
+                all.waited += done.waited;
+                all.dropped += done.dropped;
+                all.merges += done.merges;
+                all.undone += done.undone;
+            }
             Err(e) => {
                 let small = history.shrink(pick);
                 let e2 = small.run(pick).expect_err("it still fails");
@@ -28,8 +36,9 @@ fn all_hold(strategy: Option<Strategy>) {
             }
         }
     }
-    println!("{strategy:?}: {histories} histories of {STEPS} steps, {jobs} jobs");
-    assert!(jobs as u64 > histories * 5, "{jobs} jobs in {histories} histories");
+    println!("{strategy:?}: {histories} histories of {STEPS} steps: {all:?}");
+    assert!(all.jobs as u64 > histories * 5, "{all:?} in {histories} histories");
+    all
 }
 
 #[test]
@@ -44,12 +53,14 @@ fn tiered_keeps_newer_above_older() {
 
 #[test]
 fn df_leveled_keeps_newer_above_older() {
-    all_hold(Some((CompactionStyle::Level, true)));
+    let done = all_hold(Some((CompactionStyle::Level, true)));
+    assert!(done.merges > 0 && done.undone > 0 && done.dropped > 0, "{done:?}");
 }
 
 #[test]
 fn df_tiered_keeps_newer_above_older() {
-    all_hold(Some((CompactionStyle::Universal, true)));
+    let done = all_hold(Some((CompactionStyle::Universal, true)));
+    assert!(done.merges > 0 && done.undone > 0 && done.dropped > 0, "{done:?}");
 }
 
 #[test]
@@ -119,6 +130,49 @@ fn a_df_job_that_leaves_an_older_run_behind_is_found() {
     is_found((CompactionStyle::Universal, true), false, leaves_a_run);
 }
 
+/// Drops tombstones of pending runs, although what they delete may be live.
+fn forgets_tombstones(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &CompactionCursors,
+    pending: &[PendingRun],
+    due: usize,
+) -> Option<IntraDf> {
+    let mut merge = pick_intra_df_of(version, options, cursors, pending, due)?;
+    merge.compaction.bottommost = true;
+    Some(merge)
+}
+
+/// Puts them into the base run.
+fn go_too_deep(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &CompactionCursors,
+    pending: &[PendingRun],
+    due: usize,
+) -> Option<IntraDf> {
+    let mut merge = pick_intra_df_of(version, options, cursors, pending, due)?;
+    merge.compaction.output_run = 0;
+    Some(merge)
+}
+
+#[test]
+fn broken_merges_of_pending_runs_are_found() {
+    for (name, merge) in [("tombstones", forgets_tombstones as PickMerge), ("place", go_too_deep)] {
+        let histories =
+            (0..4000).map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, true)), STEPS)));
+        let (seed, history) = histories
+            .map(|(seed, h)| (seed, History { merge, ..h }))
+            .find(|(_, h)| h.run(pick).is_err())
+            .expect("some history shows it");
+        let small = history.shrink(pick);
+        println!("{name}: seed {seed}, {} steps: {}", small.steps.len(), small.run(pick).expect_err("it still fails"));
+        assert!(small.steps.len() <= STEPS / 6, "seed {seed}: {:?}", small.steps);
+        let whole = History { merge: pick_intra_df_of, ..small };
+        assert!(whole.run(pick).is_ok(), "the strategy itself holds");
+    }
+}
+
 #[test]
 fn a_broken_strategy_is_found_and_its_history_shrunk() {
     let (seed, history) = (0..200)
@@ -129,6 +183,6 @@ fn a_broken_strategy_is_found_and_its_history_shrunk() {
     let said = small.run(broken).expect_err("it still fails");
     assert!(small.steps.len() <= STEPS / 6, "seed {seed}: {:?}", small.steps);
     assert!(said.contains("newer than what is above") || said.contains("was written last"), "{said}");
-    assert!(small.steps.iter().any(|s| matches!(s, Step::Finish(_))));
+    assert!(small.steps.iter().any(|s| matches!(s, Step::Finish(_) | Step::FinishLater(_))));
     assert!(small.run(pick).is_ok(), "the strategy itself holds");
 }

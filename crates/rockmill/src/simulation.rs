@@ -9,10 +9,15 @@
 //!    comes back to [`CommitQueue::issue`];
 //! 2. when the job is done in its own time, calls [`CommitQueue::finished`]; when the queue gives it out, calls
 //!    [`CompactionCursors::finish`], makes the next version, picks again;
-//! 3. slows its writers by [`write_control`] and [`write_stop`] of [`level_scores`], and a [`RateControl`].
+//! 3. where [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to be merged, which it gives to
+//!    [`CommitQueue::begin_merge`] and [`CompactionCursors::start_merge`], and at the end to [`CommitQueue::merged`]
+//!    and [`CompactionCursors::finish_merge`];
+//! 4. slows its writers by [`write_control`] and [`write_stop`] of [`level_scores`], and a [`RateControl`].
 
-pub use crate::compaction::commit::{CommitQueue, Step};
+pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
 pub use crate::compaction::strategy::aging::Moment;
+pub use crate::compaction::strategy::df::runs_due;
+pub use crate::compaction::strategy::intra::{IntraDf, PendingRun, pick as pick_intra_df, pick_of as pick_intra_df_of};
 pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
 pub use crate::compaction::{Compaction, CompactionReason};

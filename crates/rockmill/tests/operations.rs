@@ -16,6 +16,8 @@ mod listener;
 mod multi_get;
 #[path = "operations/numbers.rs"]
 mod numbers;
+#[path = "operations/ordered_commit.rs"]
+mod ordered_commit;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -8,31 +8,86 @@
 //!
 //! Contract, all of it under the lock that picks are made under:
 //!
-//! 1. [`issue`](CommitQueue::issue) right after the pick, with the numbers of the jobs that it needs.
+//! 1. [`issue`](CommitQueue::issue) right after the pick, with the numbers of the jobs that it needs. Who does the job
+//!    has a [`Ticket`] then, and gives it back with its end: only a job that is in the queue can end, and only once.
 //! 2. [`finished`](CommitQueue::finished) when its output is durable; [`failed`](CommitQueue::failed) when it ended in
 //!    any other way, also when the write of its edit failed.
 //! 3. After either of them, and after [`committed`](CommitQueue::committed): [`turn`](CommitQueue::turn) until there is
 //!    nothing more. [`Step::Commit`]: write the edit, outside of the lock if that suits, then call `committed`, once
 //!    the new version is in place. [`Step::Drop`]: remove the outputs; the job is no longer in the queue.
-//! 4. A job that runs may look at [`is_doomed`](CommitQueue::is_doomed) now and then and end early.
+//! 4. A job that runs looks at its ticket's [`doomed`](Ticket::doomed) now and then and ends early: what it needs has
+//!    failed.
 //!
 //! A job's inputs stay busy until it has left the queue: who frees them earlier lets another job have them.
 //!
-//! What waits and is finished may be merged with its neighbour, so that readers do not get ever more runs once the job
-//! in front commits (*intra-DF*): [`begin_merge`](CommitQueue::begin_merge), then
-//! [`merged`](CommitQueue::merged) or [`merge_failed`](CommitQueue::merge_failed).
+//! What waits and is finished may be merged, so that readers do not get ever more runs once the job in front commits
+//! (*intra-DF*, `strategy/intra.rs` says when): [`begin_merge`](CommitQueue::begin_merge), then
+//! [`merged`](CommitQueue::merged) or [`merge_failed`](CommitQueue::merge_failed). Until then none of the parts
+//! commits, and none is dropped.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::strategy::Issued;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What to do next; see [`CommitQueue::turn`].
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Step<T> {
-    /// Make this job's output live, then call [`CommitQueue::committed`].
-    Commit(u64, T),
-    /// This job's output must never be live, as a job that it needed failed.
+    /// Make this output live, then call [`CommitQueue::committed`], or [`CommitQueue::failed`].
+    Commit(Ticket, T),
+    /// The output of the job with this number must never be live, as a job that it needed failed.
     Drop(u64, T),
+}
+
+/// A job's place in a queue. Whoever has it owes the queue the job's end.
+#[derive(Debug)]
+#[must_use = "the queue waits for the job's end for ever"]
+pub struct Ticket {
+    number: u64,
+    doomed: Arc<AtomicBool>,
+}
+
+impl Ticket {
+    /// The job's number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Set when the output can no longer become live, as a job that this one needs has failed: it is to end early.
+    pub fn doomed(&self) -> &Arc<AtomicBool> {
+        &self.doomed
+    }
+}
+
+/// A merge of finished jobs, which is owed its end.
+#[derive(Debug)]
+#[must_use = "the jobs that it merges wait for ever"]
+pub struct MergeTicket {
+    /// Numbers of the jobs, oldest first.
+    numbers: Vec<u64>,
+    doomed: Arc<AtomicBool>,
+}
+
+impl MergeTicket {
+    /// Numbers of the jobs that are merged, oldest first.
+    pub fn numbers(&self) -> &[u64] {
+        &self.numbers
+    }
+
+    /// Set when one of the jobs can no longer become live: the merge is to end early.
+    pub fn doomed(&self) -> &Arc<AtomicBool> {
+        &self.doomed
+    }
+}
+
+/// A ticket of another queue: the job is not in this one, and its output comes back.
+#[derive(Debug)]
+pub struct Unknown<T> {
+    /// The job's number.
+    pub number: u64,
+    /// What it was to commit.
+    pub output: T,
 }
 
 /// Jobs that were issued and have neither committed nor failed, with what they are to commit.
@@ -48,7 +103,7 @@ struct Job<T> {
     /// Jobs that must have committed first.
     needs: Vec<u64>,
     /// A job that it needs has failed.
-    doomed: bool,
+    doomed: Arc<AtomicBool>,
     stage: Stage<T>,
 }
 
@@ -56,9 +111,26 @@ struct Job<T> {
 enum Stage<T> {
     Running,
     Finished(T),
-    /// Finished, and being merged with another one.
-    Merging(T),
+    /// Finished, and being merged with others.
+    Merging(T, Merge),
     Committing,
+}
+
+/// Which merge: its flag says, and is set when one of its jobs is doomed.
+#[derive(Debug)]
+struct Merge {
+    doomed: Arc<AtomicBool>,
+}
+
+impl<T> Job<T> {
+    fn is_doomed(&self) -> bool {
+        self.doomed.load(Ordering::Acquire)
+    }
+
+    /// It is finished, and may only commit after others.
+    fn waits(&self) -> bool {
+        !self.is_doomed() && matches!(self.stage, Stage::Finished(_)) && !self.needs.is_empty()
+    }
 }
 
 impl<T> Default for CommitQueue<T> {
@@ -77,73 +149,87 @@ impl<T> CommitQueue<T> {
     /// the queue: who picks a job looks at the running jobs and at the queue under one lock.
     ///
     /// [`CompactionCursors::start`]: super::strategy::CompactionCursors::start
-    pub fn issue(&mut self, job: Issued) {
+    pub fn issue(&mut self, job: Issued) -> Ticket {
         let Issued { number, mut needs } = job;
         needs.retain(|n| self.job(*n).is_some());
-        let doomed = needs.iter().any(|n| self.is_doomed(*n));
-        self.jobs.push(Job { number, needs, doomed, stage: Stage::Running });
+        let doomed = needs.iter().any(|n| self.job(*n).is_some_and(Job::is_doomed));
+        let doomed = Arc::new(AtomicBool::new(doomed));
+        self.jobs.push(Job { number, needs, doomed: Arc::clone(&doomed), stage: Stage::Running });
+        Ticket { number, doomed }
     }
 
     /// The job's output is durable. It waits until [`turn`](Self::turn) gives it out.
-    pub fn finished(&mut self, number: u64, output: T) {
-        if let Some(job) = self.job_mut(number) {
-            job.stage = Stage::Finished(output);
+    ///
+    /// # Errors
+    /// The output, when the ticket is of another queue: it must be removed, or it is lost.
+    pub fn finished(&mut self, ticket: Ticket, output: T) -> Result<(), Unknown<T>> {
+        let number = ticket.number;
+        match self.job_mut(number) {
+            Some(job) if Arc::ptr_eq(&job.doomed, &ticket.doomed) => {
+                job.stage = Stage::Finished(output);
+                Ok(())
+            }
+            _ => Err(Unknown { number, output }),
         }
     }
 
     /// The next job that can commit, or that must be dropped; those dropped first, then by age.
     pub fn turn(&mut self) -> Option<Step<T>> {
         let finished = |job: &Job<T>| matches!(job.stage, Stage::Finished(_));
-        if let Some(i) = self.jobs.iter().position(|j| j.doomed && finished(j)) {
+        if let Some(i) = self.jobs.iter().position(|j| j.is_doomed() && finished(j)) {
             let job = self.jobs.remove(i);
             let Stage::Finished(output) = job.stage else { return None };
             return Some(Step::Drop(job.number, output));
         }
         let job = self.jobs.iter_mut().find(|j| finished(j) && j.needs.is_empty())?;
         match std::mem::replace(&mut job.stage, Stage::Committing) {
-            Stage::Finished(output) => Some(Step::Commit(job.number, output)),
+            Stage::Finished(output) => {
+                Some(Step::Commit(Ticket { number: job.number, doomed: Arc::clone(&job.doomed) }, output))
+            }
             _ => None,
         }
     }
 
     /// The job's output is live: those that needed it need it no longer.
-    pub fn committed(&mut self, number: u64) {
-        self.jobs.retain(|j| j.number != number);
+    pub fn committed(&mut self, ticket: Ticket) {
+        self.remove(&ticket);
         for job in &mut self.jobs {
-            job.needs.retain(|n| *n != number);
+            job.needs.retain(|n| *n != ticket.number);
         }
     }
 
     /// The job ended without output, or its output could not be made live. All that need it, and those that need
     /// these, are doomed; the others go on.
-    pub fn failed(&mut self, number: u64) {
-        self.jobs.retain(|j| j.number != number);
-        let mut gone = HashSet::from([number]);
-        // A job needs only older ones: one pass in order of age reaches all.
-        for job in &mut self.jobs {
-            if job.needs.iter().any(|n| gone.contains(n)) {
-                job.doomed = true;
-                gone.insert(job.number);
+    pub fn failed(&mut self, ticket: Ticket) {
+        self.remove(&ticket);
+        let mut gone = vec![ticket.number];
+        while let Some(number) = gone.pop() {
+            for job in self.jobs.iter().filter(|j| j.needs.contains(&number)) {
+                if !job.doomed.swap(true, Ordering::AcqRel) {
+                    gone.push(job.number);
+                }
+                if let Stage::Merging(_, merge) = &job.stage {
+                    merge.doomed.store(true, Ordering::Release);
+                }
             }
         }
     }
 
-    /// True when a job that this one needs has failed, so that its output will be dropped.
-    pub fn is_doomed(&self, number: u64) -> bool {
-        self.job(number).is_some_and(|j| j.doomed)
-    }
-
-    /// Jobs that are finished and wait, oldest first, with what they are to commit.
-    pub fn waiting(&self) -> impl Iterator<Item = (u64, &T)> {
-        self.jobs.iter().filter_map(|j| match &j.stage {
-            Stage::Finished(output) if !j.doomed => Some((j.number, output)),
+    /// Jobs that are finished and wait, oldest first, with the jobs that they need and with what they are to commit.
+    pub fn waiting(&self) -> impl Iterator<Item = (u64, &[u64], &T)> {
+        self.jobs.iter().filter(|j| j.waits()).filter_map(|j| match &j.stage {
+            Stage::Finished(output) => Some((j.number, &j.needs[..], output)),
             _ => None,
         })
     }
 
-    /// True when the job, which may be running, finished or committing, needs another one that has not committed.
-    pub fn needs_others(&self, number: u64) -> bool {
-        self.job(number).is_some_and(|j| !j.needs.is_empty())
+    /// Everything that is finished and not live: what [`waiting`](Self::waiting) gives, what is being merged, and what
+    /// is to be dropped.
+    pub fn pending(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.jobs.iter().filter_map(|j| match &j.stage {
+            Stage::Finished(output) | Stage::Merging(output, _) => Some((j.number, output)),
+            _ => None,
+        })
     }
 
     /// Jobs in the queue.
@@ -156,70 +242,104 @@ impl<T> CommitQueue<T> {
         self.jobs.is_empty()
     }
 
-    /// Both jobs are finished and wait: from now on neither commits before [`merged`](Self::merged) or
-    /// [`merge_failed`](Self::merge_failed). What they are to commit, the older one's first; `None` if one of them
-    /// does not wait. The caller knows that the runs of the two are neighbours: that no run, be it live or of another
-    /// job in the queue, lies between them and shares keys with them.
-    pub fn begin_merge(&mut self, older: u64, newer: u64) -> Option<(&T, &T)> {
-        let waits = |n: u64| {
-            let job = self.job(n)?;
-            (!job.doomed && matches!(job.stage, Stage::Finished(_)) && !job.needs.is_empty()).then_some(())
-        };
-        if older >= newer {
+    /// What these jobs are to commit is going to be merged: from now on none of them commits before
+    /// [`merged`](Self::merged) or [`merge_failed`](Self::merge_failed). `None` if one of them does not wait, or if
+    /// one that is not among them needs one of them and is needed by another: neither it nor the merged job could ever
+    /// commit. The caller knows by the order of runs that the outputs may become one.
+    pub fn begin_merge(&mut self, numbers: &[u64]) -> Option<MergeTicket> {
+        let mut numbers = numbers.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let waits = |n: &u64| self.job(*n).is_some_and(Job::waits);
+        if numbers.len() < 2 || !numbers.iter().all(waits) || self.would_need_itself(&numbers) {
             return None;
         }
-        waits(older)?;
-        waits(newer)?;
-        for number in [older, newer] {
-            let job = self.job_mut(number)?;
+        let doomed = Arc::new(AtomicBool::new(false));
+        for job in self.jobs.iter_mut().filter(|j| numbers.contains(&j.number)) {
             job.stage = match std::mem::replace(&mut job.stage, Stage::Running) {
-                Stage::Finished(output) => Stage::Merging(output),
+                Stage::Finished(output) => Stage::Merging(output, Merge { doomed: Arc::clone(&doomed) }),
                 stage => stage,
             };
         }
-        Some((self.merging(older)?, self.merging(newer)?))
+        Some(MergeTicket { numbers, doomed })
     }
 
-    /// The merge of the two has ended: one job is left, which has the older one's number, needs what both needed, and
-    /// is to commit `output`, the inputs of both included. What the two were to commit comes back: their outputs are
-    /// to be removed.
-    pub fn merged(&mut self, older: u64, newer: u64, output: T) -> Option<(T, T)> {
-        let at = self.jobs.iter().position(|j| j.number == newer)?;
-        let second = self.jobs.remove(at);
-        let first = self.job_mut(older)?;
-        first.doomed |= second.doomed;
-        first.needs.extend(second.needs);
-        first.needs.retain(|n| *n != older);
-        first.needs.sort_unstable();
-        first.needs.dedup();
-        let was = std::mem::replace(&mut first.stage, Stage::Finished(output));
-        for job in self.jobs.iter_mut().filter(|j| j.needs.contains(&newer)) {
-            job.needs.retain(|n| *n != newer && *n != older);
-            job.needs.push(older);
-        }
-        match (was, second.stage) {
-            (Stage::Merging(a), Stage::Merging(b)) => Some((a, b)),
-            _ => None,
-        }
-    }
-
-    /// The merge that these jobs were in came to nothing: both wait as before.
-    pub fn merge_failed(&mut self, older: u64, newer: u64) {
-        for number in [older, newer] {
-            if let Some(job) = self.job_mut(number) {
-                job.stage = match std::mem::replace(&mut job.stage, Stage::Running) {
-                    Stage::Merging(output) => Stage::Finished(output),
-                    stage => stage,
-                };
+    /// True when one of `group` needs, through others, another one of them. Jobs that are being merged are one.
+    fn would_need_itself(&self, group: &[u64]) -> bool {
+        let mut seen = HashSet::new();
+        let of_group = self.jobs.iter().filter(|j| group.contains(&j.number));
+        let mut next: Vec<u64> = of_group.flat_map(|j| &j.needs).filter(|n| !group.contains(n)).copied().collect();
+        while let Some(number) = next.pop() {
+            if group.contains(&number) {
+                return true;
+            }
+            let Some(job) = self.job(number).filter(|_| seen.insert(number)) else { continue };
+            next.extend(&job.needs);
+            if let Stage::Merging(_, merge) = &job.stage {
+                let with =
+                    |j: &&Job<T>| matches!(&j.stage, Stage::Merging(_, m) if Arc::ptr_eq(&m.doomed, &merge.doomed));
+                next.extend(self.jobs.iter().filter(with).map(|j| j.number));
             }
         }
+        false
     }
 
-    fn merging(&self, number: u64) -> Option<&T> {
-        match &self.job(number)?.stage {
-            Stage::Merging(output) => Some(output),
-            _ => None,
+    /// The merge has ended, and its output is durable: one job is left, which has the oldest one's number, needs what
+    /// all needed, and commits what `join` makes of all that they were to commit, oldest first.
+    ///
+    /// # Errors
+    /// `output`, which must be removed: one of the jobs will never be live. The others wait as before.
+    pub fn merged<U>(&mut self, ticket: MergeTicket, output: U, join: impl FnOnce(Vec<T>, U) -> T) -> Result<(), U> {
+        let of_merge = |j: &Job<T>| {
+            let same = |m: &Merge| Arc::ptr_eq(&m.doomed, &ticket.doomed);
+            !j.is_doomed() && matches!(&j.stage, Stage::Merging(_, m) if same(m))
+        };
+        let Some(oldest) = ticket.numbers.first().copied() else { return Err(output) };
+        if self.jobs.iter().filter(|j| of_merge(j)).count() != ticket.numbers.len() {
+            self.merge_failed(ticket);
+            return Err(output);
         }
+        let (mut parts, mut needs) = (Vec::new(), Vec::new());
+        for job in self.jobs.iter_mut().filter(|j| ticket.numbers.contains(&j.number)) {
+            if let Stage::Merging(part, _) = std::mem::replace(&mut job.stage, Stage::Running) {
+                parts.push(part);
+            }
+            needs.append(&mut job.needs);
+        }
+        self.jobs.retain(|j| j.number == oldest || !ticket.numbers.contains(&j.number));
+        needs.retain(|n| !ticket.numbers.contains(n));
+        needs.sort_unstable();
+        needs.dedup();
+        for job in &mut self.jobs {
+            if job.number == oldest {
+                job.needs = std::mem::take(&mut needs);
+                continue;
+            }
+            let before = job.needs.len();
+            job.needs.retain(|n| !ticket.numbers.contains(n));
+            if job.needs.len() < before {
+                job.needs.push(oldest);
+            }
+        }
+        let whole = join(parts, output);
+        if let Some(job) = self.job_mut(oldest) {
+            job.stage = Stage::Finished(whole);
+        }
+        Ok(())
+    }
+
+    /// The merge came to nothing: its jobs wait as before.
+    pub fn merge_failed(&mut self, ticket: MergeTicket) {
+        for job in self.jobs.iter_mut().filter(|j| ticket.numbers.contains(&j.number)) {
+            job.stage = match std::mem::replace(&mut job.stage, Stage::Running) {
+                Stage::Merging(output, _) => Stage::Finished(output),
+                stage => stage,
+            };
+        }
+    }
+
+    fn remove(&mut self, ticket: &Ticket) {
+        self.jobs.retain(|j| !Arc::ptr_eq(&j.doomed, &ticket.doomed));
     }
 
     fn job(&self, number: u64) -> Option<&Job<T>> {
@@ -235,103 +355,184 @@ impl<T> CommitQueue<T> {
 mod tests {
     use super::*;
 
+    type Queue = CommitQueue<&'static str>;
+
     /// Numbers count from 1.
-    fn issue(q: &mut CommitQueue<&'static str>, number: u64, needs: &[u64]) -> u64 {
-        q.issue(Issued { number, needs: needs.to_vec() });
-        number
+    fn issue(q: &mut Queue, number: u64, needs: &[u64]) -> Ticket {
+        q.issue(Issued { number, needs: needs.to_vec() })
     }
 
-    fn steps(q: &mut CommitQueue<&'static str>) -> Vec<Step<&'static str>> {
-        std::iter::from_fn(|| q.turn()).collect()
+    /// What turns give: (number, output, whether it is to commit), and the tickets of these.
+    fn steps(q: &mut Queue) -> (Vec<(u64, &'static str, bool)>, Vec<Ticket>) {
+        let (mut said, mut tickets) = (Vec::new(), Vec::new());
+        while let Some(step) = q.turn() {
+            said.push(match step {
+                Step::Commit(ticket, output) => {
+                    let number = ticket.number();
+                    tickets.push(ticket);
+                    (number, output, true)
+                }
+                Step::Drop(number, output) => (number, output, false),
+            });
+        }
+        (said, tickets)
+    }
+
+    /// Commits whatever can, until nothing can; in which order.
+    fn commit_all(q: &mut Queue) -> Vec<(u64, &'static str, bool)> {
+        let mut all = Vec::new();
+        loop {
+            let (said, tickets) = steps(q);
+            if said.is_empty() {
+                return all;
+            }
+            all.extend(said);
+            tickets.into_iter().for_each(|t| q.committed(t));
+        }
+    }
+
+    fn join(parts: Vec<&'static str>, whole: &'static str) -> &'static str {
+        assert_eq!(parts.concat(), whole, "oldest first");
+        whole
     }
 
     #[test]
     fn what_needs_nothing_commits_at_once_and_the_rest_in_order() {
-        let mut q = CommitQueue::new();
+        let mut q = Queue::new();
         let a = issue(&mut q, 1, &[]);
-        let b = issue(&mut q, 2, &[a]);
-        let c = issue(&mut q, 3, &[b]);
+        let b = issue(&mut q, 2, &[1]);
+        let c = issue(&mut q, 3, &[2]);
         let free = issue(&mut q, 4, &[]);
-        q.finished(c, "c");
-        q.finished(free, "free");
-        q.finished(b, "b");
-        assert_eq!(steps(&mut q), [Step::Commit(free, "free")]);
-        q.finished(a, "a");
-        assert_eq!(steps(&mut q), [Step::Commit(a, "a")], "b waits until a's version is in place");
-        q.committed(a);
-        assert_eq!(steps(&mut q), [Step::Commit(b, "b")]);
-        q.committed(b);
-        assert_eq!(steps(&mut q), [Step::Commit(c, "c")]);
-        q.committed(c);
-        q.committed(free);
+        q.finished(c, "c").unwrap();
+        q.finished(free, "free").unwrap();
+        q.finished(b, "b").unwrap();
+        let (said, free) = steps(&mut q);
+        assert_eq!(said, [(4, "free", true)]);
+        q.finished(a, "a").unwrap();
+        let (said, a) = steps(&mut q);
+        assert_eq!(said, [(1, "a", true)], "b waits until a's version is in place");
+        a.into_iter().chain(free).for_each(|t| q.committed(t));
+        assert_eq!(commit_all(&mut q), [(2, "b", true), (3, "c", true)]);
         assert!(q.is_empty());
-        let late = issue(&mut q, 5, &[a]);
-        assert!(!q.needs_others(late), "a has committed");
+        let late = issue(&mut q, 5, &[1]);
+        q.finished(late, "late").unwrap();
+        assert_eq!(q.waiting().count(), 0, "what it needed has committed");
     }
 
     #[test]
     fn a_failure_dooms_those_that_need_it_and_no_others() {
-        let mut q = CommitQueue::new();
+        let mut q = Queue::new();
         let a = issue(&mut q, 1, &[]);
-        let b = issue(&mut q, 2, &[a]);
-        let c = issue(&mut q, 3, &[b]);
+        let b = issue(&mut q, 2, &[1]);
+        let c = issue(&mut q, 3, &[2]);
         let other = issue(&mut q, 4, &[]);
-        let behind = issue(&mut q, 5, &[other]);
-        q.finished(b, "b");
-        q.finished(behind, "behind");
+        let behind = issue(&mut q, 5, &[4]);
+        let flags = [&b, &c, &other, &behind].map(|t| Arc::clone(t.doomed()));
+        q.finished(b, "b").unwrap();
+        q.finished(behind, "behind").unwrap();
         q.failed(a);
-        assert!(q.is_doomed(b) && q.is_doomed(c) && !q.is_doomed(other) && !q.is_doomed(behind));
-        assert_eq!(steps(&mut q), [Step::Drop(b, "b")]);
-        let late = issue(&mut q, 6, &[c]);
-        assert!(q.is_doomed(late), "it counts on a job that is doomed");
-        q.finished(c, "c");
-        q.finished(other, "other");
-        assert_eq!(steps(&mut q), [Step::Drop(c, "c"), Step::Commit(other, "other")]);
-        q.failed(other); // its edit could not be written
-        assert_eq!(steps(&mut q), [Step::Drop(behind, "behind")]);
+        assert_eq!(flags.map(|f| f.load(Ordering::Acquire)), [true, true, false, false]);
+        assert_eq!(steps(&mut q).0, [(2, "b", false)]);
+        let late = issue(&mut q, 6, &[3]);
+        assert!(late.doomed().load(Ordering::Acquire), "it counts on a job that is doomed");
+        q.finished(c, "c").unwrap();
+        q.finished(other, "other").unwrap();
+        let (said, other) = steps(&mut q);
+        assert_eq!(said, [(3, "c", false), (4, "other", true)]);
+        other.into_iter().for_each(|t| q.failed(t)); // its edit could not be written
+        assert_eq!(steps(&mut q).0, [(5, "behind", false)]);
         q.failed(late);
         assert!(q.is_empty());
     }
 
     #[test]
-    fn finished_neighbours_become_one() {
-        let mut q = CommitQueue::new();
-        let p = issue(&mut q, 1, &[]);
-        let a = issue(&mut q, 2, &[p]);
-        let b = issue(&mut q, 3, &[a, p]);
-        let c = issue(&mut q, 4, &[b]);
-        q.finished(a, "a");
-        assert!(q.begin_merge(a, b).is_none(), "b still runs");
-        q.finished(b, "b");
-        assert_eq!(q.begin_merge(a, b), Some((&"a", &"b")));
-        assert!(q.begin_merge(a, b).is_none());
-        q.finished(p, "p");
-        assert_eq!(steps(&mut q), [Step::Commit(p, "p")]);
-        q.committed(p);
-        assert_eq!(steps(&mut q), [], "they are being merged");
-        assert_eq!(q.merged(a, b, "ab"), Some(("a", "b")));
-        q.finished(c, "c");
-        assert_eq!(steps(&mut q), [Step::Commit(a, "ab")]);
-        q.committed(a);
-        assert_eq!(steps(&mut q), [Step::Commit(c, "c")], "c needs the job that b went into");
+    fn an_output_with_a_ticket_of_another_queue_comes_back() {
+        let (mut q, mut other) = (Queue::new(), Queue::new());
+        let here = issue(&mut q, 1, &[]);
+        let there = issue(&mut other, 1, &[]);
+        let Unknown { number, output } = q.finished(there, "there").unwrap_err();
+        assert_eq!((number, output), (1, "there"));
+        q.finished(here, "here").unwrap();
+        assert_eq!(commit_all(&mut q), [(1, "here", true)]);
     }
 
     #[test]
-    fn a_merge_that_fails_leaves_both_and_a_doomed_one_is_dropped_whole() {
-        let mut q = CommitQueue::new();
+    fn finished_neighbours_become_one() {
+        let mut q = Queue::new();
         let p = issue(&mut q, 1, &[]);
-        let a = issue(&mut q, 2, &[p]);
-        let b = issue(&mut q, 3, &[p]);
-        q.finished(a, "a");
-        q.finished(b, "b");
-        assert!(q.begin_merge(a, b).is_some());
-        q.merge_failed(a, b);
-        assert_eq!(q.waiting().collect::<Vec<_>>(), [(a, &"a"), (b, &"b")]);
-        assert!(q.begin_merge(a, b).is_some());
-        q.failed(p);
-        assert_eq!(steps(&mut q), []);
-        q.merged(a, b, "ab");
-        assert_eq!(steps(&mut q), [Step::Drop(a, "ab")]);
+        let a = issue(&mut q, 2, &[1]);
+        let b = issue(&mut q, 3, &[2, 1]);
+        let d = issue(&mut q, 4, &[1]);
+        let c = issue(&mut q, 5, &[3]);
+        q.finished(a, "a").unwrap();
+        assert!(q.begin_merge(&[2, 3, 4]).is_none(), "b and d still run");
+        q.finished(b, "b").unwrap();
+        q.finished(d, "d").unwrap();
+        let merge = q.begin_merge(&[4, 3, 2]).unwrap();
+        assert!(q.begin_merge(&[2, 3]).is_none());
+        assert_eq!((q.waiting().count(), q.pending().count()), (0, 3));
+        q.finished(p, "p").unwrap();
+        assert_eq!(commit_all(&mut q), [(1, "p", true)], "the others are being merged");
+        q.merged(merge, "abd", join).unwrap();
+        q.finished(c, "c").unwrap();
+        assert_eq!(commit_all(&mut q), [(2, "abd", true), (5, "c", true)], "c needs the job that b went into");
         assert!(q.is_empty());
+    }
+
+    #[test]
+    fn a_merge_that_fails_leaves_its_parts() {
+        let mut q = Queue::new();
+        let p = issue(&mut q, 1, &[]);
+        for (number, name) in [(2, "a"), (3, "b")] {
+            let job = issue(&mut q, number, &[1]);
+            q.finished(job, name).unwrap();
+        }
+        let merge = q.begin_merge(&[2, 3]).unwrap();
+        q.merge_failed(merge);
+        assert_eq!(q.waiting().collect::<Vec<_>>(), [(2, &[1][..], &"a"), (3, &[1][..], &"b")]);
+        q.finished(p, "p").unwrap();
+        assert_eq!(commit_all(&mut q), [(1, "p", true), (2, "a", true), (3, "b", true)]);
+    }
+
+    /// Of two that are merged one needs a job that fails: the merge is to end early, and only that one is dropped.
+    #[test]
+    fn a_merge_with_a_doomed_part_is_undone() {
+        let mut q = Queue::new();
+        let p = issue(&mut q, 1, &[]);
+        let r = issue(&mut q, 2, &[]);
+        let a = issue(&mut q, 3, &[1]);
+        let b = issue(&mut q, 4, &[1, 2]);
+        q.finished(a, "a").unwrap();
+        q.finished(b, "b").unwrap();
+        let merge = q.begin_merge(&[3, 4]).unwrap();
+        let doomed = Arc::clone(merge.doomed());
+        q.failed(r);
+        assert!(doomed.load(Ordering::Acquire));
+        assert_eq!(steps(&mut q).0, [], "while tables are read they are not dropped");
+        assert_eq!(q.merged(merge, "ab", join), Err("ab"));
+        assert_eq!(steps(&mut q).0, [(4, "b", false)]);
+        q.finished(p, "p").unwrap();
+        assert_eq!(commit_all(&mut q), [(1, "p", true), (3, "a", true)]);
+        assert!(q.is_empty());
+    }
+
+    /// b needs c, which needs a: were a and b one, it would need c and c it.
+    #[test]
+    fn a_merge_that_would_wait_for_itself_is_refused() {
+        let mut q = Queue::new();
+        let p = issue(&mut q, 1, &[]);
+        for (number, needs, name) in [(2, &[1][..], "a"), (3, &[2], "c"), (4, &[1, 3], "b"), (5, &[1, 2], "d")] {
+            let job = issue(&mut q, number, needs);
+            q.finished(job, name).unwrap();
+        }
+        assert!(q.begin_merge(&[2, 4]).is_none());
+        let merge = q.begin_merge(&[2, 3, 4]).unwrap();
+        q.merge_failed(merge);
+        // Through a merge that goes on: c and d are one, which needs a and which b needs.
+        let merge = q.begin_merge(&[3, 5]).unwrap();
+        assert!(q.begin_merge(&[2, 4]).is_none());
+        q.merged(merge, "cd", join).unwrap();
+        q.finished(p, "p").unwrap();
+        assert_eq!(commit_all(&mut q), [(1, "p", true), (2, "a", true), (3, "cd", true), (4, "b", true)]);
     }
 }

@@ -259,7 +259,8 @@ impl FilterPlan {
             return Ok(Some(Self { source: Source::Shared(shared.clone()), level, now_micros }));
         }
         let context = CompactionFilterContext {
-            is_full_compaction: compaction.input_files().count() == compaction.version.num_files(),
+            is_full_compaction: !compaction.is_intra_df()
+                && compaction.input_files().count() == compaction.version.num_files(),
             is_manual_compaction: compaction.reason == super::CompactionReason::ManualCompaction,
             input_start_level: Some(level),
             column_family_id: cf_id,

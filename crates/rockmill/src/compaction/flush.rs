@@ -86,7 +86,7 @@ fn write(
     let (_working, help) = (Working::begin(), ctx.help());
     let help = help.as_ref();
     let output = Destination { ctx, plan: &plan, part: &part, tombstones: &tombstones, created, engine: &engine, help };
-    let (files, resolved) = drain(merger, &output, [&AtomicBool::new(false); 2])?;
+    let (files, resolved) = drain(merger, &output, [&AtomicBool::new(false); 3])?;
     let input_bytes = memtables.iter().map(|m| m.data_size()).sum();
     ctx.events.progress.bytes.store(input_bytes, Ordering::Relaxed);
     let stats = JobStats {

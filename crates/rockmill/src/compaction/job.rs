@@ -30,7 +30,7 @@ use super::resolve::pass::may_pass;
 use super::resolve::{ResolveStats, Resolver};
 use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
-use super::{Compaction, JobContext, JobOutput, KernelDriver, MergeEngine};
+use super::{Compaction, JobContext, JobOutput, KernelDriver, MergeEngine, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::{Help, Working};
 use crate::statistics::{Histogram, MaybeStatistics};
@@ -156,7 +156,7 @@ fn run_part(
     let map = SstMap::new(plan, part, ctx)?;
     let engine = Engine::of(ctx, map.runs.iter().filter(|r| !r.files.is_empty()).count());
     let (_working, help) = (Working::begin(), ctx.help());
-    let stop = [&*ctx.shutdown, stop];
+    let stop = [&*ctx.shutdown, &*ctx.cancelled, stop];
     let again;
     let mut ctx = ctx;
     if ctx.db.merge_engine == MergeEngine::Kernel {
@@ -206,7 +206,7 @@ fn in_kernel(
     heads: Heads,
     range: Option<(&[u8], &[u8])>,
     output: &Destination<'_>,
-    stop: [&AtomicBool; 2],
+    stop: Stop<'_>,
 ) -> Result<Option<(Vec<FileEntry>, ResolveStats)>> {
     let Destination { ctx, plan, part, help, engine, .. } = *output;
     // Where there is none, asking for a machine says so.
@@ -283,7 +283,7 @@ fn merge_feeds<F: BlockFeed>(
     heads: Heads,
     range: Option<(&[u8], &[u8])>,
     output: &Destination<'_>,
-    stop: [&AtomicBool; 2],
+    stop: Stop<'_>,
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {
     let (cmp, part) = (&output.plan.rules.cmp, output.part);
     let passing = may_pass(&output.plan.rules, !output.tombstones.is_empty());
@@ -311,7 +311,7 @@ pub(super) struct Destination<'a> {
 pub(super) fn drain<S: MergeStream>(
     merger: S,
     output: &Destination<'_>,
-    stop: [&AtomicBool; 2],
+    stop: Stop<'_>,
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {
     let Destination { ctx, plan, part, tombstones, created, engine, help } = *output;
     let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created, engine.io());

@@ -104,6 +104,8 @@ pub enum CompactionReason {
     PeriodicCompaction,
     RefitLevel,
     RoundRobinTtl,
+    /// Pending output of DF jobs is merged among itself; RocksDB has none such.
+    IntraDf,
 }
 
 /// One compaction, chosen: plain data.
@@ -176,6 +178,11 @@ impl Compaction {
         older_runs(&self.version, &self.inputs, self.output_level, self.output_run)
     }
 
+    /// True when the inputs are finished output that is not live yet (`strategy/intra.rs`).
+    pub fn is_intra_df(&self) -> bool {
+        self.reason == CompactionReason::IntraDf
+    }
+
     /// Bytes of all inputs.
     pub fn input_bytes(&self) -> u64 {
         self.inputs.iter().flat_map(|(_, f)| f).map(|f| f.size()).sum()
@@ -217,6 +224,9 @@ pub fn older_runs(
     runs
 }
 
+/// Flags of a job that ends when one is set: the store closes, its output is no longer wanted, another part failed.
+pub(crate) type Stop<'a> = [&'a AtomicBool; 3];
+
 /// Opens tables for a job or a read; the store's table cache.
 pub trait TableSource: Send + Sync {
     /// The reader of a file, opened if it is not yet.
@@ -256,6 +266,8 @@ pub struct JobContext {
     pub db_session_id: String,
     /// Set when the store closes: the job ends with `ShutdownInProgress`.
     pub shutdown: Arc<AtomicBool>,
+    /// Set when the job's output can no longer become live: it ends as when the store closes.
+    pub cancelled: Arc<AtomicBool>,
     /// What the database knows of its engines.
     pub engines: Arc<Engines>,
     /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.

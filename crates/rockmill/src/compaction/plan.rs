@@ -150,8 +150,9 @@ impl JobPlan {
             }
         }
         let version = &compaction.version;
-        // What is ingested behind later lies below everything.
-        let below = (compaction.output_level > 0 && !ctx.cf.reserve_last_level).then(|| compaction.older_runs());
+        // What is ingested behind later lies below everything; what an intra-DF merge's parts wait for, too.
+        let knows = compaction.output_level > 0 && !ctx.cf.reserve_last_level && !compaction.is_intra_df();
+        let below = knows.then(|| compaction.older_runs());
         let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
         Ok(Self {
             runs,

@@ -25,13 +25,14 @@ use rockmill_format::key_buffer::KeyBuffer;
 
 use operands::Operands;
 
+use super::Stop;
 use super::filter::{Decision, FilterPlan, PartFilter};
 use super::merge::MergeStream;
 use super::plan::{Rules, is_supported};
 use super::tombstones::Tombstones;
 use crate::error::{Error, ErrorKind, Result};
 use crate::range_del::CompactionRangeDel;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::Ordering;
 
 mod operands;
 pub(super) mod pass;
@@ -85,7 +86,7 @@ pub struct Resolver<'a, S> {
     input: S,
     rules: &'a Rules,
     range_del: CompactionRangeDel,
-    stop: [&'a AtomicBool; 2],
+    stop: Stop<'a>,
     below: BelowCursors,
     earliest_snapshot: SequenceNumber,
     stats: ResolveStats,
@@ -118,7 +119,7 @@ pub struct Resolver<'a, S> {
 impl<'a, S: MergeStream> Resolver<'a, S> {
     /// Resolves what `input` gives. It ends with an error when one of `stop` is set: the store closes, or another part
     /// of the job failed.
-    pub fn new(input: S, rules: &'a Rules, tombstones: &Tombstones, stop: [&'a AtomicBool; 2]) -> Result<Self> {
+    pub fn new(input: S, rules: &'a Rules, tombstones: &Tombstones, stop: Stop<'a>) -> Result<Self> {
         Ok(Self {
             input,
             rules,

@@ -17,7 +17,9 @@ use super::install::{Change, add_files};
 use super::stall::write_control;
 use super::tables::CfTables;
 use super::{CfState, DbInner, State, timer};
+use crate::compaction::commit::{MergeTicket, Ticket};
 use crate::compaction::filter::TableFileCreationReason;
+use crate::compaction::strategy::intra::{self, IntraDf, PendingRun};
 use crate::compaction::strategy::{self, aging::Moment};
 use crate::compaction::{Compaction, JobContext, JobEvents, JobOutput, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,7 +27,7 @@ use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions};
 use crate::statistics::CountedOperator;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::JoinHandle;
 use crate::version::FileMeta;
 use crate::write_buffer_manager::WriteBufferManager;
@@ -213,7 +215,7 @@ impl State {
 
 fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
     loop {
-        let (cf, compaction) = {
+        let picked = {
             let mut state = db.state.lock();
             loop {
                 if worker.ends(db, &mut state) {
@@ -230,8 +232,10 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 }
             }
         };
-        let (compaction, number) = compaction;
-        db.run_job(&cf, Arc::new(compaction), number, None);
+        match picked {
+            Picked::Job(cf, compaction, ticket) => db.run_job(&cf, Arc::new(compaction), ticket, None),
+            Picked::Merge(cf, merge, ticket) => db.run_intra_df(&cf, &merge, ticket),
+        }
         db.delete_purged_files();
         db.tell_waiting();
     }
@@ -245,7 +249,14 @@ fn next_due(state: &State, now: u64) -> Option<Duration> {
     Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
 }
 
-fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<(Arc<CfData>, (Compaction, u64))> {
+/// What a compaction thread is to do.
+enum Picked {
+    Job(Arc<CfData>, Compaction, Ticket),
+    /// Finished jobs wait, and what they wrote is merged.
+    Merge(Arc<CfData>, IntraDf, MergeTicket),
+}
+
+fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<Picked> {
     if state.background_error.is_some() || state.exclusive_manual > 0 || state.paused > 0 {
         return None;
     }
@@ -254,9 +265,13 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<(Arc<C
     let mut order: Vec<(f64, f64, u32)> = state
         .cfs
         .iter()
-        .filter(|(_, c)| {
+        .filter(|(id, c)| {
             !c.cf.options.load().disable_auto_compactions
-                && (c.scores.needs_compaction() || has_marked(c) || c.is_aging_due(now) || c.version.has_extra_runs())
+                && (c.scores.needs_compaction()
+                    || has_marked(c)
+                    || c.is_aging_due(now)
+                    || c.version.has_extra_runs()
+                    || state.commits.get(id).is_some_and(|queue| queue.waiting().next().is_some()))
         })
         .map(|(&id, c)| (write_control(&c.scores, &c.cf.options.load()).pressure, c.scores.max_score(), id))
         .collect();
@@ -266,9 +281,13 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<(Arc<C
         c.cursors.set_threads(threads);
         if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
             let cf = Arc::clone(&c.cf);
-            let number = begin_compaction(state, &cf, &compaction);
-            return Some((cf, (compaction, number)));
+            let ticket = begin_compaction(state, &cf, &compaction)?;
+            return Some(Picked::Job(cf, compaction, ticket));
         }
+        if let Some(merge) = begin_intra_df(state, id) {
+            return Some(merge);
+        }
+        let c = state.cfs.get_mut(&id)?;
         c.aging_blocked = c.aging.is_due(now);
         c.nothing_found = true;
     }
@@ -281,16 +300,27 @@ fn has_marked(c: &CfState) -> bool {
     files.any(|f| f.entry.marked_for_compaction && !f.being_compacted.load(Ordering::Acquire))
 }
 
-/// Marks a compaction's inputs as taken, and gives its number in the order of commits. Under the lock that it was
-/// picked under.
-pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Compaction) -> u64 {
+/// Marks a compaction's inputs as taken, and gives its place in the order of commits. Under the lock that it was picked
+/// under; `None` where the column family is no longer there.
+pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Compaction) -> Option<Ticket> {
+    let c = state.cfs.get_mut(&cf.id)?;
     state.running_compactions += 1;
-    let Some(c) = state.cfs.get_mut(&cf.id) else { return 0 };
     c.compacting += 1;
     let issued = c.cursors.start(compaction);
-    let number = issued.number;
-    state.commits.entry(cf.id).or_default().issue(issued);
-    number
+    Some(state.commits.entry(cf.id).or_default().issue(issued))
+}
+
+/// Begins to merge what finished jobs of a column family wrote and may not commit yet, if there is enough of it.
+fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
+    let queue = state.commits.get_mut(&id)?;
+    let pending: Vec<PendingRun> = queue.waiting().filter_map(|(number, needs, p)| p.as_run(number, needs)).collect();
+    let c = state.cfs.get_mut(&id)?;
+    let merge = intra::pick(&c.version, &c.cf.options.load(), &c.cursors, &pending)?;
+    let ticket = queue.begin_merge(&merge.numbers)?;
+    state.running_compactions += 1;
+    c.compacting += 1;
+    c.cursors.start_merge(&merge);
+    Some(Picked::Merge(Arc::clone(&c.cf), merge, ticket))
 }
 
 impl DbInner {
@@ -320,6 +350,7 @@ impl DbInner {
             db_id: self.db_id.clone(),
             db_session_id: self.session_id.clone(),
             shutdown: Arc::clone(&self.shutdown),
+            cancelled: Arc::default(),
             events: JobEvents {
                 log: self.log.clone(),
                 job,
@@ -460,14 +491,17 @@ impl DbInner {
     }
 
     /// Does a compaction's work: its output is durable when this returns, and not live. With the edit that makes it so.
+    /// It ends early when `cancelled` is set.
     pub fn compact(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
         compaction: &Compaction,
         job: u64,
+        cancelled: &Arc<AtomicBool>,
     ) -> Result<(VersionEdit, JobOutput)> {
         let mut edit = VersionEdit::default();
-        for (level, files) in &compaction.inputs {
+        // What an intra-DF merge reads is not live.
+        for (level, files) in compaction.inputs.iter().filter(|_| !compaction.is_intra_df()) {
             edit.deleted_files.extend(files.iter().map(|f| (*level as u32, f.number())));
         }
         edit.compact_cursors.extend(compaction.next_cursor.clone().map(|key| (compaction.start_level() as u32, key)));
@@ -486,6 +520,7 @@ impl DbInner {
             return Ok((edit, JobOutput::default()));
         }
         let ctx = self.job_context(cf, job, TableFileCreationReason::Compaction);
+        let ctx = JobContext { cancelled: Arc::clone(cancelled), ..ctx };
         let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
         let output = job::run(compaction, &ctx)?;
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();

@@ -237,8 +237,15 @@ impl DbInner {
         }
     }
 
-    /// A compaction ended. No lock may be held.
-    pub(crate) fn compaction_ended(&self, cf: &CfData, compaction: &Compaction, job: u64, done: &Result<JobOutput>) {
+    /// A compaction ended. `dropped`: not by a fault of its own, but as another one failed. No lock may be held.
+    pub(crate) fn compaction_ended(
+        &self,
+        cf: &CfData,
+        compaction: &Compaction,
+        job: u64,
+        done: &Result<JobOutput>,
+        dropped: bool,
+    ) {
         let moved = compaction.trivial_move && done.is_ok();
         let none = JobOutput::default();
         let output = done.as_ref().unwrap_or(&none);
@@ -257,7 +264,10 @@ impl DbInner {
                 level_counts(&c.version)
             })
         };
-        self.log_compaction_end(cf, compaction, job, done, levels.unwrap_or_default());
+        match done {
+            Err(why) if dropped => self.log_compaction_dropped(cf, compaction, job, why),
+            _ => self.log_compaction_end(cf, compaction, job, done, levels.unwrap_or_default()),
+        }
         if self.opts.listeners.is_empty() {
             return;
         }
@@ -277,6 +287,19 @@ impl DbInner {
         (s.num_output_files, s.total_output_bytes) = (numbers.len(), stats.output_bytes);
         (s.num_records_replaced, s.num_expired_deletion_records) = (stats.dropped.hidden, stats.dropped.obsolete);
         self.notify(|l| l.on_compaction_completed(&info));
+    }
+
+    fn log_compaction_dropped(&self, cf: &CfData, compaction: &Compaction, job: u64, why: &Error) {
+        let name = &cf.name;
+        log_info!(self.log, "[{name}] [JOB {job}] Compaction dropped: {}; its inputs are free again", why.message());
+        if self.log.wants(LogLevel::Info) {
+            self.log.event(
+                self.event("compaction_dropped", job)
+                    .text("cf_name", name)
+                    .number("output_level", compaction.output_level)
+                    .number("input_data_size", compaction.input_bytes()),
+            );
+        }
     }
 
     fn log_compaction_end(

@@ -37,11 +37,12 @@ impl Db {
             }
             let Some(c) = state.cfs.get(&cf.id) else { return Err(super::write::dropped(cf)) };
             let compaction = choose(c, from, to)?;
-            (begin_compaction(&mut state, cf, &compaction), compaction)
+            let ticket = begin_compaction(&mut state, cf, &compaction).ok_or_else(|| super::write::dropped(cf))?;
+            (ticket, compaction)
         };
-        let (number, compaction) = compaction;
+        let (ticket, compaction) = compaction;
         let id = compaction.output_run;
-        let done = db.run_compaction(cf, Arc::new(compaction), number);
+        let done = db.run_compaction(cf, Arc::new(compaction), ticket);
         db.delete_purged_files_and_wait();
         done.map(|_| id)
     }

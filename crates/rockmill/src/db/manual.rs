@@ -324,16 +324,16 @@ impl DbInner {
                     match step.pick(&c.version, &cf.options.load(), &c.cursors, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,
                         ManualPick::First(compaction) => {
-                            let number = begin_compaction(&mut state, cf, &compaction);
-                            break Some((compaction, number, None, true));
+                            let Some(ticket) = begin_compaction(&mut state, cf, &compaction) else { return Ok(()) };
+                            break Some((compaction, ticket, None, true));
                         }
                         ManualPick::Pick(mut compaction, next) => {
                             compaction.subcompactions_max = match options.max_subcompactions {
                                 0 => self.live().max_subcompactions.max(1) as usize,
                                 n => n as usize,
                             };
-                            let number = begin_compaction(&mut state, cf, &compaction);
-                            break Some((compaction, number, next, false));
+                            let Some(ticket) = begin_compaction(&mut state, cf, &compaction) else { return Ok(()) };
+                            break Some((compaction, ticket, next, false));
                         }
                         // Files are taken by running jobs: wait for one to end.
                         ManualPick::Conflict => {
@@ -342,8 +342,8 @@ impl DbInner {
                     }
                 }
             };
-            let Some((compaction, number, next, again)) = picked else { return Ok(()) };
-            let done = self.run_compaction(cf, Arc::from(compaction), number);
+            let Some((compaction, ticket, next, again)) = picked else { return Ok(()) };
+            let done = self.run_compaction(cf, Arc::from(compaction), ticket);
             self.delete_purged_files_and_wait();
             self.tell_waiting();
             done?;

@@ -2,56 +2,133 @@
 //!
 //! A job whose output would come to lie above what an earlier, still running job holds waits for that job's commit. It
 //! is not its thread that waits: the thread goes on to other work, and whoever commits the earlier job commits the
-//! later one, too. If the earlier one fails, those that counted on it are dropped: their tables are removed, their
-//! inputs are free again, and they are picked anew. After a crash such tables are orphans, which the next open removes.
+//! later one, too. If the earlier one fails, those that counted on it are dropped: those that run stop at their next
+//! look at the flag, their tables are removed, their inputs are free again, and they are picked anew. After a crash
+//! such tables are orphans, which the next open removes.
+//!
+//! What several waiting jobs wrote may be merged meanwhile (*intra-DF*, `strategy/intra.rs`). Then they commit as one;
+//! where the merge fails they commit as they were.
 //!
 //! What the queue and the running jobs say changes together, under the state's lock: a pick must never see a job that
 //! runs but can no longer commit.
+//!
+//! [`CommitQueue`]: crate::compaction::commit::CommitQueue
 
 use std::sync::Arc;
 
-use rockmill_format::edit::VersionEdit;
+use rockmill_format::edit::{FileEntry, VersionEdit};
 
 use super::background::guarded;
 use super::column_family::CfData;
 use super::{DbInner, State};
-use crate::compaction::commit::Step;
+use crate::compaction::commit::{MergeTicket, Step, Ticket};
+use crate::compaction::strategy::intra::{IntraDf, PendingRun};
 use crate::compaction::{Compaction, CompactionReason, JobOutput, JobStats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
+use crate::version::FileMeta;
 
 /// A job's end, for a caller who waits for it.
 type Outcome = Arc<Mutex<Option<Result<JobStats>>>>;
 
-/// What a finished job is to commit.
+/// What one finished job, or several whose output was merged, is to commit.
 pub(crate) struct Pending {
     cf: Arc<CfData>,
+    /// At least one; the oldest first.
+    jobs: Vec<Done>,
+    edit: VersionEdit,
+    /// The tables that the edit brings, where they may be merged with others before.
+    tables: Vec<Arc<FileMeta>>,
+}
+
+/// A job that has done its work.
+struct Done {
     compaction: Arc<Compaction>,
     /// Its number in events.
     job: u64,
-    edit: VersionEdit,
     output: JobOutput,
     caller: Option<Outcome>,
 }
 
 impl std::fmt::Debug for Pending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "job {} of {:?}", self.job, self.cf.name)
+        let jobs: Vec<u64> = self.jobs.iter().map(|j| j.job).collect();
+        write!(f, "jobs {jobs:?} of {:?}", self.cf.name)
     }
 }
 
+impl Pending {
+    fn new(db: &DbInner, cf: &Arc<CfData>, edit: VersionEdit, done: Done) -> Self {
+        let c = &done.compaction;
+        let files = done.output.files.iter().filter(|_| c.output_level > 0 && c.output_run > 0);
+        let tables = tables(db, files);
+        Self { cf: Arc::clone(cf), jobs: vec![done], edit, tables }
+    }
+
+    /// As the strategies see it; `None` where it cannot be merged with others.
+    pub fn as_run(&self, number: u64, needs: &[u64]) -> Option<PendingRun> {
+        let first = self.tables.first()?;
+        Some(PendingRun {
+            number,
+            needs: needs.to_vec(),
+            inputs: self.jobs.iter().flat_map(|j| j.compaction.inputs.iter().cloned()).collect(),
+            level: self.jobs.first()?.compaction.output_level,
+            run: first.entry.extra_run,
+            tables: self.tables.clone(),
+        })
+    }
+
+    /// All of `parts`, with the tables that theirs were merged into; `replaced` gets those.
+    fn join(parts: Vec<Self>, whole: Merged, replaced: &mut Vec<Arc<FileMeta>>) -> Self {
+        let Merged { cf, tables, new_files, mut files } = whole;
+        let mut all = Self { cf, jobs: Vec::new(), edit: VersionEdit { new_files, ..VersionEdit::default() }, tables };
+        for part in parts {
+            replaced.extend(part.tables);
+            all.edit.deleted_files.extend(part.edit.deleted_files);
+            all.edit.compact_cursors.extend(part.edit.compact_cursors);
+            for mut job in part.jobs {
+                // The oldest one's event names the tables that go live.
+                job.output.files = std::mem::take(&mut files);
+                all.jobs.push(job);
+            }
+        }
+        all
+    }
+
+    fn table_numbers(&self) -> Vec<u64> {
+        self.jobs.iter().flat_map(|j| &j.output.files).map(|f| f.number).collect()
+    }
+}
+
+/// What an intra-DF merge wrote.
+struct Merged {
+    cf: Arc<CfData>,
+    tables: Vec<Arc<FileMeta>>,
+    new_files: Vec<(u32, FileEntry)>,
+    files: Vec<FileEntry>,
+}
+
+fn tables<'e>(db: &DbInner, files: impl IntoIterator<Item = &'e FileEntry>) -> Vec<Arc<FileMeta>> {
+    files.into_iter().map(|f| Arc::new(FileMeta::new(f.clone(), Arc::clone(&db.purge)))).collect()
+}
+
+/// Why a job that did nothing wrong ends without a commit.
+fn not_wanted() -> Error {
+    Error::new(ErrorKind::Aborted, "a compaction that had to commit before this one failed")
+}
+
 impl DbInner {
-    /// Runs a compaction that was begun under `number`, and waits until it is live or has failed.
+    /// Runs a compaction that was begun, and waits until it is live or has failed.
     pub fn run_compaction(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
         compaction: Arc<Compaction>,
-        number: u64,
+        ticket: Ticket,
     ) -> Result<JobStats> {
         let outcome = Outcome::default();
-        self.run_job(cf, compaction, number, Some(Arc::clone(&outcome)));
+        self.run_job(cf, compaction, ticket, Some(Arc::clone(&outcome)));
         let mut state = self.state.lock();
         loop {
             if let Some(done) = outcome.lock().take() {
@@ -67,24 +144,98 @@ impl DbInner {
         self: &Arc<Self>,
         cf: &Arc<CfData>,
         compaction: Arc<Compaction>,
-        number: u64,
+        ticket: Ticket,
         caller: Option<Outcome>,
     ) {
         let job = self.compaction_begins(cf, &compaction);
-        match guarded("a compaction", || self.compact(cf, &compaction, job)) {
+        let failed = match guarded("a compaction", || self.compact(cf, &compaction, job, ticket.doomed())) {
             Ok((edit, output)) => {
-                let pending = Pending { cf: Arc::clone(cf), compaction, job, edit, output, caller };
-                self.state.lock().commits.entry(cf.id).or_default().finished(number, pending);
-            }
-            Err(e) => {
-                {
-                    let mut state = self.state.lock();
-                    state.commits.entry(cf.id).or_default().failed(number);
+                let done = Done { compaction: Arc::clone(&compaction), job, output, caller: caller.clone() };
+                let pending = Pending::new(self, cf, edit, done);
+                let mut state = self.state.lock();
+                let unknown = match state.commits.get_mut(&cf.id) {
+                    Some(queue) => queue.finished(ticket, pending).err().map(|u| u.output),
+                    None => Some(pending),
+                };
+                if unknown.is_some() {
                     self.free_inputs(&mut state, cf, &compaction);
                 }
-                self.ended(cf, &compaction, job, caller.as_ref(), Err(e), false);
+                drop(state);
+                unknown.map(|pending| {
+                    self.remove_outputs(&pending.table_numbers(), None);
+                    let what = "a finished compaction is not among those that may commit; its output was removed";
+                    (Error::new(ErrorKind::Corruption, what), false)
+                })
             }
+            Err(e) => {
+                let unwanted = ticket.doomed().load(Ordering::Acquire) && self.was_stopped_alone(&e);
+                let mut state = self.state.lock();
+                if let Some(queue) = state.commits.get_mut(&cf.id) {
+                    queue.failed(ticket);
+                }
+                self.free_inputs(&mut state, cf, &compaction);
+                drop(state);
+                Some(if unwanted { (not_wanted(), true) } else { (e, false) })
+            }
+        };
+        if let Some((e, dropped)) = failed {
+            self.ended(cf, &compaction, job, caller.as_ref(), Err(e), dropped);
         }
+        self.commit_in_order(cf.id);
+    }
+
+    /// True for the end of a job that was told to stop, when the database goes on.
+    fn was_stopped_alone(&self, e: &Error) -> bool {
+        e.kind() == ErrorKind::ShutdownInProgress && !self.shutdown.load(Ordering::Acquire)
+    }
+
+    /// Merges what finished jobs wrote and may not commit yet, and commits what may commit then.
+    pub fn run_intra_df(self: &Arc<Self>, cf: &Arc<CfData>, merge: &IntraDf, ticket: MergeTicket) {
+        let c = &merge.compaction;
+        let job = self.compaction_begins(cf, c);
+        let done = guarded("a merge of pending output", || self.compact(cf, c, job, ticket.doomed()));
+        let (mut replaced, mut undone, mut dropped) = (Vec::new(), None, false);
+        let done = {
+            let mut state = self.state.lock();
+            let State { commits, cfs, .. } = &mut *state;
+            let done = match (commits.get_mut(&cf.id), done) {
+                (Some(queue), Ok((edit, output))) => {
+                    let whole = Merged {
+                        cf: Arc::clone(cf),
+                        tables: tables(self, &output.files),
+                        new_files: edit.new_files,
+                        files: output.files.clone(),
+                    };
+                    match queue.merged(ticket, whole, |parts, whole| Pending::join(parts, whole, &mut replaced)) {
+                        Ok(()) => Ok(output),
+                        Err(whole) => {
+                            (undone, dropped) = (Some(whole), true);
+                            Err(not_wanted())
+                        }
+                    }
+                }
+                (Some(queue), Err(e)) => {
+                    dropped = ticket.doomed().load(Ordering::Acquire) && self.was_stopped_alone(&e);
+                    queue.merge_failed(ticket);
+                    Err(if dropped { not_wanted() } else { e })
+                }
+                (None, done) => done.and(Err(not_wanted())),
+            };
+            if let Some(c) = cfs.get_mut(&cf.id) {
+                c.cursors.finish_merge(merge, done.is_ok());
+            }
+            done
+        };
+        if let Some(whole) = undone {
+            self.remove_outputs(&whole.files.iter().map(|f| f.number).collect::<Vec<_>>(), None);
+        }
+        // The last one that reads them deletes them.
+        for table in &replaced {
+            self.new_tables.lock().remove(&table.number());
+            table.set_obsolete();
+        }
+        drop(replaced);
+        self.ended(cf, c, job, None, done, dropped);
         self.commit_in_order(cf.id);
     }
 
@@ -98,7 +249,7 @@ impl DbInner {
                 match &step {
                     None if queue.is_empty() => drop(state.commits.remove(&id)),
                     // It has left the queue: nobody may count on it from now on.
-                    Some(Step::Drop(_, p)) => self.free_inputs(&mut state, &p.cf, &p.compaction),
+                    Some(Step::Drop(_, p)) => self.free_all(&mut state, p),
                     _ => {}
                 }
                 step
@@ -106,29 +257,32 @@ impl DbInner {
             match step {
                 None => return,
                 Some(Step::Drop(_, p)) => {
-                    let numbers: Vec<u64> = p.output.files.iter().map(|f| f.number).collect();
-                    self.remove_outputs(&numbers, None);
-                    let why = Error::new(ErrorKind::Aborted, "a compaction that had to commit before this one failed");
-                    self.ended(&p.cf, &p.compaction, p.job, p.caller.as_ref(), Err(why), true);
+                    self.remove_outputs(&p.table_numbers(), None);
+                    for j in p.jobs {
+                        self.ended(&p.cf, &j.compaction, j.job, j.caller.as_ref(), Err(not_wanted()), true);
+                    }
                 }
-                Some(Step::Commit(number, p)) => self.commit(number, p),
+                Some(Step::Commit(ticket, p)) => self.commit(ticket, p),
             }
         }
     }
 
-    fn commit(self: &Arc<Self>, number: u64, p: Pending) {
-        let Pending { cf, compaction, job, edit, output, caller } = p;
-        let written: Vec<u64> = output.files.iter().map(|e| e.number).collect();
-        let cleaned = compaction.reason == CompactionReason::BottommostFiles;
+    fn commit(self: &Arc<Self>, ticket: Ticket, mut p: Pending) {
+        let (cf, edit) = (Arc::clone(&p.cf), std::mem::take(&mut p.edit));
+        let written = p.table_numbers();
+        let cleaned = p.jobs.iter().any(|j| j.compaction.reason == CompactionReason::BottommostFiles);
+        let output_level = p.jobs.first().map_or(0, |j| j.compaction.output_level);
         let done = guarded("the commit of a compaction", || {
             self.log_and_apply(&cf, edit, |c| {
                 // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
-                let outputs = c.version.levels.get(compaction.output_level).into_iter().flatten();
+                let outputs = c.version.levels.get(output_level).into_iter().flatten();
                 for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {
                     f.settled.store(true, Ordering::Release);
                 }
-                if let Some(key) = &compaction.next_cursor {
-                    c.cursors.set_cursor(compaction.start_level(), key.clone());
+                for compaction in p.jobs.iter().map(|j| &j.compaction) {
+                    if let Some(key) = &compaction.next_cursor {
+                        c.cursors.set_cursor(compaction.start_level(), key.clone());
+                    }
                 }
             })
         });
@@ -136,16 +290,19 @@ impl DbInner {
             let mut state = self.state.lock();
             if let Some(queue) = state.commits.get_mut(&cf.id) {
                 match &done {
-                    Ok(()) => queue.committed(number),
-                    Err(_) => queue.failed(number),
+                    Ok(()) => queue.committed(ticket),
+                    Err(_) => queue.failed(ticket),
                 }
             }
-            self.free_inputs(&mut state, &cf, &compaction);
+            self.free_all(&mut state, &p);
         }
         if done.is_err() {
             self.remove_outputs(&written, done.as_ref().err());
         }
-        self.ended(&cf, &compaction, job, caller.as_ref(), done.map(|()| output), false);
+        for Done { compaction, job, output, caller } in p.jobs {
+            let done = done.as_ref().map(|()| output).map_err(Error::clone);
+            self.ended(&cf, &compaction, job, caller.as_ref(), done, false);
+        }
     }
 
     /// Tells of a job's end, and whoever waits that it is over. `dropped`: what failed was another job.
@@ -158,7 +315,7 @@ impl DbInner {
         done: Result<JobOutput>,
         dropped: bool,
     ) {
-        self.compaction_ended(cf, compaction, job, &done);
+        self.compaction_ended(cf, compaction, job, &done, dropped);
         match (caller, &done) {
             (None, Err(e))
                 if !dropped && !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped) =>
@@ -181,6 +338,12 @@ impl DbInner {
         drop(state);
         self.progress.notify_all();
         self.work.notify_all();
+    }
+
+    fn free_all(&self, state: &mut State, p: &Pending) {
+        for job in &p.jobs {
+            self.free_inputs(state, &p.cf, &job.compaction);
+        }
     }
 
     /// Undoes what `begin_compaction` marked.

@@ -65,15 +65,15 @@ impl DbInner {
             }
             let chosen = choose(&mut state, cf, level, target);
             // Manual compactions that begin now find its files taken.
-            let begun = chosen.map(|c| c.map(|c| (begin_compaction(&mut state, cf, &c), c)));
+            let begun = chosen.map(|c| c.and_then(|c| Some((begin_compaction(&mut state, cf, &c)?, c))));
             drop(state);
             match begun? {
                 Some(begun) => (begun, paused),
                 None => return Ok(()),
             }
         };
-        let ((number, compaction), _paused) = compaction;
-        self.run_compaction(cf, Arc::new(compaction), number).map(|_| ())
+        let ((ticket, compaction), _paused) = compaction;
+        self.run_compaction(cf, Arc::new(compaction), ticket).map(|_| ())
     }
 }
 

@@ -83,6 +83,7 @@ fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
         db_id: "00000000-0000-0000-0000-000000000001".into(),
         db_session_id: "ABCDEFGHIJKLMNOPQRST".into(),
         shutdown: Arc::default(),
+        cancelled: Arc::default(),
         urgent: Arc::default(),
         give_way: Arc::default(),
         engines: Arc::default(),

@@ -32,10 +32,11 @@ use rockmill_kernel::{BlockPlace, Dropped, Job, Machine, Merge, Refusal, Status}
 use super::feed::{BlockFeed, Next};
 use super::ring_feed::WINDOWS_KEPT;
 use super::{Heads, MergeStream};
+use crate::compaction::Stop;
 use crate::compaction::merge_program::Fit;
 use crate::compaction::plan::{Part, Rules};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::Ordering;
 use crate::table::{StoredBlock, TableReader, WholeBlock};
 
 /// What a merge leaves behind for who began it.
@@ -64,7 +65,7 @@ pub(crate) struct KernelJob<'a> {
     pub end_head: u64,
     /// Whole blocks may pass.
     pub passing: bool,
-    pub stop: [&'a AtomicBool; 2],
+    pub stop: Stop<'a>,
 }
 
 /// What shows that a program with an order of its own has the order of the store's comparator.
@@ -177,7 +178,7 @@ pub(crate) struct KernelStream<'a, F> {
     /// `None` only while it is dropped.
     merge: Option<Merge>,
     inputs: Vec<Input<F>>,
-    stop: [&'a AtomicBool; 2],
+    stop: Stop<'a>,
     left: Rc<RefCell<Left>>,
     passing: bool,
     /// The current record's number, and what it names.

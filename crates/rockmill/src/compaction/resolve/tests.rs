@@ -10,6 +10,7 @@ use crate::compaction::strategy::testing::TreeSpec;
 use crate::compaction::tombstones::for_file;
 use crate::options::CfOptions;
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use crate::sync::atomic::AtomicBool;
 use crate::version::FileMeta;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::InternalKey;
@@ -40,7 +41,7 @@ fn resolve(input: &Model, rules: &Rules, runs: usize) -> (Model, ResolveStats) {
     let tombstones = Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(list.collect(), &rules.cmp)));
     let merger = Merger::new(runs, rules.cmp.clone(), Heads::new(&rules.cmp, None), None, None).unwrap();
     let never = AtomicBool::new(false);
-    let mut r = Resolver::new(merger, rules, &tombstones, [&never, &never]).unwrap();
+    let mut r = Resolver::new(merger, rules, &tombstones, [&never; 3]).unwrap();
     let mut out = Model::default();
     while r.next_survivor().unwrap() {
         let e = ParsedInternalKey::parse(r.key()).unwrap();
@@ -226,7 +227,7 @@ fn bad_entries_are_errors() {
         let never = AtomicBool::new(false);
         let input = VecRun { entries: vec![(key, Vec::new())], at: 0 };
         let merger = Merger::new(vec![input], r.cmp.clone(), Heads::new(&r.cmp, None), None, None).unwrap();
-        Resolver::new(merger, &r, &tombstones, [&never, &never]).unwrap().next_survivor().unwrap_err()
+        Resolver::new(merger, &r, &tombstones, [&never; 3]).unwrap().next_survivor().unwrap_err()
     };
     assert_eq!(run(b"abc".to_vec()).kind(), ErrorKind::Corruption);
     assert_eq!(run(vec![0xee; 12]).kind(), ErrorKind::Corruption);
@@ -247,7 +248,7 @@ fn a_closing_store_stops_it() {
     let merger =
         Merger::new(vec![VecRun::new(&r.cmp, list.collect())], r.cmp.clone(), Heads::new(&r.cmp, None), None, None)
             .unwrap();
-    let mut resolver = Resolver::new(merger, &r, &tombstones, [&stop, &never]).unwrap();
+    let mut resolver = Resolver::new(merger, &r, &tombstones, [&stop, &never, &never]).unwrap();
     let end = loop {
         match resolver.next_survivor() {
             Ok(true) => {}
@@ -287,7 +288,7 @@ fn filtered(
     let ranges = ranges.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq }).collect();
     let tombstones = Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(ranges, &r.cmp)));
     let never = AtomicBool::new(false);
-    let mut resolver = Resolver::new(merger, &r, &tombstones, [&never, &never]).unwrap();
+    let mut resolver = Resolver::new(merger, &r, &tombstones, [&never; 3]).unwrap();
     let mut out = Vec::new();
     while resolver.next_survivor().unwrap() {
         let e = ParsedInternalKey::parse(resolver.key()).unwrap();

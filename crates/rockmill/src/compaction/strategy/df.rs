@@ -139,21 +139,28 @@ impl Picker<'_> {
         c.bottommost = !self.options.reserve_last_level && c.older_runs().is_empty();
         let from = (c.start_level(), c.inputs.first()?.1.first()?.entry.extra_run);
         c.trivial_move = one_run && from != (level, run) && self.compression(from.0) == c.compression;
-        if run > 0 && level == self.scores.base_level {
+        self.fit_extra_run(&mut c);
+        Some(c)
+    }
+
+    /// Tables of an extra run are made for the merge with the level's base run that is to come.
+    pub(super) fn fit_extra_run(&self, c: &mut Compaction) {
+        let level = c.output_level;
+        if c.output_run == 0 {
+            return;
+        }
+        if level == self.scores.base_level {
             // The base level has few tables, and smaller ones make more jobs side by side of the levels below.
             c.output_file_size_target = (c.output_file_size_target / 2).max(1);
             c.output_file_size_max = c.output_file_size_target;
         }
-        if run > 0 {
-            // It will be merged with the level's base run: tables that end where its tables do make smaller jobs.
-            let (begin, end) = c.user_key_range()?;
-            let base = self.in_run(&self.version.levels[level].base, begin, end);
-            if !base.is_empty() {
-                c.grandparents = base;
-                c.output_file_size_max = c.output_file_size_target.saturating_mul(2);
-            }
+        // Tables that end where those of the base run do make smaller jobs.
+        let Some((begin, end)) = c.user_key_range() else { return };
+        let base = self.in_run(&self.version.levels[level].base, begin, end);
+        if !base.is_empty() {
+            c.grandparents = base;
+            c.output_file_size_max = c.output_file_size_target.saturating_mul(2);
         }
-        Some(c)
     }
 
     /// Files of one run that can go into `level` as they are, into the oldest of its runs that has nothing of their

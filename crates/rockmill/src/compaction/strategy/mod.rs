@@ -17,6 +17,7 @@ pub mod df;
 mod extra_runs;
 pub mod fifo;
 mod inputs;
+pub mod intra;
 pub mod leveled;
 pub mod manual;
 mod order;

@@ -90,6 +90,18 @@ impl CompactionCursors {
         output_level: usize,
         output_run: u64,
     ) -> Option<Vec<u64>> {
+        self.needs_beside(version, inputs, output_level, output_run, &[])
+    }
+
+    /// The same for a job that stands for the running ones with these numbers, and has their inputs.
+    pub(super) fn needs_beside(
+        &self,
+        version: &Version,
+        inputs: &[(usize, Files)],
+        output_level: usize,
+        output_run: u64,
+        itself: &[u64],
+    ) -> Option<Vec<u64>> {
         let taken: HashSet<u64> = inputs.iter().flat_map(|(_, files)| files).map(|f| f.number()).collect();
         let l0 = version.levels.first().map_or(&[][..], |l| &l.base);
         let output = match output_level {
@@ -133,7 +145,7 @@ impl CompactionCursors {
                     && cmp.compare_user(largest, &r.smallest) != Ordering::Less
             }
         };
-        if self.running.iter().any(crosses) {
+        if self.running.iter().filter(|r| !itself.contains(&r.number)).any(crosses) {
             return None;
         }
         needs.sort_unstable();

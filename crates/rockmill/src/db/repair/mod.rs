@@ -663,6 +663,7 @@ impl Repair<'_> {
             db_id: self.db_id.clone(),
             db_session_id: self.session_id.clone(),
             shutdown: Arc::new(AtomicBool::new(false)),
+            cancelled: Arc::default(),
             events: JobEvents::default(),
             urgent: Arc::default(),
             give_way: Arc::default(),

@@ -85,7 +85,7 @@ fn survivors(tree: &Tree, c: &Compaction) -> Vec<(Vec<u8>, Vec<u8>)> {
     let runs = plan.runs.iter().map(run).collect();
     let merger = Merger::new(runs, cmp.clone(), Heads::new(cmp, None), None, None).unwrap();
     let never = AtomicBool::new(false);
-    let mut resolver = Resolver::new(merger, rules, &tombstones, [&never, &never]).unwrap();
+    let mut resolver = Resolver::new(merger, rules, &tombstones, [&never; 3]).unwrap();
     let mut out = Vec::new();
     while resolver.next_survivor().unwrap() {
         out.push((resolver.key().to_vec(), resolver.value().to_vec()));
