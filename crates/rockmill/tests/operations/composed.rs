@@ -302,6 +302,40 @@ fn extra_runs_age_as_other_tables_do() {
 }
 
 #[test]
+fn what_is_ingested_lies_above_the_extra_runs_that_it_overlaps() {
+    let fs = MemFileSystem::default();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let o = options(&fs, &mut rng);
+    let db = Db::open(&o, "/db").unwrap();
+    // Nothing is in base runs: what must not be passed on the way down is in extra runs alone.
+    let mut model = three_runs(&db, &mut rng);
+    let places = |db: &Db| {
+        let mut all: Vec<_> = db.live_files().unwrap().iter().map(|f| (f.number, f.level)).collect();
+        all.sort_unstable();
+        all
+    };
+    let ingested = |db: &Db, name: &str, keys: &[u64]| {
+        let mut w = SstFileWriter::create(&o);
+        w.open(name).unwrap();
+        keys.iter().for_each(|i| w.put(key(*i), "ingested").unwrap());
+        w.finish().unwrap();
+        db.ingest_external_file(vec![name]).unwrap();
+        places(db).last().unwrap().1
+    };
+    let there: Vec<u64> = (0..200).filter(|i| model.contains_key(&key(*i))).collect();
+    let some = [there[3], there[9], there[there.len() - 2]];
+    assert!(ingested(&db, "/over.sst", &some) < 3);
+    some.iter().for_each(|i| drop(model.insert(key(*i), b"ingested".to_vec())));
+    check(&db, &model, ReadOptions::default, "over extra runs");
+    assert_eq!(ingested(&db, "/beside.sst", &[300, 301]), 4, "nothing is in its way");
+    [300, 301].iter().for_each(|i| drop(model.insert(key(*i), b"ingested".to_vec())));
+    check(&db, &model, ReadOptions::default, "beside extra runs");
+    db.merge_extra_runs_cf(&db.cf_handle("default").unwrap()).unwrap();
+    db.compact_range(None::<&str>, None::<&str>).unwrap();
+    check(&db, &model, ReadOptions::default, "merged");
+}
+
+#[test]
 fn what_is_ingested_behind_lies_below_extra_runs() {
     let fs = MemFileSystem::default();
     let mut rng = fastrand::Rng::with_seed(3);
