@@ -163,8 +163,9 @@ fn enter_seated(
 ) -> io::Result<()> {
     let pending = ring.submission().len();
     prepare(page, taken, 1, want, pending);
-    enter_events(ring, pending, want)?;
+    let done = enter_events(ring, pending, want);
     counts.by_program += u64::from(page.get(page::SUBMITTED));
+    done?;
     match page.get(page::ERROR) {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno as i32)),
