@@ -192,8 +192,8 @@ struct Pending {
 struct World {
     version: Version,
     contents: HashMap<u64, Vec<Entry>>,
-    /// Each key's newest version.
-    newest: BTreeMap<u8, (u64, bool)>,
+    /// Each key's newest version; sequence number 0 where there was none.
+    newest: [(u64, bool); 256],
     options: CfOptions,
     cursors: CompactionCursors,
     running: Vec<Work>,
@@ -214,7 +214,7 @@ impl World {
         Self {
             version: Version::empty(h.levels, rockmill_format::InternalKeyComparator::default()),
             contents: HashMap::new(),
-            newest: BTreeMap::new(),
+            newest: [(0, false); 256],
             options: h.options.clone(),
             cursors: CompactionCursors::new(),
             running: Vec::new(),
@@ -383,7 +383,7 @@ impl World {
             self.next_seq += 1;
             let (key, deleted) = (from.saturating_add(rng.u8(0..width)), rng.u8(0..5) == 0);
             entries.insert(key, (self.next_seq, deleted));
-            self.newest.insert(key, (self.next_seq, deleted));
+            self.newest[usize::from(key)] = (self.next_seq, deleted);
         }
         let entries = entries.into_iter().map(|(k, (s, d))| (k, s, d)).collect();
         let table = self.table(0, entries, self.next_file);
@@ -502,8 +502,9 @@ impl World {
     }
 
     fn check(&self) -> Result<(), String> {
-        let mut found: BTreeMap<u8, (u64, bool)> = BTreeMap::new();
-        let mut shallower: BTreeMap<u8, u64> = BTreeMap::new();
+        // By key: what a lookup finds, and the last version on the way down; 0 where there is none.
+        let mut found = [(0u64, false); 256];
+        let mut shallower = [0u64; 256];
         for (level, files) in self.version.levels.iter().enumerate() {
             for pair in files.runs().filter(|_| level > 0).flat_map(|run| run.windows(2)) {
                 let (a, b) = (pair[0].entry.largest.as_bytes(), pair[1].entry.smallest.as_bytes());
@@ -513,11 +514,14 @@ impl World {
             }
             for f in files {
                 for &(key, seq, deleted) in self.contents.get(&f.number()).into_iter().flatten() {
-                    if shallower.get(&key).is_some_and(|&above| above <= seq) {
+                    let at = usize::from(key);
+                    if (1..=seq).contains(&shallower[at]) {
                         return Err(format!("key {key}@{seq} of level {level} is newer than what is above it"));
                     }
-                    shallower.insert(key, seq);
-                    found.entry(key).or_insert((seq, deleted));
+                    shallower[at] = seq;
+                    if found[at].0 == 0 {
+                        found[at] = (seq, deleted);
+                    }
                 }
             }
         }
@@ -529,13 +533,11 @@ impl World {
         if let Some(n) = tables.iter().find(|n| !self.contents.contains_key(n)) {
             return Err(format!("table {n} is gone"));
         }
-        for (key, newest) in &self.newest {
-            let ok = match found.get(key) {
-                Some(have) => have == newest,
-                None => newest.1 || self.lossy,
-            };
+        for (key, (newest, found)) in self.newest.iter().zip(&found).enumerate() {
+            // Nothing is found where it was deleted, or lost with tables that were deleted unread.
+            let ok = found == newest || (found.0 == 0 && (newest.1 || self.lossy));
             if !ok {
-                return Err(format!("key {key}: {newest:?} was written last, {:?} is found", found.get(key)));
+                return Err(format!("key {key}: {newest:?} was written last, {found:?} is found"));
             }
         }
         Ok(())

@@ -2,6 +2,9 @@
 //! built with `--cfg rockmill_shuttle`; and a small database in Miri. `scripts/sanitize` runs both.
 
 #[cfg(rockmill_shuttle)]
+#[path = "schedules/commits.rs"]
+mod commits;
+#[cfg(rockmill_shuttle)]
 #[path = "schedules/disk.rs"]
 mod disk;
 #[cfg(rockmill_shuttle)]

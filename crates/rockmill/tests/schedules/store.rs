@@ -21,6 +21,11 @@ pub fn options(fs: &MemFileSystem) -> Options {
     o.set_arena_block_size(4 << 10);
     o.set_level_zero_file_num_compaction_trigger(2);
     o.set_max_background_jobs(2);
+    if thread_rng().gen_range(0..3) == 0 {
+        // Several compactions at once, of which some wait for others, and what waits is merged.
+        o.set_max_background_jobs(4);
+        o.set_compaction_downforce(true);
+    }
     o
 }
 
