@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use rockmill::compaction::MergeEngine;
+use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompactionStyle, CompressionType, DataBlockIndexType,
     FifoCompactOptions, Options, SliceTransform, UniversalCompactOptions, WriteBufferManager,
@@ -50,6 +50,10 @@ fn hold_machines() {
     POOL.get_or_init(Pool::shared);
 }
 
+/// The examples of merge programs of one's own.
+const EXPIRE: &[u8] = include_bytes!("../../rockmill-kernel/bpf/examples/expire.bpf.o");
+const REVERSE: &[u8] = include_bytes!("../../rockmill-kernel/bpf/examples/reverse.bpf.o");
+
 /// Every axis. Sizes are small, so that short histories already have flushes, compactions and several levels.
 pub const AXES: &[Axis] = &[
     Axis {
@@ -66,6 +70,16 @@ pub const AXES: &[Axis] = &[
                 hold_machines();
                 d.options.set_merge_engine(MergeEngine::Kernel);
             }),
+        ],
+    },
+    Axis {
+        // The merge program of the engine `kernel`. `expire` filters as column families of the kind `expiring` do, and
+        // `reverse` orders as those of the kind `reversed`: the kernel then merges these, by a program of their own.
+        name: "program",
+        choices: &[
+            is("builtin", |_| {}),
+            is("expire", |d| d.options.set_kernel_merge_program_object("expire.bpf.o", EXPIRE)),
+            is("reverse", |d| d.options.set_kernel_merge_program_object("reverse.bpf.o", REVERSE)),
         ],
     },
     Axis {
@@ -477,6 +491,17 @@ impl Configuration {
     pub fn get(&self, axis: &str) -> &'static str {
         let found = AXES.iter().zip(&self.chosen).find(|(known, _)| known.name == axis);
         found.map_or("", |(axis, &c)| axis.choices[c].name)
+    }
+
+    /// What is left out of it on this machine, in words.
+    pub fn skipped(&self) -> Option<String> {
+        let what = match (self.get("engine"), self.get("program")) {
+            ("kernel", "builtin") => "merges in the kernel".to_owned(),
+            ("kernel", program) => format!("merges in the kernel by the program {program}"),
+            _ => return None,
+        };
+        let why = probe_kernel_engine(KernelDriver::Run).err()?;
+        Some(format!("skipped: {what}, other engines do them: {why}"))
     }
 
     /// The options it stands for. File system, clock and what column families need are the caller's to add.

@@ -5,7 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
-use rockmill::{CompactionDecision, Options, ReverseBytewiseComparator};
+use rockmill::{
+    CompactionDecision, CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Options,
+    ReverseBytewiseComparator,
+};
 
 /// What a column family does with its keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +21,9 @@ pub enum Kind {
     Reversed,
     /// A compaction filter removes and changes values, see [`Kind::settled`].
     Filtered,
+    /// Values begin with the second in which they expire, and a compaction filter removes those that have
+    /// ([`Expire`]).
+    Expiring,
     /// Keys are deleted by single deletes.
     Single,
     /// Merges add numbers of eight bytes; operands merge with each other.
@@ -28,6 +34,9 @@ pub enum Kind {
 const EXPIRED: &[u8] = b"expired";
 /// Values of [`Kind::Filtered`] that begin like this may lose it.
 const OLD: &[u8] = b"old:";
+
+/// When values of [`Kind::Expiring`] expired that may vanish, in seconds since 1970.
+const EXPIRED_SECOND: u64 = 1;
 
 /// Keys have numbers below this.
 pub const KEYS: u16 = 1800;
@@ -62,8 +71,8 @@ pub struct Value {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] =
-        [Kind::Plain, Kind::Merging, Kind::Reversed, Kind::Filtered, Kind::Single, Kind::Counting];
+    pub const ALL: [Kind; 7] =
+        [Kind::Plain, Kind::Merging, Kind::Reversed, Kind::Filtered, Kind::Single, Kind::Counting, Kind::Expiring];
 
     /// What it is called in histories and in names of column families.
     pub fn name(self) -> &'static str {
@@ -72,6 +81,7 @@ impl Kind {
             Self::Merging => "merging",
             Self::Reversed => "reversed",
             Self::Filtered => "filtered",
+            Self::Expiring => "expiring",
             Self::Single => "single",
             Self::Counting => "counting",
         }
@@ -90,6 +100,7 @@ impl Kind {
             Self::Counting => o.set_merge_operator_object(Arc::new(UInt64AddOperator)),
             Self::Reversed => o.set_comparator_object(Arc::new(ReverseBytewiseComparator)),
             Self::Filtered => o.set_compaction_filter("rockmill-stress", filter),
+            Self::Expiring => o.set_compaction_filter_factory(Expire),
             Self::Plain | Self::Single => {}
         }
         o
@@ -111,6 +122,10 @@ impl Kind {
             return u64::from(value.seed).to_le_bytes().to_vec();
         }
         let mut bytes = match (self, value.seed % 4) {
+            // Expired for long, never to expire, or not for a long time.
+            (Self::Expiring, 0) => EXPIRED_SECOND.to_be_bytes().to_vec(),
+            (Self::Expiring, 1) => 0u64.to_be_bytes().to_vec(),
+            (Self::Expiring, _) => u64::MAX.to_be_bytes().to_vec(),
             (Self::Filtered, 0) => EXPIRED.to_vec(),
             (Self::Filtered, 1) => OLD.to_vec(),
             _ => Vec::new(),
@@ -135,6 +150,7 @@ impl Kind {
         match self {
             Self::Filtered if value.starts_with(EXPIRED) => None,
             Self::Filtered => Some(value.strip_prefix(OLD).unwrap_or(value)),
+            Self::Expiring if value.starts_with(&EXPIRED_SECOND.to_be_bytes()) => None,
             _ => Some(value),
         }
     }
@@ -148,6 +164,38 @@ fn filter(_level: u32, _key: &[u8], value: &[u8]) -> CompactionDecision {
         CompactionDecision::Change(rest.to_vec())
     } else {
         CompactionDecision::Keep
+    }
+}
+
+/// The compaction filter of [`Kind::Expiring`], and what the merge program `expire` (rockmill-kernel's
+/// `bpf/examples/expire.bpf.c`) does in the kernel: the two must decide alike.
+pub struct Expire;
+
+/// The filter of one job.
+pub struct ExpireBefore {
+    second: u64,
+}
+
+impl CompactionFilterFactory for Expire {
+    type Filter = ExpireBefore;
+
+    fn create(&mut self, context: CompactionFilterContext) -> ExpireBefore {
+        ExpireBefore { second: context.now_micros / 1_000_000 }
+    }
+
+    fn name(&self) -> &str {
+        "rockmill.Expire"
+    }
+}
+
+impl CompactionFilter for ExpireBefore {
+    fn filter(&mut self, _level: u32, _key: &[u8], value: &[u8]) -> CompactionDecision {
+        let expires = value.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        if expires != 0 && expires <= self.second { CompactionDecision::Remove } else { CompactionDecision::Keep }
+    }
+
+    fn name(&self) -> &str {
+        "an instance of rockmill.Expire"
     }
 }
 

@@ -284,8 +284,9 @@ impl<'a> Run<'a> {
             Reopen::Stored => {
                 let mut loader = OptionsLoader::new();
                 let loaded = loader.env(&self.place.env()).load_latest(&path)?;
-                // The one object that the file cannot make; the store does without its filter for a while.
-                if let Some(w) = loaded.warnings.iter().find(|w| w.name != "compaction_filter") {
+                // Objects that the file cannot make; the store does without its filters for a while.
+                let filter = |name: &str| matches!(name, "compaction_filter" | "compaction_filter_factory");
+                if let Some(w) = loaded.warnings.iter().find(|w| !filter(&w.name)) {
                     return Err(Trouble::Wrong(Difference::new("stored options", format!("{w:?}"))));
                 }
                 let db = Db::open_cf_descriptors(&existing(loaded.options), &path, loaded.column_families)?;

@@ -108,6 +108,32 @@ fn power_cuts_around_fifo_compaction_leave_the_newest_part() {
     assert!(sum.dropped > 0 && sum.double > 0, "{sum}");
 }
 
+/// With an order and with a filter of one's own in the kernel, which have their twins outside.
+#[test]
+fn power_cuts_and_failing_calls_around_programs_of_users_in_the_kernel_lose_nothing() {
+    let seed = seed();
+    for (n, program) in ["expire", "reverse"].into_iter().enumerate() {
+        let what = format!("power cuts and failing calls with the program {program}");
+        let Some(before) = calls_in_the_kernel(&what) else { return };
+        let of = |all: &mut Vec<Configuration>| {
+            in_the_kernel(all);
+            for c in all {
+                *c = c.clone().with("program", program).unwrap();
+            }
+        };
+        let mut plan = crash::Plan::random(seed + n as u64, 200, Points::About(12));
+        of(&mut plan.configurations);
+        plan.save = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("crash-{program}")));
+        let cut = crash::run(&plan).unwrap_or_else(|e| panic!("{e}"));
+        let mut plan = faults::Plan::random(seed + n as u64, 60, Points::About(12));
+        of(&mut plan.configurations);
+        let failed = faults::run(&plan).unwrap_or_else(|e| panic!("{e}"));
+        let calls = Pool::shared().calls() - before;
+        println!("{program}, {calls} calls in the kernel: {cut}\n{failed}");
+        assert!(cut.points > 0 && failed.faults > 0, "{cut} {failed}");
+    }
+}
+
 /// Jobs that are finished wait for others to commit, and are cut off or fail while they do.
 #[test]
 fn power_cuts_and_failing_calls_around_df_compaction_lose_nothing() {

@@ -8,6 +8,8 @@
 use std::io::Write;
 use std::time::Duration;
 
+use rockmill::compaction::{KernelDriver, probe_kernel_engine};
+use rockmill_kernel::Pool;
 use rockmill_stress::case::Case;
 use rockmill_stress::configuration::Configuration;
 use rockmill_stress::generate::{Profile, generate};
@@ -24,10 +26,13 @@ fn env(name: &str) -> Option<u64> {
 
 /// Does a history in configurations, and compares all runs.
 fn all_agree(medium: &Medium, seed: u64, steps: usize, count: usize) {
+    agree(medium, seed, steps, &some_configurations(&mut fastrand::Rng::with_seed(seed), count));
+}
+
+fn agree(medium: &Medium, seed: u64, steps: usize, configurations: &[Configuration]) {
     let again = format!("ROCKMILL_SEED={seed} ROCKMILL_STEPS={steps}");
     println!("{again}");
     let history = generate(seed, steps, &Profile::everything());
-    let configurations = some_configurations(&mut fastrand::Rng::with_seed(seed), count);
     let mut watch = Watch::default();
     let hanging = again.clone();
     watch.guard(Duration::from_secs(120), move |now| {
@@ -37,7 +42,7 @@ fn all_agree(medium: &Medium, seed: u64, steps: usize, count: usize) {
         std::process::abort();
     });
     let mut before: Option<(Case, Vec<u64>)> = None;
-    for case in cases(&history, &configurations, has_ttl(seed)) {
+    for case in cases(&history, configurations, has_ttl(seed)) {
         let ran = medium.run(&case, &mut watch).and_then(|seen| {
             if let Some((other, before)) = &before {
                 compare(&case, &seen, other, before)?;
@@ -62,6 +67,27 @@ fn one_history_is_the_same_in_many_configurations() {
         Err(_) => 5,
     };
     all_agree(&Medium::Memory, seed, steps, count);
+}
+
+/// Merge programs are exchanged at each `reopen next`; what they do is what other engines do with their twins.
+#[test]
+fn one_history_is_the_same_with_every_merge_program() {
+    if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
+        println!("skipped: one history with the merge programs builtin, expire and reverse in the kernel: {e}");
+        return;
+    }
+    // Kept, so that calls are counted.
+    let pool = Pool::shared();
+    let seed = env("ROCKMILL_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let engines = ["engine=kernel,program=reverse", "engine=kernel,program=expire", "engine=pread", "engine=kernel"];
+    let with = |engine: &str| Configuration::random(&mut rng).with_all(engine).unwrap();
+    let configurations: Vec<Configuration> = engines.into_iter().map(with).collect();
+    let before = pool.calls();
+    agree(&Medium::Memory, seed, 1000, &configurations);
+    let calls = pool.calls() - before;
+    println!("{calls} calls of the programs");
+    assert!(calls > 0);
 }
 
 #[test]

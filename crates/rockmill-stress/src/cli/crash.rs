@@ -40,9 +40,12 @@ impl Common {
         Duration::from_secs_f64(self.minutes.max(0.0) * 60.0)
     }
 
-    /// Refuses a `config` that names what there is not.
+    /// Refuses a `config` that names what there is not, and says what this machine cannot do of it.
     fn check(&self) -> Outcome {
-        self.fix(&mut [Configuration::default()])
+        let mut one = [Configuration::default()];
+        self.fix(&mut one)?;
+        one.iter().filter_map(Configuration::skipped).for_each(|skipped| println!("{skipped}"));
+        Ok(())
     }
 
     /// Has all configurations be what `config` says.

@@ -32,7 +32,10 @@ pub(crate) fn load(db: &mut DbOptions) -> Result<()> {
         return Ok(());
     }
     let bad = |what: String| Error::invalid_argument(format!("kernel_merge_program {}: {what}", path.display()));
-    let bytes = db.fs.read_to_vec(path).map_err(|e| bad(format!("cannot be read: {e}")))?;
+    let bytes = match &db.kernel_program_bytes {
+        Some((name, object)) if name == path => object.to_vec(),
+        _ => db.fs.read_to_vec(path).map_err(|e| bad(format!("cannot be read: {e}")))?,
+    };
     let object = MergeObject::read(path.display().to_string(), &bytes).map_err(|e| bad(e.to_string()))?;
     db.kernel_program = Some(Arc::new(object));
     Ok(())

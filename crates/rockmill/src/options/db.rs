@@ -104,6 +104,8 @@ declare_options! {
     /// The merge program of the engine `kernel`: the path of a compiled object (kernel-engine.md, "Programs of your
     /// own"); empty or `builtin` for the built-in one.
     kernel_merge_program: PathBuf = PathBuf::new(), own;
+    /// Objects that were given as bytes, by the name that stands for the path.
+    kernel_program_bytes: Option<(PathBuf, Arc<[u8]>)> = None, hidden;
     /// What `kernel_merge_program` named when the database took it.
     kernel_program: Option<Arc<MergeObject>> = None, hidden;
     /// Most memory for reads and writes in flight of each part of a compaction and each flush with `uring`, in bytes. A
@@ -225,6 +227,13 @@ impl Options {
     /// such object, or if the kernel runs merge programs and its verifier refuses this one.
     pub fn set_kernel_merge_program(&mut self, path: impl AsRef<Path>) {
         self.db.kernel_merge_program = path.as_ref().to_owned();
+    }
+
+    /// The same with the object's bytes, for programs that come with the application (`include_bytes!`): `name` stands
+    /// for the path from then on, in messages and for `set_options`, and no file is read.
+    pub fn set_kernel_merge_program_object(&mut self, name: impl AsRef<Path>, object: &[u8]) {
+        self.set_kernel_merge_program(&name);
+        self.db.kernel_program_bytes = Some((name.as_ref().to_owned(), object.into()));
     }
 
     /// Takes the file system and the clock of `env`.

@@ -155,6 +155,18 @@ fn what_is_no_program_is_refused_and_the_one_before_stays() {
     assert_eq!(engine(&db), "pread");
     db.set_options(&[("merge_engine", "kernel"), ("kernel_merge_program", "")]).unwrap();
     assert_eq!(engine(&db), "kernel, driver run");
+    // One that came as bytes is there by its name.
+    let mut o = options();
+    o.set_kernel_merge_program_object("mine", EXPIRE);
+    let db = Db::open(&o, dir.path().join("bytes")).unwrap();
+    let given = engine(&db);
+    assert!(given.contains("mine (filter rockmill.Expire)"), "{given}");
+    db.set_options(&[("kernel_merge_program", "builtin")]).unwrap();
+    assert_eq!(engine(&db), "kernel, driver run");
+    db.set_options(&[("kernel_merge_program", "mine")]).unwrap();
+    assert_eq!((engine(&db), merged(&db, 2)), (given, 100));
+    let e = db.set_options(&[("kernel_merge_program", "yours")]).expect_err("neither a name nor a file");
+    assert!(e.message().contains("No such file"), "{e}");
 }
 
 /// [`Expire`], which stops at an operand until it may go on.
