@@ -152,17 +152,7 @@ impl Machine {
             Driver::Run => None,
             Driver::Loop => Some(loop_types(program)?),
         };
-        let arena = Arena::new(bytes, reads).map_err(|e| {
-            unavailable(match e.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => {
-                    format!("no permission to make a BPF arena ({e}): it needs CAP_BPF")
-                }
-                Some(libc::EINVAL) => format!("the kernel has no BPF arenas ({e}): they came with Linux 6.9"),
-                Some(libc::EOPNOTSUPP) => format!("the kernel's BPF compiler does not do arenas ({e})"),
-                Some(libc::ENOSYS) => format!("the kernel has no bpf(2), or a filter forbids it ({e})"),
-                _ => format!("cannot make a BPF arena of {bytes} bytes: {e}"),
-            })
-        })?;
+        let arena = Arena::new(bytes, reads).map_err(|e| unavailable(why_no_arena(&e, bytes)))?;
         let refused = |refused: Refused| {
             let e = &refused.error;
             let reason = match e.raw_os_error() {
@@ -299,6 +289,17 @@ impl Machine {
     }
 }
 
+/// What it means that the kernel makes no arena.
+fn why_no_arena(e: &std::io::Error, bytes: usize) -> String {
+    match e.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => format!("no permission to make a BPF arena ({e}): it needs CAP_BPF"),
+        Some(libc::EINVAL) => format!("the kernel has no BPF arenas ({e}): they came with Linux 6.9"),
+        Some(libc::EOPNOTSUPP) => format!("the kernel's BPF compiler does not do arenas ({e})"),
+        Some(libc::ENOSYS) => format!("the kernel has no bpf(2), or a filter forbids it ({e})"),
+        _ => format!("cannot make a BPF arena of {bytes} bytes: {e}"),
+    }
+}
+
 /// Whether a line of the verifier's log says why, unlike its sums and the states of registers behind that.
 fn says_why(line: &str) -> bool {
     let no = ["processed ", "cur state:", "old state:", "verification time", "stack depth", "mark_precise:"];
@@ -318,6 +319,22 @@ fn loop_types(program: &Program) -> Result<LoopTypes, Unavailable> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_kernel_lacks_is_one_clear_line() {
+        let cases = [
+            (libc::EPERM, "it needs CAP_BPF"),
+            (libc::EACCES, "it needs CAP_BPF"),
+            (libc::EINVAL, "they came with Linux 6.9"),
+            (libc::EOPNOTSUPP, "the kernel's BPF compiler does not do arenas"),
+            (libc::ENOSYS, "the kernel has no bpf(2), or a filter forbids it"),
+            (libc::ENOMEM, "cannot make a BPF arena of 4096 bytes"),
+        ];
+        for (errno, part) in cases {
+            let said = why_no_arena(&std::io::Error::from_raw_os_error(errno), 4096);
+            assert!(said.contains(part) && !said.contains('\n'), "{said}");
+        }
+    }
 
     #[test]
     fn the_committed_program_is_accepted_by_the_verifier() {

@@ -493,6 +493,32 @@ fn programs_that_could_harm_are_refused() {
     Machine::new(&program, Driver::Run, 1 << 20).map(drop).unwrap();
 }
 
+/// This test alone, in a process that may not load programs, whoever runs it.
+#[test]
+fn without_the_capability_its_name_is_said() {
+    if std::env::var_os("ROCKMILL_TEST_NO_CAP").is_some() {
+        let e = Machine::new(&program(), driver(), 1 << 20).map(drop).expect_err("CAP_BPF was given up");
+        println!("told: {e}");
+        return;
+    }
+    let me = std::env::current_exe().unwrap();
+    let ran = Command::new("setpriv")
+        .arg("--bounding-set=-bpf,-perfmon,-sys_admin")
+        .arg(me)
+        .args(["--exact", "without_the_capability_its_name_is_said", "--nocapture"])
+        .env("ROCKMILL_TEST_NO_CAP", "1")
+        .output();
+    let Ok(ran) = ran else { return println!("skipped: a process without CAP_BPF: there is no setpriv") };
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    if !ran.status.success() && !said.contains("running 1 test") {
+        println!("skipped: a process without CAP_BPF: {}", String::from_utf8_lossy(&ran.stderr).trim());
+        return;
+    }
+    assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+    // A kernel that has no arenas at all says that first.
+    assert!(said.contains("told: no permission") && said.contains("CAP_BPF") || said.contains("Linux 6.9"), "{said}");
+}
+
 #[test]
 fn a_kernel_too_old_for_the_driver_loop_is_told_what_it_lacks() {
     match Machine::new(&program_of(Driver::Loop), Driver::Loop, 1 << 20) {
