@@ -244,8 +244,12 @@ impl Engine<'_> {
             };
             self.add_job(None, Vec::new(), cost, 1, End::Flush);
         }
-        self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads });
-        while self.jobs.iter().filter(|j| j.compaction.is_some()).count() < self.s.threads {
+        loop {
+            // Jobs that the strategy split have more than one thread.
+            let compactions = self.jobs.iter().filter_map(|j| j.compaction.as_ref());
+            let busy: usize = compactions.map(|c| c.subcompactions_max.max(1)).sum();
+            let Some(idle) = self.s.threads.checked_sub(busy).filter(|n| *n > 0) else { break };
+            self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads }, idle);
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
             let Some(c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else {
                 match self.begin_merge() {
@@ -292,7 +296,8 @@ impl Engine<'_> {
             _ => (read / c.output_file_size_target.max(1) as f64) as usize,
         };
         self.record.picked(&c, entries, outputs.iter().map(Extent::entries).sum());
-        self.add_job(Some(c), outputs, cost, parts.clamp(1, self.s.subcompactions), end);
+        let most = self.s.subcompactions.max(c.subcompactions_max);
+        self.add_job(Some(c), outputs, cost, parts.clamp(1, most), end);
     }
 
     /// Where a job's tables end.

@@ -50,7 +50,9 @@ pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
     let started = ctx.clock.monotonic_nanos();
     let threads = match compaction.subcompactions_max {
         0 => ctx.db.max_subcompactions as usize,
-        n => n,
+        // What its caller says; else what the strategy found idle, or the options say.
+        n if compaction.reason == super::CompactionReason::ManualCompaction => n,
+        n => n.max(ctx.db.max_subcompactions as usize),
     };
     let what = || format!("compaction of level {} into level {}", compaction.start_level(), compaction.output_level);
     let mut plan = JobPlan::new(compaction, ctx).map_err(|e| e.context(what()))?;

@@ -260,6 +260,12 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<Picked
     if state.background_error.is_some() || state.exclusive_manual > 0 || state.paused > 0 {
         return None;
     }
+    // A job may have several threads: no more are to work than there are.
+    let busy: usize = state.cfs.values().map(|c| c.cursors.busy_threads()).sum();
+    if busy >= threads && state.cfs.values().any(|c| c.cursors.has_split_jobs()) {
+        return None;
+    }
+    let idle = threads.saturating_sub(busy).max(1);
     let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
     // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
     let mut order: Vec<(f64, f64, u32)> = state
@@ -278,7 +284,7 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<Picked
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
     for (_, _, id) in order {
         let c = state.cfs.get_mut(&id)?;
-        c.cursors.set_threads(threads);
+        c.cursors.set_threads(threads, idle);
         if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
             let cf = Arc::clone(&c.cf);
             let ticket = begin_compaction(state, &cf, &compaction)?;

@@ -153,6 +153,12 @@ impl DbInner {
                 let done = Done { compaction: Arc::clone(&compaction), job, output, caller: caller.clone() };
                 let pending = Pending::new(self, cf, edit, done);
                 let mut state = self.state.lock();
+                if let Some(c) = state.cfs.get_mut(&cf.id) {
+                    c.cursors.worked(&compaction);
+                    if compaction.subcompactions_max > 1 {
+                        self.work.notify_all(); // its threads are free, whether it commits now or not
+                    }
+                }
                 let unknown = match state.commits.get_mut(&cf.id) {
                     Some(queue) => queue.finished(ticket, pending).err().map(|u| u.output),
                     None => Some(pending),

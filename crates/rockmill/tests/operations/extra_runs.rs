@@ -396,7 +396,8 @@ pub(super) fn downforce(fs: &MemFileSystem, style: CompactionStyle) -> Options {
 fn df_compaction_under_writers_keeps_the_newest_of_every_key() {
     for style in [CompactionStyle::Level, CompactionStyle::Universal] {
         let fs = MemFileSystem::default();
-        let o = downforce(&fs, style);
+        let mut o = downforce(&fs, style);
+        o.enable_statistics();
         let mut models = vec![Model::new(); 3];
         for round in 0..2 {
             let db = Db::open(&o, "/db").unwrap();
@@ -441,6 +442,9 @@ fn df_compaction_under_writers_keeps_the_newest_of_every_key() {
                 assert_eq!(extra_runs(&db), 0, "{style:?}");
             }
         }
+        // The options say one; the first job finds the other threads idle.
+        let parts = o.get_histogram_data(rockmill::statistics::Histogram::NumSubcompactionsScheduled).max();
+        assert_eq!(parts, 2.0, "{style:?}: idle threads share jobs");
     }
 }
 

@@ -55,7 +55,7 @@ mod tests {
             ..CfOptions::default()
         };
         let mut running = CompactionCursors::new();
-        running.set_threads(threads);
+        running.set_threads(threads, threads);
         let scores = level_scores(&v, &options);
         assert_eq!(scores.debts.iter().sum::<u64>(), scores.pending_bytes);
         turns(&scores, &options, &running).into_iter().filter(|l| l.1 >= 1.0).map(|l| l.0).collect()

@@ -64,7 +64,8 @@ pub fn extra_depth(cmp: &InternalKeyComparator, level: &Level, counts: impl Fn(&
 
 impl Picker<'_> {
     /// True when a level may get another extra run with the keys of `inputs`: when not too many of its runs, those that
-    /// running jobs will write included, have some of them.
+    /// running jobs will write included, have some of them. What jobs take deeper does not count: it leaves as they
+    /// commit, and waiting for that is what DF-compaction is to avoid.
     fn has_room(&self, inputs: &[(usize, Files)], level: usize) -> bool {
         let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return false };
         let (s, l) = (s.user_key(), l.user_key());
@@ -72,7 +73,10 @@ impl Picker<'_> {
             let i = files.partition_point(|f| self.cmp().compare_user(f.largest_user_key(), s).is_lt());
             files.get(i).is_some_and(|f| self.cmp().compare_user(f.smallest_user_key(), l).is_le())
         };
-        let live = self.version.levels[level].extras.iter().filter(|run| touched(&run.files));
+        let leaves = |files: &[Arc<FileMeta>]| {
+            self.in_run(files, s, l).iter().all(|f| self.running.leaves_for_below(f, level, 0))
+        };
+        let live = self.version.levels[level].extras.iter().filter(|run| touched(&run.files) && !leaves(&run.files));
         let mut runs: Vec<u64> = live.map(|run| run.id).collect();
         runs.extend(self.running.runs_to_come(self.cmp(), level, s, l));
         runs.sort_unstable();
@@ -140,6 +144,9 @@ impl Picker<'_> {
         let from = (c.start_level(), c.inputs.first()?.1.first()?.entry.extra_run);
         c.trivial_move = one_run && from != (level, run) && self.compression(from.0) == c.compression;
         self.fit_extra_run(&mut c);
+        if !c.trivial_move {
+            c.subcompactions_max = self.parts(&c);
+        }
         Some(c)
     }
 
@@ -161,6 +168,16 @@ impl Picker<'_> {
             c.grandparents = base;
             c.output_file_size_max = c.output_file_size_target.saturating_mul(2);
         }
+    }
+
+    /// Threads that a job is split over. Where fewer jobs can run than there are threads, idle ones shorten those that
+    /// others wait for: one from L0 takes another thread that has nothing to do, others leave one for L0. 0: as many
+    /// as the options say.
+    fn parts(&self, c: &Compaction) -> usize {
+        let spare = if c.start_level() == 0 { 2 } else { 3 };
+        let large = c.input_bytes() / 2 >= c.output_file_size_target;
+        let split = self.options.compaction_downforce && large && self.running.idle_threads() >= spare;
+        if split { 2 } else { 0 }
     }
 
     /// Files of one run that can go into `level` as they are, into the oldest of its runs that has nothing of their

@@ -148,6 +148,7 @@ impl CompactionCursors {
             // Nothing needs it: its parts are there.
             number: 0,
             inputs: HashSet::new(),
+            threads: 1,
             start_level: c.output_level,
             output_level: c.output_level,
             output_run: c.output_run,

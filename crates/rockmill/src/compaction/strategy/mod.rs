@@ -36,7 +36,7 @@ use rockmill_format::key::InternalKey;
 
 use std::sync::Arc;
 
-use super::Compaction;
+use super::{Compaction, CompactionReason};
 use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::Version;
@@ -80,6 +80,8 @@ pub struct CompactionCursors {
     issued: u64,
     /// Threads that there are for jobs; 0: not known.
     threads: usize,
+    /// Those of them that have nothing to do, the one that asks for a job included.
+    idle: usize,
     /// By level, the smallest key that `kRoundRobin` has not come to.
     places: BTreeMap<usize, InternalKey>,
 }
@@ -106,6 +108,8 @@ struct Running {
     number: u64,
     /// Numbers of its input files.
     inputs: HashSet<u64>,
+    /// Threads that work on it: one, or so many as it was split over; 0 when it is done and waits for others.
+    threads: usize,
     start_level: usize,
     output_level: usize,
     output_run: u64,
@@ -132,6 +136,10 @@ impl CompactionCursors {
             id: compaction.id(),
             number,
             inputs: compaction.input_files().map(|f| f.number()).collect(),
+            threads: match compaction.reason {
+                CompactionReason::ManualCompaction => 1, // its threads are its caller's
+                _ => compaction.subcompactions_max.max(1),
+            },
             start_level: compaction.start_level(),
             output_level: compaction.output_level,
             output_run: compaction.output_run,
@@ -176,6 +184,7 @@ impl CompactionCursors {
             id,
             number: 0,
             inputs: HashSet::new(),
+            threads: 0,
             start_level: NO_LEVEL,
             output_level: level,
             output_run: 0,
@@ -190,9 +199,31 @@ impl CompactionCursors {
         self.running.retain(|r| r.id != id || r.start_level != NO_LEVEL);
     }
 
-    /// Says how many threads there are for jobs of all column families, so that one can be kept free.
-    pub fn set_threads(&mut self, threads: usize) {
-        self.threads = threads;
+    /// Says how many threads there are for jobs of all column families, and how many of them have nothing to do, the
+    /// one that asks for a job included.
+    pub fn set_threads(&mut self, threads: usize, idle: usize) {
+        (self.threads, self.idle) = (threads, idle);
+    }
+
+    /// Threads that have nothing to do, as they were set.
+    pub fn idle_threads(&self) -> usize {
+        self.idle
+    }
+
+    /// Threads that work on jobs of this column family.
+    pub fn busy_threads(&self) -> usize {
+        self.running.iter().map(|r| r.threads).sum()
+    }
+
+    /// True while some job has more than one thread.
+    pub fn has_split_jobs(&self) -> bool {
+        self.running.iter().any(|r| r.threads > 1)
+    }
+
+    /// Notes that the work of `compaction` is done. It has not ended before [`finish`](Self::finish).
+    pub fn worked(&mut self, compaction: &Compaction) {
+        let id = compaction.id();
+        self.running.iter_mut().filter(|r| r.id == id).for_each(|r| r.threads = 0);
     }
 
     /// Threads for jobs, as they were set; 0: not known.

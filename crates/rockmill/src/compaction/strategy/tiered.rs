@@ -256,7 +256,13 @@ impl<'a> Universal<'a> {
     }
 
     /// The job that merges the runs `start` to `end`. `None` when its output would cross a running job's.
-    fn of_runs(&self, start: usize, end: usize, reason: CompactionReason, compresses: bool) -> Option<Compaction> {
+    pub(super) fn of_runs(
+        &self,
+        start: usize,
+        end: usize,
+        reason: CompactionReason,
+        compresses: bool,
+    ) -> Option<Compaction> {
         let oldest = self.runs.get(end)?;
         let (output_level, output_run) = match self.runs.get(end + 1) {
             None => (self.last_level(), 0),

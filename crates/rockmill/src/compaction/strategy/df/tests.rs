@@ -104,3 +104,66 @@ fn a_level_gets_no_more_extra_runs_than_it_may_have() {
         assert!(c.output_level != 1 || c.output_run == 0, "{c:?}");
     }
 }
+
+/// Two threads for a job where others have nothing to do; one from L0 takes the last, others leave one.
+#[test]
+fn idle_threads_share_a_job() {
+    let split = |levels: TreeSpec, style, threads, idle| {
+        let (v, o, mut cursors) = (levels.build(), options(style), CompactionCursors::new());
+        cursors.set_threads(threads, idle);
+        let (c, _) = next(&v, &o, &mut cursors).expect("a job is due");
+        assert!(!c.trivial_move);
+        assert_eq!(cursors.busy_threads(), c.subcompactions_max.max(1));
+        assert_eq!(cursors.has_split_jobs(), c.subcompactions_max > 1);
+        cursors.worked(&c);
+        assert_eq!((cursors.busy_threads(), cursors.running()), (0, 1), "it waits for its commit");
+        c.subcompactions_max
+    };
+    let l0 = || TreeSpec::new(4).file(1, "a", "z", 99 * MB).file(0, "a", "z", 90 * MB).file(0, "a", "z", 90 * MB);
+    let l1 = || {
+        let t = TreeSpec::new(4).file(1, "a", "z", 90 * MB).file(1, "a", "z", 90 * MB).in_run(1);
+        t.file(1, "a", "z", 90 * MB).in_run(2).file(2, "b", "c", 900 * MB)
+    };
+    for style in [CompactionStyle::Level, CompactionStyle::Universal] {
+        assert_eq!([1, 2, 3].map(|idle| split(l0(), style, 4, idle)), [0, 2, 2], "{style:?}");
+    }
+    assert_eq!([1, 2, 3].map(|idle| split(l1(), CompactionStyle::Universal, 4, idle)), [0, 0, 2]);
+    let small = TreeSpec::new(4).file(1, "a", "z", 99 * MB).file(0, "a", "z", MB).file(0, "a", "z", MB);
+    assert_eq!(split(small, CompactionStyle::Level, 4, 4), 0, "too small");
+}
+
+/// Of the runs above the oldest, those that make it too large are merged with it; small ones do not wait for that.
+#[test]
+fn a_job_for_space_leaves_small_runs_out() {
+    let tree = || {
+        let t = TreeSpec::new(4).file(3, "a", "z", 100 * MB).file(2, "a", "z", 90 * MB).file(2, "a", "z", 80 * MB);
+        t.in_run(1).file(1, "a", "z", 20 * MB).file(0, "a", "z", 10 * MB).build()
+    };
+    let o = options(CompactionStyle::Universal);
+    let taken = |threads| {
+        let mut cursors = CompactionCursors::new();
+        cursors.set_threads(threads, threads);
+        let (c, _) = next(&tree(), &o, &mut cursors).expect("all above is twice the oldest");
+        assert_eq!((c.reason, c.output_level), (CompactionReason::UniversalSizeAmplification, 3));
+        let mut taken: Vec<u64> = c.input_files().map(|f| f.number()).collect();
+        taken.sort_unstable();
+        taken
+    };
+    assert_eq!(taken(4), [1, 2], "110 above 190");
+    assert_eq!(taken(1), [1, 2, 3, 4, 5]);
+}
+
+/// What a job takes deeper makes room, before it has committed.
+#[test]
+fn runs_that_leave_make_room() {
+    let mut t = TreeSpec::new(4).file(2, "a", "z", 99 * MB);
+    for run in 1..=4 {
+        t = t.file(1, "a", "z", 10 * MB).in_run(run);
+    }
+    let v = t.file(0, "a", "z", MB).file(0, "a", "z", MB).build();
+    let (o, mut cursors) = (options(CompactionStyle::Universal), CompactionCursors::new());
+    let first = next(&v, &o, &mut cursors).expect("L1 has twice as many as are due").0;
+    assert_eq!((first.start_level(), numbers(&first.inputs[0].1)), (1, vec![3]));
+    let picked: Vec<usize> = std::iter::from_fn(|| next(&v, &o, &mut cursors)).map(|(c, _)| c.start_level()).collect();
+    assert!(picked.contains(&0), "{picked:?}");
+}

@@ -7,8 +7,8 @@
 //!   due, so that the next job begins beside it; `max_merge_width` is for the jobs that save space.
 //! - `size_ratio`: a level's oldest run that is larger than its others together by more than this many percent is not
 //!   merged with them; it goes down as it is. Only trees that another strategy left have such runs.
-//! - `max_size_amplification_percent`: when all runs above the oldest come to so much of its size, they are merged with
-//!   it, as far as none is busy, as in universal compaction. DF jobs above go on meanwhile.
+//! - `max_size_amplification_percent`: when the runs above the oldest come to so much of its size, as far as none is
+//!   busy, it is merged with the oldest of them, as many as make that false. DF jobs above go on meanwhile.
 //! - Periodic and marked files are compacted as in universal compaction.
 //!
 //! The last level merges its runs into its base run.
@@ -39,10 +39,36 @@ pub fn pick(
         return None;
     }
     let by_shape = || {
-        let space = if universal.runs.len() >= universal.trigger() { universal.for_space() } else { None };
+        let space = if universal.runs.len() >= universal.trigger() { for_space(&universal) } else { None };
         space.or_else(|| by_level(&universal))
     };
     universal.periodic().or_else(by_shape).or_else(|| universal.marked())
+}
+
+/// The oldest run with as many of those above it as it takes: what is left above has not
+/// `max_size_amplification_percent` of it. Universal compaction takes all of them; here the small ones, which have much
+/// to do meanwhile, stay out.
+fn for_space(universal: &Universal<'_>) -> Option<Compaction> {
+    if universal.picker.running.threads() == 1 {
+        return universal.for_space(); // nothing would run beside it
+    }
+    let end = universal.runs.len().checked_sub(1)?;
+    let oldest = universal.runs.get(end).filter(|r| !r.busy)?;
+    let percent = u128::from(universal.of.max_size_amplification_percent);
+    let free = universal.runs[..end].iter().rev().take_while(|r| !r.busy);
+    let sizes: Vec<u128> = free.map(|r| u128::from(r.size)).collect();
+    let (mut above, mut merged) = (sizes.iter().sum::<u128>(), u128::from(oldest.size));
+    if sizes.is_empty() || above * 100 < merged * percent {
+        return None;
+    }
+    let mut start = end;
+    for size in sizes {
+        (above, merged, start) = (above - size, merged + size, start - 1);
+        if above * 100 < merged * percent {
+            break;
+        }
+    }
+    universal.of_runs(start, end, CompactionReason::UniversalSizeAmplification, true)
 }
 
 /// The level that has most free runs first.
