@@ -9,7 +9,7 @@ use super::own::{EXPIRE, Expire, ExpireBefore, REVERSE};
 use super::*;
 use crate::compaction::filter::{CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision};
 use crate::error::ErrorKind;
-use crate::{Db, Options};
+use crate::{Db, LogLevel, Options};
 
 const ENDLESS: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/endless.bpf.o");
 
@@ -120,6 +120,7 @@ fn what_is_no_program_is_refused_and_the_one_before_stays() {
     ];
     let mut o = options();
     o.set_kernel_merge_program(&expire);
+    o.set_log_level(LogLevel::Debug);
     let db = Db::open(&o, dir.path().join("db")).unwrap();
     let before = engine(&db);
     assert!(before.contains("expire.o (filter rockmill.Expire)"), "{before}");
@@ -145,6 +146,8 @@ fn what_is_no_program_is_refused_and_the_one_before_stays() {
     assert_eq!((merged(&db, 1), engine(&db)), (100, before));
     let log = std::fs::read_to_string(dir.path().join("db/LOG")).unwrap();
     assert!(!log.contains("another engine"), "{log}");
+    // What the verifier said of the endless one is there, each line of it, for those who want it.
+    assert!(log.matches("verifier: ").count() > 2, "{log}");
     // With another engine, the kernel is not asked at open; as soon as the engine is to be used, it is.
     let mut o = options();
     o.set_merge_engine(MergeEngine::Pread);
@@ -153,6 +156,8 @@ fn what_is_no_program_is_refused_and_the_one_before_stays() {
     let e = db.set_options(&[("merge_engine", "kernel")]).expect_err("a program that is refused");
     assert!(e.message().contains("verifier refuses"), "{e}");
     assert_eq!(engine(&db), "pread");
+    let log = std::fs::read_to_string(dir.path().join("pread/LOG")).unwrap();
+    assert!(!log.contains("verifier: "), "only at level debug: {log}");
     db.set_options(&[("merge_engine", "kernel"), ("kernel_merge_program", "")]).unwrap();
     assert_eq!(engine(&db), "kernel, driver run");
     // One that came as bytes is there by its name.
