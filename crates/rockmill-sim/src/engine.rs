@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use rockmill::simulation::{
-    CommitQueue, Compaction, CompactionCursors, FileMeta, IntraDf, MergeTicket, Moment, PendingRun, RateControl,
-    StallReason, Step, Ticket, level_scores, pick, pick_intra_df, write_control, write_stop,
+    CommitQueue, Compaction, CompactionCursors, FileMeta, FlushBound, IntraDf, MergeTicket, Moment, PendingRun,
+    RateControl, StallReason, Step, Ticket, level_scores, pick, pick_intra_df, write_control, write_stop,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -86,6 +86,7 @@ struct Engine<'s> {
     rng: fastrand::Rng,
     record: Recorder,
     control: RateControl,
+    bound: FlushBound,
 }
 
 /// Runs a simulation to its end.
@@ -120,6 +121,7 @@ pub fn run(settings: &Settings) -> Result<Report, SettingsError> {
         rng: fastrand::Rng::with_seed(s.seed),
         record,
         control: RateControl::default(),
+        bound: FlushBound::default(),
         s,
     };
     engine.go();
@@ -148,6 +150,7 @@ impl Engine<'_> {
             self.control.set(self.now, &control, self.s.delayed_write_rate as f64, self.written * entry);
             let allowed = self.control.rate(self.now) / entry;
             let stop = write_stop(&scores, self.options, self.full.len());
+            self.bound.set(self.now, stop, control.pressure);
             let mut wish = 1.0 / (self.s.write_ns * 1e-9).max(1e-12);
             if self.s.ingest_rate > 0 {
                 wish = wish.min(self.s.ingest_rate as f64 / entry);
@@ -250,6 +253,8 @@ impl Engine<'_> {
             let busy: usize = compactions.map(|c| c.subcompactions_max.max(1)).sum();
             let Some(idle) = self.s.threads.checked_sub(busy).filter(|n| *n > 0) else { break };
             self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads }, idle);
+            let at_work = !self.jobs.is_empty() || !self.full.is_empty();
+            self.cursors.set_sparing(at_work && self.bound.holds(self.now));
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
             let Some(c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else {
                 match self.begin_merge() {

@@ -53,6 +53,8 @@ pub enum Step {
     Crash,
     /// Another strategy from now on, with DF-compaction or without.
     Change(CompactionStyle, bool),
+    /// Writers wait for flushes from now on, or no longer.
+    Sparing(bool),
     /// So many seconds go by.
     Wait(u8),
 }
@@ -122,7 +124,7 @@ impl History {
         options.compaction_options_fifo.allow_compaction = rng.bool();
         // In half of them the oldest job takes long, again and again.
         let late = rng.bool();
-        let one = |rng: &mut fastrand::Rng| match rng.u8(0..64) {
+        let one = |rng: &mut fastrand::Rng| match rng.u8(0..65) {
             0..=17 => Step::Flush(rng.u32(..)),
             18..=39 => Step::Start,
             40..=55 if late && rng.u8(0..8) > 0 => Step::FinishLater(rng.u8(..)),
@@ -134,6 +136,7 @@ impl History {
                 let style = if rng.bool() { CompactionStyle::Universal } else { CompactionStyle::Level };
                 Step::Change(style, rng.bool())
             }
+            64 => Step::Sparing(rng.u8(..4) > 0),
             _ => Step::Wait(rng.u8(..)),
         };
         let levels = if style == Some(CompactionStyle::Fifo) { 1 } else { rng.usize(2..7) };
@@ -266,6 +269,7 @@ impl World {
         match *step {
             Step::Flush(seed) => self.flush(seed),
             Step::Wait(seconds) => self.now += u64::from(seconds),
+            Step::Sparing(sparing) => self.cursors.set_sparing(sparing),
             Step::Change(style, downforce) => {
                 self.options.compaction_style = style;
                 self.options.compaction_downforce = downforce;

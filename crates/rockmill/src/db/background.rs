@@ -223,7 +223,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 }
                 let now = db.now_seconds();
                 let threads = thread_counts(db.live().max_background_jobs).1;
-                if let Some(p) = pick_compaction(&mut state, now, threads) {
+                let bound = db.controller.waits_for_flushes(&*db.opts.clock);
+                if let Some(p) = pick_compaction(&mut state, now, threads, bound) {
                     break p;
                 }
                 match next_due(&state, now) {
@@ -256,7 +257,8 @@ enum Picked {
     Merge(Arc<CfData>, IntraDf, MergeTicket),
 }
 
-fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<Picked> {
+/// `bound`: writers wait for flushes.
+fn pick_compaction(state: &mut State, now: u64, threads: usize, bound: bool) -> Option<Picked> {
     if state.background_error.is_some() || state.exclusive_manual > 0 || state.paused > 0 {
         return None;
     }
@@ -267,6 +269,7 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<Picked
     }
     let idle = threads.saturating_sub(busy).max(1);
     let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
+    let at_work = state.running_compactions > 0 || state.cfs.values().any(|c| !c.imm.is_empty());
     // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
     let mut order: Vec<(f64, f64, u32)> = state
         .cfs
@@ -285,6 +288,8 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize) -> Option<Picked
     for (_, _, id) in order {
         let c = state.cfs.get_mut(&id)?;
         c.cursors.set_threads(threads, idle);
+        // Never where nothing runs: what was put off is due when writers rest, and the end of the last job tells.
+        c.cursors.set_sparing(bound && at_work);
         if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
             let cf = Arc::clone(&c.cf);
             let ticket = begin_compaction(state, &cf, &compaction)?;

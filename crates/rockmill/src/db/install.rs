@@ -278,6 +278,7 @@ impl DbInner {
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         self.controller.set(&worst, self.live().delayed_write_rate, written, &*self.opts.clock);
         let stopped = self.stop_cause(state);
+        self.controller.note_state(stopped.map(|(_, why)| why), worst.pressure, &*self.opts.clock);
         self.urgent.store(stopped.is_some() || delayed, Ordering::Relaxed);
         self.give_way.set(!self.controller.is_behind() && self.flush_is_awaited(state));
         if stopped.is_some() {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rockmill_io::Clock;
 
+use super::flush_bound::FlushBound;
 use super::rate_control::{DEBT_OF_A_BYTE, RateControl};
 use crate::compaction::strategy::score::LevelScores;
 use crate::options::CfOptions;
@@ -152,6 +153,8 @@ pub fn write_stop(scores: &LevelScores, o: &CfOptions, full_memtables: usize) ->
 pub(crate) struct WriteController {
     /// A leaf lock.
     bucket: Mutex<Bucket>,
+    /// A leaf lock.
+    flush_bound: Mutex<FlushBound>,
     /// Writes ask the bucket.
     delaying: AtomicBool,
     reason: AtomicU8,
@@ -211,6 +214,16 @@ impl WriteController {
         if control.pressure > 0.0 || !delaying {
             self.reason.store(if delaying { control.reason as u8 } else { 0 }, Ordering::Relaxed);
         }
+    }
+
+    /// Notes why writers are stopped from now on, if they are, and the pressure of the tree.
+    pub fn note_state(&self, stop: Option<StallReason>, pressure: f64, clock: &dyn Clock) {
+        self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, stop, pressure);
+    }
+
+    /// True when writers wait for flushes rather than for compactions ([`FlushBound`]).
+    pub fn waits_for_flushes(&self, clock: &dyn Clock) -> bool {
+        self.flush_bound.lock().holds(clock.monotonic_nanos() as f64 * 1e-9)
     }
 
     /// True when writers may have to wait.

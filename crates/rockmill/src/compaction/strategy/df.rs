@@ -38,6 +38,12 @@ pub fn runs_max(options: &CfOptions) -> usize {
     2 * runs_due(options)
 }
 
+/// The same while writers wait for flushes: three times as many. Merges begin behind [`runs_max`], so that there is
+/// room for what comes meanwhile.
+pub fn runs_max_sparing(options: &CfOptions) -> usize {
+    3 * runs_due(options)
+}
+
 /// Most extra runs of a level that have files around one key; of these only such as `counts` takes.
 pub fn extra_depth(cmp: &InternalKeyComparator, level: &Level, counts: impl Fn(&FileMeta) -> bool) -> usize {
     if level.extras.len() < 2 {
@@ -81,7 +87,12 @@ impl Picker<'_> {
         runs.extend(self.running.runs_to_come(self.cmp(), level, s, l));
         runs.sort_unstable();
         runs.dedup();
-        runs.len() < runs_max(self.options)
+        runs.len() < if self.sparing() { runs_max_sparing(self.options) } else { runs_max(self.options) }
+    }
+
+    /// True where writers wait for flushes, so that bytes count more than jobs.
+    fn sparing(&self) -> bool {
+        self.running.sparing && self.options.compaction_downforce
     }
 
     /// The id of a new extra run, newer than all that there are and will be.

@@ -84,6 +84,8 @@ pub struct CompactionCursors {
     idle: usize,
     /// By level, the smallest key that `kRoundRobin` has not come to.
     places: BTreeMap<usize, InternalKey>,
+    /// Few bytes matter more than many jobs.
+    sparing: bool,
 }
 
 /// A job's number, in the order in which jobs of the column family were issued, and what it waits for at its end.
@@ -224,6 +226,17 @@ impl CompactionCursors {
     pub fn worked(&mut self, compaction: &Compaction) {
         let id = compaction.id();
         self.running.iter_mut().filter(|r| r.id == id).for_each(|r| r.threads = 0);
+    }
+
+    /// Says whether writers wait for flushes and not for compactions: then the device is what is short, or the cores,
+    /// and jobs of DF-compaction are to write little before they are to be many.
+    pub fn set_sparing(&mut self, sparing: bool) {
+        self.sparing = sparing;
+    }
+
+    /// True when few bytes matter more than many jobs.
+    pub fn sparing(&self) -> bool {
+        self.sparing
     }
 
     /// Threads for jobs, as they were set; 0: not known.

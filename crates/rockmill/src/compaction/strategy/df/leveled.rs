@@ -8,6 +8,8 @@
 //!   into the oldest run of the level below that has room for its keys, or into a new extra run.
 //! - *Too many extra runs* (case A): files of the newest runs are merged into the base run with all that lies between
 //!   and touches them. Such jobs take little of the key space, so that many run at once.
+//! - *Where writers wait for flushes* ([`CompactionCursors::set_sparing`]): one job leaves L0 at a time and takes all,
+//!   and runs are let be until there are many, which then go down as one. Bytes count more than jobs there.
 //! - *At rest*, when no job runs and no level is full, what there is of extra runs is merged too, for the readers.
 
 use std::sync::Arc;
@@ -88,12 +90,21 @@ impl Picker<'_> {
         {
             return Some(c);
         }
-        let enough = free.len() >= self.options.level0_file_num_compaction_trigger.max(1) as usize;
+        let due = self.options.level0_file_num_compaction_trigger.max(1) as usize;
+        let enough = match self.sparing() {
+            true => free.len() >= due + due / 2 && !self.running.leaves_level(0),
+            false => free.len() >= due,
+        };
         if self.options.compaction_downforce && room && enough {
-            // No more than are due: where more wait, the next job begins beside this one.
-            let mut files: Files = free.into_iter().take(runs_due(self.options)).collect();
+            // No more than are due: where more wait, the next job begins beside this one. If that does not: all, since
+            // fewer runs are merged more cheaply.
+            let most = if self.sparing() { usize::MAX } else { runs_due(self.options) };
+            let mut files: Files = free.into_iter().take(most).collect();
             files.reverse();
             return self.df_job(reason, vec![(0, files)], base, run);
+        }
+        if self.sparing() && room {
+            return None; // a merge of L0 among itself would cost as much as the job that it waits for
         }
         self.intra_l0()
     }
@@ -138,7 +149,18 @@ impl Picker<'_> {
         let unnecessary = self.scores.lowest_unnecessary_level.is_some_and(|l| level <= l);
         let too_large = !last && (bytes > self.scores.targets[level] || unnecessary);
         let depth = extra_depth(self.cmp(), &self.version.levels[level], |_| true);
+        if self.sparing() && depth > 0 {
+            // Nothing before there are more runs than else, and then all of them at once.
+            let all = depth > runs_max(self.options);
+            let down = || if too_large { self.push_stack_down(level) } else { None };
+            return if all { down().or_else(|| self.merge_extras(level)) } else { None };
+        }
         if too_large {
+            if depth > 1
+                && let Some(c) = self.collapse(level)
+            {
+                return Some(c);
+            }
             if let Some(c) = self.push_down(level) {
                 return Some(c);
             }
@@ -148,6 +170,34 @@ impl Picker<'_> {
             }
         }
         self.merge_extras(level)
+    }
+
+    /// When nothing comes from L0 and no job runs: what lies upon each other in a level with all that is older, into
+    /// the base run of the deepest level, where that is not larger than what is merged into it. Pushed down step by
+    /// step it would be written in each level, and the deepest base run for a few runs at a time.
+    fn collapse(&self, level: usize) -> Option<Compaction> {
+        if self.scores.scores[0] >= 1.0 || self.running.running() > 0 {
+            return None;
+        }
+        let deepest = (level + 1..self.num_levels()).rev().find(|l| !self.version.levels[*l].is_empty())?;
+        let newest = self.version.levels[level].extras.first()?;
+        let mut best: Option<(u64, u64, Inputs)> = None;
+        for f in newest.files.iter().take(CANDIDATES_MAX) {
+            let files = self.in_run(&newest.files, f.smallest_user_key(), f.largest_user_key());
+            if any_busy(&files) {
+                continue;
+            }
+            let Some(inputs) = self.down_to((level, newest.id), files, deepest, 0, true) else { continue };
+            let all: u64 = inputs.iter().map(|(_, f)| total_bytes(f)).sum();
+            let base = inputs.last().filter(|(l, f)| *l == deepest && f.iter().all(|f| f.entry.extra_run == 0));
+            let base = base.map_or(0, |(_, f)| total_bytes(f));
+            let cheaper =
+                |b: &(u64, u64, Inputs)| u128::from(base) * u128::from(b.0) < u128::from(b.1) * u128::from(all);
+            if base <= all / 2 && all <= 2 * self.max_compaction_bytes() && best.as_ref().is_none_or(cheaper) {
+                best = Some((all, base, inputs));
+            }
+        }
+        self.df_job(CompactionReason::LevelMaxLevelSize, best?.2, deepest, 0)
     }
 
     /// The oldest data of a level that can go down.
@@ -188,12 +238,38 @@ impl Picker<'_> {
         None
     }
 
+    /// All runs of a level that lie upon each other, as one extra run of the level below: each byte of them is written
+    /// once for so many runs.
+    fn push_stack_down(&self, level: usize) -> Option<Compaction> {
+        let (below, extras) = (level + 1, &self.version.levels[level].extras);
+        let run = self.new_run(below);
+        let runs = (runs_max(self.options) + 1).min(extras.len());
+        for newest in &extras[..(extras.len() + 1).saturating_sub(runs)] {
+            for f in newest.files.iter().filter(|f| !f.being_compacted.load(Atomic::Acquire)).take(CANDIDATES_MAX) {
+                let files = self.in_run(&newest.files, f.smallest_user_key(), f.largest_user_key());
+                if any_busy(&files) {
+                    continue;
+                }
+                let Some(own) = self.down_to((level, newest.id), files, below, run, false) else { continue };
+                let own: Inputs = own.into_iter().filter(|(l, _)| *l == level).collect();
+                if own.len() >= runs
+                    && self.has_room(&own, below)
+                    && let Some(c) = self.df_job(CompactionReason::LevelMaxLevelSize, own, below, run)
+                {
+                    return Some(c);
+                }
+            }
+        }
+        None
+    }
+
     /// Files of the newest extra runs, into the base run.
     fn merge_extras(&self, level: usize) -> Option<Compaction> {
         let extras = &self.version.levels[level].extras;
         let idle = |f: &FileMeta| !f.being_compacted.load(Atomic::Acquire);
         // Where as many runs as are due lie upon each other; at rest, where the most do.
-        let due = runs_due(self.options).min(extra_depth(self.cmp(), &self.version.levels[level], idle));
+        let due = if self.sparing() { runs_max(self.options) + 1 } else { runs_due(self.options) };
+        let due = due.min(extra_depth(self.cmp(), &self.version.levels[level], idle));
         let limit = self.max_compaction_bytes();
         let mut best: Option<(f64, Inputs)> = None;
         for run in extras.iter().take((extras.len() + 1).saturating_sub(due)) {

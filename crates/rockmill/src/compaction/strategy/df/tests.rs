@@ -167,3 +167,68 @@ fn runs_that_leave_make_room() {
     let picked: Vec<usize> = std::iter::from_fn(|| next(&v, &o, &mut cursors)).map(|(c, _)| c.start_level()).collect();
     assert!(picked.contains(&0), "{picked:?}");
 }
+
+fn stack(levels: usize, level: usize, runs: u64) -> TreeSpec {
+    let mut t = TreeSpec::new(levels).file(level, "a", "z", 99 * MB);
+    for run in 1..=runs {
+        t = t.file(level, "a", "z", MB).in_run(run);
+    }
+    t
+}
+
+/// Where writers wait for flushes: one job takes all of L0, none beside it, and L0 is not merged among itself.
+#[test]
+fn who_waits_for_flushes_writes_little_from_l0() {
+    let mut t = stack(4, 1, 0);
+    for _ in 0..7 {
+        t = t.file(0, "a", "z", MB);
+    }
+    let (v, o, mut cursors) = (t.build(), options(CompactionStyle::Level), CompactionCursors::new());
+    cursors.set_sparing(true);
+    let (first, _) = next(&v, &o, &mut cursors).unwrap();
+    assert_eq!((numbers(&first.inputs[0].1).len(), first.output_level, first.output_run), (7, 1, 1));
+    cursors.finish(&first);
+    let (few, mut cursors) = (stack(4, 1, 0).file(0, "a", "z", MB).file(0, "a", "z", MB).build(), cursors);
+    assert!(next(&few, &o, &mut cursors).is_none(), "two are due, and too few for one job at a time");
+    cursors.set_sparing(false);
+    assert!(next(&few, &o, &mut cursors).is_some());
+}
+
+/// Where writers wait for flushes extra runs are let be until there are more than else; then all go down as one.
+#[test]
+fn who_waits_for_flushes_merges_many_runs_at_once() {
+    let o = options(CompactionStyle::Level);
+    for (runs, due) in [(runs_max(&o) as u64, false), (runs_max(&o) as u64 + 1, true)] {
+        let (v, mut cursors) = (stack(4, 1, runs).build(), CompactionCursors::new());
+        cursors.set_sparing(true);
+        let picked = next(&v, &o, &mut cursors);
+        assert_eq!(picked.is_some(), due, "{picked:?}");
+        let Some((c, _)) = picked else { continue };
+        assert_eq!((c.inputs.len() as u64, c.output_level, c.output_run), (runs + 1, 2, 1), "with the base run");
+    }
+    // There is room for more meanwhile.
+    let mut t = stack(4, 1, runs_max(&o) as u64);
+    for _ in 0..3 {
+        t = t.file(0, "a", "z", MB);
+    }
+    let (v, mut cursors) = (t.build(), CompactionCursors::new());
+    cursors.set_sparing(true);
+    assert!(next(&v, &o, &mut cursors).is_some_and(|(c, _)| c.start_level() == 0 && c.output_run > 0));
+    assert_eq!(runs_max_sparing(&o), runs_max(&o) + 2);
+}
+
+/// At rest what lies in several levels is written once, not level by level.
+#[test]
+fn what_a_burst_left_goes_to_the_deepest_level_at_once() {
+    let build = |below: u64| {
+        let t = stack(4, 1, 4).file(2, "a", "z", MB).in_run(1);
+        t.file(3, "a", "z", below * MB).build()
+    };
+    let o = options(CompactionStyle::Level);
+    let v = build(50);
+    let (c, _) = next(&v, &o, &mut CompactionCursors::new()).unwrap();
+    assert_eq!((c.inputs.len(), c.output_level, c.output_run, c.bottommost), (7, 3, 0, true));
+    let v = build(500);
+    let (c, _) = next(&v, &o, &mut CompactionCursors::new()).unwrap();
+    assert!(c.output_level < 3, "not where it is small beside what lies there");
+}
