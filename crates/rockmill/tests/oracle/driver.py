@@ -348,7 +348,8 @@ class Driver:
                 files = self.handles[args[0]].property_value(f"rocksdb.num-files-at-level{level}")
                 if files is None:
                     break
-                print("level", level, files)
+                if files != 0 and files != "0":
+                    print("level", level, files)
         elif command == "prop":
             print("prop", self.handles[args[0]].property_value(args[1]))
         elif command == "version":
