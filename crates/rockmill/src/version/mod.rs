@@ -258,7 +258,7 @@ impl Version {
 
     /// Weighs the tombstones of tables whose numbers are known and that were not weighed before (RocksDB's
     /// `ComputeCompensatedSizes`): where a table has more tombstones than other entries, each of those beyond counts as
-    /// the four average values of the tree that it is likely to free, so that the table goes down sooner.
+    /// two average values of the tree, which it is likely to free, so that the table goes down sooner.
     pub fn weigh_tombstones(&self) {
         let new = |f: &&Arc<FileMeta>| f.tombstone_weight.get().is_none() && f.numbers.get().is_some();
         let mut average = None;
