@@ -36,7 +36,7 @@ pub(crate) fn wal_numbers(names: &[String]) -> Vec<u64> {
 
 /// What replaying the WALs has come to.
 struct Replay {
-    /// Sequence number after the last record replayed.
+    /// Sequence number after the last record replayed; before there is one, after the last that the MANIFEST counted.
     next: SequenceNumber,
     /// A WAL ended in a hole (point-in-time recovery): later ones count only if they go on exactly there.
     hole: Option<u64>,
@@ -186,17 +186,20 @@ impl DbInner {
         let sequence = batch.sequence();
         if *first {
             *first = false;
-            // The WAL before this one lost its end between two records, or as a whole.
+            // The WAL before this one lost its end between two records, or as a whole. What follows then is behind that
+            // hole, whatever its sequence number: `next` may be the MANIFEST's count of what was in that WAL alone.
             if let Some(follows) = Follows::read(&batch)
                 && follows.wal >= replay.oldest
                 && (replay.last_wal != follows.wal || replay.next != follows.end)
-                && replay.hole.is_none()
             {
                 replay.irregular = true;
                 match self.opts.wal_recovery_mode {
                     RecoveryMode::PointInTime => {
-                        replay.hole = Some(follows.wal);
-                        replay.hole_is_doubtful = false;
+                        if replay.hole.is_none() {
+                            replay.hole = Some(follows.wal);
+                            replay.hole_is_doubtful = false;
+                        }
+                        return Ok(Applied::BehindHole);
                     }
                     RecoveryMode::AbsoluteConsistency => {
                         return Err(FormatError::corruption(
@@ -209,7 +212,7 @@ impl DbInner {
                 }
             }
             if replay.hole.is_some() {
-                if sequence != replay.next {
+                if !replay.any || sequence != replay.next {
                     return Ok(Applied::BehindHole);
                 }
                 replay.hole = None;
