@@ -4,12 +4,13 @@
 //! Compactions are held up by a filter: one that reads a value `wait:NAME` stops until the test opens the gate NAME.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rockmill::event_listener::{BackgroundErrorReason, CompactionJobInfo, CompactionReason};
+use rockmill::event_listener::{BackgroundErrorReason, CompactionJobInfo, CompactionReason, TableFileCreationInfo};
 use rockmill::{
     ColumnFamilyDescriptor, CompactionDecision, CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Db,
     Error, EventListener, IteratorMode, Options,
@@ -40,6 +41,9 @@ struct Gates {
     seen: Arc<(Mutex<Seen>, Condvar)>,
     /// The first merge of pending output cannot create a table.
     fail_merge: Option<MemFileSystem>,
+    /// Merges of pending output stop at the gate `merge` with their first table written, where they look at nothing
+    /// any more before they say that they are done.
+    hold_merge: bool,
 }
 
 impl Gates {
@@ -71,6 +75,18 @@ impl Gates {
     fn wait_at(&self, gate: &str) {
         self.wait(gate, |seen| seen.arrived.iter().any(|a| a.0 == gate));
     }
+
+    /// Stops at a gate until it is open. Gives the place in the list of those that came.
+    fn stop_at(&self, gate: &str) -> usize {
+        let mut seen = self.seen.0.lock();
+        let at = seen.arrived.len();
+        seen.arrived.push((gate.to_owned(), 0));
+        self.seen.1.notify_all();
+        while !seen.open.contains(gate) && !seen.open.contains(ALL) {
+            self.seen.1.wait(&mut seen);
+        }
+        at
+    }
 }
 
 impl CompactionFilterFactory for Gates {
@@ -92,18 +108,11 @@ struct AtGate {
 
 impl CompactionFilter for AtGate {
     fn filter(&mut self, _: u32, _: &[u8], value: &[u8]) -> CompactionDecision {
-        let mut seen = self.gates.seen.0.lock();
         if let Some(at) = self.arrived {
-            seen.arrived[at].1 += 1;
+            self.gates.seen.0.lock().arrived[at].1 += 1;
         }
         if let Some(gate) = value.strip_prefix(b"wait:") {
-            let gate = String::from_utf8_lossy(gate).into_owned();
-            self.arrived = Some(seen.arrived.len());
-            seen.arrived.push((gate.clone(), 0));
-            self.gates.seen.1.notify_all();
-            while !seen.open.contains(&gate) && !seen.open.contains(ALL) {
-                self.gates.seen.1.wait(&mut seen);
-            }
+            self.arrived = Some(self.gates.stop_at(&String::from_utf8_lossy(gate)));
         }
         CompactionDecision::Keep
     }
@@ -127,6 +136,13 @@ impl EventListener for Gates {
     fn on_compaction_completed(&self, info: &CompactionJobInfo) {
         self.seen.0.lock().ended.push(info.clone());
         self.seen.1.notify_all();
+    }
+
+    fn on_table_file_created(&self, table: &TableFileCreationInfo) {
+        let of_merge = |seen: &Seen| merges(&seen.begun).iter().any(|c| c.job_id == table.job_id);
+        if self.hold_merge && of_merge(&self.seen.0.lock()) {
+            self.stop_at("merge");
+        }
     }
 
     fn on_background_error(&self, reason: BackgroundErrorReason, _: &Error) {
@@ -200,15 +216,21 @@ impl Store {
     /// A table in L0 with new values of the same keys; each round deletes some. A job that reads it stops at the gate
     /// before it has written anything.
     fn table(&mut self, family: &str, keys: usize, gate: Option<&str>) {
+        self.table_of(family, 0..keys, gate);
+    }
+
+    /// The same with these keys.
+    fn table_of(&mut self, family: &str, keys: Range<usize>, gate: Option<&str>) {
         self.round += 1;
         let cf = self.db.cf_handle(family).unwrap();
-        for i in 0..keys {
+        let first = keys.start;
+        for i in keys {
             let (key, round) = (format!("key{i:05}"), self.round);
             let value = match gate {
-                Some(gate) if i == 0 => format!("wait:{gate}"),
+                Some(gate) if i == first => format!("wait:{gate}"),
                 _ => format!("{round} {}", "v".repeat(50)),
             };
-            if i > 0 && (i + round) % 7 == 0 {
+            if i > first && (i + round) % 7 == 0 {
                 self.db.delete_cf(&cf, &key).unwrap();
                 self.model.remove(&format!("{family} {key}"));
             } else {
@@ -402,4 +424,53 @@ fn column_families_commit_independently() {
     s.check("one waits, the other one does not");
     s.gates.open("first");
     s.check_at_rest();
+}
+
+/// Two outputs wait for the first job, and the newer one for another job that fails while they are being merged. What
+/// the merge wrote has data of a job that must never be live, and the older one must not go with it.
+#[test]
+fn a_merge_is_undone_when_what_one_of_its_parts_needs_fails() {
+    let gates = Gates { hold_merge: true, ..Gates::default() };
+    let mut s = Store::new(gates, MemFileSystem::new());
+    // No job of L0 has all the keys, so that the one that fails is needed by the newer one alone.
+    let (low, high, all) = (0..60, 100..150, 0..150);
+    s.table_of("default", all.clone(), None);
+    s.db.compact_range_cf(&s.db.cf_handle("default").unwrap(), None::<&[u8]>, None::<&[u8]>).unwrap();
+    let two = |s: &mut Store, keys: &Range<usize>, gate: Option<&str>| {
+        s.table_of("default", keys.clone(), gate);
+        s.table_of("default", keys.clone(), gate);
+    };
+    two(&mut s, &low, Some("first"));
+    s.gates.wait_at("first");
+    two(&mut s, &high, Some("second"));
+    s.gates.wait_at("second");
+    let before = tables(&s.fs);
+    two(&mut s, &low, None);
+    let written = |s: &Store| s.orphans().into_iter().filter(|t| !before.contains(t)).count();
+    s.gates.until("the older output", || written(&s) == 1);
+    two(&mut s, &all, None);
+    s.gates.wait_at("merge");
+    let merge = merges(&s.gates.seen.0.lock().begun)[0].clone();
+    assert_eq!(merge.input_files.len(), 2, "{merge:?}");
+    let (parts, merged) = (names(&merge.input_files), s.orphans());
+    let merged: Vec<&String> = merged.iter().filter(|t| !parts.contains(*t)).collect();
+    assert_eq!(merged.len(), 1, "{merged:?}");
+
+    next_table_fails(&s.fs);
+    s.gates.open("second");
+    s.gates.wait("the job that fails", |seen| seen.ended.iter().any(|c| c.status.is_err()));
+    s.gates.open("merge");
+    let of_merge = |seen: &Seen| seen.ended.iter().find(|c| c.job_id == merge.job_id).cloned();
+    s.gates.wait("the merge", |seen| of_merge(seen).is_some());
+    let ended = of_merge(&s.gates.seen.0.lock()).unwrap().status;
+    assert!(ended.as_ref().is_err_and(|e| e.to_string().contains("had to commit before")), "{ended:?}");
+    assert!(!tables(&s.fs).contains(merged[0]), "what it wrote is gone");
+    s.check("while the older one waits");
+    s.gates.open("first");
+    s.check_at_rest();
+    let seen = s.gates.seen.0.lock();
+    let failed: Vec<String> =
+        seen.ended.iter().filter_map(|c| c.status.as_ref().err()).map(ToString::to_string).collect();
+    let dropped = failed.iter().filter(|e| e.contains("had to commit before")).count();
+    assert_eq!((failed.len(), dropped, seen.errors), (3, 2, 1), "it, the merge and the newer part: {failed:?}");
 }
