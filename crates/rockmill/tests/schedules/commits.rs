@@ -1,5 +1,5 @@
-//! The queue of jobs that are to commit, by itself: jobs that end well or not, merges of what waits, edits that cannot
-//! be written, all at the same time, as the store drives it (`db/ordered_commit.rs`).
+//! The queue of jobs that are to commit, by itself: jobs that begin while others end, well or not, merges of what
+//! waits, edits that cannot be written, all at the same time, as the store drives it (`db/ordered_commit.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,18 +12,74 @@ use shuttle::thread;
 
 use crate::explore::explore;
 
-/// Jobs by what they need.
-const JOBS: [(u64, &[u64]); 6] = [(1, &[]), (2, &[1]), (3, &[1, 2]), (4, &[]), (5, &[3, 4]), (6, &[1])];
+/// Jobs by what they need, where that is still in the queue when they begin.
+const JOBS: [(u64, &[u64]); 8] =
+    [(1, &[]), (2, &[1]), (3, &[1, 2]), (4, &[]), (5, &[3, 4]), (6, &[1]), (7, &[1, 2]), (8, &[1, 6])];
 
 /// An output is the jobs that it is of.
 #[derive(Default)]
 struct World {
     queue: CommitQueue<Vec<u64>>,
+    /// What each job needs that has begun.
+    needs: BTreeMap<u64, Vec<u64>>,
     live: BTreeSet<u64>,
     failed: BTreeSet<u64>,
     dropped: BTreeSet<u64>,
     /// Of each job those that were merged with it.
     merged: BTreeMap<u64, Vec<u64>>,
+    /// Merges that go on.
+    merging: Vec<Vec<u64>>,
+}
+
+impl World {
+    fn has_ended(&self, number: u64) -> bool {
+        [&self.live, &self.failed, &self.dropped].iter().any(|s| s.contains(&number))
+    }
+
+    /// Begins a job, as a pick does: what it needs is what is there.
+    fn issue(&mut self, number: u64, needs: &[u64]) -> Ticket {
+        let needs: Vec<u64> = needs.iter().copied().filter(|n| !self.has_ended(*n)).collect();
+        self.needs.insert(number, needs.clone());
+        // Several that were merged are known by the oldest one's number.
+        let known = |n: u64| self.merged.get(&n).and_then(|with| with.iter().min()).copied().unwrap_or(n);
+        let needs = needs.into_iter().map(known).collect();
+        self.queue.issue(Issued { number, needs })
+    }
+
+    fn needed(&self, jobs: &[u64]) -> Vec<u64> {
+        jobs.iter().flat_map(|j| &self.needs[j]).copied().collect()
+    }
+
+    /// True when an order is left in which all can commit: no merge waits for itself.
+    fn can_all_commit(&self) -> bool {
+        let begun = self.needs.keys().copied().filter(|job| !self.has_ended(*job));
+        let mut groups: Vec<BTreeSet<u64>> = begun.map(|job| BTreeSet::from([job])).collect();
+        for with in self.merged.values().chain(&self.merging) {
+            let (one, mut others): (Vec<_>, Vec<_>) =
+                groups.into_iter().partition(|g| with.iter().any(|job| g.contains(job)));
+            others.push(one.into_iter().flatten().collect());
+            groups = others;
+        }
+        loop {
+            let there: BTreeSet<u64> = groups.iter().flatten().copied().collect();
+            let waits = |g: &BTreeSet<u64>| {
+                g.iter().flat_map(|job| &self.needs[job]).any(|n| there.contains(n) && !g.contains(n))
+            };
+            let before = groups.len();
+            groups.retain(waits);
+            if groups.len() == before {
+                return groups.is_empty();
+            }
+        }
+    }
+
+    /// Notes the end of jobs, each of which has one.
+    fn end(&mut self, jobs: &[u64], how: impl Fn(&mut Self) -> &mut BTreeSet<u64>) {
+        for &job in jobs {
+            assert!(!self.has_ended(job), "job {job} ends twice");
+            how(self).insert(job);
+        }
+    }
 }
 
 fn sometimes(one_in: u32) -> bool {
@@ -33,26 +89,31 @@ fn sometimes(one_in: u32) -> bool {
 /// What whoever ended something does: commits and drops what can be.
 fn take_turns(world: &Mutex<World>) {
     loop {
-        let step = world.lock().expect("the lock").queue.turn();
+        let step = {
+            let mut w = world.lock().expect("the lock");
+            let step = w.queue.turn();
+            if let Some(Step::Drop(_, jobs)) = &step {
+                // It has left the queue: nobody may count on it from now on.
+                w.end(jobs, |w| &mut w.dropped);
+            }
+            step
+        };
         match step {
             None => return,
-            Some(Step::Drop(_, jobs)) => world.lock().expect("the lock").dropped.extend(jobs),
+            Some(Step::Drop(..)) => {}
             Some(Step::Commit(ticket, jobs)) => {
                 // The edit is written outside of the lock.
                 thread::yield_now();
                 let mut w = world.lock().expect("the lock");
-                for needed in JOBS.iter().filter(|j| jobs.contains(&j.0)).flat_map(|j| j.1) {
-                    assert!(
-                        jobs.contains(needed) || w.live.contains(needed),
-                        "{jobs:?} before {needed}, of {:?}",
-                        w.live
-                    );
+                for needed in w.needed(&jobs) {
+                    let there = jobs.contains(&needed) || w.live.contains(&needed);
+                    assert!(there, "{jobs:?} before {needed}, of {:?}", w.live);
                 }
                 if sometimes(8) {
-                    w.failed.extend(jobs);
+                    w.end(&jobs, |w| &mut w.failed);
                     w.queue.failed(ticket);
                 } else {
-                    w.live.extend(jobs);
+                    w.end(&jobs, |w| &mut w.live);
                     w.queue.committed(ticket);
                 }
             }
@@ -64,13 +125,14 @@ fn take_turns(world: &Mutex<World>) {
 fn run(world: &Mutex<World>, ticket: Ticket) {
     let number = ticket.number();
     let mut fails = sometimes(5);
-    for _ in 0..2 {
+    // The first one often takes long, so that the others wait.
+    for _ in 0..if number == 1 { thread_rng().gen_range(2..20) } else { 2 } {
         thread::yield_now();
         fails |= ticket.doomed().load(Ordering::Acquire);
     }
     let mut w = world.lock().expect("the lock");
     if fails {
-        w.failed.insert(number);
+        w.end(&[number], |w| &mut w.failed);
         w.queue.failed(ticket);
     } else {
         w.queue.finished(ticket, vec![number]).expect("it was issued here");
@@ -79,32 +141,42 @@ fn run(world: &Mutex<World>, ticket: Ticket) {
     take_turns(world);
 }
 
-/// What waits is merged, all of it or two.
+/// What waits is merged, all of it or some.
 fn merge(world: &Mutex<World>) {
-    for _ in 0..4 {
-        let ticket = {
+    for _ in 0..6 {
+        let begun = {
             let mut w = world.lock().expect("the lock");
             let mut waiting: Vec<u64> = w.queue.waiting().map(|(number, ..)| number).collect();
-            if waiting.len() > 2 && sometimes(2) {
+            // Also such as leave out one that lies between.
+            while waiting.len() > 2 && sometimes(2) {
                 waiting.remove(thread_rng().gen_range(0..waiting.len()));
             }
-            w.queue.begin_merge(&waiting)
+            let parts = w.queue.waiting().filter(|(number, ..)| waiting.contains(number));
+            let read: Vec<u64> = parts.flat_map(|(_, _, jobs)| jobs.clone()).collect();
+            let ticket = w.queue.begin_merge(&waiting);
+            if ticket.is_some() {
+                w.merging.push(read.clone());
+                assert!(w.can_all_commit(), "a merge of {waiting:?} waits for itself");
+            }
+            ticket.map(|ticket| (ticket, read))
         };
         thread::yield_now();
-        let Some(ticket) = ticket else { continue };
+        let Some((ticket, read)) = begun else { continue };
         let fails = sometimes(4) || ticket.doomed().load(Ordering::Acquire);
         thread::yield_now();
         let mut w = world.lock().expect("the lock");
+        w.merging.retain(|other| *other != read);
         if fails {
             w.queue.merge_failed(ticket);
         } else {
-            let mut jobs = Vec::new();
-            let done = w.queue.merged(ticket, (), |parts, ()| {
-                jobs = parts.concat();
-                jobs.clone()
+            let doomed = Arc::clone(ticket.doomed());
+            let done = w.queue.merged(ticket, read.clone(), |parts, read| {
+                assert_eq!(parts.concat(), read, "what is joined is what was read");
+                read
             });
-            for &job in jobs.iter().filter(|_| done.is_ok()) {
-                w.merged.insert(job, jobs.clone());
+            match done {
+                Ok(()) => w.merged.extend(read.iter().map(|job| (*job, read.clone()))),
+                Err(_) => assert!(doomed.load(Ordering::Acquire), "a merge is undone that nobody told to end"),
             }
         }
         drop(w);
@@ -118,20 +190,19 @@ fn merge(world: &Mutex<World>) {
 fn outputs_wait_are_merged_and_end_in_any_order() {
     explore(|| {
         let world = Arc::new(Mutex::new(World::default()));
-        let tickets: Vec<Ticket> = {
-            let mut w = world.lock().expect("the lock");
-            JOBS.iter()
-                .map(|(number, needs)| w.queue.issue(Issued { number: *number, needs: needs.to_vec() }))
-                .collect()
-        };
         let mut threads = Vec::new();
-        for ticket in tickets {
+        // They begin one after the other, the later ones while earlier ones end.
+        for (number, needs) in JOBS {
+            let ticket = world.lock().expect("the lock").issue(number, needs);
             let world = Arc::clone(&world);
+            let merges = Arc::clone(&world);
             threads.push(thread::spawn(move || run(&world, ticket)));
-        }
-        for _ in 0..2 {
-            let world = Arc::clone(&world);
-            threads.push(thread::spawn(move || merge(&world)));
+            if [2, 4].contains(&number) {
+                threads.push(thread::spawn(move || merge(&merges)));
+            }
+            if number > 3 || sometimes(4) {
+                thread::yield_now();
+            }
         }
         for t in threads {
             t.join().expect("a thread");
@@ -139,14 +210,12 @@ fn outputs_wait_are_merged_and_end_in_any_order() {
         let w = world.lock().expect("the lock");
         assert!(w.queue.is_empty(), "{:?}", w.queue);
         for (number, _) in JOBS {
-            let ends = [&w.live, &w.failed, &w.dropped].iter().filter(|s| s.contains(&number)).count();
-            assert_eq!(ends, 1, "job {number} ended {ends} times");
+            assert!(w.has_ended(number), "job {number} never ends");
         }
         for number in &w.dropped {
             let with = w.merged.get(number).cloned().unwrap_or_else(|| vec![*number]);
-            let needed = JOBS.iter().filter(|j| with.contains(&j.0)).flat_map(|j| j.1);
-            let gone = |n: &u64| w.failed.contains(n) || w.dropped.contains(n);
-            assert!(needed.into_iter().any(gone), "job {number} was dropped for nothing");
+            let gone = |n: u64| w.failed.contains(&n) || w.dropped.contains(&n);
+            assert!(w.needed(&with).into_iter().any(gone), "job {number} was dropped for nothing");
         }
     });
 }
