@@ -8,9 +8,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use rockmill::{ColumnFamilyDescriptor, Db, ErrorKind, IteratorMode, Options, WriteBatch, WriteOptions};
-use rockmill_io::{CrashMode, MemFileSystem};
+use rockmill::{
+    ColumnFamilyDescriptor, CompactionStyle, CompressionType, Db, ErrorKind, FifoCompactOptions, IteratorMode, Options,
+    WriteBatch, WriteOptions,
+};
+use rockmill_io::{CrashMode, FileSystem, MemFileSystem};
 
 const FAMILIES: [&str; 2] = ["default", "second"];
 const OPS: u64 = 600;
@@ -307,6 +311,107 @@ fn a_failed_call_loses_nothing() {
                 try_open(&image, Variant::Plain).unwrap_or_else(|e| panic!("{what}, power cut: does not open: {e}"));
             let n = moment(&what, &db, &states);
             assert!(n >= last - last % 3, "{what}, power cut: shows operation {n}, {} was synced", last - last % 3);
+        }
+    }
+    assert!(noticed > 10, "only {noticed} failed calls were noticed");
+}
+
+/// Small tables, of which FIFO compaction keeps a few, and merges small ones.
+fn open_fifo(fs: &MemFileSystem) -> rockmill::Result<Db> {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_file_system(Arc::new(fs.clone()));
+    options.set_write_buffer_size(8 << 10);
+    options.set_max_manifest_file_size(1500);
+    options.set_compression_type(CompressionType::None);
+    options.set_compaction_style(CompactionStyle::Fifo);
+    options.set_level_zero_file_num_compaction_trigger(3);
+    let mut fifo = FifoCompactOptions::default();
+    fifo.set_max_table_files_size(12 << 10);
+    fifo.set_allow_compaction(true);
+    options.set_fifo_compaction_options(&fifo);
+    Db::open(&options, path())
+}
+
+/// Each operation has a key of its own, and they share one. Gives the last that was acknowledged.
+fn write_fifo(fs: &MemFileSystem, ops: std::ops::RangeInclusive<u64>) -> u64 {
+    let mut last = ops.start() - 1;
+    let Ok(db) = open_fifo(fs) else { return last };
+    for n in ops {
+        let mut batch = WriteBatch::new();
+        batch.put(format!("{n:05}"), vec![b'v'; 200]);
+        batch.put(NUMBER, n.to_be_bytes());
+        let mut sync = WriteOptions::default();
+        sync.set_sync(n % 3 == 0);
+        if db.write_opt(&batch, &sync).is_err() || (n % 10 == 0 && db.flush().is_err()) {
+            break;
+        }
+        last = n;
+    }
+    last
+}
+
+/// The first and the last operation that are there; `(n + 1, n)` is none.
+fn newest_part(what: &str, db: &Db) -> (u64, u64) {
+    let all: Vec<_> = db.iterator(IteratorMode::Start).map(|kv| kv.unwrap_or_else(|e| panic!("{what}: {e}"))).collect();
+    let Some(((_, number), keys)) = all.split_first() else { return (1, 0) };
+    let last = u64::from_be_bytes(number[..].try_into().unwrap_or_else(|_| panic!("{what}: the shared key is gone")));
+    let first = last + 1 - keys.len() as u64;
+    let numbers = keys.iter().map(|(key, _)| std::str::from_utf8(key).ok()?.parse::<u64>().ok());
+    assert!(numbers.eq((first..=last).map(Some)), "{what}: not the operations from {first} to {last}");
+    (first, last)
+}
+
+/// What background work leaves is removed soon; what nobody knows of never is.
+fn no_table_stays(what: &str, fs: &MemFileSystem, db: &Db) {
+    let until = Instant::now() + Duration::from_secs(300);
+    loop {
+        let live: Vec<String> = db.live_files().expect("a list").into_iter().map(|f| f.name).collect();
+        let mut tables = fs.list_dir(path()).expect("a directory");
+        tables.retain(|name| name.ends_with(".sst") && !live.iter().any(|l| l.trim_start_matches('/') == name));
+        if tables.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < until, "{what}: {tables:?} stay, {live:?} are live");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whatever call fails while old tables are dropped: of what was acknowledged a newest part is there, what is older
+/// does not come back, and no table stays that is not part of the tree.
+#[test]
+fn a_failed_call_under_fifo_compaction_loses_the_oldest_alone() {
+    let (ops, more) = (120, 40);
+    let whole = MemFileSystem::new();
+    assert_eq!(write_fifo(&whole, 1..=ops), ops);
+    let calls = whole.calls();
+    let kept = newest_part("no call fails", &open_fifo(&whole).expect("opens"));
+    assert!(kept.0 > 20 && kept.1 == ops, "what was dropped: all in front of {kept:?}");
+    let mut noticed = 0;
+    for at in (0..calls).step_by((calls / 60).max(1) as usize) {
+        for dies in [false, true] {
+            let fs = MemFileSystem::new();
+            if dies {
+                fs.fail_after(at, 5); // EIO
+            } else {
+                fs.fail_once_after(at, 28); // ENOSPC
+            }
+            let last = write_fifo(&fs, 1..=ops);
+            noticed += u64::from(last < ops);
+            fs.clear_fault();
+            let what = format!("{} call {at} of {calls} fails", if dies { "from" } else { "only" });
+            for (image, least) in [(fs.crash_image(CrashMode::SyncedOnly), last - last % 3), (fs, last)] {
+                let db = open_fifo(&image).unwrap_or_else(|e| panic!("{what}: does not open afterwards: {e}"));
+                let (first, n) = newest_part(&what, &db);
+                assert!(least <= n && n <= last + 1, "{what}: shows up to {n}, {last} were acknowledged");
+                no_table_stays(&what, &image, &db);
+                drop(db);
+                let end = n + more;
+                assert_eq!(write_fifo(&image, n + 1..=end), end, "{what}: goes on");
+                let db = open_fifo(&image).unwrap_or_else(|e| panic!("{what}: does not open again: {e}"));
+                let (later, now) = newest_part(&what, &db);
+                assert!(now == end && later >= first.min(end), "{what}: from {first}, then from {later} to {now}");
+            }
         }
     }
     assert!(noticed > 10, "only {noticed} failed calls were noticed");
