@@ -123,7 +123,10 @@ impl Db {
             min_log_number_to_keep: Some(bound),
             ..VersionEdit::default()
         };
-        db.append_to_manifest(&mut manifest, &mut [edit])?;
+        // The last extra run may go with it.
+        let levels = cf.data.options.load().num_levels.max(1) as usize;
+        let empty = Arc::new(Version::empty(levels, cf.data.cmp.clone()));
+        db.write_edits(&mut manifest, &mut [edit], &[(cf.id(), &empty)])?;
         let mut state = db.state.lock();
         state.wal_bound = state.wal_bound.max(bound);
         cf.data.dropped.store(true, Ordering::Release);

@@ -133,7 +133,8 @@ impl DbInner {
             last.min_log_number_to_keep = (bound > 0).then_some(bound);
             last.last_sequence = last_sequence;
         }
-        self.append_to_manifest(manifest, &mut edits)?;
+        let new: Vec<(u32, &Arc<Version>)> = changes.iter().map(|change| change.cf.id).zip(&versions).collect();
+        self.write_edits(manifest, &mut edits, &new)?;
 
         let mut state = self.state.lock();
         let oldest_snapshot = state.oldest_snapshot;
@@ -152,12 +153,7 @@ impl DbInner {
             self.last_sequence.fetch_max(n, Ordering::AcqRel);
         }
         self.update_pressure(&state);
-        // With DF-compaction the next extra run would soon come.
-        let more_come = state.cfs.values().any(|c| c.cf.options.load().compaction_downforce);
         drop(state);
-        if !more_come {
-            self.leave_extra_runs(manifest);
-        }
         self.progress.notify_all();
         self.work.notify_all();
         Ok(())
@@ -178,29 +174,33 @@ impl DbInner {
         version.weigh_tombstones();
     }
 
-    /// Begins a new MANIFEST when the last extra run is gone and the present one still tells of it, so that RocksDB
-    /// opens the database again. A failure changes nothing but that: the next edit begins a new MANIFEST.
-    pub fn leave_extra_runs(&self, manifest: &mut Option<ManifestWriter>) {
-        let Some(writer) = manifest.as_mut().filter(|w| w.has_extra_runs() && !w.has_failed()) else { return };
-        if !self.state.lock().cfs.values().any(|c| c.version.has_extra_runs()) {
-            let _ = self.roll_manifest(writer);
-        }
-    }
-
     /// Appends edits with the counters that recovery needs, and begins a new MANIFEST when this one is too large or an
     /// earlier write to it failed.
     pub fn append_to_manifest(&self, manifest: &mut Option<ManifestWriter>, edits: &mut [VersionEdit]) -> Result<()> {
+        self.write_edits(manifest, edits, &[])
+    }
+
+    /// The same for edits after which column families, by their ids, have `new` versions.
+    ///
+    /// RocksDB refuses a MANIFEST that tells of an extra run, whatever follows. So the edits that take the last one are
+    /// not appended to it: they go into the next MANIFEST, with what they leave. Whenever the process dies, RocksDB
+    /// opens the database if there is no extra run.
+    pub fn write_edits(
+        &self,
+        manifest: &mut Option<ManifestWriter>,
+        edits: &mut [VersionEdit],
+        new: &[(u32, &Arc<Version>)],
+    ) -> Result<()> {
         let Some(writer) = manifest.as_mut() else {
             return Err(Error::new(crate::ErrorKind::ShutdownInProgress, "the MANIFEST is closed"));
         };
+        if !new.is_empty() && writer.has_extra_runs() && !has_extra_runs(&self.state.lock(), new) {
+            return self.roll_manifest(writer, edits, new);
+        }
         if writer.has_failed() || writer.size() > self.opts.max_manifest_file_size {
-            self.roll_manifest(writer)?;
+            self.roll_manifest(writer, &mut [], &[])?;
         }
-        if let Some(last) = edits.last_mut() {
-            last.next_file_number = Some(self.next_file.load(Ordering::Acquire));
-            // Sequence numbers that a table of this edit may hold are not above this.
-            last.last_sequence = Some(last.last_sequence.unwrap_or(0).max(self.last_sequence()));
-        }
+        self.set_counters(edits);
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
         let done = writer.append(edits);
@@ -208,11 +208,34 @@ impl DbInner {
         done
     }
 
-    /// Writes the present state into a new MANIFEST and points CURRENT at it.
-    fn roll_manifest(&self, writer: &mut ManifestWriter) -> Result<()> {
+    /// Gives the last edit the counters that recovery needs.
+    fn set_counters(&self, edits: &mut [VersionEdit]) {
+        if let Some(last) = edits.last_mut() {
+            last.next_file_number = Some(self.next_file.load(Ordering::Acquire));
+            // Sequence numbers that a table of this edit may hold are not above this.
+            last.last_sequence = Some(last.last_sequence.unwrap_or(0).max(self.last_sequence()));
+        }
+    }
+
+    /// Writes the state after `edits`, in which column families have `new` versions, into a new MANIFEST and points
+    /// CURRENT at it. Without edits: the present state.
+    fn roll_manifest(
+        &self,
+        writer: &mut ManifestWriter,
+        edits: &mut [VersionEdit],
+        new: &[(u32, &Arc<Version>)],
+    ) -> Result<()> {
         let old = writer.number();
         let number = self.new_file_number();
-        let snapshot = self.snapshot_edits(&self.state.lock());
+        self.set_counters(edits);
+        let mut snapshot = self.snapshot_edits_of(&self.state.lock(), new);
+        // Their tables are in it, and CURRENT makes all of it live at once.
+        snapshot.extend(edits.iter().map(|edit| VersionEdit {
+            new_files: Vec::new(),
+            deleted_files: Vec::new(),
+            remaining_in_group: None,
+            ..edit.clone()
+        }));
         // Which of the two CURRENT names after a failure is unknown: the old one must not be gone on with.
         writer.set_failed();
         *writer = ManifestWriter::create(&self.opts.fs, &self.path, number, &snapshot)?;
@@ -224,6 +247,11 @@ impl DbInner {
 
     /// The edits that describe the present state from nothing.
     pub fn snapshot_edits(&self, state: &State) -> Vec<VersionEdit> {
+        self.snapshot_edits_of(state, &[])
+    }
+
+    /// The same where column families, by their ids, have `new` versions.
+    fn snapshot_edits_of(&self, state: &State, new: &[(u32, &Arc<Version>)]) -> Vec<VersionEdit> {
         let mut edits = vec![VersionEdit { db_id: Some(self.db_id.clone()), ..VersionEdit::default() }];
         for (&id, c) in &state.cfs {
             edits.push(VersionEdit {
@@ -233,7 +261,7 @@ impl DbInner {
                 ..VersionEdit::default()
             });
             let mut files = VersionEdit { column_family: id, log_number: Some(c.log_number), ..VersionEdit::default() };
-            for (level, list) in c.version.levels.iter().enumerate() {
+            for (level, list) in version_of(c, new).levels.iter().enumerate() {
                 files.new_files.extend(list.iter().map(|f| (level as u32, f.entry.clone())));
             }
             files.compact_cursors = c.cursors.places().map(|(level, key)| (level as u32, key.clone())).collect();
@@ -372,6 +400,16 @@ impl DbInner {
         self.delete_purged_files();
         self.purge.wait_deleted();
     }
+}
+
+/// The version that a column family has with `new` ones.
+fn version_of<'a>(c: &'a CfState, new: &[(u32, &'a Arc<Version>)]) -> &'a Version {
+    new.iter().find(|(id, _)| *id == c.cf.id).map_or(&c.version, |(_, version)| version)
+}
+
+/// True when there are extra runs with `new` versions.
+fn has_extra_runs(state: &State, new: &[(u32, &Arc<Version>)]) -> bool {
+    state.cfs.values().any(|c| version_of(c, new).has_extra_runs())
 }
 
 /// Marks the files that are in `old` and not in `new`, so that the last reference deletes them.

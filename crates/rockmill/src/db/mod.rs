@@ -437,9 +437,6 @@ impl Drop for Db {
             }
         }
         self.stop_threads();
-        if !db.read_only {
-            db.leave_extra_runs(&mut db.manifest.lock());
-        }
         db.delete_purged_files_and_wait();
         // Also hands over what `manual_wal_flush` gathered.
         let closed = db.wal.lead().take().map_or(Ok(()), |mut wal| wal.close());

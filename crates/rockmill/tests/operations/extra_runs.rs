@@ -11,7 +11,9 @@ use rockmill::{
     BlockBasedOptions, Checkpoint, CompactionStyle, Db, Direction, Env, ErrorKind, IteratorMode, Options, Range,
     ReadOptions, SliceTransform,
 };
-use rockmill_io::MemFileSystem;
+use rockmill_format::edit::VersionEdit;
+use rockmill_format::log::{LogEvent, LogReader};
+use rockmill_io::{CrashMode, FileSystem, MemFileSystem};
 
 use super::oracle::{Outcome, Peer, Script, copy_dir, run_tool, skip, tool};
 
@@ -343,12 +345,17 @@ fn rocksdb_opens_what_has_no_extra_run_any_more_whatever_the_option_says() {
     engine.create_new_backup(&db).unwrap();
     let checkpoint = |name: &str| Checkpoint::new(&db).unwrap().create_checkpoint(path(name)).unwrap();
     checkpoint("with");
+    let dies = |name: &str| copy_dir(&path("db"), &path(name));
+    dies("died before");
     db.merge_extra_runs_cf(&cf).unwrap();
     checkpoint("without");
+    dies("died");
     drop((cf, db));
     engine.restore_from_latest_backup(path("restored"), path("restored"), &RestoreOptions::default()).unwrap();
     refused("with");
     refused("restored");
+    refused("died before");
+    assert_eq!(scan("died"), Ok(100), "what a process that dies leaves");
     assert_eq!(scan("without"), Ok(100));
     assert_eq!(scan("db"), Ok(100), "after a close");
     // Merged and closed, copies are as good.
@@ -369,8 +376,78 @@ fn rocksdb_opens_what_has_no_extra_run_any_more_whatever_the_option_says() {
     }
     db.wait_for_background_work().unwrap();
     assert_eq!(extra_runs(&db), 0);
+    dies("died at rest");
     drop(db);
     assert_eq!(scan("db"), Ok(100), "at rest");
+    assert_eq!(scan("died at rest"), Ok(100));
+}
+
+/// True when the MANIFEST that CURRENT names has an edit that puts a table into an extra run: RocksDB refuses it then.
+fn manifest_tells_of_extra_runs(fs: &MemFileSystem, dir: &Path) -> bool {
+    let current = String::from_utf8(fs.read_to_vec(&dir.join("CURRENT")).unwrap()).unwrap();
+    let manifest = fs.read_to_vec(&dir.join(current.trim_end())).unwrap();
+    let mut reader = LogReader::new(&manifest[..], 0);
+    let (mut record, mut tells) = (Vec::new(), false);
+    while let LogEvent::Record { .. } = reader.next_record(&mut record).unwrap() {
+        let edit = VersionEdit::decode(&record).unwrap();
+        tells |= edit.new_files.iter().any(|(_, f)| f.extra_run != 0);
+    }
+    tells
+}
+
+/// At every moment, whatever takes the last extra run and with the option on: a process that dies, or the power, leaves
+/// a MANIFEST that tells of extra runs if there are some, and else none that keeps RocksDB away.
+#[test]
+fn the_manifest_tells_of_extra_runs_while_there_are_some_and_no_longer() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, &mut fastrand::Rng::with_seed(3));
+    o.set_compaction_downforce(true);
+    let dir = Path::new("/db");
+    let db = Db::open(&o, dir).unwrap();
+    fs.start_recording();
+    let make = |name: &str| {
+        let cf = db.cf_handle(name).unwrap();
+        for round in 0..2 {
+            (0..50).for_each(|i| db.put_cf(&cf, key(i), format!("{round}")).unwrap());
+            db.flush_cf(&cf).unwrap();
+            db.merge_into_extra_run(&cf, &[0], 3).unwrap();
+        }
+    };
+    let default = db.cf_handle("default").unwrap();
+    make("default");
+    db.merge_extra_runs_cf(&default).unwrap();
+    make("default");
+    db.compact_range(None::<&str>, None::<&str>).unwrap();
+    make("default");
+    db.delete_file_in_range("", "~").unwrap();
+    db.create_cf("other", &o).unwrap();
+    make("default");
+    make("other");
+    db.merge_extra_runs_cf(&default).unwrap();
+    db.drop_cf("other").unwrap();
+    make("default");
+    db.merge_extra_runs_cf(&default).unwrap();
+    drop((default, db));
+    let mut replay = fs.replay().unwrap();
+    let (mut changes, mut before) = (0, false);
+    for point in 0..=fs.recorded() {
+        replay.advance_to(point);
+        let mode = if point % 2 == 0 { CrashMode::KeepAll } else { CrashMode::SyncedOnly };
+        let image = replay.crash_image(mode);
+        let tells = manifest_tells_of_extra_runs(&image, dir);
+        o.set_file_system(Arc::new(image.clone()));
+        let names = Db::list_cf(&o, dir).unwrap();
+        let db = Db::open_cf_for_read_only(&o, dir, &names, false).unwrap();
+        let there: usize = names
+            .iter()
+            .flat_map(|name| db.level_stats(&db.cf_handle(name).unwrap()))
+            .map(|level| level.extra_runs)
+            .sum();
+        assert_eq!(tells, there > 0, "{mode:?} at {point} of {}", fs.recorded());
+        changes += usize::from(tells != before);
+        before = tells;
+    }
+    assert_eq!(changes, 10, "five times there were some");
 }
 
 /// Small tables and many compaction threads, so that jobs overtake one another.
