@@ -384,18 +384,27 @@ impl DbInner {
         if self.deletions_off.load(Ordering::Acquire) > 0 {
             return; // they stay queued
         }
-        let taken = self.purge.take();
-        for &number in &taken.numbers {
+        let mut taken = self.purge.take();
+        if taken.numbers.is_empty() {
+            return;
+        }
+        let remove = |&number: &u64| {
             let path = self.path.join(filename::table(number));
             let mut done = self.opts.fs.remove(&path);
             if done.is_err() && self.opts.fs.remove(&path.with_extension("ldb")).is_ok() {
                 done = Ok(());
             }
-            self.table_deleted(number, &path, &done);
+            (path, done)
+        };
+        let removed: Vec<_> = taken.numbers.iter().map(remove).collect();
+        taken.deleted();
+        for (number, (path, done)) in taken.numbers.iter().zip(&removed) {
+            self.table_deleted(*number, path, done);
         }
     }
 
-    /// The same for calls of users, which see the files gone when they return: another thread may have begun.
+    /// The same for calls of users, which see the files gone when they return: another thread may have begun. Listeners
+    /// have been told, too, except where a listener calls.
     pub fn delete_purged_files_and_wait(&self) {
         self.delete_purged_files();
         self.purge.wait_deleted();

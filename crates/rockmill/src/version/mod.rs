@@ -17,7 +17,7 @@ use rockmill_format::properties::TableProperties;
 use crate::info_log::Alarm;
 use crate::sync::ArcSwapOption;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, thread_number};
 use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
@@ -32,12 +32,20 @@ pub use manifest::{
 #[derive(Debug, Default)]
 pub struct PurgeQueue {
     numbers: Mutex<Vec<u64>>,
-    /// Tables that threads have taken from the queue and are deleting.
-    in_hand: Mutex<usize>,
-    /// Told when there are none.
-    idle: Condvar,
+    in_hand: Mutex<InHand>,
+    /// Told when something was deleted, or listeners know.
+    done: Condvar,
     /// Wakes whoever deletes them when nothing else does: the last to use a table may be a reader.
     alarm: OnceLock<Arc<Alarm>>,
+}
+
+/// What threads have taken from the queue.
+#[derive(Debug, Default)]
+struct InHand {
+    /// Tables that are being deleted.
+    deleting: usize,
+    /// Threads that tell listeners of tables which are deleted.
+    telling: Vec<usize>,
 }
 
 impl PurgeQueue {
@@ -58,18 +66,21 @@ impl PurgeQueue {
         let _ = self.alarm.set(Arc::clone(alarm));
     }
 
-    /// Takes everything queued, to be deleted before what is returned is dropped.
+    /// Takes everything queued, to be deleted before [`Taken::deleted`] is called, and told before it is dropped.
     pub fn take(&self) -> Taken<'_> {
         let mut numbers = self.numbers.lock();
-        *self.in_hand.lock() += numbers.len();
-        Taken { queue: self, numbers: std::mem::take(&mut numbers) }
+        self.in_hand.lock().deleting += numbers.len();
+        let numbers = std::mem::take(&mut *numbers);
+        Taken { queue: self, deleting: numbers.len(), numbers }
     }
 
-    /// Waits until every table that was taken is deleted, by whichever thread.
+    /// Waits until every table that was taken is deleted, by whichever thread, and listeners know. For the latter not
+    /// within a call of a listener: it could be what is waited for.
     pub fn wait_deleted(&self) {
+        let me = thread_number();
         let mut in_hand = self.in_hand.lock();
-        while *in_hand > 0 {
-            self.idle.wait(&mut in_hand);
+        while in_hand.deleting > 0 || !(in_hand.telling.is_empty() || in_hand.telling.contains(&me)) {
+            self.done.wait(&mut in_hand);
         }
     }
 }
@@ -80,15 +91,30 @@ pub struct Taken<'a> {
     queue: &'a PurgeQueue,
     /// Their numbers.
     pub numbers: Vec<u64>,
+    /// How many of them are not deleted yet.
+    deleting: usize,
+}
+
+impl Taken<'_> {
+    /// All of them are deleted. Who has them goes on to tell listeners.
+    pub fn deleted(&mut self) {
+        let mut in_hand = self.queue.in_hand.lock();
+        in_hand.deleting -= std::mem::take(&mut self.deleting);
+        in_hand.telling.push(thread_number());
+        self.queue.done.notify_all();
+    }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        let mut in_hand = self.queue.in_hand.lock();
-        *in_hand = in_hand.saturating_sub(self.numbers.len());
-        if *in_hand == 0 {
-            self.queue.idle.notify_all();
+        let (me, mut in_hand) = (thread_number(), self.queue.in_hand.lock());
+        in_hand.deleting -= self.deleting;
+        if self.deleting == 0
+            && let Some(at) = in_hand.telling.iter().position(|thread| *thread == me)
+        {
+            in_hand.telling.swap_remove(at);
         }
+        self.queue.done.notify_all();
     }
 }
 

@@ -297,3 +297,55 @@ fn the_column_family_whose_debt_delays_writers_most_is_compacted_first() {
     db.wait_for_background_work().unwrap();
     assert_eq!(*order.0.lock().unwrap(), ["first", "second", "third"]);
 }
+
+/// Deletes tables when it is told of tables that were deleted, and counts what it is told.
+#[derive(Clone, Default)]
+struct Deletes {
+    db: Arc<OnceLock<Weak<Db>>>,
+    told: Arc<Mutex<usize>>,
+    calls: Arc<Mutex<usize>>,
+}
+
+impl EventListener for Deletes {
+    fn on_table_file_deleted(&self, _: &TableFileDeletionInfo) {
+        *self.told.lock().unwrap() += 1;
+        if let Some(db) = self.db.get().and_then(Weak::upgrade) {
+            // One table after the other, each in a call within the call before.
+            db.delete_file_in_range("b", "b~").unwrap();
+            db.delete_file_in_range("c", "c~").unwrap();
+            db.disable_file_deletions().unwrap();
+            db.enable_file_deletions().unwrap();
+            *self.calls.lock().unwrap() += 1;
+        }
+    }
+}
+
+#[test]
+fn a_listener_that_deletes_tables_does_not_wait_for_itself() {
+    let listener = Deletes::default();
+    let (mut options, _) = in_memory();
+    options.set_disable_auto_compactions(true);
+    options.add_event_listener(listener.clone());
+    let db = Arc::new(Db::open(&options, path()).unwrap());
+    for name in ["a", "b", "c"] {
+        db.put(format!("{name}1"), "v").unwrap();
+        db.put(format!("{name}2"), "v").unwrap();
+        db.flush().unwrap();
+        let cf = db.cf_handle("default").unwrap();
+        db.merge_into_extra_run(&cf, &[0], 1).unwrap();
+    }
+    let written = *listener.told.lock().unwrap();
+    listener.db.set(Arc::downgrade(&db)).unwrap();
+    let (done, ended) = std::sync::mpsc::channel();
+    let of_thread = Arc::clone(&db);
+    let thread = std::thread::spawn(move || {
+        of_thread.delete_file_in_range("a", "a~").unwrap();
+        done.send(()).unwrap();
+    });
+    // Far more than it takes: without the end of the call there is nothing else to see.
+    ended.recv_timeout(std::time::Duration::from_secs(60)).expect("the call ends");
+    thread.join().unwrap();
+    assert_eq!(db.get("a1").unwrap().or(db.get("b1").unwrap()).or(db.get("c1").unwrap()), None);
+    assert_eq!(*listener.told.lock().unwrap(), written + 3);
+    assert_eq!(*listener.calls.lock().unwrap(), 3, "all had ended when the first call did");
+}
