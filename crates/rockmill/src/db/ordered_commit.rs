@@ -170,7 +170,12 @@ impl DbInner {
                 unknown.map(|pending| {
                     self.remove_outputs(&pending.table_numbers(), None);
                     let what = "a finished compaction is not among those that may commit; its output was removed";
-                    (Error::new(ErrorKind::Corruption, what), false)
+                    let e = Error::new(ErrorKind::Corruption, what);
+                    if caller.is_some() {
+                        // What the store believes of its jobs is wrong, whoever asked for this one.
+                        self.set_background_error(BackgroundErrorReason::Compaction, "a compaction", &e);
+                    }
+                    (e, false)
                 })
             }
             Err(e) => {
@@ -200,7 +205,7 @@ impl DbInner {
         let c = &merge.compaction;
         let job = self.compaction_begins(cf, c);
         let done = guarded("a merge of pending output", || self.compact(cf, c, job, ticket.doomed()));
-        let (mut replaced, mut undone, mut dropped) = (Vec::new(), None, false);
+        let (mut replaced, mut undone, mut dropped) = (Vec::new(), Vec::new(), false);
         let done = {
             let mut state = self.state.lock();
             let State { commits, cfs, .. } = &mut *state;
@@ -215,7 +220,8 @@ impl DbInner {
                     match queue.merged(ticket, whole, |parts, whole| Pending::join(parts, whole, &mut replaced)) {
                         Ok(()) => Ok(output),
                         Err(whole) => {
-                            (undone, dropped) = (Some(whole), true);
+                            dropped = true;
+                            undone.extend(whole.files.iter().map(|f| f.number));
                             Err(not_wanted())
                         }
                     }
@@ -225,16 +231,17 @@ impl DbInner {
                     queue.merge_failed(ticket);
                     Err(if dropped { not_wanted() } else { e })
                 }
-                (None, done) => done.and(Err(not_wanted())),
+                (None, done) => done.and_then(|(_, output)| {
+                    undone.extend(output.files.iter().map(|f| f.number));
+                    Err(not_wanted())
+                }),
             };
             if let Some(c) = cfs.get_mut(&cf.id) {
                 c.cursors.finish_merge(merge, done.is_ok());
             }
             done
         };
-        if let Some(whole) = undone {
-            self.remove_outputs(&whole.files.iter().map(|f| f.number).collect::<Vec<_>>(), None);
-        }
+        self.remove_outputs(&undone, None);
         // The last one that reads them deletes them.
         for table in &replaced {
             self.new_tables.lock().remove(&table.number());
@@ -360,5 +367,58 @@ impl DbInner {
             c.rescore(oldest_snapshot);
         }
         self.update_threshold(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_io::{FileSystem, MemFileSystem};
+
+    use super::super::Db;
+    use super::super::background::begin_compaction;
+    use super::*;
+    use crate::compaction::commit::CommitQueue;
+    use crate::compaction::strategy::{self, Issued, aging::Moment};
+    use crate::options::Options;
+
+    /// A job whose end the queue does not know of has written tables that nothing will ever name: they go, and since
+    /// what the store believes of its jobs is wrong, it says so and takes no more writes.
+    #[test]
+    fn an_output_that_the_queue_does_not_expect_is_removed_and_is_a_background_error() {
+        let fs = MemFileSystem::new();
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(fs.clone()));
+        o.set_disable_auto_compactions(true);
+        o.set_level_zero_file_num_compaction_trigger(2);
+        let db = Db::open(&o, "/db").unwrap();
+        for round in 0..2 {
+            db.put("key", format!("{round}")).unwrap();
+            db.flush().unwrap();
+        }
+        let tables = || {
+            let mut names = fs.list_dir(std::path::Path::new("/db")).unwrap();
+            names.retain(|n| n.ends_with(".sst"));
+            names.sort();
+            names
+        };
+        let (before, inner) = (tables(), &db.inner);
+        let (cf, compaction, expected) = {
+            let mut state = inner.state.lock();
+            let c = state.cfs.get_mut(&0).unwrap();
+            let cf = Arc::clone(&c.cf);
+            let picked = strategy::pick(&c.version, &cf.options.load(), &mut c.cursors, &Moment::default()).unwrap();
+            let ticket = begin_compaction(&mut state, &cf, &picked).unwrap();
+            (cf, picked, ticket)
+        };
+        let other = CommitQueue::<()>::new().issue(Issued { number: expected.number(), needs: Vec::new() });
+        inner.run_job(&cf, Arc::new(compaction), other, None);
+        let e = db.background_error().expect("an error of the database");
+        assert!(e.to_string().contains("is not among those that may commit"), "{e}");
+        assert_eq!((before.len(), tables()), (2, before.clone()));
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
+        db.put("key", "2").unwrap_err();
+        assert!(inner.state.lock().cfs[&0].version.files().all(|f| !f.being_compacted.load(Ordering::Acquire)));
+        inner.state.lock().commits.get_mut(&0).unwrap().failed(expected);
     }
 }
