@@ -17,7 +17,7 @@ use super::install::{Change, add_files};
 use super::stall::write_control;
 use super::tables::CfTables;
 use super::{CfState, DbInner, State, timer};
-use crate::compaction::commit::{MergeTicket, Ticket};
+use crate::compaction::commit::{CommitQueue, MergeTicket, Ticket};
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::strategy::intra::{self, IntraDf, PendingRun};
 use crate::compaction::strategy::{self, aging::Moment};
@@ -286,6 +286,10 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize, bound: bool) -> 
         .collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
     for (_, _, id) in order {
+        if state.commits.get(&id).is_some_and(CommitQueue::has_doomed) {
+            // They end soon. What is picked before would need them, come to nothing, and be picked again and again.
+            continue;
+        }
         let c = state.cfs.get_mut(&id)?;
         c.cursors.set_threads(threads, idle);
         // Never where nothing runs: what was put off is due when writers rest, and the end of the last job tells.

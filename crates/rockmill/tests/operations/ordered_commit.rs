@@ -385,7 +385,11 @@ fn when_a_job_fails_those_that_need_it_end_at_once_and_are_picked_again() {
     s.gates.until("the third job", || !third(&s).is_empty());
     next_table_fails(&s.fs);
     s.gates.open("first");
-    s.gates.wait("the first job", |seen| seen.ended.iter().any(|c| c.status.is_err()));
+    s.gates.wait("the first job and the third", |seen| seen.ended.iter().filter(|c| c.status.is_err()).count() == 2);
+    // The second one does not know yet. What the third had taken could only be dropped again, and again.
+    let begun = s.gates.seen.0.lock().begun.len();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(s.gates.seen.0.lock().begun.len(), begun, "nothing begins that needs what is doomed");
     s.gates.open("second");
     s.check_at_rest();
     let seen = s.gates.seen.0.lock();
