@@ -50,6 +50,7 @@ fn read_table(bytes: &[u8]) -> rockmill::Result<()> {
         cache: None,
         largest_seqno: None,
         statistics: None,
+        reads_first: None,
         prefix_extractor: None,
     };
     let table = TableReader::open(file, options)?;

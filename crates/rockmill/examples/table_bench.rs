@@ -91,6 +91,7 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
             cache: Some(Arc::clone(&cache)),
             largest_seqno: None,
             statistics: None,
+            reads_first: None,
             prefix_extractor: None,
         };
         Ok::<_, Failure>(TableReader::open(fs.open_random(&path, false)?, options)?)

@@ -337,6 +337,7 @@ mod tests {
                     largest_seqno: None,
                     prefix_extractor: None,
                     statistics: None,
+                    reads_first: None,
                 },
             )
         }

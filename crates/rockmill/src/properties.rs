@@ -43,6 +43,10 @@ pub const KEPT_MEMTABLE_MEMORY: &str = "rockmill.kept-memtable-memory";
 /// waited for; of the database, not of a column family.
 pub const COMPACTIONS_GAVE_WAY: &str = "rockmill.compactions-gave-way";
 
+/// Rockmill's own: microseconds that compactions which nobody waits for left the device to users' reads; of the
+/// database, not of a column family.
+pub const COMPACTIONS_WAITED_FOR_READS: &str = "rockmill.compactions-waited-for-reads-micros";
+
 /// Rockmill's own: bytes per second that compactions can take in, as far as write control has learned it; 0 as long as
 /// no tree changed. Of the database, not of a column family.
 pub const SUSTAINED_WRITE_RATE: &str = "rockmill.sustained-write-rate";

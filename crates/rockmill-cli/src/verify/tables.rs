@@ -99,6 +99,7 @@ fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
         cache: None,
         largest_seqno: Some(job.file.entry.largest_seqno),
         statistics: None,
+        reads_first: None,
         prefix_extractor: None,
     };
     let table = match TableReader::open(file, options) {

@@ -13,6 +13,7 @@ pub(crate) mod merge_program;
 mod model;
 mod output;
 pub mod plan;
+mod reads_first;
 pub mod resolve;
 pub(crate) mod rewrite;
 mod rings;
@@ -45,6 +46,7 @@ use crate::version::{FileMeta, Version};
 pub use engine::{Engines, probe_kernel_engine};
 pub use events::{JobEvents, JobProgress};
 pub use give_way::GiveWay;
+pub use reads_first::{PatientJob, ReadsFirst};
 use resolve::ResolveStats;
 pub(crate) use rings::LentRing;
 pub use rockmill_kernel::{Driver as KernelDriver, MergeObject};
@@ -274,6 +276,8 @@ pub struct JobContext {
     pub urgent: Arc<AtomicBool>,
     /// Writers would soon wait for a flush: compactions let it go first at the device.
     pub give_way: Arc<GiveWay>,
+    /// Nobody waits for the job: it leaves most of the device to users' reads.
+    pub patient: Option<Arc<PatientJob>>,
     /// Where events go.
     pub events: JobEvents,
 }

@@ -27,6 +27,7 @@ use super::JobContext;
 use super::filter::TableFileCreationReason;
 use super::give_way::GivingWay;
 use super::plan::{OutputPlan, Part, Rules};
+use super::reads_first::PatientFile;
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
 use crate::error::{Error, ErrorKind, Result};
@@ -392,6 +393,10 @@ fn open_table(
     let file: Box<dyn WritableFile> = match gives_way {
         true => Box::new(GivingWay::new(file, Arc::clone(&ctx.give_way), Arc::clone(&ctx.shutdown))),
         false => file,
+    };
+    let file: Box<dyn WritableFile> = match &ctx.patient {
+        Some(job) => Box::new(PatientFile::new(file, Arc::clone(job))),
+        None => file,
     };
     let (write, sync) = match ctx.events.reason {
         TableFileCreationReason::Flush => (Histogram::FileWriteFlushMicros, Histogram::TableSyncMicros),

@@ -21,7 +21,7 @@ use crate::compaction::commit::{CommitQueue, MergeTicket, Ticket};
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::strategy::intra::{self, IntraDf, PendingRun};
 use crate::compaction::strategy::{self, aging::Moment};
-use crate::compaction::{Compaction, JobContext, JobEvents, JobOutput, JobStats, flush, job};
+use crate::compaction::{Compaction, CompactionReason, JobContext, JobEvents, JobOutput, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
@@ -375,6 +375,7 @@ impl DbInner {
             },
             urgent: Arc::clone(&self.urgent),
             give_way: Arc::clone(&self.give_way),
+            patient: None,
             engines: Arc::clone(&self.engines),
         }
     }
@@ -535,7 +536,13 @@ impl DbInner {
             return Ok((edit, JobOutput::default()));
         }
         let ctx = self.job_context(cf, job, TableFileCreationReason::Compaction);
-        let ctx = JobContext { cancelled: Arc::clone(cancelled), ..ctx };
+        let nobody_waits = compaction.reason != CompactionReason::ManualCompaction && self.opts.rate_limiter.is_none();
+        let patient = nobody_waits.then(|| {
+            let db = Arc::clone(self);
+            let written = Box::new(move || db.stats.bytes_written.load(Ordering::Relaxed));
+            self.reads_first.job(&self.shutdown, written)
+        });
+        let ctx = JobContext { cancelled: Arc::clone(cancelled), patient, ..ctx };
         let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
         let output = job::run(compaction, &ctx)?;
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();

@@ -225,6 +225,7 @@ fn inspect(
         largest_seqno: Some(f.largest_seqno),
         prefix_extractor: None,
         statistics: None,
+        reads_first: None,
     };
     let table = TableReader::open(file, open)?;
     if let Some(operator) = operator {

@@ -309,6 +309,9 @@ impl DbInner {
         self.controller.note_state(stopped.map(|(_, why)| why), worst.pressure, &*self.opts.clock);
         self.urgent.store(stopped.is_some() || delayed, Ordering::Relaxed);
         self.give_way.set(!self.controller.is_behind() && self.flush_is_awaited(state));
+        let at_once = self.flushes_at_once();
+        let awaited = stopped.is_some() || state.cfs.values().any(|c| c.flushing || c.flush_due(at_once));
+        self.reads_first.set(self.controller.is_behind(), awaited);
         if stopped.is_some() {
             self.attention.store(true, Ordering::Release);
         }

@@ -199,6 +199,8 @@ pub(crate) struct DbInner {
     pub urgent: Arc<AtomicBool>,
     /// Compactions let a flush go first at the device.
     pub give_way: Arc<crate::compaction::GiveWay>,
+    /// Compactions that nobody waits for leave the device to users' reads.
+    pub reads_first: Arc<crate::compaction::ReadsFirst>,
     /// Of tables that jobs wrote and have not committed. A leaf lock.
     pub new_tables: Arc<crate::version::NewTables>,
     pub running_jobs: RunningJobs,

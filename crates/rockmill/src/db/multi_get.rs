@@ -186,6 +186,7 @@ impl<'k> Many<'k, '_> {
         let bytes = plan.bytes();
         let began = self.db.opts.statistics.start_now();
         let timer = perf::time(PerfMetric::BlockReadTime);
+        let users_began = self.db.reads_first.read_begins();
         let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
         let Ok(mut stream) = io.read(plan, options) else { return false };
         // Windows come in the order of the blocks, each with one block or several.
@@ -204,6 +205,7 @@ impl<'k> Many<'k, '_> {
                 waiting.arrived = Some(raw);
             }
         }
+        self.db.reads_first.read_ends(users_began);
         drop(timer);
         perf::count(PerfMetric::BlockReadCount, reads);
         perf::count(PerfMetric::BlockReadByte, bytes);

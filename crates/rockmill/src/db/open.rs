@@ -584,6 +584,7 @@ pub(super) fn assemble(
         shutdown: Arc::new(AtomicBool::new(false)),
         urgent: Arc::new(AtomicBool::new(false)),
         give_way: Arc::default(),
+        reads_first: Arc::new(crate::compaction::ReadsFirst::new(Arc::clone(&options.db.clock))),
         new_tables: Arc::default(),
         running_jobs: Default::default(),
         engines: Arc::default(),

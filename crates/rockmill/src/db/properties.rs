@@ -142,6 +142,7 @@ impl DbInner {
             names::BLOCK_CACHE_PINNED_USAGE => cache().map_or(0, |c| c.pinned_usage()),
             names::KEPT_MEMTABLE_MEMORY => self.memory_pool.bytes() as u64,
             names::COMPACTIONS_GAVE_WAY => self.give_way.waits(),
+            names::COMPACTIONS_WAITED_FOR_READS => self.reads_first.waited_micros(),
             "rockmill.block-cache-hits" => cache().map_or(0, |c| c.stats().hits),
             "rockmill.block-cache-misses" => cache().map_or(0, |c| c.stats().misses),
             _ => return None,

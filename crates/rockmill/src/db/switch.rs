@@ -99,6 +99,7 @@ impl DbInner {
     /// A writer waited or was delayed.
     fn count_stall(&self, micros: u64) {
         count(&self.stats.stall_micros, micros);
+        self.reads_first.writer_delayed();
         if let Some(s) = &self.opts.statistics {
             s.add(Ticker::StallMicros, micros);
             s.record_time(Histogram::WriteStall, micros);

@@ -10,6 +10,7 @@ use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, Footer};
 use rockmill_io::RandomAccessFile;
 
 use super::cache::CachedBlock;
+use crate::compaction::ReadsFirst;
 use crate::error::{Error, Result};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
@@ -26,6 +27,8 @@ pub(super) struct BlockFile {
     pub block_len_max: usize,
     /// Where reads are counted.
     pub statistics: Option<Arc<Statistics>>,
+    /// Who is told of users' reads.
+    pub reads_first: Option<Arc<ReadsFirst>>,
 }
 
 /// What stands behind a block's checksum.
@@ -47,7 +50,10 @@ impl BlockFile {
     pub fn read_counted(&self, offset: u64, buf: &mut [u8], histogram: Histogram) -> Result<()> {
         let began = self.statistics.start_now();
         let timer = perf::time(PerfMetric::BlockReadTime);
+        let users = self.reads_first.as_ref().filter(|_| histogram != Histogram::FileReadCompactionMicros);
+        let users_began = users.and_then(|r| r.read_begins());
         let done = self.read_exact(offset, buf);
+        users.inspect(|r| r.read_ends(users_began));
         drop(timer);
         perf::count(PerfMetric::BlockReadCount, 1);
         perf::count(PerfMetric::BlockReadByte, buf.len() as u64);

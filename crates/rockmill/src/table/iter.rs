@@ -17,6 +17,7 @@ use super::cache::CachedBlock;
 use super::index::TableIndex;
 use super::meta::MetaHold;
 use super::reader::{TableReadOptions, TableReader};
+use crate::compaction::PatientJob;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
 use crate::rate_limiter::Limit;
@@ -565,6 +566,7 @@ pub struct BlockStream {
     /// Read-ahead stops here.
     end: u64,
     limit: Option<Limit>,
+    patient: Option<Arc<PatientJob>>,
 }
 
 impl BlockStream {
@@ -579,7 +581,13 @@ impl BlockStream {
             stored: 0..0,
             end: 0,
             limit,
+            patient: None,
         }
+    }
+
+    /// For a job that leaves the device to users' reads.
+    pub(crate) fn set_patient(&mut self, job: Option<Arc<PatientJob>>) {
+        self.patient = job;
     }
 
     /// Another file from now on, of which nothing is read ahead from `end` on.
@@ -602,9 +610,13 @@ impl BlockStream {
             Some(place) => Ok(place),
             None => {
                 let rest = usize::try_from(self.end.saturating_sub(handle.offset)).unwrap_or(usize::MAX);
-                let len = block_len.max(self.readahead.min(rest));
+                let readahead = self.patient.as_ref().map_or(self.readahead, |job| job.piece(self.readahead));
+                let len = block_len.max(readahead.min(rest));
                 if let Some(limit) = &self.limit {
                     limit.request(len as u64);
+                }
+                if let Some(job) = &self.patient {
+                    job.pass(len as u64);
                 }
                 let began = table.statistics().start_now();
                 self.window.fill(table, handle.offset, len, Histogram::FileReadCompactionMicros)?;

@@ -101,10 +101,11 @@ impl Tail {
 
 /// See the module's description.
 pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<TableReader> {
-    let TableOpenOptions { path, cmp, cache, largest_seqno, statistics, prefix_extractor } = options;
+    let TableOpenOptions { path, cmp, cache, largest_seqno, statistics, reads_first, prefix_extractor } = options;
     let mut tail = Tail::read(&*file, &path)?;
     let footer = Footer::decode(&tail.bytes, file.size()).map_err(|e| Error::format(&path, &e))?;
-    let mut blocks = BlockFile { file, path, footer, dictionary: None, block_len_max: u32::MAX as usize, statistics };
+    let mut blocks =
+        BlockFile { file, path, footer, dictionary: None, block_len_max: u32::MAX as usize, statistics, reads_first };
     blocks.statistics.record(Histogram::TableOpenPrefetchTailReadBytes, tail.bytes.len() as u64);
 
     let metaindex = read_metaindex(&tail, &blocks)?;
@@ -195,6 +196,7 @@ pub fn properties_of(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<Tab
         dictionary: None,
         block_len_max: u32::MAX as usize,
         statistics: None,
+        reads_first: None,
     };
     match find(&read_metaindex(&tail, &blocks)?, names::PROPERTIES) {
         Some(handle) => read_properties(&tail, &blocks, handle),

@@ -23,6 +23,7 @@ use super::index::TableIndex;
 use super::iter::{CompactionIter, TableIter};
 use super::meta::{MetaCaching, MetaPlace};
 use super::open;
+use crate::compaction::ReadsFirst;
 use crate::error::{Error, ErrorKind, Result};
 use crate::get::{GetContext, GetState, Resume, ValueSource, WantedBlock};
 use crate::iter::InternalIterator;
@@ -94,6 +95,8 @@ pub struct TableOpenOptions {
     pub largest_seqno: Option<SequenceNumber>,
     /// Where reads of the table are counted.
     pub statistics: Option<Arc<Statistics>>,
+    /// Who is told of users' reads that the file answers.
+    pub reads_first: Option<Arc<ReadsFirst>>,
     /// The column family's prefix extractor: a table whose filter holds prefixes made by an extractor of this name can
     /// be asked for them. RocksDB's own extractors are known by name without it.
     pub prefix_extractor: Option<SliceTransform>,

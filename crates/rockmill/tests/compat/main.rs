@@ -143,6 +143,7 @@ impl Home {
                     largest_seqno: Some(file.entry.largest_seqno),
                     prefix_extractor: None,
                     statistics: None,
+                    reads_first: None,
                 };
                 let random = self.fs.open_random(&path, false).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
                 all.push(TableReader::open(random, open).unwrap_or_else(|e| panic!("{}: {e}", self.case.title())));

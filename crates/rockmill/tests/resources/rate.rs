@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rockmill::event_listener::FlushJobInfo;
-use rockmill::properties::COMPACTIONS_GAVE_WAY;
-use rockmill::{Db, EventListener, FlushOptions, IoPriority, Options, RateLimiter, RateLimiterMode};
-use rockmill_io::{Clock, ManualClock};
+use rockmill::properties::{COMPACTIONS_GAVE_WAY, COMPACTIONS_WAITED_FOR_READS};
+use rockmill::{
+    BlockBasedOptions, Cache, Db, EventListener, FlushOptions, IoPriority, Options, RateLimiter, RateLimiterMode,
+};
+use rockmill_io::{Clock, FileSystem, ManualClock};
 
+use super::watch::WatchedFileSystem;
 use super::{fill, key, memory, noise, options, table_bytes};
 
 const MB: i64 = 1 << 20;
@@ -169,4 +172,79 @@ fn a_compaction_lets_a_flush_go_first_that_writers_would_wait_for() {
         drop(release);
         assert_eq!(db.get(key(n - 1)).unwrap(), Some(noise(n - 1, 1000)));
     }
+}
+
+/// Who makes a compaction begin, and what goes on beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Reads,
+    Nothing,
+    ReadsOfWhatIsCached,
+    ReadsWhileSomebodyWaits,
+    ReadsWithALimiter,
+}
+
+/// Two tables of L0 of 3 MB each are merged on a device that writes 10 MB/s. Microseconds that this waited for reads.
+fn waited_for_reads(beside: Beside) -> u64 {
+    let watched = WatchedFileSystem::new(memory());
+    let seen = Arc::clone(&watched.seen);
+    let fs: Arc<dyn FileSystem> = watched;
+    let mut o = options(&fs);
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(64 << 20));
+    table.set_format_version(5);
+    if beside != Beside::ReadsOfWhatIsCached {
+        table.disable_cache();
+    }
+    o.set_block_based_table_factory(&table);
+    o.set_level_zero_file_num_compaction_trigger(2);
+    if beside == Beside::ReadsWithALimiter {
+        o.set_ratelimiter(1 << 40, 100_000, 10);
+    }
+    let db = Db::open(&o, "/db").unwrap();
+    for begin in [0, 1500] {
+        fill(&db, begin..begin + 3000, 1000);
+        db.flush().unwrap();
+    }
+    drop(db);
+    let db = Db::open(&o, "/db").unwrap();
+    (0..4500).for_each(|n| assert!(db.get(key(n)).unwrap().is_some()));
+    seen.slow.store(true, Ordering::SeqCst);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut n = 0;
+            while beside != Beside::Nothing && !done.load(Ordering::SeqCst) {
+                n = (n + 7) % 4500;
+                // What the compaction writes is not in the cache.
+                let n = if beside == Beside::ReadsOfWhatIsCached { 0 } else { n };
+                assert_eq!(db.get(key(n)).unwrap().map(|v| v.len()), Some(1000));
+            }
+        });
+        if beside == Beside::ReadsWhileSomebodyWaits {
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        } else {
+            db.set_options(&[("disable_auto_compactions", "false")]).unwrap();
+        }
+        let started = Instant::now();
+        while db.property_value("rocksdb.num-files-at-level0").unwrap().as_deref() != Some("0") {
+            assert!(started.elapsed() < Duration::from_secs(30), "the compaction does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    for n in [0, 1234, 1999, 4499] {
+        assert_eq!(db.get(key(n)).unwrap(), Some(noise(n, 1000)));
+    }
+    db.property_int_value(COMPACTIONS_WAITED_FOR_READS).unwrap().unwrap()
+}
+
+#[test]
+fn compactions_that_nobody_waits_for_leave_the_device_to_reads() {
+    // The reader may not be let run while one goes on.
+    assert!((0..10).any(|_| waited_for_reads(Beside::Reads) > 20_000));
+    for beside in [Beside::Nothing, Beside::ReadsOfWhatIsCached, Beside::ReadsWhileSomebodyWaits] {
+        assert_eq!(waited_for_reads(beside), 0, "{beside:?}");
+    }
+    assert_eq!(waited_for_reads(Beside::ReadsWithALimiter), 0, "it has priorities of its own");
 }

@@ -4,7 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rockmill_io::{AccessPattern, FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 
@@ -17,6 +18,8 @@ pub struct Seen {
     /// Reads of tables: offset and length.
     pub reads: Mutex<Vec<(u64, usize)>>,
     pub advised: Mutex<Vec<AccessPattern>>,
+    /// A read of a table takes 100 us at least, and each byte written to one 100 ns, as on a slow device.
+    pub slow: AtomicBool,
     open: AtomicUsize,
     open_max: AtomicUsize,
 }
@@ -64,6 +67,9 @@ impl Drop for WatchedTable {
 impl RandomAccessFile for WatchedTable {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.seen.reads.lock().unwrap().push((offset, buf.len()));
+        if self.seen.slow.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         self.inner.read_at(offset, buf)
     }
     fn size(&self) -> u64 {
@@ -78,6 +84,28 @@ impl RandomAccessFile for WatchedTable {
     }
     fn is_direct(&self) -> bool {
         self.inner.is_direct()
+    }
+}
+
+#[derive(Debug)]
+struct SlowFile(Box<dyn WritableFile>);
+
+impl WritableFile for SlowFile {
+    fn append(&mut self, data: &[u8]) -> io::Result<()> {
+        std::thread::sleep(Duration::from_nanos(100 * data.len() as u64));
+        self.0.append(data)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.sync()
+    }
+    fn close(&mut self) -> io::Result<()> {
+        self.0.close()
+    }
+    fn len(&self) -> u64 {
+        self.0.len()
     }
 }
 
@@ -96,6 +124,9 @@ impl FileSystem for WatchedFileSystem {
     fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
         if is_table(path) {
             self.seen.created.lock().unwrap().push(options);
+            if self.seen.slow.load(Ordering::SeqCst) {
+                return Ok(Box::new(SlowFile(self.inner.create(path, options)?)));
+            }
         }
         self.inner.create(path, options)
     }

@@ -34,7 +34,15 @@ impl TableSource for Tables {
         let largest_seqno = Some(file.entry.largest_seqno);
         TableReader::open(
             f,
-            TableOpenOptions { path, cmp, cache: None, largest_seqno, prefix_extractor: None, statistics: None },
+            TableOpenOptions {
+                path,
+                cmp,
+                cache: None,
+                largest_seqno,
+                prefix_extractor: None,
+                statistics: None,
+                reads_first: None,
+            },
         )
     }
 
@@ -86,6 +94,7 @@ fn context(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions) -> JobContext {
         cancelled: Arc::default(),
         urgent: Arc::default(),
         give_way: Arc::default(),
+        patient: None,
         engines: Arc::default(),
         fs,
         dir,

@@ -77,13 +77,15 @@ impl PreadFeed {
     /// The blocks of `run`, which is one of `runs`.
     pub(crate) fn new(run: MapRun, ctx: &JobContext, help: Option<&Help>, runs: usize) -> Self {
         let limit = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
+        let mut stream = BlockStream::new(ctx.db.compaction_readahead_size, limit);
+        stream.set_patient(ctx.patient.clone());
         Self {
             tables: Arc::clone(&ctx.tables),
             files: run.files.into_iter(),
             table: None,
             blocks: Vec::new().into_iter(),
             current: BlockHandle::default(),
-            stream: BlockStream::new(ctx.db.compaction_readahead_size, limit),
+            stream,
             ahead: DecompressAhead::new(help, runs),
             went_ahead: false,
             progress: Arc::clone(&ctx.events.progress),

@@ -99,6 +99,8 @@ pub(crate) fn feeds(
     let mut options = ReadOptions { memory: into, kept, ..ReadOptions::default() };
     if let Some(limit) = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
         options.pace = Some(Box::new(move |bytes| limit.request(bytes)));
+    } else if let Some(job) = ctx.patient.clone() {
+        options.pace = Some(Box::new(move |bytes| job.pass(bytes)));
     }
     let stream = io.read(plan, options).map_err(|e| Error::io("cannot read a compaction's input", &e))?;
     let stream = Rc::new(RefCell::new(stream));

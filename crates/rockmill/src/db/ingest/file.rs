@@ -82,6 +82,7 @@ impl ExternalFile {
             // What was given another number is of another database.
             largest_seqno: Some(0),
             statistics: None,
+            reads_first: None,
             prefix_extractor: None,
         };
         let table = TableReader::open(file, open).map_err(|e| e.context("external file"))?;

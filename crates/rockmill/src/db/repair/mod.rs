@@ -667,6 +667,7 @@ impl Repair<'_> {
             events: JobEvents::default(),
             urgent: Arc::default(),
             give_way: Arc::default(),
+            patient: None,
             engines: Arc::clone(&self.engines),
         }
     }

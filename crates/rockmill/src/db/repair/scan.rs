@@ -82,6 +82,7 @@ pub(super) fn open(
         cache: None,
         largest_seqno,
         statistics: None,
+        reads_first: None,
         prefix_extractor: None,
     };
     TableReader::open(file, options)

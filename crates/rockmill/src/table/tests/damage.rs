@@ -30,6 +30,7 @@ fn open_bytes(bytes: Vec<u8>, cmp: &InternalKeyComparator) -> crate::Result<Arc<
         cache: None,
         largest_seqno: None,
         statistics: None,
+        reads_first: None,
         prefix_extractor: None,
     };
     TableReader::open(Arc::new(Bytes(bytes)), options)
@@ -153,6 +154,7 @@ fn a_global_seqno_written_in_place_is_read_and_other_damage_is_not() {
             cache: None,
             largest_seqno: Some(largest),
             statistics: None,
+            reads_first: None,
             prefix_extractor: None,
         };
         TableReader::open(Arc::new(Bytes(bytes.to_vec())), options)

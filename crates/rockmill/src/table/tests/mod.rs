@@ -152,6 +152,7 @@ fn open_at(
         largest_seqno: None,
         prefix_extractor: None,
         statistics: None,
+        reads_first: None,
     };
     TableReader::open(file, options)
 }

@@ -352,6 +352,7 @@ for k, v in items:
             cache: None,
             largest_seqno: Some(5),
             statistics: None,
+            reads_first: None,
             prefix_extractor: None,
         };
         let table = TableReader::open(file, options).unwrap();

@@ -1,0 +1,170 @@
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::path::Path;
+
+use rockmill_io::{FileSystem, ManualClock, MemFileSystem, WriteOptions};
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// The reader's read is done, and it asks for the next.
+    Read,
+    /// A compaction wants to read or write a piece.
+    Ask,
+    /// It may.
+    Submit,
+}
+
+/// A device that does one thing after another, compactions with 16 pieces in flight, and beside them after a second a
+/// reader that reads again and again. Of the time that the device has, the reader's part and that of compactions.
+fn beside_a_reader(held: bool) -> (f64, f64) {
+    const SECONDS: u64 = 5;
+    let (read, piece) = (40_000, PIECE as u64 * 4); // 250 MB/s
+    let (begin, end) = (1000 * MS, (1 + SECONDS) * 1000 * MS);
+    let (mut share, mut free_at, mut reads, mut pieces) = (Share::default(), 0u64, 0u64, 0u64);
+    let mut events = BinaryHeap::from(vec![Reverse((0, Event::Ask)); 16]);
+    events.push(Reverse((begin, Event::Read)));
+    while let Some(Reverse((now, event))) = events.pop().filter(|e| e.0.0 < end) {
+        match event {
+            Event::Ask => {
+                let wait = share.take(now, PIECE as u64, held && now >= begin);
+                events.push(Reverse((now + wait, Event::Submit)));
+            }
+            Event::Read => {
+                (free_at, reads) = (free_at.max(now) + read, reads + 1);
+                events.push(Reverse((free_at, Event::Read)));
+            }
+            Event::Submit => {
+                free_at = free_at.max(now) + piece;
+                pieces += u64::from(now >= begin);
+                events.push(Reverse((free_at, Event::Ask)));
+            }
+        }
+    }
+    let time = (end - begin) as f64;
+    ((reads * read) as f64 / time, (pieces * piece) as f64 / time)
+}
+
+#[test]
+fn a_reader_has_most_of_the_device() {
+    let (reader, compactions) = beside_a_reader(true);
+    assert!(reader > 0.72 && (0.2..0.28).contains(&compactions), "{reader} and {compactions}");
+    let (reader, compactions) = beside_a_reader(false);
+    assert!(reader < 0.02 && compactions > 0.9, "without it: {reader} and {compactions}");
+}
+
+#[test]
+fn what_users_write_may_be_compacted_beside_reads() {
+    let mut share = Share::default();
+    for ms in 0..500 {
+        assert_eq!(share.take(ms * MS, 100_000, false), 0);
+    }
+    assert!((share.rate - 0.1).abs() < 0.01, "100 MB/s: {}", share.rate);
+    assert!(share.note_written(350_000 / CREDIT) && !share.note_written(350_000 / CREDIT));
+    let waits: Vec<u64> = (0..6).map(|_| share.take(500 * MS, 100_000, true) / MS).collect();
+    assert_eq!(waits, [0, 0, 0, 0, 4, 8], "three are paid for, one begins at once, and then 25 MB/s");
+    // What is held back says nothing about the device.
+    for _ in 0..1000 {
+        share.take(800 * MS, 100_000, true);
+    }
+    assert!((share.rate - 0.1).abs() < 0.01, "{}", share.rate);
+    assert_eq!(share.take(801 * MS, 100_000, false), 0, "nobody reads any more");
+    assert_eq!(share.take(802 * MS, 100_000, true), 0, "and nothing is owed");
+}
+
+fn at_work() -> (ManualClock, Arc<ReadsFirst>, Arc<PatientJob>, Arc<AtomicBool>, Arc<AtomicU64>) {
+    let (clock, stop, written) = (ManualClock::new(0), Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    clock.advance(Duration::from_secs(10));
+    let first = Arc::new(ReadsFirst::new(Arc::new(clock.clone())));
+    let of_users = Arc::clone(&written);
+    let job = first.job(&stop, Box::new(move || of_users.load(Ordering::Relaxed)));
+    for _ in 0..500 {
+        job.pass(100_000);
+        clock.advance(Duration::from_millis(1));
+    }
+    (clock, first, job, stop, written)
+}
+
+fn read(clock: &ManualClock, first: &ReadsFirst, micros: u64) {
+    let began = first.read_begins();
+    clock.advance(Duration::from_micros(micros));
+    first.read_ends(began);
+}
+
+#[test]
+fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
+    let (clock, first, job, _, written) = at_work();
+    let holds = || first.holds(clock.monotonic_nanos());
+    assert!(!holds(), "nobody reads");
+    read(&clock, &first, 2);
+    assert!(!holds(), "the page cache has it");
+    read(&clock, &first, 100);
+    assert!(holds());
+    assert_eq!((job.piece(2 << 20), job.piece(4096)), (PIECE, 4096));
+    clock.advance(Duration::from_millis(25));
+    assert!(!holds(), "users have stopped reading");
+    assert_eq!(job.piece(2 << 20), 2 << 20);
+    let again = || read(&clock, &first, 100);
+    for (behind, awaited, wanted) in [(false, true, false), (true, false, true), (true, true, false)] {
+        first.set(behind, awaited);
+        again();
+        assert_eq!(holds(), wanted, "behind: {behind}, somebody waits: {awaited}");
+    }
+    // The tree is behind, and users wrote just now.
+    first.set(true, false);
+    again();
+    written.store(1, Ordering::Relaxed);
+    job.pass(1);
+    again();
+    assert!(!holds());
+    first.set(false, false);
+    assert!(holds());
+    first.writer_delayed();
+    assert!(!holds());
+    clock.advance(Duration::from_millis(1100));
+    first.set(true, false);
+    again();
+    assert!(holds(), "writers are gone");
+    drop(job);
+    assert_eq!(first.read_begins(), None, "no job runs: times are not taken");
+}
+
+#[test]
+fn waits_end_when_users_stop_reading_and_when_the_database_closes() {
+    let (clock, first, job, stop, _) = at_work();
+    read(&clock, &first, 100);
+    let before = clock.monotonic_nanos();
+    for _ in 0..100 {
+        job.pass(1 << 20); // 40 ms each
+    }
+    let waited = (clock.monotonic_nanos() - before) / MS;
+    assert!((20..=30).contains(&waited), "{waited} ms");
+    assert_eq!(first.waited_micros() / 1000, waited);
+    read(&clock, &first, 100);
+    stop.store(true, Ordering::Release);
+    let before = clock.monotonic_nanos();
+    (0..100).for_each(|_| job.pass(1 << 20));
+    assert_eq!(clock.monotonic_nanos(), before);
+}
+
+#[test]
+fn a_file_asks_for_all_that_it_gets() {
+    let (clock, first, job, ..) = at_work();
+    let fs = MemFileSystem::default();
+    let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
+    let mut file = PatientFile::new(inner, job);
+    let before = clock.monotonic_nanos();
+    for _ in 0..1024 {
+        read(&clock, &first, 20);
+        file.append(&[7; 4096]).unwrap();
+    }
+    // 4 MiB at a quarter of 100 MB/s, but for the first piece.
+    let took = (clock.monotonic_nanos() - before) / MS;
+    assert!((145..175).contains(&took), "{took} ms");
+    assert_eq!(file.len(), 4 << 20);
+    file.close().unwrap();
+    assert_eq!(fs.file_size(Path::new("/f")).unwrap(), 4 << 20);
+}
