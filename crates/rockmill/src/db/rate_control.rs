@@ -10,6 +10,10 @@
 //!   the size of memtables and the speed of the device, the two integrators (the tree, and S) are damped:
 //!   with x = p - 1, y = S / S* - 1 and time in units of that way by S*, x' = y - 2 x and y' = -2 x / WINDOW, whose
 //!   roots are real from WINDOW = 2 on.
+//! - S begins, when there is pressure for the first time, with what writers wrote in the last seconds
+//!   ([`BEFORE_SECONDS`]), at least `delayed_write_rate`. That may be too much, as the tree grew meanwhile, but it is
+//!   no guess: one that is far too low would hold writers up, long before the slowdown trigger, until S has been
+//!   learned, which takes longer the lower it is.
 //! - Pressure counts at once when it rises. When it falls, as it does by many files at a time, it fades
 //!   ([`FADE_SECONDS`]), so that writers are not let go in a burst.
 
@@ -23,6 +27,8 @@ const WINDOW: f64 = 3.0;
 const FADE_SECONDS: f64 = 1.0;
 /// Fading pressure below this is none: writers get four hundred times S.
 const FADED: f64 = 0.05;
+/// What was written long before the first pressure counts a third after so long.
+const BEFORE_SECONDS: f64 = 3.0;
 /// S grows no faster than if writers wrote so many times as much.
 const GROWTH_MAX: f64 = 4.0;
 /// The lowest rate, in bytes per second (RocksDB's `kMinWriteRate`).
@@ -33,6 +39,10 @@ const RATE_MIN: f64 = 16.0 * 1024.0;
 pub struct RateControl {
     /// Bytes per second that compactions can take in, as far as is known.
     pub sustained: f64,
+    /// There was pressure, so `sustained` is learned from now on.
+    begun: bool,
+    /// Bytes per second that writers wrote in the last seconds, until then.
+    before: f64,
     /// Where the pressure is, and where what counts was at `since`.
     pressure: f64,
     fading: f64,
@@ -44,7 +54,16 @@ pub struct RateControl {
 
 impl Default for RateControl {
     fn default() -> Self {
-        Self { sustained: 0.0, pressure: 0.0, fading: 0.0, since: 0.0, span_bytes: 1e9, seen: None }
+        Self {
+            sustained: 0.0,
+            begun: false,
+            before: 0.0,
+            pressure: 0.0,
+            fading: 0.0,
+            since: 0.0,
+            span_bytes: 1e9,
+            seen: None,
+        }
     }
 }
 
@@ -58,13 +77,17 @@ fn share(pressure: f64) -> f64 {
 }
 
 impl RateControl {
-    /// The tree's pressure from now on. `delayed_write_rate` is where S begins. `written`: all bytes that were written
-    /// so far.
+    /// The tree's pressure from now on. `delayed_write_rate` is where S begins at least. `written`: all bytes that were
+    /// written so far.
     pub fn set(&mut self, now: f64, control: &WriteControl, delayed_write_rate: f64, written: f64) {
         if self.sustained <= 0.0 {
             self.sustained = delayed_write_rate.max(RATE_MIN);
         }
         self.observe(now, written);
+        if !self.begun && control.pressure > 0.0 {
+            self.begun = true;
+            self.sustained = self.sustained.max(self.before);
+        }
         self.fading = self.counting(now).max(control.pressure);
         (self.pressure, self.since) = (control.pressure, now);
         self.span_bytes = control.span_bytes.max(1.0);
@@ -83,7 +106,13 @@ impl RateControl {
         }
         self.seen = Some((now, written));
         let p = self.counting(now);
-        let wrote = (written - before).max(0.0) / seconds / self.sustained.max(1.0);
+        let rate = (written - before).max(0.0) / seconds;
+        if !self.begun {
+            let old = (-seconds / BEFORE_SECONDS).exp();
+            self.before = self.before * old + rate * (1.0 - old);
+            return;
+        }
+        let wrote = rate / self.sustained.max(1.0);
         let by = match share(p) {
             share if p < 1.0 => wrote.min(share).clamp(1.0, GROWTH_MAX),
             share => share,
@@ -194,6 +223,29 @@ mod tests {
         c.set(0.0, &at(1.0), 16.0 * MB, 0.0);
         c.set(0.0, &at(2.0), 16.0 * MB, 0.0);
         assert_eq!(c.rate(0.0), RATE_MIN, "at the stop trigger");
+    }
+
+    /// Sixteen megabytes a tenth of a second, as a device takes them; L0 then has a file too many.
+    #[test]
+    fn the_first_pressure_finds_what_writers_write() {
+        let at = |p: f64| WriteControl { pressure: p, span_bytes: 256.0 * MB, ..WriteControl::default() };
+        for (seconds, at_least, at_most) in [(0.0, 8.0, 8.0), (0.5, 20.0, 30.0), (4.0, 110.0, 130.0)] {
+            let (mut c, mut now, mut written) = (RateControl::default(), 1000.0, 0.0);
+            c.set(now, &at(0.0), 8.0 * MB, written);
+            while now < 1000.0 + seconds {
+                (now, written) = (now + 0.1, written + 16.0 * MB);
+                c.set(now, &at(0.0), 8.0 * MB, written);
+            }
+            assert_eq!(c.rate(now), f64::INFINITY);
+            c.set(now, &at(0.5), 8.0 * MB, written);
+            let s = c.sustained / MB;
+            assert!((at_least..=at_most).contains(&s), "{seconds} s: {s} MiB/s");
+            // What comes later is learned and not believed at once.
+            (now, written) = (now + 1.0, written + 1000.0 * MB);
+            c.set(now, &at(0.0), 8.0 * MB, written);
+            c.set(now, &at(0.5), 8.0 * MB, written);
+            assert!(c.sustained < s * 1.31 * MB, "{} after {s} MiB/s", c.sustained / MB);
+        }
     }
 
     /// The step response: compactions become four times as slow, or as fast, and nobody waits for long.

@@ -60,7 +60,7 @@ declare_options! {
     wal_bytes_per_sync: u64 = 0, mutable, set_wal_bytes_per_sync;
     /// Bytes that a compaction reads at once from each input; 0 reads block by block.
     compaction_readahead_size: usize = 2 << 20, mutable, set_compaction_readahead_size;
-    /// Bytes per second that writers may write when delay begins.
+    /// Bytes per second that writers may write at least when they are first delayed.
     delayed_write_rate: u64 = 16 << 20, mutable, set_delayed_write_rate;
     /// Size at which a new MANIFEST is begun.
     max_manifest_file_size: u64 = 1 << 30, fixed, set_max_manifest_file_size;

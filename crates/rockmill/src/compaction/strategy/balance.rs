@@ -1,9 +1,10 @@
 //! Which level gets the next thread.
 //!
-//! A level's score says how full it is, not how much its debt delays writers: a small level that is three times too
-//! large asks before a large one that is a tenth too large and has most of the pending bytes. As long as there is a
-//! thread for every level that is due, that does not matter. Where more levels are due than there are threads and
-//! writers are delayed by pending bytes, threads are apportioned among levels by their parts of these, as seats are
+//! By score: how full a level is, by what is on its way to it. That keeps writes few, but it does not say how much a
+//! level's debt delays writers: a small level that is three times too large asks before a large one that is a tenth too
+//! large and has most of the pending bytes. As long as there is a thread for every level that is due, or debt keeps to
+//! its bound, that does not matter. Where more levels are due than there are threads and pending bytes are on their way
+//! to where writers stop ([`PRESSURE`]), threads are apportioned among levels by their parts of these, as seats are
 //! (highest averages): the next one goes to the level with the most debt for each thread that it would have.
 //!
 //! Pure, as all of a strategy. docs/compaction.md has what it brings, and what was tried besides.
@@ -12,6 +13,9 @@ use super::CompactionCursors;
 use super::score::LevelScores;
 use crate::db::{StallReason, write_control};
 use crate::options::CfOptions;
+
+/// Half-way from the slowdown trigger to the stop trigger. Where writers are only slowed, by score is better.
+const PRESSURE: f64 = 1.5;
 
 /// Levels with their scores in the order in which they get a thread, if they have a job for one.
 pub fn turns(scores: &LevelScores, options: &CfOptions, running: &CompactionCursors) -> Vec<(usize, f64)> {
@@ -22,7 +26,7 @@ pub fn turns(scores: &LevelScores, options: &CfOptions, running: &CompactionCurs
         return order;
     }
     let control = write_control(scores, options);
-    if control.pressure > 0.0 && control.reason == StallReason::PendingCompactionBytes {
+    if control.pressure >= PRESSURE && control.reason == StallReason::PendingCompactionBytes {
         let each = |level: usize| {
             let debt = scores.debts.get(level).copied().unwrap_or(0) as f64;
             debt / (running.of_level(level) + 1) as f64
@@ -35,25 +39,20 @@ pub fn turns(scores: &LevelScores, options: &CfOptions, running: &CompactionCurs
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
     use crate::compaction::strategy::score::level_scores;
     use crate::compaction::strategy::testing::TreeSpec;
+    use crate::version::Version;
 
     const MB: u64 = 1 << 20;
 
+    fn debt() -> u64 {
+        level_scores(&tree(), &options(1 << 30)).pending_bytes
+    }
+
     fn order(threads: usize, soft_limit: u64) -> Vec<usize> {
-        // L1 is four times too large, L2 half as much again, and has more to rewrite: L3 is large.
-        let v = TreeSpec::new(5)
-            .file(1, "a", "b", 400 * MB)
-            .file(2, "a", "b", 1500 * MB)
-            .file(3, "a", "b", 15_000 * MB)
-            .build();
-        let options = CfOptions {
-            level_compaction_dynamic_level_bytes: false,
-            max_bytes_for_level_base: 100 * MB,
-            max_bytes_for_level_multiplier: 10.0,
-            soft_pending_compaction_bytes_limit: soft_limit,
-            ..CfOptions::default()
-        };
+        let (v, options) = (tree(), options(soft_limit));
         let mut running = CompactionCursors::new();
         running.set_threads(threads, threads);
         let scores = level_scores(&v, &options);
@@ -61,11 +60,31 @@ mod tests {
         turns(&scores, &options, &running).into_iter().filter(|l| l.1 >= 1.0).map(|l| l.0).collect()
     }
 
+    fn tree() -> Arc<Version> {
+        // L1 is four times too large, L2 half as much again, and has more to rewrite: L3 is large.
+        let t = TreeSpec::new(5).file(1, "a", "b", 400 * MB).file(2, "a", "b", 1500 * MB);
+        t.file(3, "a", "b", 15_000 * MB).build()
+    }
+
+    fn options(soft_limit: u64) -> CfOptions {
+        CfOptions {
+            level_compaction_dynamic_level_bytes: false,
+            max_bytes_for_level_base: 100 * MB,
+            max_bytes_for_level_multiplier: 10.0,
+            soft_pending_compaction_bytes_limit: soft_limit,
+            hard_pending_compaction_bytes_limit: soft_limit * 2,
+            ..CfOptions::default()
+        }
+    }
+
     #[test]
     fn threads_that_are_short_go_where_the_debt_is() {
         assert_eq!(order(2, 1 << 30), [2, 1, 3], "by debt: nothing below L3 would be rewritten");
         assert_eq!(order(3, 1 << 30), [1, 2, 3], "a thread for each: by score");
         assert_eq!(order(2, 1 << 50), [1, 2, 3], "nobody is delayed: by score");
+        let debt = debt();
+        assert_eq!(order(2, debt * 10 / 14), [1, 2, 3], "writers are slowed: by score");
+        assert_eq!(order(2, debt * 10 / 16), [2, 1, 3], "they will be stopped: by debt");
         assert_eq!(order(0, 1 << 30), [1, 2, 3], "threads are not known: by score");
     }
 }
