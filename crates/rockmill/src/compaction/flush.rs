@@ -64,6 +64,7 @@ fn write(
         bytes_expected: memtables.iter().map(|m| m.data_size()).sum(),
         grandparents: Vec::new(),
         grandparent_overlap_max: u64::MAX,
+        split_key: None,
         compression: ctx.cf.compression_per_level.first().copied().unwrap_or(ctx.cf.compression),
         compression_opts: ctx.cf.compression_opts.clone(),
         io_priority: IoPriority::High,

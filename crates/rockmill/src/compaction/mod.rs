@@ -145,6 +145,9 @@ pub struct Compaction {
     pub subcompactions_max: usize,
     /// With the priority `kRoundRobin`: the start level's cursor when this has committed.
     pub next_cursor: Option<InternalKey>,
+    /// With the priority `kRoundRobin`: the output level's cursor, where it lies in the inputs. A table ends before it,
+    /// so that the next job from there takes none that reaches over it.
+    pub split_key: Option<InternalKey>,
     /// Score of the start level when chosen.
     pub score: f64,
 }

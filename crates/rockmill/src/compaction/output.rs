@@ -5,7 +5,8 @@
 //! 1. at its largest size;
 //! 2. where a file of the level below begins or ends, if with what it overlaps there it would be too much for one
 //!    later compaction, if it would step over a file below that it could leave alone, or if it has reached a part of
-//!    its target size (from 50 % up, more for each boundary already passed).
+//!    its target size (from 50 % up, more for each boundary already passed);
+//! 3. with the priority `kRoundRobin`, where the output level's cursor stands.
 //!
 //! A table's range tombstones are cut to the user keys [its first, the next table's first), and its largest key says
 //! that the end is not part of it, so that neighbours never overlap and no tombstone loses coverage.
@@ -18,7 +19,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::filename;
-use rockmill_format::key::user_key;
+use rockmill_format::key::{InternalKey, user_key};
 use rockmill_format::properties::TableProperties;
 use rockmill_io::ring::BatchIo;
 use rockmill_io::{WritableFile, WriteOptions};
@@ -72,6 +73,8 @@ pub(super) struct Outputs<'a> {
     /// Tables that are complete but may not be durable, oldest first.
     syncing: VecDeque<Syncing>,
     grandparents: Grandparents<'a>,
+    /// Where a table still is to end ([`OutputPlan::split_key`]).
+    split_key: Option<&'a [u8]>,
 }
 
 /// A table that waits to be durable.
@@ -116,6 +119,7 @@ impl<'a> Outputs<'a> {
             open: None,
             syncing: VecDeque::new(),
             grandparents,
+            split_key: plan.split_key.as_ref().map(InternalKey::as_bytes),
         }
     }
 
@@ -168,7 +172,15 @@ impl<'a> Outputs<'a> {
     #[inline]
     fn ends_before(&mut self, ikey: &[u8]) -> bool {
         let crossed = self.grandparents.advance(user_key(ikey));
+        // Passed before there is a table: then that one begins behind it.
+        let split = self.splits_at(ikey);
+        if split {
+            self.split_key = None;
+        }
         let Some(open) = &self.open else { return false };
+        if split {
+            return true;
+        }
         if crossed.boundaries == 0 && open.builder.file_size_most() < self.plan.file_size_max {
             return false;
         }
@@ -182,6 +194,12 @@ impl<'a> Outputs<'a> {
         }
         let size = self.open.as_mut().map_or(most, |open| open.builder.file_size_settled());
         self.ends_at_size(size, crossed)
+    }
+
+    /// True if an entry is the first from the key on at which a table is to end.
+    #[inline]
+    fn splits_at(&self, ikey: &[u8]) -> bool {
+        self.split_key.is_some_and(|at| self.rules.cmp.compare(ikey, at).is_ge())
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rockmill_format::compression::CompressionType;
-use rockmill_format::key::SequenceNumber;
+use rockmill_format::key::{InternalKey, SequenceNumber};
 use rockmill_format::{InternalKeyComparator, ValueType};
 
 use super::filter::FilterPlan;
@@ -113,6 +113,8 @@ pub struct OutputPlan {
     pub grandparents: Vec<Arc<FileMeta>>,
     /// Bytes of overlapped grandparents at which a file ends.
     pub grandparent_overlap_max: u64,
+    /// A file ends before the first user key from here on (`kRoundRobin`).
+    pub split_key: Option<InternalKey>,
     /// Of blocks.
     pub compression: CompressionType,
     /// Level, dictionary and the like of compression.
@@ -172,6 +174,7 @@ impl JobPlan {
                 file_size_max: compaction.output_file_size_max,
                 grandparents: compaction.grandparents.clone(),
                 grandparent_overlap_max: compaction.grandparent_overlap_max,
+                split_key: compaction.split_key.clone(),
                 compression: compaction.compression,
                 compression_opts: compression_opts(&ctx.cf, version, compaction.output_level).clone(),
                 io_priority: IoPriority::Low,

@@ -54,6 +54,7 @@ fn write(
         bytes_expected: 0,
         grandparents: Vec::new(),
         grandparent_overlap_max: u64::MAX,
+        split_key: None,
         compression: ctx.cf.compression,
         compression_opts: ctx.cf.compression_opts.clone(),
         io_priority: IoPriority::Low,

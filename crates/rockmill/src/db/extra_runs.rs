@@ -78,6 +78,7 @@ fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
         compression: options.compression,
         subcompactions_max: 0,
         next_cursor: None,
+        split_key: None,
         score: 0.0,
         inputs,
     })

@@ -108,6 +108,7 @@ fn choose(state: &mut State, cf: &CfData, level: usize, target: i32) -> Result<O
         compression: options.compression,
         subcompactions_max: 1,
         next_cursor: None,
+        split_key: None,
         score: 0.0,
     }))
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::filename;
-use rockmill_format::key::{ParsedInternalKey, ValueType};
+use rockmill_format::key::{InternalKey, ParsedInternalKey, ValueType};
 use rockmill_io::{FileSystem, ManualClock, MemFileSystem, PosixFileSystem};
 
 use super::*;
@@ -516,6 +516,33 @@ fn outputs_keep_to_their_size_and_follow_the_level_below() {
     c.output_file_size_max = 1 << 30;
     let output = run(&c, &tree.ctx).unwrap();
     assert!(output.files.iter().any(cut), "no file begins at the boundary");
+}
+
+#[test]
+fn a_table_ends_at_the_cursor_of_the_level_that_it_goes_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, mut c) = tree_with_l0(Arc::new(PosixFileSystem::default()), dir.path().to_owned(), small_options(), 400);
+    (c.output_file_size_target, c.output_file_size_max) = (1 << 30, 1 << 30);
+    c.grandparents = Vec::new();
+    let tables = |c: &Compaction| -> Vec<Arc<FileMeta>> {
+        run(c, &tree.ctx).unwrap().files.into_iter().map(|e| Arc::new(FileMeta::new(e, Arc::default()))).collect()
+    };
+    let all = tables(&c);
+    assert_eq!(all.len(), 1, "nothing else ends a table");
+    let keys: Vec<Vec<u8>> = contents(&tree.ctx, &all[0]).entries.into_iter().map(|(key, ..)| key).collect();
+    for cursor in ["k00100", "k00100x", "k00399", "k00700"] {
+        c.split_key = Some(InternalKey::new(cursor.as_bytes(), 1 << 50, ValueType::Value));
+        let [before, behind] = tables(&c).try_into().expect("two tables");
+        let first = keys.iter().find(|k| k.as_slice() >= cursor.as_bytes()).expect("a key behind it");
+        assert_eq!(behind.smallest_user_key(), first.as_slice(), "{cursor}");
+        let points: Vec<_> = [before, behind].iter().flat_map(|f| contents(&tree.ctx, f).entries).collect();
+        assert!(points.into_iter().map(|(key, ..)| key).eq(keys.iter().cloned()), "{cursor}");
+    }
+    // What is behind all keys, or before the first, ends none.
+    for cursor in ["a", "z"] {
+        c.split_key = Some(InternalKey::new(cursor.as_bytes(), 1, ValueType::Value));
+        assert_eq!(tables(&c).len(), 1, "{cursor}");
+    }
 }
 
 #[test]

@@ -10,9 +10,10 @@ impl Outputs<'_> {
     /// happens, and it is false.
     pub fn pass_block(&mut self, block: &WholeBlock<'_>, census: &Census) -> Result<bool> {
         let last = block.entries.key(block.entries.len().saturating_sub(1));
+        let splits = self.splits_at(last);
         let Some(open) = &mut self.open else { return Ok(false) };
         if self.plan.level > 0 {
-            if self.grandparents.may_cross(user_key(last)) {
+            if splits || self.grandparents.may_cross(user_key(last)) {
                 return Ok(false);
             }
             let ends = |size: u64| size.saturating_add(block.data.len() as u64) >= self.plan.file_size_max;

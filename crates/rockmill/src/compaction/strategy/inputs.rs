@@ -347,6 +347,7 @@ impl<'a> Picker<'a> {
         let grandparents = if output_level == 0 { Vec::new() } else { self.grandparents(&inputs, output_level) };
         let target = if output_level == 0 { u64::MAX } else { self.target_file_size(output_level) };
         let start_level = inputs.first().map_or(0, |(l, _)| *l);
+        let split_key = self.split_key(&inputs, output_level);
         Compaction {
             reason,
             output_level,
@@ -363,6 +364,7 @@ impl<'a> Picker<'a> {
             compression: self.compression(output_level),
             subcompactions_max: 0,
             next_cursor: None,
+            split_key,
             score: self.scores.scores.get(start_level).copied().unwrap_or(0.0),
             inputs,
         }

@@ -14,7 +14,7 @@ use rockmill_format::key::InternalKey;
 use super::aging;
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::score::compensated_size;
-use crate::options::CompactionPri;
+use crate::options::{CompactionPri, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
 
 impl Picker<'_> {
@@ -55,11 +55,23 @@ impl Picker<'_> {
         files.get(next).map(|f| f.entry.smallest.clone())
     }
 
+    /// With `kRoundRobin`, the cursor of a job's output level, where it lies in the job. A table that reached over it
+    /// would go down as a whole: keys behind the cursor with those before it, which went last.
+    pub(super) fn split_key(&self, inputs: &[(usize, Files)], output_level: usize) -> Option<InternalKey> {
+        let leveled = self.options.compaction_style == CompactionStyle::Level;
+        let cursor = self.running.cursor(output_level).filter(|_| leveled && self.round_robin() && output_level > 0)?;
+        let (cmp, at) = (self.cmp(), cursor.user_key());
+        let files = || inputs.iter().flat_map(|(_, files)| files);
+        let within = files().any(|f| cmp.compare_user(f.smallest_user_key(), at).is_lt())
+            && files().any(|f| cmp.compare_user(f.largest_user_key(), at).is_ge());
+        within.then(|| cursor.clone())
+    }
+
     /// With `kRoundRobin`, neighbours to the right of what was picked: until the level keeps to its size without them,
     /// the job would be larger than `max_compaction_bytes`, something is busy, or there are no more.
     pub(super) fn extend_round(&self, level: usize, picked: &mut Files) {
         let files = self.files(level);
-        let Some(last) = picked.last().and_then(|l| files.iter().position(|f| Arc::ptr_eq(f, l))) else { return };
+        let from = self.at_cursor(level) + 1;
         let free: u64 = files.iter().filter(|f| !f.being_compacted.load(Atomic::Acquire)).map(|f| f.size()).sum();
         let too_much = free.saturating_sub(self.scores.targets[level]);
         let below = |files: &Files| match key_range(self.cmp(), files) {
@@ -69,12 +81,15 @@ impl Picker<'_> {
         if picked.first().is_none_or(|f| f.size() >= too_much) {
             return;
         }
-        for f in &files[last + 1..] {
+        for f in files.iter().skip(from) {
             if f.being_compacted.load(Atomic::Acquire) {
                 return;
             }
             let mut wider = picked.clone();
-            wider.push(Arc::clone(f));
+            // Those that move with the first one may be enough already.
+            if !wider.iter().any(|taken| Arc::ptr_eq(taken, f)) {
+                wider.push(Arc::clone(f));
+            }
             let clean = self.expand_to_clean_cut(level, &mut wider);
             if !clean || self.output_conflict(&[(level, wider.clone())], level + 1) {
                 return;

@@ -109,6 +109,7 @@ impl TreeSpec {
             compression: CompressionType::None,
             subcompactions_max: 0,
             next_cursor: None,
+            split_key: None,
             score: 0.0,
         }
     }

@@ -178,7 +178,7 @@ impl<'a> Universal<'a> {
         for n in wish(self.of.min_merge_width)..=wish(self.of.max_merge_width) {
             let without: u64 = self.runs[start + left_out..start + n].iter().map(|r| r.compensated).sum();
             let rest = *bytes - without;
-            if u128::from(rest) * 100 < needed || rest < all / 10 * 9 {
+            if u128::from(rest) * 100 < needed || rest < all.saturating_mul(9) / 10 {
                 break;
             }
             (left_out, *bytes) = (n, rest);

@@ -149,6 +149,38 @@ fn round_robin_goes_through_the_key_space() {
     assert_eq!((numbers(&c.inputs[0].1), c.next_cursor.expect("it moves").user_key()), (vec![7], &b"a"[..]));
 }
 
+/// Tables that move with the one at the cursor count: as soon as the level fits, no further one is taken.
+#[test]
+fn round_robin_takes_no_more_than_has_to_go() {
+    let mut t = TreeSpec::new(4);
+    for (s, l) in [("a", "b"), ("d", "e"), ("g", "h"), ("j", "k")] {
+        t = t.file(1, s, l, 4 * MB);
+    }
+    // Nothing below the first two, 8 MiB; six have to go.
+    let v = t.file(2, "g", "h", MB).build();
+    let o = CfOptions { compaction_pri: CompactionPri::RoundRobin, ..options() };
+    assert_eq!(numbers(&pick_one(&v, &o).inputs[0].1), [1, 2]);
+}
+
+/// A job's tables end at the cursor of the level that they go to, if it lies within the job.
+#[test]
+fn round_robin_keeps_the_cursor_below_between_tables() {
+    let v = TreeSpec::new(4).file(1, "b", "k", 12 * MB).file(2, "d", "m", MB).build();
+    let split = |pri, cursor: &[u8]| {
+        let mut cursors = CompactionCursors::new();
+        cursors.set_cursor(2, InternalKey::new(cursor, 1, ValueType::Value));
+        let o = CfOptions { compaction_pri: pri, ..options() };
+        let c = pick(&v, &o, &mut cursors, &Moment::default()).expect("L1 is too large");
+        assert_eq!(c.output_level, 2);
+        c.split_key.map(|key| key.user_key().to_vec())
+    };
+    for (cursor, splits) in [("a", false), ("b", false), ("c", true), ("k", true), ("m", true), ("n", false)] {
+        let expected = splits.then(|| cursor.as_bytes().to_vec());
+        assert_eq!(split(CompactionPri::RoundRobin, cursor.as_bytes()), expected, "{cursor}");
+        assert_eq!(split(CompactionPri::MinOverlappingRatio, cursor.as_bytes()), None, "{cursor}");
+    }
+}
+
 /// A table with more tombstones than other entries counts for more than its bytes.
 #[test]
 fn tombstones_make_a_table_go_down_sooner() {
