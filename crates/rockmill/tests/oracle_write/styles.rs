@@ -182,15 +182,40 @@ fn first_compaction(dir: &Path) -> Vec<u64> {
         } else if line.contains("\"compaction_started\"") {
             let inputs = line.split("\"files_L").skip(1);
             let inputs = inputs.filter_map(|list| list.split_once('[')?.1.split_once(']'));
-            return inputs.flat_map(|(list, _)| list.split(',')).map(number).collect();
+            // A level without files is there, too.
+            return inputs.flat_map(|(list, _)| list.split(',')).filter(|n| !n.trim().is_empty()).map(number).collect();
         }
     }
     Vec::new()
 }
 
+/// What follows a word in a line of a LOG, as a number.
+fn after(line: &str, word: &str) -> Option<u64> {
+    let (_, rest) = line.split_once(word)?;
+    rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// The first job that a LOG tells of: the number of a compaction, or the level that a move goes to.
+fn first_started(log: &str) -> Option<Result<u64, u64>> {
+    log.lines().find_map(|line| match line.contains("\"compaction_started\"") {
+        true => after(line, "\"job\":").map(Ok),
+        false => after(line.contains("Moving #").then_some(line)?, " to level-").map(Err),
+    })
+}
+
+/// The entries of each table that the first compaction wrote, in the order of their keys.
+fn first_outputs(dir: &Path) -> Vec<u64> {
+    let log = std::fs::read_to_string(dir.join("LOG")).expect("a LOG");
+    let Some(Ok(job)) = first_started(&log) else { return Vec::new() };
+    let of_job = |l: &&str| l.contains("\"table_file_creation\"") && after(l, "\"job\":") == Some(job);
+    log.lines().filter(of_job).filter_map(|l| after(l, "\"num_entries\":")).collect()
+}
+
 /// From the same directories, RocksDB and Rockmill begin with the same compaction, whichever of `cases` (options beside
-/// `sizes`) they are opened with. One directory has full levels when the limits sink, the other one has a full L0.
-fn same_first_picks(test: &str, peer: Peer, sizes: &str, build: &str, cases: &[String]) {
+/// [`SIZES`]) they are opened with. With `outputs` it writes the same tables, too. One directory has full levels when
+/// the limits sink, the other one has a full L0.
+fn same_first_picks(test: &str, peer: Peer, build: &str, cases: &[String], outputs: bool) {
+    let sizes = SIZES;
     let driver = match peer.driver() {
         Ok(driver) => driver,
         Err(reason) => return skip(test, &reason),
@@ -216,7 +241,7 @@ fn same_first_picks(test: &str, peer: Peer, sizes: &str, build: &str, cases: &[S
                 };
             }
             script.line("flush default");
-            if n % 5 == 0 {
+            if n % 5 == 0 || outputs {
                 script.line("wait");
             }
         }
@@ -237,6 +262,9 @@ fn same_first_picks(test: &str, peer: Peer, sizes: &str, build: &str, cases: &[S
             }
         }
         db.flush().expect("flush");
+        if outputs {
+            db.wait_for_background_work().expect("compactions");
+        }
     }
     db.wait_for_background_work().expect("compactions");
     drop(snapshot);
@@ -261,9 +289,17 @@ fn same_first_picks(test: &str, peer: Peer, sizes: &str, build: &str, cases: &[S
         let db = Db::open(&o, &ours).unwrap_or_else(|e| panic!("open: {e}"));
         db.wait_for_background_work().expect("compactions");
         drop(db);
-        Some((first_compaction(&ours), first_compaction(&theirs)))
+        let mut picks = (first_compaction(&ours), first_compaction(&theirs));
+        let both = (first_outputs(&ours), first_outputs(&theirs));
+        if outputs && both.1.is_empty() {
+            // It moved them. With `kRoundRobin` RocksDB 7.8 moves fewer at a time than 10.4.
+            picks = Default::default();
+        } else if outputs && picks.0 == picks.1 {
+            assert_eq!(both.0, both.1, "{options}, {from:?}: outputs of {picks:?}; left: ours");
+        }
+        Some((picks.0, picks.1, both.0.len()))
     };
-    let picks = std::sync::Mutex::new(std::collections::HashSet::new());
+    let picks = std::sync::Mutex::new((std::collections::HashSet::new(), false));
     let jobs: Vec<_> = cases.iter().flat_map(|options| dirs.iter().map(move |dir| (options, dir))).collect();
     std::thread::scope(|scope| {
         for thread in 0..9 {
@@ -271,15 +307,18 @@ fn same_first_picks(test: &str, peer: Peer, sizes: &str, build: &str, cases: &[S
             scope.spawn(move || {
                 for (n, (options, dir)) in jobs.iter().enumerate().filter(|(n, _)| n % 9 == thread) {
                     let options = format!("{sizes};{options}");
-                    let Some((ours, theirs)) = pick(dir, &options, &n.to_string()) else { return };
+                    let Some((ours, theirs, tables)) = pick(dir, &options, &n.to_string()) else { return };
                     assert_eq!(ours, theirs, "{options}, {dir:?}; left: ours");
-                    picks.lock().expect("no panic").insert(ours);
+                    let mut picks = picks.lock().expect("no panic");
+                    picks.0.insert(ours);
+                    picks.1 |= tables > 1;
                 }
             });
         }
     });
-    let picks = picks.into_inner().expect("no panic");
-    assert!(picks.len() >= 4, "the cases differ: {picks:?}");
+    let (picks, split) = picks.into_inner().expect("no panic");
+    assert!(picks.len() >= 4 || outputs, "the cases differ: {picks:?}");
+    assert!(split || !outputs || picks.is_empty(), "no job wrote several tables");
 }
 
 const SIZES: &str = "target_file_size_base=30000;max_bytes_for_level_multiplier=3;num_levels=6;\
@@ -302,7 +341,27 @@ fn leveled_picks_are_rocksdbs() {
     }
     let build = "level0_file_num_compaction_trigger=2;max_bytes_for_level_base=90000;compaction_pri=kRoundRobin;\
                  level_compaction_dynamic_level_bytes=false";
-    same_first_picks("leveled_picks_are_rocksdbs", Peer::Library, SIZES, build, &cases);
+    same_first_picks("leveled_picks_are_rocksdbs", Peer::Library, build, &cases, false);
+}
+
+/// A job's tables end where the cursor of the output level stands, as RocksDB's do. There are no other reasons: tables
+/// may be large.
+#[test]
+fn round_robin_outputs_are_rocksdbs() {
+    let large = "target_file_size_base=100000000;max_compaction_bytes=100000000000;compaction_pri=kRoundRobin;\
+                 level_compaction_dynamic_level_bytes=false";
+    let mut cases = Vec::new();
+    for (base, multiplier, trigger) in
+        [(20_000, 1000, 50), (40_000, 1000, 50), (60_000, 1000, 2), (60_000, 3, 2), (20_000, 3, 50), (40_000, 5, 50)]
+    {
+        cases.push(format!(
+            "max_bytes_for_level_base={base};max_bytes_for_level_multiplier={multiplier};\
+             level0_file_num_compaction_trigger={trigger};{large}"
+        ));
+    }
+    let build = "level0_file_num_compaction_trigger=2;max_bytes_for_level_base=90000;compaction_pri=kRoundRobin;\
+                 level_compaction_dynamic_level_bytes=false";
+    same_first_picks("round_robin_outputs_are_rocksdbs", Peer::Library, build, &cases, true);
 }
 
 /// With dynamic level sizes RocksDB 8 and newer count otherwise than those before: 9.8 says what is right.
@@ -317,5 +376,160 @@ fn leveled_picks_with_dynamic_sizes_are_rocksdbs() {
     .map(str::to_owned);
     let build = "level0_file_num_compaction_trigger=2;max_bytes_for_level_base=90000;\
                  level_compaction_dynamic_level_bytes=true";
-    same_first_picks("leveled_picks_with_dynamic_sizes_are_rocksdbs", Peer::Wheel, SIZES, build, &cases);
+    same_first_picks("leveled_picks_with_dynamic_sizes_are_rocksdbs", Peer::Wheel, build, &cases, false);
+}
+
+/// The first job that the LOG in `dir` tells of: numbers of its inputs, and the level that they go to.
+fn first_job(dir: &Path) -> (Vec<u64>, Option<u64>) {
+    let log = std::fs::read_to_string(dir.join("LOG")).expect("a LOG");
+    let level = first_started(&log).and_then(|first| {
+        let job = match first {
+            Ok(job) => job,
+            Err(level) => return Some(level),
+        };
+        let ends = |l: &&str| l.contains("\"compaction_finished\"") && after(l, "\"job\":") == Some(job);
+        log.lines().find(ends).and_then(|l| after(l, "\"output_level\":"))
+    });
+    (first_compaction(dir), level)
+}
+
+/// A tree of universal compaction: options, then flushes of so many entries; from one of them on nothing is compacted.
+struct RandomTree {
+    build: String,
+    flushes: Vec<u64>,
+    rests: usize,
+    deletes: bool,
+}
+
+impl RandomTree {
+    fn new(rng: &mut fastrand::Rng) -> Self {
+        let levels = [1, 2, 3, 5, 7][rng.usize(0..5)];
+        let file_size = [20_000, 60_000, 64 << 20][rng.usize(0..3)];
+        let build = format!(
+            "{STYLE};compression=kNoCompression;num_levels={levels};target_file_size_base={file_size};\
+             level0_file_num_compaction_trigger={}",
+            rng.u32(2..6)
+        );
+        // Sizes from 2 to 300 entries, most of them small; or the same all along.
+        let same = rng.u8(0..4) == 0;
+        let size = |rng: &mut fastrand::Rng| (2.0 * 150f64.powf(rng.f64() * if same { 0.5 } else { 1.0 })) as u64;
+        let first = size(rng);
+        let flushes = (0..rng.usize(3..16)).map(|_| if same { first } else { size(rng) }).collect::<Vec<_>>();
+        let rests = rng.usize(0..flushes.len());
+        Self { build, flushes, rests, deletes: rng.bool() }
+    }
+
+    /// Random options of universal compaction. `newer`: those that RocksDB 7.8 does not have, too, and such that
+    /// RocksDB 8.6 and newer leave the newest tables out of a job for space, which 7.8 does not.
+    fn options(rng: &mut fastrand::Rng, newer: bool) -> String {
+        let (trigger, least) = (rng.u32(1..8), rng.u32(2..6));
+        let most = if newer && rng.bool() { u32::MAX } else { least + [0, 1, 3, 1000][rng.usize(0..4)] };
+        let amplification = [10, 50, 100, 200, 1000, 100_000][rng.usize(0..6)];
+        let ratio = [0, 1, 10, 60, 150, 1000][rng.usize(0..6)];
+        let style = ["Similar", "Total"][rng.usize(0..2)];
+        let read_amp = if newer {
+            format!("max_read_amp={};", [-1, 0, trigger as i32, trigger as i32 + 3][rng.usize(0..4)])
+        } else {
+            String::new()
+        };
+        let stop = if newer { [36, 12, 20][rng.usize(0..3)] } else { 100_000 };
+        format!(
+            "level0_file_num_compaction_trigger={trigger};level0_slowdown_writes_trigger={stop};\
+             level0_stop_writes_trigger={stop};compaction_options_universal={{size_ratio={ratio};{read_amp}\
+             min_merge_width={least};max_merge_width={most};max_size_amplification_percent={amplification};\
+             stop_style=kCompactionStopStyle{style}Size;allow_trivial_move={}}}",
+            rng.u8(0..4) == 0
+        )
+    }
+
+    /// Has RocksDB make it.
+    fn make(&self, driver: &Driver, dir: &Path, test: &str) -> bool {
+        let mut script = Script::new();
+        script.line(format!("cf default {}", self.build)).open(dir);
+        for (n, &entries) in self.flushes.iter().enumerate() {
+            if n == self.rests {
+                script.line("wait").line("set default disable_auto_compactions=true");
+            }
+            for (i, key) in keys(n as u64, entries).enumerate() {
+                match self.deletes && i % 5 == 4 {
+                    false => script.hex("put", "default", &[&key, &VALUE[..500 + i * 37 % 500]]),
+                    true => script.hex("del", "default", &[&key]),
+                };
+            }
+            script.line("flush default");
+            if n < self.rests {
+                script.line("wait");
+            }
+        }
+        driver.answer(test, script.line("wait")).is_some()
+    }
+}
+
+/// From random trees, RocksDB and Rockmill begin with the same universal compaction under random options.
+/// `ROCKMILL_UNIVERSAL_TREES` says how many trees, from which seed `ROCKMILL_SEED`.
+#[test]
+fn universal_picks_are_rocksdbs() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
+    let trees = number("ROCKMILL_UNIVERSAL_TREES").unwrap_or(6);
+    let from = number("ROCKMILL_SEED").unwrap_or(1);
+    for peer in [Peer::Library, Peer::Wheel] {
+        same_universal_picks("universal_picks_are_rocksdbs", peer, from..from + trees);
+    }
+}
+
+fn same_universal_picks(test: &str, peer: Peer, seeds: std::ops::Range<u64>) {
+    const CASES: usize = 6;
+    let driver = match peer.driver() {
+        Ok(driver) => driver,
+        Err(reason) => return skip(test, &reason),
+    };
+    let counts = std::sync::Mutex::new((0, 0, std::collections::BTreeMap::new()));
+    let one = |seed: u64| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let tree = RandomTree::new(&mut rng);
+        let home = tempfile::tempdir().expect("a folder");
+        let made = home.path().join("made");
+        if !tree.make(&driver, &made, test) {
+            return;
+        }
+        for case in 0..CASES {
+            let (build, change) = (&tree.build, RandomTree::options(&mut rng, peer == Peer::Wheel));
+            let (ours, theirs) = (home.path().join(format!("ours{case}")), home.path().join(format!("theirs{case}")));
+            copy_dir(&made, &ours);
+            copy_dir(&made, &theirs);
+            let mut script = Script::new();
+            if peer == Peer::Wheel {
+                // It takes the directory's own options.
+                script.line(format!("cf default {build}")).open(&theirs);
+                script.line(format!("set default {change};disable_auto_compactions=false")).line("wait");
+            } else {
+                script.line(format!("cf default {build};{change}")).open(&theirs).line("wait");
+            }
+            if driver.answer(test, &script).is_none() {
+                return;
+            }
+            let options = format!("{build};{change}");
+            let o = Options::from_string(&Options::default(), &options).unwrap_or_else(|e| panic!("{options}: {e}"));
+            let db = Db::open(&o, &ours).unwrap_or_else(|e| panic!("open: {e}"));
+            db.wait_for_background_work().expect("compactions");
+            drop(db);
+            let (ours, theirs) = (first_job(&ours), first_job(&theirs));
+            let what = format!("seed {seed}, case {case}: {options}; flushes {:?}, rests {}", tree.flushes, tree.rests);
+            assert_eq!(ours, theirs, "{what}; left: ours");
+            let mut counts = counts.lock().expect("no panic");
+            counts.0 += 1;
+            counts.1 += usize::from(!ours.0.is_empty());
+            *counts.2.entry((ours.0.len(), ours.1)).or_insert(0) += 1;
+        }
+    };
+    // They mostly wait.
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let (one, seeds) = (&one, seeds.clone());
+            scope.spawn(move || (seeds.start + thread..seeds.end).step_by(6).for_each(one));
+        }
+    });
+    let (cases, jobs, kinds) = counts.into_inner().expect("no panic");
+    println!("{peer:?}: {cases} cases, {jobs} with a job; by (inputs, output level): {kinds:?}");
+    assert!(cases == 0 || kinds.len() >= 4, "the cases differ: {kinds:?}");
 }
