@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
 use rockmill::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompactionStyle, CompressionType, DataBlockIndexType,
-    FifoCompactOptions, Options, SliceTransform, UniversalCompactOptions, WriteBufferManager,
+    BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompactionPri, CompactionStyle, CompressionType,
+    DataBlockIndexType, FifoCompactOptions, Options, SliceTransform, UniversalCompactOptions, WriteBufferManager,
 };
 use rockmill_kernel::Pool;
 
@@ -394,6 +394,17 @@ pub const AXES: &[Axis] = &[
     Axis {
         name: "manifest",
         choices: &[is("large", |_| {}), is("rolls", |d| d.options.set_max_manifest_file_size(1500))],
+    },
+    Axis {
+        // Which table of a level goes down first.
+        name: "priority",
+        choices: &[
+            is("overlap", |_| {}),
+            is("round-robin", |d| d.options.set_compaction_pri(CompactionPri::RoundRobin)),
+            is("size", |d| d.options.set_compaction_pri(CompactionPri::ByCompensatedSize)),
+            is("oldest-largest", |d| d.options.set_compaction_pri(CompactionPri::OldestLargestSeqFirst)),
+            is("oldest-smallest", |d| d.options.set_compaction_pri(CompactionPri::OldestSmallestSeqFirst)),
+        ],
     },
 ];
 
