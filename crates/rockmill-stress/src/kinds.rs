@@ -111,6 +111,11 @@ impl Kind {
         matches!(self, Self::Merging | Self::Counting)
     }
 
+    /// True where a compaction filter takes and changes values.
+    pub fn is_filtered(self) -> bool {
+        matches!(self, Self::Filtered | Self::Expiring)
+    }
+
     /// True where keys descend.
     pub fn descends(self) -> bool {
         self == Self::Reversed

@@ -1,7 +1,8 @@
 //! Reads, each compared with the model; reads of one thing in several ways with each other.
 
 use rockmill::{
-    AsColumnFamilyRef, ColumnFamily, Db, DbRawIterator, ErrorKind, ReadOptions, Snapshot, WriteBatchIteratorCf,
+    AsColumnFamilyRef, ColumnFamily, Db, DbRawIterator, ErrorKind, IteratorMode, ReadOptions, Snapshot,
+    WriteBatchIteratorCf,
 };
 
 use super::session::Session;
@@ -146,6 +147,26 @@ impl<'db> Session<'_, '_, 'db> {
             }
         }
         Ok(same(&format!("{}, prefix {}", family_name(slot, family.kind), shown(prefix)), &got, &want)?)
+    }
+
+    /// Every table with keys from `from` to `to` was rewritten: nothing is there that a filter was to take or change.
+    pub fn check_filtered(&self, slot: Slot, from: Option<&[u8]>, to: Option<&[u8]>) -> Result<(), Trouble> {
+        let (family, cf) = self.family(slot)?;
+        let kind = family.kind;
+        if !kind.is_filtered() {
+            return Ok(());
+        }
+        let mut options = ReadOptions::default();
+        options.set_total_order_seek(true);
+        for entry in self.db.iterator_cf_opt(&cf, options, IteratorMode::Start) {
+            let (key, value) = entry?;
+            let inside = from.is_none_or(|from| *key >= *from) && to.is_none_or(|to| *key <= *to);
+            if inside && kind.settled(&value) != Some(&value[..]) {
+                let what = format!("{}={}", shown(&key), shown(&value));
+                return wrong(family_name(slot, kind), format!("{what} outlives a compaction whose filter takes it"));
+            }
+        }
+        Ok(())
     }
 
     pub fn check(&self, view: View) -> Result<u64, Trouble> {

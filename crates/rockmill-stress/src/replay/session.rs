@@ -307,7 +307,13 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
             }
             (from, to) => (from.map(key_bytes), to.map(key_bytes)),
         };
-        Ok(self.db.compact_range_cf_opt(&cf, from, to, &options)?)
+        self.db.compact_range_cf_opt(&cf, from.as_deref(), to.as_deref(), &options)?;
+        // FIFO compaction leaves tables as they are.
+        let fifo = self.db.get_options_cf(&cf).cf.compaction_style == CompactionStyle::Fifo;
+        if bottom == Bottom::Force && !fifo {
+            self.check_filtered(slot, from.as_deref(), to.as_deref())?;
+        }
+        Ok(())
     }
 
     fn refit(&self, slot: Slot) -> Result<(), Trouble> {

@@ -11,15 +11,18 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rockmill::merge_operator::{MaxOperator, UInt64AddOperator};
-use rockmill::{ColumnFamilyDescriptor, Db, ErrorSeverity, IteratorMode, Options, ReadOptions};
+use rockmill::{
+    ColumnFamilyDescriptor, Db, ErrorSeverity, IteratorMode, Options, ReadOptions, ReverseBytewiseComparator,
+};
 
 use super::expected::Expected;
 use super::judge;
 use super::limits::Limit;
 use super::settings::{Paths, Settings};
-use super::value;
+use super::value::{self, Kind};
 use super::work::{Counts, Shared, Trouble};
 use crate::configuration::Configuration;
+use crate::kinds::Expire;
 
 /// All is well.
 pub const EXIT_OK: u8 = 0;
@@ -131,10 +134,14 @@ fn say(what: &Said) {
 /// Options of a column family.
 pub fn family_options(settings: &Settings, family: usize, base: &Options) -> Options {
     let mut options = base.clone();
-    if family == settings.families {
-        options.set_merge_operator_object(Arc::new(UInt64AddOperator));
-    } else {
-        options.set_merge_operator_object(Arc::new(MaxOperator));
+    match Kind::of(settings, family) {
+        Kind::Counters => options.set_merge_operator_object(Arc::new(UInt64AddOperator)),
+        Kind::Plain => options.set_merge_operator_object(Arc::new(MaxOperator)),
+        Kind::Reversed => {
+            options.set_merge_operator_object(Arc::new(MaxOperator));
+            options.set_comparator_object(Arc::new(ReverseBytewiseComparator));
+        }
+        Kind::Expiring => options.set_compaction_filter_factory(Expire),
     }
     options
 }
@@ -312,7 +319,7 @@ fn verify(shared: &Shared<'_>, when: &str, seed: u64) -> Result<u64, Ending> {
     let mut rng = fastrand::Rng::with_seed(settings.seed ^ seed);
     for _ in 0..GETS {
         let (family, key) = (rng.usize(..expected.families()), rng.u32(..expected.keys()));
-        let found = match shared.db.get_cf(&shared.family(family), value::key(key)) {
+        let found = match shared.db.get_cf(&shared.family(family), value::key(settings, family, key)) {
             Ok(found) => found,
             Err(e) => match shared.trouble("get", &e) {
                 Trouble::Refused => return Err(Ending::Refused(e.to_string())),
@@ -321,6 +328,7 @@ fn verify(shared: &Shared<'_>, when: &str, seed: u64) -> Result<u64, Ending> {
         };
         let version = found.map(|bytes| value::version_of(settings, family, key, &bytes)).transpose()?;
         let slot = expected.slot(family, key);
+        let (version, _) = value::unfiltered(settings, family, &slot, version);
         if version != slot.exact() {
             return Err(Ending::Wrong(format!(
                 "{when}: {}: expected {}, a lookup found {}, and an iterator what was expected",

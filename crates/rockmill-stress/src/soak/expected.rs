@@ -1,7 +1,7 @@
 //! The expected-state file: for each key what was acknowledged last, and what may or may not have happened since.
 //!
 //! ```text
-//! 0      "RMSTATE1"  seed (8)  keys (4)  column families, counters included (4)
+//! 0      "RMSTATE2"  seed (8)  keys (4)  column families, counters included (4)
 //! 4096   slots of 32 bytes, by column family, then by key:
 //!        0  operation that touched the key last (8)
 //!        8  acknowledged version (4), or a counter's count
@@ -22,7 +22,7 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::settings::Settings;
 
-const MAGIC: &[u8; 8] = b"RMSTATE1";
+const MAGIC: &[u8; 8] = b"RMSTATE2";
 /// Where slots begin, in bytes.
 pub const SLOTS_AT: u64 = 4096;
 /// Bytes of a slot.

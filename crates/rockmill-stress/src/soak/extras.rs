@@ -27,7 +27,7 @@ impl Worker<'_, '_> {
         let mut touched = Vec::new();
         for key in keys.clone() {
             match self.rng.u8(..8) {
-                _ if Self::is_single(key) => {}
+                _ if self.is_single(family, key) => {}
                 0 => touched.push((family, key, Change::Delete)),
                 1..6 => touched.push((family, key, Change::Put)),
                 _ => {}
@@ -43,12 +43,13 @@ impl Worker<'_, '_> {
         let held = shared.expected.lock(&[(family, keys)]);
         let cf = shared.family(family);
         let done = self.change("ingestion", &touched, |versions| {
-            let mut writer = SstFileWriter::create(shared.options);
+            let of_family = child::family_options(shared.settings, family, shared.options);
+            let mut writer = SstFileWriter::create(&of_family);
             writer.open(&path)?;
             for (&(_, key, change), &version) in touched.iter().zip(versions) {
                 match change {
-                    Change::Delete => writer.delete(value::key(key))?,
-                    _ => writer.put(value::key(key), value::value(shared.settings, family, key, version))?,
+                    Change::Delete => writer.delete(self.key(family, key))?,
+                    _ => writer.put(self.key(family, key), value::value(shared.settings, family, key, version))?,
                 }
             }
             writer.finish()?;
@@ -70,8 +71,9 @@ impl Worker<'_, '_> {
     pub fn compact(&mut self) -> Done {
         let part = (self.shared.settings.keys / COMPACT_PART).max(1);
         let keys = self.any_range(part);
-        let cf = self.shared.family(self.rng.usize(..self.shared.expected.families()));
-        let done = self.shared.db.compact_range_cf(&cf, Some(value::key(keys.start)), Some(value::key(keys.end)));
+        let family = self.rng.usize(..self.shared.expected.families());
+        let (from, to) = (self.key(family, keys.start), self.key(family, keys.end));
+        let done = self.shared.db.compact_range_cf(&self.shared.family(family), Some(from), Some(to));
         self.unless_dropped("compact_range", done)
     }
 
@@ -125,6 +127,7 @@ impl Worker<'_, '_> {
             let keys = 0..shared.expected.keys();
             judge::compare(shared.settings, family, keys, entries.into_iter(), &mut findings, |key, found| {
                 let (before, after) = (&before[family][key as usize], &after[family][key as usize]);
+                let (found, _) = value::unfiltered(shared.settings, family, before, found);
                 let allowed = Slot::allows_between(before, after, found);
                 if allowed { Ok(()) } else { Err(between(before, after, counter)) }
             });

@@ -9,7 +9,7 @@ use rockmill::{ColumnFamily, ReadOptions};
 
 use super::expected::Slot;
 use super::judge::{self, Entry, Findings};
-use super::value;
+use super::value::{self, Kind};
 use super::work::{Done, Trouble, Worker};
 
 /// Keys of one iteration at most.
@@ -36,6 +36,11 @@ impl Worker<'_, '_> {
         found.map(version).transpose()
     }
 
+    /// What was found once it is known what was there: see [`value::unfiltered`].
+    fn unfiltered(&self, family: usize, slot: &Slot, found: Option<u32>) -> Option<u32> {
+        value::unfiltered(self.shared.settings, family, slot, found).0
+    }
+
     fn wrong(&self, family: usize, key: u32, expected: &str, found: Option<u32>) -> Trouble {
         let settings = self.shared.settings;
         let found = judge::found_text(settings, family, found);
@@ -49,8 +54,8 @@ impl Worker<'_, '_> {
     fn get(&mut self, cf: &ColumnFamily, family: usize, key: u32) -> Result<Option<u32>, Trouble> {
         let db = self.shared.db;
         let found = match self.rng.u8(..3) {
-            0 => db.get_pinned_cf(cf, value::key(key)).map(|v| v.map(|v| v.to_vec())),
-            _ => db.get_cf(cf, value::key(key)),
+            0 => db.get_pinned_cf(cf, self.key(family, key)).map(|v| v.map(|v| v.to_vec())),
+            _ => db.get_cf(cf, self.key(family, key)),
         };
         let found = found.map_err(|e| self.shared.trouble("get", &e))?;
         self.version(family, key, found)
@@ -66,7 +71,7 @@ impl Worker<'_, '_> {
             let cf = self.shared.family(family);
             let found = self.get(&cf, family, key)?;
             let slot = expected.slot(family, key);
-            if found != slot.exact() {
+            if self.unfiltered(family, &slot, found) != slot.exact() {
                 return Err(self.wrong(family, key, &slot.describe(counter), found));
             }
         } else {
@@ -75,7 +80,7 @@ impl Worker<'_, '_> {
             let cf = self.shared.family(family);
             let found = self.get(&cf, family, key)?;
             let after = expected.slot(family, key);
-            if !Slot::allows_between(&before, &after, found) {
+            if !Slot::allows_between(&before, &after, self.unfiltered(family, &before, found)) {
                 return Err(self.wrong(family, key, &between(&before, &after, counter), found));
             }
         }
@@ -91,7 +96,7 @@ impl Worker<'_, '_> {
             .collect();
         let before: Vec<Slot> = places.iter().map(|p| expected.slot(p.0, p.1)).collect();
         let cfs: Vec<ColumnFamily> = places.iter().map(|p| self.shared.family(p.0)).collect();
-        let found = self.shared.db.multi_get_cf(cfs.iter().zip(places.iter().map(|p| value::key(p.1))));
+        let found = self.shared.db.multi_get_cf(cfs.iter().zip(places.iter().map(|p| self.key(p.0, p.1))));
         if found.len() != places.len() {
             return Err(Trouble::Wrong(format!("multi_get: {} keys, {} answers", places.len(), found.len())));
         }
@@ -99,7 +104,7 @@ impl Worker<'_, '_> {
             let found = found.map_err(|e| self.shared.trouble("multi_get", &e))?;
             let found = self.version(family, key, found)?;
             let after = expected.slot(family, key);
-            if !Slot::allows_between(&before, &after, found) {
+            if !Slot::allows_between(&before, &after, self.unfiltered(family, &before, found)) {
                 let text = between(&before, &after, expected.is_counter(family));
                 return Err(self.wrong(family, key, &text, found));
             }
@@ -122,13 +127,17 @@ impl Worker<'_, '_> {
     /// Entries of a stretch of keys, in order whichever way they are read.
     fn entries(
         &self,
-        cf: &ColumnFamily,
+        (family, cf): (usize, &ColumnFamily),
         keys: &Range<u32>,
         way: Way,
         bounds: bool,
         mut options: ReadOptions,
     ) -> Result<Vec<Entry>, Trouble> {
-        let (start, end) = (value::key(keys.start), value::key(keys.end));
+        let (start, end) = (self.key(family, keys.start), self.key(family, keys.end));
+        let outside = |key: &[u8]| match Kind::of(self.shared.settings, family) {
+            Kind::Reversed => key > &start[..] || key <= &end[..],
+            _ => key < &start[..] || key >= &end[..],
+        };
         if bounds {
             options.set_iterate_lower_bound(start.clone());
             options.set_iterate_upper_bound(end.clone());
@@ -147,7 +156,7 @@ impl Worker<'_, '_> {
             }
         }
         while let Some((key, value)) = iter.item() {
-            if !bounds && (key < &start[..] || key >= &end[..]) {
+            if !bounds && outside(key) {
                 break;
             }
             out.push(Ok((key.to_vec(), value.to_vec())));
@@ -172,13 +181,13 @@ impl Worker<'_, '_> {
         let cf = self.shared.family(family);
         let bounds = self.rng.bool();
         let options = self.read_options();
-        let entries = self.entries(&cf, &keys, way, bounds, options)?;
+        let entries = self.entries((family, &cf), &keys, way, bounds, options)?;
         let counter = expected.is_counter(family);
         let mut findings = Findings::default();
         judge::compare(self.shared.settings, family, keys.clone(), entries.into_iter(), &mut findings, |key, found| {
             let before = &before[(key - keys.start) as usize];
             let after = expected.slot(family, key);
-            let allowed = Slot::allows_between(before, &after, found);
+            let allowed = Slot::allows_between(before, &after, self.unfiltered(family, before, found));
             if allowed { Ok(()) } else { Err(between(before, &after, counter)) }
         });
         self.checked(findings.verdict(&format!("{way:?} iteration over keys {keys:?}"))?);
@@ -198,21 +207,21 @@ impl Worker<'_, '_> {
             let mut options = self.read_options();
             options.set_snapshot(&snapshot);
             let bounds = self.rng.bool();
-            let entries = self.entries(&cf, &keys, way, bounds, options)?;
+            let entries = self.entries((family, &cf), &keys, way, bounds, options)?;
             let mut findings = Findings::default();
             let settings = self.shared.settings;
             judge::compare(settings, family, keys.clone(), entries.into_iter(), &mut findings, |key, found| {
                 let slot = &slots[(key - keys.start) as usize];
-                let right = found == slot.exact();
+                let right = self.unfiltered(family, slot, found) == slot.exact();
                 if right { Ok(()) } else { Err(slot.describe(expected.is_counter(family))) }
             });
             self.checked(findings.verdict(&format!("snapshot, round {round}, keys {keys:?}"))?);
             for _ in 0..10 {
                 let key = self.rng.u32(keys.clone());
-                let found = snapshot.get_cf(&cf, value::key(key)).map_err(|e| self.shared.trouble("get", &e))?;
+                let found = snapshot.get_cf(&cf, self.key(family, key)).map_err(|e| self.shared.trouble("get", &e))?;
                 let found = self.version(family, key, found)?;
                 let slot = &slots[(key - keys.start) as usize];
-                if found != slot.exact() {
+                if self.unfiltered(family, slot, found) != slot.exact() {
                     return Err(self.wrong(family, key, &slot.describe(expected.is_counter(family)), found));
                 }
             }

@@ -2,8 +2,10 @@
 //!
 //! A value is: version (4 bytes, big-endian, so that the operator `max` keeps the newest), column family (2), key (4),
 //! filling, and a checksum (4) over all before. Its length and filling follow from seed, family, key and version: a
-//! value can be compared with what was written without that being stored anywhere.
+//! value can be compared with what was written without that being stored anywhere. In a column family whose values
+//! expire the second in which it does stands in front (8 bytes, big-endian), which follows from the version, too.
 
+use super::expected::Slot;
 use super::settings::Settings;
 
 /// Bytes of a value's fixed parts, rounded up.
@@ -11,18 +13,83 @@ pub const LEN_MIN: u32 = 16;
 /// Bytes before the filling.
 const HEAD: usize = 10;
 
+/// The largest number of ten digits.
+const DIGITS_MAX: u64 = 9_999_999_999;
+
+/// What a column family does with its keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Merges keep the newest version.
+    Plain,
+    /// The same, and keys descend: bytewise the first is the last.
+    Reversed,
+    /// A compaction filter removes values that have expired ([`crate::kinds::Expire`]). There are no merges.
+    Expiring,
+    /// Merges add.
+    Counters,
+}
+
+impl Kind {
+    /// That of the column family with this number.
+    pub fn of(settings: &Settings, family: usize) -> Self {
+        match family {
+            f if f == settings.families => Self::Counters,
+            f if f % 3 == 1 => Self::Reversed,
+            f if f % 3 == 2 => Self::Expiring,
+            _ => Self::Plain,
+        }
+    }
+
+    /// The second in which a version expires; 0 for never.
+    fn expires(version: u32) -> u64 {
+        match version % 4 {
+            0 => 1,
+            1 => 0,
+            _ => u64::MAX,
+        }
+    }
+
+    /// The version has expired, so that a compaction removes it.
+    fn is_expired(self, version: u32) -> bool {
+        self == Self::Expiring && Self::expires(version) == 1
+    }
+}
+
+/// What it means that a reader found this in a column family with filters: the expired version, where that may have
+/// been removed. Whether an operation happened is not to be told from that: then the second is false.
+pub fn unfiltered(settings: &Settings, family: usize, slot: &Slot, found: Option<u32>) -> (Option<u32>, bool) {
+    let kind = Kind::of(settings, family);
+    if kind != Kind::Expiring || found.is_some() {
+        return (found, true);
+    }
+    let begun = if slot.is_pending() { slot.acked + 1..slot.latest + 1 } else { 0..0 };
+    let begun = begun.rev().find(|version| kind.is_expired(*version));
+    match slot.exact() {
+        Some(version) if kind.is_expired(version) => (Some(version), false),
+        // Nothing was there before, or what removed it was removed.
+        None => (None, begun.is_none()),
+        Some(_) => (begun, begun.is_none()),
+    }
+}
+
 /// The key with this number. Keys are ordered as their numbers, and of several lengths.
-pub fn key(number: u32) -> Vec<u8> {
-    let mut key = format!("key{number:010}").into_bytes();
+pub fn key(settings: &Settings, family: usize, number: u32) -> Vec<u8> {
+    let digits = match Kind::of(settings, family) {
+        Kind::Reversed => DIGITS_MAX - u64::from(number),
+        _ => u64::from(number),
+    };
+    let mut key = format!("key{digits:010}").into_bytes();
     key.resize(key.len() + (number % 7) as usize, b'.');
     key
 }
 
 /// The number of a key; `None` when it is none of ours.
-pub fn number_of(bytes: &[u8]) -> Option<u32> {
+pub fn number_of(settings: &Settings, family: usize, bytes: &[u8]) -> Option<u32> {
     let digits = bytes.strip_prefix(b"key")?.get(..10)?;
-    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    (key(number) == bytes).then_some(number)
+    let digits: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let number = if Kind::of(settings, family) == Kind::Reversed { DIGITS_MAX - digits } else { digits };
+    let number = u32::try_from(number).ok()?;
+    (key(settings, family, number) == bytes).then_some(number)
 }
 
 /// FNV-1a: short, and none of the store's checksums.
@@ -35,7 +102,7 @@ pub fn value(settings: &Settings, family: usize, key: u32, version: u32) -> Vec<
     let mix = (u64::from(key) << 32 | u64::from(version)) ^ (family as u64).rotate_right(8);
     let mut rng = fastrand::Rng::with_seed(settings.seed ^ mix.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let len = rng.u32(settings.value_min..=settings.value_max).max(LEN_MIN) as usize;
-    let mut out = Vec::with_capacity(len);
+    let mut out = Vec::with_capacity(len + 8);
     out.extend(version.to_be_bytes());
     out.extend((family as u16).to_le_bytes());
     out.extend(key.to_le_bytes());
@@ -48,6 +115,9 @@ pub fn value(settings: &Settings, family: usize, key: u32, version: u32) -> Vec<
     out.resize(HEAD + body, b'a' + (version % 26) as u8);
     let sum = checksum(&out);
     out.extend(sum.to_le_bytes());
+    if Kind::of(settings, family) == Kind::Expiring {
+        out.splice(..0, Kind::expires(version).to_be_bytes());
+    }
     out
 }
 
@@ -61,14 +131,16 @@ pub fn count_value(count: u32) -> Vec<u8> {
 /// # Errors
 /// Describes the bytes.
 pub fn version_of(settings: &Settings, family: usize, key: u32, found: &[u8]) -> Result<u32, String> {
-    if family == settings.families {
+    let kind = Kind::of(settings, family);
+    if kind == Kind::Counters {
         let count = <[u8; 8]>::try_from(found).ok().and_then(|b| u32::try_from(u64::from_le_bytes(b)).ok());
         return count.ok_or_else(|| describe(found));
     }
-    let version = found.get(..4).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
+    let body = if kind == Kind::Expiring { found.get(8..).unwrap_or_default() } else { found };
+    let version = body.get(..4).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
     match version {
         Some(version) if value(settings, family, key, version) == found => Ok(version),
-        _ => Err(describe(found)),
+        _ => Err(describe(body)),
     }
 }
 
@@ -95,34 +167,60 @@ pub fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::expected::Change;
     use super::*;
 
     #[test]
     fn values_say_what_they_are() {
         let settings = Settings::default();
-        for version in 1..50 {
-            let found = value(&settings, 2, 77, version);
-            assert!((20..=400).contains(&found.len()), "{}", found.len());
-            assert_eq!(version_of(&settings, 2, 77, &found), Ok(version));
-            let misplaced = version_of(&settings, 2, 78, &found).unwrap_err();
-            assert!(misplaced.starts_with(&format!("version {version} of key 77 of column family 2")), "{misplaced}");
+        for (family, version) in (0..3).flat_map(|f| (1..50).map(move |v| (f, v))) {
+            let found = value(&settings, family, 77, version);
+            let front = if family == 2 { 8 } else { 0 };
+            assert!((20..=400).contains(&(found.len() - front)), "{}", found.len());
+            assert_eq!(version_of(&settings, family, 77, &found), Ok(version));
+            let misplaced = version_of(&settings, family, 78, &found).unwrap_err();
+            let said = format!("version {version} of key 77 of column family {family}");
+            assert!(misplaced.starts_with(&said), "{misplaced}");
             let mut damaged = found.clone();
-            damaged[12] ^= 1;
-            assert!(version_of(&settings, 2, 77, &damaged).unwrap_err().contains("wrong checksum"));
+            damaged[front + 12] ^= 1;
+            assert!(version_of(&settings, family, 77, &damaged).unwrap_err().contains("wrong checksum"));
         }
+        let mut other = value(&settings, 2, 77, 4);
+        other[7] = 2;
+        assert!(version_of(&settings, 2, 77, &other).is_err(), "another second");
         assert_eq!(version_of(&settings, settings.families, 3, &count_value(9)), Ok(9));
         assert!(version_of(&settings, settings.families, 3, b"9").unwrap_err().contains("no value"));
     }
 
     #[test]
-    fn keys_are_ordered_as_their_numbers() {
-        let keys: Vec<_> = (0..2000).map(|n| key(n * 5)).collect();
-        assert!(keys.is_sorted());
-        for n in [0, 1, 99_999, u32::MAX] {
-            assert_eq!(number_of(&key(n)), Some(n));
+    fn keys_are_ordered_as_their_numbers_in_the_order_of_their_column_family() {
+        let settings = Settings::default();
+        let keys = |family| (0..2000).map(move |n| key(&Settings::default(), family, n * 5));
+        assert!(keys(0).is_sorted() && keys(2).is_sorted() && keys(1).rev().is_sorted());
+        for (family, n) in [0, 1, 99_999, u32::MAX].into_iter().flat_map(|n| [(0, n), (1, n)]) {
+            assert_eq!(number_of(&settings, family, &key(&settings, family, n)), Some(n));
         }
-        for bad in [&b"key"[..], b"key0000000001", b"kex0000000000", b"key0000000000."] {
-            assert_eq!(number_of(bad), None);
+        for bad in [&b"key"[..], b"key0000000001", b"kex0000000000", b"key0000000000.", b"key9999999999"] {
+            assert_eq!(number_of(&settings, 0, bad), None);
         }
+    }
+
+    #[test]
+    fn what_a_filter_took_counts_as_there_and_tells_nothing_of_operations() {
+        let settings = Settings::default();
+        let put = |slot: Slot| slot.begun(1, Change::Put);
+        let versions = |n: u32| (0..n).fold(Slot::default(), |slot, _| put(slot).done(Change::Put));
+        let seen = |slot: &Slot, found| unfiltered(&settings, 2, slot, found);
+        // Versions 4 and 8 have expired.
+        assert_eq!(seen(&versions(4), None), (Some(4), false));
+        assert_eq!(seen(&versions(4), Some(3)), (Some(3), true));
+        assert_eq!(seen(&versions(3), None), (None, true), "which is a loss");
+        assert_eq!(unfiltered(&settings, 0, &versions(4), None), (None, true), "no filter, a loss");
+        assert_eq!(seen(&put(versions(3)), None), (Some(4), false), "the one that was begun");
+        assert_eq!(seen(&put(versions(4)), None), (Some(4), false));
+        let gone = versions(3).begun(2, Change::Delete).done(Change::Delete);
+        assert_eq!(seen(&gone, None), (None, true));
+        let gone = versions(2).begun(2, Change::Delete).done(Change::Delete);
+        assert_eq!(seen(&put(gone), None), (None, false));
     }
 }

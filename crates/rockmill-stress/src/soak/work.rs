@@ -10,12 +10,13 @@ use rockmill::{ColumnFamily, Db, ErrorKind, Options, WriteBatch, WriteOptions};
 use super::expected::{Change, Expected};
 use super::limits::Limit;
 use super::settings::{Act, Paths, Settings};
-use super::value;
+use super::value::{self, Kind};
 
 /// Keys that one range deletion covers at most.
 const RANGE_KEYS_MAX: u32 = 64;
 /// One of so many keys is only put where it is absent, and deleted singly: what a single deletion comes to where a key
-/// was overwritten, merged or deleted otherwise is undefined in RocksDB. Range deletions may cover such keys.
+/// was overwritten, merged or deleted otherwise, as a filter may do it, is undefined in RocksDB. Range deletions may
+/// cover such keys.
 const SINGLES: u32 = 8;
 /// Updates in a batch at most.
 const BATCH_MAX: usize = 10;
@@ -174,14 +175,18 @@ impl<'s, 'a> Worker<'s, 'a> {
     }
 
     /// The key is one for single deletions.
-    pub fn is_single(key: u32) -> bool {
-        key % SINGLES == SINGLES - 1
+    pub fn is_single(&self, family: usize, key: u32) -> bool {
+        key % SINGLES == SINGLES - 1 && self.kind(family) != Kind::Expiring
+    }
+
+    fn kind(&self, family: usize) -> Kind {
+        Kind::of(self.shared.settings, family)
     }
 
     /// A key that may be overwritten and merged.
     fn any_plain_key(&mut self) -> u32 {
         let key = self.any_key();
-        if Self::is_single(key) { key - 1 } else { key }
+        if key % SINGLES == SINGLES - 1 { key - 1 } else { key }
     }
 
     /// A column family with values.
@@ -233,6 +238,11 @@ impl<'s, 'a> Worker<'s, 'a> {
         Ok(())
     }
 
+    /// The key with this number.
+    pub fn key(&self, family: usize, key: u32) -> Vec<u8> {
+        value::key(self.shared.settings, family, key)
+    }
+
     fn value(&self, family: usize, key: u32, version: u32) -> Vec<u8> {
         value::value(self.shared.settings, family, key, version)
     }
@@ -241,11 +251,11 @@ impl<'s, 'a> Worker<'s, 'a> {
         let (family, key, options) = (self.any_family(), self.any_key(), self.write_options());
         let _held = self.shared.expected.lock(&[(family, key..key + 1)]);
         let cf = self.shared.family(family);
-        if Self::is_single(key) && self.shared.expected.slot(family, key).is_present() {
+        if self.is_single(family, key) && self.shared.expected.slot(family, key).is_present() {
             return self.single_delete(&cf, family, key, &options);
         }
         self.change("put", &[(family, key, Change::Put)], |v| {
-            self.shared.db.put_cf_opt(&cf, value::key(key), self.value(family, key, v[0]), &options)
+            self.shared.db.put_cf_opt(&cf, self.key(family, key), self.value(family, key, v[0]), &options)
         })
     }
 
@@ -253,7 +263,7 @@ impl<'s, 'a> Worker<'s, 'a> {
     fn single_delete(&self, cf: &ColumnFamily, family: usize, key: u32, options: &WriteOptions) -> Done {
         self.change("single_delete", &[(family, key, Change::Delete)], |_| {
             let mut batch = WriteBatch::new();
-            batch.single_delete_cf(cf, value::key(key));
+            batch.single_delete_cf(cf, self.key(family, key));
             self.shared.db.write_opt(&batch, options)
         })
     }
@@ -262,12 +272,12 @@ impl<'s, 'a> Worker<'s, 'a> {
         let (family, key, options) = (self.any_family(), self.any_key(), self.write_options());
         let _held = self.shared.expected.lock(&[(family, key..key + 1)]);
         let cf = self.shared.family(family);
-        if Self::is_single(key) {
+        if self.is_single(family, key) {
             let there = self.shared.expected.slot(family, key).is_present();
             return if there { self.single_delete(&cf, family, key, &options) } else { Ok(()) };
         }
         self.change("delete", &[(family, key, Change::Delete)], |_| {
-            self.shared.db.delete_cf_opt(&cf, value::key(key), &options)
+            self.shared.db.delete_cf_opt(&cf, self.key(family, key), &options)
         })
     }
 
@@ -277,7 +287,7 @@ impl<'s, 'a> Worker<'s, 'a> {
         let cf = self.shared.family(family);
         let touched: Vec<_> = keys.clone().map(|key| (family, key, Change::Delete)).collect();
         self.change("delete_range", &touched, |_| {
-            self.shared.db.delete_range_cf(&cf, value::key(keys.start), value::key(keys.end))
+            self.shared.db.delete_range_cf(&cf, self.key(family, keys.start), self.key(family, keys.end))
         })
     }
 
@@ -285,12 +295,15 @@ impl<'s, 'a> Worker<'s, 'a> {
         let counters = self.shared.settings.families;
         let (family, key) =
             if self.rng.bool() { (counters, self.any_key()) } else { (self.any_family(), self.any_plain_key()) };
+        if self.kind(family) == Kind::Expiring {
+            return self.write();
+        }
         let _held = self.shared.expected.lock(&[(family, key..key + 1)]);
         let cf = self.shared.family(family);
         let change = if family == counters { Change::Count } else { Change::Merge };
         self.change("merge", &[(family, key, change)], |v| {
             let operand = if family == counters { value::count_value(1) } else { self.value(family, key, v[0]) };
-            self.shared.db.merge_cf(&cf, value::key(key), operand)
+            self.shared.db.merge_cf(&cf, self.key(family, key), operand)
         })
     }
 
@@ -305,7 +318,7 @@ impl<'s, 'a> Worker<'s, 'a> {
             let change = match self.rng.u8(..6) {
                 _ if family == counters => Change::Count,
                 0 => Change::Delete,
-                1 => Change::Merge,
+                1 if self.kind(family) != Kind::Expiring => Change::Merge,
                 _ => Change::Put,
             };
             touched.push((family, key, change));
@@ -316,7 +329,7 @@ impl<'s, 'a> Worker<'s, 'a> {
         self.change("write of a batch", &touched, |versions| {
             let mut batch = WriteBatch::new();
             for (&(family, key, change), &version) in touched.iter().zip(versions) {
-                let (cf, name) = (self.shared.family(family), value::key(key));
+                let (cf, name) = (self.shared.family(family), self.key(family, key));
                 match change {
                     Change::Put => batch.put_cf(&cf, name, self.value(family, key, version)),
                     Change::Merge => batch.merge_cf(&cf, name, self.value(family, key, version)),
