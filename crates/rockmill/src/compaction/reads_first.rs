@@ -5,8 +5,9 @@
 //! around that. Elsewhere, while users read, all compactions together read and write [`SHARE`] of what they do when
 //! they have the device for themselves, evenly in small pieces: a read then waits for one piece at most.
 //!
-//! 1. *Users read* for [`HOLD`] after the end of a read from a table file that took as long as a device takes; what the
-//!    page cache answers does not count.
+//! 1. *Users read* for a while after the end of a read from a table file that took as long as a device takes; what the
+//!    page cache answers does not count. The while is [`HOLD`], or longer than the read took: one that waited behind
+//!    compactions takes long, and these would go on meanwhile.
 //! 2. *What compactions do alone* is learned while nothing holds them back.
 //! 3. *Nobody waits* where no flush is due and no writer was delayed for [`CALM`], and the tree is not behind or nobody
 //!    wrote for so long. For each byte that users write meanwhile [`CREDIT`] go unhindered: as many as it costs in many
@@ -30,8 +31,12 @@ const SHARE: f64 = 0.25;
 const RATE_MIN: f64 = 4.0 * 1024.0 * 1024.0;
 /// A read that took as long was answered by a device.
 const DEVICE_NANOS: u64 = 20_000;
-/// So long after the end of a read users still read.
+/// So long after the end of a read users still read;
 const HOLD: u64 = 20_000_000;
+/// or as many times as long as it took,
+const HOLD_OF_READ: u64 = 4;
+/// and not longer than this.
+const HOLD_MAX: u64 = 1_000_000_000;
 /// Bytes that compactions may read and write unhindered for each byte that users write.
 const CREDIT: u64 = 16;
 /// So long after a write compactions that are behind are waited for, and so long after a writer was delayed all are.
@@ -112,8 +117,8 @@ pub struct ReadsFirst {
     awaited: AtomicBool,
     /// Jobs that may have to wait.
     jobs: AtomicUsize,
-    /// When a read of a user ended that a device answered; 0: never.
-    last_read: AtomicU64,
+    /// Until when users read, as far as is known.
+    users_read_until: AtomicU64,
     last_write: AtomicU64,
     last_delay: AtomicU64,
     /// A leaf lock.
@@ -135,7 +140,7 @@ impl ReadsFirst {
             calm: AtomicBool::new(true),
             awaited: AtomicBool::new(false),
             jobs: AtomicUsize::new(0),
-            last_read: AtomicU64::new(0),
+            users_read_until: AtomicU64::new(0),
             last_write: AtomicU64::new(0),
             last_delay: AtomicU64::new(0),
             share: Mutex::new(Share::default()),
@@ -165,8 +170,10 @@ impl ReadsFirst {
     pub fn read_ends(&self, began: Option<u64>) {
         let Some(began) = began else { return };
         let now = self.clock.monotonic_nanos();
-        if now.saturating_sub(began) >= DEVICE_NANOS {
-            self.last_read.store(now.max(1), Ordering::Relaxed);
+        let took = now.saturating_sub(began);
+        if took >= DEVICE_NANOS {
+            let hold = took.saturating_mul(HOLD_OF_READ).clamp(HOLD, HOLD_MAX);
+            self.users_read_until.fetch_max(now.saturating_add(hold), Ordering::Relaxed);
         }
     }
 
@@ -188,7 +195,7 @@ impl ReadsFirst {
             0 => u64::MAX,
             at => now.saturating_sub(at),
         };
-        since(&self.last_read) < HOLD
+        now < self.users_read_until.load(Ordering::Relaxed)
             && !self.awaited.load(Ordering::Relaxed)
             && since(&self.last_delay) >= CALM
             && (self.calm.load(Ordering::Relaxed) || since(&self.last_write) >= CALM)

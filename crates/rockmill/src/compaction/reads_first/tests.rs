@@ -107,6 +107,11 @@ fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
     clock.advance(Duration::from_millis(25));
     assert!(!holds(), "users have stopped reading");
     assert_eq!(job.piece(2 << 20), 2 << 20);
+    read(&clock, &first, 80_000);
+    clock.advance(Duration::from_millis(300));
+    assert!(holds(), "a read that waited long: the next one may, too");
+    clock.advance(Duration::from_millis(25));
+    assert!(!holds());
     let again = || read(&clock, &first, 100);
     for (behind, awaited, wanted) in [(false, true, false), (true, false, true), (true, true, false)] {
         first.set(behind, awaited);
