@@ -1,6 +1,8 @@
 //! The command line, in the syntax of gflags, which db_bench uses: `--name=value`, `-name=value`, `--name value`; for
 //! switches also `--name` and `--noname`. Dashes in names may stand for underscores.
 
+use rockmill_io::DeviceModel;
+
 use crate::error::{Error, Result};
 
 /// What the command line asks for.
@@ -100,6 +102,29 @@ impl Value for bool {
             "0" | "false" | "f" | "no" | "n" => Some(false),
             _ => None,
         }
+    }
+}
+
+/// Bytes, with K, M, G or T behind them where that is shorter to write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Value for Size {
+    const NAME: &'static str = "size";
+    fn read(text: &str) -> Option<Self> {
+        let units = ['K', 'M', 'G', 'T'];
+        let unit = units.iter().position(|unit| text.ends_with([*unit, unit.to_ascii_lowercase()]));
+        let (digits, shift) = match unit {
+            Some(i) => (&text[..text.len() - 1], 10 * (i as u32 + 1)),
+            None => (text, 0),
+        };
+        digits.parse::<u64>().ok()?.checked_mul(1 << shift).map(Self)
     }
 }
 
@@ -286,6 +311,13 @@ flags! {
     "Start write-back of tables every so many bytes; 0: off." bytes_per_sync: u64 = 0;
     "Start write-back of the WAL every so many bytes; 0: off." wal_bytes_per_sync: u64 = 0;
     "Use fsync instead of fdatasync." use_fsync: bool = false;
+    "Bytes per second that the device reads, such as 300M: Rockmill's files are slowed to it; 0: as it is (not in \
+     db_bench)." device_read: Size = Size(0);
+    "The same for what is written (not in db_bench)." device_write: Size = Size(0);
+    "The same for both together (not in db_bench)." device_total: Size = Size(0);
+    "Microseconds of each read and sync of the slowed device, beside the bytes (not in db_bench)."
+        device_latency_us: u64 = 0;
+    "Operations that the slowed device does at a time; 0: any number (not in db_bench)." device_queue: usize = 0;
     "Bytes of the files of the benchmark device (not in db_bench)." device_bytes: u64 = 256 << 20;
 }
 
@@ -372,6 +404,17 @@ impl Flags {
             return bad("--db=DIRECTORY is missing: the directory that the benchmark may fill");
         }
         Ok(())
+    }
+
+    /// The device that Rockmill's files are slowed to.
+    pub(crate) fn device_model(&self) -> DeviceModel {
+        DeviceModel {
+            read_bytes_per_second: self.device_read.0,
+            write_bytes_per_second: self.device_write.0,
+            total_bytes_per_second: self.device_total.0,
+            latency: std::time::Duration::from_micros(self.device_latency_us),
+            queue_depth: self.device_queue,
+        }
     }
 
     fn check_ycsb(&self) -> Result<()> {

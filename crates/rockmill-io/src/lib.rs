@@ -15,6 +15,7 @@ pub mod posix;
 pub mod prefetch;
 pub mod ring;
 pub mod sync;
+pub mod throttle;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counting::{CountingFileSystem, IoCounts};
@@ -24,3 +25,4 @@ pub use fs::{
 pub use mem::{CrashMode, MemFileSystem};
 pub use op::{Fault, Op, OpKind};
 pub use posix::{LocalTime, PosixFileSystem, local_time, thread_id};
+pub use throttle::{DeviceModel, ThrottledFileSystem};

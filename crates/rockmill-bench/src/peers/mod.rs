@@ -129,6 +129,12 @@ fn side(spec: &str, flags: &Flags) -> Result<Side> {
             notes.push("built with assertions on: slower than RocksDB has to be".to_owned());
         }
     }
+    if !flags.device_model().is_unlimited() && !matches!(kind, Kind::Rockmill) {
+        return Err(Error::Usage(format!(
+            "--device_read and the like slow Rockmill's files alone; for {label} slow the device itself, as \
+             scripts/bench_slow does"
+        )));
+    }
     let mut extra = Vec::new();
     if Preset::parse(&flags.settings)? == Preset::Best {
         extra = best(&kind);

@@ -8,7 +8,7 @@ use rockmill::compaction::MergeEngine;
 use rockmill::{
     BottommostLevelCompaction, CompactOptions, Db, Env, Options, ReadOptions, WriteBatch, WriteOptions, properties,
 };
-use rockmill_io::{CountingFileSystem, PosixFileSystem, SystemClock};
+use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, ThrottledFileSystem};
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
@@ -46,9 +46,18 @@ impl RockmillStore {
     /// Opens the database at `path`. With `count`, calls of the I/O layer are counted.
     pub fn open(flags: &Flags, options_text: &str, path: &Path, count: bool) -> Result<Self> {
         let mut options = options(flags, options_text)?;
-        let counting = count.then(|| CountingFileSystem::new(Arc::new(PosixFileSystem::default())));
-        if let Some(fs) = &counting {
-            options.set_env(&Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default())));
+        let mut fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
+        let model = flags.device_model();
+        let slowed = !model.is_unlimited();
+        if slowed {
+            fs = Arc::new(ThrottledFileSystem::new(fs, model, Arc::new(SystemClock::default())));
+        }
+        let counting = count.then(|| CountingFileSystem::new(Arc::clone(&fs)));
+        if let Some(counting) = &counting {
+            fs = Arc::new(counting.clone());
+        }
+        if slowed || count {
+            options.set_env(&Env::from_parts(fs, Arc::new(SystemClock::default())));
         }
         let db = Db::open(&options, path)?;
         let write = WriteOptions { sync: flags.sync, disable_wal: flags.disable_wal, ..WriteOptions::default() };
@@ -267,6 +276,32 @@ mod tests {
         let defaults = of(&Flags::default()).unwrap();
         assert_eq!(defaults.cf.table.bloom_bits_per_key, 0.0, "-1 is no filter");
         assert!(defaults.cf.table.block_cache.is_some());
+    }
+
+    /// What is written and synced cannot be there before the device that the flags describe would have taken it.
+    #[test]
+    fn a_slowed_device_takes_its_time() {
+        let args = ["--db=d", "--device_write=1M", "--device_read=2m", "--device_latency_us=100", "--sync"];
+        let crate::flags::Command::Run(flags) = Flags::parse(args.map(str::to_owned)).unwrap() else { panic!("a run") };
+        let model = flags.device_model();
+        assert_eq!((model.read_bytes_per_second, model.write_bytes_per_second), (2 << 20, 1 << 20));
+        let dir = tempfile::tempdir().unwrap();
+        let text = options_text(&flags, &[]).unwrap();
+        let store = RockmillStore::open(&flags, &text, dir.path(), true).unwrap();
+        let began = std::time::Instant::now();
+        for key in 0u64..4 {
+            store.db.put_opt(key.to_be_bytes(), [b'v'; 64 << 10], &store.write).unwrap();
+        }
+        // A quarter of a second for 256 KiB of log.
+        assert!(began.elapsed().as_millis() >= 240, "{:?}", began.elapsed());
+        Box::new(store).close().unwrap();
+        let peers = |spec: &str| {
+            let args = ["--db=d", "--device_read=300M", spec].map(str::to_owned);
+            let crate::flags::Command::Run(flags) = Flags::parse(args).unwrap() else { panic!("a run") };
+            crate::peers::sides(&flags).map(|sides| sides.len()).map_err(|e| e.to_string())
+        };
+        assert_eq!(peers("--peer=rockmill,options_string=compaction_downforce=true"), Ok(2));
+        assert!(Flags::parse(["--db=d", "--device_read=3X"].map(str::to_owned)).is_err());
     }
 
     #[test]
