@@ -33,6 +33,8 @@ struct Real {
     counters: DbCounters,
     /// Bytes and files at the end, before compactions that were still due.
     bytes: u64,
+    /// Bytes that an entry takes in a table, on average.
+    stored_entry: f64,
     /// Seconds until the compactions that were due had ended, too.
     settled: f64,
 }
@@ -91,7 +93,11 @@ fn fill(dir: &Path, settings: &Settings) -> Result<Real> {
     let cf = db.cf_handle("default").ok_or_else(|| CliError::data("there is no default column family"))?;
     let bytes = db.level_stats(&cf).iter().map(|l| l.bytes).sum();
     db.wait_for_background_work()?;
-    Ok(Real { seconds, counters, bytes, settled: began.elapsed().as_secs_f64() })
+    let settled = began.elapsed().as_secs_f64();
+    db.flush()?;
+    // Each key is there once.
+    let stored: u64 = db.level_stats(&cf).iter().map(|l| l.bytes).sum();
+    Ok(Real { seconds, counters, bytes, stored_entry: stored as f64 / count.max(1) as f64, settled })
 }
 
 /// Runs at full speed, of which the middle one counts.
@@ -234,6 +240,8 @@ fn learn(settings: &mut Settings, real: &Real) {
     let c = &real.counters;
     let entries = settings.data_bytes as f64 / settings.entry_bytes();
     let stalled = c.stall_micros as f64 * 1e-6;
+    // Blocks have lengths, restarts and an index beside the entries.
+    settings.compression_ratio *= real.stored_entry / settings.stored_entry_bytes();
     // What writers had of the time, background jobs beside them on the same cores.
     settings.write_ns = ((real.seconds - stalled).max(real.seconds / 10.0) / entries * 1e9).max(100.0);
     let merged = c.compact_read_bytes as f64 / settings.stored_entry_bytes();

@@ -10,6 +10,7 @@ use crate::args::parse_size;
 use crate::calibrate;
 use crate::error::{CliError, Result};
 use crate::output::Out;
+use crate::progress;
 
 /// Which keys are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -207,7 +208,13 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     if args.write.is_some() && args.workload == Kind::Fill {
         return Err(CliError::usage("--write is for --workload overwrite; a fill writes --data"));
     }
-    let report = rockmill_sim::run(&args.settings()?).map_err(|e| CliError::usage(e.to_string()))?;
+    let bar = progress::bytes("simulating", Some(1), out.quiet);
+    let report = rockmill_sim::run_telling(&args.settings()?, |written, of| {
+        bar.set_length(of as u64);
+        bar.set_position(written as u64);
+    });
+    bar.finish_and_clear();
+    let report = report.map_err(|e| CliError::usage(e.to_string()))?;
     if let Some(path) = &args.report {
         let page = rockmill_sim::page::page(&report);
         std::fs::write(path, page).map_err(|e| CliError::io(format_args!("cannot write {}", path.display()), &e))?;

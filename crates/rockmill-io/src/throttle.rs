@@ -9,9 +9,9 @@
 //! - so many operations are under way at most, the next ones wait for one to end;
 //! - names, lengths and lists of files cost nothing.
 //!
-//! Whoever asks sleeps, by the [`Clock`], until the device would have answered, or until the file system underneath has,
-//! if that is later: a device that is faster than the real one cannot be had. Files give no descriptors and there is no
-//! io_uring, as transfers past the files' own calls would go past this; engines use plain calls and say why.
+//! Whoever asks sleeps, by the [`Clock`], until the device would have answered, or until the file system underneath
+//! has, if that is later: a device that is faster than the real one cannot be had. Files give no descriptors and there
+//! is no io_uring, as transfers past the files' own calls would go past this; engines use plain calls and say why.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use rockmill::simulation::{
     CommitQueue, Compaction, CompactionCursors, FileMeta, FlushBound, IntraDf, MergeTicket, Moment, PendingRun,
-    RateControl, StallReason, Step, Ticket, level_scores, pick, pick_intra_df, write_control, write_stop,
+    RateControl, StallReason, Step, Ticket, Version, memtable_left_over, pick, pick_intra_df, write_control,
+    write_stop,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -20,10 +21,15 @@ use crate::tree::{EPOCH_SECONDS, Tree};
 
 /// A memtable holds, beside an entry, so many bytes for it.
 const MEMTABLE_OVERHEAD: f64 = 40.0;
+/// Where less than one part in so many of a memtable is left over, it is taken to be full.
+const LEFT_OVER_PART: usize = 64;
 /// How much longer or shorter than computed a job may take, so that jobs do not go in step for ever.
 const JITTER: f64 = 0.05;
 /// While writers are delayed the rate changes with time: it is looked at so often, in seconds.
 const CONTROL_STEP: f64 = 0.1;
+
+/// Where nothing is to be done, it is looked for again so often, in seconds: tables grow old.
+const LOOK_EVERY: f64 = 60.0;
 
 /// What a compaction writes each second while it lets a flush go first.
 const GIVING_WAY: f64 = (4u64 << 20) as f64;
@@ -87,6 +93,11 @@ struct Engine<'s> {
     record: Recorder,
     control: RateControl,
     bound: FlushBound,
+    /// Nothing was found for an idle thread: when, and whether few bytes counted more than many jobs. Until something
+    /// changes that is so.
+    found_nothing: Option<(f64, bool)>,
+    /// What jobs that run have for a version, so that the tree's can be changed in place.
+    no_version: Arc<Version>,
 }
 
 /// Runs a simulation to its end.
@@ -94,6 +105,14 @@ struct Engine<'s> {
 /// # Errors
 /// Settings that make no sense; see [`Settings::complete`].
 pub fn run(settings: &Settings) -> Result<Report, SettingsError> {
+    run_telling(settings, |_, _| {})
+}
+
+/// Runs a simulation to its end, and tells now and then how many bytes of how many are written.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Result<Report, SettingsError> {
     let mut settings = settings.clone();
     let notes = settings.complete()?;
     let s = &settings;
@@ -122,18 +141,24 @@ pub fn run(settings: &Settings) -> Result<Report, SettingsError> {
         record,
         control: RateControl::default(),
         bound: FlushBound::default(),
+        found_nothing: None,
+        no_version: Arc::new(Version::empty(0, Default::default())),
         s,
     };
-    engine.go();
+    engine.go(&mut tell);
     Ok(engine.record.finish(s, notes))
 }
 
 impl Engine<'_> {
     fn memtable_writes(&self) -> f64 {
-        (self.options.write_buffer_size as f64 / (self.s.entry_bytes() + MEMTABLE_OVERHEAD)).max(1.0)
+        // Of large ones it is too little to matter.
+        let all = self.options.write_buffer_size;
+        let left_over = Some(memtable_left_over(self.options)).filter(|n| *n >= all / LEFT_OVER_PART).unwrap_or(0);
+        let filled = all.saturating_sub(left_over);
+        (filled as f64 / (self.s.entry_bytes() + MEMTABLE_OVERHEAD)).max(1.0)
     }
 
-    fn go(&mut self) {
+    fn go(&mut self, tell: &mut dyn FnMut(f64, f64)) {
         let target = self.s.write_bytes as f64 / self.s.entry_bytes();
         let capacity = Capacity {
             cores: self.s.cores,
@@ -142,9 +167,11 @@ impl Engine<'_> {
             total: self.s.device_total,
         };
         let memtable = self.memtable_writes();
+        let mut scores = self.cursors.level_scores(&self.tree.version, self.options);
         loop {
-            self.start_jobs();
-            let scores = level_scores(&self.tree.version, self.options);
+            if self.start_jobs() {
+                scores = self.cursors.level_scores(&self.tree.version, self.options);
+            }
             let control = write_control(&scores, self.options);
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &control, self.s.delayed_write_rate as f64, self.written * entry);
@@ -213,6 +240,7 @@ impl Engine<'_> {
             let live = distinct.max(1.0) * self.s.stored_entry_bytes();
             self.record.sample(self.now, &self.tree, &scores, self.full.len(), live, self.s.entry_bytes());
             if self.filled >= memtable * 0.999_999 {
+                tell(self.written * self.s.entry_bytes(), self.s.write_bytes as f64);
                 self.switch();
             }
             self.end_jobs();
@@ -237,7 +265,8 @@ impl Engine<'_> {
         self.full.push_back((extent, writes));
     }
 
-    fn start_jobs(&mut self) {
+    /// Starts what can be started. False where nothing has changed since the last time, and nothing was found then.
+    fn start_jobs(&mut self) -> bool {
         let flushing = self.jobs.iter().any(|j| j.compaction.is_none());
         if !flushing && let Some((extent, writes)) = self.full.front() {
             let cost = Cost {
@@ -247,6 +276,10 @@ impl Engine<'_> {
             };
             self.add_job(None, Vec::new(), cost, 1, End::Flush);
         }
+        let sparing = (!self.jobs.is_empty() || !self.full.is_empty()) && self.bound.holds(self.now);
+        if self.found_nothing.is_some_and(|(at, was)| was == sparing && self.now < at + LOOK_EVERY) {
+            return false;
+        }
         loop {
             // Jobs that the strategy split have more than one thread.
             let compactions = self.jobs.iter().filter_map(|j| j.compaction.as_ref());
@@ -254,15 +287,20 @@ impl Engine<'_> {
             let Some(idle) = self.s.threads.checked_sub(busy).filter(|n| *n > 0) else { break };
             self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads }, idle);
             let at_work = !self.jobs.is_empty() || !self.full.is_empty();
-            self.cursors.set_sparing(at_work && self.bound.holds(self.now));
+            let sparing = at_work && self.bound.holds(self.now);
+            self.cursors.set_sparing(sparing);
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
-            let Some(c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else {
+            let Some(mut c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else {
                 match self.begin_merge() {
                     true => continue,
-                    false => break,
+                    false => {
+                        self.found_nothing = Some((self.now, sparing));
+                        break;
+                    }
                 }
             };
             let issued = self.cursors.start(&c);
+            c.version = Arc::clone(&self.no_version);
             let ticket = self.commits.issue(issued);
             if c.trivial_move || c.deletion {
                 self.record.moved(c.trivial_move);
@@ -271,6 +309,7 @@ impl Engine<'_> {
             }
             self.add_compaction(c, End::Job(ticket));
         }
+        true
     }
 
     /// Begins to merge pending output, if that is due.
@@ -278,7 +317,8 @@ impl Engine<'_> {
         let runs = self.commits.waiting().filter_map(|(number, needs, p)| p.as_run(number, needs));
         let pending: Vec<PendingRun> = runs.collect();
         let picked = pick_intra_df(&self.tree.version, self.options, &self.cursors, &pending);
-        let Some(merge) = picked else { return false };
+        let Some(mut merge) = picked else { return false };
+        merge.compaction.version = Arc::clone(&self.no_version);
         let Some(ticket) = self.commits.begin_merge(&merge.numbers) else { return false };
         self.cursors.start_merge(&merge);
         self.add_compaction(merge.compaction.clone(), End::Merge(ticket, Box::new(merge)));
@@ -371,6 +411,7 @@ impl Engine<'_> {
                 continue;
             }
             let job = self.jobs.remove(i);
+            self.found_nothing = None;
             if let Some(c) = &job.compaction {
                 self.record.compacted(c, job.cost.read, job.cost.write);
             }

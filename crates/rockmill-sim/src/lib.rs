@@ -28,6 +28,6 @@ pub mod settings;
 pub mod share;
 pub mod tree;
 
-pub use engine::run;
+pub use engine::{run, run_telling};
 pub use report::Report;
 pub use settings::{KeyOrder, Settings, SettingsError, Workload};

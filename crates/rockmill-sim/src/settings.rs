@@ -105,8 +105,10 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-/// Tables that a simulated tree has at most, by the settings that are chosen for it.
-pub const TABLES_MAX: u64 = 1 << 16;
+/// Tables that the last level of a simulated tree has at most, by the settings that are chosen for it: larger ones by
+/// `target_file_size_multiplier`, and jobs that may have as many of these. It changes little of what comes out
+/// (docs/compaction.md) and much of how long that takes.
+pub const TABLES_MAX: u64 = 1 << 12;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -247,13 +249,20 @@ impl Settings {
             self.options.target_file_size_multiplier = self.options.target_file_size_multiplier.max(1) + 1;
         }
         if self.options.target_file_size_multiplier != given {
-            notes.push(format!(
+            let o = &mut self.options;
+            let mut note = format!(
                 "target_file_size_multiplier={}, so that the tree has some {} tables in its last level",
-                self.options.target_file_size_multiplier,
-                tables(&self.options)
-            ));
+                o.target_file_size_multiplier,
+                tables(o)
+            );
+            if o.max_compaction_bytes == 0 {
+                let table = self.data_bytes / tables(o).max(1);
+                o.max_compaction_bytes = table.saturating_mul(25);
+                note += &format!("; max_compaction_bytes={}, for 25 of them", o.max_compaction_bytes);
+            }
+            notes.push(note);
         }
-        if tables(&self.options) > 4 * TABLES_MAX {
+        if tables(&self.options) > 64 * TABLES_MAX {
             return bad(format!("some {} tables are too many: choose larger ones", tables(&self.options)));
         }
         let memtable = self.options.write_buffer_size as f64;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rockmill::simulation::{Compaction, FileMeta, PurgeQueue, Version};
+use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};
 
@@ -17,6 +18,8 @@ pub struct Tree {
     /// As the strategies see it.
     pub version: Arc<Version>,
     extents: HashMap<u64, Extent>,
+    /// Bytes of all tables.
+    bytes: u64,
     purge: Arc<PurgeQueue>,
     next_number: u64,
     next_epoch: u64,
@@ -29,7 +32,7 @@ impl Tree {
     pub fn new(levels: usize, entry_bytes: f64) -> Self {
         let version = Version::empty(levels, rockmill_format::InternalKeyComparator::default());
         let (extents, purge) = (HashMap::new(), Arc::default());
-        Self { version: Arc::new(version), extents, purge, next_number: 1, next_epoch: 1, entry_bytes }
+        Self { version: Arc::new(version), extents, bytes: 0, purge, next_number: 1, next_epoch: 1, entry_bytes }
     }
 
     /// What a table holds.
@@ -39,7 +42,7 @@ impl Tree {
 
     /// Bytes of all tables.
     pub fn bytes(&self) -> u64 {
-        (0..self.version.levels.len()).map(|l| self.version.level_bytes(l)).sum()
+        self.bytes
     }
 
     /// Sorted runs: L0 tables, and the runs of levels.
@@ -66,7 +69,9 @@ impl Tree {
             ..FileEntry::default()
         };
         self.extents.insert(number, extent);
-        Arc::new(FileMeta::new(entry, Arc::clone(&self.purge)))
+        let file = FileMeta::new(entry, Arc::clone(&self.purge));
+        let _ = file.tombstone_weight.set(0); // known: there are none
+        Arc::new(file)
     }
 
     /// Adds a flushed table.
@@ -74,6 +79,7 @@ impl Tree {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let table = self.table(extent, epoch, 0, now);
+        self.bytes += table.size();
         Arc::make_mut(&mut self.version).levels[0].base.insert(0, table);
     }
 
@@ -81,9 +87,8 @@ impl Tree {
     pub fn fill(&mut self, level: usize, extents: Vec<Extent>) {
         let tables: Vec<_> = extents.into_iter().map(|e| self.table(e, 1, 0, 0.0)).collect();
         self.next_epoch = self.next_epoch.max(2);
-        let version = Arc::make_mut(&mut self.version);
-        version.levels[level].extend(tables);
-        sort(version, level);
+        self.bytes += tables.iter().map(|f| f.size()).sum::<u64>();
+        put(Arc::make_mut(&mut self.version), level, tables);
     }
 
     /// A job's tables, which are not live yet: its inputs where these move, none where they are deleted.
@@ -105,16 +110,17 @@ impl Tree {
 
     /// Takes a job's inputs out and puts tables in.
     pub fn commit(&mut self, job: &Compaction, tables: Vec<Arc<FileMeta>>) {
-        let numbers: std::collections::HashSet<u64> = job.input_files().map(|f| f.number()).collect();
         if !job.trivial_move {
             self.remove(job.input_files());
         }
+        // In place: no job that runs holds on to a version.
         let version = Arc::make_mut(&mut self.version);
-        for (level, _) in &job.inputs {
-            version.levels[*level].retain(|f| !numbers.contains(&f.number()));
+        for (level, files) in &job.inputs {
+            take(version, *level, files);
         }
-        version.levels[job.output_level].extend(tables);
-        sort(version, job.output_level);
+        let added: u64 = tables.iter().map(|f| f.size()).sum();
+        self.bytes = self.bytes + added - job.input_bytes();
+        put(version, job.output_level, tables);
     }
 }
 
@@ -126,7 +132,63 @@ pub(crate) fn moved(f: &Arc<FileMeta>, job: &Compaction) -> Arc<FileMeta> {
     }
 }
 
-fn sort(version: &mut Version, level: usize) {
+/// Where a table that begins like `f` is, or would be, in a sorted run.
+fn place(cmp: &InternalKeyComparator, run: &[Arc<FileMeta>], f: &FileMeta) -> usize {
+    run.partition_point(|r| cmp.compare(r.entry.smallest.as_bytes(), f.entry.smallest.as_bytes()).is_lt())
+}
+
+/// Takes tables of a run out of a level. Most often they are neighbours.
+fn take(version: &mut Version, level: usize, files: &[Arc<FileMeta>]) {
     let Version { levels, cmp } = version;
-    levels[level].sort(level, cmp);
+    let level_files = &mut levels[level];
+    let Some(first) = files.first() else { return };
+    if level == 0 {
+        level_files.base.retain(|f| !files.iter().any(|taken| taken.number() == f.number()));
+        return;
+    }
+    let run = match first.entry.extra_run {
+        0 => &mut level_files.base,
+        id => match level_files.extras.iter_mut().find(|run| run.id == id) {
+            Some(run) => &mut run.files,
+            None => return,
+        },
+    };
+    let mut rest = files;
+    while let Some(first) = rest.first() {
+        let at = place(cmp, run, first);
+        let same = run.iter().skip(at).zip(rest).take_while(|(a, b)| a.number() == b.number()).count();
+        run.drain(at..at + same);
+        rest = &rest[same.max(1)..];
+    }
+    level_files.extras.retain(|run| !run.files.is_empty());
+}
+
+/// Puts tables of one run into a level.
+fn put(version: &mut Version, level: usize, mut tables: Vec<Arc<FileMeta>>) {
+    let Version { levels, cmp } = version;
+    let of = &mut levels[level];
+    let run = match tables.first().map(|f| f.entry.extra_run) {
+        Some(0) if level > 0 => Some(&mut of.base),
+        Some(id) if level > 0 => of.extras.iter_mut().find(|run| run.id == id).map(|run| &mut run.files),
+        _ => None,
+    };
+    let Some(run) = run else {
+        of.extend(tables);
+        of.sort(level, cmp);
+        return;
+    };
+    tables.sort_by(|a, b| cmp.compare(a.entry.smallest.as_bytes(), b.entry.smallest.as_bytes()));
+    let mut tables = tables.into_iter().peekable();
+    while let Some(first) = tables.next() {
+        let at = place(cmp, run, &first);
+        let mut stretch = vec![first];
+        let next = run.get(at).map(|f| f.entry.smallest.clone());
+        let before = |f: &Arc<FileMeta>| {
+            next.as_ref().is_none_or(|n| cmp.compare(f.entry.smallest.as_bytes(), n.as_bytes()).is_lt())
+        };
+        while let Some(more) = tables.next_if(before) {
+            stretch.push(more);
+        }
+        run.splice(at..at, stretch);
+    }
 }

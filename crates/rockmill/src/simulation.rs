@@ -35,3 +35,47 @@ use crate::options::CfOptions;
 pub fn check_options(options: &CfOptions) -> Result<()> {
     crate::db::check_cf_options("default", options)
 }
+
+/// Bytes of a full memtable in which nothing is, with one writer: its arena has just begun a block, and the list's head
+/// lies in another one or, as it happens, in the writer's (`db/switch.rs`, `memtable/arena.rs`); the mean of both.
+pub fn memtable_left_over(options: &CfOptions) -> usize {
+    let block = match options.arena_block_size {
+        0 => (options.write_buffer_size / 8).clamp(4096, 1 << 20),
+        n => n,
+    };
+    crate::memtable::block_of_arena(options.write_buffer_size, block) * 3 / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memtable_is_full_when_what_is_said_to_be_left_over_is() {
+        for mib in [2usize, 4, 16] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut options = crate::Options::default();
+            options.create_if_missing(true);
+            options.set_write_buffer_size(mib << 20);
+            options.set_disable_auto_compactions(true);
+            options.set_compression_type(crate::CompressionType::None);
+            let db = crate::Db::open(&options, dir.path()).unwrap();
+            let mut key = 0u64;
+            while db.counters().flushes < 2 {
+                db.put(key.to_be_bytes(), [1; 1000]).unwrap();
+                key += 1;
+                assert!(key < 100_000, "two memtables of {mib} MiB are not flushed");
+                if key.is_multiple_of(256) {
+                    db.wait_for_background_work().unwrap();
+                }
+            }
+            let c = db.counters();
+            // In a table an entry has the eight bytes of its tag, in a memtable some forty.
+            let filled = c.flush_bytes as f64 / c.flushes as f64 / 1016.0 * 1048.0;
+            let (all, left_over) = ((mib << 20) as f64, memtable_left_over(&options.cf) as f64);
+            // One block or two.
+            let expected = (all - left_over * 4.0 / 3.0) * 0.97..(all - left_over * 2.0 / 3.0) * 1.03;
+            assert!(expected.contains(&filled), "{mib} MiB: {filled}, expected {expected:?}");
+        }
+    }
+}

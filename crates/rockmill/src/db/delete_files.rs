@@ -73,12 +73,20 @@ impl Db {
             }
             // Those who need that no compaction runs, because they move whole levels, wait for this too.
             state.running_compactions += 1;
+            if let Some(c) = state.cfs.get_mut(&cf.id) {
+                c.cursors.files_taken();
+            }
         }
         let done = db.log_and_apply(cf, edit, |_| {});
-        for file in taken {
-            file.being_compacted.store(false, Ordering::Release);
+        {
+            let mut state = db.state.lock();
+            taken.iter().for_each(|file| file.being_compacted.store(false, Ordering::Release));
+            if let Some(c) = state.cfs.get_mut(&cf.id) {
+                c.cursors.files_taken();
+            }
+            state.running_compactions -= 1;
         }
-        db.state.lock().running_compactions -= 1;
+        drop(taken);
         db.progress.notify_all();
         db.work.notify_all();
         db.delete_purged_files_and_wait();

@@ -12,7 +12,6 @@ use super::stall::{StallReason, WriteControl, write_control, write_stop};
 use super::super_version::SuperVersion;
 use super::{CfState, DbInner, State};
 use crate::compaction::strategy::aging::aging;
-use crate::compaction::strategy::score::level_scores;
 use crate::error::{Error, Result};
 use crate::event_listener::WriteStallCondition;
 use crate::statistics::{Histogram, MaybeStatistics};
@@ -37,7 +36,7 @@ impl CfState {
     /// Computes anew what is due, after the version, the options or the running jobs changed.
     pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
         let options = self.cf.options.load();
-        self.scores = level_scores(&self.version, &options);
+        self.scores = self.cursors.level_scores(&self.version, &options);
         self.aging = aging(&self.version, &options, oldest_snapshot);
         self.aging_blocked = false;
         self.nothing_found = false;

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 use rockmill_io::pages::{PIECE, Pages};
 
-use super::pool::{BEFORE_PIECES, MemoryPool};
+use super::pool::{BEFORE_PIECES, MEMTABLE_MIN, MemoryPool};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::write_buffer_manager::MemoryAccount;
@@ -34,6 +34,12 @@ const BLOCK_SIZE_MIN: usize = 4096;
 
 /// The size of blocks that are cut from pieces, at most: threads of many shards then share one.
 const CUT_BLOCK_MAX: usize = PIECE / 8;
+
+/// Bytes of a block of an arena that is told to grow by `step`, where no limit bounds all memtables together.
+pub(crate) fn block_of_arena(write_buffer_size: usize, step: usize) -> usize {
+    let cut = write_buffer_size >= MEMTABLE_MIN && step >= BEFORE_PIECES;
+    if cut { step.min(CUT_BLOCK_MAX) } else { step }
+}
 
 /// At most this many shards; more threads share them.
 const SHARDS_MAX: usize = 32;

@@ -20,6 +20,7 @@ use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::write_buffer_manager::WriteBufferManager;
+pub(crate) use arena::block_of_arena;
 use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;
 pub use bloom::MemTableFilter;

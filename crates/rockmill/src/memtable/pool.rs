@@ -24,7 +24,7 @@ use crate::write_buffer_manager::{MemoryAccount, WriteBufferManager};
 pub(super) const BEFORE_PIECES: usize = 1 << 20;
 
 /// Memtables of this size and larger take pieces: what the last one leaves empty is then little.
-const MEMTABLE_MIN: usize = 8 * PIECE;
+pub(super) const MEMTABLE_MIN: usize = 8 * PIECE;
 
 /// Pieces that are made ready before they are asked for.
 const AHEAD: usize = 4;

@@ -355,16 +355,30 @@ impl Version {
             && !end.is_some_and(|e| self.cmp.compare_user(f.smallest_user_key(), e).is_gt())
     }
 
+    /// Files of a sorted run whose user keys touch [`begin`, `end`] (inclusive; `None` unbounded).
+    pub fn touched_of<'f>(
+        &self,
+        run: &'f [Arc<FileMeta>],
+        begin: Option<&[u8]>,
+        end: Option<&[u8]>,
+    ) -> &'f [Arc<FileMeta>] {
+        let cmp = &self.cmp;
+        let from = begin.map_or(0, |b| run.partition_point(|f| cmp.compare_user(f.largest_user_key(), b).is_lt()));
+        let to = end.map_or(run.len(), |e| run.partition_point(|f| cmp.compare_user(f.smallest_user_key(), e).is_le()));
+        run.get(from..to).unwrap_or_default()
+    }
+
     /// Files of `level`, of all its runs, whose user key range touches [`begin`, `end`] (inclusive; `None` unbounded).
     /// In L0 the range grows until no further file overlaps it, so that no older version of a taken key is left behind.
     pub fn overlapping(&self, level: usize, begin: Option<&[u8]>, end: Option<&[u8]>) -> Vec<Arc<FileMeta>> {
+        if level > 0 {
+            let runs = self.levels[level].runs();
+            return runs.flat_map(|run| self.touched_of(run, begin, end)).cloned().collect();
+        }
         let (mut b, mut e) = (begin.map(<[u8]>::to_vec), end.map(<[u8]>::to_vec));
         loop {
             let touched = |f: &&Arc<FileMeta>| self.touches(f, b.as_deref(), e.as_deref());
             let hit: Vec<_> = self.levels[level].iter().filter(touched).cloned().collect();
-            if level > 0 {
-                return hit;
-            }
             let mut grown = false;
             for f in &hit {
                 if let Some(x) = &b

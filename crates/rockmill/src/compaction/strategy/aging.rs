@@ -117,7 +117,7 @@ pub(super) fn deepest(version: &Version, options: &CfOptions) -> usize {
 /// Tables that are not being compacted, with their levels and the time when they are too old to stay where they are.
 fn by_ttl<'v>(version: &'v Version, options: &CfOptions) -> impl Iterator<Item = (usize, &'v Arc<FileMeta>, u64)> {
     let ttl = options.ttl_seconds();
-    let levels = version.levels.iter().enumerate().take(deepest(version, options));
+    let levels = version.levels.iter().enumerate().take(deepest(version, options)).filter(move |_| ttl.is_some());
     let files = levels.flat_map(|(level, files)| files.iter().map(move |f| (level, f)));
     files.filter(|(_, f)| is_idle(f)).filter_map(move |(level, f)| {
         let due = data_time(f)?.checked_add(ttl?)?.checked_add(1)?;
@@ -128,7 +128,7 @@ fn by_ttl<'v>(version: &'v Version, options: &CfOptions) -> impl Iterator<Item =
 /// The same for the time when they are to be rewritten.
 fn by_period<'v>(version: &'v Version, options: &CfOptions) -> impl Iterator<Item = (usize, &'v Arc<FileMeta>, u64)> {
     let period = options.periodic_seconds();
-    let levels = usable(version, options).iter().enumerate();
+    let levels = usable(version, options).iter().filter(move |_| period.is_some()).enumerate();
     let files = levels.flat_map(|(level, files)| files.iter().map(move |f| (level, f)));
     files.filter(|(_, f)| is_idle(f)).filter_map(move |(level, f)| {
         let due = written_time(f)?.checked_add(period?)?.checked_add(1)?;
@@ -234,6 +234,11 @@ impl Booster {
             (ttl / 2 + range, (range / 16).max(1))
         });
         Self { now, rises }
+    }
+
+    /// All is 1 where no data is from before this time; `None`: wherever it is from.
+    pub(super) fn rises_from(&self) -> Option<u64> {
+        self.rises.map(|(begin, _)| self.now.saturating_sub(begin))
     }
 
     /// 1 up to half of the time that there is, and more later.

@@ -19,11 +19,12 @@ use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
 
-use super::inputs::{Files, Picker, any_busy, key_range};
-use crate::compaction::{Compaction, CompactionReason};
+use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
+use super::shape::{KeyRange, Stack};
+use crate::compaction::{Compaction, CompactionReason, has_older_runs};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Level, Place};
+use crate::version::{FileMeta, Level};
 
 /// Inputs of a job: (level, files), run by run.
 type Inputs = Vec<(usize, Files)>;
@@ -119,30 +120,73 @@ impl Picker<'_> {
     /// `files` of one run with everything older that they touch, run by run down to `(level, run)`, that run included
     /// or not. What running jobs take deeper than that stays out. `None` where another job has some of it.
     fn down_to(&self, first: (usize, u64), files: Files, level: usize, run: u64, included: bool) -> Option<Inputs> {
-        let (s, l) = key_range(self.cmp(), &files)?;
+        self.look_down(first, files, level, run, included).0
+    }
+
+    /// The same, and the range of user keys that it depends on.
+    fn look_down(
+        &self,
+        first: (usize, u64),
+        files: Files,
+        level: usize,
+        run: u64,
+        included: bool,
+    ) -> (Option<Inputs>, KeyRange) {
+        let cmp = self.cmp();
+        let Some((s, l)) = key_range(cmp, &files) else { return (None, KeyRange::default()) };
         let (mut begin, mut end) = (s.user_key().to_vec(), l.user_key().to_vec());
-        let mut inputs = vec![(first.0, files)];
-        let below = |p: &Place<'_>| p.level > first.0 || (p.level == first.0 && p.run < first.1);
-        let above = |p: &Place<'_>| match p.level == level {
-            true => p.run > run || (included && p.run == run),
-            false => p.level < level,
+        let widen = |begin: &mut Vec<u8>, end: &mut Vec<u8>, files: &Files| {
+            let Some((s, l)) = key_range(cmp, files) else { return };
+            if cmp.compare_user(s.user_key(), begin).is_lt() {
+                *begin = s.user_key().to_vec();
+            }
+            if cmp.compare_user(l.user_key(), end).is_gt() {
+                *end = l.user_key().to_vec();
+            }
         };
-        for place in self.version.places().filter(|p| p.level > 0 && below(p) && above(p)) {
-            let mut more = self.in_run(place.files, &begin, &end);
+        let mut seen = (begin.clone(), end.clone());
+        if any_busy(&files) {
+            return (None, seen);
+        }
+        let mut inputs = vec![(first.0, files)];
+        let levels = self.version.levels.iter().enumerate().take(level + 1).skip(first.0.max(1));
+        for (of_level, files) in levels.flat_map(|(i, l)| l.runs().map(move |run| (i, run))) {
+            let id = files.first().map_or(0, |f| f.entry.extra_run);
+            let below = of_level > first.0 || id < first.1;
+            let above = of_level < level || id > run || (included && id == run);
+            if !below || !above {
+                continue;
+            }
+            let mut more = self.in_run(files, &begin, &end);
+            if more.is_empty() {
+                continue;
+            }
+            widen(&mut seen.0, &mut seen.1, &more);
             more.retain(|f| !self.running.leaves_for_below(f, level, run));
             if any_busy(&more) {
-                return None;
+                return (None, seen);
             }
-            let Some((s, l)) = key_range(self.cmp(), &more) else { continue };
-            if self.cmp().compare_user(s.user_key(), &begin).is_lt() {
-                begin = s.user_key().to_vec();
+            if more.is_empty() {
+                continue;
             }
-            if self.cmp().compare_user(l.user_key(), &end).is_gt() {
-                end = l.user_key().to_vec();
-            }
-            inputs.push((place.level, more));
+            widen(&mut begin, &mut end, &more);
+            inputs.push((of_level, more));
         }
-        Some(inputs)
+        (Some(inputs), seen)
+    }
+
+    /// What lies upon and below a file of an extra run, down to its level's base run.
+    fn stack_of(&self, level: usize, run: u64, f: &FileMeta) -> Stack {
+        let of_run = self.version.levels[level].run(run);
+        let files = self.in_run(of_run, f.smallest_user_key(), f.largest_user_key());
+        let (inputs, keys) = self.look_down((level, run), files, level, 0, true);
+        let found = inputs.map(|inputs| {
+            let all = inputs.iter().map(|(_, files)| total_bytes(files)).sum();
+            let extra = |files: &Files| files.first().is_some_and(|f| f.entry.extra_run > 0);
+            let base = inputs.iter().filter(|(_, files)| !extra(files)).map(|(_, files)| total_bytes(files)).sum();
+            (all, base, inputs.iter().filter(|(_, files)| extra(files)).count())
+        });
+        Stack { keys, found }
     }
 
     /// The job, if it may run now.
@@ -151,7 +195,7 @@ impl Picker<'_> {
         let one_run = inputs.len() == 1 && (inputs[0].0 > 0 || inputs[0].1.len() == 1);
         let mut c = self.build(reason, inputs, level, true);
         c.output_run = run;
-        c.bottommost = !self.options.reserve_last_level && c.older_runs().is_empty();
+        c.bottommost = !self.options.reserve_last_level && !has_older_runs(self.version, &c.inputs, level, run);
         let from = (c.start_level(), c.inputs.first()?.1.first()?.entry.extra_run);
         c.trivial_move = one_run && from != (level, run) && self.compression(from.0) == c.compression;
         self.fit_extra_run(&mut c);

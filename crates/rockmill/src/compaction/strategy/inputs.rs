@@ -10,8 +10,9 @@ use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType, pack_tag, tag};
 
 use super::CompactionCursors;
 use super::aging::Moment;
-use super::score::{LevelScores, level_scores};
-use crate::compaction::{Compaction, CompactionReason, older_runs};
+use super::score::{LevelScores, scores_of};
+use super::shape::LevelSums;
+use crate::compaction::{Compaction, CompactionReason, has_older_runs};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Version};
@@ -24,6 +25,8 @@ pub(super) struct Picker<'a> {
     pub version: &'a Arc<Version>,
     pub options: &'a CfOptions,
     pub scores: LevelScores,
+    /// What levels come to.
+    pub sums: Vec<LevelSums>,
     pub running: &'a CompactionCursors,
     pub moment: Moment,
 }
@@ -74,12 +77,12 @@ pub(crate) fn files_within(
         Some(files) if level > 0 => files.run(run),
         _ => return Vec::new(),
     };
-    let inside = |f: &FileMeta| {
-        begin.is_none_or(|b| compare_boundaries(cmp, &f.entry.smallest, b) != Ordering::Less)
-            && end.is_none_or(|e| compare_boundaries(cmp, &f.entry.largest, e) != Ordering::Greater)
-    };
-    let mut from = files.iter().position(|f| inside(f)).unwrap_or(files.len());
-    let mut to = files.iter().rposition(|f| inside(f)).map_or(from, |i| i + 1);
+    let mut from =
+        begin.map_or(0, |b| files.partition_point(|f| compare_boundaries(cmp, &f.entry.smallest, b) == Ordering::Less));
+    let mut to = end.map_or(files.len(), |e| {
+        files.partition_point(|f| compare_boundaries(cmp, &f.entry.largest, e) != Ordering::Greater)
+    });
+    to = to.max(from);
     let touch =
         |i: usize| compare_boundaries(cmp, &files[i - 1].entry.largest, &files[i].entry.smallest) == Ordering::Equal;
     while from < to && from > 0 && touch(from) {
@@ -107,7 +110,9 @@ pub(crate) fn inputs_of_levels(version: &Version, levels: &[usize]) -> Vec<(usiz
 
 impl<'a> Picker<'a> {
     pub fn new(version: &'a Arc<Version>, options: &'a CfOptions, running: &'a CompactionCursors) -> Self {
-        Self { version, options, scores: level_scores(version, options), running, moment: Moment::default() }
+        let sums = running.sums(version);
+        let scores = scores_of(version, options, &sums);
+        Self { version, options, scores, sums, running, moment: Moment::default() }
     }
 
     pub fn cmp(&self) -> &'a InternalKeyComparator {
@@ -122,6 +127,12 @@ impl<'a> Picker<'a> {
     /// Files of a level's base run; all of L0.
     pub fn files(&self, level: usize) -> &'a [Arc<FileMeta>] {
         self.version.levels.get(level).map_or(&[], |level| &level.base)
+    }
+
+    /// Bytes of a level's base run.
+    pub fn base_bytes(&self, level: usize) -> u64 {
+        let base = self.sums.get(level).and_then(|sums| sums.runs.last()).filter(|run| run.id == 0);
+        base.map_or(0, |run| run.bytes)
     }
 
     /// Limit on the bytes of one job.
@@ -177,7 +188,7 @@ impl<'a> Picker<'a> {
         };
         let Some((s, l)) = key_range(self.cmp(), files) else { return false };
         let (s, l) = (Some(s.user_key()), Some(l.user_key()));
-        extras.iter().flat_map(|run| &run.files).any(|f| self.version.touches(f, s, l))
+        extras.iter().any(|run| !self.version.touched_of(&run.files, s, l).is_empty())
     }
 
     /// Adds the neighbours that share a boundary user key with `files`, until the cut is clean on both sides. False
@@ -286,7 +297,7 @@ impl<'a> Picker<'a> {
         }
         let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return false };
         if self.version.has_extra_runs() {
-            return older_runs(self.version, inputs, output_level, 0).is_empty();
+            return !has_older_runs(self.version, inputs, output_level, 0);
         }
         (output_level + 1..self.num_levels())
             .all(|level| self.version.overlapping(level, Some(s.user_key()), Some(l.user_key())).is_empty())

@@ -162,6 +162,8 @@ impl CompactionCursors {
         let id = merge.compaction.id();
         self.running.retain(|r| r.id != id);
         let oldest = merge.numbers.first().copied().unwrap_or_default();
+        // What these jobs write lies elsewhere from now on.
+        self.shape.get_mut().forget();
         for r in self.running.iter_mut().filter(|r| done && merge.numbers.contains(&r.number)) {
             r.number = oldest;
             r.output_run = merge.compaction.output_run;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use super::CompactionCursors;
 use super::aging::{self, Moment};
 use super::balance;
-use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
+use super::inputs::{Files, Picker, any_busy, key_range};
 pub use super::score::{LevelScores, level_scores};
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::CfOptions;
@@ -98,7 +98,7 @@ impl Picker<'_> {
             if level == 0 && self.level0_busy() {
                 continue;
             }
-            for f in self.files(level) {
+            for f in self.files(level).iter().filter(|_| self.running.may_have_marked(level)) {
                 if !f.entry.marked_for_compaction || f.being_compacted.load(Atomic::Acquire) {
                     continue;
                 }
@@ -118,7 +118,10 @@ impl Picker<'_> {
     /// Files that are due although no level is full.
     pub(super) fn due(&self) -> Option<Compaction> {
         let (version, options, now) = (&**self.version, self.options, self.moment.now);
-        let expired = || aging::expired(version, options, now);
+        let expired = || match self.may_expire(options.ttl_seconds(), aging::deepest(version, options)) {
+            true => aging::expired(version, options, now),
+            false => Vec::new(),
+        };
         self.first_of(&self.bottommost_due(), Way::Stay, CompactionReason::BottommostFiles)
             .or_else(|| match expired().first() {
                 // The level goes on where its cursor stands.
@@ -130,9 +133,18 @@ impl Picker<'_> {
             .or_else(|| self.first_of(&expired(), Way::Down, CompactionReason::Ttl))
             .or_else(|| {
                 let way = if options.dynamic_levels() { Way::Down } else { Way::Stay };
-                let files = aging::periodic(version, options, now);
+                let files = match self.may_expire(options.periodic_seconds(), self.num_levels()) {
+                    true => aging::periodic(version, options, now),
+                    false => Vec::new(),
+                };
                 self.first_of(&files, way, CompactionReason::PeriodicCompaction)
             })
+    }
+
+    /// True when files of the first so many levels may be older than `seconds`.
+    pub(super) fn may_expire(&self, seconds: Option<u64>, levels: usize) -> bool {
+        let Some(time) = seconds.map(|s| self.moment.now.saturating_sub(s)) else { return false };
+        (0..levels).any(|level| !self.version.levels[level].is_empty() && self.running.may_have_older(level, time))
     }
 
     fn bottommost_due(&self) -> Vec<(usize, Arc<FileMeta>)> {
@@ -210,7 +222,7 @@ impl Picker<'_> {
         if let Some(start) = self.intra_l0_by_size() {
             return Some(start);
         }
-        self.by_priority(0).into_iter().take(self.tries()).find_map(|i| {
+        self.by_priority(0).take(self.tries()).find_map(|i| {
             let f = &self.files(0)[i];
             // The L0 set that the file brings decides whether the way down is free.
             let files = self.overlapping(0, Some(&f.entry.smallest), Some(&f.entry.largest));
@@ -222,7 +234,7 @@ impl Picker<'_> {
     fn start_sorted(&self, level: usize) -> Option<Start> {
         let output_level = level + 1;
         let files = self.files(level);
-        for i in self.by_priority(level).into_iter().take(self.tries()) {
+        for i in self.by_priority(level).take(self.tries()) {
             if files[i].being_compacted.load(Atomic::Acquire) {
                 continue;
             }
@@ -332,7 +344,7 @@ impl Picker<'_> {
         }
         let l0_bytes: u64 = files.iter().map(|f| super::score::compensated_size(f)).sum();
         let factor = self.options.max_bytes_for_level_multiplier.max(10.0) * 2.0;
-        if total_bytes(self.files(self.scores.base_level)) as f64 <= l0_bytes as f64 * factor {
+        if self.base_bytes(self.scores.base_level) as f64 <= l0_bytes as f64 * factor {
             return None;
         }
         let free: Files =

@@ -23,11 +23,13 @@ pub mod manual;
 mod order;
 mod priority;
 pub mod score;
+mod shape;
 pub mod tiered;
 
 #[cfg(test)]
 pub(crate) mod testing;
 
+use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
 
@@ -41,6 +43,8 @@ use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::Version;
 use aging::Moment;
+use score::LevelScores;
+use shape::{ByRatio, LevelSums, Shape, Stack};
 
 pub(crate) use inputs::{files_within, inputs_of_levels};
 
@@ -86,6 +90,8 @@ pub struct CompactionCursors {
     places: BTreeMap<usize, InternalKey>,
     /// Few bytes matter more than many jobs.
     sparing: bool,
+    /// The tree as it was at the last pick.
+    shape: RefCell<Shape>,
 }
 
 /// A job's number, in the order in which jobs of the column family were issued, and what it waits for at its end.
@@ -148,19 +154,83 @@ impl CompactionCursors {
             smallest,
             largest,
         });
-        for f in compaction.input_files() {
-            f.being_compacted.store(true, Atomic::Release);
-        }
+        self.set_busy(compaction, true);
         issued
+    }
+
+    fn set_busy(&mut self, compaction: &Compaction, busy: bool) {
+        let shape = self.shape.get_mut();
+        for (level, files) in &compaction.inputs {
+            files.iter().for_each(|f| f.being_compacted.store(busy, Atomic::Release));
+            if let (Some(first), Some(last)) = (files.first(), files.last()) {
+                shape.look_again(*level, first.smallest_user_key(), last.largest_user_key());
+            }
+        }
+        // Those that move may be there already.
+        if let Some((smallest, largest)) = compaction.user_key_range().filter(|_| compaction.trivial_move) {
+            shape.look_again(compaction.output_level, smallest, largest);
+        }
+    }
+
+    /// Notes that something else than a job took files of the tree, or gave them back.
+    pub fn files_taken(&mut self) {
+        self.shape.get_mut().forget();
+    }
+
+    /// The scores of a version, as [`level_scores`](score::level_scores) computes them. What they are made of is kept:
+    /// tables are looked at that were not there the last time.
+    pub fn level_scores(&self, version: &Arc<Version>, options: &CfOptions) -> LevelScores {
+        score::scores_of(version, options, &self.sums(version))
+    }
+
+    /// Places of a level's base run, those first whose tables overlap least below for their bytes. Marked ones, and old
+    /// ones, count as others. The version is that of the last [`level_scores`](Self::level_scores).
+    fn by_ratio(&self, version: &Version, level: usize) -> ByRatio {
+        ByRatio::new(self.shape.borrow_mut().ratios(version, level).to_vec())
+    }
+
+    /// What lies upon and below a table of an extra run of a level, as it was found before if nothing of it changed.
+    fn stack(&self, level: usize, number: u64, find: impl FnOnce() -> Stack) -> Option<(u64, u64, usize)> {
+        if let Some(stack) = self.shape.borrow().stack(level, number) {
+            return stack.found;
+        }
+        let stack = find();
+        let found = stack.found;
+        self.shape.borrow_mut().set_stack(level, number, stack);
+        found
+    }
+
+    /// True when tables of a level's base run may be marked for compaction.
+    fn may_have_marked(&self, level: usize) -> bool {
+        self.shape.borrow().may_have_marked(level)
+    }
+
+    /// True when some table of a level may have data from before `time`, or be older itself.
+    fn may_have_older(&self, level: usize, time: u64) -> bool {
+        self.shape.borrow().may_have_older(level, time)
+    }
+
+    /// What the levels of a version come to.
+    fn sums(&self, version: &Arc<Version>) -> Vec<LevelSums> {
+        let sums = self.shape.borrow_mut().update(version).to_vec();
+        debug_assert!(
+            sums == LevelSums::of(version) || self.weighs_more(version),
+            "{sums:?} {:?}",
+            LevelSums::of(version)
+        );
+        sums
+    }
+
+    /// True when tables were opened since the last pick, and their tombstones weighed: other threads do that.
+    fn weighs_more(&self, version: &Version) -> bool {
+        self.shape.borrow().unweighed() != shape::unweighed(version)
     }
 
     /// Notes that `compaction` ended, either way, and frees its inputs. One that waits to commit has not ended.
     pub fn finish(&mut self, compaction: &Compaction) {
         let id = compaction.id();
         self.running.retain(|r| r.id != id);
-        for f in compaction.input_files() {
-            f.being_compacted.store(false, Atomic::Release);
-        }
+        self.set_busy(compaction, false);
     }
 
     /// Where `kRoundRobin` goes on in a level; `None` at its beginning.

@@ -14,6 +14,7 @@ use rockmill_format::key::InternalKey;
 use super::aging;
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::score::compensated_size;
+use super::shape::ByRatio;
 use crate::options::{CompactionPri, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
 
@@ -24,19 +25,22 @@ impl Picker<'_> {
     }
 
     /// Indexes of a level's files in the order in which they are to go down.
-    pub(super) fn by_priority(&self, level: usize) -> Vec<usize> {
+    pub(super) fn by_priority(&self, level: usize) -> ByRatio {
+        if self.options.compaction_pri == CompactionPri::MinOverlappingRatio {
+            return self.by_overlap(level);
+        }
         let files = self.files(level);
         let mut order: Vec<usize> = (0..files.len()).collect();
         match self.options.compaction_pri {
             CompactionPri::ByCompensatedSize => order.sort_by_key(|&i| Reverse(compensated_size(&files[i]))),
             CompactionPri::OldestLargestSeqFirst => order.sort_by_key(|&i| files[i].entry.largest_seqno),
             CompactionPri::OldestSmallestSeqFirst => order.sort_by_key(|&i| files[i].entry.smallest_seqno),
-            CompactionPri::MinOverlappingRatio => order = self.by_overlap(level),
+            CompactionPri::MinOverlappingRatio => {} // as above
             CompactionPri::RoundRobin if level > 0 => order.rotate_left(self.at_cursor(level)),
             CompactionPri::RoundRobin if self.level0_disjoint() => {}
             CompactionPri::RoundRobin => order.sort_by_key(|&i| files[i].entry.smallest_seqno),
         }
-        order
+        ByRatio::sorted(order)
     }
 
     /// The first file of a level that begins at its cursor or behind it; the first of all if none does.
@@ -110,10 +114,25 @@ impl Picker<'_> {
 
     /// Indexes of a level's files, cheapest first: bytes below that a file overlaps, for each of its own bytes
     /// (`kMinOverlappingRatio`). Marked files come first; equal ratios go by key, which helps trivial moves.
-    pub(super) fn by_overlap(&self, level: usize) -> Vec<usize> {
+    pub(super) fn by_overlap(&self, level: usize) -> ByRatio {
+        let boost = aging::Booster::new(self.version, self.options, level, self.moment.now);
+        if boost.rises_from().is_some_and(|time| self.running.may_have_older(level, time))
+            || self.running.may_have_marked(level)
+        {
+            return ByRatio::sorted(self.by_overlap_of_all(level, &boost));
+        }
+        let order = self.running.by_ratio(self.version, level);
+        debug_assert!(
+            order.clone().take(64).eq(self.by_overlap_of_all(level, &boost).into_iter().take(64))
+                || self.running.weighs_more(self.version)
+        );
+        order
+    }
+
+    /// The same from all files, with what `ttl` and marks add.
+    fn by_overlap_of_all(&self, level: usize, boost: &aging::Booster) -> Vec<usize> {
         let (cmp, files, below) = (self.cmp(), self.files(level), self.files(level + 1));
         let before = |a: &[u8], b: &[u8]| cmp.compare(a, b) == Ordering::Less;
-        let boost = aging::Booster::new(self.version, self.options, level, self.moment.now);
         let mut next = 0;
         let mut order: Vec<(bool, u64, &[u8], usize)> = Vec::with_capacity(files.len());
         for (i, f) in files.iter().enumerate() {

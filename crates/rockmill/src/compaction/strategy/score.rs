@@ -9,6 +9,8 @@ use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, Level, Version};
 
+use super::shape::LevelSums;
+
 /// With dynamic level sizes a score of 1 and more is stretched by this, which leaves room to lower a score for
 /// priority without going below the trigger at 1.
 const SCORE_SCALE: f64 = 10.0;
@@ -53,17 +55,23 @@ impl LevelScores {
     }
 }
 
-/// Computes the scores of a version.
+/// Computes the scores of a version. Where they are needed again and again,
+/// [`CompactionCursors::level_scores`](super::CompactionCursors::level_scores) is quicker.
 pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
+    scores_of(version, options, &LevelSums::of(version))
+}
+
+/// The scores of a version whose levels come to these sums.
+pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSums]) -> LevelScores {
     let usable = options.usable_levels(version.levels.len());
-    let sizes: Vec<u64> = (0..usable).map(|l| version.level_bytes(l)).collect();
+    let sizes: Vec<u64> = sums.iter().take(usable).map(LevelSums::bytes).collect();
     let mut base = base_bytes(&sizes, options);
     base.targets.resize(version.levels.len(), u64::MAX);
     let l0_files = version.levels.first().map_or(0, Level::len);
     let mut debts = Vec::new();
     let (mut scores, pending_bytes, mut runs) = match options.compaction_style {
         CompactionStyle::Universal if options.compaction_downforce => {
-            let (scores, runs) = df_tiered_scores(version, options);
+            let (scores, runs) = df_tiered_scores(version, options, sums);
             (scores, 0, l0_files + runs)
         }
         CompactionStyle::Universal => {
@@ -71,15 +79,15 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
             (universal_scores(version, options), 0, l0_files + below)
         }
         // Whatever there is too much of is deleted: nobody has to wait.
-        CompactionStyle::Fifo => (fifo_scores(version, options), 0, 0),
+        CompactionStyle::Fifo => (fifo_scores(options, sums), 0, 0),
         CompactionStyle::Level => {
             debts = debts_of(version, options, &sizes, &base);
             let pending = debts.iter().copied().fold(0, u64::saturating_add);
-            (scores(version, options, &base), pending, l0_files)
+            (scores(options, &base, sums), pending, l0_files)
         }
     };
     if options.compaction_style == CompactionStyle::Level && version.has_extra_runs() {
-        runs += extra_runs(version, options, &mut scores);
+        runs += extra_runs(options, &mut scores, sums);
     }
     LevelScores {
         debts,
@@ -95,18 +103,17 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
 /// Raises the scores of levels with extra runs: by how many of them no job has, as L0's files. When no job runs and
 /// nothing else is due, one extra run is enough, so that what a burst of writes left is merged for the readers. Writers
 /// feel what a level has beyond the trigger as so many files of L0; that number comes back.
-fn extra_runs(version: &Version, options: &CfOptions, scores: &mut [f64]) -> usize {
-    let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
+fn extra_runs(options: &CfOptions, scores: &mut [f64], sums: &[LevelSums]) -> usize {
     let due = super::df::runs_due(options);
     let scale = if options.dynamic_levels() { SCORE_SCALE } else { 1.0 };
-    let usable = options.usable_levels(version.levels.len());
+    let usable = options.usable_levels(sums.len());
     let mut too_many = 0;
-    let at_rest = scores.iter().all(|score| *score < 1.0) && version.files().all(|f| idle(f));
-    for (score, level) in scores.iter_mut().zip(&version.levels).take(usable).skip(1) {
-        if level.extras.is_empty() {
+    let at_rest = scores.iter().all(|score| *score < 1.0) && sums.iter().all(|level| level.busy() == 0);
+    for (score, level) in scores.iter_mut().zip(sums).take(usable).skip(1) {
+        if !level.has_extras() {
             continue;
         }
-        let free = super::df::extra_depth(&version.cmp, level, idle);
+        let free = level.free_depth;
         let mut by_runs = free as f64 / due as f64;
         if by_runs >= 1.0 {
             by_runs *= scale;
@@ -114,7 +121,7 @@ fn extra_runs(version: &Version, options: &CfOptions, scores: &mut [f64]) -> usi
             by_runs = 1.0;
         }
         *score = score.max(by_runs);
-        too_many += super::df::extra_depth(&version.cmp, level, |_| true).saturating_sub(due);
+        too_many += level.depth.saturating_sub(due);
     }
     too_many
 }
@@ -135,27 +142,25 @@ fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
 
 /// Of each level its free runs by the trigger; and 1 for the oldest run's level where all others are too large for it.
 /// With it the runs that levels below L0 have beyond the trigger.
-fn df_tiered_scores(version: &Version, options: &CfOptions) -> (Vec<f64>, usize) {
-    let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
+fn df_tiered_scores(version: &Version, options: &CfOptions, sums: &[LevelSums]) -> (Vec<f64>, usize) {
     let mut scores = vec![0.0; version.levels.len()];
     let trigger = options.level0_file_num_compaction_trigger.max(1) as usize;
     let usable = options.usable_levels(version.levels.len());
     let mut too_many = 0;
-    for (number, (score, level)) in scores.iter_mut().zip(&version.levels).take(usable).enumerate() {
+    for (number, (score, level)) in scores.iter_mut().zip(sums).take(usable).enumerate() {
         let free = match number {
-            0 => level.iter().filter(|f| idle(f)).count(),
-            _ => level.runs().filter(|files| files.iter().all(|f| idle(f))).count(),
+            0 => level.tables() - level.busy(),
+            _ => level.runs.iter().filter(|run| run.busy == 0).count(),
         };
         *score = free as f64 / trigger as f64;
         if number > 0 {
-            too_many += level.runs().count().saturating_sub(trigger);
+            too_many += level.runs.len().saturating_sub(trigger);
         }
     }
-    let oldest = version.levels.iter().take(usable).enumerate().skip(1).rev().find_map(|(number, level)| {
-        level.runs().next_back().map(|files| (number, files.iter().map(|f| f.size()).sum::<u64>()))
-    });
+    let oldest = sums.iter().take(usable).enumerate().skip(1).rev();
+    let oldest = oldest.filter_map(|(number, level)| level.runs.last().map(|run| (number, run.bytes))).next();
     if let Some((number, size)) = oldest {
-        let all: u64 = version.levels.iter().take(usable).map(Level::bytes).sum();
+        let all: u64 = sums.iter().take(usable).map(LevelSums::bytes).sum();
         let percent = u128::from(options.compaction_options_universal.max_size_amplification_percent);
         if u128::from(all - size) * 100 >= u128::from(size) * percent {
             scores[number] = scores[number].max(1.0);
@@ -165,13 +170,12 @@ fn df_tiered_scores(version: &Version, options: &CfOptions) -> (Vec<f64>, usize)
 }
 
 /// All bytes by what may stay, as the score of L0; or its files by the trigger, where they may be merged.
-fn fifo_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
-    let mut scores = vec![0.0; version.levels.len()];
-    let idle = |f: &&std::sync::Arc<FileMeta>| !f.being_compacted.load(Ordering::Acquire);
-    let bytes: u64 = version.levels.iter().flatten().filter(idle).map(|f| f.size()).sum();
+fn fifo_scores(options: &CfOptions, sums: &[LevelSums]) -> Vec<f64> {
+    let mut scores = vec![0.0; sums.len()];
+    let bytes: u64 = sums.iter().map(LevelSums::free_bytes).sum();
     let mut score = bytes as f64 / options.compaction_options_fifo.max_table_files_size.max(1) as f64;
     if score < 1.0 && options.compaction_options_fifo.allow_compaction {
-        let files = version.levels.first().map_or(0, |files| files.iter().filter(idle).count());
+        let files = sums.first().map_or(0, |l0| l0.tables() - l0.busy());
         score = score.max(files as f64 / f64::from(options.level0_file_num_compaction_trigger.max(1)));
     }
     if let Some(first) = scores.first_mut() {
@@ -251,19 +255,17 @@ pub(super) fn compensated_size(file: &FileMeta) -> u64 {
     file.size() + points + file.entry.compensated_range_deletion_size.min(1 << 48)
 }
 
-fn scores(version: &Version, options: &CfOptions, base: &Base) -> Vec<f64> {
+fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums]) -> Vec<f64> {
     let dynamic = options.dynamic_levels();
-    let mut scores = vec![0.0; version.levels.len()];
-    let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
+    let mut scores = vec![0.0; sums.len()];
     // Bytes that levels above will send down soon.
     let mut coming: f64 = 0.0;
-    let usable = options.usable_levels(version.levels.len());
-    for (level, files) in version.levels.iter().enumerate().take(usable.saturating_sub(1)) {
-        let all: u64 = files.iter().map(|f| f.size()).sum();
-        let free: u64 = files.iter().filter(|f| idle(f)).map(|f| compensated_size(f)).sum();
+    let usable = options.usable_levels(sums.len());
+    for (level, of_level) in sums.iter().enumerate().take(usable.saturating_sub(1)) {
+        let (all, free) = (of_level.bytes(), of_level.free_compensated());
         if level == 0 {
             coming += all as f64;
-            let runs = files.iter().filter(|f| idle(f)).count();
+            let runs = of_level.tables() - of_level.busy();
             let mut score = runs as f64 / f64::from(options.level0_file_num_compaction_trigger.max(1));
             if dynamic {
                 if free >= options.max_bytes_for_level_base {
@@ -271,7 +273,7 @@ fn scores(version: &Version, options: &CfOptions, base: &Base) -> Vec<f64> {
                 }
                 let base_target = base.targets.get(base.level).copied().unwrap_or(u64::MAX);
                 if free > base_target {
-                    let base_size: u64 = version.levels[base.level].iter().map(|f| compensated_size(f)).sum();
+                    let base_size = sums[base.level].compensated();
                     score = score.max(free as f64 / base_size.max(base_target) as f64);
                 }
                 if score > 1.0 {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use super::CompactionCursors;
 use super::aging::{self, Moment};
-use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
+use super::inputs::{Files, Picker, any_busy, key_range};
 use super::manual::ManualPick;
 use super::score::compensated_size;
 use crate::compaction::{Compaction, CompactionReason};
@@ -77,12 +77,10 @@ fn sorted_runs(picker: &Picker<'_>) -> Vec<SortedRun> {
         let (size, compensated) = (f.size(), compensated_size(f));
         runs.push(SortedRun { level: 0, run: 0, index, size, compensated, busy: busy(f) });
     }
-    for level in 1..picker.num_levels() {
-        for files in picker.version.levels[level].runs() {
-            let run = files.first().map_or(0, |f| f.entry.extra_run);
-            let compensated = files.iter().map(|f| compensated_size(f)).sum();
-            let busy = files.iter().any(busy);
-            runs.push(SortedRun { level, run, index: 0, size: total_bytes(files), compensated, busy });
+    for (level, sums) in picker.sums.iter().enumerate().take(picker.num_levels()).skip(1) {
+        for run in &sums.runs {
+            let (size, compensated, busy) = (run.bytes, run.compensated, run.busy > 0);
+            runs.push(SortedRun { level, run: run.id, index: 0, size, compensated, busy });
         }
     }
     runs
@@ -127,6 +125,9 @@ impl<'a> Universal<'a> {
     /// All runs up from the oldest, as far as none is busy, when a file is too old.
     pub(super) fn periodic(&self) -> Option<Compaction> {
         let picker = &self.picker;
+        if !picker.may_expire(picker.options.periodic_seconds(), picker.num_levels()) {
+            return None;
+        }
         let due = aging::periodic(picker.version, picker.options, picker.moment.now);
         if due.is_empty() {
             return None;

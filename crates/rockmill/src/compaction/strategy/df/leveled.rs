@@ -17,11 +17,11 @@ use std::sync::Arc;
 use super::super::CompactionCursors;
 use super::super::aging::Moment;
 use super::super::inputs::{Files, Picker, any_busy, total_bytes};
-use super::{Inputs, extra_depth, runs_due, runs_max};
+use super::{Inputs, runs_due, runs_max};
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Version};
+use crate::version::Version;
 
 /// Files of a run that are tried as the first of a merge.
 const CANDIDATES_MAX: usize = 64;
@@ -140,15 +140,11 @@ impl Picker<'_> {
     }
 
     fn of_level(&self, level: usize) -> Option<Compaction> {
-        let bytes: u64 = self.version.levels[level]
-            .iter()
-            .filter(|f| !f.being_compacted.load(Atomic::Acquire))
-            .map(|f| f.size())
-            .sum();
+        let bytes = self.sums[level].free_bytes();
         let last = level + 1 >= self.num_levels();
         let unnecessary = self.scores.lowest_unnecessary_level.is_some_and(|l| level <= l);
         let too_large = !last && (bytes > self.scores.targets[level] || unnecessary);
-        let depth = extra_depth(self.cmp(), &self.version.levels[level], |_| true);
+        let depth = self.sums[level].depth;
         if self.sparing() && depth > 0 {
             // Nothing before there are more runs than else, and then all of them at once.
             let all = depth > runs_max(self.options);
@@ -208,7 +204,7 @@ impl Picker<'_> {
         let from_base = self.by_overlap(level);
         let base = &self.version.levels[level].base;
         let extras = self.version.levels[level].extras.iter().rev().flat_map(|r| r.files.iter().map(|f| (r.id, f)));
-        let seeds = from_base.iter().map(|&i| (0, &base[i])).chain(extras);
+        let seeds = from_base.map(|i| (0, &base[i])).chain(extras);
         let free = seeds.filter(|(_, f)| !f.being_compacted.load(Atomic::Acquire));
         for (of_run, f) in free.take(4 * CANDIDATES_MAX) {
             let run_files = self.version.levels[level].run(of_run);
@@ -266,33 +262,30 @@ impl Picker<'_> {
     /// Files of the newest extra runs, into the base run.
     fn merge_extras(&self, level: usize) -> Option<Compaction> {
         let extras = &self.version.levels[level].extras;
-        let idle = |f: &FileMeta| !f.being_compacted.load(Atomic::Acquire);
         // Where as many runs as are due lie upon each other; at rest, where the most do.
         let due = if self.sparing() { runs_max(self.options) + 1 } else { runs_due(self.options) };
-        let due = due.min(extra_depth(self.cmp(), &self.version.levels[level], idle));
+        let due = due.min(self.sums[level].free_depth);
         let limit = self.max_compaction_bytes();
         let mut best: Option<(f64, Inputs)> = None;
         for run in extras.iter().take((extras.len() + 1).saturating_sub(due)) {
             let free: Vec<_> = run.files.iter().filter(|f| !f.being_compacted.load(Atomic::Acquire)).collect();
             let step = free.len().div_ceil(CANDIDATES_MAX).max(1);
             for f in free.into_iter().step_by(step) {
-                let files = self.in_run(&run.files, f.smallest_user_key(), f.largest_user_key());
-                if any_busy(&files) {
-                    continue;
-                }
-                let Some(inputs) = self.down_to((level, run.id), files, level, 0, true) else { continue };
-                let bytes = |base: bool| -> u64 {
-                    let of = inputs.iter().flat_map(|(_, f)| f).filter(|f| !base || f.entry.extra_run == 0);
-                    of.map(|f| f.size()).sum()
-                };
-                let (all, base) = (bytes(false), bytes(true));
-                if inputs.iter().filter(|(_, f)| f.first().is_some_and(|f| f.entry.extra_run > 0)).count() < due {
+                let stack = || self.stack_of(level, run.id, f);
+                let found = self.running.stack(level, f.number(), stack);
+                debug_assert_eq!(found, stack().found);
+                let Some((all, base, runs)) = found else { continue };
+                if runs < due {
                     continue;
                 }
                 // Bytes written for each byte that leaves the extra runs; too large ones only if there is no other.
                 let cost =
                     all as f64 / (all - base).max(1) as f64 + if all > limit { all as f64 / limit as f64 } else { 0.0 };
-                if best.as_ref().is_none_or(|b| cost < b.0)
+                if best.as_ref().is_some_and(|b| cost >= b.0) {
+                    continue;
+                }
+                let files = self.in_run(&run.files, f.smallest_user_key(), f.largest_user_key());
+                if let Some(inputs) = self.down_to((level, run.id), files, level, 0, true)
                     && self.running.needs(self.version, &inputs, level, 0).is_some()
                 {
                     best = Some((cost, inputs));
