@@ -39,10 +39,16 @@ pub fn runs_max(options: &CfOptions) -> usize {
     2 * runs_due(options)
 }
 
-/// The same while writers wait for flushes: three times as many. Merges begin behind [`runs_max`], so that there is
-/// room for what comes meanwhile.
+/// The same while writers wait for flushes: three times as many. Merges begin behind [`runs_kept_sparing`], so that
+/// there is room for what comes meanwhile.
 pub fn runs_max_sparing(options: &CfOptions) -> usize {
     3 * runs_due(options)
+}
+
+/// Extra runs that a level may have, while writers wait for flushes, without being merged: two and a half times as
+/// many as L0 may have files.
+pub fn runs_kept_sparing(options: &CfOptions) -> usize {
+    runs_due(options) * 5 / 2
 }
 
 /// Most extra runs of a level that have files around one key; of these only such as `counts` takes.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::super::CompactionCursors;
 use super::super::aging::Moment;
 use super::super::inputs::{Files, Picker, any_busy, total_bytes};
-use super::{Inputs, runs_due, runs_max};
+use super::{Inputs, runs_due, runs_kept_sparing, runs_max};
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
@@ -92,7 +92,7 @@ impl Picker<'_> {
         }
         let due = self.options.level0_file_num_compaction_trigger.max(1) as usize;
         let enough = match self.sparing() {
-            true => free.len() >= due + due / 2 && !self.running.leaves_level(0),
+            true => free.len() >= 2 * due && !self.running.leaves_level(0),
             false => free.len() >= due,
         };
         if self.options.compaction_downforce && room && enough {
@@ -147,7 +147,7 @@ impl Picker<'_> {
         let depth = self.sums[level].depth;
         if self.sparing() && depth > 0 {
             // Nothing before there are more runs than else, and then all of them at once.
-            let all = depth > runs_max(self.options);
+            let all = depth > runs_kept_sparing(self.options);
             let down = || if too_large { self.push_stack_down(level) } else { None };
             return if all { down().or_else(|| self.merge_extras(level)) } else { None };
         }
@@ -239,7 +239,7 @@ impl Picker<'_> {
     fn push_stack_down(&self, level: usize) -> Option<Compaction> {
         let (below, extras) = (level + 1, &self.version.levels[level].extras);
         let run = self.new_run(below);
-        let runs = (runs_max(self.options) + 1).min(extras.len());
+        let runs = (runs_kept_sparing(self.options) + 1).min(extras.len());
         for newest in &extras[..(extras.len() + 1).saturating_sub(runs)] {
             for f in newest.files.iter().filter(|f| !f.being_compacted.load(Atomic::Acquire)).take(CANDIDATES_MAX) {
                 let files = self.in_run(&newest.files, f.smallest_user_key(), f.largest_user_key());
@@ -263,7 +263,7 @@ impl Picker<'_> {
     fn merge_extras(&self, level: usize) -> Option<Compaction> {
         let extras = &self.version.levels[level].extras;
         // Where as many runs as are due lie upon each other; at rest, where the most do.
-        let due = if self.sparing() { runs_max(self.options) + 1 } else { runs_due(self.options) };
+        let due = if self.sparing() { runs_kept_sparing(self.options) + 1 } else { runs_due(self.options) };
         let due = due.min(self.sums[level].free_depth);
         let limit = self.max_compaction_bytes();
         let mut best: Option<(f64, Inputs)> = None;

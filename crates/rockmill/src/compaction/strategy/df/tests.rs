@@ -188,8 +188,9 @@ fn who_waits_for_flushes_writes_little_from_l0() {
     let (first, _) = next(&v, &o, &mut cursors).unwrap();
     assert_eq!((numbers(&first.inputs[0].1).len(), first.output_level, first.output_run), (7, 1, 1));
     cursors.finish(&first);
-    let (few, mut cursors) = (stack(4, 1, 0).file(0, "a", "z", MB).file(0, "a", "z", MB).build(), cursors);
-    assert!(next(&few, &o, &mut cursors).is_none(), "two are due, and too few for one job at a time");
+    let few = stack(4, 1, 0).file(0, "a", "z", MB).file(0, "a", "z", MB).file(0, "a", "z", MB);
+    let (few, mut cursors) = (few.build(), cursors);
+    assert!(next(&few, &o, &mut cursors).is_none(), "two are due, and three too few for one job at a time");
     cursors.set_sparing(false);
     assert!(next(&few, &o, &mut cursors).is_some());
 }
@@ -198,7 +199,7 @@ fn who_waits_for_flushes_writes_little_from_l0() {
 #[test]
 fn who_waits_for_flushes_merges_many_runs_at_once() {
     let o = options(CompactionStyle::Level);
-    for (runs, due) in [(runs_max(&o) as u64, false), (runs_max(&o) as u64 + 1, true)] {
+    for (runs, due) in [(runs_kept_sparing(&o) as u64, false), (runs_kept_sparing(&o) as u64 + 1, true)] {
         let (v, mut cursors) = (stack(4, 1, runs).build(), CompactionCursors::new());
         cursors.set_sparing(true);
         let picked = next(&v, &o, &mut cursors);
@@ -207,14 +208,14 @@ fn who_waits_for_flushes_merges_many_runs_at_once() {
         assert_eq!((c.inputs.len() as u64, c.output_level, c.output_run), (runs + 1, 2, 1), "with the base run");
     }
     // There is room for more meanwhile.
-    let mut t = stack(4, 1, runs_max(&o) as u64);
-    for _ in 0..3 {
+    let mut t = stack(4, 1, runs_kept_sparing(&o) as u64);
+    for _ in 0..4 {
         t = t.file(0, "a", "z", MB);
     }
     let (v, mut cursors) = (t.build(), CompactionCursors::new());
     cursors.set_sparing(true);
     assert!(next(&v, &o, &mut cursors).is_some_and(|(c, _)| c.start_level() == 0 && c.output_run > 0));
-    assert_eq!(runs_max_sparing(&o), runs_max(&o) + 2);
+    assert!(runs_max(&o) < runs_kept_sparing(&o) && runs_kept_sparing(&o) < runs_max_sparing(&o));
 }
 
 /// At rest what lies in several levels is written once, not level by level.
