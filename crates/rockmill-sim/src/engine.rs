@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use rockmill::simulation::{
-    CommitQueue, Compaction, CompactionCursors, FileMeta, FlushBound, IntraDf, MergeTicket, Moment, PendingRun,
-    RateControl, StallReason, Step, Ticket, Version, memtable_left_over, pick, pick_intra_df, write_control,
-    write_stop,
+    CommitQueue, Compaction, CompactionCursors, FileMeta, FlushBound, FlushPace, IntraDf, MergeTicket, Moment,
+    PendingRun, RateControl, StallReason, Step, Ticket, Version, memtable_left_over, pick, pick_intra_df,
+    write_control, write_stop,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -98,6 +98,7 @@ struct Engine<'s> {
     found_nothing: Option<(f64, bool)>,
     /// What jobs that run have for a version, so that the tree's can be changed in place.
     no_version: Arc<Version>,
+    pace: FlushPace,
 }
 
 /// Runs a simulation to its end.
@@ -143,6 +144,7 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         bound: FlushBound::default(),
         found_nothing: None,
         no_version: Arc::new(Version::empty(0, Default::default())),
+        pace: FlushPace::default(),
         s,
     };
     engine.go(&mut tell);
@@ -182,6 +184,9 @@ impl Engine<'_> {
             if self.s.ingest_rate > 0 {
                 wish = wish.min(self.s.ingest_rate as f64 / entry);
             }
+            let tree = allowed;
+            self.pace.wrote(wish, 1.0);
+            let allowed = tree.min(self.flush_pace(memtable));
             // Part of the time that writers sleep.
             let delayed = if stop.is_none() { (1.0 - allowed / wish).max(0.0) } else { 0.0 };
             wish = wish.min(allowed);
@@ -214,11 +219,16 @@ impl Engine<'_> {
                 break; // writers are stopped, and nothing runs that could release them
             }
             let mut step = step.min(self.record.until_sample(self.now)).max(1e-9);
-            if allowed.is_finite() || gives_way {
+            if tree.is_finite() || gives_way {
                 step = step.min(CONTROL_STEP);
             }
+            if allowed.is_finite() {
+                step = step.min(self.pace.changes_in(self.now));
+            }
+            let for_flush = delayed > 0.0 && allowed < tree;
             let reason = match (stop, delayed > 0.0) {
                 (Some(why), _) => why,
+                (None, true) if for_flush => StallReason::Memtables,
                 (None, true) => control.reason,
                 (None, false) => StallReason::None,
             };
@@ -226,6 +236,9 @@ impl Engine<'_> {
             self.record.pass(step, rates[0], delayed, stop.is_some(), reason, busy);
             self.record.waited(step, rates[0], allowed, delayed, stop.is_some(), reason);
             self.now += step;
+            if for_flush {
+                self.bound.waited(self.now, delayed * step);
+            }
             self.filled += rates[0] * step;
             self.written += rates[0] * step;
             self.record.read(step, rates[1]);
@@ -258,6 +271,23 @@ impl Engine<'_> {
         !self.full.is_empty() && self.full.len() + 1 >= most
     }
 
+    /// Writes a second so that memtables are full when the flush in flight ends; without bound when none is.
+    fn flush_pace(&self, memtable: f64) -> f64 {
+        let most = self.options.max_write_buffer_number.max(1) as usize;
+        match most.checked_sub(self.full.len() + 1) {
+            Some(more) if !self.full.is_empty() => {
+                self.pace.rate(self.now, more as f64 * memtable + (memtable - self.filled).max(0.0), (self.now, 0.0))
+            }
+            _ => f64::INFINITY,
+        }
+    }
+
+    /// Writers wait for flushes: few bytes count more than many jobs. Not where they rest.
+    fn is_sparing(&self) -> bool {
+        let at_work = !self.jobs.is_empty() || !self.full.is_empty() || !self.bound.is_over(self.now);
+        at_work && self.bound.holds(self.now)
+    }
+
     /// The active memtable becomes a full one.
     fn switch(&mut self) {
         let writes = std::mem::take(&mut self.filled);
@@ -274,9 +304,10 @@ impl Engine<'_> {
                 read: 0.0,
                 write: extent.entries() * self.s.stored_entry_bytes(),
             };
+            self.pace.begin(self.now, *writes);
             self.add_job(None, Vec::new(), cost, 1, End::Flush);
         }
-        let sparing = (!self.jobs.is_empty() || !self.full.is_empty()) && self.bound.holds(self.now);
+        let sparing = self.is_sparing();
         if self.found_nothing.is_some_and(|(at, was)| was == sparing && self.now < at + LOOK_EVERY) {
             return false;
         }
@@ -286,8 +317,7 @@ impl Engine<'_> {
             let busy: usize = compactions.map(|c| c.subcompactions_max.max(1)).sum();
             let Some(idle) = self.s.threads.checked_sub(busy).filter(|n| *n > 0) else { break };
             self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads }, idle);
-            let at_work = !self.jobs.is_empty() || !self.full.is_empty();
-            let sparing = at_work && self.bound.holds(self.now);
+            let sparing = self.is_sparing();
             self.cursors.set_sparing(sparing);
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
             let Some(mut c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else {
@@ -433,6 +463,7 @@ impl Engine<'_> {
                     self.commit();
                 }
                 _ => {
+                    self.pace.end(self.now, true);
                     if let Some((extent, _)) = self.full.pop_front() {
                         self.record.flushed(job.cost.write);
                         self.tree.flush(extent, self.now);

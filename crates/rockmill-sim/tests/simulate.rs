@@ -122,6 +122,25 @@ fn an_hour_of_overwrites_beside_reads_has_no_long_stall() {
     }
 }
 
+/// A writer without a limit on a device that is slower than it: memory fills up while a flush is in flight, and the
+/// writer is slowed until it ends, not stopped.
+#[test]
+fn a_slow_device_slows_an_unbounded_writer_and_does_not_stop_it() {
+    for strategy in ["leveled", "df-leveled"] {
+        let mut s = Settings { strategy: strategy.to_owned(), threads: 5, write_ns: 1000.0, ..Settings::default() };
+        (s.cores, s.value_bytes, s.data_bytes) = (2.0, 1000, 1_500 << 20);
+        (s.device_read, s.device_write, s.device_total) = (314_572_800.0, 262_144_000.0, 1e10);
+        (s.options.write_buffer_size, s.options.target_file_size_base) = (16 << 20, 16 << 20);
+        s.options.max_bytes_for_level_base = 64 << 20;
+        let r = of(&s);
+        let what = format!("{strategy}: {:?}, {} s; stopped {} s", r.waits.reason, r.waits.longest, r.stopped_seconds);
+        assert!(r.waits.longest < 0.05 && r.stopped_seconds < 0.02 * r.seconds, "{what}");
+        assert!(r.waits.percentile(99.9) <= 0.002, "{what}");
+        let memtables = r.stalls.iter().filter(|s| s.0 == "memtables").map(|s| s.1).sum::<f64>();
+        assert!(memtables > 0.2 * r.seconds, "{what}: {memtables} s for flushes");
+    }
+}
+
 /// Two threads for four levels. They go by score, which brings most, as long as debt keeps to its bound; and it does.
 #[test]
 fn threads_that_are_short_go_by_score_while_debt_keeps_to_its_bound() {

@@ -12,7 +12,8 @@
 //! 3. where [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to be merged, which it gives to
 //!    [`CommitQueue::begin_merge`] and [`CompactionCursors::start_merge`], and at the end to [`CommitQueue::merged`]
 //!    and [`CompactionCursors::finish_merge`];
-//! 4. slows its writers by [`write_control`] and [`write_stop`] of [`level_scores`], and a [`RateControl`], and
+//! 4. slows its writers by [`write_control`] and [`write_stop`] of [`level_scores`], a [`RateControl`] and, while a
+//!    flush is in flight, a [`FlushPace`], and
 //!    tells [`CompactionCursors::set_sparing`] what [`FlushBound`] makes of why they wait.
 
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
@@ -22,7 +23,7 @@ pub use crate::compaction::strategy::intra::{IntraDf, PendingRun, pick as pick_i
 pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
 pub use crate::compaction::{Compaction, CompactionReason};
-pub use crate::db::{FlushBound, RateControl, StallReason, WriteControl, write_control, write_stop};
+pub use crate::db::{FlushBound, FlushPace, RateControl, StallReason, WriteControl, write_control, write_stop};
 pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};
 
 use crate::error::Result;

@@ -193,6 +193,66 @@ fn a_writer_that_may_not_wait_is_told_of_a_stall() {
     assert_eq!(db.get("patient").unwrap().as_deref(), Some(&b"yes"[..]));
 }
 
+/// While a flush takes long, writers are slowed before memory is full and they must be stopped, and can see why.
+#[test]
+fn a_slow_flush_slows_writers_before_they_are_stopped() {
+    let (fs, mut o) = (rockmill_io::MemFileSystem::new(), small_options());
+    o.set_file_system(Arc::new(fs.clone()));
+    o.set_write_buffer_size(1 << 20);
+    let db = Db::open(&o, "/db").unwrap();
+    let (held, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (held_by_hook, released) = (Arc::clone(&held), Arc::clone(&go_on));
+    fs.set_hook(Box::new(move |op| {
+        let table = op.path.extension().is_some_and(|e| e == "sst");
+        if !table || op.kind != rockmill_io::OpKind::Sync || released.load(Ordering::Acquire) {
+            return rockmill_io::Fault::None;
+        }
+        let (held, released) = (Arc::clone(&held_by_hook), Arc::clone(&released));
+        rockmill_io::Fault::After(Box::new(move || {
+            held.store(true, Ordering::Release);
+            while !released.load(Ordering::Acquire) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }))
+    }));
+    let number = |name: &str| db.property_int_value(name).unwrap().unwrap();
+    let w = WriteOptions { disable_wal: true, ..WriteOptions::default() };
+    let mut keys = 0u64;
+    thread::scope(|s| {
+        // Looks on: the flush is let go when the writer is seen to wait, and it must not wait for ever.
+        let seen = s.spawn(|| {
+            let reason = || db.property_value("rockmill.write-stall-reason").unwrap().unwrap();
+            while reason() == "none" && number("rocksdb.is-write-stopped") == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let seen = (reason(), number("rocksdb.actual-delayed-write-rate") > 0);
+            let text = db.property_value("rocksdb.dbstats").unwrap().unwrap();
+            go_on.store(true, Ordering::Release);
+            (seen, text)
+        });
+        let mut put = || {
+            db.put_opt(keys.to_be_bytes(), [7u8; 1000], &w).unwrap();
+            keys += 1;
+        };
+        while number("rocksdb.num-immutable-mem-table") == 0 {
+            put();
+        }
+        while !held.load(Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        while !go_on.load(Ordering::Acquire) {
+            put();
+        }
+        let (seen, text) = seen.join().expect("who looks on");
+        assert_eq!(seen, ("memtables".to_owned(), true), "after {keys} writes");
+        assert!(text.contains("reason: memtables"), "{text}");
+    });
+    assert!(number("rockmill.stall-delayed-micros") > 0);
+    db.wait_for_background_work().unwrap();
+    assert_eq!(db.iterator(IteratorMode::Start).count() as u64, keys);
+    assert_eq!(db.property_value("rockmill.write-stall-reason").unwrap().unwrap(), "none", "the flush is done");
+}
+
 /// A batch that several threads write to several databases at once stays what it is: nobody numbers it in place.
 #[test]
 fn one_batch_is_written_by_many() {

@@ -13,6 +13,7 @@ use rockmill_format::properties::TableProperties;
 use super::column_family::CfData;
 use super::error_recovery::recovery_thread;
 use super::events::FlushEvent;
+use super::flush_bound::REST_SECONDS;
 use super::install::{Change, add_files};
 use super::stall::write_control;
 use super::tables::CfTables;
@@ -36,6 +37,9 @@ use crate::write_buffer_manager::WriteBufferManager;
 /// most.
 const DUE_WAIT_MIN: Duration = Duration::from_secs(1);
 const DUE_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How long they wait where jobs are put off because writers wait for flushes.
+const REST_WAIT: Duration = Duration::from_millis((REST_SECONDS * 1000.0) as u64 + 1);
 
 /// RocksDB's split: a quarter of the background jobs, at least one, flush; the rest, at least one, compact.
 pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
@@ -178,6 +182,27 @@ impl CfState {
         n > 0 && (n >= merged || n >= o.max_write_buffer_number.max(1) as usize || self.flush_requested)
     }
 
+    /// True when there are immutable memtables that are being flushed, or are about to be.
+    pub fn waits_for_flush(&self, at_once: bool) -> bool {
+        !self.imm.is_empty() && (self.flushing || self.flush_due(at_once))
+    }
+
+    /// Bytes a second that writers get, who wrote `written`, so that memtables are full when the flush in flight ends,
+    /// and how many that are.
+    pub fn flush_pace(&self, now: f64, written: u64, at_once: bool) -> (f64, f64) {
+        let o = self.cf.options.load();
+        let most = o.max_write_buffer_number.max(1) as usize;
+        // At the limit writers are stopped.
+        let more = match most.checked_sub(self.imm.len() + 1) {
+            Some(more) if self.waits_for_flush(at_once) => more,
+            _ => return (f64::INFINITY, f64::INFINITY),
+        };
+        let (data, memory) = (self.mem.data_size(), self.mem.memory_usage());
+        let room = self.fill.room(data, memory, o.write_buffer_size, written, more);
+        let waiting: u64 = self.imm.iter().map(|i| i.mem.data_size()).sum();
+        (self.pace.rate(now, room, (self.fill.began(), waiting as f64)), room)
+    }
+
     fn take_flush(&mut self) -> FlushPart {
         self.flushing = true;
         self.next_epoch += 1;
@@ -223,11 +248,13 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 }
                 let now = db.now_seconds();
                 let threads = thread_counts(db.live().max_background_jobs).1;
-                let bound = db.controller.waits_for_flushes(&*db.opts.clock);
-                if let Some(p) = pick_compaction(&mut state, now, threads, bound) {
+                let (bound, lately) = db.controller.waits_for_flushes(&*db.opts.clock);
+                if let Some(p) = pick_compaction(&mut state, now, threads, (bound, lately)) {
                     break p;
                 }
-                match next_due(&state, now) {
+                // What is put off is due when writers rest, of which nobody tells.
+                let rest = (bound && lately).then_some(REST_WAIT);
+                match next_due(&state, now).into_iter().chain(rest).min() {
                     Some(wait) => drop(db.work.wait_for(&mut state, wait)),
                     None => db.work.wait(&mut state),
                 }
@@ -257,8 +284,8 @@ enum Picked {
     Merge(Arc<CfData>, IntraDf, MergeTicket),
 }
 
-/// `bound`: writers wait for flushes.
-fn pick_compaction(state: &mut State, now: u64, threads: usize, bound: bool) -> Option<Picked> {
+/// Writers wait for flushes, and did so a moment ago.
+fn pick_compaction(state: &mut State, now: u64, threads: usize, (bound, lately): (bool, bool)) -> Option<Picked> {
     if state.background_error.is_some() || state.exclusive_manual > 0 || state.paused > 0 {
         return None;
     }
@@ -269,7 +296,7 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize, bound: bool) -> 
     }
     let idle = threads.saturating_sub(busy).max(1);
     let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
-    let at_work = state.running_compactions > 0 || state.cfs.values().any(|c| !c.imm.is_empty());
+    let at_work = lately || state.running_compactions > 0 || state.cfs.values().any(|c| !c.imm.is_empty());
     // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
     let mut order: Vec<(f64, f64, u32)> = state
         .cfs
@@ -397,7 +424,7 @@ impl DbInner {
     pub fn run_flush(self: &Arc<Self>, pick: &FlushPick, leave_wals: bool) -> Result<()> {
         // With several column families a batch may span them: the WAL of what becomes durable here must not end
         // before the table does, or recovery could see half a batch.
-        if self.state.lock().cfs.len() > 1 {
+        if self.begin_flush(pick) > 1 {
             self.wal.sync_left()?;
         }
         let mut built = Vec::new();
@@ -479,13 +506,28 @@ impl DbInner {
         self.log_and_apply_all(changes)
     }
 
+    /// The flush of what was picked begins. Gives how many column families there are.
+    fn begin_flush(&self, pick: &FlushPick) -> usize {
+        let bytes: u64 = pick.parts.iter().flat_map(|p| &p.mems).map(|m| m.data_size()).sum();
+        let mut state = self.state.lock();
+        let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
+        for part in &pick.parts {
+            if let Some(c) = state.cfs.get_mut(&part.cf.id) {
+                c.pace.begin(now, bytes as f64);
+            }
+        }
+        state.cfs.len()
+    }
+
     /// Undoes `pick_flush`, whatever the flush's outcome.
     pub fn end_flush(&self, pick: &FlushPick) {
         let mut state = self.state.lock();
         state.running_flushes -= 1;
+        let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
         for part in &pick.parts {
             if let Some(c) = state.cfs.get_mut(&part.cf.id) {
                 c.flushing = false;
+                c.pace.end(now, c.imm.front().is_none_or(|i| part.mems.iter().all(|m| !Arc::ptr_eq(m, &i.mem))));
                 c.told = part.mems.iter().map(|m| m.id()).fold(c.told, u64::max);
                 if c.imm.is_empty() {
                     c.flush_requested = false;

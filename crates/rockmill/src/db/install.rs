@@ -306,6 +306,9 @@ impl DbInner {
         self.controller.set(&worst, self.live().delayed_write_rate, written, &*self.opts.clock);
         let stopped = self.stop_cause(state);
         self.controller.note_state(stopped.map(|(_, why)| why), worst.pressure, &*self.opts.clock);
+        let at_once = self.flushes_at_once();
+        let pacing = state.background_error.is_none() && state.cfs.values().any(|c| c.waits_for_flush(at_once));
+        self.controller.set_pacing(pacing, written, &*self.opts.clock);
         self.urgent.store(stopped.is_some() || delayed, Ordering::Relaxed);
         self.give_way.set(!self.controller.is_behind() && self.flush_is_awaited(state));
         let at_once = self.flushes_at_once();
@@ -319,6 +322,10 @@ impl DbInner {
             None if delayed => {
                 self.note_stall(state, WriteStallCondition::Delayed, Some((cause, worst.reason)));
             }
+            None if self.controller.is_paced() => {
+                let cause = self.paced_by(state).map(|id| (id, StallReason::Memtables));
+                self.note_stall(state, WriteStallCondition::Delayed, cause);
+            }
             None => self.note_stall(state, WriteStallCondition::Normal, None),
         }
     }
@@ -328,9 +335,21 @@ impl DbInner {
         let at_once = self.flushes_at_once();
         let awaited = |c: &CfState| {
             let most = c.cf.options.load().max_write_buffer_number.max(1) as usize;
-            c.imm.len() + 1 >= most && (c.flushing || c.flush_due(at_once)) && !c.imm.is_empty()
+            c.imm.len() + 1 >= most && c.waits_for_flush(at_once)
         };
         state.background_error.is_none() && state.cfs.values().any(awaited)
+    }
+
+    /// Bytes a second that writers get while flushes are in flight, without bound when none is, and for how many there
+    /// is room.
+    pub fn flush_pace(&self, now: f64, written: u64) -> (f64, f64) {
+        let (at_once, state) = (self.flushes_at_once(), self.state.lock());
+        let free = (f64::INFINITY, f64::INFINITY);
+        if state.background_error.is_some() {
+            return free;
+        }
+        let paces = state.cfs.values().map(|c| c.flush_pace(now, written, at_once));
+        paces.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(free)
     }
 
     /// Why writers must wait now, if they must.

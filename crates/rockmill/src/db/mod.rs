@@ -3,7 +3,8 @@
 //! | file | what happens there |
 //! |---|---|
 //! | `open.rs`, `recovery.rs` | open, MANIFEST and WAL recovery, orphan removal |
-//! | `write.rs`, `wal.rs`, `stall.rs` | write groups, the log, write control |
+//! | `write.rs`, `wal.rs` | write groups, the log |
+//! | `stall.rs`, `rate_control.rs`, `flush_pace.rs` | write control |
 //! | `wal_files.rs`, `wal_iterator.rs` | obsolete WALs and their archive, updates read back |
 //! | `error_recovery.rs` | background errors, how the store resumes |
 //! | `switch.rs` | full memtables become immutable, new WALs |
@@ -38,6 +39,7 @@ pub(crate) mod export;
 mod extra_runs;
 mod families;
 mod flush_bound;
+mod flush_pace;
 pub(crate) mod ingest;
 mod install;
 mod iterator;
@@ -108,6 +110,7 @@ pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor,
 pub use error_recovery::ErrorSeverity;
 pub use explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use flush_bound::FlushBound;
+pub use flush_pace::FlushPace;
 pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
 pub use memory_usage::{MemoryUsageStats, get_memory_usage_stats};
@@ -304,6 +307,9 @@ pub(crate) struct CfState {
     /// Why the next flush happens.
     pub flush_reason: FlushReason,
     pub flushing: bool,
+    /// How fast writers may fill `mem` while a flush is in flight.
+    pub pace: FlushPace,
+    pub fill: flush_pace::Fill,
     /// Compactions of this column family that are running, for `stats` and for drops.
     pub compacting: usize,
     pub job_stats: CfJobStats,

@@ -23,6 +23,7 @@ use rockmill_io::FileLock;
 use super::background;
 use super::check_options::{check_cf_options, check_db_options};
 use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
+use super::flush_pace::Fill;
 use super::open_log;
 use super::recovery::{KeptWals, largest_epoch, wal_numbers};
 use super::super_version::SuperVersion;
@@ -620,6 +621,7 @@ pub(super) fn new_cf_state(
     let scores = level_scores(&version, &options);
     let aging = aging(&version, &options, 0);
     let reserved_epoch = u64::from(options.reserve_last_level);
+    let fill = Fill::new(options.write_buffer_size);
     CfState {
         cf: Arc::new(CfData {
             id,
@@ -648,6 +650,8 @@ pub(super) fn new_cf_state(
         flush_requested: false,
         flush_reason: FlushReason::WriteBufferFull,
         flushing: false,
+        pace: Default::default(),
+        fill,
         compacting: 0,
         job_stats: Default::default(),
         told: 0,

@@ -8,7 +8,8 @@
 //!    largest counts.
 //! 2. [`RateControl`] makes a rate of it: the *sustained* rate, which it learns, divided by p^2 below the slowdown
 //!    trigger and times (2 - p)^2 above it. A write waits until the rate has room for it.
-//! 3. Writers stop (waiting on a condition, woken by the job that ends it) only when memory would run out (every
+//! 3. While a flush is in flight, [`FlushPace`](super::FlushPace) gives a second rate, by what still fits into memory.
+//! 4. Writers stop (waiting on a condition, woken by the job that ends it) only when memory would run out (every
 //!    memtable is full) or a stop trigger is reached.
 
 use std::time::Duration;
@@ -149,7 +150,7 @@ pub fn write_stop(scores: &LevelScores, o: &CfOptions, full_memtables: usize) ->
 }
 
 /// Turns the allowed rate into sleep, and counts it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WriteController {
     /// A leaf lock.
     bucket: Mutex<Bucket>,
@@ -160,6 +161,12 @@ pub(crate) struct WriteController {
     reason: AtomicU8,
     /// Compaction has work enough that writes which can wait should (RocksDB's `NeedSpeedupCompaction`).
     behind: AtomicBool,
+    /// What writers may write while a flush is in flight. A leaf lock.
+    pace: Mutex<PaceBucket>,
+    /// When users have written so many bytes, what the flush in flight allows is looked at again; the maximum: never.
+    look_at: AtomicU64,
+    /// Writers had to wait for the flush in flight.
+    paced: AtomicBool,
     /// When the next write of low priority may go, in the clock's monotonic nanoseconds.
     low_pri_free_at: Mutex<u64>,
     pub delayed_micros: AtomicU64,
@@ -190,12 +197,47 @@ impl Bucket {
     }
 }
 
+/// What writers may write while a flush is in flight ([`FlushPace`](super::FlushPace)).
+#[derive(Debug, Default)]
+struct PaceBucket {
+    /// Bytes that may be written at once; below 0 when too much was.
+    credit: f64,
+    /// When `credit` was right, in the clock's monotonic nanoseconds, and what users had written then.
+    at: u64,
+    written: u64,
+    /// Bytes a second at the last look.
+    rate: f64,
+}
+
+impl Default for WriteController {
+    fn default() -> Self {
+        Self {
+            bucket: Mutex::default(),
+            flush_bound: Mutex::default(),
+            delaying: AtomicBool::new(false),
+            reason: AtomicU8::new(0),
+            behind: AtomicBool::new(false),
+            pace: Mutex::default(),
+            look_at: AtomicU64::new(u64::MAX),
+            paced: AtomicBool::new(false),
+            low_pri_free_at: Mutex::default(),
+            delayed_micros: AtomicU64::new(0),
+            stopped_micros: AtomicU64::new(0),
+            longest_micros: AtomicU64::new(0),
+        }
+    }
+}
+
 /// What writers of low priority get while compaction is behind (RocksDB's rate).
 const LOW_PRI_BYTES_PER_SECOND: u64 = 1 << 20;
 /// A sleep shorter than this costs more in wake-ups than it is worth.
 const SLEEP_NS_MIN: u64 = 1_000_000;
 /// Longest single sleep: pressure may have fallen meanwhile.
 const SLEEP_NS_MAX: u64 = 20_000_000;
+/// Longest single sleep for a flush, whose end is looked for.
+const PACE_NS_MAX: u64 = 2_000_000;
+/// What the flush in flight allows is looked at when so much was written, or before.
+const LOOK_BYTES: f64 = 262_144.0;
 /// Sleeps overshoot; so much of that is given back.
 const CREDIT_SECONDS: f64 = 0.005;
 
@@ -221,9 +263,11 @@ impl WriteController {
         self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, stop, pressure);
     }
 
-    /// True when writers wait for flushes rather than for compactions ([`FlushBound`]).
-    pub fn waits_for_flushes(&self, clock: &dyn Clock) -> bool {
-        self.flush_bound.lock().holds(clock.monotonic_nanos() as f64 * 1e-9)
+    /// Whether writers wait for flushes rather than for compactions, and whether they did a moment ago
+    /// ([`FlushBound`]).
+    pub fn waits_for_flushes(&self, clock: &dyn Clock) -> (bool, bool) {
+        let (bound, now) = (self.flush_bound.lock(), clock.monotonic_nanos() as f64 * 1e-9);
+        (bound.holds(now), !bound.is_over(now))
     }
 
     /// True when writers may have to wait.
@@ -234,18 +278,30 @@ impl WriteController {
 
     /// Why.
     pub fn reason(&self) -> StallReason {
+        if self.paced.load(Ordering::Relaxed) {
+            return StallReason::Memtables;
+        }
         StallReason::from_u8(self.reason.load(Ordering::Relaxed))
     }
 
     /// Bytes per second that writers get now; 0 when they are free.
     pub fn rate(&self, clock: &dyn Clock) -> u64 {
-        let rate = self.bucket.lock().control.rate(clock.monotonic_nanos() as f64 * 1e-9);
+        let mut rate = self.bucket.lock().control.rate(clock.monotonic_nanos() as f64 * 1e-9);
+        if self.paced.load(Ordering::Relaxed) {
+            rate = rate.min(self.pace.lock().rate);
+        }
         if rate.is_finite() { (rate as u64).max(1) } else { 0 }
     }
 
     /// Bytes per second that compactions can take in, as far as is known.
     pub fn sustained(&self) -> u64 {
         self.bucket.lock().control.sustained as u64
+    }
+
+    /// Seconds that writers waited.
+    pub fn waited_seconds(&self) -> f64 {
+        let micros = self.delayed_micros.load(Ordering::Relaxed) + self.stopped_micros.load(Ordering::Relaxed);
+        micros as f64 * 1e-6
     }
 
     /// A write waited so long.
@@ -278,6 +334,91 @@ impl WriteController {
             clock.sleep(Duration::from_nanos((until - now).min(SLEEP_NS_MAX)));
             now = clock.monotonic_nanos();
         }
+    }
+
+    /// Says whether a flush is in flight, or due, that writers could have to wait for. `written`: all bytes that users
+    /// wrote before.
+    pub fn set_pacing(&self, pacing: bool, written: u64, clock: &dyn Clock) {
+        let mut pace = self.pace.lock();
+        let before = self.look_at.load(Ordering::Relaxed) != u64::MAX;
+        if pacing && !before {
+            *pace = PaceBucket { credit: 0.0, at: clock.monotonic_nanos(), written, rate: f64::INFINITY };
+        }
+        if pacing != before {
+            self.look_at.store(if pacing { written } else { u64::MAX }, Ordering::Relaxed);
+            self.paced.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// True while writers have to wait for the flush in flight.
+    pub fn is_paced(&self) -> bool {
+        self.paced.load(Ordering::Relaxed)
+    }
+
+    /// True when the next writer is to [`Self::pace`] itself.
+    #[inline]
+    pub fn is_pacing(&self, written: u64) -> bool {
+        written >= self.look_at.load(Ordering::Relaxed)
+    }
+
+    /// Makes the leader of a group wait until what was written before fits the rate, or `closing` is set. `rate` gives
+    /// bytes a second at a moment in seconds, and for how many bytes there is room; it is without bound when no flush
+    /// is in flight, and is asked before each sleep. Gives the microseconds slept; and true if nobody had to wait for this flush before.
+    pub fn pace(
+        &self,
+        written: u64,
+        closing: &AtomicBool,
+        clock: &dyn Clock,
+        rate: impl Fn(f64) -> (f64, f64),
+    ) -> (u64, bool) {
+        let began = clock.monotonic_nanos();
+        let (mut now, mut first) = (began, false);
+        while !closing.load(Ordering::Acquire) {
+            let (rate, room) = rate(now as f64 * 1e-9);
+            let short = {
+                let mut pace = self.pace.lock();
+                if pace.rate.is_infinite() {
+                    // Nobody has looked since the flush began: the time until now is nobody's.
+                    pace.at = now;
+                }
+                let (seconds, more) = (now.saturating_sub(pace.at) as f64 * 1e-9, written.saturating_sub(pace.written));
+                (pace.at, pace.written, pace.rate) = (pace.at.max(now), pace.written.max(written), rate);
+                if !rate.is_finite() {
+                    pace.credit = 0.0; // the end of the flush says so too, or it is of no column family that is written
+                    self.look_again(written, LOOK_BYTES);
+                    break;
+                }
+                // Where there is little time left, a few milliseconds of the rate would be all the room.
+                let most = (rate * CREDIT_SECONDS).min(room / 16.0);
+                pace.credit = (pace.credit + rate * seconds).min(most) - more as f64;
+                let short = (-pace.credit / rate * 1e9).max(0.0) as u64;
+                if short < SLEEP_NS_MIN {
+                    self.look_again(written, pace.credit + rate * SLEEP_NS_MIN as f64 * 1e-9);
+                    break;
+                }
+                short
+            };
+            first |= !self.paced.swap(true, Ordering::Relaxed);
+            let piece = short.min(PACE_NS_MAX);
+            clock.sleep(Duration::from_nanos(piece));
+            // Whatever the clock says, this ends.
+            now = clock.monotonic_nanos().max(now + piece);
+        }
+        let slept = now.saturating_sub(began) / 1000;
+        if first || slept > 0 {
+            self.delayed_micros.fetch_add(slept, Ordering::Relaxed);
+            self.note_wait(slept);
+            self.flush_bound.lock().waited(now as f64 * 1e-9, slept as f64 * 1e-6);
+        }
+        (slept, first)
+    }
+
+    /// The next look is when so many bytes more were written, unless no flush is in flight any more.
+    fn look_again(&self, written: u64, bytes: f64) {
+        let next = written.saturating_add(bytes.clamp(1.0, LOOK_BYTES) as u64).min(u64::MAX - 1);
+        let set = |at| (at != u64::MAX).then_some(next);
+        // A failure means that there is none, which stays.
+        let _ = self.look_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
     }
 
     /// Makes the leader of a group of `bytes` wait until the rate has room for it, or `closing` is set. `written`: all
@@ -347,6 +488,48 @@ mod tests {
             c.delay_low_pri(256 << 10, &clock);
         }
         assert_eq!(clock.monotonic_nanos() / 1_000_000, 2000, "2 MiB at 1 MiB/s");
+    }
+
+    #[test]
+    fn a_paced_rate_is_kept_by_short_sleeps_and_ends_with_the_flush() {
+        let (c, closing) = (WriteController::default(), AtomicBool::new(false));
+        let clock = rockmill_io::ManualClock::new(0);
+        assert!(!c.is_pacing(u64::MAX - 1), "no flush is in flight");
+        c.set_pacing(true, 0, &clock);
+        // 10 MB at 100 MB/s, by writes of 1 KB: few looks, fewer sleeps, none long.
+        let (mut looks, asked) = (0, std::cell::Cell::new(0));
+        let rate = |_: f64| {
+            asked.set(asked.get() + 1);
+            (1e8, 16e6)
+        };
+        for i in 0..10_000u64 {
+            if c.is_pacing(i * 1000) {
+                looks += 1;
+                c.pace(i * 1000, &closing, &clock, rate);
+            }
+        }
+        let took = clock.monotonic_nanos() / 1_000_000;
+        assert!((95..=100).contains(&took), "{took} ms");
+        assert!(looks <= 200 && asked.get() <= 400, "{looks} looks, asked {} times", asked.get());
+        assert!(c.longest_micros.load(Ordering::Relaxed) < 3000);
+        assert_eq!((c.reason(), c.rate(&clock)), (StallReason::Memtables, 100_000_000));
+        assert!(c.waits_for_flushes(&clock).1, "a moment ago");
+        // The flush ends while a writer sleeps for a batch that was too large.
+        let until = clock.monotonic_nanos() as f64 * 1e-9 + 0.05;
+        let ends = |now: f64| if now < until { (1e8, 16e6) } else { (f64::INFINITY, 0.0) };
+        let (slept, first) = c.pace(1 << 30, &closing, &clock, ends);
+        assert!((50_000..53_000).contains(&slept) && !first, "{slept}");
+        // A rate that would be all the room at once is none's to save up.
+        c.set_pacing(false, 1 << 30, &clock);
+        c.set_pacing(true, 1 << 30, &clock);
+        clock.sleep(Duration::from_millis(10));
+        c.pace(1 << 30, &closing, &clock, |_| (1e9, 1e6));
+        clock.sleep(Duration::from_millis(10));
+        let (slept, _) = c.pace((1 << 30) + 3_000_000, &closing, &clock, |_| (1e9, 1e6));
+        assert!((2_900..3_100).contains(&slept), "{slept}");
+        c.set_pacing(false, 1 << 30, &clock);
+        assert_eq!((c.reason(), c.rate(&clock)), (StallReason::None, 0));
+        assert!(!c.is_pacing(1 << 40));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::stats::count;
 use super::wal::{WalKind, WalWriter};
 use super::{CfState, DbInner, ImmTable, State};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event_listener::{BackgroundErrorReason, FlushReason};
+use crate::event_listener::{BackgroundErrorReason, FlushReason, WriteStallCondition};
 use crate::memtable::{MemTable, MemTableFilter, MemoryPool};
 use crate::options::{CfOptions, WriteOptions};
 use crate::perf::{self, PerfMetric};
@@ -82,18 +82,43 @@ impl DbInner {
             }
             self.switch_memtables(&full, reason)?;
         }
+        let written = self.stats.bytes_written.load(Ordering::Relaxed);
         if self.controller.is_delaying() {
             if options.no_slowdown {
                 let reason = self.controller.reason().name();
                 return Err(Error::new(ErrorKind::Incomplete, format!("write stall: too many {reason}")));
             }
-            let written = self.stats.bytes_written.load(Ordering::Relaxed);
             let slept = self.controller.delay(bytes, written, &self.shutdown, &*self.opts.clock);
             if slept > 0 {
                 self.count_stall(slept);
             }
         }
+        // Who must not be slowed goes on until memory is full.
+        if !options.no_slowdown && self.controller.is_pacing(written) {
+            self.pace(written);
+        }
         Ok(())
+    }
+
+    /// Lets the flush in flight come nearer to its end.
+    fn pace(&self, written: u64) {
+        let rate = |now: f64| self.flush_pace(now, written);
+        let (slept, first) = self.controller.pace(written, &self.shutdown, &*self.opts.clock, rate);
+        if slept > 0 {
+            self.count_stall(slept);
+        }
+        if first {
+            let state = self.state.lock();
+            if let Some(cause) = self.paced_by(&state) {
+                self.note_stall(&state, WriteStallCondition::Delayed, Some((cause, StallReason::Memtables)));
+            }
+        }
+    }
+
+    /// The column family whose flush writers wait for.
+    pub fn paced_by(&self, state: &State) -> Option<u32> {
+        let at_once = self.flushes_at_once();
+        state.cfs.iter().find(|(_, c)| c.waits_for_flush(at_once)).map(|(&id, _)| id)
     }
 
     /// A writer waited or was delayed.
@@ -198,6 +223,8 @@ impl DbInner {
                 c.mem_wal = wal;
             }
         }
+        let written = self.stats.bytes_written.load(Ordering::Relaxed);
+        let (now, waited) = (self.opts.clock.monotonic_nanos() as f64 * 1e-9, self.controller.waited_seconds());
         for id in ids {
             let Some(c) = state.cfs.get_mut(id) else { continue };
             if c.mem.is_empty() {
@@ -207,6 +234,11 @@ impl DbInner {
             let fresh = new_memtable(c.next_mem_id, &c.cf.cmp, &c.cf.options.load(), self.memory());
             let full = std::mem::replace(&mut c.mem, fresh);
             full.mark_immutable();
+            let size = c.cf.options.load().write_buffer_size;
+            let data = full.data_size();
+            if let Some(seconds) = c.fill.sealed((data, full.memory_usage(), size), written, now, waited) {
+                c.pace.wrote(data as f64, seconds);
+            }
             self.memtable_sealed(&c.cf, &full);
             c.imm.push_back(ImmTable { mem: full, wal: c.mem_wal });
             c.mem_wal = wal;

@@ -293,7 +293,9 @@ impl DbInner {
     }
 
     fn lead_group(&self, mut own: Own<'_>, options: &WriteOptions) -> Result<()> {
-        if self.attention.load(Ordering::Acquire) || self.controller.is_delaying() || self.memory_is_short() {
+        let written = self.stats.bytes_written.load(Ordering::Relaxed);
+        let slowed = self.controller.is_delaying() || self.controller.is_pacing(written);
+        if slowed || self.attention.load(Ordering::Acquire) || self.memory_is_short() {
             self.make_room(options, own.get().len_bytes() as u64)?;
         }
         let members = self.queue.gather(*options, own.get().len_bytes());

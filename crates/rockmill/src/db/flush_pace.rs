@@ -1,0 +1,309 @@
+//! Paces writers to the flush that frees the memory they write into.
+//!
+//! Writers stop when every memtable is full. A memtable of 16 MiB is full in ten milliseconds and flushed in a hundred
+//! where the device is slow: without a slope writers would run for a tenth of the time and stand for the rest. So while
+//! a flush is in flight they get
+//!
+//! > what still fits into memtables / the time that the flush still takes
+//!
+//! bytes a second: who writes as fast fills the last byte when the flush ends. How long flushes take is learned: a
+//! flush is taken to last as long as its bytes did lately (T), and one that takes longer than [`AIM`] T to last as much
+//! longer as it already has. With [`MARGIN`] T on top the rate never falls at once, and never to nothing before memory
+//! runs out: of a flush that takes twice as long as it should writers still get a hundredth of the memtable. Where
+//! flushes keep up, the rate is above what writers want, and nobody waits; where none is in flight, there is none.
+//!
+//! What is left of the memtable when the flush ends is filled before the next one begins: time that is lost where
+//! writers are as fast as flushes. So the tail is the steeper the nearer both are ([`FlushPace::tail`]); how fast
+//! writers are who are not slowed is learned, too.
+//!
+//! A pure state machine in given times, for the store and the simulator alike.
+
+/// Writers arrive at the limit after this part of the time that the flush probably takes: one that ends early finds
+/// its successor nearly full, and what is left of a later one is the tail of the slope.
+const AIM: f64 = 0.75;
+/// Part of the time that a flush probably takes by which each estimate of what is left is longer.
+const MARGIN: f64 = 0.1;
+/// The steepest tail.
+const TAIL_MIN: f64 = 0.2;
+/// What was learned counts so much less with each flush.
+const MEMORY: f64 = 0.75;
+
+/// How long flushes take, and the one in flight.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FlushPace {
+    /// Bytes of the last flushes and seconds that they took, older ones counting less.
+    bytes: f64,
+    seconds: f64,
+    /// When the flush in flight began, and its bytes.
+    flight: Option<(f64, f64)>,
+    /// Bytes a second that writers write who are not slowed; 0 as long as that is not known.
+    free: f64,
+}
+
+impl FlushPace {
+    /// A flush of so many bytes of memtables begins. Times are seconds from any moment on.
+    pub fn begin(&mut self, now: f64, bytes: f64) {
+        self.flight = Some((now, bytes.max(1.0)));
+    }
+
+    /// The flush in flight ended; what it took is learned if it was `done`.
+    pub fn end(&mut self, now: f64, done: bool) {
+        let Some((began, bytes)) = self.flight.take().filter(|_| done) else { return };
+        self.bytes = self.bytes * MEMORY + bytes;
+        self.seconds = self.seconds * MEMORY + (now - began).max(0.0);
+    }
+
+    /// Seconds that a flush of so many bytes probably takes; 0 when none is known.
+    pub fn expected(&self, bytes: f64) -> f64 {
+        if self.bytes > 0.0 { bytes * self.seconds / self.bytes } else { 0.0 }
+    }
+
+    /// Writers wrote so many bytes in so many seconds in which they did not wait.
+    pub fn wrote(&mut self, bytes: f64, seconds: f64) {
+        let free = bytes / seconds.max(1e-6);
+        self.free = if self.free > 0.0 { (self.free + free) / 2.0 } else { free };
+    }
+
+    /// How flat the slope's tail is: 1 where writers fill a memtable in half of the time that its flush takes, so that
+    /// what is left of it is soon filled, and where they take so much longer that a flush as long as usual meets no
+    /// tail.
+    fn tail(&self, bytes: f64, expected: f64) -> f64 {
+        if expected <= 0.0 {
+            return 1.0;
+        }
+        let filled_in = if self.free > 0.0 { bytes / self.free } else { 0.0 };
+        let f = filled_in / expected;
+        (2.0 * (1.0 - f)).max((f - 1.0) / (1.0 - AIM + MARGIN)).clamp(TAIL_MIN, 1.0)
+    }
+
+    /// Seconds until the flush in flight ends, as writers are to take it. `due`: where none is, one is due since then,
+    /// of so many bytes, and has not begun.
+    pub fn left(&self, now: f64, due: (f64, f64)) -> f64 {
+        let Some((began, bytes)) = self.flight else {
+            // It waits for a thread, and probably as long again.
+            return (AIM + MARGIN) * self.expected(due.1) + (now - due.0).max(0.0);
+        };
+        let (expected, gone) = (self.expected(bytes), (now - began).max(0.0));
+        let over = AIM * expected - gone;
+        over.max(0.0) + self.tail(bytes, expected) * (MARGIN * expected - over.min(0.0))
+    }
+
+    /// Seconds until the way [`Self::left`] changes is another one, for who goes from event to event.
+    pub fn changes_in(&self, now: f64) -> f64 {
+        let Some((began, bytes)) = self.flight else { return f64::INFINITY };
+        let turn = began + AIM * self.expected(bytes) - now;
+        if turn > 1e-9 { turn } else { (self.left(now, (now, 0.0)) / 8.0).max(1e-4) }
+    }
+
+    /// Bytes a second that writers get who have `room` bytes until they stop. `due`: see [`Self::left`].
+    pub fn rate(&self, now: f64, room: f64, due: (f64, f64)) -> f64 {
+        room.max(0.0) / self.left(now, due).max(1e-9)
+    }
+}
+
+/// How much of a memtable is filled, told by the entries in it: its memory grows in large steps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fill {
+    /// Bytes of entries that the last memtable held when it was full, as a part of its size.
+    part: f64,
+    /// Bytes that users wrote, to any column family, while the last memtable was filled.
+    last: f64,
+    /// And until this one began; when that was, and how many seconds they had waited.
+    since: u64,
+    began: f64,
+    waited: f64,
+}
+
+impl Fill {
+    /// When the memtable began, in seconds.
+    pub fn began(&self) -> f64 {
+        self.began
+    }
+
+    pub fn new(size: usize) -> Self {
+        Self { part: 1.0, last: size as f64, since: 0, began: 0.0, waited: 0.0 }
+    }
+
+    /// A memtable that takes `size` ends with so many bytes of entries, and `memory`; users wrote `written` until now,
+    /// and waited so many seconds. Gives the seconds in which they filled it and did not wait, where it is full.
+    pub fn sealed(
+        &mut self,
+        (data, memory, size): (u64, usize, usize),
+        written: u64,
+        now: f64,
+        waited: f64,
+    ) -> Option<f64> {
+        let seconds = now - self.began - (waited - self.waited);
+        let full = memory >= size && data > 0;
+        if full {
+            self.part = (data as f64 / size.max(1) as f64).clamp(0.01, 1.0);
+            self.last = written.saturating_sub(self.since) as f64;
+        }
+        (self.since, self.waited) = (written, waited);
+        let known = std::mem::replace(&mut self.began, now) > 0.0;
+        (full && known).then_some(seconds.max(0.0))
+    }
+
+    /// Bytes that users can write, to any column family, until a memtable with so many bytes of entries, and `memory`,
+    /// is full and `more` of them are.
+    pub fn room(&self, data: u64, memory: usize, size: usize, written: u64, more: usize) -> f64 {
+        let size = size.max(1) as f64;
+        // Its memory is ahead of what is in it, by less than one step.
+        let most = (1.0 - memory as f64 / size).max(0.0);
+        let left = (1.0 - data as f64 / (size * self.part)).min(most).max(most / 16.0);
+        let filled = 1.0 - left;
+        // What is written for a whole one: as much as for the last, until this one says otherwise.
+        let whole = (written.saturating_sub(self.since) as f64 + self.last / 8.0) / (filled + 0.125);
+        (left + more as f64) * whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: f64 = 1e6;
+    const NONE_DUE: (f64, f64) = (0.0, 0.0);
+
+    /// Writers that want `want` bytes a second, two memtables of `size`, and flushes that take these times.
+    struct Model {
+        pace: FlushPace,
+        size: f64,
+        now: f64,
+    }
+
+    /// What one flush saw.
+    struct Seen {
+        /// Writers stopped for so long, since the memtable was full.
+        stopped: f64,
+        /// The memtable's fill at the end of the flush.
+        filled: f64,
+        /// The longest that a write of 1 KB took.
+        longest: f64,
+        /// The rates, every thousandth of the flush.
+        rates: Vec<f64>,
+    }
+
+    impl Model {
+        fn new(size: f64) -> Self {
+            Self { pace: FlushPace::default(), size, now: 0.0 }
+        }
+
+        fn flush(&mut self, seconds: f64, want: f64) -> Seen {
+            self.pace.begin(self.now, self.size);
+            let (mut filled, step) = (0.0, seconds / 1000.0);
+            let mut seen = Seen { stopped: 0.0, filled: 0.0, longest: 0.0, rates: Vec::new() };
+            for _ in 0..1000 {
+                let rate = self.pace.rate(self.now, self.size - filled, NONE_DUE).min(want);
+                if filled >= self.size - 1.0 {
+                    seen.stopped += step;
+                } else {
+                    seen.longest = f64::max(seen.longest, 1e3 / rate);
+                    filled = f64::min(filled + rate * step, self.size);
+                }
+                seen.rates.push(rate);
+                self.now += step;
+            }
+            self.pace.end(self.now, true);
+            self.pace.wrote(want, 1.0);
+            seen.filled = filled / self.size;
+            self.now += (self.size - filled) / want;
+            seen
+        }
+    }
+
+    #[test]
+    fn writers_arrive_at_the_limit_when_the_flush_ends() {
+        let mut m = Model::new(16.0 * MB);
+        (0..20).for_each(|_| drop(m.flush(0.1, 1000.0 * MB)));
+        let seen = m.flush(0.1, 1000.0 * MB);
+        assert!(seen.filled > 0.9 && seen.stopped == 0.0, "{} filled, {} s stopped", seen.filled, seen.stopped);
+        assert!(seen.longest < 1e-3, "{} s for a write", seen.longest);
+    }
+
+    #[test]
+    fn the_rate_falls_without_a_cliff() {
+        // Also of the first flush, of which nothing is known, and of one that takes five times as long as those before.
+        for (before, seconds) in [(0, 0.1), (20, 0.1), (20, 0.5)] {
+            let mut m = Model::new(64.0 * MB);
+            (0..before).for_each(|_| drop(m.flush(0.1, 1000.0 * MB)));
+            let seen = m.flush(seconds, 1000.0 * MB);
+            for pair in seen.rates.windows(2) {
+                assert!(pair[1] <= pair[0] * 1.001, "{before}, {seconds} s: {} to {}", pair[0], pair[1]);
+                assert!(pair[1] > pair[0] * 0.8, "{before}, {seconds} s: {} to {}", pair[0], pair[1]);
+            }
+            assert!(seen.stopped == 0.0 && seen.longest < 0.02, "{before}, {seconds} s: {} s", seen.longest);
+        }
+    }
+
+    /// The longer it takes and the less room there is, the slower.
+    #[test]
+    fn the_rate_is_monotone_in_room_and_lateness() {
+        let mut pace = FlushPace::default();
+        pace.begin(0.0, MB);
+        pace.end(1.0, true);
+        pace.begin(10.0, MB);
+        for late in 0..100 {
+            let now = 10.0 + AIM + f64::from(late) / 10.0;
+            assert!(pace.rate(now, MB, NONE_DUE) > pace.rate(now + 0.1, MB, NONE_DUE));
+            assert!(pace.rate(now, MB, NONE_DUE) > pace.rate(now, 0.9 * MB, NONE_DUE));
+        }
+        assert_eq!(pace.rate(10.5, 0.0, NONE_DUE), 0.0, "no room");
+    }
+
+    #[test]
+    fn nobody_is_delayed_where_flushes_keep_up() {
+        let mut m = Model::new(64.0 * MB);
+        // Memtables are filled in 0.1 s and flushed in 0.052 to 0.068 s.
+        for i in 0..50 {
+            let seen = m.flush(0.052 + 0.004 * f64::from(i % 5), 640.0 * MB);
+            let slowed = seen.rates.iter().filter(|r| **r < 640.0 * MB).count();
+            assert!(i == 0 || slowed == 0, "flush {i}: {slowed} of 1,000 moments");
+        }
+    }
+
+    /// Who wants less than flushes take in is slowed by one that takes three times as long, and not stopped.
+    #[test]
+    fn a_late_flush_slows_writers_who_want_little_and_stops_none() {
+        let mut m = Model::new(16.0 * MB);
+        (0..20).for_each(|_| drop(m.flush(0.1, 107.0 * MB)));
+        let seen = m.flush(0.3, 107.0 * MB);
+        assert!(seen.stopped == 0.0 && seen.longest < 0.002, "{} s, {} s stopped", seen.longest, seen.stopped);
+    }
+
+    #[test]
+    fn writers_lose_little_where_they_are_as_fast_as_flushes() {
+        for part in [0.1, 0.5, 0.8, 0.9, 1.0, 1.1, 1.3] {
+            let mut m = Model::new(64.0 * MB);
+            (0..20).for_each(|_| drop(m.flush(0.1, 640.0 * MB / part)));
+            let from = m.now;
+            (0..100).for_each(|_| drop(m.flush(0.1, 640.0 * MB / part)));
+            let lost = (m.now - from) / (10.0 * f64::max(part, 1.0)) - 1.0;
+            assert!(lost < 0.03, "memtables filled in {part} of a flush: {lost}");
+        }
+    }
+
+    #[test]
+    fn the_fill_is_that_of_the_entries_and_keeps_to_the_memory() {
+        let mut fill = Fill::new(16 << 20);
+        assert_eq!(fill.room(0, 0, 16 << 20, 0, 0), (16 << 20) as f64);
+        // The last memtable was full with 15 MB of entries, for which users wrote 30 MB to two column families.
+        assert_eq!(
+            fill.sealed((15_000_000, 16 << 20, 16 << 20), 30_000_000, 7.0, 1.0),
+            None,
+            "since when is not known"
+        );
+        let at = |data: u64, more| fill.room(data, data as usize, 16 << 20, 30_000_000 + 2 * data, more);
+        assert!((at(7_500_000, 0) / 15.0e6 - 1.0).abs() < 0.01, "{}", at(7_500_000, 0));
+        assert!((at(7_500_000, 2) / 75.0e6 - 1.0).abs() < 0.01, "{}", at(7_500_000, 2));
+        // What memory says counts: little room where it is nearly used up, and never none before it is.
+        assert!(fill.room(0, 15 << 20, 16 << 20, 30_000_000, 0) <= 2.0e6);
+        assert!(fill.room(15_000_000, 15 << 20, 16 << 20, 60_000_000, 0) > 0.0);
+        // How long writers took for one: without the time that they waited.
+        let mut again = fill;
+        assert_eq!(again.sealed((15_000_000, 16 << 20, 16 << 20), 60_000_000, 9.0, 2.5), Some(0.5));
+        assert_eq!(again.sealed((1_000, 1 << 20, 16 << 20), 60_001_000, 10.0, 2.5), None, "not full");
+        // A column family that nobody writes to holds nobody up.
+        assert!(fill.room(10_000_000, 10 << 20, 16 << 20, 1 << 40, 0) > 1e11);
+    }
+}
