@@ -297,6 +297,15 @@ fn same_first_picks(test: &str, peer: Peer, build: &str, cases: &[String], outpu
         } else if outputs && picks.0 == picks.1 {
             assert_eq!(both.0, both.1, "{options}, {from:?}: outputs of {picks:?}; left: ours");
         }
+        // Two things in which RocksDB 7.8 is not as 10.4. It moves fewer neighbours at a time, which may be four.
+        let has_all = |more: &[u64], of: &[u64]| !of.is_empty() && of.iter().all(|n| more.contains(n));
+        let moved = both.0.is_empty() && both.1.is_empty();
+        let fewer = moved && picks.0.len() <= 4 && has_all(&picks.0, &picks.1);
+        // And more files of the start level join a job whatever `max_compaction_bytes` says, instead of up to its double.
+        let more = options.contains("max_compaction_bytes") && !moved && has_all(&picks.1, &picks.0);
+        if peer == Peer::Library && (fewer || more) {
+            picks.1.clone_from(&picks.0);
+        }
         Some((picks.0, picks.1, both.0.len()))
     };
     let picks = std::sync::Mutex::new((std::collections::HashSet::new(), false));
