@@ -5,18 +5,37 @@ use std::sync::Arc;
 use rockmill::{
     Cache, Db, IteratorMode, LruCacheOptions, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
 };
-use rockmill_io::{ManualClock, MemFileSystem};
+use rockmill_io::{Clock, ManualClock, MemFileSystem};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 
 use crate::explore::explore;
+
+/// Who sleeps lets others run, whatever their priority: a paced writer sleeps until the flush that it waits for is done.
+#[derive(Debug)]
+struct SleepingClock(ManualClock);
+
+impl Clock for SleepingClock {
+    fn now_micros(&self) -> u64 {
+        self.0.now_micros()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.monotonic_nanos()
+    }
+
+    fn sleep(&self, duration: std::time::Duration) {
+        self.0.sleep(duration);
+        thread::yield_now();
+    }
+}
 
 /// Small, so that a few writes fill memtables and L0.
 pub fn options(fs: &MemFileSystem) -> Options {
     let mut o = Options::default();
     o.create_if_missing(true);
     o.set_file_system(Arc::new(fs.clone()));
-    o.set_clock(Arc::new(ManualClock::new(1_700_000_000_000_000)));
+    o.set_clock(Arc::new(SleepingClock(ManualClock::new(1_700_000_000_000_000))));
     o.set_write_buffer_size(4 << 10);
     o.set_arena_block_size(4 << 10);
     o.set_level_zero_file_num_compaction_trigger(2);
