@@ -301,7 +301,7 @@ fn same_first_picks(test: &str, peer: Peer, build: &str, cases: &[String], outpu
         let has_all = |more: &[u64], of: &[u64]| !of.is_empty() && of.iter().all(|n| more.contains(n));
         let moved = both.0.is_empty() && both.1.is_empty();
         let fewer = moved && picks.0.len() <= 4 && has_all(&picks.0, &picks.1);
-        // And more files of the start level join a job whatever `max_compaction_bytes` says, instead of up to its double.
+        // And more files of the start level join a job whatever `max_compaction_bytes` says, not up to its double.
         let more = options.contains("max_compaction_bytes") && !moved && has_all(&picks.1, &picks.0);
         if peer == Peer::Library && (fewer || more) {
             picks.1.clone_from(&picks.0);

@@ -11,7 +11,7 @@ use shuttle::thread;
 
 use crate::explore::explore;
 
-/// Who sleeps lets others run, whatever their priority: a paced writer sleeps until the flush that it waits for is done.
+/// Who sleeps lets others run, whatever their priority: a paced writer sleeps until the flush it waits for is done.
 #[derive(Debug)]
 struct SleepingClock(ManualClock);
 
