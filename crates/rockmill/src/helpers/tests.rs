@@ -81,7 +81,11 @@ fn pieces_come_back_in_order_whoever_does_them() {
         }
         assert_eq!(next, 2000);
     }
-    assert!(helpers.done() > 0, "no helper did anything");
+    // On a busy machine the owner may have done them all. What it does not ask for, a helper does.
+    let mut ahead = Ahead::new(&helpers.help(1).unwrap());
+    ahead.push(plain(3));
+    until(|| helpers.done() > 0);
+    assert_eq!(ahead.take().unwrap().unwrap().result, 9);
     assert!(helpers.threads.lock().len() <= 3);
     assert!(helpers.help(0).is_none());
 }
