@@ -154,6 +154,11 @@ impl ReadsFirst {
         self.awaited.store(awaited, Ordering::Relaxed);
     }
 
+    #[cfg(test)]
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed)
+    }
+
     /// Notes that a writer was delayed or stopped.
     pub fn writer_delayed(&self) {
         self.last_delay.store(self.clock.monotonic_nanos().max(1), Ordering::Relaxed);

@@ -311,8 +311,8 @@ impl DbInner {
         self.controller.set_pacing(pacing, written, &*self.opts.clock);
         self.urgent.store(stopped.is_some() || delayed, Ordering::Relaxed);
         self.give_way.set(!self.controller.is_behind() && self.flush_is_awaited(state));
-        let at_once = self.flushes_at_once();
-        let awaited = stopped.is_some() || state.cfs.values().any(|c| c.flushing || c.flush_due(at_once));
+        // A flush that has committed is over, though its thread does not say so before the next change of the tree.
+        let awaited = stopped.is_some() || state.cfs.values().any(|c| c.waits_for_flush(at_once));
         self.reads_first.set(self.controller.is_behind(), awaited);
         if stopped.is_some() {
             self.attention.store(true, Ordering::Release);
@@ -453,4 +453,25 @@ fn mark_obsolete(old: &Version, new: &Version) {
 /// An edit that adds tables to a level.
 pub(crate) fn add_files(level: usize, files: impl IntoIterator<Item = FileEntry>) -> VersionEdit {
     VersionEdit { new_files: files.into_iter().map(|f| (level as u32, f)).collect(), ..VersionEdit::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_io::MemFileSystem;
+
+    use super::*;
+    use crate::db::Db;
+    use crate::options::Options;
+
+    /// Else compactions would go on at full speed beside users' reads, until the next of them ends.
+    #[test]
+    fn nobody_waits_for_a_flush_that_has_committed() {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(MemFileSystem::new()));
+        let db = Db::open(&o, "/db").unwrap();
+        db.put("key", "value").unwrap();
+        db.flush().unwrap();
+        assert!(!db.inner.reads_first.is_awaited());
+    }
 }
