@@ -154,6 +154,7 @@ impl ReadsFirst {
         self.awaited.store(awaited, Ordering::Relaxed);
     }
 
+    /// Whether somebody waits for compactions, as last set.
     #[cfg(test)]
     pub fn is_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
