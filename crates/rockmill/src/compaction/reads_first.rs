@@ -45,8 +45,9 @@ const CALM: u64 = 1_000_000_000;
 const PIECE: usize = 256 << 10;
 /// Rates are learned over so long, and older ones fade by a quarter with each.
 const WINDOW: u64 = 200_000_000;
-/// A pause after which a window begins anew.
-const PAUSE: u64 = 50_000_000;
+/// A pause after which a window begins anew. A device may answer in bursts: the kernel's throttle, for one, lets go what
+/// it holds every 100 ms, and volumes in clouds do alike.
+const PAUSE: u64 = 1_000_000_000;
 /// A longer sleep would keep a database from closing, or a device idle when users have stopped reading.
 const SLICE: u64 = 10_000_000;
 
@@ -91,6 +92,11 @@ impl Share {
         self.written = written;
         self.credit = self.credit.saturating_add(more.saturating_mul(CREDIT));
         more > 0
+    }
+
+    /// No job runs any more: the time until the next one says nothing about the device.
+    fn rests(&mut self) {
+        self.window_bytes = 0;
     }
 
     fn learn(&mut self, now: u64, bytes: u64) {
@@ -256,7 +262,9 @@ impl PatientJob {
 
 impl Drop for PatientJob {
     fn drop(&mut self) {
-        self.of.jobs.fetch_sub(1, Ordering::Relaxed);
+        if self.of.jobs.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.of.share.lock().rests();
+        }
     }
 }
 

@@ -75,6 +75,27 @@ fn what_users_write_may_be_compacted_beside_reads() {
     assert_eq!(share.take(802 * MS, 100_000, true), 0, "and nothing is owed");
 }
 
+#[test]
+fn a_device_that_answers_in_bursts_is_learned() {
+    let mut share = Share::default();
+    for burst in 0..10 {
+        for piece in 0..10 {
+            assert_eq!(share.take((burst * 100 + piece) * MS, 1_000_000, false), 0);
+        }
+    }
+    assert!((0.08..0.13).contains(&share.rate), "100 MB/s: {}", share.rate);
+    assert!(share.take(920 * MS, 1_000_000, true) == 0 && share.take(920 * MS, 1_000_000, true) > 30 * MS);
+    // Between two jobs there is nothing to learn.
+    let before = share.rate;
+    for at in (2000..4000).step_by(500) {
+        share.rests();
+        for piece in 0..50 {
+            assert_eq!(share.take((at + piece) * MS, 100_000, false), 0);
+        }
+    }
+    assert_eq!(share.rate, before);
+}
+
 fn at_work() -> (ManualClock, Arc<ReadsFirst>, Arc<PatientJob>, Arc<AtomicBool>, Arc<AtomicU64>) {
     let (clock, stop, written) = (ManualClock::new(0), Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
     clock.advance(Duration::from_secs(10));
