@@ -197,9 +197,11 @@ impl Engine<'_> {
             let write = Cost { cpu: self.s.write_ns * 1e-9, read: 0.0, write: wal };
             let read = Cost { cpu: self.s.read_ns * 1e-9, read: self.s.read_bytes as f64, write: 0.0 };
             let mut wishes = vec![(wish, write), (self.s.reads_per_second, read)];
-            let gives_way = !control.behind && control.pressure <= 0.0 && self.flush_is_awaited();
+            let behind = control.behind || control.pressure > 0.0;
+            let priority = if self.flush_is_awaited() { self.pace.priority(behind, control.pressure) } else { 0.0 };
+            let gives_way = priority > 0.0;
             wishes.extend(self.jobs.iter().map(|j| match gives_way && j.compaction.is_some() {
-                true => (j.speed.min(GIVING_WAY / j.cost.write.max(1.0)), j.cost),
+                true => (j.speed.min(GIVING_WAY / priority / j.cost.write.max(1.0)), j.cost),
                 false => (j.speed, j.cost),
             }));
             let rates = divide(&capacity, &wishes);
@@ -463,7 +465,7 @@ impl Engine<'_> {
                     self.commit();
                 }
                 _ => {
-                    self.pace.end(self.now, true);
+                    self.pace.end(self.now, Some(job.cost.cpu));
                     if let Some((extent, _)) = self.full.pop_front() {
                         self.record.flushed(job.cost.write);
                         self.tree.flush(extent, self.now);

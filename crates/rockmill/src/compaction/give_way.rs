@@ -2,10 +2,11 @@
 //!
 //! Flushes and compactions share a device. One that is busy with a compaction takes two or three times as long for a
 //! flush, and writers stop when the memtable after the one that is flushed is full: that is when a compaction is worth
-//! least. So while such a flush is due, a compaction that has written a megabyte waits for its end (the idea is SILK's:
-//! Balmau et al., USENIX ATC 2019). Not where L0 or the debt has grown so far that RocksDB would speed compactions up
-//! (with the defaults 8 tables, before writers are slowed down); and never for long at a time, so that compactions go
-//! on beside flushes that take for ever.
+//! least. So while such a flush is due, a compaction that has written a megabyte waits for its end (the idea is
+//! SILK's: Balmau et al., USENIX ATC 2019), and never for long at a time, so that compactions go on beside flushes
+//! that take for ever. Where L0 or the debt has grown so far that RocksDB would speed compactions up (with the
+//! defaults 8 tables), it waits the shorter the more the tree slows writers down, and not at all where flushes need
+//! cores rather than the device ([`FlushPace::priority`](crate::db::FlushPace::priority)).
 
 use std::fmt;
 use std::io;
@@ -25,7 +26,8 @@ const WAIT_MAX: Duration = Duration::from_millis(250);
 /// Whether compactions wait; one for each database.
 #[derive(Default)]
 pub struct GiveWay {
-    wanted: AtomicBool,
+    /// The longest wait for each step, in microseconds; 0: they do not wait.
+    wait_micros: AtomicU64,
     waits: AtomicU64,
     lock: Mutex<()>,
     changed: Condvar,
@@ -33,15 +35,17 @@ pub struct GiveWay {
 
 impl fmt::Debug for GiveWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GiveWay").field(&self.wanted.load(Ordering::Relaxed)).finish()
+        f.debug_tuple("GiveWay").field(&self.wait_micros.load(Ordering::Relaxed)).finish()
     }
 }
 
 impl GiveWay {
-    /// Says whether compactions are to wait from now on. Where they are not, those that do go on.
-    pub fn set(&self, wanted: bool) {
+    /// Says whether compactions are to wait from now on, and how long for each step: for this part of the longest wait.
+    /// With 0 they do not, and those that wait go on.
+    pub fn set(&self, patience: f64) {
+        let micros = (WAIT_MAX.as_micros() as f64 * patience.clamp(0.0, 1.0)) as u64;
         // Relaxed: the lock orders what matters, that no wait begins after it was ended.
-        if self.wanted.swap(wanted, Ordering::Relaxed) && !wanted {
+        if self.wait_micros.swap(micros, Ordering::Relaxed) > 0 && micros == 0 {
             self.wake();
         }
     }
@@ -59,13 +63,14 @@ impl GiveWay {
 
     /// Waits while it is wanted, unless `stop` is set.
     pub fn pass(&self, stop: &AtomicBool) {
-        if !self.wanted.load(Ordering::Relaxed) {
+        let most = Duration::from_micros(self.wait_micros.load(Ordering::Relaxed));
+        if most.is_zero() {
             return;
         }
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut guard = self.lock.lock();
-        while self.wanted.load(Ordering::Relaxed) && !stop.load(Ordering::Acquire) {
-            if self.changed.wait_for(&mut guard, WAIT_MAX).timed_out() {
+        while self.wait_micros.load(Ordering::Relaxed) > 0 && !stop.load(Ordering::Acquire) {
+            if self.changed.wait_for(&mut guard, most).timed_out() {
                 break;
             }
         }
@@ -143,13 +148,15 @@ mod tests {
         let (way, stop) = (GiveWay::default(), AtomicBool::new(false));
         way.pass(&stop);
         assert_eq!(way.waits(), 0, "nothing to wait for");
-        way.set(true);
+        way.set(0.1);
+        assert_eq!(way.wait_micros.load(Ordering::Relaxed), 25_000, "a tenth of the longest wait");
+        way.set(1.0);
         way.pass(&stop); // nobody ends it
         assert_eq!(way.waits(), 1);
         for closing in [false, true] {
             thread::scope(|s| {
                 let waiting = s.spawn(|| {
-                    while way.wanted.load(Ordering::Relaxed) && !stop.load(Ordering::Acquire) {
+                    while way.wait_micros.load(Ordering::Relaxed) > 0 && !stop.load(Ordering::Acquire) {
                         way.pass(&stop);
                     }
                 });
@@ -159,10 +166,10 @@ mod tests {
                     stop.store(true, Ordering::Release);
                     way.wake();
                 } else {
-                    way.set(false);
+                    way.set(0.0);
                 }
             });
-            way.set(true);
+            way.set(1.0);
         }
     }
 
@@ -172,7 +179,7 @@ mod tests {
         let fs = MemFileSystem::default();
         let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
         let mut file = GivingWay::new(inner, Arc::clone(&way), stop);
-        way.set(true);
+        way.set(1.0);
         for _ in 0..5 * 256 {
             file.append(&[7; 4096]).unwrap();
         }

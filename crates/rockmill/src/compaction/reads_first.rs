@@ -45,8 +45,8 @@ const CALM: u64 = 1_000_000_000;
 const PIECE: usize = 256 << 10;
 /// Rates are learned over so long, and older ones fade by a quarter with each.
 const WINDOW: u64 = 200_000_000;
-/// A pause after which a window begins anew. A device may answer in bursts: the kernel's throttle, for one, lets go what
-/// it holds every 100 ms, and volumes in clouds do alike.
+/// A pause after which a window begins anew. A device may answer in bursts: the kernel's throttle, for one, lets go
+/// what it holds every 100 ms.
 const PAUSE: u64 = 1_000_000_000;
 /// A longer sleep would keep a database from closing, or a device idle when users have stopped reading.
 const SLICE: u64 = 10_000_000;

@@ -28,7 +28,7 @@ use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions};
 use crate::statistics::CountedOperator;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
 use crate::version::FileMeta;
 use crate::write_buffer_manager::WriteBufferManager;
@@ -122,6 +122,8 @@ pub(crate) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T>
 /// Memtables to be flushed and committed together: of one column family, or with `atomic_flush` of all.
 pub(crate) struct FlushPick {
     parts: Vec<FlushPart>,
+    /// CPU time that the tables took, in microseconds.
+    cpu_micros: AtomicU64,
 }
 
 struct FlushPart {
@@ -227,14 +229,14 @@ impl State {
         }
         let part = self.cfs.values_mut().find(|c| !c.flushing && c.flush_due(at_once))?.take_flush();
         self.running_flushes += 1;
-        Some(FlushPick { parts: vec![part] })
+        Some(FlushPick { parts: vec![part], cpu_micros: AtomicU64::new(0) })
     }
 
     /// Everything that is immutable, to be committed together. No flush may be running.
     pub fn pick_all_flushes(&mut self) -> FlushPick {
         self.running_flushes += 1;
         let with_data = self.cfs.values_mut().filter(|c| !c.imm.is_empty());
-        FlushPick { parts: with_data.map(CfState::take_flush).collect() }
+        FlushPick { parts: with_data.map(CfState::take_flush).collect(), cpu_micros: AtomicU64::new(0) }
     }
 }
 
@@ -464,6 +466,7 @@ impl DbInner {
             let (entry, stats) = match table {
                 Some((mut entry, stats)) => {
                     entry.epoch_number = part.epoch;
+                    pick.cpu_micros.fetch_add(stats.cpu_micros, Ordering::Relaxed);
                     (Some(entry), stats)
                 }
                 None => (None, JobStats::default()),
@@ -523,11 +526,13 @@ impl DbInner {
     pub fn end_flush(&self, pick: &FlushPick) {
         let mut state = self.state.lock();
         state.running_flushes -= 1;
+        let cpu = pick.cpu_micros.load(Ordering::Relaxed) as f64 * 1e-6;
         let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
         for part in &pick.parts {
             if let Some(c) = state.cfs.get_mut(&part.cf.id) {
                 c.flushing = false;
-                c.pace.end(now, c.imm.front().is_none_or(|i| part.mems.iter().all(|m| !Arc::ptr_eq(m, &i.mem))));
+                let done = c.imm.front().is_none_or(|i| part.mems.iter().all(|m| !Arc::ptr_eq(m, &i.mem)));
+                c.pace.end(now, done.then_some(cpu));
                 c.told = part.mems.iter().map(|m| m.id()).fold(c.told, u64::max);
                 if c.imm.is_empty() {
                     c.flush_requested = false;

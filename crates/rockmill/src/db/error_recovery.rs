@@ -133,7 +133,7 @@ impl DbInner {
             state.background_error = Some(new);
         }
         self.attention.store(true, Ordering::Release);
-        self.give_way.set(false); // no flush begins now
+        self.give_way.set(0.0); // no flush begins now
         drop(state);
         self.progress.notify_all();
         self.work.notify_all();

@@ -25,6 +25,9 @@ const AIM: f64 = 0.75;
 const MARGIN: f64 = 0.1;
 /// The steepest tail.
 const TAIL_MIN: f64 = 0.2;
+/// Where flushes need a core for such parts of their time they have all priority over compactions that are behind, and
+/// none.
+const PRIORITY: (f64, f64) = (0.12, 0.25);
 /// What was learned counts so much less with each flush.
 const MEMORY: f64 = 0.75;
 
@@ -34,6 +37,8 @@ pub struct FlushPace {
     /// Bytes of the last flushes and seconds that they took, older ones counting less.
     bytes: f64,
     seconds: f64,
+    /// Seconds of CPU time that they took.
+    cpu: f64,
     /// When the flush in flight began, and its bytes.
     flight: Option<(f64, f64)>,
     /// Bytes a second that writers write who are not slowed; 0 as long as that is not known.
@@ -46,9 +51,10 @@ impl FlushPace {
         self.flight = Some((now, bytes.max(1.0)));
     }
 
-    /// The flush in flight ended; what it took is learned if it was `done`.
-    pub fn end(&mut self, now: f64, done: bool) {
-        let Some((began, bytes)) = self.flight.take().filter(|_| done) else { return };
+    /// The flush in flight ended; what it took is learned if it was done, in so many seconds of CPU time (0: unknown).
+    pub fn end(&mut self, now: f64, done: Option<f64>) {
+        let (Some((began, bytes)), Some(cpu)) = (self.flight.take(), done) else { return };
+        self.cpu = self.cpu * MEMORY + cpu;
         self.bytes = self.bytes * MEMORY + bytes;
         self.seconds = self.seconds * MEMORY + (now - began).max(0.0);
     }
@@ -64,15 +70,34 @@ impl FlushPace {
         self.free = if self.free > 0.0 { (self.free + free) / 2.0 } else { free };
     }
 
+    /// How fast flushes are, as a multiple of writers who do not wait; 0 when it is not known.
+    fn ahead(&self) -> f64 {
+        let time = self.free * self.seconds;
+        if time > 0.0 { self.bytes / time } else { 0.0 }
+    }
+
+    /// How much compactions are to leave to a flush that writers wait for: 1 all of the device, 0 nothing.
+    ///
+    /// Compactions that are not `behind` leave it all. Those that are do so where a flush that has the device for
+    /// itself keeps it busy, the less the higher the pressure of the tree is (it slows writers down, for they wait
+    /// for compactions), down to nothing at RocksDB's slowdown trigger. Where flushes need a core for much of their
+    /// time they leave nothing: device and cores would be idle beside one.
+    pub fn priority(&self, behind: bool, pressure: f64) -> f64 {
+        if !behind {
+            return 1.0;
+        }
+        let (all, none) = PRIORITY;
+        if self.cpu <= 0.0 || self.seconds <= 0.0 {
+            return 0.0; // not known
+        }
+        ((none - self.cpu / self.seconds) / (none - all)).clamp(0.0, 1.0) * (1.0 - pressure).clamp(0.0, 1.0)
+    }
+
     /// How flat the slope's tail is: 1 where writers fill a memtable in half of the time that its flush takes, so that
     /// what is left of it is soon filled, and where they take so much longer that a flush as long as usual meets no
     /// tail.
-    fn tail(&self, bytes: f64, expected: f64) -> f64 {
-        if expected <= 0.0 {
-            return 1.0;
-        }
-        let filled_in = if self.free > 0.0 { bytes / self.free } else { 0.0 };
-        let f = filled_in / expected;
+    fn tail(&self) -> f64 {
+        let f = self.ahead();
         (2.0 * (1.0 - f)).max((f - 1.0) / (1.0 - AIM + MARGIN)).clamp(TAIL_MIN, 1.0)
     }
 
@@ -85,7 +110,7 @@ impl FlushPace {
         };
         let (expected, gone) = (self.expected(bytes), (now - began).max(0.0));
         let over = AIM * expected - gone;
-        over.max(0.0) + self.tail(bytes, expected) * (MARGIN * expected - over.min(0.0))
+        over.max(0.0) + self.tail() * (MARGIN * expected - over.min(0.0))
     }
 
     /// Seconds until the way [`Self::left`] changes is another one, for who goes from event to event.
@@ -204,7 +229,7 @@ mod tests {
                 seen.rates.push(rate);
                 self.now += step;
             }
-            self.pace.end(self.now, true);
+            self.pace.end(self.now, Some(0.0));
             self.pace.wrote(want, 1.0);
             seen.filled = filled / self.size;
             self.now += (self.size - filled) / want;
@@ -241,7 +266,7 @@ mod tests {
     fn the_rate_is_monotone_in_room_and_lateness() {
         let mut pace = FlushPace::default();
         pace.begin(0.0, MB);
-        pace.end(1.0, true);
+        pace.end(1.0, Some(0.0));
         pace.begin(10.0, MB);
         for late in 0..100 {
             let now = 10.0 + AIM + f64::from(late) / 10.0;
@@ -260,6 +285,26 @@ mod tests {
             let slowed = seen.rates.iter().filter(|r| **r < 640.0 * MB).count();
             assert!(i == 0 || slowed == 0, "flush {i}: {slowed} of 1,000 moments");
         }
+    }
+
+    #[test]
+    fn flushes_come_first_where_they_keep_the_device_busy() {
+        let of = |cpu: f64| {
+            let mut pace = FlushPace::default();
+            for i in 0..20 {
+                pace.begin(f64::from(i), MB);
+                pace.end(f64::from(i) + 0.1, Some(cpu));
+            }
+            pace
+        };
+        let (device, core) = (of(0.007), of(0.05));
+        assert_eq!([device, core].map(|p| p.priority(false, 0.0)), [1.0, 1.0], "nobody is behind");
+        assert_eq!([device, core].map(|p| p.priority(true, 0.0)), [1.0, 0.0]);
+        assert_eq!([0.25, 0.75, 1.0, 2.0].map(|pressure| device.priority(true, pressure)), [0.75, 0.25, 0.0, 0.0]);
+        let between = of(0.0185).priority(true, 0.0);
+        assert!((between - 0.5).abs() < 1e-6, "{between}");
+        assert_eq!(of(0.0).priority(true, 0.0), 0.0, "CPU time is not known");
+        assert_eq!(FlushPace::default().priority(true, 0.0), 0.0);
     }
 
     /// Who wants less than flushes take in is slowed by one that takes three times as long, and not stopped.

@@ -310,7 +310,7 @@ impl DbInner {
         let pacing = state.background_error.is_none() && state.cfs.values().any(|c| c.waits_for_flush(at_once));
         self.controller.set_pacing(pacing, written, &*self.opts.clock);
         self.urgent.store(stopped.is_some() || delayed, Ordering::Relaxed);
-        self.give_way.set(!self.controller.is_behind() && self.flush_is_awaited(state));
+        self.give_way.set(self.flush_priority(state, self.controller.is_behind(), worst.pressure));
         // A flush that has committed is over, though its thread does not say so before the next change of the tree.
         let awaited = stopped.is_some() || state.cfs.values().any(|c| c.waits_for_flush(at_once));
         self.reads_first.set(self.controller.is_behind(), awaited);
@@ -330,14 +330,18 @@ impl DbInner {
         }
     }
 
-    /// True when writers wait for a flush, or would if one more memtable were full.
-    fn flush_is_awaited(&self, state: &State) -> bool {
+    /// How much compactions leave to the flush that writers wait for, or would if one more memtable were full: 1 all of
+    /// the device, 0 nothing, as where there is no such flush.
+    fn flush_priority(&self, state: &State, behind: bool, pressure: f64) -> f64 {
+        if state.background_error.is_some() {
+            return 0.0;
+        }
         let at_once = self.flushes_at_once();
-        let awaited = |c: &CfState| {
+        let awaited = |c: &&CfState| {
             let most = c.cf.options.load().max_write_buffer_number.max(1) as usize;
             c.imm.len() + 1 >= most && c.waits_for_flush(at_once)
         };
-        state.background_error.is_none() && state.cfs.values().any(awaited)
+        state.cfs.values().filter(awaited).map(|c| c.pace.priority(behind, pressure)).fold(0.0, f64::max)
     }
 
     /// Bytes a second that writers get while flushes are in flight, without bound when none is, and for how many there
@@ -460,7 +464,7 @@ mod tests {
     use rockmill_io::MemFileSystem;
 
     use super::*;
-    use crate::db::Db;
+    use crate::db::{Db, ImmTable};
     use crate::options::Options;
 
     /// Else compactions would go on at full speed beside users' reads, until the next of them ends.
@@ -473,5 +477,30 @@ mod tests {
         db.put("key", "value").unwrap();
         db.flush().unwrap();
         assert!(!db.inner.reads_first.is_awaited());
+    }
+
+    #[test]
+    fn compactions_that_are_behind_leave_the_device_to_flushes_that_keep_it_busy() {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(MemFileSystem::new()));
+        let db = Db::open(&o, "/db").unwrap();
+        let mut state = db.inner.state.lock();
+        let of = |state: &State, behind, pressure| db.inner.flush_priority(state, behind, pressure);
+        assert_eq!(of(&state, false, 0.0), 0.0, "there is no flush");
+        let c = state.cfs.get_mut(&0).unwrap();
+        c.imm.push_back(ImmTable { mem: Arc::clone(&c.mem), wal: 0 });
+        c.flushing = true;
+        assert_eq!([of(&state, false, 0.0), of(&state, true, 0.0)], [1.0, 0.0], "how long flushes take is not known");
+        let c = state.cfs.get_mut(&0).unwrap();
+        c.pace.begin(0.0, 1e6);
+        c.pace.end(0.1, Some(0.007));
+        assert_eq!([0.0, 0.25, 1.5].map(|pressure| of(&state, true, pressure)), [1.0, 0.75, 0.0]);
+        let c = state.cfs.get_mut(&0).unwrap();
+        let options = crate::options::CfOptions { max_write_buffer_number: 3, ..(*c.cf.options.load_full()).clone() };
+        c.cf.options.store(Arc::new(options));
+        assert_eq!(of(&state, false, 0.0), 0.0, "there is room for a memtable more");
+        let c = state.cfs.get_mut(&0).unwrap();
+        (c.imm, c.flushing) = (Default::default(), false);
     }
 }
