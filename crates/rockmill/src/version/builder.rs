@@ -41,8 +41,8 @@ impl VersionBuilder {
         )))
     }
 
-    /// Applies the file changes of an edit. Deleting a file that is not there, adding one twice, or a level beyond the
-    /// tree is an error.
+    /// Applies the file changes of an edit. Deleting a file that is not there, adding one twice or one that ends before
+    /// it begins, or a level beyond the tree is an error.
     pub fn apply(&mut self, edit: &VersionEdit) -> Result<()> {
         // A file that moves is deleted and added in one edit; deletions come first.
         let mut moved: BTreeMap<u64, Arc<FileMeta>> = BTreeMap::new();
@@ -68,6 +68,15 @@ impl VersionBuilder {
             if here {
                 return Err(Error::corruption(format!(
                     "a version edit adds table {number:06}.sst to level {level} twice"
+                )));
+            }
+            let (first, last) = (entry.smallest.user_key(), entry.largest.user_key());
+            if self.base.cmp.compare_user(first, last).is_gt() {
+                return Err(Error::corruption(format!(
+                    "a version edit adds table {number:06}.sst to level {level} with the smallest key {}, which is \
+                     behind the largest, {}",
+                    first.escape_ascii(),
+                    last.escape_ascii()
                 )));
             }
             // The same file under a new level stays the same object, so that it is not taken for obsolete and its
@@ -181,6 +190,17 @@ mod tests {
         assert_eq!(v.file_for_key(1, b"n").unwrap().number(), 4);
         assert!(v.file_for_key(1, b"d").is_none());
         assert_eq!(v.overlapping(1, Some(b"c"), Some(b"m")).len(), 2);
+    }
+
+    /// Else it would be where no search for its keys looks.
+    #[test]
+    fn a_table_that_ends_before_it_begins_is_refused() {
+        let add = |from, to| {
+            build(&empty(), &[VersionEdit { new_files: vec![(1, file(7, from, to, 3))], ..Default::default() }])
+        };
+        assert!(add("a", "a").is_ok());
+        let e = add("b", "a").unwrap_err();
+        assert!(e.kind() == crate::ErrorKind::Corruption && e.message().contains("000007.sst"), "{e}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -127,7 +128,8 @@ impl EventListener for Gates {
         let mut seen = self.seen.0.lock();
         let merge = |c: &CompactionJobInfo| c.compaction_reason == CompactionReason::IntraDf;
         if let Some(fs) = self.fail_merge.as_ref().filter(|_| merge(info) && !seen.begun.iter().any(merge)) {
-            next_table_fails(fs);
+            // Other jobs create tables meanwhile.
+            next_table_fails(fs, Some(thread::current().id()));
         }
         seen.begun.push(info.clone());
         self.seen.1.notify_all();
@@ -151,12 +153,12 @@ impl EventListener for Gates {
     }
 }
 
-/// The next table cannot be created, as the disk is full; then it is not any more.
-fn next_table_fails(fs: &MemFileSystem) {
+/// The next table, of this thread or of any, cannot be created, as the disk is full; then it is not any more.
+fn next_table_fails(fs: &MemFileSystem, of: Option<ThreadId>) {
     let mut left = 1;
     fs.set_fault(Box::new(move |op| {
         let table = op.kind == OpKind::Create && op.path.extension().is_some_and(|e| e == "sst");
-        if !table || left == 0 {
+        if !table || left == 0 || of.is_some_and(|id| id != thread::current().id()) {
             return None;
         }
         left -= 1;
@@ -356,10 +358,14 @@ fn a_merge_of_waiting_output_that_fails_leaves_it_as_it_was() {
     let fs = MemFileSystem::new();
     let gates = Gates { fail_merge: Some(fs.clone()), ..Gates::default() };
     let s = with_merged_output(gates, fs);
+    // Another thread may do the merge before the one that failed says so.
+    let failed = |c: &&CompactionJobInfo| c.status.is_err();
+    s.gates.wait("the error", |seen| seen.errors > 0 && seen.ended.iter().any(|c| failed(&c)));
     {
         let seen = s.gates.seen.0.lock();
         let merges = merges(&seen.ended);
-        let [failed, done] = &merges[..] else { panic!("{merges:?}") };
+        let [a, b] = &merges[..] else { panic!("{merges:?}") };
+        let (failed, done) = if failed(a) { (a, b) } else { (b, a) };
         assert!(failed.status.as_ref().is_err_and(Error::is_no_space), "{failed:?}");
         assert!(done.status.is_ok());
         assert_eq!(failed.input_files, done.input_files, "the same tables once more");
@@ -383,7 +389,7 @@ fn when_a_job_fails_those_that_need_it_end_at_once_and_are_picked_again() {
     s.tables(60, None);
     let third = |s: &Store| s.orphans().into_iter().filter(|t| !before.contains(t)).collect::<BTreeSet<_>>();
     s.gates.until("the third job", || !third(&s).is_empty());
-    next_table_fails(&s.fs);
+    next_table_fails(&s.fs, None);
     s.gates.open("first");
     s.gates.wait("the first job and the third", |seen| seen.ended.iter().filter(|c| c.status.is_err()).count() == 2);
     // The second one does not know yet. What the third had taken could only be dropped again, and again.
@@ -460,7 +466,7 @@ fn a_merge_is_undone_when_what_one_of_its_parts_needs_fails() {
     let merged: Vec<&String> = merged.iter().filter(|t| !parts.contains(*t)).collect();
     assert_eq!(merged.len(), 1, "{merged:?}");
 
-    next_table_fails(&s.fs);
+    next_table_fails(&s.fs, None);
     s.gates.open("second");
     s.gates.wait("the job that fails", |seen| seen.ended.iter().any(|c| c.status.is_err()));
     s.gates.open("merge");
