@@ -467,13 +467,17 @@ mod tests {
     use crate::db::{Db, ImmTable};
     use crate::options::Options;
 
-    /// Else compactions would go on at full speed beside users' reads, until the next of them ends.
-    #[test]
-    fn nobody_waits_for_a_flush_that_has_committed() {
+    fn in_memory() -> Db {
         let mut o = Options::default();
         o.create_if_missing(true);
         o.set_file_system(Arc::new(MemFileSystem::new()));
-        let db = Db::open(&o, "/db").unwrap();
+        Db::open(&o, "/db").unwrap()
+    }
+
+    /// Else compactions would go on at full speed beside users' reads, until the next of them ends.
+    #[test]
+    fn nobody_waits_for_a_flush_that_has_committed() {
+        let db = in_memory();
         db.put("key", "value").unwrap();
         db.flush().unwrap();
         assert!(!db.inner.reads_first.is_awaited());
@@ -481,10 +485,7 @@ mod tests {
 
     #[test]
     fn compactions_that_are_behind_leave_the_device_to_flushes_that_keep_it_busy() {
-        let mut o = Options::default();
-        o.create_if_missing(true);
-        o.set_file_system(Arc::new(MemFileSystem::new()));
-        let db = Db::open(&o, "/db").unwrap();
+        let db = in_memory();
         let mut state = db.inner.state.lock();
         let of = |state: &State, behind, pressure| db.inner.flush_priority(state, behind, pressure);
         assert_eq!(of(&state, false, 0.0), 0.0, "there is no flush");

@@ -4,11 +4,25 @@
 //! level, newer than the base run and than extra runs with smaller ids. Classic strategies leave none. RocksDB knows no
 //! such thing, and the field of the MANIFEST that says so keeps it from opening the directory (`docs/format.md`).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
 
 use super::FileMeta;
+
+/// Places in a sorted run of the files whose user keys touch [`begin`, `end`] (inclusive; `None` unbounded), by binary
+/// search: a run may have tens of thousands.
+pub fn touched(
+    cmp: &InternalKeyComparator,
+    run: &[Arc<FileMeta>],
+    begin: Option<&[u8]>,
+    end: Option<&[u8]>,
+) -> Range<usize> {
+    let from = begin.map_or(0, |b| run.partition_point(|f| cmp.compare_user(f.largest_user_key(), b).is_lt()));
+    let to = end.map_or(run.len(), |e| run.partition_point(|f| cmp.compare_user(f.smallest_user_key(), e).is_le()));
+    from..to.max(from)
+}
 
 /// A sorted run above a level's base run.
 #[derive(Debug, Clone)]

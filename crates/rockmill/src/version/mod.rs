@@ -21,7 +21,7 @@ use crate::sync::{Condvar, Mutex, thread_number};
 use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
-pub use level::{ExtraRun, Level, LevelFiles, Place};
+pub use level::{ExtraRun, Level, LevelFiles, Place, touched};
 pub use log_source::LogSource;
 pub use manifest::{
     CfOrder, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from,
@@ -362,10 +362,7 @@ impl Version {
         begin: Option<&[u8]>,
         end: Option<&[u8]>,
     ) -> &'f [Arc<FileMeta>] {
-        let cmp = &self.cmp;
-        let from = begin.map_or(0, |b| run.partition_point(|f| cmp.compare_user(f.largest_user_key(), b).is_lt()));
-        let to = end.map_or(run.len(), |e| run.partition_point(|f| cmp.compare_user(f.smallest_user_key(), e).is_le()));
-        run.get(from..to).unwrap_or_default()
+        &run[touched(&self.cmp, run, begin, end)]
     }
 
     /// Files of `level`, of all its runs, whose user key range touches [`begin`, `end`] (inclusive; `None` unbounded).

@@ -15,6 +15,7 @@
 pub mod leveled;
 pub mod tiered;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
@@ -24,7 +25,7 @@ use super::shape::{KeyRange, Stack};
 use crate::compaction::{Compaction, CompactionReason, has_older_runs};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Level};
+use crate::version::{FileMeta, Level, touched};
 
 /// Inputs of a job: (level, files), run by run.
 type Inputs = Vec<(usize, Files)>;
@@ -82,14 +83,11 @@ impl Picker<'_> {
     fn has_room(&self, inputs: &[(usize, Files)], level: usize) -> bool {
         let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return false };
         let (s, l) = (s.user_key(), l.user_key());
-        let touched = |files: &[Arc<FileMeta>]| {
-            let i = files.partition_point(|f| self.cmp().compare_user(f.largest_user_key(), s).is_lt());
-            files.get(i).is_some_and(|f| self.cmp().compare_user(f.smallest_user_key(), l).is_le())
-        };
+        let has_some = |files: &[Arc<FileMeta>]| !touched(self.cmp(), files, Some(s), Some(l)).is_empty();
         let leaves = |files: &[Arc<FileMeta>]| {
             self.in_run(files, s, l).iter().all(|f| self.running.leaves_for_below(f, level, 0))
         };
-        let live = self.version.levels[level].extras.iter().filter(|run| touched(&run.files) && !leaves(&run.files));
+        let live = self.version.levels[level].extras.iter().filter(|run| has_some(&run.files) && !leaves(&run.files));
         let mut runs: Vec<u64> = live.map(|run| run.id).collect();
         runs.extend(self.running.runs_to_come(self.cmp(), level, s, l));
         runs.sort_unstable();
@@ -111,8 +109,7 @@ impl Picker<'_> {
     /// Files of a sorted run that a key range touches, and neighbours that share a user key with them.
     fn in_run(&self, files: &[Arc<FileMeta>], begin: &[u8], end: &[u8]) -> Files {
         let cmp = self.cmp();
-        let mut from = files.partition_point(|f| cmp.compare_user(f.largest_user_key(), begin).is_lt());
-        let mut to = files.partition_point(|f| cmp.compare_user(f.smallest_user_key(), end).is_le()).max(from);
+        let Range { start: mut from, end: mut to } = touched(cmp, files, Some(begin), Some(end));
         let shared = |i: usize| cmp.compare_user(files[i - 1].largest_user_key(), files[i].smallest_user_key()).is_eq();
         while from < to && from > 0 && shared(from) {
             from -= 1;

@@ -59,13 +59,10 @@ impl<'v> Range<'v> {
         });
     }
 
-    /// Files of a sorted run that share keys with it, by binary search: a level may have tens of thousands.
+    /// Files of a sorted run that share keys with it.
     fn within<'p>(&self, place: &Place<'p>) -> &'p [Arc<FileMeta>] {
         let Some((s, l)) = self.bounds else { return &[] };
-        let (cmp, files) = (&self.version.cmp, place.files);
-        let from = files.partition_point(|f| cmp.compare_user(f.largest_user_key(), s).is_lt());
-        let to = files.partition_point(|f| cmp.compare_user(f.smallest_user_key(), l).is_le());
-        files.get(from..to).unwrap_or_default()
+        self.version.touched_of(place.files, Some(s), Some(l))
     }
 }
 

@@ -11,6 +11,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use rockmill_format::InternalKeyComparator;
@@ -18,7 +19,7 @@ use rockmill_format::InternalKeyComparator;
 use super::df::extra_depth;
 use super::score::compensated_size;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Level, Version};
+use crate::version::{FileMeta, Level, Version, touched};
 
 /// A sorted run as a whole; for L0 all its files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -244,11 +245,11 @@ impl Run {
         Some(window)
     }
 
-    /// Looks again at which of the tables from `from` to `to` jobs have. The places of those that changed come back.
-    fn look_again(&mut self, files: &[Arc<FileMeta>], from: usize, to: usize) -> Vec<usize> {
+    /// Looks again at which of these tables jobs have. The places of those that changed come back.
+    fn look_again(&mut self, files: &[Arc<FileMeta>], places: Range<usize>) -> Vec<usize> {
         let mut changed = Vec::new();
-        for (i, (k, f)) in self.known[from..to].iter_mut().zip(&files[from..to]).enumerate() {
-            let (i, busy) = (from + i, is_busy(f));
+        for i in places {
+            let (k, busy) = (&mut self.known[i], is_busy(&files[i]));
             if k.busy != busy {
                 self.sums.sub(k.bytes, k.compensated, k.busy);
                 self.sums.add(k.bytes, k.compensated, busy);
@@ -277,13 +278,6 @@ impl Run {
         }
         changed
     }
-}
-
-/// Tables of a sorted run that touch a range of user keys.
-fn touched(cmp: &InternalKeyComparator, files: &[Arc<FileMeta>], begin: &[u8], end: &[u8]) -> (usize, usize) {
-    let from = files.partition_point(|f| cmp.compare_user(f.largest_user_key(), begin).is_lt());
-    let to = files.partition_point(|f| cmp.compare_user(f.smallest_user_key(), end).is_le());
-    (from, to.max(from))
 }
 
 /// How many tables begin a key that so many extra runs have.
@@ -390,9 +384,9 @@ impl Tables {
                     let (mut all, mut free) = (0, 0);
                     for (run, extra) in self.extras.iter().zip(&level.extras) {
                         let key = f.smallest_user_key();
-                        let (from, to) = touched(cmp, &extra.files, key, key);
-                        all += (to - from) as u32;
-                        free += run.known[from..to].iter().filter(|k| !k.busy).count() as u32;
+                        let at = touched(cmp, &extra.files, Some(key), Some(key));
+                        all += at.len() as u32;
+                        free += run.known[at].iter().filter(|k| !k.busy).count() as u32;
                     }
                     let run = &mut self.extras[r];
                     if run.known[i].busy {
@@ -471,11 +465,9 @@ impl Shape {
                 }
             }
             for (_, (begin, end)) in looked_for.iter().filter(|(of, _)| *of == number) {
-                let (from, to) = touched(cmp, &level.base, begin, end);
-                tables.base.look_again(&level.base, from, to);
+                tables.base.look_again(&level.base, touched(cmp, &level.base, Some(begin), Some(end)));
                 for (run, extra) in tables.extras.iter_mut().zip(&level.extras) {
-                    let (from, to) = touched(cmp, &extra.files, begin, end);
-                    let changed = run.look_again(&extra.files, from, to);
+                    let changed = run.look_again(&extra.files, touched(cmp, &extra.files, Some(begin), Some(end)));
                     ranges.extend(changed.into_iter().map(|i| run.keys[i].clone()));
                 }
             }
