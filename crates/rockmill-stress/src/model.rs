@@ -231,9 +231,10 @@ impl Model {
             }
             Step::Together(writers) => self.admit_writers(writers).map(Step::Together),
             Step::Behind(files) => {
-                // When a key was put is not to be told then.
+                // When a key was put is not to be told then; and what a filter takes may leave nothing that hides them.
+                let odd = |kind: Kind| kind == Kind::Single || kind.is_filtered();
                 let mut files = self.admit_files(files);
-                files.retain(|file| self.kind(file.slot) != Some(Kind::Single));
+                files.retain(|file| self.kind(file.slot).is_some_and(|kind| !odd(kind)));
                 (self.beside && !self.ttl && !files.is_empty()).then_some(Step::Behind(files))
             }
             Step::SamePrefix(slot, view, ..) => whole(self.beside && sees(slot, *view)),

@@ -78,7 +78,11 @@ impl<'db> Ours<'db> {
             if self.db.get_options_cf(&cf).cf.compaction_downforce {
                 self.db.set_options_cf(&cf, &[("compaction_downforce", "false")])?;
             }
-            self.db.merge_extra_runs_cf(&cf)?;
+            // A job that runs may still leave one.
+            self.db.wait_for_background_work()?;
+            while self.db.level_stats(&cf).iter().any(|level| level.extra_runs > 0) {
+                self.db.merge_extra_runs_cf(&cf)?;
+            }
         }
         Ok(())
     }

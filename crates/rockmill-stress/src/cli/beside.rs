@@ -50,6 +50,9 @@ pub struct BesideArgs {
     /// Leaves out steps that begin with this word: one whose difference is known (may be given more than once)
     #[arg(long, value_name = "WORD")]
     without: Vec<String>,
+    /// Leaves the directories of cases in which they differ (with --tries 0, of that one only)
+    #[arg(long)]
+    keep: bool,
     /// Goes on after a difference; each is told, and left as it is
     #[arg(long)]
     keep_going: bool,
@@ -57,7 +60,8 @@ pub struct BesideArgs {
 
 pub fn run(args: &BesideArgs) -> Outcome {
     let scratch = args.disk.join(format!("rockmill-beside-{}", std::process::id()));
-    let beside = Beside::new(args.library.as_deref(), &scratch)?;
+    let mut beside = Beside::new(args.library.as_deref(), &scratch)?;
+    beside.keep = args.keep;
     println!("beside {}", beside.name());
     let mut watch = Watch::default();
     let limit = Duration::from_secs(STEP_SECONDS_MAX);
