@@ -85,6 +85,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use rockmill_format::SequenceNumber;
 use rockmill_io::FileLock;
 
+use crate::compaction::EngineParts;
 use crate::compaction::commit::CommitQueue;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::Aging;
@@ -400,6 +401,11 @@ impl Db {
     /// What the database did since it was opened. Always counted; more is in [`crate::statistics`].
     pub fn counters(&self) -> DbCounters {
         self.inner.stats.read()
+    }
+
+    /// Which engine did the parts of jobs since the database was opened.
+    pub fn engine_parts(&self) -> EngineParts {
+        self.inner.engines.counts()
     }
 
     fn stop_threads(&self) {
