@@ -8,6 +8,7 @@ use rockmill_bench::{
     Command as Asked, CompactCommand, CompactFlags, Error, Flags, OpKind, Outcome, Report, Workload, run, run_compact,
 };
 use rockmill_io::{FileSystem, PosixFileSystem};
+use rockmill_skip::{Needs, program, skip};
 
 fn flags(db: &Path, line: &str) -> Flags {
     let args = format!("--db={} --seed=42 --cache_size=1048576 {line}", db.display());
@@ -99,10 +100,10 @@ fn ldb_scan(db: &Path) -> String {
 /// The same seed gives the same keys and the same values as db_bench, so that both sides do the same work.
 #[test]
 fn same_seed_same_data_as_db_bench() {
-    let missing = |tool: &str| Command::new(tool).arg("--version").output().is_err();
-    if missing("db_bench") || missing("ldb") {
-        println!("skipped: same_seed_same_data_as_db_bench: db_bench and ldb (rocksdb-tools) are not installed");
-        return;
+    for tool in ["db_bench", "ldb"] {
+        if let Err(missing) = program(tool, Needs::Ldb) {
+            return skip("same_seed_same_data_as_db_bench", &missing);
+        }
     }
     for line in [
         "--num=3000 --value_size=100 --benchmarks=fillrandom,overwrite",
@@ -133,13 +134,16 @@ fn same_seed_same_data_as_db_bench() {
     }
 }
 
+/// What is not run without a library of RocksDB.
+const NEAR_ROCKSDB: &str = "RocksDB beside Rockmill in the benchmark";
+
 /// A run with RocksDB beside Rockmill, or why there is none.
 fn with_rocksdb(db: &Path, line: &str) -> Option<(Report, String)> {
     let mut text = Vec::new();
     match run(&flags(db, line), &mut text) {
         Ok(report) => Some((report, String::from_utf8(text).expect("text"))),
         Err(e) if e.to_string().contains("cannot load RocksDB's library") => {
-            println!("skipped: no RocksDB library (librocksdb7.8): {e}");
+            skip(NEAR_ROCKSDB, &Needs::LibRocksDb.because(e));
             None
         }
         Err(e) => panic!("{line}: {e}"),
@@ -261,7 +265,7 @@ fn compact_flags(db: &Path, line: &str) -> CompactFlags {
 fn has_uring() -> bool {
     let probe = PosixFileSystem::default().batch_probe();
     if !probe.available {
-        println!("skipped: the engine uring: {}", probe.reason);
+        skip("the engine uring in the benchmark", &Needs::Uring.because(probe.reason));
     }
     probe.available
 }
@@ -279,7 +283,7 @@ fn one_job_of_every_input_is_merged_by_every_side() {
     let with_peer = compact_flags(&db, &format!("{line}{peer}"));
     let report = match run_compact(&with_peer, &mut text) {
         Err(e) if e.to_string().contains("cannot load RocksDB's library") => {
-            println!("skipped: RocksDB beside Rockmill: {e}");
+            skip(NEAR_ROCKSDB, &Needs::LibRocksDb.because(e));
             peer = "";
             run_compact(&compact_flags(&db, &line), &mut text).expect("Rockmill alone")
         }

@@ -3,6 +3,7 @@
 mod cli_support;
 
 use cli_support::{Sandbox, flip};
+use rockmill_skip::{Needs, skip};
 use serde_json::Value;
 
 #[test]
@@ -393,7 +394,7 @@ fn compact_takes_a_merge_program_and_says_what_is_wrong_with_one() {
     let (kernel, said) = compact("b", &["--engine", "kernel", "--kernel-program", &program]);
     assert!(pread.len() > 3 && pread == kernel, "{said}");
     if said.contains("for want of kernel") {
-        println!("skipped: a merge program of one's own in the kernel: {said}");
+        skip("a merge program of one's own in the kernel", &Needs::Kernel.because(said));
     } else {
         let want = format!("driver run, program {program} (comparator rocksdb.ReverseBytewiseComparator)");
         assert_eq!(said, want);

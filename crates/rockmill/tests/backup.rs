@@ -701,7 +701,7 @@ fn rocksdb_and_rockmill_share_a_backup_directory() {
             script.line(format!("backup {}", backups.display())).line("dump default").line("close");
             let oracle::Outcome::Done(_) = driver.run(&script) else {
                 match driver.run(&script) {
-                    oracle::Outcome::Unsupported(what) => oracle::skip(test, &what),
+                    oracle::Outcome::Unsupported(what) => rockmill_skip::skip(test, &what),
                     other => panic!("{other:?}"),
                 }
                 skipped = true;

@@ -13,12 +13,13 @@ use std::sync::{Arc, OnceLock};
 
 use oracle::content::{Entries, entries, try_open_all, try_read};
 use oracle::ops::{Contents, Runner, Shape, Workload};
-use oracle::{copy_dir, skip, tables};
+use oracle::{copy_dir, tables};
 use rockmill::{
     BlockBasedOptions, Cache, ChecksumType, ColumnFamilyDescriptor, CompressionType, Db, Error, ErrorKind, Options,
 };
 use rockmill_format::footer::Footer;
 use rockmill_io::{CrashMode, FileSystem as _, MemFileSystem};
+use rockmill_skip::{Needs, skip};
 
 /// The database that the tests damage, and what it holds by column family.
 struct Sound {
@@ -556,7 +557,7 @@ fn no_permission_says_so() {
         match command.output() {
             Ok(out) => Some(String::from_utf8_lossy(&out.stdout).into_owned()),
             Err(e) => {
-                skip(test, &format!("cannot run as another user: {e}"));
+                skip(test, &Needs::Root.because(format!("cannot run as another user: {e}")));
                 None
             }
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oracle::{Outcome, Peer, Script, copy_dir, run_tool, skip, tool};
+use oracle::{Outcome, Peer, Script, copy_dir, run_tool, tool};
 use rockmill::merge_operator::{MaxOperator, StringAppendOperator, UInt64AddOperator};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Checkpoint, ChecksumType, ColumnFamilyDescriptor, CompactOptions,
@@ -14,6 +14,7 @@ use rockmill::{
 };
 use rockmill_format::comparator::ReverseBytewiseComparator;
 use rockmill_io::{CrashMode, MemFileSystem, OpKind};
+use rockmill_skip::skip;
 
 fn open(dir: &tempfile::TempDir, change: impl FnOnce(&mut Options)) -> Db {
     let mut o = Options::default();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rockmill::{Db, ErrorKind, IteratorMode, Options, RecoveryMode, Result, WriteBatch, WriteOptions};
 use rockmill_io::{CrashMode, FileSystem as _, MemFileSystem};
+use rockmill_skip::{Missing, Needs, program, skip};
 
 const RECORDS: u32 = 40;
 
@@ -60,13 +61,14 @@ fn open(path: &Path, mode: RecoveryMode) -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// The keys that RocksDB finds, or `None` when it refuses to open; `Err` without RocksDB's tool.
-fn rocksdb(path: &Path) -> std::result::Result<Option<Vec<String>>, String> {
+fn rocksdb(path: &Path) -> std::result::Result<Option<Vec<String>>, Missing> {
     let (_keep, path) = copy(path);
-    let out = Command::new("ldb")
+    let ldb = program("ldb", Needs::Ldb)?;
+    let out = Command::new(ldb)
         .arg(format!("--db={}", path.display()))
         .arg("scan")
         .output()
-        .map_err(|e| format!("skipped: comparison with ldb: {e} (Debian: rocksdb-tools)"))?;
+        .map_err(|e| Needs::Ldb.because(e))?;
     if !out.status.success() {
         return Ok(None);
     }
@@ -76,7 +78,7 @@ fn rocksdb(path: &Path) -> std::result::Result<Option<Vec<String>>, String> {
 
 fn assert_like_rocksdb(what: &str, path: &Path, ours: &Result<BTreeMap<String, Vec<u8>>>) {
     match rocksdb(path) {
-        Err(skip) => println!("{skip}"),
+        Err(missing) => skip("recovery modes compared with ldb", &missing),
         Ok(theirs) => {
             let ours = ours.as_ref().ok().map(|c| c.keys().cloned().collect::<Vec<_>>());
             assert_eq!(ours, theirs, "{what}: ours and RocksDB's");
@@ -191,7 +193,7 @@ fn a_hole_in_an_older_wal() {
     let rest = open(&path, RecoveryMode::SkipAnyCorruptedRecords).unwrap();
     assert!(rest.contains(&key(RECORDS - 1)) && rest.len() < RECORDS as usize);
     match rocksdb(&path) {
-        Err(skip) => println!("{skip}"),
+        Err(missing) => skip("recovery modes compared with ldb", &missing),
         Ok(theirs) => assert_eq!(theirs, None, "RocksDB refuses it, too"),
     }
 }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use oracle::{Peer, Script, run_tool, skip, tool};
+use oracle::{Peer, Script, run_tool, tool};
 use rockmill::{
     Checkpoint, ColumnFamilyDescriptor, Db, ErrorKind, Options, SstFileWriter, WalFileType, WriteBatch,
     WriteBatchIterator, WriteBatchIteratorCf, WriteOptions,
 };
 use rockmill_io::{CrashMode, Fault, FileSystem, ManualClock, MemFileSystem, OpKind};
+use rockmill_skip::skip;
 
 const FAMILIES: [&str; 2] = ["default", "second"];
 

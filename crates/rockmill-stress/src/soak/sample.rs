@@ -218,7 +218,9 @@ mod tests {
                 assert!(s.memory > 1 << 20 && s.handles > 2 && s.threads > 0, "{s:?}");
                 assert!((100_000..300_000).contains(&s.disk), "{s:?}");
             }
-            None => println!("skipped: this_process_can_be_looked_at: no /proc"),
+            None => {
+                rockmill_skip::skip("this_process_can_be_looked_at", &rockmill_skip::Needs::Proc.because("no /proc"))
+            }
         }
     }
 }
