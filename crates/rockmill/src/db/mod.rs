@@ -156,6 +156,8 @@ pub type DB = Db;
 
 pub(crate) struct DbInner {
     pub path: PathBuf,
+    /// Tells this opening from all others of the process: handles of column families carry it.
+    pub opening: u64,
     /// Where the WALs are.
     pub wal_dir: PathBuf,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
@@ -345,6 +347,21 @@ impl DbInner {
 
     pub fn now_seconds(&self) -> u64 {
         self.opts.clock.now_micros() / 1_000_000
+    }
+
+    /// Refuses a handle of another database or of an earlier opening.
+    #[inline]
+    pub fn check_family(&self, cf: &CfData) -> Result<()> {
+        if cf.opening == self.opening { Ok(()) } else { Err(self.foreign_family(&cf.name)) }
+    }
+
+    #[cold]
+    fn foreign_family(&self, name: &str) -> Error {
+        Error::invalid_argument(format!(
+            "{}: the handle of column family {name:?} is of another database, or of an earlier opening of this one: get \
+             one from cf_handle",
+            self.path.display()
+        ))
     }
 
     pub fn cf_by_id(&self, id: u32) -> Option<ColumnFamily> {
