@@ -269,6 +269,7 @@ impl Model {
                 let anything = self.state.get(from).is_some_and(|family| !family.sorted().is_empty());
                 whole(anything && *to != 0 && !there(to))
             }
+            Step::Create(_, Kind::Folded) if self.beside => None,
             Step::Create(slot, _) => whole(*slot != 0 && !there(slot)),
             Step::Drop(slot) => whole(*slot != 0 && there(slot)),
             Step::Updates => whole(self.mark.is_some()),

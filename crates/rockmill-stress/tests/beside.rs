@@ -1,10 +1,11 @@
-//! Random histories on Rockmill and on this machine's RocksDB at once: a few seconds of what `rockmill-stress beside` does
-//! for as long as one likes. And the test of the test: a mistake on one side is found, and what finds it shrinks.
+//! Random histories on Rockmill and on this machine's RocksDB at once: a few seconds of what `rockmill-stress beside`
+//! does for as long as one likes. And the test of the test: a mistake on one side is found, and what finds it shrinks.
 //!
 //! `ROCKMILL_SEED` sets the first history, `ROCKMILL_ROCKSDB_LIBRARY` the library.
 
 use std::path::PathBuf;
 
+use rockmill_skip::{Needs, skip};
 use rockmill_stress::beside::{Beside, Mistake, Tally};
 use rockmill_stress::case::Case;
 use rockmill_stress::replay::Silent;
@@ -21,7 +22,7 @@ fn beside(test: &str) -> Option<(Beside, tempfile::TempDir)> {
     match Beside::new(library.as_deref(), &dir.path().join("first")) {
         Ok(beside) => Some((beside, dir)),
         Err(why) => {
-            drop(why);
+            skip(test, &Needs::LibRocksDb.because(why));
             None
         }
     }

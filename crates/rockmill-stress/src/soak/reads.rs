@@ -194,8 +194,7 @@ impl Worker<'_, '_> {
         judge::compare(self.shared.settings, family, keys.clone(), entries.into_iter(), &mut findings, |key, found| {
             let before = &before[(key - keys.start) as usize];
             let after = expected.slot(family, key);
-            let allowed =
-                Slot::allows_between(before, &after, self.unfiltered_between(family, before, &after, found));
+            let allowed = Slot::allows_between(before, &after, self.unfiltered_between(family, before, &after, found));
             if allowed { Ok(()) } else { Err(between(before, &after, counter)) }
         });
         self.checked(findings.verdict(&format!("{way:?} iteration over keys {keys:?}"))?);
