@@ -1,6 +1,6 @@
-//! Random histories on Rockmill and on RocksDB at once: RocksDB's library is loaded into the same process, every step is
-//! done by both, and everything that they show must be the same. Now and then they change directories, so that each
-//! opens what the other one wrote.
+//! Random histories on Rockmill and on RocksDB at once. RocksDB's library is loaded into the same process, both do every
+//! step, and everything that they show must be the same. Now and then they change directories, so that each opens what
+//! the other one wrote.
 //!
 //! The model only says which steps keep to the rules ([`Model::admit`]). What a store says is compared with what the
 //! other says, also where the model knows nothing: kinds of errors, keys of one prefix, sequence numbers, batches that
@@ -645,8 +645,8 @@ impl<'a> Run<'a> {
             return Ok(());
         };
         let since = |batches: store::Batches, mark: u64| -> Vec<(u64, Vec<u8>)> {
-            // Batches without updates are some store's own remarks, or log data alone.
-            let all = batches.into_iter().filter(|(_, data)| data.get(8..BATCH_HEAD).is_some_and(|n| n != [0; 4]));
+            // Batches with nothing in them are some store's own remarks.
+            let all = batches.into_iter().filter(|(_, data)| data.len() > BATCH_HEAD);
             all.map(|(at, data)| (at - mark, data.get(BATCH_HEAD..).unwrap_or_default().to_vec())).collect()
         };
         let (mut ours, mut theirs) = (since(ours, pair.marked.0), since(theirs, pair.marked.1));

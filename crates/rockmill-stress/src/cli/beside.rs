@@ -118,7 +118,7 @@ pub fn run(args: &BesideArgs) -> Outcome {
     }
     progress("");
     for (what, times) in beside.left_out() {
-        println!("skipped: {what}: {times} times");
+        println!("left out: {what}: {times} times");
     }
     println!(
         "{done} histories from seed {first} on in {:.0} s: {} steps, {} results compared, {} openings, {} after a change \
