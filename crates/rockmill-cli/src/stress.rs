@@ -494,7 +494,7 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
         column.set_cell_alignment(CellAlignment::Left);
     }
     for (what, why) in &r.skipped {
-        table.add_row([format!("skipped: {what}"), why.clone()]);
+        table.add_row([format!("skipped: {what}"), why.to_string()]);
     }
     out.note(table.to_string())
 }
@@ -543,7 +543,7 @@ fn json_of(name: &str, plan: &Plan, r: &Report, verdict: &str) -> Value {
         "rocksdb_keys": r.oracle_keys,
         "rocksdb_passed_over": r.oracle_passed_over,
         "file_checks": r.file_checks,
-        "skipped": r.skipped,
+        "skipped": r.skipped.iter().map(|(what, why)| (what.clone(), json!(why.to_string()))).collect::<Map<_, _>>(),
         "trends": trends,
     })
 }

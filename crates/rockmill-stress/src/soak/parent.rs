@@ -16,6 +16,8 @@ use super::oracle::Ldb;
 use super::report::{Failure, Report};
 use super::sample::{self, Judging, Sample};
 use super::settings::{Paths, Settings};
+use rockmill_skip::Needs;
+
 use crate::configuration::Configuration;
 
 /// A death in recovery comes this long after the start, at most.
@@ -241,7 +243,7 @@ impl<'a> Run<'a> {
     fn new(plan: &'a Plan, limit: Option<Arranged>, progress: &'a mut dyn FnMut(&Report)) -> Self {
         let mut report = Report::default();
         let ldb = Ldb::find(plan.ldb.as_deref());
-        let ldb = ldb.map_err(|e| report.skipped.insert("checks by RocksDB".to_owned(), e)).ok();
+        let ldb = ldb.map_err(|e| report.skipped.insert("checks by RocksDB".to_owned(), Needs::Ldb.because(e))).ok();
         let mut formats = BTreeSet::new();
         for line in std::fs::read_to_string(plan.paths.own("configurations")).unwrap_or_default().lines() {
             let known = line.split_once(' ').and_then(|(_, c)| c.parse::<Configuration>().ok());
@@ -318,6 +320,9 @@ impl<'a> Run<'a> {
     /// Starts a child.
     fn start(&mut self, verify_only: bool) -> Result<Life, String> {
         self.report.lives += 1;
+        if let Some((what, missing)) = self.configuration.skipped() {
+            self.report.skipped.insert(what, missing);
+        }
         let text = self.configuration.to_string();
         let failed = |e: std::io::Error| format!("cannot start a child: {e}");
         let log = |name: &str| OpenOptions::new().create(true).append(true).open(self.plan.paths.own(name));
@@ -532,7 +537,7 @@ impl<'a> Run<'a> {
                     self.samples.push(sample);
                 }
                 None if !Path::new("/proc/self/status").exists() => {
-                    let why = "this system has no /proc".to_owned();
+                    let why = Needs::Proc.because("this system has no /proc");
                     self.report.skipped.insert("samples of memory and handles".to_owned(), why);
                 }
                 None => {}
@@ -563,7 +568,8 @@ impl<'a> Run<'a> {
         if let Some(ldb) = &self.ldb {
             match ldb.reads(self.formats.iter().map(String::as_str)) {
                 Err(reason) => {
-                    self.report.skipped.insert("checks by RocksDB".to_owned(), reason);
+                    let missing = Needs::PeerFeature.because(reason);
+                    self.report.skipped.insert("checks by RocksDB".to_owned(), missing);
                 }
                 Ok(()) => {
                     let expected = Expected::open(&paths.expected(), &plan.settings)?;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rockmill_skip::Missing;
+
 use super::sample::Trend;
 
 /// Figures of a run, so far or at its end.
@@ -52,7 +54,7 @@ pub struct Report {
     /// Times that `rockmill verify` found a dead database in order.
     pub file_checks: u64,
     /// What was left out, and why.
-    pub skipped: BTreeMap<String, String>,
+    pub skipped: BTreeMap<String, Missing>,
     /// What the child used.
     pub trends: Vec<Trend>,
     /// Memory of the child at the last look, bytes.
