@@ -481,6 +481,25 @@ fn the_compaction_style_changes_while_the_database_is_open() {
     assert!(e.message().contains("max_read_amp is 2"), "{e}");
     let e = db.set_options(&[(READ_AMP, "-2"), ("compaction_style", "kCompactionStyleUniversal")]).unwrap_err();
     assert!(e.message().contains("at least -1"), "{e}");
+    // What has nothing to say under DF-compaction is not taken without a word.
+    let df = [("compaction_style", "kCompactionStyleUniversal"), ("compaction_downforce", "true")];
+    for (name, value) in
+        [("max_read_amp", "9"), ("stop_style", "kCompactionStopStyleSimilarSize"), ("compression_size_percent", "50")]
+    {
+        let name = format!("compaction_options_universal.{name}");
+        let e = db.set_options(&[&df[..], &[(&*name, value)]].concat()).unwrap_err();
+        assert!(e.message().contains(&format!("{name} has no effect with compaction_downforce")), "{e}");
+        db.set_options(&[(&*name, value)]).unwrap_or_else(|e| panic!("without DF-compaction: {e}"));
+        let e = db.set_options(&df).unwrap_err();
+        assert!(e.message().contains(&name), "{e}");
+        let usual = rockmill::UniversalCompactOptions::default();
+        let usual = match value {
+            "9" => usual.max_read_amp.to_string(),
+            "50" => usual.compression_size_percent.to_string(),
+            _ => "kCompactionStopStyleTotalSize".to_owned(),
+        };
+        db.set_options(&[(&*name, &*usual)]).unwrap();
+    }
     assert_eq!(db.get_options().cf.compaction_style, rockmill::CompactionStyle::Level);
 }
 
