@@ -1,6 +1,6 @@
-//! A discrete-event simulation of the store's writing side, and of what it costs readers: the store's own strategies and write control, against a
-//! modelled device and CPU, in virtual time. It is how a deployment is planned, and how strategies are tried at sizes
-//! that no machine at hand can hold.
+//! A discrete-event simulation of the store's writing side, and of what it costs readers: the store's own strategies
+//! and write control, against a modelled device and CPU, in virtual time. It is how a deployment is planned, and how
+//! strategies are tried at sizes that no machine at hand can hold.
 //!
 //! How a run goes, by file:
 //!

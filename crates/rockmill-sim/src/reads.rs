@@ -1,10 +1,10 @@
 //! What a tree costs those who read it.
 //!
-//! A lookup asks, from the newest on, each table that may have its key; it is taken to ask all of them, as it must for a
-//! key that is in the last level or nowhere. Of those asked one has the key, whose block is read; of the others a block
-//! is read as often as their filter errs, or always where there are none. A seek stands at the beginning of every sorted
-//! run, and reads a block of each. Blocks are read one after the other. How many of them a cache has is in the bytes that
-//! a block takes from the device ([`Settings::read_bytes`]) and nowhere else.
+//! A lookup asks, from the newest on, each table that may have its key; it is taken to ask all of them, as it must for
+//! a key that is in the last level or nowhere. Of those asked one has the key, whose block is read; of the others a
+//! block is read as often as their filter errs, or always where there are none. A seek stands at the beginning of every
+//! sorted run, and reads a block of each. Blocks are read one after the other. How many of them a cache has is in the
+//! bytes that a block takes from the device ([`Settings::read_bytes`]) and nowhere else.
 
 use crate::settings::Settings;
 use crate::share::Cost;
