@@ -163,11 +163,6 @@ impl Compaction {
         self.inputs.iter().flat_map(|(_, files)| files)
     }
 
-    /// A number that no other running compaction of the column family has: that of its first input file.
-    pub fn id(&self) -> u64 {
-        self.input_files().next().map_or(0, |f| f.number())
-    }
-
     /// Smallest and largest user key of the inputs.
     pub fn user_key_range(&self) -> Option<(&[u8], &[u8])> {
         let cmp = &self.version.cmp;
