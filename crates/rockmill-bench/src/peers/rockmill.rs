@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rockmill::compaction::{EngineParts, MergeEngine, probe_kernel_engine};
 use rockmill::{
-    BottommostLevelCompaction, CompactOptions, Db, Env, Options, ReadOptions, WriteBatch, WriteOptions, properties,
+    BottommostLevelCompaction, CompactOptions, Db, Env, Options, OptionsLoader, ReadOptions, WriteBatch, WriteOptions,
+    properties,
 };
 use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, ThrottledFileSystem};
 
@@ -62,10 +63,24 @@ pub(crate) fn options(flags: &Flags, options_text: &str) -> Result<Options> {
     Ok(o)
 }
 
+/// Leaves names of objects that a database has and the benchmark does not in the OPTIONS file that opening writes.
+fn keep_names(options: &mut Options, path: &Path) {
+    if let Ok(stored) = OptionsLoader::new().load_latest(path) {
+        let stored = stored.options;
+        options.db.carried = stored.db.carried;
+        options.db.carried_version = stored.db.carried_version;
+        options.cf.carried = stored.cf.carried;
+        options.cf.table.carried = stored.cf.table.carried;
+    }
+}
+
 impl RockmillStore {
     /// Opens the database at `path`. With `count`, calls of the I/O layer are counted.
     pub fn open(flags: &Flags, options_text: &str, path: &Path, count: bool) -> Result<Self> {
         let mut options = options(flags, options_text)?;
+        if flags.use_existing_db {
+            keep_names(&mut options, path);
+        }
         let mut fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
         let model = flags.device_model();
         let slowed = !model.is_unlimited();
