@@ -43,7 +43,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
-pub use engine::{Engines, probe_kernel_engine};
+pub use engine::{EngineParts, Engines, probe_kernel_engine};
 pub use events::{JobEvents, JobProgress};
 pub use give_way::GiveWay;
 pub use reads_first::{PatientJob, ReadsFirst};

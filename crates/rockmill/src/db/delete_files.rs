@@ -40,6 +40,7 @@ impl Db {
         let db = &self.inner;
         db.check_writable()?;
         let cf = &cf.as_cf().data;
+        db.check_family(cf)?;
         for (from, to) in ranges {
             if let (Some(from), Some(to)) = (from, to)
                 && cf.cmp.compare_user(from, to).is_gt()

@@ -85,6 +85,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use rockmill_format::SequenceNumber;
 use rockmill_io::FileLock;
 
+use crate::compaction::EngineParts;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::Aging;
 use crate::compaction::strategy::score::LevelScores;
@@ -154,6 +155,8 @@ pub type DB = Db;
 
 pub(crate) struct DbInner {
     pub path: PathBuf,
+    /// Tells this opening from all others of the process: handles of column families carry it.
+    pub opening: u64,
     /// Where the WALs are.
     pub wal_dir: PathBuf,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
@@ -347,6 +350,21 @@ impl DbInner {
         self.opts.clock.now_micros() / 1_000_000
     }
 
+    /// Refuses a handle of another database or of an earlier opening.
+    #[inline]
+    pub fn check_family(&self, cf: &CfData) -> Result<()> {
+        if cf.opening == self.opening { Ok(()) } else { Err(self.foreign_family(&cf.name)) }
+    }
+
+    #[cold]
+    fn foreign_family(&self, name: &str) -> Error {
+        Error::invalid_argument(format!(
+            "{}: the handle of column family {name:?} is of another database, or of an earlier opening of this one: get \
+             one from cf_handle",
+            self.path.display()
+        ))
+    }
+
     pub fn cf_by_id(&self, id: u32) -> Option<ColumnFamily> {
         if id == 0 {
             return Some(self.default_cf.clone());
@@ -401,6 +419,11 @@ impl Db {
     /// What the database did since it was opened. Always counted; more is in [`crate::statistics`].
     pub fn counters(&self) -> DbCounters {
         self.inner.stats.read()
+    }
+
+    /// Which engine did the parts of jobs since the database was opened.
+    pub fn engine_parts(&self) -> EngineParts {
+        self.inner.engines.counts()
     }
 
     fn stop_threads(&self) {
