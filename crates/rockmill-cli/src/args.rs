@@ -567,7 +567,9 @@ pub struct ShapeArgs {
 /// What a compaction does with tables that are already in the deepest level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BottommostArg {
-    /// Rewrite them, so that all tables have the options given
+    /// Rewrite them, so that all tables have the options given; not those that this command has written already
+    ForceOptimized,
+    /// Rewrite all of them, also those that this command has just written
     Force,
     /// Leave them if nothing is above them
     Skip,
@@ -608,7 +610,7 @@ pub struct CompactArgs {
     #[arg(long)]
     pub hex: bool,
     /// Tables in the deepest level
-    #[arg(long, value_enum, default_value = "force")]
+    #[arg(long, value_enum, default_value = "force-optimized")]
     pub bottommost: BottommostArg,
     /// Show the first jobs (inputs, parts, rules, outputs) without doing anything; `blocks` lists every block, too
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true)]

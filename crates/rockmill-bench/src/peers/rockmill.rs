@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rockmill::compaction::{EngineParts, MergeEngine, probe_kernel_engine};
 use rockmill::{
@@ -20,7 +19,6 @@ pub(crate) struct RockmillStore {
     db: Db,
     write: WriteOptions,
     read: ReadOptions,
-    auto_compactions: bool,
     counting: Option<CountingFileSystem>,
 }
 
@@ -99,7 +97,7 @@ impl RockmillStore {
         let mut read = ReadOptions::default();
         read.set_verify_checksums(flags.verify_checksum);
         read.set_async_io(flags.async_io);
-        Ok(Self { db, write, read, auto_compactions: !flags.disable_auto_compactions, counting })
+        Ok(Self { db, write, read, counting })
     }
 
     /// Deletes the database at `path`, if there is one.
@@ -148,28 +146,9 @@ impl Store for RockmillStore {
     }
 
     fn wait_for_compaction(&self) -> Result<()> {
-        const BUSY: [&str; 5] = [
-            "rocksdb.num-immutable-mem-table",
-            "rocksdb.mem-table-flush-pending",
-            "rocksdb.num-running-flushes",
-            "rocksdb.num-running-compactions",
-            "rocksdb.compaction-pending",
-        ];
-        loop {
-            if let Some(e) = self.db.background_error() {
-                return Err(e.into());
-            }
-            let mut busy = 0;
-            // Without automatic compactions, what is due stays due.
-            let asked = if self.auto_compactions { &BUSY[..] } else { &BUSY[..BUSY.len() - 1] };
-            for property in asked {
-                busy += self.number(property)?;
-            }
-            if busy == 0 {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        // Properties, asked one after the other, can all be 0 between one job and the next; and they do not tell of what
+        // is put off while writers wait.
+        Ok(self.db.wait_for_background_work()?)
     }
 
     fn stalls(&self) -> Result<Stalls> {

@@ -354,7 +354,8 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize, (bound, lately):
         }
         let c = state.cfs.get_mut(&id)?;
         c.aging_blocked = c.aging.is_due(now);
-        c.nothing_found = true;
+        // What is put off while writers wait is still to come.
+        c.nothing_found = !c.cursors.sparing();
     }
     None
 }

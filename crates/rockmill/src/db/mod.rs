@@ -189,6 +189,8 @@ pub(crate) struct DbInner {
     /// Newest sequence number that reads may see.
     pub last_sequence: AtomicU64,
     pub next_file: Arc<AtomicU64>,
+    /// Files that background threads write have numbers from this on.
+    pub first_file: AtomicU64,
     pub snapshots: SnapshotList,
     /// When the oldest snapshot passes this sequence number, tables at the bottom are due ([`Aging::threshold`]).
     pub bottommost_threshold: AtomicU64,

@@ -346,6 +346,7 @@ fn open_files(
     db.log_opened();
     db.engines.check_program_at_open(&db.live(), &db.log)?;
     db.engines.probe_kernel(&db.live(), &db.log);
+    db.first_file.store(db.next_file.load(Ordering::Acquire), Ordering::Release);
     let threads = background::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
     Ok(Db { inner: db, threads: Mutex::new(threads) })
@@ -589,6 +590,7 @@ pub(super) fn assemble(
         archive_purged: AtomicU64::new(0),
         last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),
         next_file: Arc::new(AtomicU64::new(recovered.map_or(1, |r| r.next_file_number))),
+        first_file: AtomicU64::new(u64::MAX),
         snapshots: super::snapshot::SnapshotList::default(),
         // Nothing is compacted before `finish_open` sets it.
         bottommost_threshold: AtomicU64::new(u64::MAX),
