@@ -7,6 +7,9 @@ use super::limits::BALLAST;
 /// Bytes of a block as the file system counts them.
 const BLOCK_BYTES: u64 = 512;
 
+/// The first line of a file of samples.
+pub const SAMPLES_HEAD: &str = "seconds\tlife\tmemory\thandles\tthreads\tdisk\n";
+
 /// One look at the child and its database.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {

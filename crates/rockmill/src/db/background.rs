@@ -380,11 +380,11 @@ fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
     let queue = state.commits.get_mut(&id)?;
     let pending: Vec<PendingRun> = queue.waiting().filter_map(|(number, needs, p)| p.as_run(number, needs)).collect();
     let c = state.cfs.get_mut(&id)?;
-    let merge = intra::pick(&c.version, &c.cf.options.load(), &c.cursors, &pending)?;
+    let mut merge = intra::pick(&c.version, &c.cf.options.load(), &c.cursors, &pending)?;
     let ticket = queue.begin_merge(&merge.numbers)?;
     state.running_compactions += 1;
     c.compacting += 1;
-    c.cursors.start_merge(&merge);
+    c.cursors.start_merge(&mut merge);
     Some(Picked::Merge(Arc::clone(&c.cf), merge, ticket))
 }
 
@@ -574,7 +574,7 @@ impl DbInner {
             let n = part.mems.len();
             let log_number = state.cfs.get(&part.cf.id).map(|c| c.imm.get(n).map_or(c.mem_wal, |i| i.wal));
             edit.log_number = log_number;
-            changes.push(Change::new(&part.cf, edit, move |c| {
+            changes.push(Change::new(&part.cf, edit, move |c, _| {
                 c.flushed.retain(|mem| mem.strong_count() > 0);
                 for flushed in c.imm.drain(..n) {
                     flushed.mem.mark_flushed();
@@ -585,7 +585,7 @@ impl DbInner {
         }
         for (cf, n) in &others {
             let (n, edit) = (*n, VersionEdit { log_number: Some(*n), ..VersionEdit::default() });
-            changes.push(Change::new(cf, edit, move |c| c.log_number = c.log_number.max(n)));
+            changes.push(Change::new(cf, edit, move |c, _| c.log_number = c.log_number.max(n)));
         }
         drop(state);
         self.log_and_apply_all(changes)

@@ -78,7 +78,7 @@ impl Db {
                 c.cursors.files_taken();
             }
         }
-        let done = db.log_and_apply(cf, edit, |_| {});
+        let done = db.log_and_apply(cf, edit, |_, _| {});
         {
             let mut state = db.state.lock();
             taken.iter().for_each(|file| file.being_compacted.store(false, Ordering::Release));

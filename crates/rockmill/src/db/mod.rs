@@ -85,7 +85,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use rockmill_format::SequenceNumber;
 use rockmill_io::FileLock;
 
-use crate::compaction::commit::CommitQueue;
+use crate::compaction::EngineParts;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::Aging;
 use crate::compaction::strategy::score::LevelScores;
@@ -111,6 +111,7 @@ pub use error_recovery::ErrorSeverity;
 pub use explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use flush_bound::FlushBound;
 pub use flush_pace::FlushPace;
+pub use ingest::deepest_place;
 pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
 pub use memory_usage::{MemoryUsageStats, get_memory_usage_stats};
@@ -132,7 +133,6 @@ use column_family::CfData;
 use error_recovery::BackgroundError;
 use events::{CfJobStats, Later};
 pub(crate) use open::new_session_id;
-use ordered_commit::Pending;
 use running::RunningJobs;
 use secondary::Secondary;
 use snapshot::SnapshotList;
@@ -262,7 +262,7 @@ pub(crate) struct State {
     pub running_flushes: usize,
     pub running_compactions: usize,
     /// Compactions that began and are not live yet, in the order of their commits, by column family.
-    pub commits: HashMap<u32, CommitQueue<Pending>>,
+    pub commits: install::Commits,
     /// Manual compactions that want no automatic ones beside them.
     pub exclusive_manual: usize,
     /// Automatic compactions are paused by `pause_background_work`.
@@ -417,6 +417,11 @@ impl Db {
     /// What the database did since it was opened. Always counted; more is in [`crate::statistics`].
     pub fn counters(&self) -> DbCounters {
         self.inner.stats.read()
+    }
+
+    /// Which engine did the parts of jobs since the database was opened.
+    pub fn engine_parts(&self) -> EngineParts {
+        self.inner.engines.counts()
     }
 
     fn stop_threads(&self) {

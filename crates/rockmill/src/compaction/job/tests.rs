@@ -329,14 +329,13 @@ fn a_tree_under_random_jobs_shows_its_history() {
                         strategy::pick(&version, &tree.ctx.cf, &mut cursors, &Moment::default())
                     };
                     let Some(c) = next else { break };
-                    cursors.start(&c);
-                    picked.push(c);
+                    picked.push((cursors.start(&c).number, c));
                 }
                 if picked.is_empty() {
                     break;
                 }
                 // In the order in which they were issued, so that each finds done what it needs.
-                for mut c in picked {
+                for (number, mut c) in picked {
                     let from_extra = c.input_files().filter(|f| f.entry.extra_run > 0).count();
                     if !c.trivial_move && (round % 4 == 0 || c.output_run > 0 || from_extra > 0) {
                         tree.compare_engines(&c, &format!("seed {seed}, round {round}"));
@@ -344,7 +343,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
                         into_extra_runs += usize::from(c.output_run > 0);
                     }
                     c.subcompactions_max = rng.usize(1..5);
-                    cursors.finish(&c);
+                    cursors.finish(number, &c);
                     tree.compact(&c);
                     jobs += 1;
                 }

@@ -37,6 +37,7 @@ use crate::info_log::log_info;
 use crate::sync::MutexGuard;
 use crate::version::{ManifestWriter, Version};
 use place::Place;
+pub use place::deepest_place;
 
 pub(crate) use file::{ExternalFile, boundaries};
 pub use options::{IngestExternalFileArg, IngestExternalFileOptions};
@@ -302,7 +303,7 @@ impl DbInner {
         let (reserved, placed) = self.place_all(families, &overlaps);
         let done = placed.and_then(|(last, places)| {
             let edits: Vec<_> = families.iter_mut().zip(places).map(|(f, places)| self.edit(f, &places)).collect();
-            let changes = families.iter().zip(edits).map(|(f, edit)| Change::new(&f.cf, edit, |_| {})).collect();
+            let changes = families.iter().zip(edits).map(|(f, edit)| Change::new(&f.cf, edit, |_, _| {})).collect();
             // Entries with number 0 must be older than any snapshot that sees them.
             self.log_and_apply_locked(manifest, changes, Some(last.max(1)))
         });
@@ -354,8 +355,7 @@ impl DbInner {
             };
             for (file, place) in family.files.iter().zip(&places) {
                 let (start, limit) = file.range();
-                c.cursors.reserve(file.number, place.level, start, limit);
-                reserved.push((family.cf.id, file.number));
+                reserved.push((family.cf.id, c.cursors.reserve(place.level, start, limit)));
             }
             last = last.max(own);
             all.push(places);
