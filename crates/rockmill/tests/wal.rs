@@ -326,13 +326,11 @@ fn updates_are_read_from_wals_in_files_that_are_used_again() {
     let mut slow = db.get_updates_since(from).expect("an iterator");
     assert_eq!(slow.next().map(first), Some(from + 1));
     rounds(&db, 10, 4, 50);
-    let mut expected = from + 2;
-    for update in slow {
+    for (expected, update) in (from + 2..).zip(slow) {
         match update {
             Ok((first, _)) => assert_eq!(first, expected, "no update of another WAL"),
             Err(e) => assert!(matches!(e.kind(), ErrorKind::Corruption | ErrorKind::TryAgain), "{e}"),
         }
-        expected += 1;
     }
 }
 

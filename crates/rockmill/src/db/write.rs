@@ -342,10 +342,11 @@ impl DbInner {
     fn lead_group(&self, mut own: Own<'_>, options: &WriteOptions) -> Result<()> {
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         let slowed = self.controller.is_delaying() || self.controller.is_pacing(written);
+        let mut alone = false;
         if slowed || self.attention.load(Ordering::Acquire) || self.memory_is_short() {
-            self.make_room(options, own.get().len_bytes() as u64)?;
+            alone = self.make_room(options, own.get().len_bytes() as u64)?;
         }
-        let members = self.queue.gather(*options, own.get().len_bytes());
+        let members = if alone { Vec::new() } else { self.queue.gather(*options, own.get().len_bytes()) };
         let first = self.last_sequence.load(Ordering::Relaxed) + 1;
         own.set_sequence(first);
         let own = own.get();
