@@ -406,7 +406,12 @@ fn restore(args: &RestoreArgs, out: &mut Out) -> Result<()> {
     let bar = progress::bytes("restore", Some(0), out.quiet);
     how.set_progress_callback(follow(&bar));
     let started = Instant::now();
-    let done = engine.restore_from_backup(&args.db, args.wal_dir.as_ref().unwrap_or(&args.db), &how, id);
+    // The OPTIONS file will name it, for commands that are run from elsewhere, too.
+    let wal_dir = match &args.wal_dir {
+        Some(dir) => std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e))?,
+        None => args.db.clone(),
+    };
+    let done = engine.restore_from_backup(&args.db, &wal_dir, &how, id);
     bar.finish_and_clear();
     done.map_err(|e| match e.kind() {
         ErrorKind::InvalidArgument if e.message().contains("is not the one of the backup") => {

@@ -29,6 +29,9 @@ use crate::options::parse;
 /// In the database's directory and in its WAL directory.
 pub(crate) const WAL_OWNER: &str = "WAL_OWNER";
 
+/// Longer than any token and path.
+const NOTE_BYTES_MAX: u64 = 16 << 10;
+
 /// What a `WAL_OWNER` file says.
 struct Note {
     token: String,
@@ -39,6 +42,9 @@ struct Note {
 impl Note {
     fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(WAL_OWNER);
+        if fs.file_size(&path).is_ok_and(|bytes| bytes > NOTE_BYTES_MAX) {
+            return Err(Error::corruption(format!("{}: more than {NOTE_BYTES_MAX} bytes", path.display())));
+        }
         match fs.read_to_vec(&path) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
