@@ -86,8 +86,16 @@ impl Db {
             (edits[0].remaining_in_group, edits[1].remaining_in_group) = (Some(1), Some(0));
         }
         db.append_to_manifest(&mut manifest, &mut edits)?;
-        let c =
-            new_cf_state(id, name.to_owned(), options, cmp, version, wal, (db.memory(), db.opts.statistics.as_ref()));
+        let c = new_cf_state(
+            id,
+            name.to_owned(),
+            options,
+            cmp,
+            version,
+            wal,
+            db.opening,
+            (db.memory(), db.opts.statistics.as_ref()),
+        );
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);
