@@ -127,8 +127,8 @@ pub enum KeepArg {
 
 /// Make a backup the database in a directory, in the place of what is there
 ///
-/// Nothing is deleted before it is sure that the backup is whole. Files that are not a database's stay. Another database
-/// than the one that the backup was made of is replaced only with --force.
+/// Nothing is deleted before it is sure that the backup is whole. Files that are not a database's stay. Another
+/// database than the one that the backup was made of is replaced only with --force.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -60,8 +60,8 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
     }
     if let Some((dir, why)) = &report.wals_not_read {
         out.line(format!(
-            "not read: the WALs in {} ({why}); the database needs them still: bring the directory back, or repair again \
-             with --wal-dir",
+            "not read: the WALs in {} ({why}); the database needs them still: bring the directory back, or repair \
+             again with --wal-dir",
             dir.display()
         ))?;
     }

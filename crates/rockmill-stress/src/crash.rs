@@ -231,8 +231,8 @@ impl fmt::Display for Report {
             f,
             "{whole} histories to their end, {points} crash points, {images} disks: {double} after a cut in a recovery, \
              {triple} after one in that recovery, {unborn} before there was a database, {refused} refused for their \
-             MANIFEST, {repaired} repaired; {gone_on} histories went on, {lost} unsynced steps lost, {dropped} times old tables of a column \
-             family dropped\n{costs}"
+             MANIFEST, {repaired} repaired; {gone_on} histories went on, {lost} unsynced steps lost, {dropped} times \
+             old tables of a column family dropped\n{costs}"
         )
     }
 }

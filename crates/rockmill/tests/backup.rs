@@ -387,7 +387,7 @@ fn logs_in_a_directory_of_their_own_come_along() {
     }
 }
 
-/// Another database than the backup's is not replaced where that is asked for; the same one is, whatever state it is in.
+/// Another database than the backup's is not replaced where that is asked for; the same one is, whatever its state.
 #[test]
 fn a_restore_can_be_kept_to_the_database_of_the_backup() {
     let dir = tempfile::tempdir().unwrap();

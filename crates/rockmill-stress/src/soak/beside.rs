@@ -18,7 +18,7 @@ use super::value;
 use crate::configuration::Configuration;
 
 /// Between two readings at most.
-const PAUSE_MAX: Duration = Duration::from_millis(1500);
+const PAUSE_MAX: Duration = Duration::from_secs(4);
 
 /// What readings came to.
 #[derive(Debug, Clone, Default)]

@@ -223,6 +223,13 @@ impl BackupEngine {
             matches!(filename::parse(&name), Some(FileType::Manifest(_)))
         });
         let own = manifest.and_then(|f| database_id(self.fs(), &self.path(&f.path)));
+        // MANIFESTs of older RocksDB have no id, its tables do.
+        let own = own.or_else(|| {
+            let is_table = |f: &&MetaFile| matches!(filename::parse(&database_name(&f.path)), Some(FileType::Table(_)));
+            let path = self.path(&meta.files.iter().find(is_table)?.path);
+            let id = properties_of(self.fs().open_random(&path, false).ok()?, &path).ok()?.db_id;
+            (!id.is_empty()).then_some(id)
+        });
         if own.is_some() && own == there {
             return Ok(());
         }

@@ -88,8 +88,8 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
         return Ok(());
     }
     Err(Error::invalid_argument(format!(
-        "{}: wal_dir holds the WALs of the database in {}, and {} is another one, or a copy of it: give it a wal_dir of \
-         its own. If these WALs belong to {} after all, delete {}",
+        "{}: wal_dir holds the WALs of the database in {}, and {} is another one, or a copy of it: give it a wal_dir \
+         of its own. If these WALs belong to {} after all, delete {}",
         wal_dir.display(),
         theirs.other.display(),
         path.display(),
@@ -145,8 +145,9 @@ pub(crate) fn release(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) {
 }
 
 impl Db {
-    /// Where the WALs of a database are that need not be open: `wal_dir` of the options, or else what its newest OPTIONS
-    /// file says, or else its own directory. An error if that directory is missing or belongs to another database.
+    /// Where the WALs of a database are that need not be open: `wal_dir` of the options, or else what its newest
+    /// OPTIONS file says, or else its own directory. An error if that directory is missing or belongs to another
+    /// database.
     pub fn find_wal_dir(options: &Options, path: impl AsRef<Path>) -> Result<PathBuf> {
         let (fs, path) = (&*options.db.fs, path.as_ref());
         let given = wal_dir_of(&options.db, path);

@@ -230,9 +230,9 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
     if let (Some(damage), Some((wals, why))) = (&hints.damage, &report.wals_not_read) {
         // Which of its WALs are in tables nothing says then.
         return Err(Error::invalid_argument(format!(
-            "the MANIFEST is damaged ({damage}), and its WALs in {} cannot be read ({why}): bring that directory back, or \
-             say where it is (RepairOptions::set_wal_dir, `rockmill repair --wal-dir`); an empty directory gives up what \
-             was in them",
+            "the MANIFEST is damaged ({damage}), and its WALs in {} cannot be read ({why}): bring that directory back, \
+             or say where it is (RepairOptions::set_wal_dir, `rockmill repair --wal-dir`); an empty directory gives up \
+             what was in them",
             wals.display()
         )));
     }
