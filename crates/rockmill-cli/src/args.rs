@@ -642,6 +642,9 @@ pub struct VerifyArgs {
     /// Read tables past the page cache (O_DIRECT), so that it is the disk that is checked
     #[arg(long)]
     pub direct: bool,
+    /// Directory of the WALs [default: what the database's OPTIONS file says]
+    #[arg(long, value_name = "DIR")]
+    pub wal_dir: Option<PathBuf>,
 }
 
 /// Show what is in one file: a table, a WAL, a MANIFEST or CURRENT

@@ -9,9 +9,11 @@ use std::str::FromStr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use super::beside::{Reader, Readings};
 use super::child::{self, Said};
 use super::expected::{self, Expected};
 use super::limits::{Arranged, Limit};
+use super::mend;
 use super::oracle::Ldb;
 use super::report::{Failure, Report};
 use super::sample::{self, Judging, SAMPLES_HEAD, Sample};
@@ -99,6 +101,10 @@ pub struct Plan {
     pub limit_every: Duration,
     /// Every so many deaths other programs check what was left; 0 for the end only.
     pub check_every: u64,
+    /// Of so many deaths one is followed by a repair; 0 for none.
+    pub repair_every: u64,
+    /// Another process reads the database beside the child.
+    pub read_beside: bool,
     /// RocksDB's `ldb`, if another than the one in PATH.
     pub ldb: Option<PathBuf>,
     /// Between two samples.
@@ -125,6 +131,8 @@ impl Plan {
             limit: None,
             limit_every: Duration::from_secs(2),
             check_every: 10,
+            repair_every: 4,
+            read_beside: true,
             ldb: None,
             sample_every: Duration::from_secs(1),
             judging: Judging { warm_up: 60.0, seconds_min: 120.0 },
@@ -189,6 +197,8 @@ struct Life {
     ready: bool,
     counts: [u64; 4],
     progress: Instant,
+    /// Reads beside it.
+    reader: Option<Reader>,
 }
 
 /// How a life ended.
@@ -292,6 +302,10 @@ impl<'a> Run<'a> {
                     if every > 0 && self.report.kills.is_multiple_of(every) {
                         self.check_dead()?;
                     }
+                    // A repair writes, which a limit may forbid.
+                    if !self.limit.as_ref().is_some_and(|l| l.on) {
+                        self.mend()?;
+                    }
                 }
                 End::OutOfMemory => self.report.memory_deaths += 1,
                 End::Refused => {
@@ -357,7 +371,7 @@ impl<'a> Run<'a> {
             }
             let _ = send.send(None);
         });
-        Ok(Life { child, stdin, said, ready: false, counts: [0; 4], progress: Instant::now() })
+        Ok(Life { child, stdin, said, ready: false, counts: [0; 4], progress: Instant::now(), reader: None })
     }
 
     /// A time around this mean.
@@ -372,10 +386,37 @@ impl<'a> Run<'a> {
         // Whatever happened, it must not go on.
         let _ = life.child.kill();
         let _ = life.child.wait();
+        let read = self.stop_reader(&mut life);
         for (before, count) in self.before.iter_mut().zip(life.counts) {
             *before += count;
         }
-        ended
+        read.and(ended)
+    }
+
+    /// Ends the reading beside a child.
+    fn stop_reader(&mut self, life: &mut Life) -> Result<(), String> {
+        let Some(reader) = life.reader.take() else { return Ok(()) };
+        let Readings { whole, keys, passed_over, failure } = reader.stop();
+        self.report.readings += whole;
+        self.report.readings_passed_over += passed_over;
+        self.report.checked += keys;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Now and then a repair of what a kill left.
+    fn mend(&mut self) -> Result<(), String> {
+        let (plan, every) = (self.plan, self.plan.repair_every);
+        if every == 0 || self.rng.u64(..every) != 0 || !plan.paths.db.join("CURRENT").exists() {
+            return Ok(());
+        }
+        if self.rng.bool() {
+            self.report.checked += mend::repair_copy(&plan.paths, &plan.settings, &self.configuration)?;
+            self.report.repaired_copies += 1;
+        } else {
+            mend::repair_in_place(&plan.paths, &plan.settings, &self.configuration)?;
+            self.report.repaired += 1;
+        }
+        Ok(())
     }
 
     /// Sees a child to its end; kills and limits it on the way, unless it is to be left in peace.
@@ -397,6 +438,11 @@ impl<'a> Run<'a> {
                         let status = life.child.wait().map_err(|e| format!("cannot wait for a child: {e}"))?;
                         return if status.success() || end == End::Refused { Ok(end) } else { self.ended(status) };
                     }
+                    if life.ready && !was_ready && harass && self.plan.read_beside {
+                        let seed = self.rng.u64(..);
+                        let Plan { paths, settings, .. } = self.plan;
+                        life.reader = Some(Reader::start(paths, settings, &self.configuration, seed));
+                    }
                     if life.ready && !was_ready && kill_at.is_none() {
                         kill_at = kill_every.map(|mean| Instant::now() + self.around(mean));
                     }
@@ -406,6 +452,9 @@ impl<'a> Run<'a> {
                     return self.ended(status);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Some(text) = life.reader.as_ref().and_then(Reader::failure) {
+                return Err(text);
             }
             let now = Instant::now();
             self.sample(life, now);
@@ -417,6 +466,9 @@ impl<'a> Run<'a> {
                 stopping = true;
                 kill_at = None;
                 self.limit(false, Some(life))?;
+                // The child settles what was unknown at its end.
+                self.stop_reader(life)?;
+                life.progress = Instant::now();
                 tell(life, "stop");
             }
             if kill_at.is_some_and(|at| now >= at) {

@@ -5,6 +5,7 @@
 //! | `open.rs`, `recovery.rs` | open, MANIFEST and WAL recovery, orphan removal |
 //! | `write.rs`, `wal.rs` | write groups, the log |
 //! | `stall.rs`, `rate_control.rs`, `flush_pace.rs` | write control |
+//! | `wal_owner.rs` | whose a WAL directory is |
 //! | `wal_files.rs`, `wal_iterator.rs` | obsolete WALs and their archive, updates read back |
 //! | `error_recovery.rs` | background errors, how the store resumes |
 //! | `switch.rs` | full memtables become immutable, new WALs |
@@ -76,6 +77,7 @@ mod ttl;
 mod wal;
 mod wal_files;
 mod wal_iterator;
+pub(crate) mod wal_owner;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -235,6 +237,8 @@ pub(crate) struct DbInner {
     /// Held by who changes options or column families, until the OPTIONS file says so.
     pub options_turn: Mutex<()>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
+    /// Of a WAL directory of its own.
+    wal_lock: Mutex<Option<Box<dyn FileLock>>>,
     /// How far a secondary instance has read; set in one only.
     secondary: OnceLock<Mutex<Secondary>>,
     /// Held by a secondary while it changes several column families, and by reads that look at several.
@@ -479,6 +483,7 @@ impl Drop for Db {
         db.tell_waiting();
         log_info!(db.log, "Shutdown complete");
         db.log.write_out();
+        db.wal_lock.lock().take();
         db.lock.lock().take();
     }
 }

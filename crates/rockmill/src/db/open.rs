@@ -30,6 +30,7 @@ use super::super_version::SuperVersion;
 use super::switch::{MemTableMemory, new_memtable};
 use super::wal::Wal;
 use super::wal_files::{destroy_wals, wal_dir_of};
+use super::wal_owner;
 use super::{CfState, Db, DbInner, State};
 use crate::compaction::merge_program;
 use crate::compaction::strategy::CompactionCursors;
@@ -47,7 +48,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, RwLock};
 use crate::table::BlockCache;
 use crate::version::{
-    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, recover_manifest,
+    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, look_again,
+    recover_manifest,
 };
 use crate::write_buffer_manager::WriteBufferManager;
 
@@ -105,8 +107,11 @@ impl Db {
         open(options, path.as_ref(), cfs.into_iter().collect(), OpenMode::default())
     }
 
-    /// Opens a database for reading, without taking its lock; sees it as it is now. With `error_if_wal_exists`, refuses
-    /// one that has a WAL.
+    /// Opens a database for reading, without taking its lock; sees it as it is now, whole, also while another process
+    /// writes to it. With `error_if_wal_exists`, refuses one that has a WAL.
+    ///
+    /// With `max_open_files` -1 up to a thousand tables are opened now and stay readable when a writer deletes them;
+    /// others are opened when they are read, which fails where a writer has replaced them.
     pub fn open_for_read_only(options: &Options, path: impl AsRef<Path>, error_if_wal_exists: bool) -> Result<Self> {
         Self::open_cf_for_read_only(options, path, [DEFAULT_COLUMN_FAMILY_NAME], error_if_wal_exists)
     }
@@ -142,6 +147,10 @@ impl Db {
     pub fn summary(options: &Options, path: impl AsRef<Path>) -> Result<Vec<DbSummary>> {
         let path = path.as_ref();
         check_is_database(&options.db, path)?;
+        look_again(&*options.db.fs, path, || Self::summary_now(options, path))
+    }
+
+    fn summary_now(options: &Options, path: &Path) -> Result<Vec<DbSummary>> {
         let manifest = path.join(filename::manifest(current_manifest(&*options.db.fs, path)?));
         let mut found: BTreeMap<u32, DbSummary> = BTreeMap::new();
         let entry = |id: u32, name: &str| DbSummary {
@@ -181,6 +190,12 @@ impl Db {
         }
         let lock_path = path.join(filename::LOCK);
         let lock = fs.lock(&lock_path).map_err(|e| lock_error(path, &e))?;
+        let wal_dir = wal_dir_of(&options.db, path);
+        let wal_lock = match wal_dir != path && fs.exists(&wal_dir).unwrap_or(false) {
+            true => Some(wal_owner::lock(&**fs, &wal_dir)?),
+            false => None,
+        };
+        wal_owner::check(&**fs, path, &wal_dir)?;
         let sync = || fs.sync_dir(path).map_err(|e| Error::io(format_args!("cannot sync {}", path.display()), &e));
         // Cut short, this leaves a database or none, and never one that lacks files.
         let current = path.join(filename::CURRENT);
@@ -196,7 +211,13 @@ impl Db {
                 fs.remove(&file).map_err(|e| Error::io(format_args!("cannot remove {}", file.display()), &e))?;
             }
         }
-        destroy_wals(&**fs, path, &wal_dir_of(&options.db, path))?;
+        destroy_wals(&**fs, path, &wal_dir)?;
+        wal_owner::release(&**fs, path, &wal_dir);
+        if let Some(lock) = wal_lock {
+            drop(lock);
+            let _ = fs.remove(&wal_dir.join(filename::LOCK));
+            let _ = fs.remove_dir(&wal_dir); // stays if the user keeps other files in it
+        }
         remove_logs(&options.db, path);
         // A WAL that came back would keep the next database out of the directory.
         sync()?;
@@ -271,7 +292,11 @@ pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let log = if read_only { InfoLog::default() } else { InfoLog::begin(db_options, path) };
     open_log::begin(&log, db_options, &wanted, path);
     changed.iter().for_each(|what| log_warn!(log, "{what}"));
-    let opened = open_files(options, path, wanted, exists, mode, log.clone(), lock);
+    let opened = match read_only {
+        // The lock is not held: a writer may be at work.
+        true => look_again(&**fs, path, || open_files(options, path, wanted.clone(), exists, mode, log.clone(), None)),
+        false => open_files(options, path, wanted, exists, mode, log.clone(), lock),
+    };
     if let Err(e) = &opened {
         log_error!(log, "DB::Open() failed: {e}");
     }
@@ -312,19 +337,23 @@ fn open_files(
     if db.wal_dir != path {
         if !read_only {
             create_dir_durably(&**fs, &db.wal_dir)?;
+            if recovered.is_none() {
+                refuse_wals(&db, &list(&db.wal_dir)?)?;
+            }
+            let token = new_db_id(db_options.clock.now_micros());
+            *db.wal_lock.lock() = Some(wal_owner::claim(&**fs, path, &db.wal_dir, token)?);
         } else if !fs.exists(&db.wal_dir).map_err(|e| Error::io(db.wal_dir.display(), &e))? {
             let what = format!("{}: wal_dir does not exist", db.wal_dir.display());
             return Err(Error::invalid_argument(what));
         }
         names = list(&db.wal_dir)?;
     }
+    if read_only {
+        wal_owner::check(&**fs, path, &db.wal_dir)?;
+    }
     let logs = wal_numbers(&names);
-    if let (None, Some(wal)) = (&recovered, logs.first()) {
-        return Err(Error::corruption(format!(
-            "{}: a WAL, and {} has no database: one that lost its CURRENT file, or the wal_dir of another",
-            db.wal_path(*wal).display(),
-            path.display()
-        )));
+    if recovered.is_none() {
+        refuse_wals(&db, &names)?;
     }
     db.check_merge_operators()?;
     db.check_table_operators()?;
@@ -332,7 +361,12 @@ fn open_files(
         if error_if_wal_exists && logs.iter().any(|_| true) {
             return Err(Error::new(ErrorKind::Corruption, format!("{}: the database has a WAL", path.display())));
         }
-        db.recover_wals(&logs, false)?; // into memtables; nothing is kept or written
+        // A list of many names is not of one moment: it may have the newest WAL and lack the one before it, made while
+        // it was read. Whatever is older than the newest of the first list was there when the second began.
+        let mut again = wal_numbers(&list(&db.wal_dir)?);
+        again.retain(|n| logs.last().is_some_and(|newest| n <= newest));
+        db.recover_wals(&again, false)?; // into memtables; nothing is kept or written
+        db.open_tables_to_read()?;
         let state = db.state.lock();
         state.cfs.values().for_each(CfState::publish);
         db.publish_cfs(&state);
@@ -350,6 +384,17 @@ fn open_files(
     let threads = background::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
     Ok(Db { inner: db, threads: Mutex::new(threads) })
+}
+
+/// Refuses WALs where a database is to be made.
+fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
+    let Some(wal) = wal_numbers(names).first().copied() else { return Ok(()) };
+    Err(Error::corruption(format!(
+        "{}: a WAL, and {} has no database: one that lost its CURRENT file (`rockmill repair` makes it usable again), \
+         or the wal_dir of another",
+        db.wal_path(wal).display(),
+        db.path.display()
+    )))
 }
 
 /// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables.
@@ -618,6 +663,7 @@ pub(super) fn assemble(
         open_tables: Mutex::default(),
         options_turn: Mutex::new(()),
         lock: Mutex::new(None),
+        wal_lock: Mutex::new(None),
         secondary: OnceLock::new(),
         catching_up: RwLock::new(()),
     }))
@@ -754,6 +800,14 @@ fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
         )));
     }
     if !exists(&path.join(filename::CURRENT))? {
+        let names = options.fs.list_dir(path).unwrap_or_default();
+        let left = |name: &&String| matches!(filename::parse(name), Some(FileType::Table(_) | FileType::Manifest(_)));
+        if let Some(name) = names.iter().find(left) {
+            return Err(Error::invalid_argument(format!(
+                "{}: the file CURRENT is missing, and {name} is there: restore a backup, or repair the database",
+                path.display()
+            )));
+        }
         return Err(Error::invalid_argument(format!(
             "{}: not a database (it has no CURRENT file; create_if_missing is false)",
             path.display()

@@ -31,6 +31,8 @@ use super::open::{LEVELS_MAX, OpenMode, assemble, checked_column_families, compa
 use super::recovery::wal_numbers;
 use super::super_version::SuperVersion;
 use super::switch::{MemTableMemory, new_memtable};
+use super::wal_files::wal_dir_of;
+use super::wal_owner;
 use super::write::parts;
 use super::{Db, DbInner};
 use crate::error::{Error, ErrorKind, Result};
@@ -118,6 +120,7 @@ impl Db {
         let purge = Arc::new(PurgeQueue::default());
         let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
         let mode = OpenMode { read_only: true, ..OpenMode::default() };
+        wal_owner::check(&**fs, path, &wal_dir_of(&options.db, path))?;
         let db = assemble(options, path, &wanted, Some(&recovered), purge, mode, InfoLog::begin(&options.db, own))?;
         let mut secondary = Secondary::new(&db, wanted, &recovered);
         secondary.catch_up(&db)?;

@@ -70,7 +70,7 @@ declare_options! {
     /// Let the members of a write group insert at the same time.
     allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
     /// Directory of the WALs; empty is the database's own. It must be given at every open: only the OPTIONS file
-    /// has it.
+    /// has it. It belongs to one database.
     wal_dir: PathBuf = PathBuf::new(), fixed;
     /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
     /// deletes them at once.
@@ -214,7 +214,7 @@ impl Options {
     }
 
     /// Directory of the WALs; empty is the database's own. It must be given at every open (an OPTIONS file has it, but
-    /// an open does not look there), and differ for each database: a checkpoint's OPTIONS file names the original's.
+    /// an open does not look there). It belongs to one database: an open with another's is refused.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.db.wal_dir = path.as_ref().to_owned();
     }

@@ -24,8 +24,8 @@ pub use builder::VersionBuilder;
 pub use level::{ExtraRun, Level, LevelFiles, Place, touched};
 pub use log_source::LogSource;
 pub use manifest::{
-    CfOrder, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from,
-    recover_manifest, set_current,
+    CfOrder, ManifestMark, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit,
+    for_each_edit_from, look_again, manifest_mark, recover_manifest, set_current,
 };
 
 /// Numbers of files that nothing refers to any more, waiting to be deleted.
