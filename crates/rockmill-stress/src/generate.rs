@@ -70,6 +70,18 @@ pub struct Profile {
     pub reopen: u32,
     /// Of a hundred of those, repairs.
     pub repaired: u8,
+    /// Writes of several threads at once.
+    pub together: u32,
+    /// Beside RocksDB: of a hundred closes and opens, those at which the stores change directories.
+    pub swapped: u8,
+    /// Beside RocksDB: ingestions behind everything.
+    pub behind: u32,
+    /// Beside RocksDB: walks over keys of one prefix.
+    pub same_prefix: u32,
+    /// Beside RocksDB: calls that are refused, or not, by both.
+    pub wrong: u32,
+    /// Beside RocksDB: waits for the end of a short time to live.
+    pub age: u32,
 }
 
 impl Profile {
@@ -108,7 +120,50 @@ impl Profile {
             inspect: 2,
             reopen: 2,
             repaired: 10,
+            together: 6,
+            swapped: 0,
+            behind: 0,
+            same_prefix: 0,
+            wrong: 0,
+            age: 0,
         }
+    }
+
+    /// What Rockmill and RocksDB both do, more often reopened; see [`crate::beside`].
+    pub fn beside() -> Self {
+        Self {
+            copy: 0,
+            backup: 0,
+            secondary: 0,
+            keep_files: 0,
+            delete_files: 0,
+            refit: 0,
+            repaired: 0,
+            checkpoint: 2,
+            check: 4,
+            walk: 60,
+            iterator: 25,
+            flush: 8,
+            compact: 8,
+            updates: 6,
+            reopen: 8,
+            swapped: 50,
+            together: 10,
+            same_prefix: 20,
+            wrong: 10,
+            ..Self::everything()
+        }
+    }
+
+    /// The same, with tables that come in behind everything.
+    pub fn behind() -> Self {
+        Self { behind: 10, ..Self::beside() }
+    }
+
+    /// The same, with a time to live of a second, which must be over now and then. Nothing else compacts: what a
+    /// compaction takes of a value's age would hang on the moment.
+    pub fn aging() -> Self {
+        Self { age: 4, compact: 0, set: 0, ingest: 0, checkpoint: 0, updates: 0, ..Self::beside() }
     }
 
     /// Short histories for power cuts and faults: few keys, many syncs and flushes; reads are left to whoever looks
@@ -146,10 +201,14 @@ impl Profile {
             keep_files: 2,
             inspect: 0,
             repaired: 0,
+            together: 0,
             ..Self::everything()
         }
     }
 }
+
+/// Calls of [`Step::Wrong`] have numbers below this.
+pub(crate) const WRONGS: u8 = 16;
 
 /// Column families that come and go have numbers from this one.
 const EXTRA: std::ops::Range<Slot> = 6..9;
@@ -294,6 +353,25 @@ impl Generator<'_> {
         Step::Write(How { disable_wal, ..how }, updates)
     }
 
+    /// Threads with keys of their own: those whose numbers leave the same remainder.
+    fn together(&mut self) -> Step {
+        let threads = self.rng.u16(2..5);
+        let mut writers: Vec<Vec<Update>> = vec![Vec::new(); usize::from(threads)];
+        for _ in 0..self.rng.usize(2..60) {
+            let update = self.update();
+            let key = match &update {
+                Update::Put(_, key, _)
+                | Update::Merge(_, key, _)
+                | Update::Delete(_, key)
+                | Update::SingleDelete(_, key) => *key,
+                Update::DeleteRange(..) | Update::LogData(_) => continue,
+            };
+            writers[usize::from(key % threads)].push(update);
+        }
+        writers.retain(|updates| !updates.is_empty());
+        Step::Together(writers)
+    }
+
     fn view(&mut self) -> View {
         let snapshot = (!self.snapshots.is_empty() && self.rng.u8(0..4) == 0)
             .then(|| self.snapshots[self.rng.usize(0..self.snapshots.len())]);
@@ -434,6 +512,11 @@ impl Generator<'_> {
         if self.percent(self.profile.repaired) {
             return Step::Reopen(Reopen::Repaired);
         }
+        if self.profile.swapped > 0 {
+            let swapped = self.percent(self.profile.swapped);
+            let other = self.one(&[Reopen::Same, Reopen::Next, Reopen::Next, Reopen::ReadOnly]);
+            return Step::Reopen(if swapped { Reopen::Swapped } else { other });
+        }
         Step::Reopen(self.one(&[Reopen::Same, Reopen::Next, Reopen::Next, Reopen::Stored, Reopen::ReadOnly]))
     }
 
@@ -503,6 +586,23 @@ impl Generator<'_> {
             (p.keep_files, |g| Step::KeepFiles(g.rng.bool())),
             (p.inspect, |g| Step::Inspect(g.slot())),
             (p.reopen, Self::reopen),
+            (p.together, Self::together),
+            (p.behind, |g| {
+                let Step::Ingest(_, files) = g.ingest() else { return Step::Wait };
+                Step::Behind(files)
+            }),
+            (p.same_prefix, |g| {
+                let moves = g.moves().into_iter().map(|to| match to {
+                    Move::First | Move::Last | Move::SeekForPrev(_) => Move::Seek(g.key()),
+                    Move::Prev(n) => Move::Next(n),
+                    other => other,
+                });
+                let moves = moves.collect();
+                let bounds = Bounds { prefix: None, auto_prefix: false, ..g.bounds() };
+                Step::SamePrefix(g.slot(), g.view(), bounds, moves)
+            }),
+            (p.wrong, |g| Step::Wrong(g.rng.u8(..WRONGS))),
+            (p.age, |_| Step::Age),
         ];
         let total: u32 = all.iter().map(|(weight, _)| weight).sum();
         let mut at = self.rng.u32(0..total.max(1));
@@ -570,6 +670,7 @@ mod tests {
             "set",
             "set-db",
             "snapshot",
+            "together",
             "updates",
             "wait",
             "walk",

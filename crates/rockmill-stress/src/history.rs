@@ -124,6 +124,8 @@ pub enum Reopen {
     Repaired,
     /// First for reading only, then the same configuration.
     ReadOnly,
+    /// Beside RocksDB, each store opens what the other one wrote; elsewhere the same configuration.
+    Swapped,
 }
 
 /// One thing done with a database.
@@ -131,6 +133,8 @@ pub enum Reopen {
 pub enum Step {
     /// A batch.
     Write(How, Vec<Update>),
+    /// Several threads at once, each with updates of keys that are its own, three in a batch.
+    Together(Vec<Vec<Update>>),
     /// A lookup, in each way that there is.
     Get(Slot, Key, View),
     /// Lookups at once.
@@ -191,6 +195,14 @@ pub enum Step {
     Inspect(Slot),
     /// Closes and opens.
     Reopen(Reopen),
+    /// Beside RocksDB only: tables made outside come in behind all that is there.
+    Behind(Vec<External>),
+    /// Beside RocksDB only: a walk over the keys that share the prefix of what was sought.
+    SamePrefix(Slot, View, Bounds, Vec<Move>),
+    /// Beside RocksDB only: a call that must be refused, or not, by both; see `beside`.
+    Wrong(u8),
+    /// Beside RocksDB only, with a time to live: waits until all that is there has reached its age, and compacts it.
+    Age,
 }
 
 /// Steps in order.

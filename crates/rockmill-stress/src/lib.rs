@@ -8,6 +8,7 @@
 //! | [`place`], [`replay`] | does a history with a database, and compares |
 //! | [`case`], [`shrink`] | a history with its configurations; making one that fails small |
 //! | [`metamorphic`], [`watch`] | one history under many configurations; steps that hang |
+//! | [`beside`] | histories on Rockmill and on RocksDB at once, which must show the same |
 //! | [`cli`] | the `rockmill-stress` command |
 //! | [`crash`] | power cuts at every recorded point of a history, in the recoveries too |
 //! | [`faults`] | each I/O call of a history fails once |
@@ -17,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod beside;
 pub mod case;
 pub mod cli;
 pub mod configuration;

@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::cursor::Cursor;
-use crate::history::{Bounds, External, Reopen, Step, Update, View};
+use crate::history::{Bounds, External, Key, Reopen, Step, Update, View};
 use crate::kinds::{Kind, Slot, Value, key_bytes};
 
 /// Keys and values by bytes.
@@ -155,6 +155,8 @@ pub struct Model {
     pub unlogged: bool,
     /// The database has a time to live: nothing comes in from outside, and nobody follows it.
     pub ttl: bool,
+    /// The history is done beside RocksDB: what only one of the two has is passed over.
+    pub beside: bool,
     /// Steps seen, those passed over included.
     pub steps: usize,
     planted: Option<Planted>,
@@ -217,12 +219,27 @@ impl Model {
         if self.ttl && matches!(step, Step::Ingest(..) | Step::Copy(..) | Step::Secondary | Step::Updates) {
             return None;
         }
+        let ours = matches!(step, Step::Copy(..) | Step::Backup(_) | Step::Secondary | Step::KeepFiles(_));
+        if self.beside && ours {
+            return None;
+        }
         match step {
             Step::Write(how, updates) => {
                 let updates = self.admit_updates(updates);
                 let any = updates.iter().any(|u| !matches!(u, Update::LogData(_)));
                 any.then_some(Step::Write(*how, updates))
             }
+            Step::Together(writers) => self.admit_writers(writers).map(Step::Together),
+            Step::Behind(files) => {
+                // When a key was put is not to be told then; and what a filter takes may leave nothing that hides them.
+                let odd = |kind: Kind| kind == Kind::Single || kind.is_filtered();
+                let mut files = self.admit_files(files);
+                files.retain(|file| self.kind(file.slot).is_some_and(|kind| !odd(kind)));
+                (self.beside && !self.ttl && !files.is_empty()).then_some(Step::Behind(files))
+            }
+            Step::SamePrefix(slot, view, ..) => whole(self.beside && sees(slot, *view)),
+            Step::Wrong(_) => whole(self.beside),
+            Step::Age => whole(self.beside && self.ttl),
             Step::Get(slot, _, view) | Step::Walk(slot, view, ..) => whole(sees(slot, *view)),
             Step::MultiGet(view, keys) => {
                 let seen = self.seen(*view)?;
@@ -252,6 +269,7 @@ impl Model {
                 let anything = self.state.get(from).is_some_and(|family| !family.sorted().is_empty());
                 whole(anything && *to != 0 && !there(to))
             }
+            Step::Create(_, Kind::Folded) if self.beside => None,
             Step::Create(slot, _) => whole(*slot != 0 && !there(slot)),
             Step::Drop(slot) => whole(*slot != 0 && there(slot)),
             Step::Updates => whole(self.mark.is_some()),
@@ -267,6 +285,27 @@ impl Model {
             | Step::KeepFiles(_)
             | Step::Reopen(_) => whole(true),
         }
+    }
+
+    /// What several threads may do at once: updates of keys that no other thread has, and no ranges.
+    fn admit_writers(&self, writers: &[Vec<Update>]) -> Option<Vec<Vec<Update>>> {
+        let mut owners: BTreeMap<(Slot, Key), usize> = BTreeMap::new();
+        let mut out = Vec::new();
+        for (n, updates) in writers.iter().enumerate() {
+            let mut own = |update: &Update| match update {
+                Update::Put(slot, key, _)
+                | Update::Merge(slot, key, _)
+                | Update::Delete(slot, key)
+                | Update::SingleDelete(slot, key) => *owners.entry((*slot, *key)).or_insert(n) == n,
+                Update::DeleteRange(..) | Update::LogData(_) => false,
+            };
+            let updates: Vec<Update> = updates.iter().filter(|update| own(update)).cloned().collect();
+            let updates = self.admit_updates(&updates);
+            if !updates.is_empty() {
+                out.push(updates);
+            }
+        }
+        (!out.is_empty()).then_some(out)
     }
 
     /// The updates of a batch that break no contract.
@@ -339,6 +378,14 @@ impl Model {
                     self.mark = None;
                 }
             }
+            Step::Together(writers) => {
+                writers.iter().flatten().for_each(|update| self.update(update));
+                // In which order they are in the WAL is not known.
+                if self.beside {
+                    self.mark = None;
+                }
+            }
+            Step::Behind(_) => self.mark = None,
             Step::Snapshot(id) => drop(self.snapshots.insert(*id, self.state.clone())),
             Step::Release(id) => drop(self.snapshots.remove(id)),
             Step::Iterator(id, slot, bounds) => {
@@ -402,7 +449,10 @@ impl Model {
             | Step::FlushWal(_)
             | Step::Updates
             | Step::KeepFiles(_)
-            | Step::Inspect(_) => {}
+            | Step::Inspect(_)
+            | Step::SamePrefix(..)
+            | Step::Wrong(_)
+            | Step::Age => {}
         }
         self.steps += 1;
     }

@@ -19,6 +19,7 @@ use crate::model::Model;
 use crate::place::{Place, descriptors, existing};
 use events::Events;
 use session::Session;
+pub(crate) use session::TOGETHER;
 
 /// What went wrong in a step.
 #[derive(Debug, Clone)]
@@ -303,7 +304,7 @@ impl<'a> Run<'a> {
     fn between(&mut self, how: Reopen) -> Result<(), Trouble> {
         let path = self.place.db();
         match how {
-            Reopen::Same => {}
+            Reopen::Same | Reopen::Swapped => {}
             Reopen::Next => self.current += 1,
             // There is no such open for a database with a time to live.
             Reopen::Stored | Reopen::ReadOnly if self.place.ttl => {}

@@ -10,7 +10,7 @@
 
 use crate::case::Case;
 use crate::configuration::Configuration;
-use crate::history::{Bottom, Bounds, Key, Move, Step, Update, View};
+use crate::history::{Bottom, Bounds, External, Key, Move, Step, Update, View};
 use crate::kinds::Value;
 use crate::replay::{Failure, Trouble};
 
@@ -265,6 +265,21 @@ fn simpler_bounds(bounds: &Bounds) -> Vec<Bounds> {
     out
 }
 
+fn simpler_files(files: &[External]) -> Vec<Vec<External>> {
+    let mut out = without_parts(files);
+    out.extend(with_each(files, |file| {
+        let mut all = Vec::new();
+        if file.range.is_some() {
+            all.push(External { range: None, ..file.clone() });
+        }
+        let mut updates = without_parts(&file.updates);
+        updates.extend(with_each(&file.updates, simpler_update));
+        all.extend(updates.into_iter().map(|updates| External { updates, ..file.clone() }));
+        all
+    }));
+    out
+}
+
 /// Simpler forms of a step, the simplest first.
 fn simpler(step: &Step) -> Vec<Step> {
     let mut out: Vec<Step> = Vec::new();
@@ -277,6 +292,16 @@ fn simpler(step: &Step) -> Vec<Step> {
                 out.push(Step::Write(how, updates.clone()));
             }
             out.extend(with_each(updates, simpler_update).into_iter().map(|u| Step::Write(*how, u)));
+        }
+        Step::Together(writers) => {
+            out.extend(without_parts(writers).into_iter().map(Step::Together));
+            let fewer = with_each(writers, |updates| {
+                let mut all = without_parts(updates);
+                all.extend(with_each(updates, simpler_update));
+                all
+            });
+            out.extend(fewer.into_iter().map(Step::Together));
+            out.push(Step::Write(crate::history::How::default(), writers.concat()));
         }
         Step::Get(slot, key, view) => {
             out.push(Step::Get(*slot, *key, now));
@@ -314,18 +339,14 @@ fn simpler(step: &Step) -> Vec<Step> {
         }
         Step::Ingest(moved, files) => {
             out.push(Step::Ingest(false, files.clone()));
-            out.extend(without_parts(files).into_iter().map(|files| Step::Ingest(*moved, files)));
-            let fewer = with_each(files, |file| {
-                let mut all = Vec::new();
-                if file.range.is_some() {
-                    all.push(crate::history::External { range: None, ..file.clone() });
-                }
-                let mut updates = without_parts(&file.updates);
-                updates.extend(with_each(&file.updates, simpler_update));
-                all.extend(updates.into_iter().map(|updates| crate::history::External { updates, ..file.clone() }));
-                all
-            });
-            out.extend(fewer.into_iter().map(|files| Step::Ingest(*moved, files)));
+            out.extend(simpler_files(files).into_iter().map(|files| Step::Ingest(*moved, files)));
+        }
+        Step::Behind(files) => out.extend(simpler_files(files).into_iter().map(Step::Behind)),
+        Step::SamePrefix(slot, view, bounds, moves) => {
+            out.push(Step::SamePrefix(*slot, now, *bounds, moves.clone()));
+            out.extend(simpler_bounds(bounds).into_iter().map(|b| Step::SamePrefix(*slot, *view, b, moves.clone())));
+            let less = without_parts(moves);
+            out.extend(less.into_iter().map(|moves| Step::SamePrefix(*slot, *view, *bounds, moves)));
         }
         Step::Copy(from, to, true) => out.push(Step::Copy(*from, *to, false)),
         Step::Reopen(_) => out.push(Step::Reopen(crate::history::Reopen::Same)),

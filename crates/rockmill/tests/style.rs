@@ -20,7 +20,6 @@ const LINE_CHARS_MAX: usize = 120;
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill-bench/src/kernel.rs",
     "crates/rockmill-bench/src/peers/lmdb.rs",
-    "crates/rockmill-bench/src/peers/rocksdb/ffi.rs",
     "crates/rockmill-cli/src/cpu.rs",
     "crates/rockmill-fuzz/src/memory.rs",
     "crates/rockmill-io/src/aligned.rs",
@@ -31,6 +30,8 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill-io/src/ring/kernel.rs",
     "crates/rockmill-kernel/src/sys.rs",
     "crates/rockmill-kernel/src/sys/",
+    "crates/rockmill-rocksdb/src/ffi.rs",
+    "crates/rockmill-rocksdb/src/store.rs",
     "crates/rockmill/src/memtable/arena.rs",
     "crates/rockmill/src/memtable/skiplist.rs",
 ];

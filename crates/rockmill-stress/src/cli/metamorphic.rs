@@ -53,7 +53,7 @@ impl Where {
 }
 
 /// The case that is being done, for whoever must write it down.
-type Current = std::sync::Arc<parking_lot::Mutex<Option<Case>>>;
+pub(super) type Current = std::sync::Arc<parking_lot::Mutex<Option<Case>>>;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  rockmill-stress metamorphic --minutes 10\n  \
@@ -151,7 +151,7 @@ pub fn run(args: &MetamorphicArgs) -> Outcome {
 }
 
 /// A line that the next one overwrites; where nobody looks, one a minute.
-fn progress(text: &str) {
+pub(super) fn progress(text: &str) {
     static LAST: parking_lot::Mutex<Option<Instant>> = parking_lot::Mutex::new(None);
     let mut err = std::io::stderr();
     if err.is_terminal() {
@@ -166,7 +166,7 @@ fn progress(text: &str) {
     }
 }
 
-fn write_case(path: &Path, case: &Case, remark: &str) -> Result<(), String> {
+pub(super) fn write_case(path: &Path, case: &Case, remark: &str) -> Result<(), String> {
     let remark: Vec<String> = remark.lines().map(|line| format!("# {line}\n")).collect();
     let command = format!("# rockmill-stress replay {}\n", path.display());
     let text = format!("{}{command}{case}", remark.concat());
@@ -184,13 +184,13 @@ fn found(args: &MetamorphicArgs, case: &Case, failure: Failure, current: &Curren
         }
     }
     write_case(&args.output, &best.0, &best.1.to_string())?;
-    Err(told(&args.output, &best.0, &best.1))
+    Err(told(&args.output, &best.0, &best.1, "replay"))
 }
 
-fn told(output: &Path, case: &Case, failure: &Failure) -> String {
+pub(super) fn told(output: &Path, case: &Case, failure: &Failure, command: &str) -> String {
     let steps = case.history.steps.len();
     let text = if steps <= 60 { format!("\n{case}") } else { String::new() };
-    format!("{failure}\n{steps} steps in {}; again with: rockmill-stress replay {0}{text}", output.display())
+    format!("{failure}\n{steps} steps in {}; again with: rockmill-stress {command} {0}{text}", output.display())
 }
 
 /// Shrinks a case; each is done `times` times before it counts as not failing.
@@ -202,19 +202,28 @@ fn shrink_case(
     current: &Current,
     watch: &mut Watch,
 ) -> Option<(Case, Failure)> {
-    // Panics are expected now; their traces tell nothing new.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
     let mut fails = |case: &Case| {
         *current.lock() = Some(case.clone());
         let failed = (0..times).find_map(|_| medium.fails(case, watch));
         watch.rest();
         failed
     };
+    shrink_with(&mut fails, case, tries_max)
+}
+
+/// Shrinks a case by whatever finds it failing.
+pub(super) fn shrink_with(
+    fails: &mut dyn FnMut(&Case) -> Option<Failure>,
+    case: &Case,
+    tries_max: usize,
+) -> Option<(Case, Failure)> {
+    // Panics are expected now; their traces tell nothing new.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
     let mut report = |case: &Case, tries: usize| {
         progress(&format!("shrinking: {} steps after {tries} tries", case.history.steps.len()));
     };
-    let mut shrinker = Shrinker { fails: &mut fails, tries_max, tries: 0, progress: &mut report };
+    let mut shrinker = Shrinker { fails, tries_max, tries: 0, progress: &mut report };
     let done = shrinker.shrink(case);
     std::panic::set_hook(hook);
     progress("");
@@ -277,6 +286,6 @@ pub fn shrink(args: &ShrinkArgs) -> Outcome {
     let shrunk = shrink_case(&args.at.medium(), &case, args.times.max(1), args.tries, &current, &mut watch);
     let (case, failure) = shrunk.ok_or_else(|| format!("{}: the case does not fail", args.file.display()))?;
     write_case(&args.output, &case, &failure.to_string())?;
-    println!("{}", told(&args.output, &case, &failure));
+    println!("{}", told(&args.output, &case, &failure, "replay"));
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The `rockmill-stress` command. Each test is a module with its arguments and a `run`.
 
+mod beside;
 mod crash;
 mod metamorphic;
 
@@ -23,6 +24,8 @@ enum Command {
     Replay(metamorphic::ReplayArgs),
     /// Makes a failing case in a file smaller
     Shrink(metamorphic::ShrinkArgs),
+    /// Does random histories on Rockmill and on RocksDB's library at once; both must show the same
+    Beside(beside::BesideArgs),
     /// Cuts the power at points of random histories, and again in the recoveries
     Crash(crash::CrashArgs),
     /// Lets the I/O calls of random histories fail, one in each run
@@ -40,6 +43,7 @@ pub fn main() -> ExitCode {
         Command::Metamorphic(args) => metamorphic::run(&args),
         Command::Replay(args) => metamorphic::replay(&args),
         Command::Shrink(args) => metamorphic::shrink(&args),
+        Command::Beside(args) => beside::run(&args),
         Command::Crash(args) => crash::run_crash(&args),
         Command::Faults(args) => crash::run_faults(&args),
         Command::Configurations => {

@@ -74,6 +74,20 @@ impl<T: fmt::Display> fmt::Display for Words<'_, T> {
     }
 }
 
+/// Tables made outside, each after a space.
+struct Files<'a>(&'a [External]);
+
+impl fmt::Display for Files<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for file in self.0 {
+            write!(f, " file:{}", file.slot)?;
+            file.range.map_or(Ok(()), |(from, to)| write!(f, " range:{}:{from}..{to}", file.slot))?;
+            write!(f, "{}", Words(&file.updates))?;
+        }
+        Ok(())
+    }
+}
+
 /// A word that is there or not.
 fn flag(there: bool, word: &'static str) -> &'static str {
     if there { word } else { "" }
@@ -118,12 +132,13 @@ impl Bottom {
 }
 
 impl Reopen {
-    const ALL: [(&str, Self); 5] = [
+    const ALL: [(&str, Self); 6] = [
         ("same", Self::Same),
         ("next", Self::Next),
         ("stored", Self::Stored),
         ("repaired", Self::Repaired),
         ("read-only", Self::ReadOnly),
+        ("swapped", Self::Swapped),
     ];
 }
 
@@ -135,6 +150,10 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Write(how, updates) => write!(f, "write{how}{}", Words(updates)),
+            Self::Together(writers) => {
+                write!(f, "together")?;
+                writers.iter().try_for_each(|updates| write!(f, " by{}", Words(updates)))
+            }
             Self::Get(slot, key, view) => write!(f, "get {slot} {key}{view}"),
             Self::MultiGet(view, keys) => {
                 write!(f, "multi-get{view}")?;
@@ -163,14 +182,14 @@ impl fmt::Display for Step {
             Self::SetOptions(slot, name, value) => write!(f, "set {slot} {name} {value}"),
             Self::SetDbOptions(name, value) => write!(f, "set-db {name} {value}"),
             Self::Ingest(moved, files) => {
-                write!(f, "ingest{}", flag(*moved, " move"))?;
-                for file in files {
-                    write!(f, " file:{}", file.slot)?;
-                    file.range.map_or(Ok(()), |(from, to)| write!(f, " range:{}:{from}..{to}", file.slot))?;
-                    write!(f, "{}", Words(&file.updates))?;
-                }
-                Ok(())
+                write!(f, "ingest{}{}", flag(*moved, " move"), Files(files))
             }
+            Self::Behind(files) => write!(f, "behind{}", Files(files)),
+            Self::SamePrefix(slot, view, bounds, moves) => {
+                write!(f, "same-prefix {slot}{view}{bounds}{}", Words(moves))
+            }
+            Self::Wrong(n) => write!(f, "wrong {n}"),
+            Self::Age => f.write_str("age"),
             Self::Copy(from, to, moved) => write!(f, "copy {from} {to}{}", flag(*moved, " move")),
             Self::Checkpoint(flush) => write!(f, "checkpoint{}", flag(*flush, " flush")),
             Self::Backup(flush) => write!(f, "backup{}", flag(*flush, " flush")),
@@ -355,6 +374,17 @@ fn step(r: &mut Reader<'_>) -> Parsed<Step> {
             };
             Step::Write(how, r.rest(update)?)
         }
+        "together" => {
+            let mut writers: Vec<Vec<Update>> = Vec::new();
+            for word in r.words.by_ref() {
+                match writers.last_mut() {
+                    _ if word == "by" => writers.push(Vec::new()),
+                    Some(writer) => writer.push(update(word)?),
+                    None => return Err(format!("{word:?} comes before any by")),
+                }
+            }
+            Step::Together(writers)
+        }
         "get" => Step::Get(r.number()?, r.key()?, r.view()?),
         "multi-get" => Step::MultiGet(r.view()?, r.rest(slot_and_key)?),
         "walk" => Step::Walk(r.number()?, r.view()?, r.bounds()?, r.rest(moved)?),
@@ -404,6 +434,10 @@ fn step(r: &mut Reader<'_>) -> Parsed<Step> {
         }
         "keep-files" => Step::KeepFiles(r.flag("on")),
         "inspect" => Step::Inspect(r.number()?),
+        "behind" => Step::Behind(r.files()?),
+        "same-prefix" => Step::SamePrefix(r.number()?, r.view()?, r.bounds()?, r.rest(moved)?),
+        "wrong" => Step::Wrong(r.number()?),
+        "age" => Step::Age,
         "reopen" => Step::Reopen(named(&Reopen::ALL, r.word()?)?),
         _ => return Err(format!("there is no step {verb:?}")),
     })

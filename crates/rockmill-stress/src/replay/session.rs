@@ -15,6 +15,9 @@ use crate::kinds::{Kind, Slot, family_name, key_bytes};
 use crate::model::Family;
 use crate::place::Place;
 
+/// Updates in a batch of a thread that writes beside others.
+pub(crate) const TOGETHER: usize = 3;
+
 /// An open database, and what lives as long.
 pub(super) struct Session<'r, 'a, 'db> {
     pub run: &'r mut Run<'a>,
@@ -147,6 +150,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
     fn step(&mut self, step: &Step) -> Result<u64, Trouble> {
         match step {
             Step::Write(how, updates) => self.write(*how, updates)?,
+            Step::Together(writers) => self.write_together(writers)?,
             Step::Get(slot, key, view) => return self.get(*slot, *key, *view),
             Step::MultiGet(view, keys) => return self.multi_get(*view, keys),
             Step::Walk(slot, view, bounds, moves) => return self.walk(*slot, *view, bounds, moves),
@@ -188,7 +192,8 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
             Step::DeleteFiles(slot, from, to) => self.delete_files(*slot, *from, *to)?,
             Step::KeepFiles(on) => self.keep_files(*on)?,
             Step::Inspect(slot) => self.inspect(*slot)?,
-            Step::Reopen(_) => {}
+            // The model lets none of the last ones pass here.
+            Step::Reopen(_) | Step::Behind(_) | Step::SamePrefix(..) | Step::Wrong(_) | Step::Age => {}
         }
         Ok(0)
     }
@@ -214,7 +219,33 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         }
     }
 
+    /// Several threads at once, each with its own keys.
+    fn write_together(&self, writers: &[Vec<Update>]) -> Result<(), Trouble> {
+        let mut all = Vec::new();
+        for updates in writers {
+            let batches = updates.chunks(TOGETHER).map(|some| self.batch(some));
+            all.push(batches.collect::<Result<Vec<WriteBatch>, Trouble>>()?);
+        }
+        let (db, done) = (self.db, std::sync::Mutex::new(Ok(())));
+        std::thread::scope(|scope| {
+            for batches in all {
+                let done = &done;
+                scope.spawn(move || {
+                    let wrote = batches.iter().try_for_each(|batch| db.write(batch));
+                    if wrote.is_err() {
+                        *done.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = wrote;
+                    }
+                });
+            }
+        });
+        Ok(done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)?)
+    }
+
     fn write_batch(&self, options: &WriteOptions, updates: &[Update]) -> Result<(), Trouble> {
+        Ok(self.db.write_opt(&self.batch(updates)?, options)?)
+    }
+
+    fn batch(&self, updates: &[Update]) -> Result<WriteBatch, Trouble> {
         let mut batch = WriteBatch::new();
         for update in updates {
             match update {
@@ -236,7 +267,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
                 Update::LogData(seed) => batch.put_log_data(seed.to_le_bytes()),
             }
         }
-        Ok(self.db.write_opt(&batch, options)?)
+        Ok(batch)
     }
 
     /// By the calls that take one update, where there are some with these options.

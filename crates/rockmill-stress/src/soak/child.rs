@@ -236,7 +236,10 @@ fn live(orders: &Orders, lines: &mpsc::Receiver<String>) -> Result<(), Ending> {
     let settings = read_settings(&paths)?;
     let expected = Expected::open(&paths.expected(), &settings)?;
     sweep(&paths.home);
-    let options = options_of(&orders.configuration);
+    let mut options = options_of(&orders.configuration);
+    if settings.own_wals {
+        options.set_wal_dir(paths.wals());
+    }
     let began = Instant::now();
     let db = Db::open_cf_descriptors(&options, &orders.db, families(&settings, &options)).map_err(|e| match orders
         .limit

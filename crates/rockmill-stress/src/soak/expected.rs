@@ -6,7 +6,9 @@
 //!        0  operation that touched the key last (8)
 //!        8  acknowledged version (4), or a counter's count
 //!        12 newest version that was begun (4)
-//!        16 flags (1), zeros
+//!        16 flags (1), zeros (3)
+//!        20 version with which a deletion was begun last (4), 0 for none
+//!        24 number that the next operation had when this one had returned (8), 0 where it has not
 //! ```
 //!
 //! Numbers are little-endian. A slot never crosses a page, and is written by one positioned write: a kill leaves it as
@@ -61,6 +63,10 @@ pub struct Slot {
     pub acked: u32,
     /// The newest version begun.
     pub latest: u32,
+    /// The newest version that is a deletion, or 0.
+    gone: u32,
+    /// Operations with this number and above began when `op` had returned; 0 where it has not, or nobody knows.
+    pub ended: u64,
     flags: u8,
 }
 
@@ -84,7 +90,18 @@ impl Slot {
         }
         self.flags |= PENDING | if change == Change::Delete { MAY_BE_GONE } else { 0 };
         self.op = op;
+        self.ended = 0;
         self.latest += 1;
+        if change == Change::Delete {
+            self.gone = self.latest;
+        }
+        self
+    }
+
+    /// The slot with what is known of the order of operations: those from this number on began later.
+    #[must_use]
+    pub fn ended_before(mut self, next_op: u64) -> Self {
+        self.ended = next_op;
         self
     }
 
@@ -114,6 +131,7 @@ impl Slot {
             self.acked = self.latest;
         }
         self.flags = if found.is_some() { PRESENT } else { 0 };
+        self.gone = 0;
         self
     }
 
@@ -151,7 +169,18 @@ impl Slot {
     pub fn allows_between(before: &Self, after: &Self, found: Option<u32>) -> bool {
         match found {
             Some(version) => found == before.exact() || (before.acked < version && version <= after.latest),
-            None => !before.is_present() || after.latest != before.acked || !after.is_present(),
+            // A deletion was begun that came after what is acknowledged.
+            None => !before.is_present() || after.gone > before.acked,
+        }
+    }
+
+    /// What the operation that touched the key last leaves behind; `None` where several are unknown.
+    pub fn effect(&self) -> Option<Option<u32>> {
+        match self.is_pending() {
+            false => Some(self.exact()),
+            true if !self.has_one_pending() => None,
+            true if self.flags & MAY_BE_GONE != 0 => Some(None),
+            true => Some(Some(self.latest)),
         }
     }
 
@@ -187,13 +216,16 @@ impl Slot {
         out[8..12].copy_from_slice(&self.acked.to_le_bytes());
         out[12..16].copy_from_slice(&self.latest.to_le_bytes());
         out[16] = self.flags;
+        out[20..24].copy_from_slice(&self.gone.to_le_bytes());
+        out[24..].copy_from_slice(&self.ended.to_le_bytes());
         out
     }
 
     fn decode(bytes: &[u8]) -> Self {
         let four = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let op = u64::from(four(4)) << 32 | u64::from(four(0));
-        Self { op, acked: four(8), latest: four(12), flags: bytes[16] }
+        let eight = |at: usize| u64::from(four(at + 4)) << 32 | u64::from(four(at));
+        let (gone, ended) = (four(20), eight(24));
+        Self { op: eight(0), acked: four(8), latest: four(12), gone, ended, flags: bytes[16] }
     }
 }
 
@@ -287,6 +319,11 @@ impl Expected {
     /// A number for a new operation.
     pub fn new_op(&self) -> u64 {
         self.next_op.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The number that the next operation will have.
+    pub fn next_op(&self) -> u64 {
+        self.next_op.load(Ordering::Relaxed)
     }
 
     fn index(&self, family: usize, key: u32) -> usize {
@@ -398,6 +435,16 @@ mod tests {
             assert_eq!(Slot::allows_between(&before, &after, found), allowed, "{found:?}");
         }
         assert!(!Slot::allows_between(&before, &before, None));
+        // Puts alone take nothing away, however many began; a deletion may have been the last, also between puts.
+        assert!(!Slot::allows_between(&before, &before.begun(2, Change::Put), None));
+        assert!(!Slot::allows_between(&before, &after, None));
+        let deleted = before.begun(2, Change::Delete);
+        let again = deleted.done(Change::Delete).begun(3, Change::Put).done(Change::Put);
+        assert!(Slot::allows_between(&before, &deleted, None) && Slot::allows_between(&before, &again, None));
+        assert!(!Slot::allows_between(&again, &again.begun(4, Change::Merge), None), "the deletion was before");
+        // One that was refused did not happen, and must not later.
+        let refused = deleted.settled(Some(1), false);
+        assert!(!Slot::allows_between(&refused, &refused.begun(5, Change::Put), None));
         assert!(!Slot::allows_between(&after, &after, Some(1)), "older than what was acknowledged");
     }
 }

@@ -8,8 +8,7 @@ use rockmill::{Checkpoint, Db, Env, IngestExternalFileOptions, IteratorMode, Rea
 
 use super::child;
 use super::expected::{Change, Slot};
-use super::judge::{self, Entry, Findings};
-use super::reads::between;
+use super::judge::{self, Entry};
 use super::value;
 use super::work::{Done, Trouble, Worker};
 
@@ -106,14 +105,16 @@ impl Worker<'_, '_> {
     fn judge_copy(&self, what: &str, path: &Path, before: &[Vec<Slot>], after: &[Vec<Slot>]) -> Done {
         let shared = self.shared;
         let failed = |e: rockmill::Error| shared.trouble(what, &e);
+        // A copy has its WALs beside its tables.
+        let mut options = shared.options.clone();
+        options.set_wal_dir(path);
         // One that is being cleared may be missing just then: it has no keys.
-        let there = Db::list_cf(shared.options, path).map_err(failed)?;
-        let mut families = child::families(shared.settings, shared.options);
+        let there = Db::list_cf(&options, path).map_err(failed)?;
+        let mut families = child::families(shared.settings, &options);
         families.retain(|f| there.iter().any(|name| name == f.name()));
-        let db = Db::open_cf_descriptors_read_only(shared.options, path, families, false).map_err(failed)?;
-        let mut findings = Findings::default();
+        let db = Db::open_cf_descriptors_read_only(&options, path, families, false).map_err(failed)?;
+        let mut all: Vec<Vec<Entry>> = Vec::new();
         for family in 0..before.len() {
-            let counter = shared.expected.is_counter(family);
             let name = judge::family_name(shared.settings, family);
             let mut entries: Vec<Entry> = Vec::new();
             if let Some(cf) = db.cf_handle(&name) {
@@ -124,15 +125,10 @@ impl Worker<'_, '_> {
                     entries.push(Ok((key.into_vec(), value.into_vec())));
                 }
             }
-            let keys = 0..shared.expected.keys();
-            judge::compare(shared.settings, family, keys, entries.into_iter(), &mut findings, |key, found| {
-                let (before, after) = (&before[family][key as usize], &after[family][key as usize]);
-                let (found, _) = value::unfiltered(shared.settings, family, before, found);
-                let allowed = Slot::allows_between(before, after, found);
-                if allowed { Ok(()) } else { Err(between(before, after, counter)) }
-            });
+            all.push(entries);
         }
-        findings.verdict(what)?;
+        let entries = |family: usize| all.get_mut(family).map(std::mem::take).unwrap_or_default();
+        judge::judge_copy(what, shared.settings, (before, after), entries)?;
         Ok(())
     }
 

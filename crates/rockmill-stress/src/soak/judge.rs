@@ -175,6 +175,102 @@ impl Groups {
     }
 }
 
+/// Collects what a copy, made between two looks at the expected state, tells of operations: each must be in it whole or
+/// not at all, and the copy must be one moment.
+#[derive(Debug, Default)]
+pub struct Moment {
+    /// By operation.
+    seen: HashMap<u64, InCopy>,
+}
+
+/// An operation as a copy shows it.
+#[derive(Debug, Default)]
+struct InCopy {
+    /// A key where it happened, and one where it did not.
+    at: [Option<(usize, u32)>; 2],
+    /// Operations from this number on began when it had returned; 0 where nobody knows.
+    ended: u64,
+}
+
+impl Moment {
+    /// Notes what one key tells of the operation that touched it last, as of the second look.
+    pub fn note(&mut self, family: usize, key: u32, before: &Slot, after: &Slot, found: Option<u32>) {
+        let Some(effect) = after.effect() else { return };
+        let at = match effect {
+            // What was there before may have been deleted by other operations, too.
+            None if found.is_none() => {
+                let one = !before.is_pending() && before.is_present() && after.latest == before.latest + 1;
+                if !one {
+                    return;
+                }
+                0
+            }
+            effect if effect == found => 0,
+            _ => 1,
+        };
+        let seen = self.seen.entry(after.op).or_default();
+        seen.at[at].get_or_insert((family, key));
+        seen.ended = after.ended;
+    }
+
+    /// All or nothing for each, and nothing that began after something had returned which is missing.
+    pub fn judge(&self, settings: &Settings, findings: &mut Findings) {
+        let place = |at: &(usize, u32)| place(settings, at.0, at.1);
+        for (op, seen) in &self.seen {
+            if let [Some(new), Some(old)] = &seen.at {
+                let (new, old) = (place(new), place(old));
+                findings.add(format!(
+                    "operation {op} is in the copy in part: expected all of it or nothing, found it in {new} and not \
+                     in {old}"
+                ));
+            }
+        }
+        let newest = self.seen.iter().filter(|(_, seen)| seen.at[0].is_some()).max_by_key(|(op, _)| **op);
+        let Some((newest, InCopy { at: [Some(there), _], .. })) = newest else { return };
+        for (op, seen) in &self.seen {
+            if let [None, Some(old)] = &seen.at
+                && seen.ended != 0
+                && seen.ended <= *newest
+            {
+                let (old, there) = (place(old), place(there));
+                findings.add(format!(
+                    "the copy is no single moment: expected operation {op} in {old}, which had returned before \
+                     operation {newest} began, found the latter in {there} and not the former"
+                ));
+            }
+        }
+    }
+}
+
+/// Compares a copy of a database, given by its entries for each column family, with two looks at the expected state.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn judge_copy(
+    what: &str,
+    settings: &Settings,
+    (before, after): (&[Vec<Slot>], &[Vec<Slot>]),
+    mut entries: impl FnMut(usize) -> Vec<Entry>,
+) -> Result<u64, String> {
+    let (mut findings, mut moment) = (Findings::default(), Moment::default());
+    for family in 0..before.len() {
+        let (counter, entries) = (family == settings.families, entries(family));
+        compare(settings, family, 0..settings.keys, entries.into_iter(), &mut findings, |key, found| {
+            let (before, after) = (&before[family][key as usize], &after[family][key as usize]);
+            let (found, tells) = value::unfiltered_between(settings, family, before, after, found);
+            if !Slot::allows_between(before, after, found) {
+                return Err(super::reads::between(before, after, counter));
+            }
+            if tells && before != after {
+                moment.note(family, key, before, after, found);
+            }
+            Ok(())
+        });
+    }
+    moment.judge(settings, &mut findings);
+    findings.verdict(what)
+}
+
 /// Compares a whole dead database, given by a reader for each column family, with the expected state.
 ///
 /// # Errors
@@ -242,6 +338,59 @@ mod tests {
         assert!(e.contains("(number 4): expected nothing (as of version 0), found version 1"), "{e}");
         let e = judged(&settings, &expected, &[(0, 5, 1), (0, 3, 1)]).expect_err("no order");
         assert!(e.contains("(number 3): found where keys from number 6"), "{e}");
+    }
+
+    /// A copy, made between two looks, of keys 3 and 5 of the first column family.
+    fn copied(before: [Slot; 2], after: [Slot; 2], found: [Option<u32>; 2]) -> Result<u64, String> {
+        let settings = Settings { keys: 20, families: 1, ..Settings::default() };
+        let all = |slots: [Slot; 2]| {
+            let mut all = vec![vec![Slot::default(); 20]; 2];
+            (all[0][3], all[0][5]) = (slots[0], slots[1]);
+            all
+        };
+        let entry = |key: u32, version| Ok((value::key(&settings, 0, key), value::value(&settings, 0, key, version)));
+        let entries = |family: usize| {
+            let there = [(3, found[0]), (5, found[1])].into_iter().filter(|_| family == 0);
+            there.filter_map(|(key, version)| Some(entry(key, version?))).collect()
+        };
+        judge_copy("copy", &settings, (&all(before), &all(after)), entries)
+    }
+
+    #[test]
+    fn half_of_a_batch_in_a_copy_is_seen() {
+        let put = |slot: Slot, op| slot.begun(op, Change::Put).done(Change::Put);
+        let before = [put(Slot::default(), 1), put(Slot::default(), 2)];
+        let after = [put(before[0], 7).ended_before(8), put(before[1], 7).ended_before(8)];
+        assert!(copied(before, after, [Some(1), Some(1)]).is_ok());
+        assert!(copied(before, after, [Some(2), Some(2)]).is_ok());
+        let e = copied(before, after, [Some(2), Some(1)]).expect_err("half");
+        assert!(e.contains("operation 7 is in the copy in part"), "{e}");
+        // Each key by itself is as it may be, which was all that was asked once.
+        assert!((0..2).all(|n| Slot::allows_between(&before[n], &after[n], Some(2 - n as u32))));
+        // Also while the batch is under way, and when half of it deletes.
+        let begun = [before[0].begun(7, Change::Put), before[1].begun(7, Change::Delete)];
+        assert!(copied(before, begun, [Some(2), None]).is_ok());
+        assert!(copied(before, begun, [Some(1), Some(1)]).is_ok());
+        for half in [[Some(1), None], [Some(2), Some(1)]] {
+            let e = copied(before, begun, half).expect_err("half");
+            assert!(e.contains("operation 7 is in the copy in part"), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_copy_of_two_moments_is_seen() {
+        let put = |slot: Slot, op| slot.begun(op, Change::Put).done(Change::Put);
+        let before = [put(Slot::default(), 1), put(Slot::default(), 2)];
+        // Operation 7 had returned when 8 began.
+        let after = [put(before[0], 7).ended_before(8), put(before[1], 8).ended_before(9)];
+        for found in [[Some(1), Some(1)], [Some(2), Some(1)], [Some(2), Some(2)]] {
+            assert!(copied(before, after, found).is_ok(), "{found:?}");
+        }
+        let e = copied(before, after, [Some(1), Some(2)]).expect_err("the later one without the earlier one");
+        assert!(e.contains("no single moment") && e.contains("operation 7"), "{e}");
+        // Had it not returned by then, the order would be anybody's.
+        let after = [put(before[0], 7).ended_before(9), put(before[1], 8).ended_before(9)];
+        assert!(copied(before, after, [Some(1), Some(2)]).is_ok());
     }
 
     #[test]

@@ -157,6 +157,12 @@ impl Arranged {
         Ok(())
     }
 
+    /// How often the kernel has killed for want of memory here; `None` without a control group that counts.
+    pub fn oom_kills(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(self.group.as_ref()?.join("memory.events")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+    }
+
     /// The command that runs `program` under what must hold from its start.
     pub fn command(&self, program: &Path) -> Command {
         let mut script = String::from("trap '' XFSZ\n");

@@ -86,7 +86,7 @@ impl Ldb {
     /// What is wrong, in words.
     pub fn check(
         &self,
-        db: &Path,
+        (db, wals): (&Path, Option<&Path>),
         copy: &Path,
         program: &Path,
         settings: &Settings,
@@ -95,6 +95,9 @@ impl Ldb {
         let failed = |e: std::io::Error| format!("cannot copy {} for RocksDB: {e}", db.display());
         let _ = std::fs::remove_dir_all(copy);
         copy_database(db, copy).map_err(failed)?;
+        if let Some(wals) = wals {
+            copy_database(wals, copy).and_then(|()| forget_wal_dir(copy)).map_err(failed)?;
+        }
         let mut there = self.families(copy);
         // RocksDB must not read extra runs as levels.
         let downgraded = there.as_ref().is_err_and(|why| why.contains("custom field not supported"));
@@ -187,6 +190,21 @@ fn newest_options(db: &Path) -> std::io::Result<String> {
         }
     }
     newest.map_or(Ok(String::new()), |(_, path)| std::fs::read_to_string(path))
+}
+
+/// A copy has its WALs beside its tables, whatever its OPTIONS files say.
+fn forget_wal_dir(copy: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(copy)? {
+        let path = entry?.path();
+        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("OPTIONS-")) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path)?;
+        let line = |l: &str| if l.trim().starts_with("wal_dir=") { "  wal_dir=".to_owned() } else { l.to_owned() };
+        let lines: Vec<String> = text.lines().map(line).collect();
+        std::fs::write(&path, lines.join("\n") + "\n")?;
+    }
+    Ok(())
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -26,8 +26,14 @@ use crate::configuration::Configuration;
 const EARLY_MAX: Duration = Duration::from_millis(300);
 /// Bytes of the children's messages that a failure shows.
 const LOG_TAIL: usize = 2000;
-/// SIGABRT (a failed allocation) and SIGKILL (the kernel's choice of whom to kill for memory).
-const MEMORY_SIGNALS: [i32; 2] = [6, 9];
+/// SIGABRT, with which a failed allocation ends a process, and SIGKILL, with which the kernel does for want of memory.
+const ABORTED: i32 = 6;
+const KILLED: i32 = 9;
+/// What the standard library says of a failed allocation before it aborts.
+const NO_MEMORY: &str = "memory allocation of ";
+/// Of the time of a run whose children are killed, one part in so many is for a child that lives until its memory and
+/// handles can be judged.
+const LONG_LIVES: u32 = 3;
 
 /// Which configurations are used: one, or another for each life, with some choices fixed.
 #[derive(Debug, Clone, Default)]
@@ -157,6 +163,7 @@ pub fn prepare(plan: &mut Plan) -> Result<bool, String> {
         let new = &mut plan.settings;
         (new.seed, new.keys, new.families) = (old.seed, old.keys, old.families);
         (new.value_min, new.value_max) = (old.value_min, old.value_max);
+        new.own_wals = old.own_wals;
     } else if std::fs::read_dir(&paths.db).is_ok_and(|mut d| d.next().is_some()) {
         return Err(format!("{db} exists and is of no stress run; give a new directory: what is there would be lost"));
     } else if paths.home.exists() {
@@ -199,6 +206,10 @@ struct Life {
     progress: Instant,
     /// Reads beside it.
     reader: Option<Reader>,
+    /// Bytes that the children's messages had before.
+    log_from: u64,
+    /// Kills for want of memory that its control group had seen before.
+    oom_kills: Option<u64>,
 }
 
 /// How a life ended.
@@ -226,6 +237,8 @@ struct Run<'a> {
     ldb: Option<Ldb>,
     next_toggle: Instant,
     next_sample: Instant,
+    /// When a child that lives until it can be judged dies, or did; before there was one, the beginning.
+    long_life_ends: Instant,
     progress: &'a mut dyn FnMut(&Report),
 }
 
@@ -274,6 +287,7 @@ impl<'a> Run<'a> {
             ldb,
             next_toggle: now + plan.limit_every,
             next_sample: now,
+            long_life_ends: now,
             progress,
         }
     }
@@ -359,7 +373,10 @@ impl<'a> Run<'a> {
         if verify_only {
             command.arg("--verify-only");
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log("children.log").map_err(failed)?);
+        let said = log("children.log").map_err(failed)?;
+        let log_from = said.metadata().map_err(failed)?.len();
+        let oom_kills = self.limit.as_ref().and_then(Arranged::oom_kills);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said);
         let mut child = command.spawn().map_err(failed)?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().ok_or("a child has no output")?;
@@ -371,7 +388,8 @@ impl<'a> Run<'a> {
             }
             let _ = send.send(None);
         });
-        Ok(Life { child, stdin, said, ready: false, counts: [0; 4], progress: Instant::now(), reader: None })
+        let (progress, reader) = (Instant::now(), None);
+        Ok(Life { child, stdin, said, ready: false, counts: [0; 4], progress, reader, log_from, oom_kills })
     }
 
     /// A time around this mean.
@@ -421,7 +439,8 @@ impl<'a> Run<'a> {
 
     /// Sees a child to its end; kills and limits it on the way, unless it is to be left in peace.
     fn watch(&mut self, life: &mut Life, harass: bool) -> Result<End, String> {
-        let kill_every = self.plan.kill_every.filter(|_| harass);
+        let spared = harass && self.spares();
+        let kill_every = self.plan.kill_every.filter(|_| harass && !spared);
         let started = Instant::now();
         let deadline = self.began + self.plan.duration;
         let early = kill_every.is_some() && self.rng.u8(..5) == 0;
@@ -436,20 +455,24 @@ impl<'a> Run<'a> {
                     let was_ready = life.ready;
                     if let Some(end) = self.heard(life, said)? {
                         let status = life.child.wait().map_err(|e| format!("cannot wait for a child: {e}"))?;
-                        return if status.success() || end == End::Refused { Ok(end) } else { self.ended(status) };
+                        let well = status.success() || end == End::Refused;
+                        return if well { Ok(end) } else { self.ended(life, status) };
                     }
                     if life.ready && !was_ready && harass && self.plan.read_beside {
                         let seed = self.rng.u64(..);
                         let Plan { paths, settings, .. } = self.plan;
                         life.reader = Some(Reader::start(paths, settings, &self.configuration, seed));
                     }
-                    if life.ready && !was_ready && kill_at.is_none() {
+                    if life.ready && !was_ready && spared {
+                        self.long_life_ends = Instant::now() + self.plan.judging.needs();
+                        kill_at = Some(self.long_life_ends);
+                    } else if life.ready && !was_ready && kill_at.is_none() {
                         kill_at = kill_every.map(|mean| Instant::now() + self.around(mean));
                     }
                 }
                 Ok(None) | Err(RecvTimeoutError::Disconnected) => {
                     let status = life.child.wait().map_err(|e| format!("cannot wait for a child: {e}"))?;
-                    return self.ended(status);
+                    return self.ended(life, status);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -487,6 +510,14 @@ impl<'a> Run<'a> {
                 self.next_toggle = now + self.around(self.plan.limit_every);
             }
         }
+    }
+
+    /// The next child lives until what it uses can be judged.
+    fn spares(&self) -> bool {
+        let now = Instant::now();
+        let left = (self.began + self.plan.duration).saturating_duration_since(now);
+        let since_last = now.saturating_duration_since(self.long_life_ends);
+        self.plan.kill_every.is_some() && is_time_for_a_long_life(since_last, left, self.plan.judging.needs())
     }
 
     fn toggles(&self) -> bool {
@@ -547,10 +578,15 @@ impl<'a> Run<'a> {
     }
 
     /// A child ended without a word.
-    fn ended(&self, status: ExitStatus) -> Result<End, String> {
+    fn ended(&self, life: &Life, status: ExitStatus) -> Result<End, String> {
         use std::os::unix::process::ExitStatusExt as _;
         let memory = matches!(self.plan.limit, Some(Limit::Memory(_)));
-        if memory && status.signal().is_some_and(|s| MEMORY_SIGNALS.contains(&s)) {
+        let text = std::fs::read(self.plan.paths.own("children.log")).unwrap_or_default();
+        let said = String::from_utf8_lossy(&text[text.len().min(life.log_from as usize)..]).into_owned();
+        let kills = self.limit.as_ref().and_then(Arranged::oom_kills);
+        // Without a control group nobody counts.
+        let counted = life.oom_kills.zip(kills).is_none_or(|(before, now)| now > before);
+        if memory && status.signal().is_some_and(|signal| is_want_of_memory(signal, &said, counted)) {
             return Ok(End::OutOfMemory);
         }
         Err(format!("the child ended by itself: {status}{}", self.log_tail()))
@@ -583,7 +619,8 @@ impl<'a> Run<'a> {
         if life.ready {
             let (pid, number) = (life.child.id(), self.life_number());
             match sample::look(pid, &self.plan.paths.db, self.report.seconds, number) {
-                Some(sample) => {
+                Some(mut sample) => {
+                    sample.disk += sample::disk_bytes(&self.plan.paths.wals());
                     self.report.memory_now = sample.memory;
                     self.write_sample(&sample);
                     self.samples.push(sample);
@@ -626,7 +663,8 @@ impl<'a> Run<'a> {
                 Ok(()) => {
                     let expected = Expected::open(&paths.expected(), &plan.settings)?;
                     let copy = paths.own("for-ldb");
-                    match ldb.check(&paths.db, &copy, &plan.program, &plan.settings, &expected)? {
+                    let wals = plan.settings.own_wals.then(|| paths.wals());
+                    match ldb.check((&paths.db, wals.as_deref()), &copy, &plan.program, &plan.settings, &expected)? {
                         Some(checked) => {
                             self.report.oracle_keys += checked.keys;
                             self.report.oracle_checks += 1;
@@ -660,6 +698,22 @@ impl<'a> Run<'a> {
     }
 }
 
+/// The death of a child under a limit of memory is one for want of it: the kernel's kill, which its control group
+/// counts, or the abort of an allocation that failed, which says so. Any other abort is none.
+fn is_want_of_memory(signal: i32, said: &str, counted: bool) -> bool {
+    match signal {
+        KILLED => counted,
+        ABORTED => said.contains(NO_MEMORY) && !said.contains("panicked at"),
+        _ => false,
+    }
+}
+
+/// A child is spared so long after the last one was that such lives have their part of the time, if there is enough
+/// left to judge one.
+fn is_time_for_a_long_life(since_last: Duration, left: Duration, needs: Duration) -> bool {
+    left > needs && since_last >= needs * (LONG_LIVES - 1)
+}
+
 fn tell(life: &mut Life, order: &str) {
     if let Some(stdin) = &mut life.stdin {
         // A child that is gone is found out by its end.
@@ -687,6 +741,39 @@ pub const EXIT_ORPHAN: u8 = child::EXIT_ORPHAN;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_failed_allocation_or_a_counted_kill_is_want_of_memory() {
+        assert!(is_want_of_memory(ABORTED, "memory allocation of 4096 bytes failed\n", true));
+        assert!(is_want_of_memory(KILLED, "", true));
+        // Each of these counted as want of memory once.
+        for (signal, said, counted) in [
+            (ABORTED, "", true),
+            (ABORTED, "malloc(): corrupted top size\n", true),
+            (ABORTED, "thread 'main' panicked at src/lib.rs:1:1:\nindex out of bounds\n", true),
+            (ABORTED, "thread panicked at x\nmemory allocation of 9 bytes failed\n", true),
+            (KILLED, "", false),
+        ] {
+            assert!(!is_want_of_memory(signal, said, counted), "{signal} {said:?}");
+        }
+    }
+
+    #[test]
+    fn a_share_of_the_time_is_for_lives_that_are_long_enough() {
+        let needs = Duration::from_secs(200);
+        let (mut last, mut spared, mut now) = (0, 0, 0);
+        // An hour of lives of six seconds, but for those that are spared.
+        while now < 3600 {
+            let (since, left) = (Duration::from_secs(now - last), Duration::from_secs(3600 - now));
+            let long = is_time_for_a_long_life(since, left, needs);
+            now += if long { needs.as_secs() } else { 6 };
+            if long {
+                spared += needs.as_secs();
+                last = now;
+            }
+        }
+        assert!((900..=1300).contains(&spared), "{spared} s of an hour");
+    }
 
     #[test]
     fn configurations_are_random_but_for_what_is_fixed() {

@@ -41,6 +41,11 @@ impl Worker<'_, '_> {
         value::unfiltered(self.shared.settings, family, slot, found).0
     }
 
+    /// The same beside writers: see [`value::unfiltered_between`].
+    fn unfiltered_between(&self, family: usize, before: &Slot, after: &Slot, found: Option<u32>) -> Option<u32> {
+        value::unfiltered_between(self.shared.settings, family, before, after, found).0
+    }
+
     fn wrong(&self, family: usize, key: u32, expected: &str, found: Option<u32>) -> Trouble {
         let settings = self.shared.settings;
         let found = judge::found_text(settings, family, found);
@@ -80,7 +85,8 @@ impl Worker<'_, '_> {
             let cf = self.shared.family(family);
             let found = self.get(&cf, family, key)?;
             let after = expected.slot(family, key);
-            if !Slot::allows_between(&before, &after, self.unfiltered(family, &before, found)) {
+            let seen = self.unfiltered_between(family, &before, &after, found);
+            if !Slot::allows_between(&before, &after, seen) {
                 return Err(self.wrong(family, key, &between(&before, &after, counter), found));
             }
         }
@@ -104,7 +110,8 @@ impl Worker<'_, '_> {
             let found = found.map_err(|e| self.shared.trouble("multi_get", &e))?;
             let found = self.version(family, key, found)?;
             let after = expected.slot(family, key);
-            if !Slot::allows_between(&before, &after, self.unfiltered(family, &before, found)) {
+            let seen = self.unfiltered_between(family, &before, &after, found);
+            if !Slot::allows_between(&before, &after, seen) {
                 let text = between(&before, &after, expected.is_counter(family));
                 return Err(self.wrong(family, key, &text, found));
             }
@@ -187,7 +194,7 @@ impl Worker<'_, '_> {
         judge::compare(self.shared.settings, family, keys.clone(), entries.into_iter(), &mut findings, |key, found| {
             let before = &before[(key - keys.start) as usize];
             let after = expected.slot(family, key);
-            let allowed = Slot::allows_between(before, &after, self.unfiltered(family, before, found));
+            let allowed = Slot::allows_between(before, &after, self.unfiltered_between(family, before, &after, found));
             if allowed { Ok(()) } else { Err(between(before, &after, counter)) }
         });
         self.checked(findings.verdict(&format!("{way:?} iteration over keys {keys:?}"))?);

@@ -140,6 +140,13 @@ pub struct Judging {
     pub seconds_min: f64,
 }
 
+impl Judging {
+    /// How long a life must be to be judged, and a little.
+    pub fn needs(&self) -> std::time::Duration {
+        std::time::Duration::from_secs_f64((self.warm_up + self.seconds_min) * 1.1)
+    }
+}
+
 /// Fits a line through samples of one thing.
 fn fit(what: What, samples: &[&Sample], judging: Judging) -> Option<Trend> {
     let (first, last) = (samples.first()?, samples.last()?);
@@ -168,20 +175,30 @@ fn fit(what: What, samples: &[&Sample], judging: Judging) -> Option<Trend> {
     })
 }
 
-/// The trends of a run: of the child that lived longest for what ends with a process, of the whole run for the disk.
+/// The trends of a run: of the whole run for the disk; for what ends with a process, of a child in which it grew, or of
+/// the one that lived longest.
 pub fn trends(samples: &[Sample], judging: Judging) -> Vec<Trend> {
-    let mut out = Vec::new();
-    let lives: Vec<&[Sample]> = samples.chunk_by(|a, b| a.life == b.life).collect();
-    let longest = lives.iter().max_by(|a, b| length(a).total_cmp(&length(b))).copied().unwrap_or_default();
-    for what in What::ALL {
-        let of = if what == What::Disk { samples } else { longest };
-        let Some(start) = of.first().map(|s| s.at) else { continue };
-        let warm: Vec<&Sample> = of.iter().filter(|s| s.at - start >= judging.warm_up).collect();
-        // A short run is all warm-up; then all of it is shown, and judged too short.
-        let warm = if warm.len() < 2 { of.iter().collect() } else { warm };
-        out.extend(fit(what, &warm, judging));
-    }
-    out
+    let mut lives: Vec<&[Sample]> = samples.chunk_by(|a, b| a.life == b.life).collect();
+    lives.sort_by(|a, b| length(b).total_cmp(&length(a)));
+    let of_what = |what: What| {
+        let parts = if what == What::Disk { vec![samples] } else { lives.clone() };
+        let mut all = parts.into_iter().filter_map(|part| trend(what, part, judging));
+        let longest = all.next()?;
+        if longest.grew {
+            return Some(longest);
+        }
+        Some(all.find(|other| other.grew).unwrap_or(longest))
+    };
+    What::ALL.into_iter().filter_map(of_what).collect()
+}
+
+/// The trend of a life, or of a whole run.
+fn trend(what: What, of: &[Sample], judging: Judging) -> Option<Trend> {
+    let start = of.first()?.at;
+    let warm: Vec<&Sample> = of.iter().filter(|s| s.at - start >= judging.warm_up).collect();
+    // A short run is all warm-up; then all of it is shown, and judged too short.
+    let warm = if warm.len() < 2 { of.iter().collect() } else { warm };
+    fit(what, &warm, judging)
 }
 
 fn length(samples: &[Sample]) -> f64 {
@@ -207,6 +224,10 @@ mod tests {
         assert!(found[0].grew && found[0].what == What::Memory, "{found:?}");
         assert!((found[0].per_hour - 900.0 * f64::from(1 << 20)).abs() < 1e6, "{}", found[0].per_hour);
         assert!(found[1..].iter().all(|t| !t.grew));
+        // Also in a life that is not the longest one.
+        let later = flat.iter().map(|s| Sample { at: s.at + 1000.0, life: 2, ..*s });
+        let both: Vec<_> = leak[..250].iter().copied().chain(later).collect();
+        assert!(trends(&both, JUDGING)[0].grew, "{:?}", trends(&both, JUDGING)[0]);
         // The same leak in a short life is not judged.
         assert!(trends(&leak[..50], JUDGING).iter().all(|t| !t.judged && !t.grew));
     }

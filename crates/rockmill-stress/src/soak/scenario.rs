@@ -48,6 +48,15 @@ pub const SCENARIOS: &[Scenario] = &[
         },
     },
     Scenario {
+        name: "wals",
+        about: "the same with WALs in a directory of their own",
+        apply: |p| {
+            random(p, &[]);
+            p.kill_every = Some(Duration::from_secs(2));
+            p.settings.own_wals = true;
+        },
+    },
+    Scenario {
         name: "rocksdb",
         about: "the same in formats that RocksDB 6.6 and later reads, which checks after every third death",
         apply: |p| {
@@ -92,6 +101,7 @@ pub const SCENARIOS: &[Scenario] = &[
                 share(p, act, part);
             }
             share(p, Act::Compact, 0.2);
+            p.settings.own_wals = true;
         },
     },
     Scenario {

@@ -76,6 +76,8 @@ pub struct Settings {
     pub sync_every: u64,
     /// Shares of the acts, as in [`ACTS`].
     pub shares: [f64; ACTS.len()],
+    /// WALs are in a directory of their own.
+    pub own_wals: bool,
     /// A leak in the harness itself, bytes an operation, so that a test sees the soak fail.
     pub leak: usize,
 }
@@ -91,6 +93,7 @@ impl Default for Settings {
             value_max: 400,
             sync_every: 1000,
             shares: ACTS.map(|a| a.2),
+            own_wals: false,
             leak: 0,
         }
     }
@@ -121,6 +124,7 @@ impl Settings {
         let _ = writeln!(out, "seed={}\nthreads={}\nkeys={}", self.seed, self.threads, self.keys);
         let _ = writeln!(out, "families={}\nvalue-min={}", self.families, self.value_min);
         let _ = writeln!(out, "value-max={}\nsync-every={}\nleak={}", self.value_max, self.sync_every, self.leak);
+        let _ = writeln!(out, "own-wals={}", u8::from(self.own_wals));
         for ((_, name, _), share) in ACTS.iter().zip(self.shares) {
             let _ = writeln!(out, "{name}={share}");
         }
@@ -147,6 +151,7 @@ impl Settings {
                 "value-max" => new.value_max = narrow()?,
                 "sync-every" => new.sync_every = number()?,
                 "leak" => new.leak = narrow()? as usize,
+                "own-wals" => new.own_wals = narrow()? != 0,
                 _ => {
                     let at = ACTS.iter().position(|(_, known, _)| *known == name).ok_or_else(bad)?;
                     new.shares[at] = value.parse().map_err(|_| bad())?;
@@ -196,6 +201,11 @@ impl Paths {
         self.own("settings")
     }
 
+    /// WALs that are not in the database's directory.
+    pub fn wals(&self) -> PathBuf {
+        self.own("wals")
+    }
+
     /// The expected state.
     pub fn expected(&self) -> PathBuf {
         self.own("expected")
@@ -208,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_text_of_settings_gives_them_back() {
-        let mut settings = Settings { seed: 7, keys: 99, ..Settings::default() };
+        let mut settings = Settings { seed: 7, keys: 99, own_wals: true, ..Settings::default() };
         settings.shares[3] = 0.25;
         assert_eq!(Settings::from_text(&settings.to_text()), Ok(settings));
         assert!(Settings::from_text("keys=1").unwrap_err().contains("keys"));

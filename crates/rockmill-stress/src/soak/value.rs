@@ -72,6 +72,24 @@ pub fn unfiltered(settings: &Settings, family: usize, slot: &Slot, found: Option
     }
 }
 
+/// The same for a reader beside writers, between two looks at what is expected: any expired version that was begun
+/// until the second look may have been what a compaction removed.
+pub fn unfiltered_between(
+    settings: &Settings,
+    family: usize,
+    before: &Slot,
+    after: &Slot,
+    found: Option<u32>,
+) -> (Option<u32>, bool) {
+    let kind = Kind::of(settings, family);
+    let (first, tells) = unfiltered(settings, family, before, found);
+    if kind != Kind::Expiring || first.is_some() || !tells {
+        return (first, tells);
+    }
+    let begun = (before.acked + 1..=after.latest).rev().find(|version| kind.is_expired(*version));
+    (begun, begun.is_none())
+}
+
 /// The key with this number. Keys are ordered as their numbers, and of several lengths.
 pub fn key(settings: &Settings, family: usize, number: u32) -> Vec<u8> {
     let digits = match Kind::of(settings, family) {
@@ -222,5 +240,9 @@ mod tests {
         assert_eq!(seen(&gone, None), (None, true));
         let gone = versions(2).begun(2, Change::Delete).done(Change::Delete);
         assert_eq!(seen(&put(gone), None), (None, false));
+        // Beside writers: the expired version 4 was written and removed between the two looks, or was not.
+        let between = |after: &Slot| unfiltered_between(&settings, 2, &versions(3), after, None);
+        assert_eq!(between(&versions(5)), (Some(4), false));
+        assert_eq!(between(&versions(3)), (None, true), "which is a loss");
     }
 }

@@ -232,8 +232,10 @@ impl<'s, 'a> Worker<'s, 'a> {
         let done = run(&versions).and_then(|()| if shared.manual_wal { shared.db.flush_wal(false) } else { Ok(()) });
         // A refused operation stays begun and not acknowledged.
         done.map_err(|e| shared.trouble(what, &e))?;
+        let next_op = shared.expected.next_op();
         for &(family, key, change) in touched {
-            shared.expected.set(family, key, shared.expected.slot(family, key).done(change))?;
+            let slot = shared.expected.slot(family, key).done(change).ended_before(next_op);
+            shared.expected.set(family, key, slot)?;
         }
         Ok(())
     }

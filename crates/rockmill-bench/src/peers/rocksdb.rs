@@ -1,19 +1,15 @@
 //! RocksDB as the benchmark sees it: any version that has its C API, loaded at run time.
 
-mod ffi;
-
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+use rockmill_rocksdb as ffi;
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::store::{Session, Sought, Stalls, Store, WARM_UP, warm_up_entries};
-
-/// Folders in which a distribution may keep a library whose bare name the loader does not find.
-const LIBRARY_DIRS: [&str; 5] =
-    ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
 
 /// A loaded library, and what can be known of it without opening a database.
 #[derive(Clone)]
@@ -26,32 +22,9 @@ pub(crate) struct RocksDbLibrary {
 impl RocksDbLibrary {
     /// Loads `path`, or the system's library.
     pub fn load(path: Option<&Path>) -> Result<Self> {
-        let library = match path {
-            Some(path) => ffi::Library::load(path).map_err(|e| missing(&format!("{}: {e}", path.display())))?,
-            None => Self::system()?,
-        };
+        let library = ffi::find(path).map_err(|e| missing(&e))?;
         let assertions = has_assertions(&fs::read(&library.path).unwrap_or_default());
         Ok(Self { library, assertions })
-    }
-
-    fn system() -> Result<Arc<ffi::Library>> {
-        let first = match ffi::Library::load(Path::new("librocksdb.so")) {
-            Ok(library) => return Ok(library),
-            Err(e) => e,
-        };
-        // Without the -dev package there is no librocksdb.so, only names with a version behind.
-        let mut found: Vec<PathBuf> = LIBRARY_DIRS
-            .iter()
-            .filter_map(|dir| fs::read_dir(dir).ok())
-            .flatten()
-            .filter_map(|e| Some(e.ok()?.path()))
-            .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("librocksdb.so.")))
-            .collect();
-        found.sort();
-        match found.last() {
-            Some(path) => ffi::Library::load(path).map_err(|e| missing(&format!("{}: {e}", path.display()))),
-            None => Err(missing(&first)),
-        }
     }
 
     /// The file.

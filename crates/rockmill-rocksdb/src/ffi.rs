@@ -1,34 +1,34 @@
-//! RocksDB's C API, loaded at run time, behind safe types. All of this module's `unsafe` is here; what is assumed is
-//! that the library's functions have the signatures of RocksDB's `c.h` (the same from 7.8 to 11.8 for those used).
+//! Loading, options, and a database with one column family.
 //!
 //! A library that was loaded is never unloaded: its background threads live as long as the process.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// An object of the library's, known by its address only.
 #[repr(C)]
-struct Opaque {
+pub(crate) struct Opaque {
     _private: [u8; 0],
 }
 
-type Obj = *mut Opaque;
-type ErrOut = *mut *mut c_char;
+pub(crate) type Obj = *mut Opaque;
+pub(crate) type ErrOut = *mut *mut c_char;
 
 macro_rules! symbols {
-    ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The functions that are used, by their names in c.h without the prefix.
+    ($group:ident: $($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+        /// Functions that are used, by their names in c.h without the prefix.
         #[allow(non_snake_case)]
-        struct Symbols {
+        pub(crate) struct $group {
             // SAFETY: calling one is sound as far as its type is the one in c.h; each call says why its arguments are.
-            $($name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            $(pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
         }
 
-        impl Symbols {
+        impl $group {
             /// Finds every function; the error is the name of the first that is missing.
-            fn load(handle: NonNull<c_void>) -> Result<Self, &'static str> {
+            pub(crate) fn load(handle: std::ptr::NonNull<c_void>) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
                         let name = concat!("rocksdb_", stringify!($name), "\0");
@@ -45,8 +45,10 @@ macro_rules! symbols {
         }
     };
 }
+pub(crate) use symbols;
 
 symbols! {
+    Symbols:
     free: fn(*mut c_void);
     options_create: fn() -> Obj;
     options_destroy: fn(Obj);
@@ -105,10 +107,20 @@ symbols! {
 }
 
 /// A loaded RocksDB.
-pub(super) struct Library {
-    symbols: Symbols,
+pub struct Library {
+    pub(crate) symbols: Symbols,
+    /// What the loader gave, as an address.
+    handle: usize,
     /// The file that the loader took.
     pub path: PathBuf,
+    /// The functions of [`crate::store`], once somebody asked for them.
+    pub(crate) more: OnceLock<Result<crate::store::Functions, &'static str>>,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl Library {
@@ -122,7 +134,12 @@ impl Library {
         let symbols = Symbols::load(handle)
             .map_err(|missing| format!("it has no function {missing}: not RocksDB with its C API, or too old"))?;
         let path = file_of(symbols.options_create as *const c_void).unwrap_or_else(|| name.to_path_buf());
-        Ok(Arc::new(Self { symbols, path }))
+        Ok(Arc::new(Self { symbols, handle: handle.as_ptr() as usize, path, more: OnceLock::new() }))
+    }
+
+    /// What the loader gave.
+    pub(crate) fn handle(&self) -> Option<NonNull<c_void>> {
+        NonNull::new(self.handle as *mut c_void)
     }
 
     /// Options: RocksDB's defaults changed by the text `name=value;...`.
@@ -150,14 +167,14 @@ impl Library {
     }
 
     /// Calls `f` with a place for an error message and takes the message, if there is one.
-    fn checked<T>(&self, f: impl FnOnce(ErrOut) -> T) -> Result<T, String> {
+    pub(crate) fn checked<T>(&self, f: impl FnOnce(ErrOut) -> T) -> Result<T, String> {
         let mut error: *mut c_char = ptr::null_mut();
         let out = f(&raw mut error);
         if error.is_null() { Ok(out) } else { Err(self.take_text(error)) }
     }
 
     /// Copies a text of the library's and frees it.
-    fn take_text(&self, text: *mut c_char) -> String {
+    pub(crate) fn take_text(&self, text: *mut c_char) -> String {
         // SAFETY: the library gives texts that end in a zero byte and belong to the caller.
         let out = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
         // SAFETY: it came from the library's malloc and is not used again.
@@ -166,7 +183,7 @@ impl Library {
     }
 }
 
-fn c_string(bytes: &[u8]) -> Result<CString, String> {
+pub(crate) fn c_string(bytes: &[u8]) -> Result<CString, String> {
     CString::new(bytes).map_err(|_| "a zero byte in a path or option".to_owned())
 }
 
@@ -198,9 +215,9 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
 }
 
 /// Options of a database.
-pub(super) struct DbOptions {
-    library: Arc<Library>,
-    raw: Obj,
+pub struct DbOptions {
+    pub(crate) library: Arc<Library>,
+    pub(crate) raw: Obj,
 }
 
 impl Drop for DbOptions {
@@ -211,7 +228,7 @@ impl Drop for DbOptions {
 }
 
 /// An open database with its default column family, and how it is written and read.
-pub(super) struct Db {
+pub struct Db {
     library: Arc<Library>,
     db: Obj,
     default_family: Obj,
@@ -401,7 +418,7 @@ impl Drop for Db {
 
 /// # Safety
 /// `data` is readable for `len` bytes as long as the result lives, or `len` is 0.
-unsafe fn bytes<'a>(data: *const c_char, len: usize) -> &'a [u8] {
+pub(crate) unsafe fn bytes<'a>(data: *const c_char, len: usize) -> &'a [u8] {
     if data.is_null() || len == 0 {
         return &[];
     }
@@ -410,7 +427,7 @@ unsafe fn bytes<'a>(data: *const c_char, len: usize) -> &'a [u8] {
 }
 
 /// A write batch.
-pub(super) struct Batch<'a> {
+pub struct Batch<'a> {
     db: &'a Db,
     raw: Obj,
 }
@@ -457,7 +474,7 @@ impl Drop for Batch<'_> {
 }
 
 /// An iterator.
-pub(super) struct Iter<'a> {
+pub struct Iter<'a> {
     db: &'a Db,
     raw: Obj,
 }
@@ -518,7 +535,7 @@ impl Drop for Iter<'_> {
 }
 
 /// Lookups of many keys in one call. Keeps its lists between calls.
-pub(super) struct Multi<'a> {
+pub struct Multi<'a> {
     db: &'a Db,
     keys: Vec<*const c_char>,
     lens: Vec<usize>,
