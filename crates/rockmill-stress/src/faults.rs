@@ -532,7 +532,10 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
     let done = replay(&plan.history, &mut run);
     let model = run.model().clone();
     fs.clear_fault();
-    let (what, second) = (hit.lock().what.clone(), hit.lock().second.clone());
+    let (what, second) = {
+        let hit = hit.lock();
+        (hit.what.clone(), hit.second.clone())
+    };
     let context = |e: String| {
         let then = second.as_ref().map_or_else(String::new, |s| format!(", then {s:?}"));
         format!("call {n} fails, {what:?}{then}: {e}")

@@ -48,8 +48,6 @@ pub enum ErrorSeverity {
 #[derive(Debug, Clone)]
 pub(crate) struct BackgroundError {
     pub error: Error,
-    /// What failed, without the words around it.
-    cause: Error,
     reason: BackgroundErrorReason,
     pub severity: ErrorSeverity,
     /// Free bytes without which a recovery is not worth a try.
@@ -88,14 +86,7 @@ impl State {
                 (ErrorSeverity::Fatal, 0, context)
             }
         };
-        let cause = error.clone();
-        BackgroundError { error: error.clone().context(context), cause, reason, severity, needs }
-    }
-
-    /// True where this very failure was noted last.
-    fn is_noted(&self, error: &Error) -> bool {
-        let last = if self.recovering { &self.failed_meanwhile } else { &self.background_error };
-        last.as_ref().is_some_and(|b| b.cause == *error)
+        BackgroundError { error: error.clone().context(context), reason, severity, needs }
     }
 
     /// The worst error stays, the first of equal ones.
@@ -169,8 +160,8 @@ impl DbInner {
 }
 
 impl DbInner {
-    /// Notes that something failed and stops what must stop. The worst error stays, the first of equal ones. A failure
-    /// that comes to several who would report it is noted once. The state lock must be free; the MANIFEST's may be held.
+    /// Notes that something failed and stops what must stop. The worst error stays, the first of equal ones. The state
+    /// lock must be free; the MANIFEST's may be held.
     pub fn set_background_error(&self, reason: BackgroundErrorReason, what: &str, error: &Error) {
         self.set_background_error_with_need(reason, what, error, 0);
     }
@@ -181,8 +172,10 @@ impl DbInner {
             return;
         }
         let mut state = self.state.lock();
-        if state.is_noted(error) {
-            return;
+        if reason == BackgroundErrorReason::ManifestWrite {
+            state.manifest_failure = Some(error.clone());
+        } else if state.manifest_failure.as_ref() == Some(error) {
+            return; // a job's, which was noted when it happened, and may be mended by now
         }
         let new = state.background_error_of(reason, what, error, needs);
         state.note(new);

@@ -259,6 +259,8 @@ pub(crate) struct State {
     pub recovering: bool,
     /// The worst that failed since that began: what is left when it succeeds.
     pub failed_meanwhile: Option<BackgroundError>,
+    /// The last failure of the MANIFEST.
+    pub manifest_failure: Option<Error>,
     pub running_flushes: usize,
     pub running_compactions: usize,
     /// Compactions that began and are not live yet, in the order of their commits, by column family.

@@ -556,6 +556,7 @@ pub(super) fn assemble(
             background_error: None,
             recovering: false,
             failed_meanwhile: None,
+            manifest_failure: None,
             running_flushes: 0,
             running_compactions: 0,
             commits: HashMap::new(),

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use rockmill_format::batch::{BatchRecord, BatchRep};
+use rockmill_format::block::ENTRY_LEN_MAX;
 use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
 
 use super::background::caught;
@@ -37,11 +38,9 @@ use crate::sync::{Mutex, SPINS, hint};
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Batches smaller than this are not made to wait for a large group (RocksDB's rule, an eighth of the maximum).
 const SMALL_BATCH_BYTES: usize = GROUP_BYTES_MAX / 8;
-/// Keys and values are shorter than this (their length is a 32-bit varint, and a key gets eight more bytes).
-const LENGTH_MAX: usize = u32::MAX as usize - 8;
-
-/// What a member does that may call a user's comparator.
-const INSERTION: &str = "an insertion into a memtable";
+/// Key and value together are no longer than this: an entry stands in one block, which is addressed with 32 bits, and
+/// gets a few bytes more on its way there (the internal key's, a time to live).
+const LENGTH_MAX: usize = ENTRY_LEN_MAX - 64;
 
 const WAITING: u8 = 0;
 const LEADER: u8 = 1;
@@ -96,26 +95,12 @@ struct Group {
 }
 
 impl Group {
-    /// A member has inserted its batch, or failed to.
-    fn ended(&self, inserted: Result<()>) {
+    /// A member has inserted its batch, or failed to. True for the last one.
+    fn ended(&self, inserted: Result<()>) -> bool {
         if let Err(e) = inserted {
             let _ = self.failed.set(e); // the first one is told of
         }
-        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.leader.unpark();
-        }
-    }
-}
-
-/// The leader's part of the insertion. Its end, also in a panic, waits for all others.
-struct Inserting<'a>(&'a Group);
-
-impl Drop for Inserting<'_> {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
-        while self.0.running.load(Ordering::Acquire) != 0 {
-            thread::park();
-        }
+        self.running.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
 
@@ -229,12 +214,14 @@ impl WriteQueue {
         let mut state = slot.wait_while(WAITING);
         if state == INSERT {
             let group = slot.group.lock().take();
-            let inserted = caught(INSERTION, || {
+            let inserted = {
                 let rep = slot.rep.lock();
-                db.insert_batch(&rep, slot.sequence.load(Ordering::Acquire));
-            });
-            if let Some(group) = group {
-                group.ended(inserted);
+                db.try_insert_batch(&rep, slot.sequence.load(Ordering::Acquire))
+            };
+            if let Some(group) = group
+                && group.ended(inserted)
+            {
+                group.leader.unpark();
             }
             state = slot.wait_while(INSERT);
         }
@@ -402,18 +389,20 @@ impl DbInner {
                 *m.group.lock() = Some(Arc::clone(&group));
                 m.wake(INSERT);
             }
-            let inserting = Inserting(&group);
-            self.insert_batch(own, first);
-            drop(inserting);
+            group.ended(self.try_insert_batch(own, first));
+            while group.running.load(Ordering::Acquire) != 0 {
+                thread::park();
+            }
             if let Some(panic) = group.failed.get() {
                 return Err(self.group_panicked(*stage, panic.clone()));
             }
         } else {
-            self.insert_batch(own, first);
+            let mut inserted = self.try_insert_batch(own, first);
             for m in &*members {
                 let rep = m.rep.lock();
-                self.insert_batch(&rep, rep.sequence());
+                inserted = inserted.and_then(|()| self.try_insert_batch(&rep, rep.sequence()));
             }
+            inserted.map_err(|panic| self.group_panicked(*stage, panic))?;
         }
         drop(timer);
         self.count_group(own, members, next - first);
@@ -511,9 +500,14 @@ impl DbInner {
         Ok(())
     }
 
+    /// [`Self::insert_batch`] with a panic as an error.
+    fn try_insert_batch(&self, rep: &BatchRep, first: SequenceNumber) -> Result<()> {
+        caught("an insertion into a memtable", || self.insert_batch(rep, first))
+    }
+
     /// Inserts a batch that was logged. Column families that were dropped meanwhile are passed over, as recovery
     /// would do.
-    pub fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
+    fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
         let mut seq = first;
         let mut at: Option<(u32, Arc<super::super_version::SuperVersion>, usize)> = None;
         let mut full = false;
@@ -566,22 +560,22 @@ fn check_write_options(options: &WriteOptions) -> Result<()> {
     Ok(())
 }
 
-fn check_length(what: &str, bytes: &[u8]) -> Result<()> {
-    if bytes.len() > LENGTH_MAX {
-        return Err(Error::invalid_argument(format!(
-            "{what} of {} bytes is too large: the limit is {LENGTH_MAX}",
-            bytes.len()
-        )));
-    }
-    Ok(())
+#[inline]
+fn check_length(key: &[u8], value: &[u8]) -> Result<()> {
+    let len = key.len().saturating_add(value.len());
+    if len > LENGTH_MAX { Err(too_long(len)) } else { Ok(()) }
+}
+
+#[cold]
+fn too_long(len: usize) -> Error {
+    Error::invalid_argument(format!("key and value together have {len} bytes: the limit is {LENGTH_MAX}"))
 }
 
 impl Db {
     fn write_one(&self, record: BatchRecord<'_>, options: &WriteOptions) -> Result<()> {
         self.inner.check_writable()?;
         let (_, _, key, value) = parts(&record).ok_or_else(|| Error::invalid_argument("an empty record"))?;
-        check_length("a key", key)?;
-        check_length("a value", value)?;
+        check_length(key, value)?;
         SCRATCH.with(|scratch| {
             // A comparator or clock of the user's that writes to a database would find the scratch in use.
             let Ok(mut rep) = scratch.try_borrow_mut() else {
@@ -728,8 +722,7 @@ impl Db {
                     "the write batch names column family {cf}, which does not exist"
                 )));
             };
-            check_length("a key", key)?;
-            check_length("a value", value)?;
+            check_length(key, value)?;
             if t == ValueType::RangeDeletion && cf.data.cmp.compare_user(key, value).is_gt() {
                 return Err(Error::invalid_argument("delete_range: the end comes before the start"));
             }
