@@ -185,8 +185,9 @@ impl fmt::Display for Report {
 struct Hit {
     /// The call that failed, and how.
     what: Option<(OpKind, Way, PathBuf)>,
-    /// The number of another call that is to fail, while the store resumes.
-    second_at: Option<u64>,
+    /// Another call that is to fail, while the store resumes: the first from this number on, of this kind if one is
+    /// given.
+    second_at: Option<(u64, Option<OpKind>)>,
     /// That call.
     second: Option<(OpKind, Way, PathBuf)>,
     /// A file whose sync failed was synced again.
@@ -233,7 +234,7 @@ fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64) -> Arc<Mutex<
             return Fault::Error(io::Error::from_raw_os_error(Way::Dead.errno()));
         }
         hit.watch(op);
-        if hit.second_at.is_some_and(|second| op.number >= second) {
+        if hit.second_at.is_some_and(|(from, kind)| op.number >= from && kind.is_none_or(|kind| kind == op.kind)) {
             hit.second_at = None;
             let mut ways = Way::of(op.kind).to_vec();
             ways.retain(|way| !matches!(way, Way::Dead | Way::Flip) && !way.is_harmless());
@@ -274,6 +275,9 @@ struct Watch<'a> {
 const PROBE: (&str, &[u8]) = ("written after a failure", b"99999999");
 /// Calls of a recovery of which one fails.
 const SECOND_WITHIN: u64 = 24;
+/// Or the first of one of these kinds.
+const SECOND_KINDS: [OpKind; 6] =
+    [OpKind::Truncate, OpKind::Create, OpKind::Write, OpKind::Sync, OpKind::SyncDir, OpKind::Rename];
 
 impl Watch<'_> {
     /// What `manual_wal_flush` gathered dies with the process.
@@ -297,7 +301,12 @@ impl Watch<'_> {
     /// Lets the store go on; in half of the cases another call fails meanwhile.
     fn resume(&mut self, db: &Db, text: &str, step: usize) -> Result<(), String> {
         if self.rng.bool() {
-            let second = self.fs.calls() + self.rng.u64(..SECOND_WITHIN);
+            let calls = self.fs.calls();
+            // Calls of which a recovery has few would hardly ever be hit by their number.
+            let second = match self.rng.usize(..2 * SECOND_KINDS.len()) {
+                n if n < SECOND_KINDS.len() => (calls, Some(SECOND_KINDS[n])),
+                _ => (calls + self.rng.u64(..SECOND_WITHIN), None),
+            };
             self.hit.lock().second_at = Some(second);
         }
         // A job beside the recovery may be what fails; and then what it has done counts, once that is known.
@@ -342,7 +351,14 @@ impl Watch<'_> {
             put.put_cf(&cf, PROBE.0, PROBE.1);
             delete.delete_cf(&cf, PROBE.0);
         }
-        db.write_opt(&put, &synced).map_err(|e| failed("a write", &e))?;
+        let write = |batch: &WriteBatch| match db.write_opt(batch, &synced) {
+            // The second call that failed was a job's, which says so now.
+            Err(_) if self.hit.lock().second.is_some() && db.background_error().is_some() => {
+                db.resume().and_then(|()| db.write_opt(batch, &synced)).map_err(|e| failed("a write", &e))
+            }
+            done => done.map_err(|e| failed("a write", &e)),
+        };
+        write(&put)?;
         let configuration = self.configurations.first().cloned().unwrap_or_default();
         let look = |what: &str, place: &Place| -> Result<(), String> {
             let copy = place.open(&configuration).map_err(|e| failed(what, &e))?;
@@ -368,7 +384,7 @@ impl Watch<'_> {
         checkpoint.map_err(|e| failed("a checkpoint", &e))?;
         look("a checkpoint", &copy)?;
         self.place.remove_tree(&copy.root).map_err(|e| e.to_string())?;
-        db.write_opt(&delete, &synced).map_err(|e| failed("a write", &e))
+        write(&delete)
     }
 
     fn stop(&mut self, what: impl Into<String>) -> Verdict {

@@ -442,7 +442,7 @@ fn zeros(len: usize) -> Vec<u8> {
 /// An entry that no block can hold is refused by whoever would add it, before anything is written.
 #[test]
 fn a_value_of_almost_4_gib_that_no_block_can_hold_is_refused() {
-    let (options, _fs) = crate::in_memory();
+    let options = crate::options(&crate::memory());
     let db = rockmill::Db::open(&options, "/db").expect("a database");
     let value = zeros(u32::MAX as usize - 300);
     for (what, done) in [("put", db.put("key", &value)), ("delete", db.delete(&value))] {
@@ -464,10 +464,8 @@ fn a_value_of_almost_4_gib_that_no_block_can_hold_is_refused() {
 #[ignore = "takes 40 GiB of memory"]
 fn the_largest_value_is_read_back_from_everywhere() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (mut options, _fs) = crate::in_memory();
-    options.set_file_system(std::sync::Arc::new(rockmill_io::PosixFileSystem::default()));
-    options.set_compression_type(rockmill::CompressionType::None);
-    options.set_disable_auto_compactions(true);
+    let on_disk: std::sync::Arc<dyn rockmill_io::FileSystem> = std::sync::Arc::new(rockmill_io::PosixFileSystem::default());
+    let options = crate::options(&on_disk);
     let path = dir.path().join("db");
     let mut value = zeros(u32::MAX as usize - 400);
     let last = value.len() - 1;
