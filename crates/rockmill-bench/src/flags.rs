@@ -191,8 +191,8 @@ macro_rules! flags {
 flags! {
     "What to run, in this order, separated by commas." benchmarks: String =
         "fillseq,fillrandom,overwrite,readrandom,readseq,seekrandom".to_owned();
-    "Directory of the database." db: String = String::new();
-    "Keep the database that is there; benchmarks that need a fresh one are skipped." use_existing_db: bool = false;
+    "Directory of the database: new, empty, or made by this command, which then empties it." db: String = String::new();
+    "Keep the database that is there, whoever made it; benchmarks that need a fresh one are skipped." use_existing_db: bool = false;
     "Keys in the database, and operations of a benchmark." num: i64 = 1_000_000;
     "Read operations; negative: num." reads: i64 = -1;
     "Write operations; negative: num." writes: i64 = -1;
@@ -222,7 +222,7 @@ flags! {
         settings: String = "same".to_owned();
     "Options added last, in RocksDB's text form: name=value;... (not in db_bench)." options_string: String =
         String::new();
-    "Times that each side runs all benchmarks, the sides in turn (not in db_bench)." repeat: usize = 1;
+    "Times that each side runs all benchmarks, the sides in turn, another first each time (not in db_bench)." repeat: usize = 1;
     "Time every operation and print the distribution; auto: with --peer or --report." histogram: Auto = Auto::Auto;
     "Scan each database at the end, to know its space amplification; auto: with --peer or --report (not in db_bench)."
         measure_space: Auto = Auto::Auto;
@@ -277,7 +277,8 @@ flags! {
     "Compact only when told." disable_auto_compactions: bool = false;
     "Bytes that a compaction reads at once (db_bench 7.8: 0, RocksDB's own default since 8: 2 MiB)."
         compaction_readahead_size: usize = 2 << 20;
-    "How compactions read and merge: auto, pread or uring (not in db_bench)." engine: String = "auto".to_owned();
+    "How compactions read and merge: auto, pread, uring or kernel; one that is not to be had is refused (not in \
+     db_bench)." engine: String = "auto".to_owned();
     "L0 files that start a compaction." level0_file_num_compaction_trigger: i32 = 4;
     "L0 files that slow writers." level0_slowdown_writes_trigger: i32 = 20;
     "L0 files that stop writers." level0_stop_writes_trigger: i32 = 36;

@@ -193,7 +193,10 @@ mod tests {
     fn system_calls_of_threads_are_counted_by_name() {
         let counters = match SyscallCounters::start() {
             Ok(c) => c,
-            Err(why) => return println!("skipped: system_calls_of_threads_are_counted_by_name: {why}"),
+            Err(why) => {
+                let missing = rockmill_skip::Needs::Perf.because(why);
+                return rockmill_skip::skip("system_calls_of_threads_are_counted_by_name", &missing);
+            }
         };
         let of = |name: &str| counters.read().iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
         let (before, all_before) = (of("pread64"), of("all"));

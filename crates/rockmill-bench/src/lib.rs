@@ -9,7 +9,7 @@
 //! 3. `workload` knows what each name in `--benchmarks` does; `db_bench`, `mixgraph` and `ycsb` do it. `store` is what
 //!    they ask of a store: [`Store`] and its per-thread [`Session`].
 //! 4. `runner` opens each side in turn, starts the threads together, and joins what each `record`ed; `timeline`
-//!    samples throughput, stalls and levels meanwhile.
+//!    samples throughput, stalls and levels meanwhile. `place` says what may be emptied or replaced for that.
 //! 5. `measure` and `kernel` read what the kernel counted: CPU, memory, bytes, switches, system calls. `device` says
 //!    what the disk could do at best, `machine` where and when.
 //!    `compact/` is the benchmark of single compactions, `rockmill bench compact`.
@@ -29,6 +29,7 @@ mod outcome;
 mod page;
 mod pairs;
 mod peers;
+mod place;
 mod random;
 mod record;
 mod runner;
@@ -49,8 +50,9 @@ pub use flags::{Auto, Command, Flags, List};
 pub use generate::{KeyGenerator, ValueGenerator};
 pub use machine::Machine;
 pub use measure::{Calls, DeviceBytes, ProcessUsage, Snapshot};
-pub use outcome::{Outcome, Report, SideReport, SpaceUse, StallTotals};
+pub use outcome::{EngineReport, Outcome, Report, SideReport, SpaceUse, StallTotals};
 pub use pairs::{Comparison, comparisons};
+pub use place::{Caches, check_output};
 pub use random::{Lehmer, Mersenne64};
 pub use record::{Done, Recorder};
 pub use runner::run;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use rockmill::compaction::EngineParts;
 use serde_json::{Map, Value, json};
 
 use crate::device::DeviceLimits;
@@ -10,6 +11,7 @@ use crate::flags::Flags;
 use crate::machine::Machine;
 use crate::measure::{Calls, ProcessUsage, Snapshot};
 use crate::pairs;
+use crate::place::Caches;
 use crate::record::Recorder;
 use crate::settings;
 use crate::store::{OpKind, Stalls};
@@ -33,12 +35,14 @@ pub struct Report {
     pub spaces: Vec<SpaceUse>,
     /// The device, once a repetition, where it was measured.
     pub devices: Vec<DeviceLimits>,
+    /// What became of the page cache between the sides, where there were several turns.
+    pub caches: Option<Caches>,
     /// Why the kernel's tracepoints did not count the system calls, if they did not.
     pub calls_not_by_tracepoints: Option<String>,
 }
 
 /// A store of a run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SideReport {
     /// Its name in this run.
     pub label: String,
@@ -48,6 +52,119 @@ pub struct SideReport {
     pub notes: Vec<String>,
     /// The settings that it says it has.
     pub settings: Vec<(String, String)>,
+    /// Which of its engines worked, for a store that has several.
+    pub engine: Option<EngineReport>,
+}
+
+/// The engine that a side was to use, and what each of the store's engines did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EngineReport {
+    /// The name that was asked for.
+    pub asked: String,
+    /// Parts of jobs, over all repetitions.
+    pub parts: EngineParts,
+    /// What the store said of its engine when it was last closed.
+    pub said: String,
+}
+
+impl EngineReport {
+    /// Nothing done yet.
+    pub(crate) fn asked(name: &str) -> Self {
+        Self { asked: name.to_owned(), ..Self::default() }
+    }
+
+    /// Adds what a store did.
+    pub(crate) fn add(&mut self, parts: EngineParts, said: Option<String>) {
+        let p = &mut self.parts;
+        p.pread += parts.pread;
+        p.uring += parts.uring;
+        p.kernel += parts.kernel;
+        p.flushes_pread += parts.flushes_pread;
+        p.flushes_uring += parts.flushes_uring;
+        p.handed_over += parts.handed_over;
+        self.said = said.unwrap_or_default();
+    }
+
+    /// Parts of compactions and flushes that another engine than the one asked for did. With `kernel`, flushes are no
+    /// merges: they are not its work.
+    fn by_others(&self) -> u64 {
+        let p = &self.parts;
+        match self.asked.as_str() {
+            "kernel" => p.pread + p.uring,
+            "uring" => p.pread + p.flushes_pread,
+            _ => 0,
+        }
+    }
+}
+
+/// What was added between two looks.
+pub(crate) fn parts_since(now: EngineParts, before: EngineParts) -> EngineParts {
+    let mut out = now;
+    out.pread -= before.pread;
+    out.uring -= before.uring;
+    out.kernel -= before.kernel;
+    out.flushes_pread -= before.flushes_pread;
+    out.flushes_uring -= before.flushes_uring;
+    out.handed_over -= before.handed_over;
+    out
+}
+
+/// Who did what, in words; nothing where no job ran.
+pub(crate) fn parts_text(p: &EngineParts) -> Option<String> {
+    let list = |what: &str, all: &[(&str, u64)]| {
+        let all: Vec<String> = all.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+        (!all.is_empty()).then(|| format!("{what} {}", all.join(", ")))
+    };
+    let compactions = list("compaction parts", &[("pread", p.pread), ("uring", p.uring), ("kernel", p.kernel)]);
+    let flushes = list("flushes", &[("pread", p.flushes_pread), ("uring", p.flushes_uring)]);
+    let handed = (p.handed_over > 0).then(|| format!("handed over by kernel {}", p.handed_over));
+    let all: Vec<String> = [compactions, flushes, handed].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+pub(crate) fn parts_json(p: &EngineParts) -> Value {
+    json!({
+        "compaction_parts": { "pread": p.pread, "uring": p.uring, "kernel": p.kernel },
+        "flushes": { "pread": p.flushes_pread, "uring": p.flushes_uring },
+        "handed_over_by_kernel": p.handed_over,
+    })
+}
+
+impl SideReport {
+    /// Takes what the engines of one more repetition did.
+    pub(crate) fn add_engine(&mut self, more: Option<EngineReport>) {
+        if let (Some(known), Some(more)) = (&mut self.engine, more) {
+            known.add(more.parts, Some(more.said));
+        }
+    }
+
+    /// The notes, and which engines worked.
+    pub(crate) fn all_notes(&self) -> Vec<String> {
+        let engines = self.engine.as_ref().and_then(|e| parts_text(&e.parts));
+        self.notes.iter().cloned().chain(engines).collect()
+    }
+
+    /// That another engine did what one was asked to do, and what the store says of it.
+    pub(crate) fn engine_warning(&self) -> Option<String> {
+        let engine = self.engine.as_ref()?;
+        let others = engine.by_others();
+        (others > 0).then(|| {
+            format!(
+                "WARNING: {}: {others} of the parts that engine {} was to do were done by another (the store says: {})",
+                self.label, engine.asked, engine.said
+            )
+        })
+    }
+
+    pub(crate) fn engine_json(&self) -> Value {
+        self.engine.as_ref().map_or(Value::Null, |e| {
+            let mut v = parts_json(&e.parts);
+            v["asked"] = e.asked.as_str().into();
+            v["said"] = e.said.as_str().into();
+            v["warning"] = self.engine_warning().into();
+            v
+        })
+    }
 }
 
 /// What one benchmark gave.
@@ -73,6 +190,8 @@ pub struct Outcome {
     pub peak_is_of_phase: bool,
     /// Memory resident before the side's store was opened for the first time: the harness, and what others left.
     pub rss_without_store_bytes: u64,
+    /// What each engine did meanwhile, for a store that has several.
+    pub parts: Option<EngineParts>,
     /// How long writers were held back meanwhile, and why.
     pub stalls: StallTotals,
     /// Throughput, stalls and levels over time.
@@ -170,6 +289,7 @@ impl Outcome {
             cost,
             peak_is_of_phase: false,
             rss_without_store_bytes: 0,
+            parts: None,
             stalls: StallTotals::default(),
             timeline: Timeline::default(),
             stats: None,
@@ -293,6 +413,9 @@ impl Outcome {
             }
             text += "\n";
         }
+        if let Some(parts) = self.parts.as_ref().and_then(parts_text) {
+            text += &format!("  engines: {parts}\n");
+        }
         let s = &self.stalls;
         if s.micros() > 0 {
             let list = |all: &[(String, u64)], unit: &str| {
@@ -366,6 +489,9 @@ impl Outcome {
         }
         if let Some(found) = self.record.found {
             v["found"] = found.into();
+        }
+        if let Some(parts) = &self.parts {
+            v["engines"] = parts_json(parts);
         }
         let kinds: Map<String, Value> = self
             .record
@@ -461,10 +587,12 @@ impl Report {
                 "name": s.label,
                 "version": s.version,
                 "notes": s.notes,
+                "engine": s.engine_json(),
                 "settings": map(&s.settings),
                 "differs_from_first": settings::differences(&first, &s.settings).into_iter()
                     .map(|(name, a, b)| json!({ "option": name, "first": a, "here": b })).collect::<Vec<_>>(),
             })).collect::<Vec<_>>(),
+            "page_cache": self.caches.as_ref().map(Caches::to_text),
             "system_calls_not_by_tracepoints_because": self.calls_not_by_tracepoints,
             "devices": self.devices.iter().map(|d| d.to_json()).collect::<Vec<_>>(),
             "results": self.outcomes.iter().map(|o| o.to_json(&self.sides)).collect::<Vec<_>>(),
@@ -505,8 +633,7 @@ mod tests {
     }
 
     fn report(outcomes: Vec<Outcome>) -> Report {
-        let side =
-            |label: &str| SideReport { label: label.into(), version: "1".into(), notes: vec![], settings: vec![] };
+        let side = |label: &str| SideReport { label: label.into(), version: "1".into(), ..SideReport::default() };
         Report {
             machine: Machine::default(),
             flags: Flags::default(),
@@ -514,6 +641,7 @@ mod tests {
             outcomes,
             spaces: vec![],
             devices: vec![],
+            caches: Some(Caches::OwnFiles("no permission".to_owned())),
             calls_not_by_tracepoints: Some("no permission".to_owned()),
         }
     }
@@ -531,6 +659,32 @@ mod tests {
         assert!(!text.contains("Percentiles"));
         let timed = outcome(true).to_text();
         assert!(timed.contains("Microseconds per write:\nCount: 1 Average: ") && timed.contains(" P99.9: "), "{timed}");
+    }
+
+    #[test]
+    fn another_engine_than_was_asked_for_is_said() {
+        let mut parts = EngineParts::default();
+        (parts.uring, parts.kernel, parts.flushes_uring, parts.handed_over) = (2, 5, 3, 1);
+        let side = |asked: &str, parts: EngineParts| {
+            let mut engine = EngineReport::asked(asked);
+            engine.add(parts, Some("its words".to_owned()));
+            SideReport { label: "rockmill".to_owned(), engine: Some(engine), ..SideReport::default() }
+        };
+        let kernel = side("kernel", parts);
+        let warning = kernel.engine_warning().expect("a warning");
+        assert!(warning.contains("2 of the parts that engine kernel was to do") && warning.contains("its words"));
+        assert_eq!(
+            kernel.all_notes(),
+            ["compaction parts uring 2, kernel 5; flushes uring 3; handed over by kernel 1".to_owned()]
+        );
+        assert_eq!(kernel.engine_json()["handed_over_by_kernel"], 1);
+        assert_eq!(kernel.engine_json()["warning"], warning);
+        (parts.uring, parts.handed_over) = (0, 0);
+        assert_eq!(side("kernel", parts).engine_warning(), None, "a flush is no merge");
+        assert_eq!(side("auto", parts).engine_warning(), None);
+        parts.flushes_pread = 1;
+        assert!(side("uring", parts).engine_warning().is_some());
+        assert_eq!(parts_text(&EngineParts::default()), None);
     }
 
     #[test]

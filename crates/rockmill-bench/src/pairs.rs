@@ -163,7 +163,8 @@ impl Report {
     pub fn table(&self) -> String {
         let mut text = String::from("------------------------------------------------\n");
         if self.flags.repeat > 1 {
-            text += &format!("Medians of {} repetitions, the sides in turn.\n", self.flags.repeat);
+            text +=
+                &format!("Medians of {} repetitions, the sides in turn, another first in each.\n", self.flags.repeat);
         }
         let mut table = Table::new();
         table.load_preset(presets::ASCII_MARKDOWN).set_header([
@@ -283,8 +284,7 @@ mod tests {
 
     /// Operations in a second, by side and repetition.
     fn report(rates: &[[u64; 3]]) -> Report {
-        let side =
-            |i: usize| SideReport { label: format!("s{i}"), version: "1".into(), notes: vec![], settings: vec![] };
+        let side = |i: usize| SideReport { label: format!("s{i}"), version: "1".into(), ..SideReport::default() };
         let mut outcomes = Vec::new();
         for repetition in 0..3 {
             for (index, rates) in rates.iter().enumerate() {
@@ -302,6 +302,7 @@ mod tests {
             outcomes,
             spaces: vec![],
             devices: vec![],
+            caches: None,
             calls_not_by_tracepoints: None,
         }
     }

@@ -1,7 +1,8 @@
-//! Runs the benchmarks of a command line: every side in turn, repetition after repetition.
+//! Runs the benchmarks of a command line: every side in turn, repetition after repetition, and another side first in
+//! each.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::thread;
@@ -16,8 +17,9 @@ use crate::generate::ValueGenerator;
 use crate::kernel::{self, SyscallCounters};
 use crate::machine::Machine;
 use crate::measure::{self, ProcessUsage, Snapshot};
-use crate::outcome::{Outcome, Report, SideReport, SpaceUse, StallTotals};
+use crate::outcome::{self, EngineReport, Outcome, Report, SideReport, SpaceUse, StallTotals};
 use crate::peers::{self, Side};
+use crate::place::{self, Caches};
 use crate::random::Mersenne64;
 use crate::record::{Done, Progress, Recorder};
 use crate::settings;
@@ -47,6 +49,7 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Report> {
         outcomes: vec![],
         spaces: vec![],
         devices: vec![],
+        caches: None,
         calls_not_by_tracepoints: counters.as_ref().err().cloned(),
         flags,
     };
@@ -59,9 +62,18 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Report> {
             print(out, &limits.to_text())?;
             report.devices.push(limits);
         }
-        for (index, side) in sides.iter().enumerate() {
+        for turn in 0..sides.len() {
+            // Another side begins each time, so that no place in the order is always the same side's.
+            let index = (turn + repetition) % sides.len();
+            let side = &sides[index];
             if sides.len() > 1 || flags.repeat > 1 {
                 print(out, &format!("--- {} ({} of {})\n", side.label, repetition + 1, flags.repeat))?;
+                let dirs: Vec<PathBuf> = sides.iter().map(|side| side.dir.clone()).collect();
+                let caches = Caches::drop_now(&dirs);
+                if report.caches.as_ref() != Some(&caches) {
+                    print(out, &format!("Page cache: {}\n", caches.to_text()))?;
+                    report.caches = Some(caches);
+                }
             }
             kernel::give_memory_back();
             let mut run = SideRun {
@@ -73,6 +85,7 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Report> {
                 store: None,
                 threads: 0,
                 rss_without_store: ProcessUsage::now().rss_bytes,
+                engine: side.engine().map(EngineReport::asked),
             };
             for (position, workload) in workloads.iter().enumerate() {
                 if let Some(mut outcome) = run.one(*workload)? {
@@ -83,8 +96,10 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Report> {
             }
             report.spaces.extend(run.space()?);
             run.close()?;
+            let engine = run.engine.take();
             let known = &mut report.sides[index];
             (known.version, known.settings) = (side.version(), side.settings());
+            known.add_engine(engine);
         }
     }
     print(out, &report.settings_text())?;
@@ -106,13 +121,32 @@ fn check(flags: &Flags, workloads: &[Workload], sides: &[Side]) -> Result<()> {
         }
         side.check_for(workloads)?;
     }
-    for file in [&flags.json, &flags.report] {
-        let folder = Path::new(file).parent().filter(|p| !p.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|f| !f.is_dir()) {
-            return Err(Error::Usage(format!("{file}: there is no folder {}", folder.display())));
+    check_places(flags, sides)?;
+    check_space(flags, workloads, sides)
+}
+
+/// Refuses to empty or replace what no benchmark made.
+fn check_places(flags: &Flags, sides: &[Side]) -> Result<()> {
+    check_outputs(flags)?;
+    if sides.len() > 1 && !flags.use_existing_db {
+        place::check_above(Path::new(&flags.db))?;
+    }
+    sides.iter().try_for_each(Side::check_place)?;
+    for (i, side) in sides.iter().enumerate() {
+        if let Some(dir) = side.wal_dir().filter(|dir| sides[..i].iter().any(|s| s.wal_dir().as_ref() == Some(dir))) {
+            return Err(Error::Usage(format!(
+                "wal_dir={}: two sides would mix their WALs there; give it to one with --peer NAME,options_string=...",
+                dir.display()
+            )));
         }
     }
-    check_space(flags, workloads, sides)
+    Ok(())
+}
+
+/// Refuses to write results over something else.
+pub(crate) fn check_outputs(flags: &Flags) -> Result<()> {
+    let files = [&flags.json, &flags.report].into_iter().filter(|file| !file.is_empty());
+    files.into_iter().try_for_each(|file| place::check_output(Path::new(file), place::is_result).map_err(Error::Usage))
 }
 
 /// Refuses fills that cannot fit. Compaction needs more than the data itself; this is the least.
@@ -171,6 +205,8 @@ struct SideRun<'a> {
     /// Each thread of each benchmark has its own random numbers: the seed plus its number among all threads so far.
     threads: u64,
     rss_without_store: u64,
+    /// What the store's engines did, of all openings.
+    engine: Option<EngineReport>,
 }
 
 impl SideRun<'_> {
@@ -179,7 +215,11 @@ impl SideRun<'_> {
     }
 
     fn close(&mut self) -> Result<()> {
-        self.store.take().map_or(Ok(()), Store::close)
+        let Some(store) = self.store.take() else { return Ok(()) };
+        if let (Some(engine), Some(parts)) = (&mut self.engine, store.engine_parts()) {
+            engine.add(parts, store.engine_text());
+        }
+        store.close()
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -212,6 +252,7 @@ impl SideRun<'_> {
         };
         let mut outcome = self.outcome(workload);
         let stalls_before = store.stalls()?;
+        let parts_before = store.engine_parts();
         outcome.peak_is_of_phase = measure::reset_peak_memory();
         let before = self.snapshot();
         if workload == Workload::Stats {
@@ -225,6 +266,7 @@ impl SideRun<'_> {
         }
         outcome.cost = self.snapshot().since(&before);
         outcome.rss_without_store_bytes = self.rss_without_store;
+        outcome.parts = parts_before.zip(store.engine_parts()).map(|(before, now)| outcome::parts_since(now, before));
         outcome.stalls = StallTotals::between(&stalls_before, &store.stalls()?, &outcome.timeline);
         if workload.is_threaded() {
             self.threads += workload.thread_count(flags.threads) as u64;
@@ -388,35 +430,26 @@ pub(crate) fn run_threads(
 
 impl SideReport {
     pub(crate) fn of(side: &Side) -> Self {
-        Self { label: side.label.clone(), version: String::new(), notes: side.notes.clone(), settings: vec![] }
+        let engine = side.engine().map(EngineReport::asked);
+        Self { label: side.label.clone(), version: String::new(), notes: side.notes.clone(), settings: vec![], engine }
     }
 }
 
 impl Report {
     /// Settings of the sides beside each other: what differs, and what each says of itself.
     fn settings_text(&self) -> String {
+        let warnings: String = self.sides.iter().filter_map(SideReport::engine_warning).map(|w| w + "\n").collect();
         if self.sides.len() < 2 {
-            return String::new();
+            return warnings;
         }
         let mut text = String::from("------------------------------------------------\n");
         for side in &self.sides {
             text += &format!("{} {}", side.label, side.version);
-            for note in &side.notes {
+            for note in &side.all_notes() {
                 text += &format!("; {note}");
             }
             text += "\n";
         }
-        let first = &self.sides[0];
-        for other in &self.sides[1..] {
-            let all = settings::differences(&first.settings, &other.settings);
-            let all: Vec<String> = all.iter().map(|(name, a, b)| format!("{name} {a} | {b}")).collect();
-            text += &format!(
-                "Options that {} and {} both have, at different values: {}\n",
-                first.label,
-                other.label,
-                if all.is_empty() { "none".to_owned() } else { all.join("; ") }
-            );
-        }
-        text
+        text + &warnings + &settings::differences_text(&self.sides)
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
+use crate::outcome::SideReport;
 
 /// The presets of `--settings`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,8 +157,9 @@ pub fn value_of<'a>(settings: &'a [(String, String)], name: &str) -> Option<&'a 
     settings.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
 }
 
-/// Options that both sides name and have at different values: name, first, second. What can differ without meaning
-/// anything is left out: versions, names of places, and how a text is written.
+/// Options that both sides name and have at different values: name, first, second. Structs are compared member by
+/// member (`compression_opts.level`). What can differ without meaning anything is left out: versions, names of places,
+/// and how a text is written.
 pub fn differences(a: &[(String, String)], b: &[(String, String)]) -> Vec<(String, String, String)> {
     const WITHOUT_MEANING: [&str; 5] = ["version.", "db_log_dir", "wal_dir", "db_host_id", "persist_stats_to_disk"];
     let same = |x: &str, y: &str| {
@@ -166,18 +168,98 @@ pub fn differences(a: &[(String, String)], b: &[(String, String)]) -> Vec<(Strin
             || (is_nothing(x) && is_nothing(y))
     };
     let mut out = Vec::new();
-    for (name, value) in a {
-        if WITHOUT_MEANING.iter().any(|w| name.starts_with(w)) || value.contains('{') {
+    let others = members(b);
+    for (name, value) in members(a) {
+        if WITHOUT_MEANING.iter().any(|w| name.starts_with(w)) {
             continue;
         }
-        if let Some(other) = value_of(b, name)
-            && !same(value, other)
-            && !other.contains('{')
+        if let Some(other) = value_of(&others, &name)
+            && !same(&value, other)
         {
-            out.push((name.clone(), value.clone(), other.to_owned()));
+            let other = other.to_owned();
+            out.push((name, value, other));
         }
     }
     out
+}
+
+/// What differs between the first side and each other, in words: a warning where somebody set it.
+pub(crate) fn differences_text(sides: &[SideReport]) -> String {
+    let [first, others @ ..] = sides else { return String::new() };
+    let mut text = String::new();
+    for other in others {
+        let (chosen, set): (Vec<_>, Vec<_>) =
+            differences(&first.settings, &other.settings).into_iter().partition(|(name, a, b)| is_chosen(name, a, b));
+        let list = |all: &[(String, String, String)]| {
+            let all: Vec<String> = all.iter().map(|(name, a, b)| format!("{name} {a} | {b}")).collect();
+            all.join("; ")
+        };
+        let both = format!("ptions that {} and {} both have, at different values: ", first.label, other.label);
+        text += &match set.is_empty() {
+            true => format!("O{both}none\n"),
+            false => format!("WARNING: o{both}{}\n", list(&set)),
+        };
+        if !chosen.is_empty() {
+            text += &format!("  and what one of them leaves to the store: {}\n", list(&chosen));
+        }
+    }
+    text
+}
+
+/// True if one of two values says that the store chooses.
+fn is_chosen(name: &str, a: &str, b: &str) -> bool {
+    const AGE: &str = "18446744073709551614";
+    let by_zero = matches!(name, "max_compaction_bytes" | "arena_block_size");
+    [a, b].iter().any(|value| *value == AGE || (by_zero && *value == "0"))
+}
+
+/// Every option with a value of its own: those of structs under `struct.member`, an object under its option's name
+/// (`{id=stringappend;delimiter=,}` has the value `stringappend`, and a member).
+fn members(settings: &[(String, String)]) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    for (name, value) in settings {
+        add_members(name, value, &mut out);
+    }
+    out
+}
+
+fn add_members(name: &str, value: &str, out: &mut Vec<(String, String)>) {
+    let Some(inner) = value.trim().strip_prefix('{').and_then(|v| v.strip_suffix('}')) else {
+        return out.push((name.to_owned(), value.to_owned()));
+    };
+    let parts = parts_of(inner);
+    // A list of structs, or a value with nothing to name: compared as it stands.
+    if parts.is_empty() || parts.iter().any(|part| !part.contains('=') || part.starts_with('{')) {
+        return out.push((name.to_owned(), value.to_owned()));
+    }
+    for part in parts {
+        match part.split_once('=') {
+            Some(("id", id)) => out.push((name.to_owned(), id.to_owned())),
+            Some((member, value)) => add_members(&format!("{name}.{}", member.trim()), value, out),
+            None => {}
+        }
+    }
+}
+
+/// What stands between the semicolons that are in no inner braces and have no backslash.
+fn parts_of(text: &str) -> Vec<&str> {
+    let (mut parts, mut begin, mut depth, mut escaped) = (Vec::new(), 0, 0usize, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => {}
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            ';' if depth == 0 => {
+                parts.push(text[begin..at].trim());
+                begin = at + 1;
+            }
+            _ => {}
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    parts.push(text[begin..].trim());
+    parts.retain(|part| !part.is_empty());
+    parts
 }
 
 fn is_nothing(value: &str) -> bool {
@@ -218,6 +300,31 @@ mod tests {
         let b = parse_options_file("[Version]\n rocksdb_version=9.0\n[DBOptions]\n  max_open_files=5\n x=1\n");
         assert_eq!(value_of(&a, "version.rocksdb_version"), Some("7.8.3"));
         assert_eq!(differences(&a, &b), [("max_open_files".to_owned(), "-1".to_owned(), "5".to_owned())]);
+        let a = parse_options_file(
+            "[CFOptions]\n compression_opts={level=3;max_dict_bytes=0;parallel={a=1;b=2};}\n merge_operator=stringappend\n \
+             compaction_options_universal={size_ratio=1}\n x={1}\n same={a=1;b=2}\n",
+        );
+        let b = parse_options_file(
+            "[CFOptions]\n compression_opts={max_dict_bytes=16384;level=3;newer=1;parallel={a=1;b=3}}\n \
+             merge_operator={id=stringappend;delimiter=\\;;}\n compaction_options_universal={size_ratio=2;}\n x={2}\n \
+             same={b=2;a=1.0;}\n",
+        );
+        let found: Vec<String> = differences(&a, &b).into_iter().map(|(n, a, b)| format!("{n} {a} {b}")).collect();
+        let wanted = [
+            "compression_opts.max_dict_bytes 0 16384",
+            "compression_opts.parallel.b 2 3",
+            "compaction_options_universal.size_ratio 1 2",
+            "x {1} {2}",
+        ];
+        assert_eq!(found, wanted);
+        let side = |label: &str, settings| SideReport { label: label.to_owned(), settings, ..SideReport::default() };
+        let more = |value: &str| vec![("ttl".to_owned(), value.to_owned()), ("a".to_owned(), "1".to_owned())];
+        let text = differences_text(&[side("one", a), side("two", b)]);
+        assert!(
+            text.starts_with("WARNING: options that one and two both have") && text.contains("max_dict_bytes 0 | ")
+        );
+        let text = differences_text(&[side("one", more("18446744073709551614")), side("two", more("7"))]);
+        assert!(text.contains("different values: none\n") && text.contains("to the store: ttl 184"), "{text}");
         let t = parse_options_file("[TableOptions/BlockBasedTable \"default\"]\n  block_size=4096\n");
         assert_eq!(value_of(&t, "table.block_size"), Some("4096"));
     }

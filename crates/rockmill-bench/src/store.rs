@@ -1,5 +1,7 @@
 //! What a benchmark asks of a store. Rockmill and its peers implement it.
 
+use rockmill::compaction::EngineParts;
+
 use crate::error::Result;
 
 /// The column family of [`Store::warm_up`].
@@ -42,6 +44,16 @@ pub trait Store: Send + Sync {
 
     /// Calls to the operating system that the store's own I/O layer counted since it was opened, if it counts them.
     fn counted_calls(&self) -> Option<Vec<(&'static str, u64)>> {
+        None
+    }
+
+    /// Which of its engines did the parts of jobs since it was opened, for a store that has several.
+    fn engine_parts(&self) -> Option<EngineParts> {
+        None
+    }
+
+    /// The engine that it has now, and why it is not the one that was asked for, in its own words.
+    fn engine_text(&self) -> Option<String> {
         None
     }
 

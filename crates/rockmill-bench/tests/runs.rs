@@ -8,6 +8,7 @@ use rockmill_bench::{
     Command as Asked, CompactCommand, CompactFlags, Error, Flags, OpKind, Outcome, Report, Workload, run, run_compact,
 };
 use rockmill_io::{FileSystem, PosixFileSystem};
+use rockmill_skip::{Needs, program, skip};
 
 fn flags(db: &Path, line: &str) -> Flags {
     let args = format!("--db={} --seed=42 --cache_size=1048576 {line}", db.display());
@@ -99,10 +100,10 @@ fn ldb_scan(db: &Path) -> String {
 /// The same seed gives the same keys and the same values as db_bench, so that both sides do the same work.
 #[test]
 fn same_seed_same_data_as_db_bench() {
-    let missing = |tool: &str| Command::new(tool).arg("--version").output().is_err();
-    if missing("db_bench") || missing("ldb") {
-        println!("skipped: same_seed_same_data_as_db_bench: db_bench and ldb (rocksdb-tools) are not installed");
-        return;
+    for tool in ["db_bench", "ldb"] {
+        if let Err(missing) = program(tool, Needs::Ldb) {
+            return skip("same_seed_same_data_as_db_bench", &missing);
+        }
     }
     for line in [
         "--num=3000 --value_size=100 --benchmarks=fillrandom,overwrite",
@@ -133,13 +134,16 @@ fn same_seed_same_data_as_db_bench() {
     }
 }
 
+/// What is not run without a library of RocksDB.
+const NEAR_ROCKSDB: &str = "RocksDB beside Rockmill in the benchmark";
+
 /// A run with RocksDB beside Rockmill, or why there is none.
 fn with_rocksdb(db: &Path, line: &str) -> Option<(Report, String)> {
     let mut text = Vec::new();
     match run(&flags(db, line), &mut text) {
         Ok(report) => Some((report, String::from_utf8(text).expect("text"))),
         Err(e) if e.to_string().contains("cannot load RocksDB's library") => {
-            println!("skipped: no RocksDB library (librocksdb7.8): {e}");
+            skip(NEAR_ROCKSDB, &Needs::LibRocksDb.because(e));
             None
         }
         Err(e) => panic!("{line}: {e}"),
@@ -159,8 +163,9 @@ deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,ycsb-load,yc
     };
     // In turn, and the same work: what is found, visited and stored is the same.
     let turns: Vec<&str> = text.lines().filter(|l| l.starts_with("--- ")).collect();
-    let wanted = ["--- rockmill (1 of 2)", "--- rocksdb (1 of 2)", "--- rockmill (2 of 2)", "--- rocksdb (2 of 2)"];
-    assert_eq!(turns, wanted);
+    let wanted = ["--- rockmill (1 of 2)", "--- rocksdb (1 of 2)", "--- rocksdb (2 of 2)", "--- rockmill (2 of 2)"];
+    assert_eq!(turns, wanted, "another side begins each time");
+    assert_eq!(text.lines().filter(|l| l.starts_with("Page cache: ")).count(), 1, "{text}");
     for o in &report.outcomes {
         let same = |p: &&Outcome| p.position == o.position && p.repetition == o.repetition && p.side != o.side;
         let other = report.outcomes.iter().find(same).expect("the other side");
@@ -198,6 +203,63 @@ deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,ycsb-load,yc
     }
     assert!(!page.contains("http") && !page.contains("<script") && !page.contains("NaN"), "all in one file");
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+}
+
+/// A struct of options is compared by its members: a dictionary on one side is no fair comparison.
+#[test]
+fn members_of_structs_are_compared_between_the_sides() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = "--peer rockmill,options_string=compression_opts={level=7}";
+    let (report, text) = run_line(dir.path(), &format!("{one} --num=50 --benchmarks=fillseq --nomeasure_device"));
+    assert!(text.contains("WARNING: options that rockmill and rockmill-2 both have"), "{text}");
+    assert!(text.contains("compression_opts.level 32767 | 7"), "{text}");
+    assert!(report.to_html().contains("compression_opts.level"));
+    assert_eq!(report.to_json()["stores"][1]["differs_from_first"][0]["option"], "compression_opts.level");
+    let line = "--peer rocksdb --num=50 --benchmarks=fillseq --nomeasure_device \
+        --options_string=compression_opts={level=7;max_dict_bytes=512};compaction_options_universal={size_ratio=3}";
+    let Some((_, text)) = with_rocksdb(&dir.path().join("both"), line) else { return };
+    for option in ["compression_opts", "compaction_options_universal", "compaction_options_fifo", "metadata_cache"] {
+        assert!(!text.contains(option), "both take it as it is given: {text}");
+    }
+}
+
+/// An engine that this machine lacks is refused, not replaced; what each engine did is part of the results.
+#[test]
+fn the_engine_that_is_asked_for_runs_or_the_run_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let uring = PosixFileSystem::default().batch_probe().available;
+    let kernel = rockmill::compaction::probe_kernel_engine(rockmill::compaction::KernelDriver::default()).is_ok();
+    for (engine, here) in [("pread", true), ("auto", true), ("uring", uring), ("kernel", kernel)] {
+        let line = format!("--engine={engine} --num=3000 --write_buffer_size=65536 --benchmarks=fillrandom,compact");
+        let db = dir.path().join(engine);
+        if !here {
+            let e = run(&flags(&db, &line), &mut Vec::new()).expect_err(engine).to_string();
+            assert!(e.contains(&format!("--engine={engine} is not to be had")) && !db.exists(), "{e}");
+            continue;
+        }
+        let (report, text) = run_line(&db, &line);
+        let said = report.sides[0].engine.clone().expect("Rockmill has engines");
+        let of = |name: &str| match name {
+            "uring" => said.parts.uring,
+            "kernel" => said.parts.kernel,
+            _ => said.parts.pread,
+        };
+        let ran = if engine != "auto" {
+            engine
+        } else if uring {
+            "uring"
+        } else {
+            "pread"
+        };
+        assert!(of(ran) > 0, "{engine}: {said:?}");
+        assert!(text.contains("  engines: ") && text.contains(&format!("{ran} ")), "{text}");
+        let json = report.to_json();
+        assert_eq!(json["stores"][0]["engine"]["asked"], engine);
+        assert!(json["stores"][0]["engine"]["compaction_parts"][ran].as_u64() > Some(0), "{json}");
+        assert!(json["results"][1]["engines"]["compaction_parts"].is_object(), "{json}");
+        assert!(report.to_html().contains("compaction parts"), "{engine}");
+        assert_eq!(text.contains("WARNING"), said.parts.handed_over > 0, "{text}");
+    }
 }
 
 #[test]
@@ -261,7 +323,7 @@ fn compact_flags(db: &Path, line: &str) -> CompactFlags {
 fn has_uring() -> bool {
     let probe = PosixFileSystem::default().batch_probe();
     if !probe.available {
-        println!("skipped: the engine uring: {}", probe.reason);
+        skip("the engine uring in the benchmark", &Needs::Uring.because(probe.reason));
     }
     probe.available
 }
@@ -279,7 +341,7 @@ fn one_job_of_every_input_is_merged_by_every_side() {
     let with_peer = compact_flags(&db, &format!("{line}{peer}"));
     let report = match run_compact(&with_peer, &mut text) {
         Err(e) if e.to_string().contains("cannot load RocksDB's library") => {
-            println!("skipped: RocksDB beside Rockmill: {e}");
+            skip(NEAR_ROCKSDB, &Needs::LibRocksDb.because(e));
             peer = "";
             run_compact(&compact_flags(&db, &line), &mut text).expect("Rockmill alone")
         }
@@ -322,8 +384,10 @@ fn one_job_of_every_input_is_merged_by_every_side() {
         let ratio = &json["cases"][0]["ratios"][0];
         assert_eq!(ratio["times_as_fast"]["pairs"].as_array().map(Vec::len), Some(2), "{ratio}");
     }
+    assert!(text.contains("parts by engine") && text.contains("pread 2"), "{text}");
+    assert_eq!(json["cases"][0]["runs"][0]["engines"]["handed_over_by_kernel"], 0);
     let page = report.to_html();
-    for part in ["the device", "pread", "GB of input a second", "--inputs=3"] {
+    for part in ["the device", "pread", "GB of input a second", "--inputs=3", "parts by<br>engine"] {
         assert!(page.contains(part), "{part}");
     }
     assert!(!page.contains("http") && !page.contains("<script") && !page.contains("NaN"), "all in one file");

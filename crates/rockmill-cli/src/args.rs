@@ -304,7 +304,8 @@ pub struct InputArgs {
 /// Load files into a database; creates the database, and the column family, if missing
 ///
 /// The format follows from a file's extension, or give --format. A record whose key is there already replaces it.
-/// A file - is standard input.
+/// A file - is standard input. Of jsonl, strings are taken by their characters, numbers and all else as they stand in
+/// the line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -349,7 +350,7 @@ Examples:
   rockmill write-sst users.sst users.csv --header --key-column email --sort
   rockmill scan old.db --hex | rockmill write-sst all.sst - --format tsv --hex --compression zstd")]
 pub struct WriteSstArgs {
-    /// Table to write; one that is there is replaced
+    /// Table to write; a file that is there is refused
     pub table: PathBuf,
     /// Files with the records; - is standard input
     #[arg(required = true)]
@@ -357,6 +358,9 @@ pub struct WriteSstArgs {
     /// Read everything first and sort it
     #[arg(long)]
     pub sort: bool,
+    /// Replace a file that is there
+    #[arg(long)]
+    pub force: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub input: InputArgs,

@@ -79,6 +79,13 @@ impl CliError {
         Self::io("cannot write output", error)
     }
 
+    /// Output that was not read to its end, of a command that had more to do than to print.
+    #[must_use]
+    pub fn unread(self) -> Self {
+        let message = "standard output was closed before the command ended: the rest was not done";
+        Self { message: message.to_owned(), broken_pipe: false, ..self }
+    }
+
     /// The same error with advice.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

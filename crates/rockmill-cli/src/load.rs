@@ -85,7 +85,8 @@ pub fn run(args: &LoadArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     loader.bar.finish_and_clear();
     let records = loader.records;
     done.map_err(|e| {
-        if e.broken_pipe || records == 0 {
+        let e = if e.broken_pipe { e.unread() } else { e };
+        if records == 0 {
             return e;
         }
         let written =

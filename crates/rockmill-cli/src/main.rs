@@ -62,18 +62,38 @@ fn main() -> ExitCode {
         Err(e) => return usage_error(&e),
     };
     let mut out = Out::new(cli.json, cli.quiet);
-    let done = run(&cli, &mut out);
+    let done = run(&cli, &mut out).map_err(|e| match e.broken_pipe && !only_shows(&cli.command) {
+        true => e.unread(),
+        false => e,
+    });
     // What was printed before a failure is still worth reading.
     let done = done.and(out.flush());
     match done {
         Ok(()) => ExitCode::from(EXIT_OK),
-        // `rockmill scan ... | head` is not a failure.
+        // `rockmill scan ... | head` is not a failure, nor is work that was done whole and whose report nobody reads.
         Err(e) if e.broken_pipe => ExitCode::from(EXIT_OK),
         Err(e) => {
             let _ = out.flush();
             report(&e, cli.json);
             ExitCode::from(e.code)
         }
+    }
+}
+
+/// True for a command that is all output: with nobody to read on, there is nothing left to do. Others change something
+/// or judge it, and an end in the middle is a failure.
+fn only_shows(command: &Command) -> bool {
+    match command {
+        Command::Get(_)
+        | Command::Scan(_)
+        | Command::Stats(_)
+        | Command::Dump(_)
+        | Command::Options(_)
+        | Command::ListCf(_)
+        | Command::Simulate(_) => true,
+        Command::Backup(args) => matches!(args.command, backup::BackupCommand::List(_)),
+        Command::Compact(args) => args.explain.is_some(),
+        _ => false,
     }
 }
 

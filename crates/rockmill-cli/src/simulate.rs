@@ -208,6 +208,10 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     if args.write.is_some() && args.workload == Kind::Fill {
         return Err(CliError::usage("--write is for --workload overwrite; a fill writes --data"));
     }
+    if let Some(path) = &args.report {
+        let is_ours = |head: &str| head.contains("<title>rockmill simulate");
+        rockmill_bench::check_output(path, is_ours).map_err(CliError::usage)?;
+    }
     let bar = progress::bytes("simulating", Some(1), out.quiet);
     let report = rockmill_sim::run_telling(&args.settings()?, |written, of| {
         bar.set_length(of as u64);

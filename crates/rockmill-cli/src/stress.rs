@@ -13,7 +13,7 @@ use rockmill_stress::soak::child::{self, Orders};
 use rockmill_stress::soak::limits::Limit;
 use rockmill_stress::soak::parent::{self, Choice, Plan};
 use rockmill_stress::soak::report::{Failure, Report};
-use rockmill_stress::soak::sample::Trend;
+use rockmill_stress::soak::sample::{SAMPLES_HEAD, Trend};
 use rockmill_stress::soak::scenario::{self, SCENARIOS, Scenario};
 use rockmill_stress::soak::settings::ACTS;
 use serde_json::{Map, Value, json};
@@ -320,6 +320,10 @@ fn one(
     out: &mut Out,
 ) -> Result<()> {
     let mut plan = plan_of(args, db, scenario, duration, seed)?;
+    if let Some(path) = &args.samples {
+        let is_ours = |head: &str| head.starts_with(SAMPLES_HEAD.trim_end());
+        rockmill_bench::check_output(path, is_ours).map_err(CliError::usage)?;
+    }
     let name = scenario.map_or("stress", |s| s.name);
     if args.verify && !plan.paths.settings().exists() {
         let home = plan.paths.home.display();

@@ -216,7 +216,11 @@ fn tables_are_written_and_ingested() {
     let done = s.json(&["ingest", "db", &table, "--create"]);
     assert_eq!((done["ingested"].as_u64(), done["files"][0]["level"].as_u64()), (Some(1), Some(6)));
     assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\t2\nc\t3\n");
-    s.run(&["write-sst", &table, &unsorted]).fails(3, &["unsorted.tsv:2", "\"b\"", "--sort"]);
+    let before = std::fs::read(&table).expect("the table");
+    s.run(&["write-sst", &table, &unsorted, "--sort"]).fails(2, &["t.sst: is there already", "--force"]);
+    s.run(&["write-sst", &unsorted, &table, "--format", "tsv"]).fails(2, &["unsorted.tsv: is there already"]);
+    assert_eq!(std::fs::read(&table).expect("the table"), before, "nothing was touched");
+    s.run(&["write-sst", &table, &unsorted, "--force"]).fails(3, &["unsorted.tsv:2", "\"b\"", "--sort"]);
     assert!(!std::path::Path::new(&table).exists(), "no half table is left");
     s.ok(&["write-sst", &table, &unsorted, "--sort", "--compression", "zstd"]);
     s.ok(&["ingest", "db", &table, "--move", "--verify"]);
@@ -225,6 +229,9 @@ fn tables_are_written_and_ingested() {
     s.ok(&["verify", "db"]);
     s.run(&["ingest", "db", &sorted]).fails(3, &["sorted.tsv"]);
     s.run(&["ingest", "db", "absent.sst"]).fails(3, &["absent.sst"]);
+
+    let again = s.file("again.sst", "an old file");
+    s.ok(&["write-sst", &again, &sorted, "--force"]);
 
     // Behind everything else, and into a column family.
     s.ok(&["write-sst", &table, &sorted]);
@@ -235,4 +242,142 @@ fn tables_are_written_and_ingested() {
     assert_eq!(s.ok(&["scan", "behind"]), "a\t1\nb\tmine\nc\t3\n");
     s.ok(&["ingest", "db", &table, "--column-family", "other", "--create"]);
     assert_eq!(s.ok(&["scan", "db", "--column-family", "other", "--count"]), "3\n");
+}
+
+#[test]
+fn a_quote_that_nothing_closes_is_refused_with_its_line() {
+    let s = Sandbox::new();
+    let rows: String = (0..5000).map(|i| format!("k{i:04},v{i}\n")).collect();
+    for (name, text, line) in [
+        ("row.csv", format!("a,1\r\nb,\"2\n3\"\r\nc,\"open\n{rows}"), 4),
+        ("last.csv", "a,1\nb,\"open".to_owned(), 2),
+        ("doubled.csv", "a,1\nb,\"open\"\"\n".to_owned(), 2),
+        ("key.csv", "\u{feff}\"a,1\nb,2\n".to_owned(), 1),
+        ("within.csv", "a,1\nb,\"x\ny\",\"z\nc,3\n".to_owned(), 3),
+    ] {
+        let file = s.file(name, text);
+        let place = format!("{file}:{line}: the quote that opens a field on this line is never closed");
+        let load = ["load", "db", &file, "--batch", "1"];
+        for flags in [&load[..], &["load", "db", &file, "--skip-bad"], &["write-sst", "t", &file]] {
+            s.run(flags).fails(3, &[&place]);
+        }
+    }
+    assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\t2\n3\n", "rows before the quote, and no other");
+    // Quotes that are none of a field's.
+    let file = s.file("sound.csv", "a,\"1\"\"2\"\nb,3\" wide\nc,\"4\"\n\"d\",\"\"");
+    s.ok(&["load", "sound", &file]);
+    assert_eq!(s.ok(&["scan", "sound"]), "a\t1\"2\nb\t3\" wide\nc\t4\nd\t\n");
+}
+
+#[test]
+fn numbers_of_jsonl_keep_their_text() {
+    let s = Sandbox::new();
+    let keys = [
+        "18446744073709551616",
+        "18446744073709551617",
+        "340282366920938463463374607431768211456",
+        "1.1",
+        "1.10",
+        "1e400",
+        "-0",
+        "0.1000000000000000055511151231257827",
+        "true",
+        "\"a\\u00e4\"",
+    ];
+    let line = |key: &str| format!("{{\"k\": {key}, \"v\": {{\"z\": 1.10, \"a\": [1E2, null]}}, \"n\": null}}\n");
+    let file = s.file("n.jsonl", keys.map(line).concat());
+    assert_eq!(s.json(&["load", "db", &file, "--key", "k"])["records"], keys.len());
+    assert_eq!(s.ok(&["scan", "db", "--count"]), format!("{}\n", keys.len()));
+    for key in &keys[..9] {
+        assert_eq!(s.ok(&["get", "db", "--", key]).trim(), line(key).trim());
+    }
+    assert_eq!(s.ok(&["get", "db", "aä"]).trim(), line(keys[9]).trim());
+    // A value that is no string is its text, too, and fields within are found by name and number.
+    for (field, value) in [("v", "{\"z\": 1.10, \"a\": [1E2, null]}"), ("v.z", "1.10"), ("v.a.0", "1E2"), ("n", "null")]
+    {
+        s.ok(&["load", field, &file, "--key", "k", "--value", field]);
+        assert_eq!(s.ok(&["get", field, "1.10"]), value, "{field}");
+    }
+    for key in ["null", "{}", "[1]"] {
+        let file = s.file("bad.jsonl", line(key));
+        s.run(&["load", "db", &file, "--key", "k"]).fails(3, &["bad.jsonl:1", "can be no key"]);
+    }
+    let file = s.file("bad.jsonl", "{\"k\": 01}\n");
+    s.run(&["load", "db", &file, "--key", "k"]).fails(3, &["bad.jsonl:1: not JSON"]);
+}
+
+#[test]
+fn a_load_whose_output_is_closed_is_no_success() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Command, Stdio};
+    let s = Sandbox::new();
+    let rows: String = (0..50_000).map(|i| format!("key{i:06}\t{i}\n")).collect();
+    let file = s.file("in.tsv", rows);
+    let mut child = Command::new(cli_support::ROCKMILL)
+        .args(["load", "db", &file, "--ack", "--batch", "2"])
+        .current_dir(s.dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let mut first = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    stdout.read_line(&mut first).expect("a line");
+    assert_eq!(first, "acked 2\n");
+    drop(stdout);
+    let mut stderr = String::new();
+    child.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("text");
+    assert_eq!(child.wait().expect("it ends").code(), Some(3), "{stderr}");
+    let count = s.ok(&["scan", "db", "--count"]);
+    let count: u64 = count.trim().parse().expect("a number");
+    assert!((2..50_000).contains(&count), "{count}");
+    assert!(stderr.contains("standard output was closed before the command ended"), "{stderr}");
+    let said = stderr.replace(',', "");
+    assert!(said.contains(&format!("{count} records were written before this")), "{count}: {stderr}");
+
+    // A command that only shows ends well with its reader.
+    let mut child = Command::new(cli_support::ROCKMILL)
+        .args(["scan", "db"])
+        .current_dir(s.dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn writing_leaves_names_of_unknown_objects_in_the_options_file() {
+    let s = Sandbox::new();
+    s.ok(&["put", "db", "k", "1", "--create"]);
+    s.ok(&["create-cf", "db", "second"]);
+    let names = [
+        ("merge_operator=nullptr", "merge_operator=own.Concat"),
+        ("compaction_filter_factory=nullptr", "compaction_filter_factory=own.Factory"),
+        ("prefix_extractor=nullptr", "prefix_extractor=own.Prefix"),
+    ];
+    let newest =
+        || s.files("db", "").into_iter().filter(|f| f.to_string_lossy().contains("/OPTIONS-")).max().expect("one");
+    let text = std::fs::read_to_string(newest()).expect("text");
+    let text = names.iter().fold(text, |text, (none, own)| text.replace(none, own));
+    std::fs::write(newest(), &text).expect("written");
+    let table = s.file("one.tsv", "a\t1\n");
+    for line in [
+        &["put", "db", "k", "2"][..],
+        &["delete", "db", "nothing"],
+        &["load", "db", &table, "--column-family", "second"],
+        &["compact", "db", "--quiet"],
+        &["create-cf", "db", "third"],
+        &["drop-cf", "db", "third"],
+        &["downgrade", "db"],
+    ] {
+        let before = newest();
+        s.ok(line);
+        assert_ne!(newest(), before, "{line:?} opens the database, which stores its options");
+        let text = std::fs::read_to_string(newest()).expect("text");
+        for (_, own) in names {
+            assert_eq!(text.lines().filter(|l| l.trim() == own).count(), 2, "{line:?}: {own} in {text}");
+        }
+    }
+    assert_eq!(s.ok(&["get", "db", "k"]), "2");
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
 use rockmill::{Db, Options};
 use rockmill_kernel::{Thing, is_in_kernel};
+use rockmill_skip::{Needs, skip};
 
 use cli_support::{ROCKMILL, Sandbox};
 
@@ -138,10 +139,11 @@ fn in_kernel(child: &Child) -> Vec<(Thing, u32)> {
 #[test]
 fn a_killed_process_leaves_nothing_in_the_kernel() {
     if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
-        return println!("skipped: a process killed while the kernel merges for it: {e}");
+        return skip("a process killed while the kernel merges for it", &Needs::Kernel.because(e));
     }
     if let Err(e) = is_in_kernel(Thing::Program, 1) {
-        return println!("skipped: what a killed process leaves in the kernel, which does not say what it has: {e}");
+        let why = format!("the kernel does not say what it has: {e}");
+        return skip("what a killed process leaves in the kernel", &Needs::Kernel.because(why));
     }
     let sandbox = Sandbox::new();
     let mut options = Options::default();

@@ -73,6 +73,11 @@ pub fn unmask(masked: u32) -> u32 {
     masked.wrapping_sub(MASK_DELTA).rotate_left(15)
 }
 
+/// The 64-bit hash xxHash64 of `data`, to tell files apart; no protection against forgery.
+pub fn xxh64(data: &[u8]) -> u64 {
+    xxh64::xxh64(data, 0)
+}
+
 /// Checksum of one contiguous slice (RocksDB `ComputeBuiltinChecksum`). For a block, `data` is its contents and the
 /// compression-type byte after them; that is the fast form, because both lie together in the file. The footers of
 /// format_version 6 and newer use it too.

@@ -7,6 +7,11 @@ use std::sync::Arc;
 use crate::key::{self, MAX_SEQUENCE, TAG_LEN, VALUE_TYPE_FOR_SEEK};
 
 /// A total order of user keys (RocksDB's `Comparator`). The name is stored in the MANIFEST and in each table.
+///
+/// Keys that compare as equal are one key: an update of one overwrites the other. Where keys of different bytes can be
+/// equal, do not use filters of whole keys (`set_bloom_filter`, `set_memtable_whole_key_filtering`), and give no prefix
+/// extractor that tells equal keys apart: filters go by bytes, as RocksDB's do, and would say that a key is not there
+/// which was stored in other bytes.
 pub trait Comparator: Send + Sync {
     /// The stored name, for example `leveldb.BytewiseComparator`.
     fn name(&self) -> &str;
@@ -16,6 +21,12 @@ pub trait Comparator: Send + Sync {
     fn find_shortest_separator(&self, _start: &mut Vec<u8>, _limit: &[u8]) {}
     /// May change `key` to a shorter key that is not less than it. Leaving it as it is is always right.
     fn find_short_successor(&self, _key: &mut Vec<u8>) {}
+    /// True when two keys of different bytes may compare as equal (RocksDB's method of this name). Then the hash index of
+    /// data blocks is neither written nor used: it finds a key by its bytes. True unless a comparator says otherwise;
+    /// say `false` where only keys of the same bytes are equal.
+    fn can_keys_with_different_byte_contents_be_equal(&self) -> bool {
+        self.builtin().is_none()
+    }
     /// Which of the two orders that are compared without a call this is; one's own comparator leaves it as it is.
     #[doc(hidden)]
     fn builtin(&self) -> Option<BuiltinOrder> {
@@ -152,6 +163,8 @@ impl Comparator for ReverseBytewiseComparator {
 #[derive(Clone)]
 pub struct InternalKeyComparator {
     builtin: Option<BuiltinOrder>,
+    /// The user's comparator's word on [`Self::finds_by_bytes`].
+    finds_by_bytes: bool,
     user: Arc<dyn Comparator>,
 }
 
@@ -171,7 +184,14 @@ impl InternalKeyComparator {
     /// Internal order over `user`.
     pub fn new(user: Arc<dyn Comparator>) -> Self {
         // Not by name: nothing keeps a user's comparator from having a built-in one's.
-        Self { builtin: user.builtin(), user }
+        let finds_by_bytes = !user.can_keys_with_different_byte_contents_be_equal();
+        Self { builtin: user.builtin(), finds_by_bytes, user }
+    }
+
+    /// True when equal keys have the same bytes, so that a key can be found by a hash of them.
+    #[inline]
+    pub fn finds_by_bytes(&self) -> bool {
+        self.finds_by_bytes
     }
 
     /// The user's order.

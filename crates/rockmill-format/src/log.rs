@@ -305,6 +305,8 @@ pub struct LogReader<R> {
     start_in_block: usize,
     /// Where the first zeros were that stood in place of a fragment.
     zeros_at: Option<u64>,
+    /// Where in `block` the last damage begins, and whether it is inside a fragmented record.
+    damage: (usize, bool),
 }
 
 /// A fragment whose header and checksum are right. The payload is `block[start..end]`.
@@ -341,6 +343,7 @@ impl<R: ReadBlock> LogReader<R> {
             cut: false,
             start_in_block: 0,
             zeros_at: None,
+            damage: (0, false),
         }
     }
 
@@ -374,6 +377,42 @@ impl<R: ReadBlock> LogReader<R> {
         self.zeros_at
     }
 
+    /// After damage in a recycled log: true if it is in a record of this log, not in what an earlier log left behind the
+    /// end. Such a record was cut off or damaged.
+    pub fn damage_is_ours(&self) -> bool {
+        let (at, in_record) = self.damage;
+        in_record || self.block.get(at..self.len).is_some_and(|rest| self.own_header(rest))
+    }
+
+    /// After damage in a recycled log: true if a whole fragment of this log stands anywhere behind it. Then the damage is
+    /// not the end of the log. Nothing can be read any more.
+    pub fn goes_on_after_damage(&mut self) -> Result<bool, R::Error> {
+        let mut from = self.damage.0 + 1;
+        loop {
+            let block = self.block.get(..self.len).unwrap_or(&[]);
+            for at in from..block.len() {
+                let rest = &block[at..];
+                if self.own_header(rest) {
+                    let length = usize::from(u16::from_le_bytes([rest[4], rest[5]]));
+                    let fragment = rest.get(..RECYCLABLE_HEADER_LEN + length);
+                    if fragment.is_some_and(|f| fixed32_at(f, 0).map(unmask) == Some(crc32c(&f[6..]))) {
+                        return Ok(true);
+                    }
+                }
+            }
+            if self.eof {
+                return Ok(false);
+            }
+            self.next_block()?;
+            from = 0;
+        }
+    }
+
+    /// True if `bytes` begin as a fragment of this log does, with a long header.
+    fn own_header(&self, bytes: &[u8]) -> bool {
+        bytes.get(6).is_some_and(|&t| is_recyclable(t)) && fixed32_at(bytes, HEADER_LEN) == Some(self.log_number)
+    }
+
     /// The next record into `record` (replaced). After [`LogEvent::End`] it stays at the end.
     pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<LogEvent, R::Error> {
         record.clear();
@@ -401,6 +440,7 @@ impl<R: ReadBlock> LogReader<R> {
                     continue;
                 }
                 Physical::Bad(kind, what, taken) => {
+                    self.damage = (self.pos, started.is_some());
                     self.pos += taken;
                     let kind = match kind {
                         DamageKind::OldRecord { .. } => DamageKind::OldRecord { in_record: started.is_some() },

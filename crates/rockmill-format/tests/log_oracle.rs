@@ -1,5 +1,5 @@
 //! Logs, batches and version edits against RocksDB's own tools (`ldb`, `db_bench`), both ways. Without the tools each
-//! test prints a `skipped:` line.
+//! test says that it was skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,17 +8,12 @@ use rockmill_format::batch::{self, BatchRecord, BatchRep};
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::log::{LogEncoder, LogEvent, LogReader};
 use rockmill_format::{InternalKey, ValueType};
+use rockmill_skip::{Needs, program, skip};
 
 /// Runs a tool and gives its standard output, or `None` (and says so) when it is not installed.
 fn tool(name: &str, args: &[String]) -> Option<String> {
-    let out = match Command::new(name).args(args).output() {
-        Ok(out) => out,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            println!("skipped: {name} is not installed (Debian package rocksdb-tools)");
-            return None;
-        }
-        Err(e) => panic!("{name}: {e}"),
-    };
+    let path = program(name, Needs::Ldb).inspect_err(|missing| skip("logs against RocksDB's tools", missing)).ok()?;
+    let out = Command::new(path).args(args).output().unwrap_or_else(|e| panic!("{name}: {e}"));
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{name} {args:?}: {stdout}{stderr}");
     Some(stdout.into_owned())

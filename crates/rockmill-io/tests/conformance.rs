@@ -50,7 +50,8 @@ fn everywhere(test: impl Fn(&Place)) {
             let probe = dir.path().join("probe");
             fs.write_all(&probe, b"x").unwrap();
             if !fs.open_random(&probe, true).unwrap().is_direct() {
-                eprintln!("SKIPPED direct I/O: {} refuses O_DIRECT; only the fallback is tested", dir.path().display());
+                let reason = format!("{} refuses O_DIRECT; only the fallback is tested", dir.path().display());
+                rockmill_skip::skip("conformance with direct I/O", &rockmill_skip::Needs::DirectIo.because(reason));
             }
             fs.remove(&probe).unwrap();
         }

@@ -2,6 +2,7 @@
 
 use rockmill_io::error::{is_out_of_space, raw_os_error};
 use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, WriteOptions};
+use rockmill_skip::{Needs, skip};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -145,8 +146,8 @@ fn reserved_space_is_given_back_on_close() {
         file.append_and_flush(&[1; 100]).unwrap();
         let meta = std::fs::metadata(&path).unwrap();
         if meta.blocks() * 512 < 8 << 20 {
-            eprintln!("SKIPPED: this file system does not reserve space");
-            return;
+            let missing = Needs::Reserve.because("this file system does not reserve space");
+            return skip("reserved_space_is_given_back_on_close", &missing);
         }
         file.sync().unwrap();
         file.close().unwrap();
@@ -160,8 +161,7 @@ fn reserved_space_is_given_back_on_close() {
 fn a_full_disk_is_recognised_and_the_file_never_works_again() {
     let path = Path::new("/dev/full");
     if !path.exists() {
-        eprintln!("SKIPPED: no /dev/full");
-        return;
+        return skip("a_full_disk_is_recognised", &Needs::DevFull.because("there is no /dev/full"));
     }
     let mut file = FS.create(path, WriteOptions::default()).unwrap();
     file.append(b"gathered").unwrap();
@@ -180,8 +180,7 @@ fn a_full_disk_is_recognised_and_the_file_never_works_again() {
 fn a_file_system_without_direct_io_falls_back() {
     // Memory file systems take the flag or refuse it, by kernel version; the bytes arrive in any case.
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
-        eprintln!("SKIPPED: no /dev/shm");
-        return;
+        return skip("a_file_system_without_direct_io_falls_back", &Needs::Shm.because("there is no /dev/shm"));
     };
     let path = dir.path().join("f");
     let mut file = FS.create(&path, WriteOptions { direct: true, ..Default::default() }).unwrap();
@@ -231,8 +230,7 @@ fn direct_reads_are_aligned_as_the_kernel_tells_and_the_kernel_takes_them() {
     println!("direct reads in blocks of {block}");
     // The same without this library: what it says goes through.
     let Ok(raw) = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path) else {
-        println!("skipped: no direct I/O here");
-        return;
+        return skip("direct_reads_are_aligned", &Needs::DirectIo.because("the temporary directory's refuses it"));
     };
     let mut memory = vec![0; 3 * 4096];
     let start = memory.as_ptr().align_offset(4096);

@@ -342,7 +342,13 @@ mod tests {
             let program = Arc::new(Program::read(driver.object(), driver.entry()).unwrap());
             match Machine::new(&program, driver, 4 << 20) {
                 Ok(m) => println!("{driver}: verified instructions: {:?}", m.verified_instructions()),
-                Err(e) if e.log.is_empty() => println!("skipped: the merge program in the kernel, {driver}: {e}"),
+                Err(e) if e.log.is_empty() => {
+                    let needs = match driver {
+                        Driver::Run => rockmill_skip::Needs::Kernel,
+                        Driver::Loop => rockmill_skip::Needs::KernelLoop,
+                    };
+                    rockmill_skip::skip("the_committed_program_is_accepted_by_the_verifier", &needs.because(e));
+                }
                 Err(e) => panic!("{driver}: {e}"),
             }
         }

@@ -132,7 +132,7 @@ mod tests {
         let take = || pool.take(&program, Driver::Run, BYTES);
         let first = match take() {
             Ok(machine) => machine,
-            Err(e) => return println!("skipped: a pool of machines: {e}"),
+            Err(e) => return rockmill_skip::skip("a pool of machines", &rockmill_skip::Needs::Kernel.because(e)),
         };
         let memory = first.memory_bytes();
         let (a, b) = (pool.user(), pool.user());

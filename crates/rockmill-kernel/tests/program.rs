@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockEntries, BlockKind, BlockLayout};
 use rockmill_format::key::{InternalKey, ValueType};
 use rockmill_kernel::{BlockPlace, Driver, Job, Machine, Merge, Program, Status};
+use rockmill_skip::{Needs, skip};
 
 #[path = "program/own.rs"]
 mod own;
@@ -32,12 +33,20 @@ fn program() -> Arc<Program> {
     program_of(driver())
 }
 
+/// What a driver needs of the kernel.
+fn needs(driver: Driver) -> Needs {
+    match driver {
+        Driver::Run => Needs::Kernel,
+        Driver::Loop => Needs::KernelLoop,
+    }
+}
+
 /// A machine; `None`, and a line that says so, where there is none.
 fn machine(what: &str, bytes: usize) -> Option<Machine> {
     match Machine::new(&program(), driver(), bytes) {
         Ok(machine) => Some(machine),
         Err(e) if e.log.is_empty() => {
-            println!("skipped: {what}: {e}");
+            skip(what, &needs(driver()).because(e));
             None
         }
         Err(e) => panic!("{e}\n{}", e.log),
@@ -52,7 +61,7 @@ fn the_committed_object_is_what_the_source_gives() {
     let built = Command::new(script).arg(&out).output().unwrap();
     let said = String::from_utf8_lossy(&built.stderr).into_owned();
     if built.status.code() == Some(3) {
-        println!("skipped: compiling the eBPF programs anew: {}", said.trim());
+        skip("the_committed_object_is_what_the_source_gives", &Needs::Clang.because(said));
     } else {
         assert!(built.status.success(), "{said}");
         for (driver, name) in [(Driver::Run, "merge.bpf.o"), (Driver::Loop, "loop.bpf.o")] {
@@ -327,7 +336,8 @@ fn a_busy_machine_changes_nothing_and_calls_stay_short() {
             let me = me.file_name().unwrap().to_str().unwrap().to_owned();
             let lowered = Command::new("renice").args(["-n", "19", "-p", &me]).output();
             if !lowered.is_ok_and(|o| o.status.success()) {
-                println!("skipped: the lowest priority for a merge on a busy machine: no renice");
+                let missing = Needs::Renice.because("renice cannot be run");
+                skip("the lowest priority for a merge on a busy machine", &missing);
             }
             let (mut machine, mut rounds) = (machine.take().unwrap(), 0);
             let started = Instant::now();
@@ -508,11 +518,14 @@ fn without_the_capability_its_name_is_said() {
         .args(["--exact", "without_the_capability_its_name_is_said", "--nocapture"])
         .env("ROCKMILL_TEST_NO_CAP", "1")
         .output();
-    let Ok(ran) = ran else { return println!("skipped: a process without CAP_BPF: there is no setpriv") };
+    let ran = match ran {
+        Ok(ran) => ran,
+        Err(e) => return skip("a process without CAP_BPF", &Needs::Setpriv.because(e)),
+    };
     let said = String::from_utf8_lossy(&ran.stdout).into_owned();
     if !ran.status.success() && !said.contains("running 1 test") {
-        println!("skipped: a process without CAP_BPF: {}", String::from_utf8_lossy(&ran.stderr).trim());
-        return;
+        let reason = String::from_utf8_lossy(&ran.stderr);
+        return skip("a process without CAP_BPF", &Needs::Setpriv.because(reason));
     }
     assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
     // A kernel that has no arenas at all says that first.
@@ -522,7 +535,7 @@ fn without_the_capability_its_name_is_said() {
 #[test]
 fn a_kernel_too_old_for_the_driver_loop_is_told_what_it_lacks() {
     match Machine::new(&program_of(Driver::Loop), Driver::Loop, 1 << 20) {
-        Ok(_) => println!("skipped: a kernel without io_uring's BPF operations: this one has them"),
+        Ok(_) => skip("a kernel without io_uring's BPF operations", &Needs::NoKernelLoop.because("this one has them")),
         Err(e) => {
             assert!(e.reason.contains("the driver loop needs Linux 7.1") || e.reason.contains("permission"), "{e}")
         }

@@ -352,7 +352,7 @@ impl Engine<'_> {
         let Some(mut merge) = picked else { return false };
         merge.compaction.version = Arc::clone(&self.no_version);
         let Some(ticket) = self.commits.begin_merge(&merge.numbers) else { return false };
-        self.cursors.start_merge(&merge);
+        self.cursors.start_merge(&mut merge);
         self.add_compaction(merge.compaction.clone(), End::Merge(ticket, Box::new(merge)));
         true
     }
@@ -411,14 +411,14 @@ impl Engine<'_> {
             match step {
                 Step::Commit(ticket, Pending { jobs, mut tables }) => {
                     for c in &jobs {
-                        self.cursors.finish(c);
+                        self.cursors.finish(ticket.number(), c);
                         self.tree.commit(c, std::mem::take(&mut tables));
                     }
                     self.commits.committed(ticket);
                 }
                 // No job fails here.
-                Step::Drop(_, p) => {
-                    p.jobs.iter().for_each(|c| self.cursors.finish(c));
+                Step::Drop(number, p) => {
+                    p.jobs.iter().for_each(|c| self.cursors.finish(number, c));
                     self.tree.remove(&p.tables);
                 }
             }

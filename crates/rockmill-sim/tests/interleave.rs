@@ -28,6 +28,9 @@ fn all_hold(strategy: Option<Strategy>) -> Done {
                 all.dropped += done.dropped;
                 all.merges += done.merges;
                 all.undone += done.undone;
+                all.refits += done.refits;
+                all.ingested += done.ingested;
+                all.deleted += done.deleted;
             }
             Err(e) => {
                 let small = history.shrink(pick);

@@ -12,6 +12,7 @@ use rockmill::{
     DataBlockIndexType, FifoCompactOptions, Options, SliceTransform, UniversalCompactOptions, WriteBufferManager,
 };
 use rockmill_kernel::Pool;
+use rockmill_skip::{Missing, Needs};
 
 /// The options that a configuration fills. The table's are apart because the database's take them whole, at the end.
 #[derive(Default)]
@@ -504,15 +505,15 @@ impl Configuration {
         found.map_or("", |(axis, &c)| axis.choices[c].name)
     }
 
-    /// What is left out of it on this machine, in words.
-    pub fn skipped(&self) -> Option<String> {
+    /// What is left out of it on this machine, and why.
+    pub fn skipped(&self) -> Option<(String, Missing)> {
         let what = match (self.get("engine"), self.get("program")) {
             ("kernel", "builtin") => "merges in the kernel".to_owned(),
             ("kernel", program) => format!("merges in the kernel by the program {program}"),
             _ => return None,
         };
         let why = probe_kernel_engine(KernelDriver::Run).err()?;
-        Some(format!("skipped: {what}, other engines do them: {why}"))
+        Some((format!("{what}, which other engines do"), Needs::Kernel.because(why)))
     }
 
     /// The options it stands for. File system, clock and what column families need are the caller's to add.

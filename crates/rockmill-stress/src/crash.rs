@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rockmill::{Db, ErrorKind};
+use rockmill::{Db, ErrorKind, RecoveryMode};
 use rockmill_format::filename;
 use rockmill_io::{CountingFileSystem, CrashMode, FileSystem, MemFileSystem};
 
@@ -32,7 +32,7 @@ use crate::files;
 use crate::generate::{Profile, generate};
 use crate::history::{History, Step};
 use crate::model::Model;
-use crate::place::Place;
+use crate::place::{Place, existing};
 use crate::replay::{Run, Silent, replay};
 pub use cost::{Cost, Costs};
 use newest::Suffixes;
@@ -336,13 +336,20 @@ impl Cutter<'_> {
     fn recover(&mut self, image: &MemFileSystem, window: Window, mode: CrashMode) -> Result<Option<Seen>, String> {
         let configuration = self.configuration(window);
         self.report.images += 1;
-        let db = match self.open(image, &configuration) {
+        // What a process leaves that dies alone, every recovery mode reads; a record that it was writing may be cut off.
+        let recovery = match mode {
+            CrashMode::KeepAll => *self.rng.choice(&RECOVERY_MODES).unwrap_or(&RecoveryMode::PointInTime),
+            _ => RecoveryMode::PointInTime,
+        };
+        let cut =
+            |e: &rockmill::Error| recovery == RecoveryMode::AbsoluteConsistency && e.kind() == ErrorKind::Corruption;
+        let db = match self.open(image, &configuration, recovery) {
             Ok(db) => db,
-            Err(e) if may_refuse(mode, &e) => {
+            Err(e) if may_refuse(mode, &e) || cut(&e) => {
                 self.report.refused += 1;
                 return Ok(None);
             }
-            Err(e) => return Err(format!("does not open: {e}")),
+            Err(e) => return Err(format!("does not open ({recovery:?}): {e}")),
         };
         let contents = Contents::read(&db).map_err(|e| e.to_string())?;
         let Window { durable, returned, started, .. } = window;
@@ -381,12 +388,19 @@ impl Cutter<'_> {
     }
 
     /// Opens a database, and looks what that costs.
-    fn open(&mut self, image: &MemFileSystem, configuration: &Configuration) -> rockmill::Result<Db> {
+    fn open(
+        &mut self,
+        image: &MemFileSystem,
+        configuration: &Configuration,
+        recovery: RecoveryMode,
+    ) -> rockmill::Result<Db> {
         let counted = CountingFileSystem::new(Arc::new(image.clone()));
         let logs = files::log_bytes(&self.place(image));
         let place = Place { fs: Arc::new(counted.clone()), ..self.place(image) };
         let begin = Instant::now();
-        let db = place.open(configuration)?;
+        let mut options = existing(place.options(configuration));
+        options.set_wal_recovery_mode(recovery);
+        let db = place.open_families(&options, &place.db(), place.families_on_disk(&options)?)?;
         let cost = Cost { logs, io: counted.counts(), time: begin.elapsed() };
         cost.check(db.cf_names().len() as u64).map_err(|what| rockmill::Error::new(ErrorKind::Unknown, what))?;
         self.report.costs.add(&cost);
@@ -423,7 +437,7 @@ impl Cutter<'_> {
                 };
                 let configuration = self.configuration(window);
                 self.report.images += 1;
-                let db = match self.open(&again, &configuration) {
+                let db = match self.open(&again, &configuration, RecoveryMode::PointInTime) {
                     Ok(db) => db,
                     Err(e) if may_refuse(mode, &e) => {
                         self.report.refused += 1;
@@ -471,6 +485,14 @@ impl Cutter<'_> {
         }
     }
 }
+
+/// Ways to read a log.
+const RECOVERY_MODES: [RecoveryMode; 4] = [
+    RecoveryMode::PointInTime,
+    RecoveryMode::TolerateCorruptedTailRecords,
+    RecoveryMode::AbsoluteConsistency,
+    RecoveryMode::SkipAnyCorruptedRecords,
+];
 
 /// True when sectors that a power cut replaced by garbage may have damaged the last edit of a MANIFEST: whether that
 /// was acknowledged cannot be known.

@@ -1,12 +1,13 @@
 //! Kinds of column families, each with another meaning that flows through reads and compactions; keys and values by
 //! small numbers.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::{
-    CompactionDecision, CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Options,
+    CompactionDecision, CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Comparator, Options,
     ReverseBytewiseComparator,
 };
 
@@ -28,6 +29,24 @@ pub enum Kind {
     Single,
     /// Merges add numbers of eight bytes; operands merge with each other.
     Counting,
+    /// Letters' case does not count, and reads ask for keys in capitals ([`Kind::asked`]): equal keys have different
+    /// bytes.
+    Folded,
+}
+
+/// The order of [`Kind::Folded`].
+#[derive(Debug)]
+pub struct FoldedComparator;
+
+impl Comparator for FoldedComparator {
+    fn name(&self) -> &str {
+        "rockmill.Folded"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        let fold = |key: &[u8]| key.iter().map(u8::to_ascii_lowercase).collect::<Vec<u8>>();
+        fold(a).cmp(&fold(b))
+    }
 }
 
 /// Values of [`Kind::Filtered`] that begin like this may vanish, with every older version of their key.
@@ -71,8 +90,16 @@ pub struct Value {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 7] =
-        [Kind::Plain, Kind::Merging, Kind::Reversed, Kind::Filtered, Kind::Single, Kind::Counting, Kind::Expiring];
+    pub const ALL: [Kind; 8] = [
+        Kind::Plain,
+        Kind::Merging,
+        Kind::Reversed,
+        Kind::Filtered,
+        Kind::Single,
+        Kind::Counting,
+        Kind::Expiring,
+        Kind::Folded,
+    ];
 
     /// What it is called in histories and in names of column families.
     pub fn name(self) -> &'static str {
@@ -84,6 +111,7 @@ impl Kind {
             Self::Expiring => "expiring",
             Self::Single => "single",
             Self::Counting => "counting",
+            Self::Folded => "folded",
         }
     }
 
@@ -101,6 +129,13 @@ impl Kind {
             Self::Reversed => o.set_comparator_object(Arc::new(ReverseBytewiseComparator)),
             Self::Filtered => o.set_compaction_filter("rockmill-stress", filter),
             Self::Expiring => o.set_compaction_filter_factory(Expire),
+            Self::Folded => {
+                o.set_comparator_object(Arc::new(FoldedComparator));
+                // Filters go by bytes: they are not for such an order.
+                o.cf.table.bloom_bits_per_key = 0.0;
+                o.cf.memtable_whole_key_filtering = false;
+                o.cf.prefix_extractor = None;
+            }
             Self::Plain | Self::Single => {}
         }
         o
@@ -119,6 +154,11 @@ impl Kind {
     /// True where keys descend.
     pub fn descends(self) -> bool {
         self == Self::Reversed
+    }
+
+    /// The bytes that a read asks for a key by: equal to the key, and where they can be, other ones.
+    pub fn asked(self, key: &[u8]) -> Vec<u8> {
+        if self == Self::Folded { key.to_ascii_uppercase() } else { key.to_vec() }
     }
 
     /// The bytes of a value in a column family of this kind.

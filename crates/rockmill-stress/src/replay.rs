@@ -7,12 +7,14 @@ mod session;
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
-use rockmill::{Db, Options, OptionsLoader, RepairOptions};
+use rockmill::{ColumnFamily, Db, ErrorKind, Options, OptionsLoader, RepairOptions};
 
 use crate::configuration::Configuration;
 use crate::contents::{Difference, matches};
 use crate::history::{History, Reopen, Step};
+use crate::kinds::FoldedComparator;
 use crate::model::Model;
 use crate::place::{Place, descriptors, existing};
 use events::Events;
@@ -141,6 +143,8 @@ pub struct Run<'a> {
     made: bool,
     /// Of the database that is open.
     events: Events,
+    /// A handle of an earlier opening.
+    stale: Option<ColumnFamily>,
     /// Something failed, and the history went on.
     passed_over: bool,
 }
@@ -168,6 +172,7 @@ impl<'a> Run<'a> {
             seen: Vec::new(),
             made: true,
             events: Events::default(),
+            stale: None,
             passed_over: false,
         }
     }
@@ -210,6 +215,19 @@ impl<'a> Run<'a> {
         Ok(db)
     }
 
+    /// A handle of an earlier opening is none of this one.
+    fn check_stale_handle(&self, db: &Db) -> Result<(), Trouble> {
+        let Some(handle) = &self.stale else { return Ok(()) };
+        let calls = [db.get_cf(handle, "key").map(drop), db.put_cf(handle, "key", "stale"), db.flush_cf(handle)];
+        for done in calls {
+            if done.as_ref().err().map(rockmill::Error::kind) != Some(ErrorKind::InvalidArgument) {
+                let what = format!("a call with it gives {done:?}");
+                return Err(Trouble::Wrong(Difference::new("a handle of an earlier opening", what)));
+            }
+        }
+        Ok(())
+    }
+
     /// After the database was closed.
     fn check_events(&self, done: &[Step]) -> Result<(), Trouble> {
         let dropped = done.iter().any(|step| matches!(step, Step::Drop(_)));
@@ -240,9 +258,17 @@ impl<'a> Run<'a> {
                     }
                 }
             };
+            let db = Arc::new(db);
             self.observer.opened(at, &db);
-            let end = Session::new(self, &db).run(steps, at)?;
+            self.check_stale_handle(&db)
+                .map_err(|trouble| self.failure(at, "a handle of an earlier opening", trouble))?;
+            self.stale = Some(db.default_cf());
+            self.events.open(&db);
+            let events = self.events.clone();
+            let end = Session::new(self, &db).run(steps, at);
+            events.close();
             drop(db);
+            let end = end?;
             self.check_events(&steps[at..end]).map_err(|trouble| self.failure(end, "close", trouble))?;
             let Some(step @ Step::Reopen(how)) = steps.get(end) else {
                 self.model.closed();
@@ -283,6 +309,7 @@ impl<'a> Run<'a> {
             Reopen::Stored | Reopen::ReadOnly if self.place.ttl => {}
             Reopen::Stored => {
                 let mut loader = OptionsLoader::new();
+                loader.comparator(Arc::new(FoldedComparator));
                 let loaded = loader.env(&self.place.env()).load_latest(&path)?;
                 // Objects that the file cannot make; the store does without its filters for a while.
                 let filter = |name: &str| matches!(name, "compaction_filter" | "compaction_filter_factory");

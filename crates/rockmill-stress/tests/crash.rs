@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use rockmill::compaction::{KernelDriver, probe_kernel_engine};
 use rockmill_kernel::Pool;
+use rockmill_skip::{Needs, skip};
 use rockmill_stress::configuration::Configuration;
 use rockmill_stress::crash::{self, Points};
 use rockmill_stress::faults;
@@ -51,7 +52,7 @@ fn calls_in_the_kernel(what: &str) -> Option<u64> {
     match probe_kernel_engine(KernelDriver::Run) {
         Ok(()) => Some(pool.calls()),
         Err(e) => {
-            println!("skipped: {what} with the engine kernel: {e}");
+            skip(&format!("{what} with the engine kernel"), &Needs::Kernel.because(e));
             None
         }
     }

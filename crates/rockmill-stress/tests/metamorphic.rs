@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rockmill::compaction::{KernelDriver, probe_kernel_engine};
 use rockmill_kernel::Pool;
+use rockmill_skip::{Needs, skip};
 use rockmill_stress::case::Case;
 use rockmill_stress::configuration::Configuration;
 use rockmill_stress::generate::{Profile, generate};
@@ -73,8 +74,7 @@ fn one_history_is_the_same_in_many_configurations() {
 #[test]
 fn one_history_is_the_same_with_every_merge_program() {
     if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
-        println!("skipped: one history with the merge programs builtin, expire and reverse in the kernel: {e}");
-        return;
+        return skip("one_history_is_the_same_with_every_merge_program", &Needs::Kernel.because(e));
     }
     // Kept, so that calls are counted.
     let pool = Pool::shared();

@@ -2,9 +2,15 @@
 //! `EventListener`).
 //!
 //! Listeners are called by the thread on which the event happened or by one that comes by soon after, with no lock of
-//! the database held. They may read and write. They must not wait for background work (`flush`, `compact_range`): it
-//! may be the work that they hold up. A panic in a listener is caught and goes to the info log.
+//! the database held. They may read and write. They must not wait for background work (`flush`, `compact_range`, an
+//! ingestion), nor for another thread that writes: it may be the work that they hold up. A panic in a listener is caught
+//! and goes to the info log.
+//!
+//! A listener's write goes before those of other threads, and is neither stopped nor slowed: what stopped writers wait
+//! for may be the flush whose listener writes. So memtables may grow beyond their limits by what listeners write.
+//! RocksDB hangs there. What an ingestion flushes it tells when it is done, since it keeps writers away until then.
 
+use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -18,6 +24,7 @@ pub use crate::compaction::CompactionReason;
 pub use crate::compaction::filter::TableFileCreationReason;
 use crate::error::Error;
 use crate::info_log::{InfoLog, log_error};
+use crate::sync::thread_local;
 
 /// Why a memtable is flushed (RocksDB's `FlushReason`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -364,6 +371,7 @@ impl Listeners {
 
     /// Tells every listener. No lock of the database may be held.
     pub(crate) fn notify(&self, log: &InfoLog, tell: impl Fn(&dyn EventListener)) {
+        let _inside = Inside::enter();
         for listener in &self.list {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&**listener))) {
                 let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
@@ -372,6 +380,32 @@ impl Listeners {
             }
         }
     }
+}
+
+thread_local! {
+    /// How many calls of listeners the thread is in.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A call of a listener, as long as it lives.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Self {
+        DEPTH.with(|depth| depth.set(depth.get() + 1));
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        DEPTH.with(|depth| depth.set(depth.get() - 1));
+    }
+}
+
+/// True on a thread that is in a call of a listener, of whatever database: background work may wait for it.
+pub(crate) fn in_listener() -> bool {
+    DEPTH.with(|depth| depth.get() > 0)
 }
 
 impl fmt::Debug for Listeners {

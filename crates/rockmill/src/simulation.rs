@@ -20,10 +20,14 @@ pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
 pub use crate::compaction::strategy::aging::Moment;
 pub use crate::compaction::strategy::df::runs_due;
 pub use crate::compaction::strategy::intra::{IntraDf, PendingRun, pick as pick_intra_df, pick_of as pick_intra_df_of};
+pub use crate::compaction::strategy::manual::{ManualPick, ManualStep, StepKind};
+pub use crate::compaction::strategy::refit::pick as pick_refit;
 pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
 pub use crate::compaction::{Compaction, CompactionReason};
-pub use crate::db::{FlushBound, FlushPace, RateControl, StallReason, WriteControl, write_control, write_stop};
+pub use crate::db::{
+    FlushBound, FlushPace, RateControl, StallReason, WriteControl, deepest_place, write_control, write_stop,
+};
 pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};
 
 use crate::error::Result;

@@ -157,11 +157,16 @@ impl WriteBufferManager {
     }
 
     /// Waits until there may be room, at most `longest`.
-    pub(crate) fn wait(&self, longest: Duration) {
+    pub(crate) fn wait(&self, longest: Duration, given_up: impl Fn() -> bool) {
         let mut guard = self.shared.stall.lock();
-        if self.should_stall() {
+        if self.should_stall() && !given_up() {
             self.shared.freed.wait_for(&mut guard, longest);
         }
+    }
+
+    /// Lets those who wait look again.
+    pub(crate) fn wake(&self) {
+        self.shared.wake();
     }
 
     /// The account of a new memtable.
@@ -324,7 +329,7 @@ mod tests {
         crate::sync::thread::scope(|s| {
             let waiting = s.spawn(|| {
                 while m.should_stall() {
-                    m.wait(Duration::from_secs(60));
+                    m.wait(Duration::from_secs(60), || false);
                 }
             });
             std::thread::sleep(Duration::from_millis(20));

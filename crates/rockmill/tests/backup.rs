@@ -545,6 +545,134 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
     assert_eq!(contents(&open(&options(), &to), "default").len(), 2, "flushed before");
 }
 
+/// A backup number is used again once the newest backup is deleted. An engine that has not looked since must not take
+/// the new backup for the one that it knew.
+#[test]
+fn an_engine_that_has_not_looked_since_leaves_other_engines_backups_alone() {
+    type Step = fn(&BackupEngine, &Db);
+    let steps: [(&str, Step); 4] = [
+        ("garbage_collect", |e, _| e.garbage_collect().unwrap()),
+        ("purge_old_backups", |e, _| e.purge_old_backups(2).unwrap()),
+        ("delete_backup", |e, _| e.delete_backup(1).unwrap()),
+        ("create_new_backup", |e, db| e.create_new_backup(db).unwrap()),
+    ];
+    for (what, step) in steps {
+        let dir = tempfile::tempdir().unwrap();
+        let backups = dir.path().join("backups");
+        let db = open(&options(), &dir.path().join("db"));
+        let stale = engine(&backups);
+        for value in ["1", "2"] {
+            db.put("k", value).unwrap();
+            stale.create_new_backup_flush(&db, true).unwrap();
+        }
+        let other = engine(&backups);
+        other.delete_backup(2).unwrap();
+        db.put("k", "3").unwrap();
+        other.create_new_backup_flush(&db, true).unwrap();
+        let restore = |engine: &BackupEngine, to: &str| {
+            let to = dir.path().join(to);
+            engine.restore_from_backup(&to, &to, &RestoreOptions::default(), 2)?;
+            Ok::<_, rockmill::Error>(open(&options(), &to).get("k").unwrap())
+        };
+
+        step(&stale, &db);
+        other.verify_backup_with_checksum(2).unwrap_or_else(|e| panic!("after {what}: {e}"));
+        assert_eq!(restore(&engine(&backups), "fresh").unwrap().as_deref(), Some(&b"3"[..]), "after {what}");
+        assert_eq!(restore(&stale, "stale").unwrap().as_deref(), Some(&b"3"[..]), "{what} looked again");
+    }
+    // What the caller names is what the engine has shown it, or nothing.
+    for step in [
+        |e: &BackupEngine| e.delete_backup(2),
+        |e: &BackupEngine| e.verify_backup(2),
+        |e: &BackupEngine| e.verify_backup_with_checksum(2),
+        |e: &BackupEngine| {
+            let to = std::env::temp_dir().join("rockmill-never-made");
+            e.restore_from_backup(&to, &to, &RestoreOptions::default(), 2)
+        },
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let backups = dir.path().join("backups");
+        let db = open(&options(), &dir.path().join("db"));
+        let stale = engine(&backups);
+        stale.create_new_backup(&db).unwrap();
+        stale.create_new_backup(&db).unwrap();
+        let other = engine(&backups);
+        other.delete_backup(2).unwrap();
+        db.put("k", "new").unwrap();
+        other.create_new_backup(&db).unwrap();
+        let refused = step(&stale).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
+        assert!(refused.message().contains("another engine"), "{refused}");
+        other.verify_backup_with_checksum(2).unwrap();
+        stale.delete_backup(2).unwrap(); // it has looked
+        assert!(stale.get_backup_info().iter().map(|b| b.backup_id).eq([1]));
+    }
+}
+
+/// Several engines on one directory, each with its own idea of it: every backup that nobody deleted stays whole and
+/// gives the moment at which it was made.
+#[test]
+fn engines_that_take_turns_harm_no_backup_that_was_not_deleted() {
+    for seed in 0..30 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let fs: Arc<dyn FileSystem> = Arc::new(MemFileSystem::new());
+        let env = || Env::from_parts(Arc::clone(&fs), Arc::new(SystemClock::default()));
+        let mut o = options();
+        o.set_file_system(Arc::clone(&fs));
+        let db = open(&o, Path::new("/db"));
+        let engine = || BackupEngine::open(&BackupEngineOptions::new("/backups").unwrap(), &env()).unwrap();
+        let mut engines = [engine(), engine(), engine()];
+        // By number, the value of "k" at that moment.
+        let mut expected: BTreeMap<u32, String> = BTreeMap::new();
+        for step in 0..40 {
+            let which = rng.usize(0..engines.len());
+            let e = &engines[which];
+            match rng.u8(0..10) {
+                0..=3 => {
+                    db.put("k", format!("{step}")).unwrap();
+                    let mut how = CreateBackupOptions::default();
+                    how.set_flush_before_backup(rng.bool());
+                    let id = e.create_new_backup_with_metadata(&db, &how, b"").unwrap();
+                    assert_eq!(expected.insert(id, format!("{step}")), None, "seed {seed}: backup {id} was there");
+                }
+                4 | 5 => {
+                    let shown: Vec<u32> = e.get_backup_info().iter().map(|b| b.backup_id).collect();
+                    let Some(&id) = rng.choice(&shown) else { continue };
+                    match e.delete_backup(id) {
+                        Ok(()) => drop(expected.remove(&id).unwrap_or_else(|| panic!("seed {seed}: {id} was gone"))),
+                        Err(e) => assert_eq!(e.kind(), ErrorKind::NotFound, "seed {seed}: {e}"),
+                    }
+                }
+                6 => {
+                    let keep = rng.usize(1..4);
+                    e.purge_old_backups(keep).unwrap();
+                    while expected.len() > keep {
+                        expected.pop_first();
+                    }
+                }
+                7 => e.garbage_collect().unwrap(),
+                8 => engines[which] = engine(),
+                _ => {
+                    // The newest may be deleted by its owner at once, so that its number is used again.
+                    let Some((&id, _)) = expected.last_key_value() else { continue };
+                    let fresh = engine();
+                    fresh.delete_backup(id).unwrap();
+                    expected.remove(&id);
+                }
+            }
+            let fresh = engine();
+            assert!(fresh.get_corrupted_backups().is_empty(), "seed {seed}, step {step}");
+            let there: Vec<u32> = fresh.get_backup_info().iter().map(|b| b.backup_id).collect();
+            assert!(there.iter().eq(expected.keys()), "seed {seed}, step {step}: {there:?} and {expected:?}");
+        }
+        for (&id, value) in &expected {
+            let to = PathBuf::from(format!("/r{id}"));
+            engine().restore_from_backup(&to, &to, &RestoreOptions::default(), id).unwrap();
+            assert_eq!(open(&o, &to).get("k").unwrap().as_deref(), Some(value.as_bytes()), "seed {seed}: backup {id}");
+        }
+    }
+}
+
 fn env_lock(backups: &Path) -> Box<dyn rockmill_io::FileLock> {
     rockmill_io::PosixFileSystem::default().lock(&backups.join("LOCK")).unwrap()
 }
@@ -573,7 +701,7 @@ fn rocksdb_and_rockmill_share_a_backup_directory() {
             script.line(format!("backup {}", backups.display())).line("dump default").line("close");
             let oracle::Outcome::Done(_) = driver.run(&script) else {
                 match driver.run(&script) {
-                    oracle::Outcome::Unsupported(what) => oracle::skip(test, &what),
+                    oracle::Outcome::Unsupported(what) => rockmill_skip::skip(test, &what),
                     other => panic!("{other:?}"),
                 }
                 skipped = true;

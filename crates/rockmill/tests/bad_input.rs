@@ -13,11 +13,13 @@ use std::sync::{Arc, OnceLock};
 
 use oracle::content::{Entries, entries, try_open_all, try_read};
 use oracle::ops::{Contents, Runner, Shape, Workload};
-use oracle::{copy_dir, skip, tables};
+use oracle::{copy_dir, tables};
 use rockmill::{
-    BlockBasedOptions, ChecksumType, ColumnFamilyDescriptor, CompressionType, Db, Error, ErrorKind, Options,
+    BlockBasedOptions, Cache, ChecksumType, ColumnFamilyDescriptor, CompressionType, Db, Error, ErrorKind, Options,
 };
-use rockmill_io::{FileSystem as _, MemFileSystem};
+use rockmill_format::footer::Footer;
+use rockmill_io::{CrashMode, FileSystem as _, MemFileSystem};
+use rockmill_skip::{Needs, skip};
 
 /// The database that the tests damage, and what it holds by column family.
 struct Sound {
@@ -555,7 +557,7 @@ fn no_permission_says_so() {
         match command.output() {
             Ok(out) => Some(String::from_utf8_lossy(&out.stdout).into_owned()),
             Err(e) => {
-                skip(test, &format!("cannot run as another user: {e}"));
+                skip(test, &Needs::Root.because(format!("cannot run as another user: {e}")));
                 None
             }
         }
@@ -694,4 +696,70 @@ fn many_versions_on_both_sides_of_a_snapshot_are_passed() {
     let keys: Vec<_> =
         db.snapshot_iterator(&snapshot, rockmill::IteratorMode::Start).map(|e| e.expect("sound").0).collect();
     assert_eq!(keys, [b"c".to_vec().into_boxed_slice()]);
+}
+
+/// A table whose last index entry points to the index itself, with right checksums. Its index and its blocks share one
+/// cache, which must not hand out the one for the other.
+#[test]
+fn a_table_whose_index_points_to_itself_is_refused() {
+    let options = |fs: &MemFileSystem, cache: usize| {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_file_system(Arc::new(fs.clone()));
+        options.set_compression_type(CompressionType::None);
+        let mut table = BlockBasedOptions::default();
+        table.set_cache_index_and_filter_blocks(true);
+        table.set_bloom_filter(10.0, false);
+        table.set_block_cache(&Cache::new_lru_cache(cache));
+        table.set_block_size(4096);
+        options.set_block_based_table_factory(&table);
+        options
+    };
+    let fs = MemFileSystem::new();
+    {
+        let db = Db::open(&options(&fs, 1 << 20), "/db").unwrap();
+        (0..280).for_each(|i| db.put(format!("k{i:05}"), vec![b'v'; 40]).unwrap());
+        db.flush().unwrap();
+    }
+    let names = fs.list_dir(Path::new("/db")).unwrap();
+    let path = Path::new("/db").join(names.iter().find(|n| n.ends_with(".sst")).unwrap());
+    let mut bytes = fs.read_to_vec(&path).unwrap();
+    let footer = Footer::decode(&bytes, bytes.len() as u64).unwrap();
+    let index = footer.index.unwrap();
+    let (at, len) = (index.offset as usize, index.size as usize);
+    let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
+    // One restart point for each entry: nothing shared, the key's length in one byte, the key, the block's handle.
+    let restarts = number(&bytes[at + len - 4..at + len]) & 0x0fff_ffff;
+    let last = at + number(&bytes[at + len - 8..at + len - 4]);
+    let (handle, end) = (last + 2 + usize::from(bytes[last + 1]), at + len - 4 - 4 * restarts);
+    let first = bytes[handle..end].iter().position(|b| b & 0x80 == 0).unwrap() + 1;
+    // Numbers in as many bytes as there were.
+    let padded = |mut n: u64, len: usize| -> Vec<u8> {
+        let byte = |i| {
+            let low = (n & 0x7f) as u8;
+            n >>= 7;
+            if i + 1 < len { low | 0x80 } else { low }
+        };
+        (0..len).map(byte).collect()
+    };
+    let own = [padded(index.offset, first), padded(index.size, end - handle - first)].concat();
+    bytes[handle..end].copy_from_slice(&own);
+    let checksum = footer.block_checksum(&bytes[at..at + len], 0, index.offset);
+    bytes[at + len + 1..at + len + 5].copy_from_slice(&checksum.to_le_bytes());
+    fs.write_all(&path, &bytes).unwrap();
+    for cache in [1 << 20, 700, 300] {
+        let copy = fs.crash_image(CrashMode::KeepAll);
+        let db = match Db::open(&options(&copy, cache), "/db") {
+            Ok(db) => db,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+                continue;
+            }
+        };
+        for _ in 0..3 {
+            let refused = db.get("k00279").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Corruption, "{refused}");
+            assert!(refused.message().contains("overlaps"), "{refused}");
+        }
+    }
 }

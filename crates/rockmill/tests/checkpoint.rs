@@ -27,7 +27,7 @@ fn contents(db: &Db, family: &str) -> Vec<(String, String)> {
 
 /// What `ldb scan` says, after `ldb checkconsistency`; `None`, saying so, where it is not installed.
 fn ldb_contents(test: &str, path: &Path, family: &str) -> Option<Vec<(String, String)>> {
-    let ldb = oracle::tool("ldb").map_err(|reason| oracle::skip(test, &reason)).ok()?;
+    let ldb = oracle::tool("ldb").map_err(|reason| rockmill_skip::skip(test, &reason)).ok()?;
     oracle::run_tool(&ldb, &[&format!("--db={}", path.display()), "checkconsistency"]).unwrap();
     let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
     let found = oracle::content::ldb_scan(&ldb, path, family).unwrap();

@@ -624,7 +624,8 @@ fn ldb_opens_them() {
     }
     if let Err(why) = oracle::run_tool(&ldb, &[&*db_arg, "--ttl", "put", "theirs", "1"]) {
         assert!(why.contains("doesn't support TTL DB"), "{why}");
-        oracle::skip(test, "this ldb's --ttl opens no database that exists");
+        let missing = rockmill_skip::Needs::PeerFeature.because("this ldb's --ttl opens no database that exists");
+        rockmill_skip::skip(test, &missing);
         return;
     }
     {

@@ -19,6 +19,7 @@ use rockmill::{
     ColumnFamilyDescriptor, Db, Error, ErrorSeverity, EventListener, IteratorMode, Options, WriteBatch, WriteOptions,
 };
 use rockmill_io::{CrashMode, Fault, FileSystem, MemFileSystem, OpKind};
+use rockmill_skip::{Needs, skip};
 
 const FAMILIES: [&str; 2] = ["default", "second"];
 
@@ -442,10 +443,7 @@ fn a_real_disk_that_is_full() {
     let home = tempfile::tempdir().expect("a folder");
     let tmpfs = match Tmpfs::mount(&home.path().join("small"), 4096) {
         Ok(tmpfs) => tmpfs,
-        Err(reason) => {
-            println!("skipped: a_real_disk_that_is_full: {reason}");
-            return;
-        }
+        Err(reason) => return skip("a_real_disk_that_is_full", &Needs::Mount.because(reason)),
     };
     let ballast = tmpfs.0.join("ballast");
     std::fs::write(&ballast, vec![1; 2 << 20]).expect("two of four MiB");

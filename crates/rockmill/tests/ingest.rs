@@ -14,12 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use oracle::content::{read, read_at, same};
-use oracle::{Peer, Script, skip};
+use oracle::{Peer, Script};
 use rockmill::{
     BottommostLevelCompaction, CompactOptions, Db, ErrorKind, IngestExternalFileArg, IngestExternalFileOptions,
     Options, SstFileWriter,
 };
 use rockmill_io::{FileSystem, MemFileSystem, OpKind};
+use rockmill_skip::skip;
 
 fn options() -> Options {
     let mut options = Options::default();

@@ -8,6 +8,8 @@ mod compared;
 mod composed;
 #[path = "operations/extra_runs.rs"]
 mod extra_runs;
+#[path = "operations/handles.rs"]
+mod handles;
 #[path = "operations/info_log.rs"]
 mod info_log;
 #[path = "operations/listener.rs"]

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oracle::{Outcome, Peer, Script, copy_dir, run_tool, skip, tool};
+use oracle::{Outcome, Peer, Script, copy_dir, run_tool, tool};
 use rockmill::merge_operator::{MaxOperator, StringAppendOperator, UInt64AddOperator};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Checkpoint, ChecksumType, ColumnFamilyDescriptor, CompactOptions,
-    CompressionType, Db, ErrorKind, Options, OptionsLoader,
+    CompactionDecision, CompressionType, Db, ErrorKind, MergeOperands, Options, OptionsLoader, SliceTransform,
 };
 use rockmill_format::comparator::ReverseBytewiseComparator;
 use rockmill_io::{CrashMode, MemFileSystem, OpKind};
+use rockmill_skip::skip;
 
 fn open(dir: &tempfile::TempDir, change: impl FnOnce(&mut Options)) -> Db {
     let mut o = Options::default();
@@ -782,4 +783,79 @@ fn a_file_that_cannot_be_written_is_an_error_that_names_it() {
     fs.clear_fault();
     let db = Db::open_cf(&o, "/db", ["default", "other"]).unwrap();
     assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+/// What only the owner of a database has: a tool that opens it without them leaves their names where they were.
+fn with_own_objects() -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_merge_operator_associative("own.Concat", |_: &[u8], old: Option<&[u8]>, operands: &MergeOperands<'_>| {
+        let mut value = old.unwrap_or_default().to_vec();
+        operands.iter().for_each(|operand| value.extend_from_slice(operand));
+        Some(value)
+    });
+    o.set_compaction_filter("own.Keep", |_, _, _| CompactionDecision::Keep);
+    o.set_prefix_extractor(SliceTransform::create("own.Prefix", |key| &key[..key.len().min(2)], None));
+    o
+}
+
+#[test]
+fn objects_that_are_not_given_keep_their_names_in_the_options_file() {
+    const TEST: &str = "objects_that_are_not_given_keep_their_names_in_the_options_file";
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let db = Db::open(&with_own_objects(), &path).unwrap();
+    db.merge("m", "1").unwrap();
+    db.flush().unwrap();
+    drop(db);
+    // Two that no Rockmill makes, as RocksDB writes them, and a filter that Rockmill reads but does not write.
+    let file = options_files(&path).pop().unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text
+        .replace("[CFOptions \"default\"]", "[CFOptions \"default\"]\n  sst_partitioner_factory={id=own.Parts;len=3;}")
+        .replace("filter_policy=nullptr", "filter_policy=ribbonfilter:10:2");
+    std::fs::write(&file, text).unwrap();
+    let names = [
+        "merge_operator=own.Concat",
+        "compaction_filter=own.Keep",
+        "prefix_extractor=own.Prefix",
+        "sst_partitioner_factory={id=own.Parts;len=3;}",
+        "filter_policy=ribbonfilter:10:2",
+    ];
+    let missing = || -> Vec<&str> {
+        let text = std::fs::read_to_string(options_files(&path).pop().unwrap()).unwrap();
+        names.into_iter().filter(|name| !text.lines().any(|line| line.trim() == *name)).collect()
+    };
+    assert_eq!(missing(), [""; 0], "the case is made");
+
+    for round in 0..3 {
+        let loaded = OptionsLoader::new().load_latest(&path).unwrap();
+        assert!(loaded.warnings.iter().any(|w| w.value == "own.Concat"), "{:?}", loaded.warnings);
+        let db = Db::open_cf_descriptors(&loaded.options, &path, loaded.column_families).unwrap();
+        db.put("k", round.to_string()).unwrap();
+        db.set_options(&[("level0_file_num_compaction_trigger", "9")]).unwrap();
+        drop(db);
+        assert_eq!(missing(), [""; 0], "round {round}");
+    }
+    if let Ok(ldb) = tool("ldb").inspect_err(|e| skip(TEST, e)) {
+        let db = format!("--db={}", path.display());
+        assert_eq!(run_tool(&ldb, &[db.as_str(), "--try_load_options", "get", "k"]).unwrap().trim(), "2");
+    }
+
+    // Their owner finds the database as it was; another operator under the same database is still refused.
+    let mut other = with_own_objects();
+    other.set_merge_operator_object(Arc::new(MaxOperator));
+    let e = Db::open(&other, &path).unwrap_err();
+    assert!(e.message().contains("own.Concat"), "{e}");
+    let db = Db::open(&with_own_objects(), &path).unwrap();
+    db.merge("m", "2").unwrap();
+    assert_eq!(db.get("m").unwrap().as_deref(), Some(&b"12"[..]));
+    drop(db);
+
+    // What is said in words counts, also that there is none.
+    let loaded = OptionsLoader::new().load_latest(&path).unwrap();
+    let db = Db::open_cf_descriptors(&loaded.options, &path, loaded.column_families).unwrap();
+    db.set_options(&[("prefix_extractor", "nullptr")]).unwrap();
+    drop(db);
+    assert!(missing().contains(&"prefix_extractor=own.Prefix"));
 }

@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use oracle::content::{Entries, entries, open_all, read, read_at, same, try_open_all};
 use oracle::ops::{Model, Runner, Shape, Workload};
-use oracle::{Driver, Outcome, Peer, Script, copy_dir, skip};
+use oracle::{Driver, Outcome, Peer, Script, copy_dir};
 use rockmill::{Db, IteratorMode, Options};
 use rockmill_format::comparator::ReverseBytewiseComparator;
+use rockmill_skip::{Needs, skip, wish};
 
 /// One way of making a database with RocksDB.
 struct Case<'a> {
@@ -98,7 +99,7 @@ impl Case<'_> {
         for &peer in self.peers {
             match peer.driver() {
                 Ok(driver) => self.run_with(&driver),
-                Err(_) if peer == Peer::Other => {}
+                Err(missing) if peer == Peer::Other => wish(self.name, &missing),
                 Err(reason) => skip(self.name, &reason),
             }
         }
@@ -363,8 +364,11 @@ fn ingested_tables_have_their_own_sequence_number() {
     for peer in [Peer::Library, Peer::Other] {
         let driver = match peer.driver() {
             Ok(driver) => driver,
-            Err(_) if peer == Peer::Other => continue,
-            Err(reason) => return skip("ingested_tables", &reason),
+            Err(missing) if peer == Peer::Other => {
+                wish("ingested_tables", &missing);
+                continue;
+            }
+            Err(missing) => return skip("ingested_tables", &missing),
         };
         let home = tempfile::tempdir().expect("a folder");
         let path = home.path().join("db");
@@ -480,8 +484,13 @@ fn unsupported_features_are_named() {
         }
         match driver.run(&script) {
             Outcome::Done(_) => {}
-            Outcome::Unsupported(why) | Outcome::Failed(why) => {
-                skip(test, &format!("{name}: {}", why.lines().next().unwrap_or_default()));
+            Outcome::Unsupported(missing) => {
+                skip(test, &missing);
+                continue;
+            }
+            Outcome::Failed(why) => {
+                let first = why.lines().next().unwrap_or_default();
+                skip(test, &Needs::PeerFeature.because(format!("{name}: {first}")));
                 continue;
             }
         }

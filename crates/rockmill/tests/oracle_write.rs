@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use oracle::content::{entries, ldb_scan, open_all, read, read_at, same, sst_scan};
 use oracle::ops::{Runner, Shape, Workload};
-use oracle::{Outcome, Peer, Script, copy_dir, from_hex, run_tool, skip, tables, tool};
+use oracle::{Outcome, Peer, Script, copy_dir, from_hex, run_tool, tables, tool};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, ChecksumType, ColumnFamilyDescriptor,
     CompactOptions, CompactionStyle, CompressionType, DataBlockIndexType, Db, FifoCompactOptions, Options,
     WriteOptions,
 };
 use rockmill_format::comparator::ReverseBytewiseComparator;
+use rockmill_skip::{Needs, skip, wish};
 
 /// One way of making a database with Rockmill.
 struct Case {
@@ -136,7 +137,10 @@ impl Case {
             }
             let driver = match peer.driver() {
                 Ok(driver) => driver,
-                Err(_) if peer == Peer::Other => continue,
+                Err(missing) if peer == Peer::Other => {
+                    wish(self.name, &missing);
+                    continue;
+                }
                 Err(reason) => {
                     skip(self.name, &reason);
                     continue;
@@ -178,7 +182,8 @@ impl Case {
             }
         }
         if tried == 0 {
-            skip(self.name, &format!("no RocksDB at hand reads format_version {}", self.format_version));
+            let what = format!("no RocksDB at hand reads format_version {}", self.format_version);
+            skip(self.name, &Needs::OtherRocksDb.because(what));
         }
         // Rockmill itself after a reopen, with nothing in between.
         let db = open_all(&options, &path);

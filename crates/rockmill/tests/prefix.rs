@@ -13,8 +13,9 @@ use oracle::{Peer, Script};
 use rockmill::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rockmill::statistics::Ticker;
 use rockmill::{
-    BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CompactOptions, Comparator, Db, DbRawIterator,
-    Direction, ErrorKind, IteratorMode, Options, ReadOptions, ReverseBytewiseComparator, SliceTransform,
+    BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, BytewiseComparator, CompactOptions, Comparator,
+    DataBlockIndexType, Db, DbRawIterator, Direction, ErrorKind, IteratorMode, Options, ReadOptions,
+    ReverseBytewiseComparator, SliceTransform,
 };
 use rockmill_io::MemFileSystem;
 
@@ -606,6 +607,120 @@ impl Comparator for ByLength {
         if start.len() == limit.len() && same < start.len() {
             start[same + 1..].fill(0xff);
         }
+    }
+}
+
+/// Letters' case does not count.
+struct NoCase;
+
+impl Comparator for NoCase {
+    fn name(&self) -> &str {
+        "test.NoCase"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        a.to_ascii_lowercase().cmp(&b.to_ascii_lowercase())
+    }
+}
+
+/// The same order as [`ByLength`], by a comparator that knows that equal keys have equal bytes.
+struct ByLengthExactly;
+
+impl Comparator for ByLengthExactly {
+    fn name(&self) -> &str {
+        "test.ByLengthExactly"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        by_length(a, b)
+    }
+
+    fn can_keys_with_different_byte_contents_be_equal(&self) -> bool {
+        false
+    }
+}
+
+/// Every way to a key finds it by any bytes that the comparator takes for it, whatever indexes tables have.
+#[test]
+fn keys_are_found_by_any_bytes_that_compare_as_equal() {
+    for index in [DataBlockIndexType::BinarySearch, DataBlockIndexType::BinaryAndHash] {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_file_system(Arc::new(MemFileSystem::new()));
+        options.set_comparator_object(Arc::new(NoCase));
+        let mut table = BlockBasedOptions::default();
+        table.set_data_block_index_type(index);
+        table.set_block_size(500);
+        options.set_block_based_table_factory(&table);
+        let db = Db::open(&options, "/db").unwrap();
+        let key = |case: usize, i: u32| match case {
+            0 => format!("key{i:03}"),
+            1 => format!("KEY{i:03}"),
+            _ => format!("kEy{i:03}"),
+        };
+        for i in 0..200 {
+            db.put(key(2, i), "old").unwrap();
+        }
+        db.flush().unwrap();
+        for i in 0..100 {
+            db.put(key(0, i), "new").unwrap();
+        }
+        db.delete(key(1, 150)).unwrap();
+        for stage in ["memtable", "tables", "one table"] {
+            for i in 0..200 {
+                let want: Option<&[u8]> = match i {
+                    150 => None,
+                    0..100 => Some(b"new"),
+                    _ => Some(b"old"),
+                };
+                for case in 0..3 {
+                    let asked = key(case, i);
+                    assert_eq!(db.get(&asked).unwrap().as_deref(), want, "{stage}, {index:?}: {asked}");
+                    let many = db.multi_get([&asked, &asked]);
+                    let all = many.iter().all(|got| got.as_ref().unwrap().as_deref() == want);
+                    assert!(all, "{stage}, {index:?}: {asked}");
+                    let mut it = db.raw_iterator();
+                    it.seek(&asked);
+                    let found = it.key().is_some_and(|found| found.eq_ignore_ascii_case(asked.as_bytes()));
+                    assert_eq!(found, want.is_some(), "{stage}, {index:?}: {asked}");
+                }
+            }
+            match stage {
+                "memtable" => db.flush().unwrap(),
+                _ => db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap(),
+            }
+        }
+        assert_eq!(db.iterator(IteratorMode::Start).count(), 199, "equal keys are one key");
+    }
+}
+
+/// The hash index of data blocks is there where the comparator allows it, and serves.
+#[test]
+fn a_comparator_says_whether_blocks_get_a_hash_index() {
+    let size = |comparator: Arc<dyn Comparator>, index: DataBlockIndexType| {
+        let fs = MemFileSystem::new();
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_file_system(Arc::new(fs.clone()));
+        options.set_comparator_object(comparator);
+        let mut table = BlockBasedOptions::default();
+        table.set_data_block_index_type(index);
+        options.set_block_based_table_factory(&table);
+        let db = Db::open(&options, "/db").unwrap();
+        for i in 0..2000 {
+            db.put(format!("key{i:05}"), "value").unwrap();
+        }
+        db.flush().unwrap();
+        (0..2000).for_each(|i| assert!(db.get(format!("key{i:05}")).unwrap().is_some()));
+        db.live_files().unwrap().iter().map(|f| f.size).sum::<usize>()
+    };
+    use DataBlockIndexType::{BinaryAndHash, BinarySearch};
+    let bytewise = || Arc::new(BytewiseComparator) as Arc<dyn Comparator>;
+    assert!(size(bytewise(), BinaryAndHash) > size(bytewise(), BinarySearch));
+    let exactly = || Arc::new(ByLengthExactly) as Arc<dyn Comparator>;
+    assert!(size(exactly(), BinaryAndHash) > size(exactly(), BinarySearch));
+    for unsure in [Arc::new(ByLength) as Arc<dyn Comparator>, Arc::new(NoCase)] {
+        assert_eq!(size(Arc::clone(&unsure), BinaryAndHash), size(unsure, BinarySearch));
     }
 }
 

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
-use rockmill::{Db, ErrorKind, IteratorMode, Options, RecoveryMode, Result};
+use rockmill::{Db, ErrorKind, IteratorMode, Options, RecoveryMode, Result, WriteBatch, WriteOptions};
+use rockmill_io::{CrashMode, FileSystem as _, MemFileSystem};
+use rockmill_skip::{Missing, Needs, program, skip};
 
 const RECORDS: u32 = 40;
 
@@ -58,13 +61,14 @@ fn open(path: &Path, mode: RecoveryMode) -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// The keys that RocksDB finds, or `None` when it refuses to open; `Err` without RocksDB's tool.
-fn rocksdb(path: &Path) -> std::result::Result<Option<Vec<String>>, String> {
+fn rocksdb(path: &Path) -> std::result::Result<Option<Vec<String>>, Missing> {
     let (_keep, path) = copy(path);
-    let out = Command::new("ldb")
+    let ldb = program("ldb", Needs::Ldb)?;
+    let out = Command::new(ldb)
         .arg(format!("--db={}", path.display()))
         .arg("scan")
         .output()
-        .map_err(|e| format!("skipped: comparison with ldb: {e} (Debian: rocksdb-tools)"))?;
+        .map_err(|e| Needs::Ldb.because(e))?;
     if !out.status.success() {
         return Ok(None);
     }
@@ -74,7 +78,7 @@ fn rocksdb(path: &Path) -> std::result::Result<Option<Vec<String>>, String> {
 
 fn assert_like_rocksdb(what: &str, path: &Path, ours: &Result<BTreeMap<String, Vec<u8>>>) {
     match rocksdb(path) {
-        Err(skip) => println!("{skip}"),
+        Err(missing) => skip("recovery modes compared with ldb", &missing),
         Ok(theirs) => {
             let ours = ours.as_ref().ok().map(|c| c.keys().cloned().collect::<Vec<_>>());
             assert_eq!(ours, theirs, "{what}: ours and RocksDB's");
@@ -189,7 +193,7 @@ fn a_hole_in_an_older_wal() {
     let rest = open(&path, RecoveryMode::SkipAnyCorruptedRecords).unwrap();
     assert!(rest.contains(&key(RECORDS - 1)) && rest.len() < RECORDS as usize);
     match rocksdb(&path) {
-        Err(skip) => println!("{skip}"),
+        Err(missing) => skip("recovery modes compared with ldb", &missing),
         Ok(theirs) => assert_eq!(theirs, None, "RocksDB refuses it, too"),
     }
 }
@@ -365,5 +369,167 @@ fn a_transaction_that_was_prepared_is_refused_by_name_wherever_its_wal_is() {
         check("read-only opening", Db::open_for_read_only(&o, "/db", false));
         check("opening", Db::open(&o, "/db"));
         assert_eq!(fs.exists(Path::new("/db/000005.log")).unwrap(), refused, "{log_number} and {kept}");
+    }
+}
+
+const MODES: [RecoveryMode; 4] = [
+    RecoveryMode::TolerateCorruptedTailRecords,
+    RecoveryMode::AbsoluteConsistency,
+    RecoveryMode::PointInTime,
+    RecoveryMode::SkipAnyCorruptedRecords,
+];
+const STRICT: [RecoveryMode; 2] = [MODES[0], MODES[1]];
+
+fn in_memory(fs: &MemFileSystem, mode: RecoveryMode) -> Options {
+    let mut o = options(mode);
+    o.set_file_system(Arc::new(fs.clone()));
+    o.set_recycle_log_file_num(2);
+    o
+}
+
+fn put_synced(db: &Db, key: &str, len: usize) {
+    let mut how = WriteOptions::default();
+    how.set_sync(true);
+    db.put_opt(key, vec![b'v'; len], &how).unwrap();
+}
+
+/// A database killed with `n` synced records in its last WAL, after others whose files may be used again.
+fn killed(mode: RecoveryMode, n: usize) -> MemFileSystem {
+    let fs = MemFileSystem::new();
+    let db = Db::open(&in_memory(&fs, mode), "/db").unwrap();
+    for round in 0..4 {
+        for i in 0..50 {
+            db.put(format!("k{round}{i}"), vec![7; 137]).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    (0..n).for_each(|i| put_synced(&db, &format!("z{i:02}"), 91));
+    fs.crash_image(CrashMode::KeepAll)
+}
+
+fn found(db: &Db, n: usize) -> Vec<usize> {
+    (0..n).filter(|i| db.get(format!("z{i:02}")).unwrap().is_some()).collect()
+}
+
+#[test]
+fn wal_files_are_not_used_again_where_their_end_looks_like_damage() {
+    for mode in MODES {
+        let fs = MemFileSystem::new();
+        let o = in_memory(&fs, mode);
+        let db = Db::open(&o, "/db").unwrap();
+        let kept = if STRICT.contains(&mode) { 0 } else { 2 };
+        assert_eq!(db.get_db_options().recycle_log_file_num, kept, "{mode:?}");
+        assert_eq!(o.db.recycle_log_file_num, 2, "the caller's are the caller's");
+        drop(db);
+        let text = fs.read_to_vec("/db/LOG".as_ref()).unwrap();
+        let said = String::from_utf8_lossy(&text).contains("recycle_log_file_num is 0 instead of 2");
+        assert_eq!(said, kept == 0, "{mode:?}");
+        for n in 1..20 {
+            let image = killed(mode, n);
+            let db = Db::open(&in_memory(&image, mode), "/db").unwrap_or_else(|e| panic!("{mode:?}, {n}: {e}"));
+            assert_eq!(found(&db, n).len(), n, "{mode:?}");
+        }
+    }
+    // An archive keeps WALs: none is used again.
+    let fs = MemFileSystem::new();
+    let mut o = in_memory(&fs, RecoveryMode::PointInTime);
+    o.set_wal_ttl_seconds(60);
+    assert_eq!(Db::open(&o, "/db").unwrap().get_db_options().recycle_log_file_num, 0);
+}
+
+/// What an opening under another mode, or RocksDB, wrote.
+#[test]
+fn wals_in_files_that_were_used_again_are_read_in_every_mode() {
+    for n in 0..40 {
+        let image = killed(RecoveryMode::PointInTime, n);
+        for mode in MODES {
+            let image = image.crash_image(CrashMode::KeepAll);
+            let db = Db::open(&in_memory(&image, mode), "/db").unwrap_or_else(|e| panic!("{mode:?}, {n}: {e}"));
+            assert_eq!(found(&db, n).len(), n, "{mode:?}");
+            put_synced(&db, "more", 10);
+            let image = image.crash_image(CrashMode::KeepAll);
+            let db = Db::open(&in_memory(&image, mode), "/db").unwrap();
+            assert!(found(&db, n).len() == n && db.get("more").unwrap().is_some(), "{mode:?}, {n}");
+        }
+    }
+}
+
+#[test]
+fn damage_in_a_recycled_wal_is_told_from_its_end() {
+    for mode in STRICT {
+        for two_wals in [false, true] {
+            let fs = MemFileSystem::new();
+            let open = |fs: &MemFileSystem, mode| Db::open_cf(&in_memory(fs, mode), "/db", ["default", "b"]);
+            let db = open(&fs, RecoveryMode::PointInTime).unwrap();
+            let b = db.cf_handle("b").unwrap();
+            for round in 0..4 {
+                for i in 0..50 {
+                    db.put(format!("k{round}{i}"), vec![7; 137]).unwrap();
+                }
+                db.flush_all().unwrap();
+            }
+            (0..40).for_each(|i| put_synced(&db, &format!("z{i:02}"), 91));
+            let wal = db.get_sorted_wal_files().unwrap().pop().unwrap().path;
+            if two_wals {
+                db.put_cf(&b, "x", "x").unwrap();
+                db.flush_cf(&b).unwrap();
+                (40..60).for_each(|i| put_synced(&db, &format!("z{i:02}"), 91));
+            }
+            let sound = fs.crash_image(CrashMode::KeepAll);
+            let whole = open(&sound.crash_image(CrashMode::KeepAll), mode).unwrap();
+            assert_eq!(found(&whole, 60).len(), if two_wals { 60 } else { 40 });
+            drop(whole);
+            // Each record has 128 bytes or so; in the last one of all nothing behind it tells.
+            for at in [5, 100, 1500, 3000, 4000] {
+                let image = sound.crash_image(CrashMode::KeepAll);
+                image.flip_stored_bit(&wal, 8 * at).unwrap();
+                let e = open(&image, mode).map(|db| found(&db, 60)).expect_err("a synced record is damaged");
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{mode:?}, {at}: {e}");
+            }
+        }
+    }
+}
+
+/// Sequence numbers that no WAL has are no hole, also where each WAL ends in what its file held before.
+#[test]
+fn writes_without_a_wal_go_with_recycled_wals() {
+    for mode in [RecoveryMode::PointInTime, RecoveryMode::SkipAnyCorruptedRecords] {
+        for seed in 0..40 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let fs = MemFileSystem::new();
+            let open = |fs: &MemFileSystem| Db::open_cf(&in_memory(fs, mode), "/db", ["default", "b"]);
+            let db = open(&fs).unwrap();
+            let b = db.cf_handle("b").unwrap();
+            let mut unlogged = WriteOptions::default();
+            unlogged.disable_wal(true);
+            let (mut logged, mut others) = (Vec::new(), 0);
+            for n in 0..300 {
+                match rng.u8(0..20) {
+                    0 => db.flush().unwrap(),
+                    1 => db.flush_cf(&b).unwrap(),
+                    2..7 => {
+                        others += 1;
+                        let cf = if rng.bool() { db.default_cf() } else { b.clone() };
+                        db.put_cf_opt(&cf, format!("u{n}"), vec![1; rng.usize(0..300)], &unlogged).unwrap();
+                    }
+                    _ => {
+                        let mut how = WriteOptions::default();
+                        how.set_sync(rng.u8(0..4) == 0);
+                        let mut batch = WriteBatch::new();
+                        batch.put(format!("l{n}"), vec![2; rng.usize(0..300)]);
+                        batch.put_cf(&b, format!("l{n}"), vec![2; rng.usize(0..300)]);
+                        db.write_opt(&batch, &how).unwrap();
+                        logged.push(format!("l{n}"));
+                    }
+                }
+            }
+            assert!(others > 10);
+            let db = open(&fs.crash_image(CrashMode::KeepAll)).unwrap_or_else(|e| panic!("{mode:?}, {seed}: {e}"));
+            let b = db.cf_handle("b").unwrap();
+            for key in &logged {
+                let both = db.get(key).unwrap().is_some() && db.get_cf(&b, key).unwrap().is_some();
+                assert!(both, "{mode:?}, {seed}: {key} is lost");
+            }
+        }
     }
 }

@@ -72,6 +72,14 @@ fn files(endings: &[&str]) -> Vec<String> {
     out
 }
 
+/// The programs under `scripts` and `.ci`.
+fn scripts() -> Vec<String> {
+    let entries = fs::read_dir(root().join("scripts")).expect("scripts");
+    let names = entries.map(|e| e.expect("a readable folder").path()).filter(|p| p.is_file());
+    let name = |p: PathBuf| format!("scripts/{}", p.file_name().expect("a name").to_string_lossy());
+    names.map(name).chain([".ci/run".to_owned()]).collect()
+}
+
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
@@ -194,6 +202,63 @@ fn unsafe_is_fenced_and_explained() {
         }
     }
     report("unsafe stands in few, named modules and is explained", &broken);
+}
+
+/// How a test says that it was skipped is one crate's business: what else it prints, the harness swallows, and no
+/// `ROCKMILL_REQUIRE` makes a failure of it.
+#[test]
+fn skips_are_said_in_one_way() {
+    let prints = ["println!", "print!", "stdout()", "stderr()", "write!", "writeln!"];
+    // What asks whether the machine has something, and the words of which one follows where it has not.
+    let probes = ["probe_kernel_engine(", ".batch_probe()", "Peer::Library.driver()", "Peer::Wheel.driver()"];
+    let says = ["skip(", "need!(", "wish(", ".skipped()"];
+    let mut broken = Vec::new();
+    for (path, lines) in rust() {
+        if path.starts_with("crates/rockmill-skip/") || path == "crates/rockmill/tests/style.rs" {
+            continue;
+        }
+        let text = read(&path);
+        let mut asks = None;
+        for (i, (line, raw)) in lines.iter().zip(text.lines()).enumerate() {
+            if !line.test && !is_test_file(&path) {
+                continue;
+            }
+            let probe = !line.code.contains("assert!") && probes.iter().any(|p| line.code.contains(p));
+            asks = asks.or(probe.then_some(i + 1));
+            // The macro and its text may stand on two lines; strings are blanked in the code, not in the raw line.
+            let printed = lines[i.saturating_sub(2)..=i].iter().any(|l| prints.iter().any(|p| l.code.contains(p)));
+            let lower = raw.to_lowercase();
+            if printed && line.code.contains('"') && (lower.contains("skipped") || lower.contains("skipping")) {
+                broken.push(format!("{path}:{}: says that something is skipped; rockmill_skip::skip does", i + 1));
+            }
+        }
+        if let Some(at) = asks
+            && !says.iter().any(|s| text.contains(s))
+        {
+            broken.push(format!("{path}:{at}: looks what the machine has, and never says that it has it not"));
+        }
+    }
+    report("skips are said by rockmill_skip alone", &broken);
+}
+
+/// What a machine may be required to have is described, and somebody needs it.
+#[test]
+fn what_tests_need_is_listed() {
+    let (page, source) = (read("docs/reliability.md"), read("crates/rockmill-skip/src/lib.rs"));
+    let used: String = rust().into_iter().map(|(p, _)| p).chain(scripts()).map(|p| read(&p)).collect();
+    let mut broken = Vec::new();
+    for needs in rockmill_skip::Needs::ALL {
+        if !page.lines().any(|l| l.starts_with("| `") && l.contains(&format!("`{needs}`"))) {
+            broken.push(format!("docs/reliability.md: the table of what tests need lacks `{needs}`"));
+        }
+        // In Rust, in a shell script, in Python.
+        let uses = [format!("Needs::{needs:?}"), format!("skip {needs} "), format!("\"{needs}\", \"")];
+        if !uses.iter().any(|u| used.contains(u)) {
+            broken.push(format!("rockmill-skip: nothing needs `{needs}`"));
+        }
+    }
+    assert!(source.contains("macro_rules! needs"), "scripts/skip reads the names there");
+    report("what tests need is listed in docs/reliability.md", &broken);
 }
 
 /// What threads meet at comes from `crate::sync`, which a schedule explorer can take over.

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use oracle::{Peer, Script, run_tool, skip, tool};
+use oracle::{Peer, Script, run_tool, tool};
 use rockmill::{
-    Checkpoint, ColumnFamilyDescriptor, Db, ErrorKind, Options, WalFileType, WriteBatch, WriteBatchIterator,
-    WriteBatchIteratorCf, WriteOptions,
+    Checkpoint, ColumnFamilyDescriptor, Db, ErrorKind, Options, SstFileWriter, WalFileType, WriteBatch,
+    WriteBatchIterator, WriteBatchIteratorCf, WriteOptions,
 };
 use rockmill_io::{CrashMode, Fault, FileSystem, ManualClock, MemFileSystem, OpKind};
+use rockmill_skip::skip;
 
 const FAMILIES: [&str; 2] = ["default", "second"];
 
@@ -305,12 +306,178 @@ fn gaps_in_the_updates_are_named() {
     db.put_opt("d", "4", &unlogged()).expect("a write");
     let e = db.get_updates_since(2).expect("an iterator").last().expect("an error").expect_err("an end too early");
     assert_eq!(e.kind(), ErrorKind::TryAgain, "{e}");
-    // Files that may be overwritten are not read.
-    drop(db);
-    options.set_wal_ttl_seconds(0);
+}
+
+#[test]
+fn updates_are_read_from_wals_in_files_that_are_used_again() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
     options.set_recycle_log_file_num(2);
+    let db = open_two(&options);
+    rounds(&db, 0, 4, 20);
+    let from = db.latest_sequence_number();
+    for n in 0..30 {
+        db.put(format!("later{n}"), "v").expect("a write");
+    }
+    let first = |u: rockmill::Result<(u64, WriteBatch)>| u.expect("sound").0;
+    let read: Vec<u64> = db.get_updates_since(from).expect("an iterator").map(first).collect();
+    assert_eq!(read, (from + 1..=from + 30).collect::<Vec<_>>());
+    // The WAL goes, and its file with it into another one, while an iterator stands in it.
+    let mut slow = db.get_updates_since(from).expect("an iterator");
+    assert_eq!(slow.next().map(first), Some(from + 1));
+    rounds(&db, 10, 4, 50);
+    let mut expected = from + 2;
+    for update in slow {
+        match update {
+            Ok((first, _)) => assert_eq!(first, expected, "no update of another WAL"),
+            Err(e) => assert!(matches!(e.kind(), ErrorKind::Corruption | ErrorKind::TryAgain), "{e}"),
+        }
+        expected += 1;
+    }
+}
+
+#[test]
+fn a_gap_in_the_updates_blames_a_lost_wal_only_where_one_may_be_lost() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.set_wal_ttl_seconds(3600);
+    let mut writer = SstFileWriter::create(&options);
+    writer.open("/ext.sst").expect("a table");
+    writer.put("a", "ingested").expect("an entry");
+    writer.finish().expect("a table");
     let db = Db::open(&options, path()).expect("open");
-    assert_eq!(db.get_updates_since(0).expect_err("recycled WALs").kind(), ErrorKind::NotSupported);
+    let gap = |since: u64| {
+        let last = db.get_updates_since(since).expect("an iterator").last();
+        last.expect("an error").expect_err("a gap").to_string()
+    };
+    for n in 0..3 {
+        db.put("a", format!("{n}")).expect("a write");
+    }
+    // It takes a number, with a new WAL and without one.
+    db.ingest_external_file(vec!["/ext.sst"]).expect("an ingestion");
+    db.put("b", "1").expect("a write");
+    let e = gap(0);
+    assert!(e.contains("no WAL has those between") && e.contains("ingested"), "{e}");
+    let here = db.latest_sequence_number();
+    db.put_opt("b", "2", &unlogged()).expect("a write");
+    db.put("b", "3").expect("a write");
+    db.flush().expect("a flush");
+    db.put("b", "4").expect("a write");
+    assert!(gap(here - 1).contains("no WAL has those between"));
+    // Where a whole WAL is gone, it says so.
+    for n in 0..3 {
+        db.put("c", format!("{n}")).expect("a write");
+        db.flush().expect("a flush");
+    }
+    db.put("c", "9").expect("a write");
+    let wals = db.get_sorted_wal_files().expect("files");
+    let lost = &wals[wals.len() - 2];
+    fs.remove(&lost.path).expect("a removal");
+    let e = gap(lost.start_sequence - 2);
+    assert!(e.contains("or their WAL is gone"), "{e}");
+    // No batch is ours alone, and a user's log data is there.
+    let mut batch = WriteBatch::new();
+    batch.put_log_data("for followers");
+    db.write(&batch).expect("a write");
+    db.put("d", "1").expect("a write");
+    let from = db.latest_sequence_number() - 1;
+    let tail: Vec<_> = db.get_updates_since(from - 1).expect("an iterator").map(|u| u.expect("sound")).collect();
+    let shape: Vec<(u64, usize)> = tail.iter().map(|(first, batch)| (*first, batch.len())).collect();
+    assert_eq!(shape, [(from, 1), (from + 1, 0), (from + 1, 1)]);
+    assert_eq!(tail[1].1.data(), {
+        batch.clear();
+        batch.put_log_data("for followers");
+        let mut data = batch.data().to_vec();
+        data[..8].copy_from_slice(&(from + 1).to_le_bytes());
+        data
+    });
+}
+
+/// A recovery to a point in time leaves updates out, and their numbers are used again. The archive still has them.
+#[test]
+fn updates_that_a_recovery_left_out_are_not_given() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.set_wal_size_limit_mb(100);
+    options.set_min_write_buffer_number_to_merge(3);
+    options.set_max_write_buffer_number(6);
+    options.set_write_buffer_size(16 << 10);
+    let db = Db::open(&options, path()).expect("open");
+    let mut n = 0;
+    // Three WALs whose data is in memtables.
+    while db.get_sorted_wal_files().expect("files").len() < 3 {
+        db.put_opt(format!("key{n:05}"), vec![b'v'; 500], &synced()).expect("a write");
+        n += 1;
+    }
+    let wals = db.get_sorted_wal_files().expect("files");
+    let image = fs.crash_image(CrashMode::KeepAll);
+    drop(db);
+    image.flip_stored_bit(&wals[0].path, 8 * 3000).expect("a flip");
+    options.set_file_system(Arc::new(image));
+    options.set_write_buffer_size(64 << 20);
+    let db = Db::open(&options, path()).expect("open");
+    let hole = db.latest_sequence_number();
+    assert!(hole > 2 && hole < wals[1].start_sequence, "{hole}");
+    let mut written = Vec::new();
+    // Up to numbers that the dead updates had, and beyond them.
+    while db.latest_sequence_number() < n + 20 {
+        let key = format!("new{:05}", db.latest_sequence_number() + 1);
+        db.put_opt(&key, "v", &synced()).expect("a write");
+        written.push(key);
+        if written.len() % 40 == 0 {
+            db.flush().expect("a flush");
+        }
+    }
+    struct Keys(Vec<String>);
+    impl WriteBatchIterator for Keys {
+        fn put(&mut self, key: &[u8], _: &[u8]) {
+            self.0.push(String::from_utf8_lossy(key).into_owned());
+        }
+        fn delete(&mut self, _: &[u8]) {}
+    }
+    for since in [0, 1, hole - 1, hole, hole + 1, wals[1].start_sequence, wals[2].start_sequence, n, n + 10] {
+        let mut keys = Keys(Vec::new());
+        let mut first = None;
+        for update in db.get_updates_since(since).expect("an iterator") {
+            let (sequence, batch) = update.unwrap_or_else(|e| panic!("since {since}, hole {hole}: {e}"));
+            first.get_or_insert(sequence);
+            batch.iterate(&mut keys);
+        }
+        let old = (since..hole).map(|n| format!("key{n:05}"));
+        let new = (since.max(hole)..n + 20).map(|n| format!("new{:05}", n + 1));
+        let want: Vec<String> = old.chain(new).collect();
+        assert_eq!(keys.0, want, "since {since}, hole {hole}");
+        assert_eq!(first, Some(since + 1));
+    }
+}
+
+#[test]
+fn a_memtable_that_waits_for_others_does_not_hold_wals_back_for_ever() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.set_max_total_wal_size(1 << 20);
+    let mut waits = options.clone();
+    waits.set_write_buffer_size(64 << 10);
+    waits.set_min_write_buffer_number_to_merge(2);
+    waits.set_max_write_buffer_number(6);
+    let mut busy = options.clone();
+    busy.set_write_buffer_size(256 << 10);
+    let families = [ColumnFamilyDescriptor::new("default", busy), ColumnFamilyDescriptor::new("waits", waits)];
+    let db = Db::open_cf_descriptors(&options, path(), families).expect("open");
+    let family = db.cf_handle("waits").expect("opened");
+    for i in 0..80 {
+        db.put_cf(&family, format!("{i:06}"), vec![1; 1000]).expect("a write");
+    }
+    for i in 0..12_000 {
+        db.put(format!("{i:06}"), vec![2; 1000]).expect("a write");
+    }
+    let bytes = || db.get_sorted_wal_files().expect("files").iter().map(|f| f.size).sum::<u64>();
+    // Flushes that are due may still run.
+    let within = std::time::Instant::now() + Duration::from_secs(60);
+    while bytes() > 2 << 20 {
+        assert!(std::time::Instant::now() < within, "{} bytes of WALs, and the limit is 1 MiB", bytes());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{self, SyscallCounters};
 use crate::machine::Machine;
 use crate::measure::Snapshot;
-use crate::outcome::SideReport;
+use crate::outcome::{SideReport, parts_since};
 use crate::peers::{self, Side};
 pub(crate) use flags::help;
 use flags::spec_of;
@@ -113,12 +113,7 @@ fn check(flags: &CompactFlags, cases: &[Case]) -> Result<Vec<Side>> {
             return Err(Error::Run(format!("--engines: {name}: {e}; leave it out to measure the others")));
         }
     }
-    for file in [&flags.base.json, &flags.base.report] {
-        let folder = Path::new(file).parent().filter(|p| !p.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|f| !f.is_dir()) {
-            return Err(Error::Usage(format!("{file}: there is no folder {}", folder.display())));
-        }
-    }
+    crate::runner::check_outputs(&flags.base)?;
     let db = Path::new(&flags.base.db);
     Workspace::check(db)?;
     let mut first = None;
@@ -181,6 +176,9 @@ impl Runner<'_> {
                 let index = (turn + repetition) % sides.len();
                 let run = self.job(&sides[index], index, repetition, &input, &done.case)?;
                 let side = &mut known[index];
+                if let (Some(engine), Some(parts)) = (&mut side.engine, run.parts) {
+                    engine.add(parts, run.engine.clone());
+                }
                 if side.version.is_empty() {
                     (side.version, side.settings) = (sides[index].version(), sides[index].settings());
                 }
@@ -220,9 +218,12 @@ impl Runner<'_> {
         let snapshot = || Snapshot::now(&side.dir, self.counters, store.counted_calls());
         // What looking costs is no part of the job.
         let (before_looking, before) = (snapshot(), snapshot());
+        let parts_before = store.engine_parts();
         let start = Instant::now();
         store.compact()?;
         let wall = start.elapsed();
+        let parts = parts_before.zip(store.engine_parts()).map(|(before, now)| parts_since(now, before));
+        let engine = store.engine_text();
         let mut cost = snapshot().since(&before);
         cost.calls = cost.calls.since(&before.since(&before_looking).calls);
         store.close()?;
@@ -231,7 +232,7 @@ impl Runner<'_> {
         if repetition == 0 {
             input.check_merged(side)?;
         }
-        Ok(JobRun { side: index, repetition, wall, cost, job })
+        Ok(JobRun { side: index, repetition, wall, cost, parts, engine, job })
     }
 }
 

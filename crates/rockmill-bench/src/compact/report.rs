@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
+use rockmill::compaction::EngineParts;
 use serde_json::{Map, Value, json};
 
 use super::flags::{Case, CompactFlags};
@@ -10,7 +11,7 @@ use super::job_log::JobLog;
 use crate::device::MixedLimit;
 use crate::machine::Machine;
 use crate::measure::{Calls, Snapshot};
-use crate::outcome::{MIB, SideReport};
+use crate::outcome::{EngineReport, MIB, SideReport, parts_json, parts_text};
 use crate::pairs::median;
 use crate::settings;
 
@@ -60,7 +61,11 @@ pub struct JobRun {
     pub wall: Duration,
     /// What it cost.
     pub cost: Snapshot,
-    /// What the store says of it.
+    /// Which engine did its parts, for a store that has several.
+    pub parts: Option<EngineParts>,
+    /// What such a store says of its engine afterwards.
+    pub engine: Option<String>,
+    /// What the store says of the job.
     pub job: JobLog,
 }
 
@@ -169,7 +174,7 @@ impl CaseReport {
     pub(super) fn line(&self, label: &str, run: &JobRun) -> String {
         format!(
             "{label:<12} : {:.3} s; {:.2} GB/s of input; CPU {:.3} s/GB ({:.0} % kernel); {:.0} system calls/GB; {:.0} MB \
-             read, {:.0} MB written; {} tables\n",
+             read, {:.0} MB written; {} tables{}\n",
             run.wall.as_secs_f64(),
             self.gb_per_second(run),
             self.cpu_per_gb(run),
@@ -177,8 +182,24 @@ impl CaseReport {
             self.calls_per_gb(run),
             run.cost.usage.device_read_bytes as f64 / MIB,
             run.cost.usage.device_write_bytes as f64 / MIB,
-            run.job.output_files
+            run.job.output_files,
+            run.parts.as_ref().and_then(parts_text).map_or(String::new(), |parts| format!("; {parts}")),
         )
+    }
+
+    /// The engines that did a side's jobs, with their parts: `uring 4, kernel 1 (1 handed over)`.
+    pub(crate) fn engines(&self, side: usize) -> String {
+        let mut all = EngineReport::default();
+        let its = self.runs.iter().filter(|r| r.side == side).filter_map(|r| r.parts);
+        its.for_each(|parts| all.add(parts, None));
+        let p = all.parts;
+        let named = [("pread", p.pread), ("uring", p.uring), ("kernel", p.kernel)];
+        let named: Vec<String> = named.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+        match (named.is_empty(), p.handed_over) {
+            (true, _) => "-".to_owned(),
+            (false, 0) => named.join(", "),
+            (false, n) => format!("{} ({n} handed over)", named.join(", ")),
+        }
     }
 
     pub(super) fn limit_line(&self, limit: &MixedLimit) -> String {
@@ -243,6 +264,7 @@ impl CaseReport {
                     "device_bytes_read_by_all": r.cost.device.map(|d| d.read),
                     "device_bytes_written_by_all": r.cost.device.map(|d| d.written),
                     "system_calls": calls,
+                    "engines": r.parts.as_ref().map(parts_json),
                     "output_bytes": r.job.output_bytes,
                     "output_files": r.job.output_files,
                     "output_entries": r.job.output_records,
@@ -302,6 +324,7 @@ impl CompactReport {
             "of the device",
             "read MB",
             "written MB",
+            "parts by engine",
         ]);
         for case in &self.cases {
             for (side, known) in self.sides.iter().enumerate() {
@@ -317,6 +340,7 @@ impl CompactReport {
                     cell(&|r| 100.0 * case.share_of_limit(r).unwrap_or(0.0), 0) + " %",
                     cell(&|r| r.cost.usage.device_read_bytes as f64 / MIB, 0),
                     cell(&|r| r.cost.usage.device_write_bytes as f64 / MIB, 0),
+                    case.engines(side),
                 ]);
             }
         }
@@ -350,23 +374,11 @@ impl CompactReport {
     }
 
     fn settings_text(&self) -> String {
-        let mut text = String::new();
-        for side in &self.sides {
-            text += &format!("{} {}; {}\n", side.label, side.version, side.notes.join("; "));
-        }
-        if let [first, others @ ..] = &self.sides[..] {
-            for other in others {
-                let all = settings::differences(&first.settings, &other.settings);
-                let all: Vec<String> = all.iter().map(|(name, a, b)| format!("{name} {a} | {b}")).collect();
-                text += &format!(
-                    "Options that {} and {} both have, at different values: {}\n",
-                    first.label,
-                    other.label,
-                    if all.is_empty() { "none".to_owned() } else { all.join("; ") }
-                );
-            }
-        }
-        text
+        let sides = self.sides.iter();
+        let mut text: String =
+            sides.map(|side| format!("{} {}; {}\n", side.label, side.version, side.all_notes().join("; "))).collect();
+        text.extend(self.sides.iter().filter_map(SideReport::engine_warning).map(|warning| warning + "\n"));
+        text + &settings::differences_text(&self.sides)
     }
 
     /// The settings of the run, by name.
@@ -419,6 +431,7 @@ impl CompactReport {
                 "name": s.label,
                 "version": s.version,
                 "notes": s.notes,
+                "engine": s.engine_json(),
                 "settings": map(s.settings.clone()),
                 "differs_from_first": settings::differences(&first, &s.settings).into_iter()
                     .map(|(name, a, b)| json!({ "option": name, "first": a, "here": b })).collect::<Vec<_>>(),

@@ -73,7 +73,7 @@ fn table(report: &CompactReport) -> String {
         "<section>\n<h2>Medians</h2>\n<div class=\"scroll\"><table>\n<thead><tr><th>case</th>\
          <th class=\"text\">store</th>\
          <th>wall s</th><th>GB/s<br>of input</th><th>CPU<br>s/GB</th><th>system<br>calls/GB</th>\
-         <th>share of<br>the device</th><th>read<br>MB</th><th>written<br>MB</th><th>output<br>MB</th></tr></thead>\n",
+         <th>share of<br>the device</th><th>read<br>MB</th><th>written<br>MB</th><th>output<br>MB</th><th>parts by<br>engine</th></tr></thead>\n",
     );
     for case in &report.cases {
         for (side, known) in report.sides.iter().enumerate() {
@@ -87,6 +87,7 @@ fn table(report: &CompactReport) -> String {
                 format!("{:.0}", cell(&|r| r.cost.usage.device_read_bytes as f64 / MIB)),
                 format!("{:.0}", cell(&|r| r.cost.usage.device_write_bytes as f64 / MIB)),
                 format!("{:.0}", cell(&|r| r.job.output_bytes as f64 / MIB)),
+                escape(&case.engines(side)),
             ];
             let cells: String = cells.iter().map(|c| format!("<td>{c}</td>")).collect();
             let name = if side == 0 { escape(&case.case.name()) } else { String::new() };

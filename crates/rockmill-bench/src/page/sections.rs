@@ -24,7 +24,11 @@ const QUANTILES: [f64; 19] = [
 pub(super) fn facts(report: &Report) -> String {
     let command = format!("rockmill bench{}", flags_html(&changed_flags(&report.flags)));
     let lines = "; bold lines are of the repetition with the median rate";
-    facts_of(&report.machine, &report.sides, &command, report.flags.repeat, lines)
+    let mut out = facts_of(&report.machine, &report.sides, &command, report.flags.repeat, lines);
+    if let Some(caches) = &report.caches {
+        let _ = writeln!(out, "<p class=\"note\">Page cache: {}.</p>", escape(&caches.to_text()));
+    }
+    out
 }
 
 /// The same for any run: `command` is HTML.
@@ -43,10 +47,13 @@ pub(super) fn facts_of(
             svg::colour(i),
             escape(&side.label),
             escape(&side.version),
-            escape(&side.notes.join("; "))
+            escape(&side.all_notes().join("; "))
         );
     }
     out += "</ul>\n";
+    for warning in sides.iter().filter_map(SideReport::engine_warning) {
+        let _ = writeln!(out, "<p class=\"warn\">{}</p>", escape(&warning));
+    }
     let cores = machine.cores as f64;
     if machine.load > cores * 0.5 {
         let _ = writeln!(
@@ -59,7 +66,7 @@ pub(super) fn facts_of(
     let _ = writeln!(out, "<p><code>{command}</code></p>");
     let note = match repeat {
         1 => "One repetition: differences of some percent mean nothing.".to_owned(),
-        n => format!("{n} repetitions, the stores in turn{of_lines}."),
+        n => format!("{n} repetitions, the stores in turn, another first in each{of_lines}."),
     };
     let _ = writeln!(out, "<p class=\"note\">{note}</p>");
     out
@@ -470,7 +477,7 @@ pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> S
             }
             let _ = writeln!(
                 out,
-                "<p>Options that both have, at different values (0 and 18446744073709551614 stand for: chosen by the \
+                "<p class=\"warn\">Options that both have, at different values (0 and 18446744073709551614 stand for: chosen by the \
                  store):</p>\n<div class=\"scroll\"><table><thead><tr><th>option</th>\
                  <th class=\"text\">{}</th><th class=\"text\">{}</th></tr></thead>",
                 escape(&first.label),

@@ -6,7 +6,6 @@ use std::time::Duration;
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
-use super::make_peer_dir;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::store::{Session, Sought, Stalls, Store};
@@ -48,7 +47,6 @@ pub(crate) fn settings(f: &Flags) -> Vec<(String, String)> {
 impl FjallStore {
     /// Opens the database at `path`.
     pub fn open(f: &Flags, path: &Path) -> Result<Self> {
-        make_peer_dir(path)?;
         let db = Database::builder(path.join("data"))
             .cache_size(f.cache_size.max(0) as u64)
             .worker_threads(f.max_background_jobs.max(1) as usize)

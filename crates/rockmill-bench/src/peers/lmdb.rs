@@ -6,7 +6,6 @@ use std::path::Path;
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, WithoutTls};
 
-use super::make_peer_dir;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::store::{Session, Sought, Stalls, Store};
@@ -47,7 +46,6 @@ pub(crate) fn settings(f: &Flags) -> Vec<(String, String)> {
 impl LmdbStore {
     /// Opens the environment at `path`.
     pub fn open(f: &Flags, path: &Path) -> Result<Self> {
-        make_peer_dir(path)?;
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes(f)).max_readers((f.threads + 8) as u32);
         if !f.sync {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
+use crate::place;
 use crate::settings::{self, Preset};
 use crate::store::Store;
 use crate::workload::Workload;
@@ -145,6 +146,9 @@ fn side(spec: &str, flags: &Flags) -> Result<Side> {
         ));
     }
     let options_text = settings::options_text(&flags, &extra)?;
+    if matches!(kind, Kind::Rockmill) {
+        notes.extend(rockmill::engine_note(&flags, &options_text)?);
+    }
     let side = Side { label, dir: PathBuf::new(), flags, notes, kind, options_text };
     side.check()?;
     Ok(side)
@@ -206,6 +210,11 @@ impl Side {
         }
     }
 
+    /// The engine that the flags name; `None` for a store that has none.
+    pub fn engine(&self) -> Option<&str> {
+        matches!(self.kind, Kind::Rockmill).then_some(self.flags.engine.as_str())
+    }
+
     /// Refuses workloads that the store cannot do.
     pub fn check_for(&self, workloads: &[Workload]) -> Result<()> {
         let merges = matches!(self.kind, Kind::Rockmill | Kind::RocksDb(_));
@@ -217,6 +226,10 @@ impl Side {
 
     /// Opens the database. With `count`, a store that can counts the calls of its I/O layer.
     pub fn open(&self, count: bool) -> Result<Box<dyn Store>> {
+        if !self.flags.use_existing_db {
+            place::make(&self.dir)?;
+            self.wal_dir().map_or(Ok(()), |dir| place::make(&dir))?;
+        }
         std::fs::create_dir_all(self.dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
             .map_err(|e| Error::io(format_args!("cannot create the folder of {}", self.dir.display()), &e))?;
         Ok(match &self.kind {
@@ -233,8 +246,27 @@ impl Side {
         })
     }
 
-    /// Deletes the database.
+    /// Refuses a directory that may not be emptied. With `--use_existing_db` none is.
+    pub fn check_place(&self) -> Result<()> {
+        if self.flags.use_existing_db {
+            return Ok(());
+        }
+        place::check(&self.dir)?;
+        self.wal_dir().map_or(Ok(()), |dir| place::check(&dir))
+    }
+
+    /// Where the options put WALs, if not into the database's directory.
+    pub fn wal_dir(&self) -> Option<PathBuf> {
+        let given = self.options_text.split(';').filter_map(|option| option.trim().strip_prefix("wal_dir="));
+        given.last().map(PathBuf::from).filter(|dir| *dir != self.dir)
+    }
+
+    /// Deletes the database, which is a benchmark's.
     pub fn destroy(&self) -> Result<()> {
+        self.check_place()?;
+        if let Some(dir) = self.wal_dir() {
+            place::remove_wals(&dir)?;
+        }
         match &self.kind {
             Kind::Rockmill => RockmillStore::destroy(&self.dir),
             Kind::RocksDb(library) => library.destroy(&self.dir),
@@ -273,34 +305,15 @@ impl Side {
     }
 }
 
-/// Deletes a directory that only a peer's files can be in: a mark of ours says so.
+/// Deletes a directory that a benchmark made and that only a peer's files can be in.
 #[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
 fn remove_peer_files(dir: &Path) -> Result<()> {
-    let gone = match std::fs::metadata(dir.join(MARK)) {
-        Ok(_) => std::fs::remove_dir_all(dir),
-        Err(_) => match std::fs::read_dir(dir).map(|mut d| d.next().is_none()) {
-            Ok(false) => {
-                return Err(Error::Run(format!(
-                    "{} is not empty and no benchmark made it: choose another --db",
-                    dir.display()
-                )));
-            }
-            _ => Ok(()),
-        },
-    };
-    gone.map_err(|e| Error::io(format_args!("cannot remove {}", dir.display()), &e))
-}
-
-/// The file that says that a benchmark made a directory and may remove it.
-#[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
-const MARK: &str = "made-by-rockmill-bench";
-
-/// Makes the directory of a peer's database, with the mark.
-#[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
-fn make_peer_dir(dir: &Path) -> Result<()> {
-    std::fs::create_dir_all(dir)
-        .and_then(|()| std::fs::write(dir.join(MARK), "rockmill bench may remove this folder\n"))
-        .map_err(|e| Error::io(format_args!("cannot make {}", dir.display()), &e))
+    match std::fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(format_args!("cannot remove {}", dir.display()), &e))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

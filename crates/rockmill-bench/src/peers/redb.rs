@@ -5,7 +5,6 @@ use std::path::Path;
 
 use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 
-use super::make_peer_dir;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::store::{Session, Sought, Stalls, Store};
@@ -34,7 +33,6 @@ pub(crate) fn settings(f: &Flags) -> Vec<(String, String)> {
 impl RedbStore {
     /// Opens the database at `path`.
     pub fn open(f: &Flags, path: &Path) -> Result<Self> {
-        make_peer_dir(path)?;
         let mut builder = Database::builder();
         builder.set_cache_size(f.cache_size.max(0) as usize);
         let db = builder.create(path.join("data.redb")).map_err(failed)?;

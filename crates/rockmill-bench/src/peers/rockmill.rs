@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rockmill::compaction::MergeEngine;
+use rockmill::compaction::{EngineParts, MergeEngine, probe_kernel_engine};
 use rockmill::{
     BottommostLevelCompaction, CompactOptions, Db, Env, Options, ReadOptions, WriteBatch, WriteOptions, properties,
 };
@@ -29,6 +29,26 @@ pub(crate) fn engine(name: &str) -> Result<MergeEngine> {
         let names = MergeEngine::ALL.map(MergeEngine::name).join(", ");
         Error::Usage(format!("--engine={name}: there are {names}"))
     })
+}
+
+/// What the engine of the flags comes to on this machine, where that is not plain. One that is not to be had is
+/// refused: another would do its work.
+pub(crate) fn engine_note(flags: &Flags, options_text: &str) -> Result<Option<String>> {
+    let probe = PosixFileSystem::default().batch_probe();
+    let refuse = |name: &str, why: &str| {
+        Err(Error::Run(format!("--engine={name} is not to be had on this machine: {why}; --engine=auto takes what is")))
+    };
+    match engine(&flags.engine)? {
+        MergeEngine::Pread => Ok(None),
+        MergeEngine::Auto if probe.available => Ok(Some("engine auto: uring".to_owned())),
+        MergeEngine::Auto => Ok(Some(format!("engine auto: pread, for want of uring: {}", probe.reason))),
+        MergeEngine::Uring if probe.available => Ok(None),
+        MergeEngine::Uring => refuse("uring", &probe.reason),
+        MergeEngine::Kernel => match probe_kernel_engine(options(flags, options_text)?.db.kernel_driver) {
+            Ok(()) => Ok(None),
+            Err(e) => refuse("kernel", &e.to_string()),
+        },
+    }
 }
 
 /// The options that the flags and the text ask for.
@@ -159,6 +179,14 @@ impl Store for RockmillStore {
 
     fn counted_calls(&self) -> Option<Vec<(&'static str, u64)>> {
         Some(self.counting.as_ref()?.counts().calls_by_kind().collect())
+    }
+
+    fn engine_parts(&self) -> Option<EngineParts> {
+        Some(self.db.engine_parts())
+    }
+
+    fn engine_text(&self) -> Option<String> {
+        self.db.property_value(properties::MERGE_ENGINE).ok().flatten()
     }
 
     fn close(self: Box<Self>) -> Result<()> {

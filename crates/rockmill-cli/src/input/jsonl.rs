@@ -1,8 +1,12 @@
 //! One JSON object a line.
+//!
+//! Strings become their characters. All else is taken as it stands in the line, to the byte: a number of any size and
+//! precision keeps its digits, so that `1.10` is not `1.1`, and what is nested keeps its order and its spaces.
 
+use std::collections::BTreeMap;
 use std::io;
 
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::reader::LineReader;
 use super::{Record, Step};
@@ -34,29 +38,37 @@ impl JsonlParser {
                 Some(line) => break line,
             }
         };
-        let object: Value = match serde_json::from_slice(line) {
-            Ok(object) => object,
-            Err(e) => return Ok(Step::Bad(format!("not JSON: {}", short(&e)))),
-        };
-        match field(&object, &self.key) {
-            None => return Ok(Step::Bad(format!("the object has no field {}", self.key))),
-            Some(Value::String(s)) => record.key.extend_from_slice(s.as_bytes()),
-            Some(v @ (Value::Number(_) | Value::Bool(_))) => record.key.extend_from_slice(v.to_string().as_bytes()),
-            Some(_) => {
-                let key = &self.key;
-                return Ok(Step::Bad(format!("the field {key} is no string, number or boolean and can be no key")));
-            }
-        }
-        match &self.value {
-            None => record.value.extend_from_slice(line),
-            Some(name) => match field(&object, name) {
-                None => return Ok(Step::Bad(format!("the object has no field {name}"))),
-                Some(Value::String(s)) => record.value.extend_from_slice(s.as_bytes()),
-                Some(v) => record.value.extend_from_slice(v.to_string().as_bytes()),
-            },
-        }
-        Ok(Step::Record)
+        Ok(take(line, &self.key, self.value.as_deref(), record).unwrap_or_else(Step::Bad))
     }
+}
+
+/// Takes the fields `key` and `value` of a line; the error says what is wrong with it.
+fn take(line: &[u8], key: &str, value: Option<&str>, record: &mut Record) -> Result<Step, String> {
+    let not_json = |e: serde_json::Error| format!("not JSON: {}", short(&e));
+    let object: &RawValue = serde_json::from_slice(line).map_err(not_json)?;
+    let found = |name: &str| field(object, name).map_err(not_json)?.ok_or(format!("the object has no field {name}"));
+    let text = found(key)?;
+    // What stands there is known by its first character.
+    if matches!(text.get().as_bytes().first(), None | Some(b'{' | b'[' | b'n')) {
+        return Err(format!("the field {key} is no string, number or boolean and can be no key"));
+    }
+    append(text, &mut record.key).map_err(not_json)?;
+    match value {
+        None => record.value.extend_from_slice(line),
+        Some(name) => append(found(name)?, &mut record.value).map_err(not_json)?,
+    }
+    Ok(Step::Record)
+}
+
+/// Appends the characters of a string, or the text of anything else.
+fn append(value: &RawValue, out: &mut Vec<u8>) -> serde_json::Result<()> {
+    let text = value.get();
+    if text.starts_with('"') {
+        out.extend_from_slice(serde_json::from_str::<String>(text)?.as_bytes());
+    } else {
+        out.extend_from_slice(text.as_bytes());
+    }
+    Ok(())
 }
 
 /// serde_json counts lines of the text it was given, which is always one here.
@@ -69,16 +81,28 @@ fn short(e: &serde_json::Error) -> String {
 }
 
 /// The field `path`: one of that very name first, else dots go into objects and numbers into lists.
-fn field<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    if let Some(v) = object.get(path) {
-        return Some(v);
+fn field<'a>(object: &'a RawValue, path: &str) -> serde_json::Result<Option<&'a RawValue>> {
+    if let Some(value) = member(object, path)? {
+        return Ok(Some(value));
     }
     let mut at = object;
     for name in path.split('.') {
-        at = match at {
-            Value::Array(list) => list.get(name.parse::<usize>().ok()?)?,
-            other => other.get(name)?,
-        };
+        match member(at, name)? {
+            Some(value) => at = value,
+            None => return Ok(None),
+        }
     }
-    Some(at)
+    Ok(Some(at))
+}
+
+/// A member of an object, or the element of a list with this number.
+fn member<'a>(value: &'a RawValue, name: &str) -> serde_json::Result<Option<&'a RawValue>> {
+    match value.get().as_bytes().first() {
+        Some(b'{') => Ok(serde_json::from_str::<BTreeMap<String, &RawValue>>(value.get())?.remove(name)),
+        Some(b'[') => {
+            let list: Vec<&RawValue> = serde_json::from_str(value.get())?;
+            Ok(name.parse::<usize>().ok().and_then(|at| list.get(at).copied()))
+        }
+        _ => Ok(None),
+    }
 }

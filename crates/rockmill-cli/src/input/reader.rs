@@ -11,7 +11,8 @@ const LINE_LEN_MAX: u64 = 1 << 30;
 /// Bytes read from the file at once.
 const BUFFER_LEN: usize = 256 << 10;
 
-const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
+/// What some programs put before text.
+pub const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Counts the bytes taken from a file, and bounds those taken for one record.
 pub struct Metered {

@@ -20,6 +20,7 @@ use rockmill::{
 };
 use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem};
+use rockmill_skip::{Needs, program, skip};
 use rockmill_stress::configuration::Configuration;
 
 use super::archive::{self, Case};
@@ -169,7 +170,7 @@ fn has_polled_rings() -> bool {
     let limits = BatchLimits { sqpoll: Some(Duration::from_millis(POLLED_MS.into())), ..BatchLimits::default() };
     let made = PosixFileSystem::default().batch_io(BatchKind::Uring, &limits);
     if let Err(e) = &made {
-        println!("skipped: {POLLED}: {e}");
+        skip(POLLED, &Needs::Sqpoll.because(e));
     }
     made.is_ok()
 }
@@ -181,7 +182,7 @@ fn has_kernel() -> bool {
     let probe = || match probe_kernel_engine(KernelDriver::Run) {
         Ok(()) => true,
         Err(e) => {
-            println!("skipped: merges by the engine kernel: {e}");
+            skip("merges by the engine kernel", &Needs::Kernel.because(e));
             false
         }
     };
@@ -192,7 +193,7 @@ fn has_kernel() -> bool {
 fn has_rings() -> bool {
     let probe = PosixFileSystem::default().batch_probe();
     if !probe.available {
-        println!("skipped: uring on the disk: {}", probe.reason);
+        skip("uring on the disk", &Needs::Uring.because(probe.reason));
     }
     probe.available
 }
@@ -325,8 +326,8 @@ fn random_databases_are_merged_to_the_same_bytes() {
 
 #[test]
 fn databases_of_the_installed_rocksdb_are_merged_to_the_same_bytes() {
-    if Command::new("db_bench").arg("--version").output().is_err() {
-        return println!("skipped: databases_of_the_installed_rocksdb: db_bench (rocksdb-tools) is not installed");
+    if let Err(missing) = program("db_bench", Needs::Ldb) {
+        return skip("databases_of_the_installed_rocksdb", &missing);
     }
     let mut rng = fastrand::Rng::with_seed(seed());
     let rings = has_rings();

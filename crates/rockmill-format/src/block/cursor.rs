@@ -177,14 +177,15 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// Point lookup in a data block: like `seek`, but may use the hash index.
+    /// Point lookup in a data block: like `seek`, but may use the hash index, where keys of different bytes are never
+    /// equal.
     ///
     /// `false`: no entry at or after `target` with its user key is in this block or a later one (then the cursor is
     /// not valid). `true`: the cursor is where `seek` would put it; when it is past the last entry, the key may still
     /// start the next block.
     #[inline]
     pub fn seek_for_get(&mut self, data: &[u8], target: &[u8], cmp: &InternalKeyComparator) -> Result<bool> {
-        let Some((start, buckets)) = self.layout.hash_index else {
+        let Some((start, buckets)) = self.layout.hash_index.filter(|_| cmp.finds_by_bytes()) else {
             self.seek(data, target, cmp)?;
             return Ok(true);
         };

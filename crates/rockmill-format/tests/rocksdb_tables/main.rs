@@ -1,6 +1,6 @@
 //! Real RocksDB as the oracle: its tables are read with this crate's modules, block by block, and tables put together
 //! from them are read by RocksDB. Debian's RocksDB 7.8 (through a small C++ program) speaks format_version 2 to 5,
-//! the Python package rocksdict (RocksDB 9.8) format_version 6. Where a tool is missing, its tests print `SKIPPED`.
+//! the Python package rocksdict (RocksDB 9.8) format_version 6. Where a tool is missing, its tests say so.
 
 mod oracle;
 mod table;

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rockmill_skip::{Needs, python_with_rocksdict, skip};
+
 use crate::table::Entries;
 
 /// A directory of this process, removed at the end.
@@ -77,11 +79,11 @@ impl Cpp {
             Ok(out) => {
                 let error = String::from_utf8_lossy(&out.stderr);
                 assert!(error.contains("rocksdb"), "{error}");
-                println!("SKIPPED: g++ finds no librocksdb");
+                skip("blocks of RocksDB's library", &Needs::RocksDb.because("g++ finds no librocksdb"));
                 None
             }
             Err(e) => {
-                println!("SKIPPED: g++: {e}");
+                skip("blocks of RocksDB's library", &Needs::RocksDb.because(format!("g++: {e}")));
                 None
             }
         }
@@ -121,6 +123,7 @@ impl Cpp {
 
 /// RocksDB 9 through the Python package rocksdict.
 pub struct Python {
+    python: PathBuf,
     dir: Scratch,
 }
 
@@ -182,18 +185,14 @@ db.close()
 
 impl Python {
     pub fn find() -> Option<Self> {
-        match Command::new("python3").args(["-c", "import rocksdict"]).output() {
-            Ok(out) if out.status.success() => Some(Self { dir: Scratch::new() }),
-            _ => {
-                println!("SKIPPED: python3 has no rocksdict");
-                None
-            }
-        }
+        let found = python_with_rocksdict();
+        let python = found.inspect_err(|missing| skip("blocks of RocksDB 9.8", missing)).ok()?;
+        Some(Self { python, dir: Scratch::new() })
     }
 
     /// (configuration, table) for each.
     pub fn write_tables(&self) -> Vec<(String, Vec<u8>)> {
-        let out = run(Command::new("python3").args(["-c", WRITE]).arg(&self.dir.0));
+        let out = run(Command::new(&self.python).args(["-c", WRITE]).arg(&self.dir.0));
         let names = String::from_utf8(out.stdout).unwrap();
         names.lines().map(|name| (name.into(), only_table(&self.dir.0.join(name)))).collect()
     }
@@ -203,7 +202,7 @@ impl Python {
         let path = self.dir.0.join("ours.sst");
         fs::write(&path, table).unwrap();
         let db = self.dir.0.join("ingested");
-        let out = run(Command::new("python3").args(["-c", INGEST]).arg(&db).arg(&path));
+        let out = run(Command::new(&self.python).args(["-c", INGEST]).arg(&db).arg(&path));
         fs::remove_dir_all(&db).unwrap();
         hex_entries(String::from_utf8(out.stdout).unwrap().lines())
     }

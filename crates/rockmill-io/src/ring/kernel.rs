@@ -683,7 +683,8 @@ mod tests {
         match KernelQueue::new(&BatchLimits { depth, ..BatchLimits::default() }, &arena) {
             Ok((queue, ..)) => Some((queue, arena)),
             Err(e) => {
-                println!("skipped: {}", probe::explain_setup(&e));
+                let missing = rockmill_skip::Needs::Uring.because(probe::explain_setup(&e));
+                rockmill_skip::skip("queues of the kernel's rings", &missing);
                 None
             }
         }

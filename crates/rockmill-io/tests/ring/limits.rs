@@ -5,6 +5,7 @@ use super::places::{everywhere, have_ring, on_disk, pattern, real_dir, small};
 use super::read;
 use rockmill_io::ring::{BatchKind, BatchLimits, ReadOptions, Span, coalesce};
 use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, PosixFileSystem, WritableFile, WriteOptions};
+use rockmill_skip::{Needs, skip};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -298,13 +299,14 @@ fn child(part: &str, program: &str, args: &[&str]) -> Option<String> {
     let out = match out {
         Ok(out) => out,
         Err(e) => {
-            println!("skipped: {program}: {e}");
+            skip("rings in a restricted process", &Needs::Setpriv.because(format!("{program}: {e}")));
             return None;
         }
     };
     let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     if !text.contains("child began") {
-        println!("skipped: {program} {args:?} cannot be used here: {text}");
+        let reason = format!("{program} {args:?} cannot be used here: {text}");
+        skip("rings in a restricted process", &Needs::Setpriv.because(reason));
         return None;
     }
     assert!(out.status.success() && text.contains("child ended"), "{text}");

@@ -42,7 +42,7 @@ pub fn small() -> BatchLimits {
 pub fn have_ring() -> bool {
     let probe = PosixFileSystem::default().batch_probe();
     if !probe.available {
-        println!("skipped: {}", probe.reason);
+        rockmill_skip::skip("rings on the disk", &rockmill_skip::Needs::Uring.because(probe.reason));
     }
     probe.available
 }

@@ -76,7 +76,7 @@ fn ring() -> Option<BatchIo> {
     match PosixFileSystem::default().batch_io(BatchKind::Uring, &limits) {
         Ok(io) => Some(io),
         Err(e) => {
-            println!("skipped: a program in a ring: {e}");
+            skip("a program in a ring", &Needs::Uring.because(e));
             None
         }
     }
@@ -85,7 +85,7 @@ fn ring() -> Option<BatchIo> {
 /// A machine whose driver has a place in rings.
 fn seatable(what: &str) -> Option<Machine> {
     if driver() == Driver::Run {
-        println!("skipped: {what}: the driver run is in no ring");
+        skip(what, &Needs::KernelLoop.because("the driver run is in no ring"));
         return None;
     }
     machine(what, 4 << 20)
@@ -342,6 +342,6 @@ fn a_ring_has_one_program_and_is_whole_when_that_left() {
     let limits = BatchLimits { sqpoll: Some(Duration::from_millis(1)), ..BatchLimits::default() };
     match PosixFileSystem::default().batch_io(BatchKind::Uring, &limits) {
         Ok(polled) => assert!(one.sit_in(&polled).unwrap_err().to_string().contains("attaching")),
-        Err(e) => println!("skipped: a ring with a thread of the kernel's: {e}"),
+        Err(e) => skip("a ring with a thread of the kernel's", &Needs::Sqpoll.because(e)),
     }
 }

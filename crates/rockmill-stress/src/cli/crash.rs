@@ -44,7 +44,9 @@ impl Common {
     fn check(&self) -> Outcome {
         let mut one = [Configuration::default()];
         self.fix(&mut one)?;
-        one.iter().filter_map(Configuration::skipped).for_each(|skipped| println!("{skipped}"));
+        for (what, missing) in one.iter().filter_map(Configuration::skipped) {
+            println!("{}", missing.line(&what)?);
+        }
         Ok(())
     }
 

@@ -97,7 +97,9 @@ pub fn run(args: &MetamorphicArgs) -> Outcome {
     let (start, mut runs, mut steps) = (Instant::now(), 0u64, 0u64);
     let mut done = 0;
     let kernel = crate::configuration::Configuration::default().with("engine", "kernel")?;
-    kernel.skipped().iter().for_each(|skipped| println!("{skipped}"));
+    if let Some((what, missing)) = kernel.skipped() {
+        println!("{}", missing.line(&what)?);
+    }
     let mut seen_configurations = std::collections::HashSet::new();
     for n in 0..histories {
         let seed = first.wrapping_add(n);

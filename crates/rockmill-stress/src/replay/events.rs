@@ -1,12 +1,15 @@
-//! A listener of every database that a history opens: what begins, ends.
+//! A listener of every database that a history opens: what begins, ends; and whatever it is told, it writes. What it
+//! writes is log data, which goes the way of every write and changes nothing.
 
-use std::sync::Arc;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-use rockmill::Error;
 use rockmill::event_listener::{
-    BackgroundErrorReason, CompactionJobInfo, EventListener, ExternalFileIngestionInfo, FlushJobInfo,
+    BackgroundErrorReason, CompactionJobInfo, EventListener, ExternalFileIngestionInfo, FlushJobInfo, MemTableInfo,
+    TableFileCreationInfo, TableFileDeletionInfo, WriteStallInfo,
 };
+use rockmill::{Db, Error, WriteBatch};
 
 /// What was told.
 #[derive(Debug, Default)]
@@ -19,10 +22,17 @@ struct Counts {
     errors: AtomicU64,
 }
 
-/// Counts what it is told. Clones count together.
+/// Counts what it is told, and writes. Clones count together.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Events {
     counts: Arc<Counts>,
+    /// The database while it is open. Whoever closes it takes it out first.
+    db: Arc<RwLock<Weak<Db>>>,
+}
+
+thread_local! {
+    /// The thread writes, and is told of what that brings about.
+    static WRITES: Cell<bool> = const { Cell::new(false) };
 }
 
 fn count(counter: &AtomicU64) {
@@ -30,6 +40,31 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Events {
+    /// From here on to [`Self::close`] calls write to this database.
+    pub fn open(&self, db: &Arc<Db>) {
+        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(db);
+    }
+
+    /// No call writes any more when this returns, nor holds the database open.
+    pub fn close(&self) {
+        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Weak::new();
+    }
+
+    /// Writes, if that is possible: after an error it need not be.
+    fn write(&self) {
+        if WRITES.replace(true) {
+            return;
+        }
+        let open = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(db) = open.upgrade() {
+            let mut batch = WriteBatch::new();
+            batch.put_log_data("a listener was told");
+            let _ = db.write(&batch);
+        }
+        drop(open);
+        WRITES.set(false);
+    }
+
     /// Ingested files so far.
     pub fn ingested(&self) -> u64 {
         self.counts.ingested.load(Ordering::Relaxed)
@@ -55,25 +90,47 @@ impl Events {
 impl EventListener for Events {
     fn on_flush_begin(&self, _: &FlushJobInfo) {
         count(&self.counts.flushes_begun);
+        self.write();
     }
 
     fn on_flush_completed(&self, _: &FlushJobInfo) {
         count(&self.counts.flushes_done);
+        self.write();
     }
 
     fn on_compaction_begin(&self, _: &CompactionJobInfo) {
         count(&self.counts.compactions_begun);
+        self.write();
     }
 
     fn on_compaction_completed(&self, _: &CompactionJobInfo) {
         count(&self.counts.compactions_done);
+        self.write();
     }
 
     fn on_external_file_ingested(&self, _: &ExternalFileIngestionInfo) {
         count(&self.counts.ingested);
+        self.write();
     }
 
     fn on_background_error(&self, _: BackgroundErrorReason, _: &Error) {
         count(&self.counts.errors);
+        self.write();
+    }
+
+    fn on_table_file_created(&self, _: &TableFileCreationInfo) {
+        self.write();
+    }
+
+    fn on_table_file_deleted(&self, _: &TableFileDeletionInfo) {
+        self.write();
+    }
+
+    fn on_memtable_sealed(&self, _: &MemTableInfo) {
+        self.write();
+    }
+
+    fn on_stall_conditions_changed(&self, _: &WriteStallInfo) {
+        self.write();
     }
 }

@@ -48,10 +48,11 @@ impl<'db> Session<'_, '_, 'db> {
             let text = || format!("{how} of {} gives {}", shown(&bytes), shown_value(got));
             if got == want { Ok(()) } else { wrong(name, format!("{}, must be {}", text(), shown_value(want))) }
         };
-        check(self.db.get_cf_opt(&cf, &bytes, &options)?.as_deref(), "get")?;
-        check(self.db.get_pinned_cf_opt(&cf, &bytes, &options)?.as_deref(), "get_pinned")?;
+        let asked = kind.asked(&bytes);
+        check(self.db.get_cf_opt(&cf, &asked, &options)?.as_deref(), "get")?;
+        check(self.db.get_pinned_cf_opt(&cf, &asked, &options)?.as_deref(), "get_pinned")?;
         if let Some(snapshot) = view.snapshot.and_then(|id| self.snapshots.get(&id)) {
-            check(snapshot.get_cf(&cf, &bytes)?.as_deref(), "get of the snapshot")?;
+            check(snapshot.get_cf(&cf, &asked)?.as_deref(), "get of the snapshot")?;
         }
         if slot == 0 && view.snapshot.is_none() && want.is_some() && !self.db.key_may_exist(&bytes) {
             return wrong(family_name(slot, kind), format!("key_may_exist denies {}", shown(&bytes)));
@@ -62,13 +63,15 @@ impl<'db> Session<'_, '_, 'db> {
     pub fn multi_get(&self, view: View, keys: &[(Slot, Key)]) -> Result<u64, Trouble> {
         let mut handles = Vec::new();
         for (slot, key) in keys {
-            handles.push((self.handle(*slot)?, key_bytes(*key)));
+            let (family, cf) = self.family(*slot)?;
+            let key = key_bytes(*key);
+            handles.push((cf, family.kind.asked(&key), key));
         }
         let state = self.seen(view);
-        let asked = handles.iter().map(|(cf, key)| (cf, key));
+        let asked = handles.iter().map(|(cf, asked, _)| (cf, asked));
         let got = self.db.multi_get_cf_opt(asked, &self.read_options(view));
         let mut all = Vec::new();
-        for ((slot, _), ((_, key), got)) in keys.iter().zip(handles.iter().zip(got)) {
+        for ((slot, _), ((_, _, key), got)) in keys.iter().zip(handles.iter().zip(got)) {
             let Some(family) = state.get(slot) else { continue };
             let (got, want) = (got?, family.settled(key));
             let got = got.as_deref().and_then(|v| family.kind.settled(v));
@@ -189,11 +192,8 @@ impl<'db> Session<'_, '_, 'db> {
     pub fn updates(&self) -> Result<(), Trouble> {
         let Some(then) = self.run.model.mark.clone() else { return Ok(()) };
         self.db.flush_wal(false)?;
-        let updates = match self.db.get_updates_since(self.marked) {
-            // Not with recycled WALs.
-            Err(e) if e.kind() == ErrorKind::NotSupported => return Ok(()),
-            updates => updates?,
-        };
+        let updates = self.db.get_updates_since(self.marked)?;
+        let recycled = self.run.configuration().get("wal") == "recycled";
         let mut apply = Apply { db: self.db, state: ByBytes { state: then }, unknown: None };
         let mut next = self.marked + 1;
         for update in updates {
@@ -203,8 +203,13 @@ impl<'db> Session<'_, '_, 'db> {
                 Err(e) if e.kind() == ErrorKind::TryAgain && next == self.marked + 1 => return Ok(()),
                 // Or went just now.
                 Err(e) if e.is_missing_file() => return Ok(()),
+                // Or their files are written anew.
+                Err(e) if recycled && matches!(e.kind(), ErrorKind::TryAgain | ErrorKind::Corruption) => return Ok(()),
                 Err(e) => return Err(e.into()),
             };
+            if batch.is_empty() {
+                continue; // log data of the listener's
+            }
             if sequence != next {
                 if next == self.marked + 1 && sequence > next {
                     return Ok(()); // the WALs before are gone

@@ -14,7 +14,7 @@ use super::expected::{self, Expected};
 use super::limits::{Arranged, Limit};
 use super::oracle::Ldb;
 use super::report::{Failure, Report};
-use super::sample::{self, Judging, Sample};
+use super::sample::{self, Judging, SAMPLES_HEAD, Sample};
 use super::settings::{Paths, Settings};
 use crate::configuration::Configuration;
 
@@ -548,7 +548,7 @@ impl<'a> Run<'a> {
         let Ok(mut file) = OpenOptions::new().create(true).write(true).append(!new).truncate(new).open(path) else {
             return;
         };
-        let head = if new { "seconds\tlife\tmemory\thandles\tthreads\tdisk\n" } else { "" };
+        let head = if new { SAMPLES_HEAD } else { "" };
         let (at, life, memory) = (s.at, s.life, s.memory);
         let _ = writeln!(file, "{head}{at:.1}\t{life}\t{memory}\t{}\t{}\t{}", s.handles, s.threads, s.disk);
     }

@@ -7,6 +7,9 @@ use super::limits::BALLAST;
 /// Bytes of a block as the file system counts them.
 const BLOCK_BYTES: u64 = 512;
 
+/// The first line of a file of samples.
+pub const SAMPLES_HEAD: &str = "seconds\tlife\tmemory\thandles\tthreads\tdisk\n";
+
 /// One look at the child and its database.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
@@ -218,7 +221,9 @@ mod tests {
                 assert!(s.memory > 1 << 20 && s.handles > 2 && s.threads > 0, "{s:?}");
                 assert!((100_000..300_000).contains(&s.disk), "{s:?}");
             }
-            None => println!("skipped: this_process_can_be_looked_at: no /proc"),
+            None => {
+                rockmill_skip::skip("this_process_can_be_looked_at", &rockmill_skip::Needs::Proc.because("no /proc"))
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use rockmill_format::log::LogEncoder;
 
 use super::copy::{Contents, in_parallel};
 use super::meta::{self, BackupMeta, META, MetaFile, PRIVATE, SHARED_CHECKSUM};
-use super::{BackupEngine, CreateBackupOptions, ShareFilesNaming, State, Transfer};
+use super::{BackupEngine, CreateBackupOptions, ShareFilesNaming, State, Transfer, identity};
 use crate::db::Db;
 use crate::db::checkpoint::{DeletionsOff, Moment, moment, newest_options};
 use crate::error::{Error, Result};
@@ -73,7 +73,8 @@ impl BackupEngine {
         };
         match made {
             Ok((meta, sizes)) => {
-                state.add(id, meta, &sizes);
+                let identity = identity(meta.encode().as_bytes());
+                state.add(id, meta, identity, &sizes);
                 Ok(id)
             }
             Err(e) => {

@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rockmill_format::checksum::xxh64;
 use rockmill_io::{FileLock, FileSystem};
 
 use crate::db::Db;
@@ -94,12 +95,22 @@ struct FileInfo {
     refs: usize,
 }
 
+/// Tells a backup from another of the same number: length and hash of its meta file, which has its time, its sequence
+/// number, and names and checksums of its files. A number is used again once the newest backup is deleted.
+type Identity = (usize, u64);
+
+fn identity(meta: &[u8]) -> Identity {
+    (meta.len(), xxh64(meta))
+}
+
 /// What the directory holds.
 #[derive(Debug, Default)]
 struct State {
     /// By path below the directory.
     files: BTreeMap<String, FileInfo>,
     backups: BTreeMap<u32, BackupMeta>,
+    /// What the meta files were when this was read.
+    seen: BTreeMap<u32, Identity>,
     /// Backups that cannot be used, why, and the shared files they may mean.
     corrupt: BTreeMap<u32, (Error, Vec<String>)>,
     /// Nothing was collected by this engine yet, or something could not be deleted.
@@ -117,7 +128,8 @@ impl State {
     }
 
     /// Counts a backup's files, whose sizes the caller knows.
-    fn add(&mut self, id: u32, meta: BackupMeta, sizes: &BTreeMap<String, u64>) {
+    fn add(&mut self, id: u32, meta: BackupMeta, identity: Identity, sizes: &BTreeMap<String, u64>) {
+        self.seen.insert(id, identity);
         for f in &meta.files {
             let size = sizes.get(&f.path).copied().unwrap_or(0);
             let info = self.files.entry(f.path.clone()).or_insert(FileInfo { size, crc: f.crc, refs: 0 });
@@ -129,6 +141,7 @@ impl State {
 
     /// Uncounts a backup's files; gives those that no other backup has.
     fn remove(&mut self, id: u32) -> Vec<String> {
+        self.seen.remove(&id);
         let mut gone = Vec::new();
         for f in self.backups.remove(&id).into_iter().flat_map(|m| m.files) {
             if let Some(info) = self.files.get_mut(&f.path) {
@@ -168,8 +181,7 @@ impl BackupEngine {
         engine.create_dirs()?;
         *engine.state.lock() = engine.load()?;
         if options.destroy_old_data {
-            let _lock = engine.lock_dir()?;
-            let mut state = engine.state.lock();
+            let (_lock, mut state) = engine.begin_change()?;
             for id in state.ids() {
                 engine.delete_meta(&mut state, id)?;
             }
@@ -277,9 +289,10 @@ impl BackupEngine {
         first.and(self.collect_if_needed(&mut state))
     }
 
-    /// Deletes a backup, also one that cannot be used.
+    /// Deletes a backup, also one that cannot be used. Where another engine has made a backup of this number since this
+    /// one looked, the call fails with `NotFound` and deletes nothing; this engine then knows the new one.
     pub fn delete_backup(&self, backup_id: u32) -> Result<()> {
-        let (_lock, mut state) = self.begin_change()?;
+        let (_lock, mut state) = self.begin_change_of(Some(backup_id))?;
         if !state.ids().contains(&backup_id) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no backup {backup_id}")));
         }
@@ -358,6 +371,11 @@ impl BackupEngine {
 
     /// Locks the directory and looks whether another engine changed it.
     fn begin_change(&self) -> Result<(Box<dyn FileLock>, MutexGuard<'_, State>)> {
+        self.begin_change_of(None)
+    }
+
+    /// The same; fails if backup `id` is no longer the one that this engine knew.
+    fn begin_change_of(&self, id: Option<u32>) -> Result<(Box<dyn FileLock>, MutexGuard<'_, State>)> {
         if self.read_only {
             return Err(Error::not_supported(format!(
                 "{}: this backup engine was opened read-only",
@@ -366,10 +384,45 @@ impl BackupEngine {
         }
         let mut state = self.state.lock();
         let lock = self.lock_dir()?;
-        if self.list_ids()? != state.ids() {
-            *state = self.load()?;
-        }
+        self.refresh(&mut state, id)?;
         Ok((lock, state))
+    }
+
+    /// Reads the directory again where another engine changed it. Fails, after that, if backup `id` is no longer the
+    /// one that `state` knew: what the caller was told of it holds no more.
+    fn refresh(&self, state: &mut State, id: Option<u32>) -> Result<()> {
+        let mut now = BTreeMap::new();
+        for n in self.list_ids()? {
+            if let Some(text) = self.read_meta(n)? {
+                now.insert(n, identity(&text));
+            }
+        }
+        if now == state.seen {
+            return Ok(());
+        }
+        let known = id.and_then(|id| state.seen.get(&id).copied().map(|identity| (id, identity)));
+        *state = self.load()?;
+        match known {
+            Some((id, before)) if state.seen.get(&id).is_some_and(|now| *now != before) => Err(Error::new(
+                ErrorKind::NotFound,
+                format!(
+                    "{}: backup {id} is gone, and another engine has made a new backup of that number since; list the \
+                     backups again",
+                    self.options.dir.display()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The text of a backup's meta file; `None` where there is none.
+    fn read_meta(&self, id: u32) -> Result<Option<Vec<u8>>> {
+        let path = self.meta_path(id);
+        match self.fs().read_to_vec(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io(format_args!("cannot read {}", path.display()), &e)),
+        }
     }
 
     /// Numbers of the meta files.
@@ -387,17 +440,13 @@ impl BackupEngine {
         let mut state = State { may_have_garbage: true, ..State::default() };
         let mut sizes = BTreeMap::new();
         for id in self.list_ids()? {
-            let path = self.meta_path(id);
-            let text = match self.fs().read_to_vec(&path) {
-                Ok(text) => text,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue, // deleted meanwhile
-                Err(e) => return Err(Error::io(format_args!("cannot read {}", path.display()), &e)),
-            };
-            let meta = BackupMeta::decode(id, &text).map_err(|e| e.context(path.display()));
+            let Some(text) = self.read_meta(id)? else { continue }; // deleted meanwhile
+            let meta = BackupMeta::decode(id, &text).map_err(|e| e.context(self.meta_path(id).display()));
             match meta.and_then(|meta| self.check_presence(&meta, &mut sizes).map(|()| meta)) {
-                Ok(meta) => state.add(id, meta, &sizes),
+                Ok(meta) => state.add(id, meta, identity(&text), &sizes),
                 Err(e) if e.kind() == ErrorKind::IOError => return Err(e),
                 Err(e) => {
+                    state.seen.insert(id, identity(&text));
                     state.corrupt.insert(id, (e, meta::mentioned(&text)));
                 }
             }

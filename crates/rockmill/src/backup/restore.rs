@@ -16,6 +16,7 @@ use super::meta::{BackupMeta, MetaFile, database_name, is_session_id};
 use super::{BackupEngine, RestoreMode, RestoreOptions, State};
 use crate::env::create_dir_durably;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::MutexGuard;
 use crate::table::properties_of;
 
 /// Where RocksDB moves WALs that `wal_ttl` keeps.
@@ -31,7 +32,7 @@ struct Piece<'a> {
 impl BackupEngine {
     /// Checks that every file of a backup is there and has its size.
     pub fn verify_backup(&self, backup_id: u32) -> Result<()> {
-        let state = self.state.lock();
+        let state = self.look_at(backup_id)?;
         self.verify_sizes(&state, backup_id).map(|_| ())
     }
 
@@ -42,7 +43,7 @@ impl BackupEngine {
 
     /// The same; `options` gives the progress callback.
     pub fn verify_backup_with_progress(&self, backup_id: u32, options: &RestoreOptions) -> Result<()> {
-        let state = self.state.lock();
+        let state = self.look_at(backup_id)?;
         let meta = self.verify_sizes(&state, backup_id)?;
         let transfer = self.transfer(&self.options.backup_rate, options.callback.as_ref());
         let pieces: Vec<&MetaFile> = meta.files.iter().collect();
@@ -57,7 +58,11 @@ impl BackupEngine {
         wal_dir: impl AsRef<Path>,
         options: &RestoreOptions,
     ) -> Result<()> {
-        let latest = self.state.lock().backups.keys().next_back().copied();
+        let latest = {
+            let mut state = self.state.lock();
+            self.refresh(&mut state, None)?;
+            state.backups.keys().next_back().copied()
+        };
         let Some(id) = latest else {
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -84,6 +89,13 @@ impl BackupEngine {
             let what = format_args!("cannot restore backup {backup_id} of {}", self.options.dir.display());
             e.context(format_args!("{what} to {}", db_dir.display()))
         })
+    }
+
+    /// What the directory holds now; fails where backup `id` is another one than this engine knew.
+    fn look_at(&self, id: u32) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        self.refresh(&mut state, Some(id))?;
+        Ok(state)
     }
 
     /// What every file's presence and size, now, say of a backup.
@@ -119,7 +131,7 @@ impl BackupEngine {
     }
 
     fn restore(&self, db_dir: &Path, wal_dir: &Path, options: &RestoreOptions, id: u32) -> Result<()> {
-        let state = self.state.lock();
+        let state = self.look_at(id)?;
         let meta = self.verify_sizes(&state, id)?;
         if let Some(missing) = meta.excluded.first() {
             return Err(Error::not_supported(format!(

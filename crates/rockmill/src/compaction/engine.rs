@@ -28,6 +28,8 @@ pub struct Engines {
     fallback: Mutex<Option<String>>,
     /// Jobs' parts done by `pread`, by `uring` and by `kernel`.
     parts: [AtomicU64; 3],
+    /// Those of them that are flushes.
+    flushes: [AtomicU64; 3],
     /// Machines for the kernel's engine, shared by the databases of the process, once this one has used it.
     pool: Mutex<Option<Pooled>>,
     /// What is known of the kernel's engine.
@@ -66,6 +68,26 @@ impl Engines {
     /// Counts a part that an engine does.
     pub(super) fn count(&self, engine: MergeEngine) {
         self.parts[place(engine)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a flush, which is one part.
+    pub(super) fn count_flush(&self, engine: MergeEngine) {
+        self.flushes[place(engine)].fetch_add(1, Ordering::Relaxed);
+        self.count(engine);
+    }
+
+    /// What each engine did so far.
+    pub(crate) fn counts(&self) -> EngineParts {
+        let flushes = |engine| self.flushes[place(engine)].load(Ordering::Relaxed);
+        let compacted = |engine| self.parts(engine).saturating_sub(flushes(engine));
+        EngineParts {
+            pread: compacted(MergeEngine::Pread),
+            uring: compacted(MergeEngine::Uring),
+            kernel: compacted(MergeEngine::Kernel),
+            flushes_pread: flushes(MergeEngine::Pread),
+            flushes_uring: flushes(MergeEngine::Uring),
+            handed_over: self.handed_over.load(Ordering::Relaxed),
+        }
     }
 
     /// Why another engine does what `kernel` should; nothing where it does not.
@@ -171,6 +193,25 @@ impl Engines {
         *fallback = reason;
         news
     }
+}
+
+/// Which engine did what since the database was opened (`Db::engine_parts`). A compaction has one part, or several
+/// where it is split over threads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineParts {
+    /// Parts of compactions by plain calls.
+    pub pread: u64,
+    /// Parts of compactions through a ring of io_uring.
+    pub uring: u64,
+    /// Parts of compactions that the kernel merged.
+    pub kernel: u64,
+    /// Flushes by plain calls.
+    pub flushes_pread: u64,
+    /// Flushes through a ring.
+    pub flushes_uring: u64,
+    /// Parts that `kernel` could not do, or not to their end, and that another engine did.
+    pub handed_over: u64,
 }
 
 /// The process's machines, and this database's number among those who use them.

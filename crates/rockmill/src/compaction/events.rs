@@ -35,13 +35,15 @@ pub struct JobEvents {
     pub(crate) progress: Arc<JobProgress>,
     /// For the version that they will be part of.
     pub(crate) new_tables: Arc<NewTables>,
+    /// Where listeners may not be called yet: what they are to be told.
+    pub(crate) told_later: Option<Arc<Mutex<Vec<TableFileCreationInfo>>>>,
 }
 
 impl Default for JobEvents {
     fn default() -> Self {
         let (log, written, progress) = (InfoLog::default(), Arc::default(), Arc::default());
         let (reason, new_tables) = (TableFileCreationReason::Compaction, Arc::default());
-        Self { log, job: 0, reason, written, progress, new_tables }
+        Self { log, job: 0, reason, written, progress, new_tables, told_later: None }
     }
 }
 
@@ -81,7 +83,10 @@ impl JobContext {
             table_properties: done.as_ref().map(|s| s.properties.clone()).unwrap_or_default(),
             status: done.as_ref().map(drop).map_err(Error::clone),
         };
-        self.db.listeners.notify(log, |l| l.on_table_file_created(&info));
+        match &self.events.told_later {
+            Some(infos) => infos.lock().push(info),
+            None => self.db.listeners.notify(log, |l| l.on_table_file_created(&info)),
+        }
     }
 }
 

@@ -82,7 +82,7 @@ fn write(
     let heads = Heads::new(&ctx.cmp, None);
     let merger = Merger::new(runs, ctx.cmp.clone(), heads, None, None)?;
     let engine = Engine::of(ctx, 0);
-    ctx.engines.count(engine.kind());
+    ctx.engines.count_flush(engine.kind());
     let part = Part::default();
     let (_working, help) = (Working::begin(), ctx.help());
     let help = help.as_ref();

@@ -43,7 +43,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::table::TableReader;
 use crate::version::{FileMeta, Version};
-pub use engine::{Engines, probe_kernel_engine};
+pub use engine::{EngineParts, Engines, probe_kernel_engine};
 pub use events::{JobEvents, JobProgress};
 pub use give_way::GiveWay;
 pub use reads_first::{PatientJob, ReadsFirst};
@@ -161,11 +161,6 @@ impl Compaction {
     /// All input files.
     pub fn input_files(&self) -> impl Iterator<Item = &Arc<FileMeta>> {
         self.inputs.iter().flat_map(|(_, files)| files)
-    }
-
-    /// A number that no other running compaction of the column family has: that of its first input file.
-    pub fn id(&self) -> u64 {
-        self.input_files().next().map_or(0, |f| f.number())
     }
 
     /// Smallest and largest user key of the inputs.

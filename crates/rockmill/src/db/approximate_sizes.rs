@@ -66,6 +66,7 @@ impl Db {
             return Err(Error::invalid_argument("approximate sizes: neither files nor memtables are to be counted"));
         }
         let cf = &cf.as_cf().data;
+        self.inner.check_family(cf)?;
         let current = cf.current.load_full();
         let size = |range: &Range<'_>| {
             if cf.cmp.compare_user(range.start_key, range.end_key).is_ge() {
@@ -93,7 +94,7 @@ impl Db {
     /// The same of a column family.
     pub fn get_approximate_memtable_stats_cf(&self, cf: &impl AsColumnFamilyRef, range: &Range<'_>) -> (u64, u64) {
         let cf = &cf.as_cf().data;
-        if cf.cmp.compare_user(range.start_key, range.end_key).is_ge() {
+        if self.inner.check_family(cf).is_err() || cf.cmp.compare_user(range.start_key, range.end_key).is_ge() {
             return (0, 0);
         }
         let current = cf.current.load_full();

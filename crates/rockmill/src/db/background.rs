@@ -16,6 +16,7 @@ use super::events::FlushEvent;
 use super::flush_bound::REST_SECONDS;
 use super::install::{Change, add_files};
 use super::stall::write_control;
+use super::switch::with_data;
 use super::tables::CfTables;
 use super::{CfState, DbInner, State, timer};
 use crate::compaction::commit::{CommitQueue, MergeTicket, Ticket};
@@ -40,6 +41,9 @@ const DUE_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How long they wait where jobs are put off because writers wait for flushes.
 const REST_WAIT: Duration = Duration::from_millis((REST_SECONDS * 1000.0) as u64 + 1);
+
+/// How long the write leader waits for a flush before it looks again by itself.
+const FLUSH_WAIT: Duration = Duration::from_millis(100);
 
 /// RocksDB's split: a quarter of the background jobs, at least one, flush; the rest, at least one, compact.
 pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
@@ -128,6 +132,8 @@ pub(crate) fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T> {
 /// Memtables to be flushed and committed together: of one column family, or with `atomic_flush` of all.
 pub(crate) struct FlushPick {
     parts: Vec<FlushPart>,
+    /// Listeners are told when the write leader, who waits for it, has given up its place.
+    told_later: bool,
     /// CPU time that the tables took, in microseconds.
     cpu_micros: AtomicU64,
 }
@@ -137,6 +143,12 @@ struct FlushPart {
     mems: Vec<Arc<MemTable>>,
     epoch: u64,
     reason: FlushReason,
+}
+
+impl FlushPick {
+    fn new(parts: Vec<FlushPart>) -> Self {
+        Self { parts, told_later: false, cpu_micros: AtomicU64::new(0) }
+    }
 }
 
 /// What became of a [`FlushPart`].
@@ -164,19 +176,8 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                 db.work.wait(&mut state);
             }
         };
-        let done = guarded("a flush", || db.run_flush(&pick, false));
-        // Before the flush counts as ended: none begins after it, and a recovery waits for it.
-        if let Err(e) = done
-            && e.kind() != ErrorKind::ColumnFamilyDropped
-        {
-            let names: Vec<String> = pick.parts.iter().map(|p| format!("{:?}", p.cf.name)).collect();
-            let families = if names.len() == 1 { "family" } else { "families" };
-            let what = format!("a flush of column {families} {}", names.join(", "));
-            db.set_background_error(BackgroundErrorReason::Flush, &what, &e);
-        }
-        db.end_flush(&pick);
-        db.progress.notify_all();
-        db.work.notify_all();
+        // Who must know of a failure finds it in the state.
+        let _ = db.do_flush(&pick);
         drop(pick);
         db.delete_obsolete_wals();
         db.delete_purged_files();
@@ -238,14 +239,33 @@ impl State {
         }
         let part = self.cfs.values_mut().find(|c| !c.flushing && c.flush_due(at_once))?.take_flush();
         self.running_flushes += 1;
-        Some(FlushPick { parts: vec![part], cpu_micros: AtomicU64::new(0) })
+        Some(FlushPick::new(vec![part]))
     }
 
     /// Everything that is immutable, to be committed together. No flush may be running.
     pub fn pick_all_flushes(&mut self) -> FlushPick {
         self.running_flushes += 1;
         let with_data = self.cfs.values_mut().filter(|c| !c.imm.is_empty());
-        FlushPick { parts: with_data.map(CfState::take_flush).collect(), cpu_micros: AtomicU64::new(0) }
+        FlushPick::new(with_data.map(CfState::take_flush).collect())
+    }
+
+    /// True while a flush of one of these column families runs; with `atomic`, of any.
+    fn flush_runs(&self, ids: &[u32], atomic: bool) -> bool {
+        self.cfs.iter().any(|(id, c)| c.flushing && (atomic || ids.contains(id)))
+    }
+
+    /// Everything of these column families that is immutable; with `atomic`, of all. No flush of one of them may run.
+    fn pick_flush_of(&mut self, ids: &[u32], atomic: bool, reason: FlushReason) -> FlushPick {
+        let of_them = |id: &u32| atomic || ids.contains(id);
+        for (_, c) in self.cfs.iter_mut().filter(|(id, c)| of_them(id) && !c.imm.is_empty()) {
+            c.flush_reason = reason;
+        }
+        if atomic {
+            return self.pick_all_flushes();
+        }
+        self.running_flushes += 1;
+        let picked = self.cfs.iter_mut().filter(|(id, c)| of_them(id) && !c.imm.is_empty());
+        FlushPick::new(picked.map(|(_, c)| c.take_flush()).collect())
     }
 }
 
@@ -368,11 +388,11 @@ fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
     let queue = state.commits.get_mut(&id)?;
     let pending: Vec<PendingRun> = queue.waiting().filter_map(|(number, needs, p)| p.as_run(number, needs)).collect();
     let c = state.cfs.get_mut(&id)?;
-    let merge = intra::pick(&c.version, &c.cf.options.load(), &c.cursors, &pending)?;
+    let mut merge = intra::pick(&c.version, &c.cf.options.load(), &c.cursors, &pending)?;
     let ticket = queue.begin_merge(&merge.numbers)?;
     state.running_compactions += 1;
     c.compacting += 1;
-    c.cursors.start_merge(&merge);
+    c.cursors.start_merge(&mut merge);
     Some(Picked::Merge(Arc::clone(&c.cf), merge, ticket))
 }
 
@@ -430,6 +450,63 @@ impl DbInner {
         options.table.block_cache.clone().or_else(|| self.cache.clone())
     }
 
+    /// Flushes what was picked; a failure is a background error.
+    fn do_flush(self: &Arc<Self>, pick: &FlushPick) -> Result<()> {
+        let done = guarded("a flush", || self.run_flush(pick, false));
+        // Before the flush counts as ended: none begins after it, and a recovery waits for it.
+        if let Err(e) = &done
+            && e.kind() != ErrorKind::ColumnFamilyDropped
+        {
+            let names: Vec<String> = pick.parts.iter().map(|p| format!("{:?}", p.cf.name)).collect();
+            let families = if names.len() == 1 { "family" } else { "families" };
+            let what = format!("a flush of column {families} {}", names.join(", "));
+            self.set_background_error(BackgroundErrorReason::Flush, &what, e);
+        }
+        self.end_flush(pick);
+        self.progress.notify_all();
+        self.work.notify_all();
+        done
+    }
+
+    /// Writes the memtables of column families as tables (of all, with `atomic_flush`); the write leader's to call, on
+    /// its own thread. Listeners that write are let in while it waits for a flush that runs, and told of this one
+    /// later: nothing here waits for them.
+    pub fn flush_as_leader(self: &Arc<Self>, ids: &[u32], reason: FlushReason) -> Result<()> {
+        let atomic = self.opts.atomic_flush;
+        let mut pick = loop {
+            let wal = self.begin_wal()?;
+            let mut state = self.state.lock();
+            if let Some(e) = state.write_error() {
+                return Err(e.clone());
+            }
+            // Sealed and picked at once: flush threads, whose listeners may write again, get none of it.
+            if !state.flush_runs(ids, atomic) {
+                let sealed = if atomic { with_data(&state) } else { ids.to_vec() };
+                self.seal_memtables(&mut state, &sealed, wal, reason);
+                self.update_pressure(&state);
+                break state.pick_flush_of(ids, atomic, reason);
+            }
+            while state.flush_runs(ids, atomic) {
+                if let Some(e) = state.write_error() {
+                    return Err(e.clone());
+                }
+                if self.shutdown.load(Ordering::Acquire) {
+                    return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+                }
+                if !self.queue.has_urgent() {
+                    self.progress.wait_for(&mut state, FLUSH_WAIT);
+                }
+                if self.queue.has_urgent() {
+                    drop(state);
+                    self.queue.lend();
+                    state = self.state.lock();
+                }
+            }
+        };
+        pick.told_later = true;
+        self.do_flush(&pick)
+    }
+
     /// Writes what was picked as tables and commits them together. With `leave_wals` the commit also says that no WAL
     /// before the present one is needed, which must be so once these memtables are in tables.
     pub fn run_flush(self: &Arc<Self>, pick: &FlushPick, leave_wals: bool) -> Result<()> {
@@ -454,7 +531,7 @@ impl DbInner {
                 // Its column family was dropped before the commit. (After it, the last reader's end deletes the table.)
                 self.remove_outputs(&[entry.number], None);
             }
-            self.flush_ended(&part.cf, &b.event, b.entry.as_ref(), &b.stats, b.table.as_ref());
+            self.flush_ended(&part.cf, &b.event, b.entry.as_ref(), &b.stats, b.table.as_ref(), pick.told_later);
         }
         Ok(())
     }
@@ -464,11 +541,16 @@ impl DbInner {
     fn build_flush(self: &Arc<Self>, pick: &FlushPick, built: &mut Vec<BuiltPart>) -> Result<()> {
         for part in &pick.parts {
             let event = FlushEvent { job: self.new_job(), reason: part.reason, memtables: part.mems.len() };
-            self.flush_begins(&part.cf, &event, &part.mems);
-            let ctx = self.job_context(&part.cf, event.job, TableFileCreationReason::Flush);
+            self.flush_begins(&part.cf, &event, &part.mems, pick.told_later);
+            let mut ctx = self.job_context(&part.cf, event.job, TableFileCreationReason::Flush);
+            ctx.events.told_later = pick.told_later.then(Arc::default);
             let bytes = part.mems.iter().map(|m| m.data_size()).sum();
             let _running = self.runs_flush(&part.cf, event.job, bytes, &ctx.events.progress);
-            let table = flush::build_l0(&part.mems, &ctx, TableFileCreationReason::Flush)?;
+            let table = flush::build_l0(&part.mems, &ctx, TableFileCreationReason::Flush);
+            for info in ctx.events.told_later.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
+                self.notify_later(move |l| l.on_table_file_created(&info));
+            }
+            let table = table?;
             let (entry, stats) = match table {
                 Some((mut entry, stats)) => {
                     entry.epoch_number = part.epoch;
@@ -499,7 +581,7 @@ impl DbInner {
             let mut edit = add_files(0, b.entry.clone());
             let log_number = state.cfs.get(&part.cf.id).map(|c| c.imm.get(n).map_or(c.mem_wal, |i| i.wal));
             edit.log_number = log_number;
-            changes.push(Change::new(&part.cf, edit, move |c| {
+            changes.push(Change::new(&part.cf, edit, move |c, _| {
                 b.committed = true;
                 c.flushed.retain(|mem| mem.strong_count() > 0);
                 for mem in &part.mems {
@@ -517,7 +599,7 @@ impl DbInner {
         }
         for (cf, n) in &others {
             let (n, edit) = (*n, VersionEdit { log_number: Some(*n), ..VersionEdit::default() });
-            changes.push(Change::new(cf, edit, move |c| c.log_number = c.log_number.max(n)));
+            changes.push(Change::new(cf, edit, move |c, _| c.log_number = c.log_number.max(n)));
         }
         drop(state);
         self.log_and_apply_all(changes)

@@ -6,15 +6,22 @@ use super::column_family::AsColumnFamilyRef;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Updates that are applied together or not at all (`rocksdb::WriteBatch`).
+///
+/// A batch that was given handles of column families is for the database that these are of, as it is open now; a write
+/// to another refuses it. A batch without handles, or one made of another's [`Self::data`], goes to any.
 #[derive(Debug, Clone, Default)]
 pub struct WriteBatch {
     pub(crate) rep: BatchRep,
     /// Why the batch cannot be written: an update was longer than the format's length fields can say, or one too many
     /// for its count. The update calls return nothing, as `rocksdb`'s do, so the write tells.
     pub(crate) refused: Option<Error>,
-    /// Length in bytes and count at each save point, and whether the batch was refused then.
-    save_points: Vec<(usize, u32, bool)>,
+    /// The opening that the handles of column families are of which the batch was given, and the first one's id.
+    pub(crate) family: Option<(u64, u32)>,
+    /// Length in bytes and count at each save point, whether the batch was refused then, and its `family`.
+    save_points: Vec<SavePoint>,
 }
+
+type SavePoint = (usize, u32, bool, Option<(u64, u32)>);
 
 /// Gets the updates of a batch in their order, without column families (`rocksdb::WriteBatchIterator`).
 pub trait WriteBatchIterator {
@@ -92,19 +99,20 @@ impl WriteBatch {
     /// Removes every update.
     pub fn clear(&mut self) {
         self.rep.clear();
-        self.refused = None;
+        (self.refused, self.family) = (None, None);
         self.save_points.clear();
     }
 
     /// Remembers the batch as it is now, for [`Self::rollback_to_save_point`]. Save points stack.
     pub fn set_save_point(&mut self) {
-        self.save_points.push((self.rep.len_bytes(), self.rep.count(), self.refused.is_some()));
+        self.save_points.push((self.rep.len_bytes(), self.rep.count(), self.refused.is_some(), self.family));
     }
 
     /// Removes what was added since the last save point, and the save point. `NotFound` without one.
     pub fn rollback_to_save_point(&mut self) -> Result<()> {
-        let (len, count, refused) = self.last_save_point()?;
+        let (len, count, refused, family) = self.last_save_point()?;
         self.rep.truncate(len, count);
+        self.family = family;
         if !refused {
             self.refused = None;
         }
@@ -116,7 +124,7 @@ impl WriteBatch {
         self.last_save_point().map(drop)
     }
 
-    fn last_save_point(&mut self) -> Result<(usize, u32, bool)> {
+    fn last_save_point(&mut self) -> Result<SavePoint> {
         let none = || Error::new(ErrorKind::NotFound, "the write batch has no save point");
         self.save_points.pop().ok_or_else(none)
     }
@@ -166,6 +174,21 @@ impl WriteBatch {
         }
     }
 
+    /// The id of a column family, of which note is taken whose it is.
+    #[inline]
+    fn of(&mut self, cf: &impl AsColumnFamilyRef) -> u32 {
+        let (opening, id) = (cf.as_cf().data.opening, cf.as_cf().id());
+        let (first, _) = *self.family.get_or_insert((opening, id));
+        if first != opening && self.refused.is_none() {
+            self.refused = Some(Error::invalid_argument(format!(
+                "the write batch was given handles of one database and of another database (or of two openings of one): \
+                 {:?} (id {id}) is not of the first",
+                cf.as_cf().name()
+            )));
+        }
+        id
+    }
+
     /// Sets `key` to `value` in the default column family.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.push(BatchRecord::Put { cf: 0, key: key.as_ref(), value: value.as_ref() });
@@ -173,7 +196,8 @@ impl WriteBatch {
 
     /// Sets `key` to `value`.
     pub fn put_cf(&mut self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.push(BatchRecord::Put { cf: cf.as_cf().id(), key: key.as_ref(), value: value.as_ref() });
+        let cf = self.of(cf);
+        self.push(BatchRecord::Put { cf, key: key.as_ref(), value: value.as_ref() });
     }
 
     /// Adds a merge operand in the default column family.
@@ -183,7 +207,8 @@ impl WriteBatch {
 
     /// Adds a merge operand.
     pub fn merge_cf(&mut self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.push(BatchRecord::Merge { cf: cf.as_cf().id(), key: key.as_ref(), value: value.as_ref() });
+        let cf = self.of(cf);
+        self.push(BatchRecord::Merge { cf, key: key.as_ref(), value: value.as_ref() });
     }
 
     /// Deletes `key` in the default column family.
@@ -193,7 +218,8 @@ impl WriteBatch {
 
     /// Deletes `key`.
     pub fn delete_cf(&mut self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) {
-        self.push(BatchRecord::Delete { cf: cf.as_cf().id(), key: key.as_ref() });
+        let cf = self.of(cf);
+        self.push(BatchRecord::Delete { cf, key: key.as_ref() });
     }
 
     /// Deletes `key`, which was put at most once since it was last deleted, in the default column family.
@@ -203,7 +229,8 @@ impl WriteBatch {
 
     /// Deletes `key`, which was put at most once since it was last deleted.
     pub fn single_delete_cf(&mut self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) {
-        self.push(BatchRecord::SingleDelete { cf: cf.as_cf().id(), key: key.as_ref() });
+        let cf = self.of(cf);
+        self.push(BatchRecord::SingleDelete { cf, key: key.as_ref() });
     }
 
     /// Deletes every key in `[from, to)` in the default column family.
@@ -213,7 +240,8 @@ impl WriteBatch {
 
     /// Deletes every key in `[from, to)`.
     pub fn delete_range_cf(&mut self, cf: &impl AsColumnFamilyRef, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) {
-        self.push(BatchRecord::DeleteRange { cf: cf.as_cf().id(), begin: from.as_ref(), end: to.as_ref() });
+        let cf = self.of(cf);
+        self.push(BatchRecord::DeleteRange { cf, begin: from.as_ref(), end: to.as_ref() });
     }
 
     /// Adds bytes that stand in the WAL and change nothing.

@@ -1,5 +1,7 @@
 //! Options that a database is not opened with.
 
+use rockmill_format::log::RecoveryMode;
+
 use super::open::LEVELS_MAX;
 use crate::error::{Error, Result};
 use crate::options::{BlockBasedIndexType, CfOptions, CompactionStyle, DbOptions};
@@ -27,7 +29,30 @@ pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
     Ok(())
 }
 
-/// The same for those of a column family.
+/// Sets options that do not go together to what RocksDB takes them for (its `SanitizeOptions`). Gives what it did, in
+/// words.
+pub(super) fn sanitize_db_options(o: &mut DbOptions) -> Vec<String> {
+    let mut done = Vec::new();
+    let mode = o.wal_recovery_mode;
+    let why = match mode {
+        _ if o.WAL_ttl_seconds > 0 || o.WAL_size_limit_MB > 0 => Some("obsolete WALs are archived".to_owned()),
+        // Behind the end of a WAL in a file that is used again stands what it held before. These two modes take damage
+        // in the middle for an error, and it looks the same.
+        RecoveryMode::TolerateCorruptedTailRecords | RecoveryMode::AbsoluteConsistency => {
+            Some(format!("wal_recovery_mode {mode:?} cannot tell the end of a WAL in a file that is used again"))
+        }
+        RecoveryMode::PointInTime | RecoveryMode::SkipAnyCorruptedRecords => None,
+    };
+    if let Some(why) = why
+        && o.recycle_log_file_num > 0
+    {
+        done.push(format!("recycle_log_file_num is 0 instead of {}: {why}", o.recycle_log_file_num));
+        o.recycle_log_file_num = 0;
+    }
+    done
+}
+
+/// Refuses options of a column family that contradict one another or that cannot be served.
 pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     let bad = |what: &str| Err(Error::invalid_argument(format!("column family {name:?}: {what}")));
     if !(1..=LEVELS_MAX as i32).contains(&o.num_levels) {

@@ -20,6 +20,8 @@ pub const DEFAULT_COLUMN_FAMILY_NAME: &str = "default";
 pub(crate) struct CfData {
     pub id: u32,
     pub name: String,
+    /// The opening that it belongs to ([`DbInner::opening`](super::DbInner::opening)).
+    pub opening: u64,
     /// Replaced whole by `set_options`.
     pub options: ArcSwap<CfOptions>,
     pub cmp: InternalKeyComparator,
@@ -67,6 +69,10 @@ impl CfData {
 }
 
 /// A column family of an open database. Cheap to clone; stays usable for reads after the family is dropped.
+///
+/// It is of the [`Db`](super::Db) that gave it, and of no other: every call that gets a handle of another database, or
+/// one from before the database was opened again, refuses it with `InvalidArgument`. A [`WriteBatch`](super::WriteBatch)
+/// with such a handle is refused when it is written.
 #[derive(Clone)]
 pub struct ColumnFamily {
     pub(crate) data: Arc<CfData>,

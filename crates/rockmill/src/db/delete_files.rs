@@ -40,6 +40,7 @@ impl Db {
         let db = &self.inner;
         db.check_writable()?;
         let cf = &cf.as_cf().data;
+        db.check_family(cf)?;
         for (from, to) in ranges {
             if let (Some(from), Some(to)) = (from, to)
                 && cf.cmp.compare_user(from, to).is_gt()
@@ -77,7 +78,7 @@ impl Db {
                 c.cursors.files_taken();
             }
         }
-        let done = db.log_and_apply(cf, edit, |_| {});
+        let done = db.log_and_apply(cf, edit, |_, _| {});
         {
             let mut state = db.state.lock();
             taken.iter().for_each(|file| file.being_compacted.store(false, Ordering::Release));

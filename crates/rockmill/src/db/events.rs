@@ -57,6 +57,11 @@ impl DbInner {
         }
     }
 
+    /// Tells the listeners now, or when no lock is held.
+    fn tell(&self, later: bool, tell: impl Fn(&dyn EventListener) + Send + 'static) {
+        if later { self.notify_later(tell) } else { self.notify(tell) }
+    }
+
     /// Makes the calls that wait. No lock may be held.
     #[inline]
     pub fn tell_waiting(&self) {
@@ -74,9 +79,11 @@ impl DbInner {
         }
     }
 
-    /// A flush begins.
-    pub(crate) fn flush_begins(&self, cf: &CfData, flush: &FlushEvent, mems: &[Arc<MemTable>]) {
-        self.tell_waiting();
+    /// A flush begins. `later`: the write leader waits for it, so listeners are told when it has given up its place.
+    pub(crate) fn flush_begins(&self, cf: &CfData, flush: &FlushEvent, mems: &[Arc<MemTable>], later: bool) {
+        if !later {
+            self.tell_waiting();
+        }
         let (name, job) = (&cf.name, flush.job);
         if self.log.wants(LogLevel::Info) {
             for m in mems {
@@ -96,7 +103,7 @@ impl DbInner {
         }
         if !self.opts.listeners.is_empty() {
             let info = self.flush_info(cf, flush);
-            self.notify(|l| l.on_flush_begin(&info));
+            self.tell(later, move |l| l.on_flush_begin(&info));
         }
     }
 
@@ -119,6 +126,7 @@ impl DbInner {
         entry: Option<&FileEntry>,
         stats: &JobStats,
         table: Option<&TableProperties>,
+        later: bool,
     ) {
         count(&self.stats.flushes, 1);
         count(&self.stats.flush_bytes, stats.output_bytes);
@@ -173,7 +181,7 @@ impl DbInner {
         let options = cf.options.load();
         info.triggered_writes_slowdown = l0 >= options.level0_slowdown_writes_trigger;
         info.triggered_writes_stop = l0 >= options.level0_stop_writes_trigger;
-        self.notify(|l| l.on_flush_completed(&info));
+        self.tell(later, move |l| l.on_flush_completed(&info));
     }
 
     /// A compaction begins. Gives its job number.

@@ -78,6 +78,7 @@ impl Db {
         options: &CompactOptions,
     ) -> Result<CompactionExplanation> {
         let (db, cf) = (&self.inner, &cf.as_cf().data);
+        db.check_family(cf)?;
         let (start, end) = (start.as_ref().map(AsRef::as_ref), end.as_ref().map(AsRef::as_ref));
         if let (Some(s), Some(e)) = (start, end)
             && cf.cmp.compare_user(s, e).is_gt()

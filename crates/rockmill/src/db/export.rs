@@ -91,6 +91,7 @@ impl Checkpoint<'_> {
         path: impl AsRef<Path>,
     ) -> Result<ExportImportFilesMetaData> {
         let (db, path, cf) = (&*self.db.inner, path.as_ref(), cf.as_cf());
+        db.check_family(&cf.data)?;
         let flush = || self.db.flush_cf(cf);
         self.stage(path, "export", flush, |dir| {
             let fs = &db.opts.fs;

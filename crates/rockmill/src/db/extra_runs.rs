@@ -18,6 +18,7 @@ impl Db {
     /// Those of compactions.
     pub fn merge_extra_runs_cf(&self, cf: &impl AsColumnFamilyRef) -> Result<()> {
         self.inner.check_writable()?;
+        self.inner.check_family(&cf.as_cf().data)?;
         self.inner.merge_extra_runs(&cf.as_cf().data)
     }
 
@@ -30,6 +31,7 @@ impl Db {
     pub fn merge_into_extra_run(&self, cf: &impl AsColumnFamilyRef, from: &[usize], to: usize) -> Result<u64> {
         let (db, cf) = (&self.inner, &cf.as_cf().data);
         db.check_writable()?;
+        db.check_family(cf)?;
         let compaction = {
             let mut state = db.state.lock();
             while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {

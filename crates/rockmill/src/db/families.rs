@@ -92,8 +92,16 @@ impl Db {
             db.tell_waiting();
             return Err(e);
         }
-        let c =
-            new_cf_state(id, name.to_owned(), options, cmp, version, wal, (db.memory(), db.opts.statistics.as_ref()));
+        let c = new_cf_state(
+            id,
+            name.to_owned(),
+            options,
+            cmp,
+            version,
+            wal,
+            db.opening,
+            (db.memory(), db.opts.statistics.as_ref()),
+        );
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);

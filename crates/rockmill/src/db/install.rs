@@ -1,6 +1,6 @@
 //! Installing versions: the MANIFEST first, then memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
@@ -8,27 +8,51 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 
 use super::column_family::CfData;
+use super::ordered_commit::Pending;
 use super::stall::{StallReason, WriteControl, write_control, write_stop};
 use super::super_version::SuperVersion;
 use super::{CfState, DbInner, State};
+use crate::compaction::commit::CommitQueue;
 use crate::compaction::strategy::aging::aging;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, WriteStallCondition};
 use crate::statistics::{Histogram, MaybeStatistics};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{ManifestWriter, Version, VersionBuilder};
+
+/// Compactions that began and are not live yet, by column family.
+pub(crate) type Commits = HashMap<u32, CommitQueue<Pending>>;
+
+/// What to do besides when a change is durable.
+type Install<'a> = Box<dyn FnOnce(&mut CfState, &mut Commits) + 'a>;
 
 /// A change of one column family, to be committed.
 pub(crate) struct Change<'a> {
     cf: &'a CfData,
     edit: VersionEdit,
-    install: Box<dyn FnOnce(&mut CfState) + 'a>,
+    install: Install<'a>,
 }
 
 impl<'a> Change<'a> {
-    /// `install` runs under the database's lock when the edit is durable, before readers see the new version.
-    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState) + 'a) -> Self {
+    /// `install` runs under the database's lock when the edit is durable, before readers see the new version. It must
+    /// not panic: the new version is in place already.
+    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState, &mut Commits) + 'a) -> Self {
         Self { cf, edit, install: Box::new(install) }
+    }
+}
+
+/// The MANIFEST while an edit is written to it and what it says comes into memory. If that panics half-way, memory and
+/// the MANIFEST say different things: then nothing more is appended to it. The next edit begins a new MANIFEST with
+/// what memory says.
+struct Writing<'a>(&'a mut Option<ManifestWriter>);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(writer) = self.0
+        {
+            writer.set_failed();
+        }
     }
 }
 
@@ -71,8 +95,19 @@ impl CfState {
 impl DbInner {
     /// Applies `edit` to a column family: writes it to the MANIFEST, then installs the new version. `install` runs
     /// under the database's lock when the edit is durable, before readers see the new version.
-    pub fn log_and_apply(&self, cf: &CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState)) -> Result<()> {
+    pub fn log_and_apply(
+        &self,
+        cf: &CfData,
+        edit: VersionEdit,
+        install: impl FnOnce(&mut CfState, &mut Commits),
+    ) -> Result<()> {
         self.log_and_apply_all(vec![Change::new(cf, edit, install)])
+    }
+
+    /// The same. `named` is set before the first byte is written: from then on the MANIFEST may name the edit's tables,
+    /// whatever this ends with, a panic too.
+    pub fn log_and_apply_noting(&self, change: Change<'_>, named: &AtomicBool) -> Result<()> {
+        self.log_and_apply_noted(&mut self.manifest.lock(), vec![change], None, named)
     }
 
     /// Applies changes of several column families, at most one of each, together: in the MANIFEST they are an atomic
@@ -87,8 +122,18 @@ impl DbInner {
     pub fn log_and_apply_locked(
         &self,
         manifest: &mut Option<ManifestWriter>,
+        changes: Vec<Change<'_>>,
+        last_sequence: Option<SequenceNumber>,
+    ) -> Result<()> {
+        self.log_and_apply_noted(manifest, changes, last_sequence, &AtomicBool::new(false))
+    }
+
+    fn log_and_apply_noted(
+        &self,
+        manifest: &mut Option<ManifestWriter>,
         mut changes: Vec<Change<'_>>,
         last_sequence: Option<SequenceNumber>,
+        named: &AtomicBool,
     ) -> Result<()> {
         // The lock is held throughout, so versions change one at a time and `bases` stay current.
         let (bases, bound): (Vec<Arc<Version>>, u64) = {
@@ -133,18 +178,27 @@ impl DbInner {
             last.last_sequence = last_sequence;
         }
         let new: Vec<(u32, &Arc<Version>)> = changes.iter().map(|change| change.cf.id).zip(&versions).collect();
-        self.write_edits(manifest, &mut edits, &new)?;
+        let manifest = Writing(manifest);
+        named.store(manifest.0.is_some(), Ordering::Release);
+        self.write_edits(manifest.0, &mut edits, &new)?;
 
         let mut state = self.state.lock();
         let oldest_snapshot = state.oldest_snapshot;
         state.wal_bound = state.wal_bound.max(bound);
+        let ids: Vec<u32> = changes.iter().map(|change| change.cf.id).collect();
         for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
-            let c = state.cfs.get_mut(&change.cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
+            let State { cfs, commits, .. } = &mut *state;
+            let c = cfs.get_mut(&change.cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
             mark_obsolete(base, &version);
             c.version = version;
-            (change.install)(c);
+            (change.install)(c, commits);
             c.publish();
-            c.rescore(oldest_snapshot);
+        }
+        // Scores compare keys, which is users' code: what it does must not keep a part of the edits from memory.
+        for id in &ids {
+            if let Some(c) = state.cfs.get_mut(id) {
+                c.rescore(oldest_snapshot);
+            }
         }
         self.update_threshold(&state);
         if let Some(n) = last_sequence {

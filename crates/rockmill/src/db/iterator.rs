@@ -15,7 +15,7 @@ use super::ttl;
 use super::{AsColumnFamilyRef, Db, DbInner, ReadOptions, Snapshot};
 use crate::compaction::TableSource;
 use crate::error::{Error, Result};
-use crate::iter::InternalIterator;
+use crate::iter::{EmptyIterator, InternalIterator};
 use crate::level_iter::LevelIterator;
 use crate::merge_iter::MergingIterator;
 use crate::merge_operator::{self, MergeOperator, OperandList};
@@ -84,7 +84,8 @@ impl DbInner {
         cf: &impl AsColumnFamilyRef,
         options: &ReadOptions,
     ) -> DbRawIterator<'_> {
-        let cf = &cf.as_cf().data;
+        let refused = self.check_family(&cf.as_cf().data).err();
+        let cf = if refused.is_none() { &cf.as_cf().data } else { &self.default_cf.data };
         let current = cf.current.load_full();
         let seq = options.snapshot.unwrap_or_else(|| self.last_sequence());
         let tables = Arc::new(CfTables::new(self, cf));
@@ -106,6 +107,9 @@ impl DbInner {
                 LevelIterator::of_run(Arc::clone(&current.version), place.level, place.run, tables, ro)
             };
             children.push(Box::new(run.by_prefix(by_prefix.clone())));
+        }
+        if let Some(e) = refused {
+            children = vec![Box::new(EmptyIterator::with_error(e))];
         }
         let view = RangeView::new(&current, cf.cmp.clone(), seq, tables);
         DbRawIterator {

@@ -57,7 +57,7 @@ pub struct LevelMetaData {
 }
 
 /// A column family's tables (`rocksdb::ColumnFamilyMetaData`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ColumnFamilyMetaData {
     /// Bytes of its tables.
     pub size: u64,
@@ -92,9 +92,13 @@ impl Db {
         self.get_column_family_metadata_cf(&self.inner.default_cf)
     }
 
-    /// The tables of a column family. A table that cannot be opened is shown without entries.
+    /// The tables of a column family. A table that cannot be opened is shown without entries. There is nothing where the
+    /// handle is of another database.
     pub fn get_column_family_metadata_cf(&self, cf: &impl AsColumnFamilyRef) -> ColumnFamilyMetaData {
         let cf = &cf.as_cf().data;
+        if self.inner.check_family(cf).is_err() {
+            return ColumnFamilyMetaData::default();
+        }
         let version = Arc::clone(&cf.current.load().version);
         let mut levels = Vec::new();
         for (level, files) in version.levels.iter().enumerate() {

@@ -73,6 +73,7 @@ impl Db {
     ) -> Result<()> {
         let db = &self.inner;
         db.check_writable()?;
+        cfs.into_iter().flatten().try_for_each(|cf| db.check_family(&cf.as_cf().data))?;
         let waiting_for = {
             let _alone = db.lead_alone();
             let all: Vec<_> = match cfs {
@@ -125,6 +126,7 @@ impl Db {
         let db = &self.inner;
         db.check_writable()?;
         let cf = &cf.as_cf().data;
+        db.check_family(cf)?;
         let (start, end) = (start.as_ref().map(AsRef::as_ref), end.as_ref().map(AsRef::as_ref));
         if let (Some(s), Some(e)) = (start, end)
             && cf.cmp.compare_user(s, e).is_gt()

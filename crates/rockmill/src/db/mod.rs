@@ -85,7 +85,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use rockmill_format::SequenceNumber;
 use rockmill_io::FileLock;
 
-use crate::compaction::commit::CommitQueue;
+use crate::compaction::EngineParts;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::Aging;
 use crate::compaction::strategy::score::LevelScores;
@@ -111,6 +111,7 @@ pub use error_recovery::ErrorSeverity;
 pub use explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use flush_bound::FlushBound;
 pub use flush_pace::FlushPace;
+pub use ingest::deepest_place;
 pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
 pub use memory_usage::{MemoryUsageStats, get_memory_usage_stats};
@@ -132,7 +133,6 @@ use column_family::CfData;
 use error_recovery::BackgroundError;
 use events::{CfJobStats, Later};
 pub(crate) use open::new_session_id;
-use ordered_commit::Pending;
 use running::RunningJobs;
 use secondary::Secondary;
 use snapshot::SnapshotList;
@@ -155,6 +155,8 @@ pub type DB = Db;
 
 pub(crate) struct DbInner {
     pub path: PathBuf,
+    /// Tells this opening from all others of the process: handles of column families carry it.
+    pub opening: u64,
     /// Where the WALs are.
     pub wal_dir: PathBuf,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
@@ -264,7 +266,7 @@ pub(crate) struct State {
     pub running_flushes: usize,
     pub running_compactions: usize,
     /// Compactions that began and are not live yet, in the order of their commits, by column family.
-    pub commits: HashMap<u32, CommitQueue<Pending>>,
+    pub commits: install::Commits,
     /// Manual compactions that want no automatic ones beside them.
     pub exclusive_manual: usize,
     /// Automatic compactions are paused by `pause_background_work`.
@@ -350,6 +352,21 @@ impl DbInner {
         self.opts.clock.now_micros() / 1_000_000
     }
 
+    /// Refuses a handle of another database or of an earlier opening.
+    #[inline]
+    pub fn check_family(&self, cf: &CfData) -> Result<()> {
+        if cf.opening == self.opening { Ok(()) } else { Err(self.foreign_family(&cf.name)) }
+    }
+
+    #[cold]
+    fn foreign_family(&self, name: &str) -> Error {
+        Error::invalid_argument(format!(
+            "{}: the handle of column family {name:?} is of another database, or of an earlier opening of this one: get \
+             one from cf_handle",
+            self.path.display()
+        ))
+    }
+
     pub fn cf_by_id(&self, id: u32) -> Option<ColumnFamily> {
         if id == 0 {
             return Some(self.default_cf.clone());
@@ -409,6 +426,11 @@ impl Db {
     /// What the database did since it was opened. Always counted; more is in [`crate::statistics`].
     pub fn counters(&self) -> DbCounters {
         self.inner.stats.read()
+    }
+
+    /// Which engine did the parts of jobs since the database was opened.
+    pub fn engine_parts(&self) -> EngineParts {
+        self.inner.engines.counts()
     }
 
     fn stop_threads(&self) {

@@ -256,7 +256,13 @@ impl Db {
             options.set_snapshot(s);
         }
         let keys: Vec<(&CfData, &[u8])> = keys.iter().map(|(cf, key)| (&*cf.as_cf().data, key.as_ref())).collect();
-        let values = self.inner.get_many(&keys, &options);
+        let all_ours = keys.iter().all(|(cf, _)| self.inner.check_family(cf).is_ok());
+        let one = |(cf, key): &(&CfData, &[u8])| {
+            self.inner.check_family(cf)?;
+            Ok(self.inner.get(cf, key, &options)?.map(PinnedValue::into_vec))
+        };
+        let values =
+            if all_ours { self.inner.get_many(&keys, &options) } else { keys.iter().map(one).collect::<Vec<_>>() };
         statistics.stop(Histogram::DbMultiget, &*self.inner.opts.clock, began);
         self.inner.count_multi_get(&values);
         values

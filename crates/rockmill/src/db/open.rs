@@ -21,7 +21,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
 
 use super::background;
-use super::check_options::{check_cf_options, check_db_options};
+use super::check_options::{check_cf_options, check_db_options, sanitize_db_options};
 use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 use super::flush_pace::Fill;
 use super::open_log;
@@ -38,7 +38,7 @@ use crate::compaction::strategy::score::level_scores;
 use crate::env::create_dir_durably;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
-use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
+use crate::info_log::{InfoLog, log_error, log_info, log_warn, remove_logs};
 use crate::memtable::MemoryPool;
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::statistics::{CountedOperator, Statistics};
@@ -53,6 +53,9 @@ use crate::write_buffer_manager::WriteBufferManager;
 
 /// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
 const DEFAULT_CACHE_BYTES: usize = 32 << 20;
+
+/// How many openings there were in this process.
+static OPENINGS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// Levels that a tree can have.
 pub(super) const LEVELS_MAX: usize = 64;
@@ -237,16 +240,14 @@ pub(super) fn checked_column_families(
 
 pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescriptor>, mode: OpenMode) -> Result<Db> {
     let read_only = mode.read_only;
-    let db_options = &options.db;
     let wanted = checked_column_families(options, cfs)?;
-    let mut loaded;
-    let options = if read_only {
-        options
-    } else {
-        loaded = options.clone();
-        merge_program::load(&mut loaded.db)?;
-        &loaded
-    };
+    let mut sane = options.clone();
+    let changed = sanitize_db_options(&mut sane.db);
+    if !read_only {
+        merge_program::load(&mut sane.db)?;
+    }
+    let options = &sane;
+    let db_options = &options.db;
     let fs = &db_options.fs;
     let mut lock = None;
     if !read_only {
@@ -269,6 +270,7 @@ pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
 
     let log = if read_only { InfoLog::default() } else { InfoLog::begin(db_options, path) };
     open_log::begin(&log, db_options, &wanted, path);
+    changed.iter().for_each(|what| log_warn!(log, "{what}"));
     let opened = open_files(options, path, wanted, exists, mode, log.clone(), lock);
     if let Err(e) = &opened {
         log_error!(log, "DB::Open() failed: {e}");
@@ -381,7 +383,16 @@ fn finish_open(
         let id = state.max_column_family;
         state.cfs.insert(
             id,
-            new_cf_state(id, name.clone(), options, cmp, version, 0, (db.memory(), db.opts.statistics.as_ref())),
+            new_cf_state(
+                id,
+                name.clone(),
+                options,
+                cmp,
+                version,
+                0,
+                db.opening,
+                (db.memory(), db.opts.statistics.as_ref()),
+            ),
         );
     }
     let identity = db.path.join(filename::IDENTITY);
@@ -485,6 +496,7 @@ pub(super) fn assemble(
     let write_buffers = options.db.write_buffer_manager.clone().or(own);
     let memory_pool = Arc::new(MemoryPool::new(write_buffers.as_ref(), Some(Arc::clone(log.alarm()))));
     let memory = MemTableMemory { manager: write_buffers.as_ref(), pool: Some(&memory_pool) };
+    let opening = OPENINGS.fetch_add(1, Ordering::Relaxed);
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();
@@ -496,6 +508,7 @@ pub(super) fn assemble(
             cmp,
             Arc::new(version),
             log_number,
+            opening,
             (memory, options.db.statistics.as_ref()),
         );
         for (level, key) in cursors {
@@ -538,6 +551,7 @@ pub(super) fn assemble(
     let needs_default_cache = wanted.values().any(|o| o.table.block_cache.is_none() && !o.table.no_block_cache);
     Ok(Arc::new(DbInner {
         path: path.to_owned(),
+        opening,
         wal_dir: wal_dir_of(&options.db, path),
         opts: options.db.clone(),
         live: ArcSwap::from_pointee(options.db.clone()),
@@ -609,6 +623,7 @@ pub(super) fn assemble(
     }))
 }
 
+#[expect(clippy::too_many_arguments, reason = "each is a field of what it makes")]
 pub(super) fn new_cf_state(
     id: u32,
     name: String,
@@ -616,6 +631,7 @@ pub(super) fn new_cf_state(
     cmp: InternalKeyComparator,
     version: Arc<Version>,
     log_number: u64,
+    opening: u64,
     (memory, statistics): (MemTableMemory<'_>, Option<&Arc<Statistics>>),
 ) -> CfState {
     let mem = new_memtable(1, &cmp, &options, memory);
@@ -628,6 +644,7 @@ pub(super) fn new_cf_state(
         cf: Arc::new(CfData {
             id,
             name,
+            opening,
             merge_operator: CountedOperator::wrap(options.merge_operator.as_ref(), statistics, true),
             options: ArcSwap::from_pointee(options),
             cmp,

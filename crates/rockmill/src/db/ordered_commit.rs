@@ -20,14 +20,15 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 
 use super::background::guarded;
 use super::column_family::CfData;
-use super::{DbInner, State};
+use super::install::{Change, Commits};
+use super::{CfState, DbInner, State};
 use crate::compaction::commit::{MergeTicket, Step, Ticket};
 use crate::compaction::strategy::intra::{IntraDf, PendingRun};
 use crate::compaction::{Compaction, CompactionReason, JobOutput, JobStats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::FileMeta;
 
 /// A job's end, for a caller who waits for it.
@@ -97,6 +98,10 @@ impl Pending {
         all
     }
 
+    fn compactions(&self) -> impl Iterator<Item = &Compaction> {
+        self.jobs.iter().map(|job| &*job.compaction)
+    }
+
     fn table_numbers(&self) -> Vec<u64> {
         self.jobs.iter().flat_map(|j| &j.output.files).map(|f| f.number).collect()
     }
@@ -147,14 +152,14 @@ impl DbInner {
         ticket: Ticket,
         caller: Option<Outcome>,
     ) {
-        let job = self.compaction_begins(cf, &compaction);
+        let (job, number) = (self.compaction_begins(cf, &compaction), ticket.number());
         let failed = match guarded("a compaction", || self.compact(cf, &compaction, job, ticket.doomed())) {
             Ok((edit, output)) => {
                 let done = Done { compaction: Arc::clone(&compaction), job, output, caller: caller.clone() };
                 let pending = Pending::new(self, cf, edit, done);
                 let mut state = self.state.lock();
                 if let Some(c) = state.cfs.get_mut(&cf.id) {
-                    c.cursors.worked(&compaction);
+                    c.cursors.worked(number);
                     if compaction.subcompactions_max > 1 {
                         self.work.notify_all(); // its threads are free, whether it commits now or not
                     }
@@ -164,7 +169,7 @@ impl DbInner {
                     None => Some(pending),
                 };
                 if unknown.is_some() {
-                    self.free_inputs(&mut state, cf, &compaction);
+                    self.free_inputs(&mut state, cf, number, [&*compaction]);
                 }
                 drop(state);
                 unknown.map(|pending| {
@@ -184,7 +189,7 @@ impl DbInner {
                 if let Some(queue) = state.commits.get_mut(&cf.id) {
                     queue.failed(ticket);
                 }
-                self.free_inputs(&mut state, cf, &compaction);
+                self.free_inputs(&mut state, cf, number, [&*compaction]);
                 drop(state);
                 Some(if unwanted { (not_wanted(), true) } else { (e, false) })
             }
@@ -262,7 +267,7 @@ impl DbInner {
                 match &step {
                     None if queue.is_empty() => drop(state.commits.remove(&id)),
                     // It has left the queue: nobody may count on it from now on.
-                    Some(Step::Drop(_, p)) => self.free_all(&mut state, p),
+                    Some(Step::Drop(number, p)) => self.free_inputs(&mut state, &p.cf, *number, p.compactions()),
                     _ => {}
                 }
                 step
@@ -282,11 +287,13 @@ impl DbInner {
 
     fn commit(self: &Arc<Self>, ticket: Ticket, mut p: Pending) {
         let (cf, edit) = (Arc::clone(&p.cf), std::mem::take(&mut p.edit));
+        let (number, named) = (ticket.number(), AtomicBool::new(false));
+        let mut ticket = Some(ticket);
         let written = p.table_numbers();
         let cleaned = p.jobs.iter().any(|j| j.compaction.reason == CompactionReason::BottommostFiles);
         let output_level = p.jobs.first().map_or(0, |j| j.compaction.output_level);
         let done = guarded("the commit of a compaction", || {
-            self.log_and_apply(&cf, edit, |c| {
+            let install = |c: &mut CfState, commits: &mut Commits| {
                 // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
                 let outputs = c.version.levels.get(output_level).into_iter().flatten();
                 for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {
@@ -297,20 +304,24 @@ impl DbInner {
                         c.cursors.set_cursor(compaction.start_level(), key.clone());
                     }
                 }
-            })
+                // In one step with the new version: a table that moved is input to the next job from now on, and
+                // nobody must see it there while the job that moved it still counts as running.
+                if let (Some(queue), Some(ticket)) = (commits.get_mut(&cf.id), ticket.take()) {
+                    queue.committed(ticket);
+                }
+                p.compactions().for_each(|compaction| c.cursors.finish(number, compaction));
+            };
+            self.log_and_apply_noting(Change::new(&cf, edit, install), &named)
         });
-        {
+        if let Some(ticket) = ticket {
             let mut state = self.state.lock();
             if let Some(queue) = state.commits.get_mut(&cf.id) {
-                match &done {
-                    Ok(()) => queue.committed(ticket),
-                    Err(_) => queue.failed(ticket),
-                }
+                queue.failed(ticket);
             }
-            self.free_all(&mut state, &p);
+            self.free_inputs(&mut state, &cf, number, p.compactions());
         }
-        if done.is_err() {
-            self.remove_outputs(&written, done.as_ref().err());
+        if done.is_err() && !named.into_inner() {
+            self.remove_outputs(&written, None);
         }
         for Done { compaction, job, output, caller } in p.jobs {
             let done = done.as_ref().map(|()| output).map_err(Error::clone);
@@ -353,17 +364,17 @@ impl DbInner {
         self.work.notify_all();
     }
 
-    fn free_all(&self, state: &mut State, p: &Pending) {
-        for job in &p.jobs {
-            self.free_inputs(state, &p.cf, &job.compaction);
-        }
-    }
-
     /// Undoes what `begin_compaction` marked.
-    fn free_inputs(&self, state: &mut State, cf: &CfData, compaction: &Compaction) {
+    fn free_inputs<'c>(
+        &self,
+        state: &mut State,
+        cf: &CfData,
+        number: u64,
+        compactions: impl IntoIterator<Item = &'c Compaction>,
+    ) {
         let oldest_snapshot = state.oldest_snapshot;
         if let Some(c) = state.cfs.get_mut(&cf.id) {
-            c.cursors.finish(compaction);
+            compactions.into_iter().for_each(|compaction| c.cursors.finish(number, compaction));
             c.rescore(oldest_snapshot);
         }
         self.update_threshold(state);
@@ -372,7 +383,10 @@ impl DbInner {
 
 #[cfg(test)]
 mod tests {
-    use rockmill_io::{FileSystem, MemFileSystem};
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use rockmill_io::{Clock, FileSystem, MemFileSystem, SystemClock};
 
     use super::super::Db;
     use super::super::background::begin_compaction;
@@ -420,5 +434,88 @@ mod tests {
         db.put("key", "2").unwrap_err();
         assert!(inner.state.lock().cfs[&0].version.files().all(|f| !f.being_compacted.load(Ordering::Acquire)));
         inner.state.lock().commits.get_mut(&0).unwrap().failed(expected);
+    }
+
+    thread_local! {
+        /// The next look at the clock on this thread panics.
+        static PANICS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[derive(Debug, Default)]
+    struct PanickingClock(SystemClock);
+
+    impl Clock for PanickingClock {
+        fn now_micros(&self) -> u64 {
+            self.0.now_micros()
+        }
+
+        fn monotonic_nanos(&self) -> u64 {
+            assert!(!PANICS.take(), "the clock panics");
+            self.0.monotonic_nanos()
+        }
+
+        fn sleep(&self, duration: Duration) {
+            self.0.sleep(duration);
+        }
+    }
+
+    /// The MANIFEST names what the job wrote from the write on, however its commit ends: the tables must stay, and the
+    /// MANIFEST and memory must not drift apart.
+    #[test]
+    fn a_panic_after_the_manifest_was_written_removes_no_table_that_it_names() {
+        let fs = MemFileSystem::new();
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(fs));
+        o.set_clock(Arc::new(PanickingClock::default()));
+        o.set_disable_auto_compactions(true);
+        o.set_level_zero_file_num_compaction_trigger(2);
+        let db = Db::open(&o, "/db").unwrap();
+        for round in 0..2 {
+            db.put("key", format!("{round}")).unwrap();
+            db.flush().unwrap();
+        }
+        let inner = &db.inner;
+        let (cf, compaction, ticket) = {
+            let mut state = inner.state.lock();
+            let c = state.cfs.get_mut(&0).unwrap();
+            let cf = Arc::clone(&c.cf);
+            let picked = strategy::pick(&c.version, &cf.options.load(), &mut c.cursors, &Moment::default()).unwrap();
+            let ticket = begin_compaction(&mut state, &cf, &picked).unwrap();
+            (cf, Arc::new(picked), ticket)
+        };
+        let job = inner.compaction_begins(&cf, &compaction);
+        let (edit, output) = inner.compact(&cf, &compaction, job, ticket.doomed()).unwrap();
+        let pending = Pending::new(inner, &cf, edit, Done { compaction, job, output, caller: None });
+        let step = {
+            let mut state = inner.state.lock();
+            let queue = state.commits.get_mut(&0).unwrap();
+            queue.finished(ticket, pending).unwrap();
+            queue.turn()
+        };
+        let Some(Step::Commit(ticket, pending)) = step else { panic!("{step:?}") };
+        PANICS.set(true);
+        inner.commit(ticket, pending);
+        assert!(!PANICS.get());
+        let e = db.background_error().expect("an error of the database");
+        assert!(e.to_string().contains("the clock panics"), "{e}");
+        db.put("key", "2").unwrap_err();
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
+        {
+            let state = inner.state.lock();
+            let c = &state.cfs[&0];
+            assert_eq!((c.version.num_files(), c.cursors.running(), state.running_compactions), (1, 0, 0));
+            assert!(state.commits.get(&0).is_none_or(CommitQueue::is_empty));
+        }
+        // It goes on, with a new MANIFEST; and it opens again.
+        let manifest = |db: &Db| db.inner.manifest.lock().as_ref().map(|m| m.number());
+        let before = manifest(&db);
+        db.resume().unwrap();
+        assert_ne!(manifest(&db), before);
+        db.put("other", "2").unwrap();
+        drop(db);
+        let db = Db::open(&o, "/db").unwrap();
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
+        assert_eq!(db.get("other").unwrap().as_deref(), Some(&b"2"[..]));
     }
 }

@@ -92,6 +92,7 @@ impl Db {
     /// A property of a column family, as a number; `None` for one that does not exist or is text.
     pub fn property_int_value_cf(&self, cf: &impl AsColumnFamilyRef, name: impl AsRef<str>) -> Result<Option<u64>> {
         let (db, cf) = (&self.inner, &cf.as_cf().data);
+        db.check_family(cf)?;
         Ok(db.int_property(cf, name.as_ref()).or_else(|| {
             let state = db.state.lock();
             state.cfs.get(&cf.id).and_then(|c| db.locked_property(&state, c, name.as_ref()))
@@ -101,13 +102,15 @@ impl Db {
     /// The levels of a column family.
     pub fn level_stats(&self, cf: &impl AsColumnFamilyRef) -> Vec<LevelStats> {
         let state = self.inner.state.lock();
-        state.cfs.get(&cf.as_cf().id()).map(levels).unwrap_or_default()
+        let cf = Some(&cf.as_cf().data).filter(|cf| self.inner.check_family(cf).is_ok());
+        cf.and_then(|cf| state.cfs.get(&cf.id)).map(levels).unwrap_or_default()
     }
 
     /// Bytes that compactions must still rewrite until a column family's tree has its shape.
     pub fn compaction_debt(&self, cf: &impl AsColumnFamilyRef) -> u64 {
         let state = self.inner.state.lock();
-        state.cfs.get(&cf.as_cf().id()).map_or(0, |c| c.scores.pending_bytes)
+        let cf = Some(&cf.as_cf().data).filter(|cf| self.inner.check_family(cf).is_ok());
+        cf.and_then(|cf| state.cfs.get(&cf.id)).map_or(0, |c| c.scores.pending_bytes)
     }
 }
 

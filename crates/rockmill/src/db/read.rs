@@ -382,7 +382,9 @@ impl DbInner {
 
 impl Db {
     fn read(&self, cf: &impl AsColumnFamilyRef, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
-        self.inner.get(&cf.as_cf().data, key, options)
+        let cf = &cf.as_cf().data;
+        self.inner.check_family(cf)?;
+        self.inner.get(cf, key, options)
     }
 
     /// The value of `key`.
@@ -458,6 +460,7 @@ impl Snapshot<'_> {
     }
 
     fn get_in(&self, cf: &impl AsColumnFamilyRef, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.db.check_family(&cf.as_cf().data)?;
         let mut options = ReadOptions::default();
         options.set_snapshot(self);
         let value = self.db.get(&cf.as_cf().data, key, &options);

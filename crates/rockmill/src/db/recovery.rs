@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rockmill_format::batch::{self, BatchRep};
 use rockmill_format::filename::{self, FileType};
-use rockmill_format::log::{LogEvent, LogReader, ReadBlock, RecoveryAction, RecoveryMode};
+use rockmill_format::log::{DamageKind, LogEvent, LogReader, ReadBlock, RecoveryAction, RecoveryMode};
 use rockmill_format::{FormatError, SequenceNumber};
 use rockmill_io::{FileSystem, WriteOptions};
 
@@ -43,6 +43,8 @@ struct Replay {
     /// The hole may be none: behind the end of a whole recycled WAL stand bytes of its earlier use, which look like an
     /// old record, or like damage where the end fell inside one.
     hole_is_doubtful: bool,
+    /// A recycled WAL ended where it may have been damaged; for modes that count on it that nothing is missing.
+    doubtful_end: Option<u64>,
     /// Something was replayed.
     any: bool,
     /// The WAL of the last record replayed; files without a record count for nothing.
@@ -80,6 +82,7 @@ impl DbInner {
             next: self.last_sequence() + 1,
             hole: None,
             hole_is_doubtful: false,
+            doubtful_end: None,
             any: false,
             last_wal: 0,
             oldest,
@@ -164,6 +167,24 @@ impl DbInner {
                 // What is lost here is gone: the WAL goes with it. (A reader beside a writer may see it change.)
                 reader.source().check_again(&*self.opts.fs, &path)?;
             }
+            if let LogEvent::Damage { kind, error, .. } = &event
+                && matches!(kind, DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true })
+                && matches!(mode, RecoveryMode::TolerateCorruptedTailRecords | RecoveryMode::AbsoluteConsistency)
+            {
+                // Written under another mode, or by RocksDB: what looks damaged is most often the end.
+                let torn = reader.damage_is_ours();
+                let goes_on = reader.goes_on_after_damage();
+                if goes_on.map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))? {
+                    let what = format!("{error}; whole records of this WAL stand behind it");
+                    failure = Some(FormatError::corruption(what, 0));
+                    action = RecoveryAction::Fail;
+                } else if torn && mode == RecoveryMode::AbsoluteConsistency {
+                    action = RecoveryAction::Fail;
+                } else {
+                    action = RecoveryAction::Stop { hole: false };
+                    replay.doubtful_end = Some(number);
+                }
+            }
             if action == RecoveryAction::Replay {
                 match self.replay_record(number, &mut record, &mut first, replay) {
                     Ok(Applied::Yes) => {}
@@ -225,6 +246,17 @@ impl DbInner {
                     RecoveryMode::AbsoluteConsistency => {
                         return Err(FormatError::corruption(
                             format!("WAL {:06}.log, which this one follows, has lost its end", follows.wal),
+                            0,
+                        ));
+                    }
+                    // The end of the one before could not be told from damage in it. This is how it shows.
+                    RecoveryMode::TolerateCorruptedTailRecords if replay.doubtful_end == Some(follows.wal) => {
+                        return Err(FormatError::corruption(
+                            format!(
+                                "WAL {:06}.log, which this one follows, is damaged: it lacks records up to sequence \
+                                 number {}",
+                                follows.wal, follows.end
+                            ),
                             0,
                         ));
                     }

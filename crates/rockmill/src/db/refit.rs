@@ -1,7 +1,9 @@
 //! `change_level` of `compact_range`: after the compaction, the level that it ended in moves to another one, without a
 //! copy (RocksDB's `ReFitLevel`).
 //!
-//! No compaction may run meanwhile: what it chose its inputs by, and which level is the base, would change under it.
+//! It begins when no compaction runs, and no automatic one begins before it has ended: what they choose their inputs by,
+//! and which level is the base, would change under them. What begins beside it all the same, manual compactions and
+//! ingestions, keeps out of the levels that it passes (`strategy/refit.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +11,10 @@ use std::time::Duration;
 use super::background::begin_compaction;
 use super::column_family::CfData;
 use super::{CfState, DbInner, State};
-use crate::compaction::strategy::score::level_scores;
-use crate::compaction::{Compaction, CompactionReason};
+use crate::compaction::{Compaction, strategy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering;
-use crate::version::Version;
 
 /// How long a wait lasts before the condition is looked at again by itself.
 const WAIT: Duration = Duration::from_millis(200);
@@ -63,7 +63,7 @@ impl DbInner {
                 }
                 self.progress.wait_for(&mut state, WAIT);
             }
-            let chosen = choose(&mut state, cf, level, target);
+            let chosen = choose(&state, cf, level, target);
             // Manual compactions that begin now find its files taken.
             let begun = chosen.map(|c| c.and_then(|c| Some((begin_compaction(&mut state, cf, &c)?, c))));
             drop(state);
@@ -77,67 +77,102 @@ impl DbInner {
     }
 }
 
-fn choose(state: &mut State, cf: &CfData, level: usize, target: i32) -> Result<Option<Compaction>> {
+fn choose(state: &State, cf: &CfData, level: usize, target: i32) -> Result<Option<Compaction>> {
     if let Some(b) = &state.background_error {
         return Err(b.error.clone());
     }
     let Some(CfState { version, .. }) = state.cfs.get(&cf.id) else { return Ok(None) };
-    let options = cf.options.load();
-    let to = match usize::try_from(target) {
-        Ok(target) => target,
-        Err(_) => smallest_fitting(version, &options, level),
-    };
-    if to == level || version.levels[level].is_empty() {
-        return Ok(None);
-    }
-    let between = if to > level { level + 1..=to } else { to..=level - 1 };
-    check(version, level, to, between.clone())?;
-    Ok(Some(Compaction {
-        reason: CompactionReason::RefitLevel,
-        inputs: vec![(level, version.levels[level].base.clone())],
-        output_level: to,
-        output_run: 0,
-        grandparents: Vec::new(),
-        version: Arc::clone(version),
-        bottommost: false,
-        trivial_move: true,
-        deletion: false,
-        output_file_size_target: u64::MAX,
-        output_file_size_max: u64::MAX,
-        grandparent_overlap_max: u64::MAX,
-        compression: options.compression,
-        subcompactions_max: 1,
-        next_cursor: None,
-        split_key: None,
-        score: 0.0,
-    }))
+    strategy::refit::pick(version, &cf.options.load(), level, usize::try_from(target).ok())
 }
 
-fn check(version: &Version, level: usize, to: usize, between: std::ops::RangeInclusive<usize>) -> Result<()> {
-    let refuse = |kind, what: String| Err(Error::new(kind, format!("change_level from {level} to {to}: {what}")));
-    if to >= version.levels.len() {
-        return refuse(ErrorKind::InvalidArgument, format!("there are levels 0 to {}", version.levels.len() - 1));
-    }
-    if level == 0 {
-        return refuse(ErrorKind::NotSupported, "tables of level 0 can only be compacted".to_owned());
-    }
-    if to == 0 && version.levels[level].len() > 1 {
-        let files = version.levels[level].len();
-        return refuse(ErrorKind::Aborted, format!("{files} tables; more than one in level 0 would help no one"));
-    }
-    if !version.levels[level].extras.is_empty() {
-        return refuse(ErrorKind::Aborted, format!("level {level} has extra runs that are not merged yet"));
-    }
-    match between.into_iter().find(|&l| !version.levels[l].is_empty()) {
-        Some(l) => refuse(ErrorKind::NotSupported, format!("level {l} is not empty")),
-        None => Ok(()),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem};
 
-/// The smallest level above `level`, all levels on the way being empty, whose target size the data fits.
-fn smallest_fitting(version: &Version, options: &CfOptions, level: usize) -> usize {
-    let targets = level_scores(version, options).targets;
-    let bytes = version.level_bytes(level);
-    let fits = |l: &usize| version.levels[*l].is_empty() && targets.get(*l).is_none_or(|t| *t >= bytes);
-    (1..level).rev().take_while(fits).last().unwrap_or(level)
+    use super::*;
+    use crate::compaction::commit::Ticket;
+    use crate::compaction::strategy::aging::Moment;
+    use crate::compaction::strategy::manual::{ManualPick, ManualStep};
+    use crate::db::Db;
+    use crate::options::Options;
+
+    /// Old values in the last level, the one above it is the base.
+    fn filled(fs: Arc<dyn FileSystem>, path: &std::path::Path) -> (Db, Options) {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(fs);
+        o.set_disable_auto_compactions(true);
+        o.set_level_compaction_dynamic_level_bytes(true);
+        o.set_max_bytes_for_level_base(4096);
+        let db = Db::open(&o, path).unwrap();
+        for i in 0..2000 {
+            db.put(format!("{i:05}"), "old".repeat(20)).unwrap();
+        }
+        db.flush().unwrap();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        assert_eq!(levels(&db), [0, 0, 0, 0, 0, 0, 1]);
+        (db, o)
+    }
+
+    fn levels(db: &Db) -> Vec<usize> {
+        db.inner.state.lock().cfs[&0].version.levels.iter().map(|level| level.len()).collect()
+    }
+
+    /// A refit to level 2, begun and not done.
+    fn begun(db: &Db) -> (Ticket, Compaction) {
+        let mut state = db.inner.state.lock();
+        state.paused += 1;
+        assert_eq!(state.running_compactions, 0);
+        let cf = Arc::clone(&state.cfs[&0].cf);
+        let c = choose(&state, &cf, 6, 2).unwrap().unwrap();
+        (begin_compaction(&mut state, &cf, &c).unwrap(), c)
+    }
+
+    fn finish(db: &Db, (ticket, c): (Ticket, Compaction)) {
+        let cf = Arc::clone(&db.inner.state.lock().cfs[&0].cf);
+        db.inner.run_compaction(&cf, Arc::new(c), ticket).unwrap();
+        db.inner.state.lock().paused -= 1;
+    }
+
+    #[test]
+    fn a_manual_compaction_puts_nothing_below_a_level_that_moves_up() {
+        let (db, _) = filled(Arc::new(MemFileSystem::new()), "/db".as_ref());
+        let refit = begun(&db);
+        for (key, value) in [("00999x", ""), ("01000", "new"), ("01000x", "")] {
+            db.put(key, value).unwrap();
+        }
+        db.flush().unwrap();
+        {
+            let mut state = db.inner.state.lock();
+            let c = state.cfs.get_mut(&0).unwrap();
+            assert_eq!(c.scores.base_level, 5);
+            let (options, moment) = (c.cf.options.load(), Moment::default());
+            let picked = ManualStep::new(0, 5).pick(&c.version, &options, &c.cursors, &moment, None, None);
+            assert!(matches!(picked, ManualPick::Conflict), "{picked:?}");
+        }
+        finish(&db, refit);
+        assert_eq!(levels(&db), [1, 0, 1, 0, 0, 0, 0]);
+        assert_eq!(db.get("01000").unwrap().as_deref(), Some(&b"new"[..]));
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        assert_eq!(db.get("01000").unwrap().as_deref(), Some(&b"new"[..]));
+    }
+
+    #[test]
+    fn nothing_is_ingested_below_a_level_that_moves_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, o) = filled(Arc::new(PosixFileSystem::default()), &dir.path().join("db"));
+        let file = dir.path().join("x.sst");
+        let mut w = crate::SstFileWriter::create(&o);
+        w.open(&file).unwrap();
+        for (key, value) in [("00999x", ""), ("01000", "new"), ("01000x", "")] {
+            w.put(key, value).unwrap();
+        }
+        w.finish().unwrap();
+        let refit = begun(&db);
+        db.ingest_external_file(vec![&file]).unwrap();
+        assert_eq!(db.get("01000").unwrap().as_deref(), Some(&b"new"[..]));
+        finish(&db, refit);
+        assert_eq!(db.get("01000").unwrap().as_deref(), Some(&b"new"[..]));
+        assert_eq!(levels(&db).iter().sum::<usize>(), 2);
+    }
 }

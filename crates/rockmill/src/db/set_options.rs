@@ -41,6 +41,7 @@ impl Db {
     pub fn set_options_cf(&self, cf: &impl AsColumnFamilyRef, options: &[(&str, &str)]) -> Result<()> {
         let (db, cf) = (&*self.inner, cf.as_cf());
         db.check_writable()?;
+        db.check_family(&cf.data)?;
         let mut options = owned(options)?;
         // Held throughout: of two changes at once, neither is lost.
         let turn = db.options_turn.lock();

@@ -423,8 +423,15 @@ impl WriteController {
     }
 
     /// Makes the leader of a group of `bytes` wait until the rate has room for it, or `closing` is set. `written`: all
-    /// bytes that users wrote before. Gives the microseconds slept.
-    pub fn delay(&self, bytes: u64, written: u64, closing: &AtomicBool, clock: &dyn Clock) -> u64 {
+    /// bytes that users wrote before. `meanwhile` is called before each sleep. Gives the microseconds slept.
+    pub fn delay(
+        &self,
+        bytes: u64,
+        written: u64,
+        closing: &AtomicBool,
+        clock: &dyn Clock,
+        meanwhile: impl Fn(),
+    ) -> u64 {
         let began = clock.monotonic_nanos();
         let (mut now, mut taken) = (began, false);
         while !closing.load(Ordering::Acquire) {
@@ -445,6 +452,7 @@ impl WriteController {
             if short < SLEEP_NS_MIN {
                 break;
             }
+            meanwhile();
             let piece = short.min(SLEEP_NS_MAX);
             clock.sleep(Duration::from_nanos(piece));
             // Whatever the clock says, this ends.
@@ -542,24 +550,24 @@ mod tests {
         assert_eq!(c.reason(), StallReason::L0Files);
         assert_eq!(c.rate(&clock), 100 << 20);
         for i in 0..1000 {
-            c.delay(10 << 10, i * (10 << 10), &closing, &clock); // 10 MB at 100 MB/s: 98 ms
+            c.delay(10 << 10, i * (10 << 10), &closing, &clock, || {}); // 10 MB at 100 MB/s: 98 ms
         }
         let took = clock.monotonic_nanos() / 1_000_000;
         assert!((95..100).contains(&took), "{took} ms");
         assert!(c.longest_micros.load(Ordering::Relaxed) < 3000, "many short waits, not few long ones");
         // A batch too large for the rate waits for all of it, in pieces, unless the database closes.
         let before = clock.monotonic_nanos();
-        c.delay(50 << 20, 0, &closing, &clock);
+        c.delay(50 << 20, 0, &closing, &clock, || {});
         assert!((490..510).contains(&((clock.monotonic_nanos() - before) / 1_000_000)));
         closing.store(true, Ordering::Release);
-        assert_eq!(c.delay(50 << 20, 0, &closing, &clock), 0);
+        assert_eq!(c.delay(50 << 20, 0, &closing, &clock, || {}), 0);
         // What is over fades within seconds, and leaves nothing.
         c.set(&WriteControl::default(), 100 << 20, 0, &clock);
         assert!(c.rate(&clock) > 0);
         clock.sleep(Duration::from_secs(5));
         assert_eq!(c.rate(&clock), 0);
         closing.store(false, Ordering::Release);
-        assert_eq!(c.delay(10 << 20, 0, &closing, &clock), 0);
+        assert_eq!(c.delay(10 << 20, 0, &closing, &clock, || {}), 0);
         assert!(!c.is_delaying());
         assert_eq!(c.reason(), StallReason::None);
     }

@@ -1,6 +1,7 @@
 //! Making room: full memtables become immutable, WALs begin, writers wait or are slowed. Only the write leader is
 //! here, so nobody writes meanwhile.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::stats::count;
 use super::wal::{WalKind, WalWriter};
 use super::{CfState, DbInner, ImmTable, State};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event_listener::{BackgroundErrorReason, FlushReason, WriteStallCondition};
+use crate::event_listener::{BackgroundErrorReason, FlushReason, WriteStallCondition, in_listener};
 use crate::memtable::{MemTable, MemTableFilter, MemoryPool};
 use crate::options::{CfOptions, WriteOptions};
 use crate::perf::{self, PerfMetric};
@@ -28,10 +29,12 @@ impl DbInner {
     pub fn make_room(&self, options: &WriteOptions, bytes: u64) -> Result<()> {
         let _timer = perf::time(PerfMetric::WriteDelayTime);
         let mut stopped = 0;
+        // What writers wait for may be the work that waits for this one.
+        let never_waits = in_listener();
         loop {
             self.attention.store(false, Ordering::Release);
             let (full, stop, reason) = {
-                let state = self.state.lock();
+                let mut state = self.state.lock();
                 if let Some(e) = state.write_error() {
                     self.attention.store(true, Ordering::Release);
                     return Err(e.clone());
@@ -39,7 +42,8 @@ impl DbInner {
                 if self.shutdown.load(Ordering::Acquire) && self.stop_reason(&state).is_some() {
                     return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
                 }
-                let ((mut full, reason), victim) = (self.full_memtables(&state), self.memory_victim(&state));
+                let (mut full, reason) = self.full_memtables(&mut state);
+                let victim = self.memory_victim(&state);
                 if victim.is_some() && self.opts.atomic_flush {
                     full = with_data(&state);
                 }
@@ -54,22 +58,27 @@ impl DbInner {
             let stop = stop.or(stalled.then_some(StallReason::WriteBufferManager));
             if let Some(reason) = stop {
                 self.attention.store(true, Ordering::Release);
+                if never_waits {
+                    return Ok(());
+                }
                 if options.no_slowdown {
                     return Err(Error::new(ErrorKind::Incomplete, format!("write stall: too many {}", reason.name())));
                 }
                 let before = self.opts.clock.monotonic_nanos();
                 if let (StallReason::WriteBufferManager, Some(manager)) = (reason, &self.write_buffers) {
                     self.work.notify_all();
-                    manager.wait(STOP_WAIT);
+                    manager.wait(STOP_WAIT, || self.queue.has_urgent());
                 } else {
                     let mut state = self.state.lock();
                     // Looked at again under the lock that the wait gives back: who changes one of them tells after.
                     let closing = self.shutdown.load(Ordering::Acquire);
-                    if self.stop_reason(&state).is_some() && state.write_error().is_none() && !closing {
+                    let waits = state.write_error().is_none() && !closing && !self.queue.has_urgent();
+                    if waits && self.stop_reason(&state).is_some() {
                         self.work.notify_all();
                         self.progress.wait_for(&mut state, STOP_WAIT);
                     }
                 }
+                self.queue.lend();
                 let waited = self.opts.clock.monotonic_nanos().saturating_sub(before) / 1000;
                 stopped += waited;
                 self.controller.note_wait(stopped);
@@ -82,27 +91,39 @@ impl DbInner {
             }
             self.switch_memtables(&full, reason)?;
         }
+        if never_waits {
+            return Ok(());
+        }
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
+        let lent = Cell::new(false);
+        let lend = || lent.set(self.queue.lend() | lent.get());
         if self.controller.is_delaying() {
             if options.no_slowdown {
                 let reason = self.controller.reason().name();
                 return Err(Error::new(ErrorKind::Incomplete, format!("write stall: too many {reason}")));
             }
-            let slept = self.controller.delay(bytes, written, &self.shutdown, &*self.opts.clock);
+            let slept = self.controller.delay(bytes, written, &self.shutdown, &*self.opts.clock, lend);
             if slept > 0 {
                 self.count_stall(slept);
             }
         }
         // Who must not be slowed goes on until memory is full.
         if !options.no_slowdown && self.controller.is_pacing(written) {
-            self.pace(written);
+            self.pace(written, lend);
         }
-        Ok(())
+        match lent.get() {
+            // A write that came between may have failed, and left the WAL as it is.
+            true => self.state.lock().write_error().map_or(Ok(()), |e| Err(e.clone())),
+            false => Ok(()),
+        }
     }
 
     /// Lets the flush in flight come nearer to its end.
-    fn pace(&self, written: u64) {
-        let rate = |now: f64| self.flush_pace(now, written);
+    fn pace(&self, written: u64, lend: impl Fn()) {
+        let rate = |now: f64| {
+            lend();
+            self.flush_pace(now, written)
+        };
         let (slept, first) = self.controller.pace(written, &self.shutdown, &*self.opts.clock, rate);
         if slept > 0 {
             self.count_stall(slept);
@@ -132,8 +153,8 @@ impl DbInner {
     }
 
     /// Column families whose memtable is full, or holds back WALs that have grown too large together; and which of the
-    /// two it is.
-    fn full_memtables(&self, state: &State) -> (Vec<u32>, FlushReason) {
+    /// two it is. Immutable memtables that hold them back are due from here on.
+    fn full_memtables(&self, state: &mut State) -> (Vec<u32>, FlushReason) {
         let mut reason = FlushReason::WriteBufferFull;
         let is_full = |c: &CfState| c.mem.memory_usage() >= c.cf.options.load().write_buffer_size;
         let mut full: Vec<u32> =
@@ -142,10 +163,15 @@ impl DbInner {
         if self.wal.size() > room
             && let Some(oldest) = state.cfs.values().filter_map(CfState::oldest_wal).min()
         {
-            for (&id, c) in &state.cfs {
+            for (&id, c) in &mut state.cfs {
                 if !c.mem.is_empty() && c.mem_wal <= oldest && !full.contains(&id) {
                     full.push(id);
                     reason = FlushReason::WalFull;
+                }
+                // They may wait for others to be merged with, which need never come.
+                if c.imm.front().is_some_and(|i| i.wal <= oldest) && !c.flushing && !c.flush_requested {
+                    (c.flush_requested, c.flush_reason) = (true, FlushReason::WalFull);
+                    self.work.notify_all();
                 }
             }
         }

@@ -152,6 +152,7 @@ impl Db {
     /// Changes a column family's time to live (RocksDB's `SetTtl`) for values already written too; zero keeps them
     /// for ever. Compactions that begin later go by it; it ends with the database.
     pub fn set_ttl_cf(&self, cf: &impl AsColumnFamilyRef, ttl: Duration) -> Result<()> {
+        self.inner.check_family(&cf.as_cf().data)?;
         match &cf.as_cf().data.options.load().time_to_live {
             Some(seconds) => seconds.store(ttl.as_secs(), Ordering::Release),
             None => return Err(self.not_with_ttl()),
@@ -161,6 +162,7 @@ impl Db {
 
     /// A column family's time to live, zero for ever (RocksDB's `GetTtl`).
     pub fn ttl_cf(&self, cf: &impl AsColumnFamilyRef) -> Result<Duration> {
+        self.inner.check_family(&cf.as_cf().data)?;
         let options = cf.as_cf().data.options.load();
         let seconds = options.time_to_live.as_ref().ok_or_else(|| self.not_with_ttl())?;
         Ok(Duration::from_secs(seconds.load(Ordering::Acquire)))

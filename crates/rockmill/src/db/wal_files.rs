@@ -67,9 +67,9 @@ impl DbInner {
         self.opts.WAL_ttl_seconds > 0 || self.opts.WAL_size_limit_MB > 0
     }
 
-    /// How many obsolete WALs are kept for reuse: none beside an archive, as in RocksDB.
+    /// How many obsolete WALs are kept for reuse. Opening has set the option to 0 where it does not go with others.
     pub fn recycled_wals(&self) -> usize {
-        if self.archives() { 0 } else { self.opts.recycle_log_file_num }
+        self.opts.recycle_log_file_num
     }
 
     /// Archives, keeps for reuse, or deletes WALs that are not needed any more.

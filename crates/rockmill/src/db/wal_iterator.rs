@@ -9,6 +9,7 @@ use rockmill_format::filename;
 use rockmill_format::log::{LogEvent, LogReader};
 use rockmill_io::FileSystem;
 
+use super::wal::Follows;
 use super::wal_files::{ARCHIVE, WalFile};
 use super::{Db, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,11 +23,15 @@ use crate::version::LogSource;
 /// After an error it ends.
 pub struct DBWALIterator {
     fs: Arc<dyn FileSystem>,
-    /// Still to be read, oldest first.
-    files: VecDeque<WalFile>,
+    /// Still to be read, oldest first, each with the sequence number from which on its updates do not count.
+    files: VecDeque<(WalFile, SequenceNumber)>,
     reader: Option<LogReader<LogSource>>,
-    /// The file that `reader` reads.
-    current: Option<WalFile>,
+    /// The file that `reader` reads, and its limit.
+    current: Option<(WalFile, SequenceNumber)>,
+    /// The WAL of the last batch that counted.
+    last_wal: u64,
+    /// What the WAL at hand says that it follows.
+    follows: Option<Follows>,
     since: SequenceNumber,
     /// Newest sequence number of the database when the iterator was made.
     last: SequenceNumber,
@@ -49,7 +54,7 @@ impl DBWALIterator {
 
     /// Opens the next file, or passes over it; false if there is none.
     fn open_next(&mut self) -> Result<bool> {
-        let Some(mut file) = self.files.pop_front() else { return Ok(false) };
+        let Some((mut file, limit)) = self.files.pop_front() else { return Ok(false) };
         let opened = self.fs.open_sequential(&file.path).or_else(|e| {
             if e.kind() != std::io::ErrorKind::NotFound {
                 return Err(e);
@@ -65,7 +70,8 @@ impl DBWALIterator {
             opened => opened.map_err(|e| Error::io(format_args!("cannot open WAL {}", file.path.display()), &e))?,
         };
         self.reader = Some(LogReader::new(LogSource::new(source), file.log_number));
-        self.current = Some(file);
+        self.current = Some((file, limit));
+        self.follows = None;
         Ok(true)
     }
 
@@ -78,16 +84,27 @@ impl DBWALIterator {
                 }
                 break;
             };
-            let path = self.current.as_ref().map(|f| f.path.display().to_string()).unwrap_or_default();
+            let Some((file, limit)) = &self.current else { break };
+            let (path, number, limit) = (file.path.display(), file.log_number, *limit);
             let event = reader.next_record(&mut record);
             match event.map_err(|e| Error::io(format_args!("cannot read WAL {path}"), &e))? {
                 LogEvent::Record { .. } => {
                     let batch = BatchRep::from_bytes(std::mem::take(&mut record))
                         .map_err(|e| Error::corruption(format!("WAL {path}: {e}")))?;
-                    if batch.count() == 0 {
-                        continue; // says where the WAL before ended, or is a user's log data
-                    }
                     let (first, end) = (batch.sequence(), batch.sequence() + u64::from(batch.count()));
+                    if batch.count() == 0 {
+                        if let Some(follows) = Follows::read(&batch) {
+                            self.follows = Some(follows);
+                        } else if first > self.since && first <= limit {
+                            // Log data of a user's, without an update.
+                            return Ok(Some((first, WriteBatch::from_rep(batch))));
+                        }
+                        continue;
+                    }
+                    if first >= limit {
+                        self.reader = None;
+                        continue;
+                    }
                     if end <= self.since {
                         continue;
                     }
@@ -97,12 +114,18 @@ impl DBWALIterator {
                     if let Some(next) = self.next
                         && next != first
                     {
+                        let here = Some(Follows { wal: self.last_wal, end: next });
+                        let why = if number == self.last_wal || self.follows == here {
+                            "no WAL has those between: they were written with disable_wal, or are of ingested tables"
+                        } else {
+                            "those between were written with disable_wal, are of ingested tables, or their WAL is gone"
+                        };
                         return Err(Error::corruption(format!(
-                            "WAL {path}: the updates go on at sequence number {first}, expected {next}: those between \
-                             were written without a WAL, or their WAL is gone"
+                            "WAL {path}: the updates go on at sequence number {first}, expected {next}: {why}; take a \
+                             checkpoint for what is missing, and go on after it"
                         )));
                     }
-                    self.next = Some(end);
+                    (self.next, self.last_wal) = (Some(end), number);
                     if first > self.since {
                         return Ok(Some((first, WriteBatch::from_rep(batch))));
                     }
@@ -143,9 +166,10 @@ impl Db {
     /// their data is in tables, and longer with `set_wal_ttl_seconds` or `set_wal_size_limit_mb`.
     ///
     /// A `seq` beyond the newest is `NotFound`. Where updates are missing in between (they were written with
-    /// `disable_wal`), the iterator ends with `Corruption`, and where they are missing at the end, with `TryAgain`. A
-    /// WAL that is deleted between two updates ends it with an `IOError`. Records that `manual_wal_flush` keeps in
-    /// memory are not there yet.
+    /// `disable_wal`, or are of ingested tables), the iterator ends with `Corruption`, and where they are missing at the
+    /// end, with `TryAgain`. A WAL that is deleted between two updates ends it with an `IOError`, and one that is used
+    /// again meanwhile (`recycle_log_file_num`) with `Corruption`. Records that `manual_wal_flush` keeps in memory are
+    /// not there yet. Updates that a recovery has left out, since something before them was lost, are none.
     pub fn get_updates_since(&self, seq: u64) -> Result<DBWALIterator> {
         let db = &self.inner;
         db.opts.statistics.add(Ticker::GetUpdatesSinceCalls, 1);
@@ -156,14 +180,18 @@ impl Db {
                 format!("sequence number {seq} is not written yet; the newest is {last}"),
             ));
         }
-        if db.recycled_wals() > 0 {
-            return Err(Error::not_supported(
-                "get_updates_since reads WALs that may be overwritten meanwhile: not with recycle_log_file_num",
-            ));
+        let mut files = VecDeque::new();
+        // Where a later WAL begins, those before it end. What an earlier one has from there on, a recovery left out: it
+        // was behind a hole, and its numbers were used again.
+        let mut limit = SequenceNumber::MAX;
+        for file in db.sorted_wal_files()?.into_iter().rev() {
+            if file.start_sequence < limit {
+                let start = file.start_sequence;
+                files.push_front((file, std::mem::replace(&mut limit, start)));
+            }
         }
-        let mut files = VecDeque::from(db.sorted_wal_files()?);
         // All before the last one that begins at or before what is wanted.
-        while files.get(1).is_some_and(|f| f.start_sequence <= seq.saturating_add(1)) {
+        while files.get(1).is_some_and(|(f, _)| f.start_sequence <= seq.saturating_add(1)) {
             files.pop_front();
         }
         Ok(DBWALIterator {
@@ -171,6 +199,8 @@ impl Db {
             files,
             reader: None,
             current: None,
+            last_wal: 0,
+            follows: None,
             since: seq,
             last,
             next: None,

@@ -26,7 +26,7 @@ use super::stats::count;
 use super::wal::WalWriter;
 use super::{AsColumnFamilyRef, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event_listener::BackgroundErrorReason;
+use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::options::WriteOptions;
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
@@ -124,6 +124,8 @@ pub(crate) struct WriteQueue {
 struct QueueInner {
     led: bool,
     waiting: VecDeque<Arc<Slot>>,
+    /// Writers in calls of listeners: they lead next, and a leader who waits for background work lends them its place.
+    urgent: VecDeque<Arc<Slot>>,
 }
 
 /// Leadership; dropping it (also in a panic) makes the next waiter leader.
@@ -135,7 +137,7 @@ impl Drop for Leadership<'_> {
     fn drop(&mut self) {
         let next = {
             let mut q = self.queue.inner.lock();
-            let next = q.waiting.pop_front();
+            let next = q.urgent.pop_front().or_else(|| q.waiting.pop_front());
             q.led = next.is_some();
             next
         };
@@ -146,6 +148,20 @@ impl Drop for Leadership<'_> {
 }
 
 impl Slot {
+    fn new(rep: &mut BatchRep, options: WriteOptions, barrier: bool) -> Arc<Self> {
+        Arc::new(Self {
+            state: AtomicU8::new(WAITING),
+            thread: thread::current(),
+            options,
+            bytes: rep.len_bytes(),
+            rep: Mutex::new(std::mem::take(rep)),
+            sequence: AtomicU64::new(0),
+            group: Mutex::new(None),
+            result: Mutex::new(Ok(())),
+            barrier,
+        })
+    }
+
     fn wake(&self, state: u8) {
         // Release: whoever sees the new state also sees what was stored for it.
         self.state.store(state, Ordering::Release);
@@ -197,18 +213,14 @@ impl WriteQueue {
                 q.led = true;
                 return Ok(Leadership { queue: self });
             }
-            let slot = Arc::new(Slot {
-                state: AtomicU8::new(WAITING),
-                thread: thread::current(),
-                options,
-                bytes: rep.len_bytes(),
-                rep: Mutex::new(std::mem::take(rep)),
-                sequence: AtomicU64::new(0),
-                group: Mutex::new(None),
-                result: Mutex::new(Ok(())),
-                barrier,
-            });
-            q.waiting.push_back(Arc::clone(&slot));
+            let slot = Slot::new(rep, options, barrier);
+            let urgent = in_listener();
+            let queue = if urgent { &mut q.urgent } else { &mut q.waiting };
+            queue.push_back(Arc::clone(&slot));
+            drop(q);
+            if urgent {
+                db.wake_waiting_leader();
+            }
             slot
         };
         let mut state = slot.wait_while(WAITING);
@@ -230,6 +242,30 @@ impl WriteQueue {
             return Ok(Leadership { queue: self });
         }
         Err(std::mem::replace(&mut *slot.result.lock(), Ok(())))
+    }
+
+    /// True when a writer in a call of a listener wants to lead.
+    pub fn has_urgent(&self) -> bool {
+        !self.inner.lock().urgent.is_empty()
+    }
+
+    /// For a leader who waits for background work and has not begun with its group: lets writers lead that are in calls
+    /// of listeners, which that work may wait for. True if there were any: what the leader knew may have changed.
+    pub fn lend(&self) -> bool {
+        let mut lent = false;
+        loop {
+            let (next, own) = {
+                let mut q = self.inner.lock();
+                let Some(next) = q.urgent.pop_front() else { return lent };
+                // The next to lead after them; in no group of theirs.
+                let own = Slot::new(&mut BatchRep::default(), WriteOptions::default(), true);
+                q.waiting.push_front(Arc::clone(&own));
+                (next, own)
+            };
+            next.wake(LEADER);
+            own.wait_while(WAITING);
+            lent = true;
+        }
     }
 
     /// Takes waiters from the front that may share a group with a leader of these options.
@@ -258,6 +294,17 @@ impl WriteQueue {
 }
 
 impl DbInner {
+    /// After a writer has become urgent: a leader who waits is to [`lend`](WriteQueue::lend) it its place.
+    #[cold]
+    fn wake_waiting_leader(&self) {
+        // The locks keep a leader from missing this between its look and its sleep.
+        drop(self.state.lock());
+        self.progress.notify_all();
+        if let Some(manager) = &self.write_buffers {
+            manager.wake();
+        }
+    }
+
     /// Leads alone: nobody writes while the result lives.
     pub fn lead_alone(&self) -> Leadership<'_> {
         let mut none = BatchRep::default();
@@ -304,7 +351,7 @@ impl DbInner {
 
     /// Slows a write of low priority down.
     fn wait_for_compaction(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
-        if options.low_pri && self.controller.is_behind() {
+        if options.low_pri && self.controller.is_behind() && !in_listener() {
             if options.no_slowdown {
                 return Err(Error::new(ErrorKind::Incomplete, "low priority write stall: compaction is behind"));
             }
@@ -595,6 +642,7 @@ impl Db {
 
     fn live(&self, cf: &impl AsColumnFamilyRef) -> Result<u32> {
         let cf = cf.as_cf();
+        self.inner.check_family(&cf.data)?;
         if cf.data.is_dropped() {
             return Err(dropped(&cf.data));
         }
@@ -709,6 +757,15 @@ impl Db {
         self.inner.check_writable()?;
         if let Some(e) = &batch.refused {
             return Err(e.clone());
+        }
+        if let Some((opening, id)) = batch.family
+            && opening != self.inner.opening
+        {
+            return Err(Error::invalid_argument(format!(
+                "{}: the write batch was given the handle of a column family (id {id}) of another database, or of an \
+                 earlier opening of this one",
+                self.inner.path.display()
+            )));
         }
         let cfs = self.inner.cfs.load();
         for record in batch.rep.iter() {

@@ -46,7 +46,8 @@ declare_options! {
     memtable_whole_key_filtering: bool = false, mutable, set_memtable_whole_key_filtering;
     /// Write no filters into the deepest level's tables: for lookups of keys that are nearly always there.
     optimize_filters_for_hits: bool = false, fixed, set_optimize_filters_for_hits;
-    /// RocksDB's options that a file had, with values that do nothing here: written back, so that RocksDB finds them.
+    /// What a file had and is written back, so that RocksDB finds it: options with values that do nothing here, and
+    /// names of objects that were not given.
     carried: Carried = Carried::new(), hidden;
     /// Of block-based tables.
     table: BlockBasedOptions = BlockBasedOptions::default(), part;

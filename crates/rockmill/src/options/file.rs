@@ -164,7 +164,11 @@ impl OptionsFile {
     }
 }
 
-/// What goes into a file besides what is declared: options that a file had and that do nothing here.
+/// An object that is not set, as files have it.
+const NO_OBJECT: &str = "nullptr";
+
+/// What goes into a file besides what is declared: options that a file had and that do nothing here, and the names of
+/// objects that nobody gave.
 pub(crate) type Carried = Vec<(String, String)>;
 
 /// Options as lines, and the RocksDB version that they take.
@@ -176,9 +180,11 @@ struct Lines {
 impl Lines {
     fn section<O>(&mut self, options: &O, table: &[TextOption<O>], more: &[(&str, &str)], carried: &Carried) {
         let written = table.iter().filter(|o| o.kind.is_in_files());
-        let own = written.filter_map(|o| (o.write)(options).map(|value| (o.name, value)));
-        for (name, value) in own {
-            self.option(name, &value);
+        for option in written {
+            let Some(value) = (option.write)(options) else { continue };
+            // An object that nobody gave keeps the name that it had in the file.
+            let kept = carried.iter().find(|(name, _)| value == NO_OBJECT && name == option.name);
+            self.option(option.name, kept.map_or(&value, |(_, kept)| kept));
         }
         for (name, value) in more {
             self.option(name, value);

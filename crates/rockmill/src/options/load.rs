@@ -59,8 +59,9 @@ pub struct LoadedOptions {
 /// Reads OPTIONS files (RocksDB's `LoadLatestOptions` and `LoadOptionsFromFile`).
 ///
 /// RocksDB's comparators, merge operators and filters are made from their names; others are given here and found by
-/// their names, or set in what was loaded. An option that asks for what Rockmill cannot do is an error, one that has no
-/// effect here is among the warnings.
+/// their names, or set in what was loaded. An object that nobody gives is among the warnings; its name stays in the
+/// OPTIONS files of a database that is opened with what was loaded. An option that asks for what Rockmill cannot do is
+/// an error, one that has no effect here is among the warnings.
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {
@@ -273,7 +274,9 @@ impl OptionsLoader {
                 }
                 What::Unknown => "not known: ignored".to_owned(),
                 What::NoEffect(why) => format!("has no effect: {why}"),
-                What::Object => "not built in: give the object that has this name".to_owned(),
+                What::Object => {
+                    "not built in: give the object that has this name; it stays in OPTIONS files".to_owned()
+                }
                 What::Refused(why) => {
                     let whose = family.map_or_else(String::new, |f| format!("column family {f:?}: "));
                     return Err(Error::not_supported(format!("{whose}{name}={value}: {why}")));
@@ -293,11 +296,16 @@ pub(crate) fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<OptionsFile>
     OptionsFile::parse(&text).map_err(|e| e.context(path.display()))
 }
 
-/// Options that do nothing here, to be written back: whole structs for what is nested in them.
+/// What is to be written back: options that do nothing here (whole structs for what is nested in them), and objects
+/// that nobody gave, which whoever opens the database next may have.
 fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Vec<(String, String)> {
     let outer = |n: &Note| n.name.split('.').next().unwrap_or_default().to_owned();
-    let names: Vec<String> = notes.list.iter().filter(|n| matches!(n.what, What::NoEffect(_))).map(outer).collect();
-    let kept = pairs.iter().filter(|(n, _)| names.contains(n) && !table.iter().any(|o| o.name == n));
+    let kept = |n: &&Note| matches!(n.what, What::NoEffect(_) | What::Object);
+    let names: Vec<String> = notes.list.iter().filter(kept).map(outer).collect();
+    // What is declared stands in the options, unless it is an object that is not there.
+    let object = |name: &str| notes.list.iter().any(|n| n.name == name && n.value != "nullptr");
+    let declared = |name: &str| table.iter().any(|o| o.name == name);
+    let kept = pairs.iter().filter(|(n, _)| names.contains(n) && (!declared(n) || object(n)));
     kept.map(|(n, v)| (n.clone(), parse::unescape(v))).collect()
 }
 

@@ -25,7 +25,8 @@ pub enum DataBlockIndexType {
     /// Restart points only.
     #[default]
     BinarySearch,
-    /// A hash index behind the restart points.
+    /// A hash index behind the restart points. Only for comparators that say that keys of different bytes are never
+    /// equal; tables of others have none.
     BinaryAndHash,
 }
 

@@ -76,6 +76,7 @@ pub(crate) fn set_table(
             Some(bytes) => o.set_block_cache(&BlockCache::new(bytes)),
             None => set(o, BlockBasedOptions::TEXT, Section::Table, std::slice::from_ref(pair), allow, escapes, notes)?,
         }
+        o.carried.retain(|(kept, _)| kept != name); // as in `set_cf`
     }
     Ok(())
 }
@@ -110,7 +111,11 @@ pub(crate) fn set_cf(
                 }
                 set_table(&mut o.table, &properties, allow, escapes, notes)?;
             }
-            _ => set(o, CfOptions::TEXT, Section::Cf, std::slice::from_ref(pair), allow, escapes, notes)?,
+            _ => {
+                set(o, CfOptions::TEXT, Section::Cf, std::slice::from_ref(pair), allow, escapes, notes)?;
+                // What is said now is what counts, also when it is that there is no object.
+                o.carried.retain(|(kept, _)| kept != outer);
+            }
         }
     }
     Ok(())

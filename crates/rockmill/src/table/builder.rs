@@ -75,7 +75,8 @@ pub struct TableBuilderOptions {
     pub two_level_index: bool,
     /// Size of an index partition, in bytes.
     pub metadata_block_size: usize,
-    /// Data block hash index: entries per bucket; `None` writes none.
+    /// Data block hash index: entries per bucket; `None` writes none, and none is written where keys of different bytes
+    /// may be equal.
     pub hash_index_util_ratio: Option<f64>,
     /// Properties that the caller knows: column family, db id, session id, times, file number, names.
     pub properties: TableProperties,
@@ -364,8 +365,10 @@ pub struct TableBuilder {
 
 impl TableBuilder {
     /// A builder that appends to `file`.
-    pub fn new(options: TableBuilderOptions, file: Box<dyn WritableFile>) -> Self {
+    pub fn new(mut options: TableBuilderOptions, file: Box<dyn WritableFile>) -> Self {
         let mut failed = None;
+        // It would find a key by its bytes only.
+        options.hash_index_util_ratio = options.hash_index_util_ratio.filter(|_| options.cmp.finds_by_bytes());
         if !(5..=FORMAT_VERSION_MAX).contains(&options.format_version) {
             failed = Some(Error::invalid_argument(format!(
                 "format_version {} cannot be written: choose 5 to {FORMAT_VERSION_MAX}",

@@ -101,8 +101,20 @@ pub struct CacheStats {
     pub capacity: u64,
 }
 
-/// (table, offset). Reservations have table 0.
+/// (table, offset). Each kind of entry has numbers of its own in the first place, so that none is ever taken for
+/// another: data blocks the even ones that [`BlockCache::new_id`] gives, index and filter the odd ones after them
+/// ([`meta_key`]), reservations 0.
 type Key = (u64, u64);
+
+/// The next number for a table. One count for all caches: a table keeps its number where its column family is given
+/// another cache.
+static NEXT_ID: AtomicU64 = AtomicU64::new(2);
+
+/// The key of the index and filter of table `id`.
+#[inline]
+fn meta_key(id: u64) -> Key {
+    (id | 1, 0)
+}
 
 #[derive(Debug, Clone, Copy)]
 struct ByCharge;
@@ -352,7 +364,6 @@ pub struct BlockCache {
     high_ratio: f64,
     capacity: AtomicU64,
     strict: AtomicBool,
-    next_id: AtomicU64,
     next_reservation: AtomicU64,
     stripes: [Stripe; STRIPES],
 }
@@ -380,27 +391,31 @@ impl BlockCache {
             high_ratio,
             capacity: AtomicU64::new(capacity as u64),
             strict: AtomicBool::new(options.strict_capacity_limit),
-            next_id: AtomicU64::new(1),
             next_reservation: AtomicU64::new(0),
             stripes: Default::default(),
         })
     }
 
-    /// A number that no other table of this cache has: the first half of its keys.
+    /// A number that no other table has, in this cache or in another: the first half of its keys.
     pub fn new_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
+        NEXT_ID.fetch_add(2, Ordering::Relaxed)
     }
 
     /// The block at `offset` of table `id`.
     #[inline]
     pub fn get(&self, id: u64, offset: u64) -> Option<Arc<CachedBlock>> {
-        self.get_as(id, offset, Priority::Low)
+        self.look_up((id, offset), Priority::Low)
     }
 
-    /// The entry at `offset` of table `id`, which was inserted with this priority.
+    /// Index and filter of table `id`, which were inserted with this priority.
     #[inline]
-    pub(super) fn get_as(&self, id: u64, offset: u64, priority: Priority) -> Option<Arc<CachedBlock>> {
-        let found = self.part(priority).get(&(id, offset));
+    pub(super) fn get_meta(&self, id: u64, priority: Priority) -> Option<Arc<CachedBlock>> {
+        self.look_up(meta_key(id), priority)
+    }
+
+    #[inline]
+    fn look_up(&self, key: Key, priority: Priority) -> Option<Arc<CachedBlock>> {
+        let found = self.part(priority).get(&key);
         let stripe = &self.stripes[stripe_index()];
         if found.is_some() { &stripe.hits } else { &stripe.misses }.fetch_add(1, Ordering::Relaxed);
         found
@@ -416,11 +431,15 @@ impl BlockCache {
 
     /// Keeps a block. Fails when the capacity is strict and everything in the cache is in use.
     pub fn insert(&self, id: u64, offset: u64, block: Arc<CachedBlock>) -> Result<()> {
-        self.insert_as(id, offset, block, Priority::Low)
+        self.insert_as((id, offset), block, Priority::Low)
     }
 
-    /// [`Self::insert`] with a priority.
-    pub(super) fn insert_as(&self, id: u64, offset: u64, block: Arc<CachedBlock>, priority: Priority) -> Result<()> {
+    /// Keeps index and filter of table `id`.
+    pub(super) fn insert_meta(&self, id: u64, meta: Arc<CachedBlock>, priority: Priority) -> Result<()> {
+        self.insert_as(meta_key(id), meta, priority)
+    }
+
+    fn insert_as(&self, key: Key, block: Arc<CachedBlock>, priority: Priority) -> Result<()> {
         let charge = block.charge() as u64;
         let strict = self.strict.load(Ordering::Relaxed);
         let part = self.part(priority);
@@ -431,9 +450,9 @@ impl BlockCache {
             }
             return if strict { Err(self.full(charge)) } else { Ok(()) };
         }
-        part.insert((id, offset), block);
+        part.insert(key, block);
         if strict && self.usage() > self.capacity.load(Ordering::Relaxed) {
-            part.remove(&(id, offset));
+            part.remove(&key);
             return Err(self.full(charge));
         }
         Ok(())
@@ -513,6 +532,7 @@ impl Drop for Reservation {
 
 #[cfg(test)]
 mod tests {
+    use super::super::filter::Filter;
     use super::*;
 
     fn block(len: usize) -> Arc<CachedBlock> {
@@ -542,6 +562,26 @@ mod tests {
         cache.insert(id, 1, block(8 << 20)).unwrap();
         assert!(cache.get(id, 1).is_none());
         assert!(cache.get(id, 0).is_some());
+    }
+
+    #[test]
+    fn no_entry_is_taken_for_another() {
+        let (one, two) = (BlockCache::new(1 << 20), BlockCache::new(1 << 20));
+        let ids = [one.new_id(), two.new_id(), one.new_id()];
+        let meta = || Arc::new(CachedBlock::of_meta(TableMeta { index: Default::default(), filter: Filter::None }));
+        let _reserved = one.reserve(100);
+        for (n, id) in ids.into_iter().enumerate() {
+            assert!(id > 0 && ids[..n].iter().all(|before| before.abs_diff(id) > 1), "{ids:?}");
+            one.insert_meta(id, meta(), Priority::Low).unwrap();
+            for offset in [0, 1, 4096, u64::MAX - 1, u64::MAX] {
+                assert!(one.get(id, offset).is_none(), "the index is no data block");
+            }
+            for offset in [0, 1, u64::MAX] {
+                one.insert(id, offset, block(10)).unwrap();
+                assert!(one.get(id, offset).unwrap().meta().is_none());
+            }
+            assert!(one.get_meta(id, Priority::Low).unwrap().meta().is_some());
+        }
     }
 
     #[test]

@@ -130,6 +130,12 @@ impl TableIndex {
         BlockHandle { offset: entry.offset, size: u64::from(entry.size) }
     }
 
+    /// A data block that shares bytes with another block.
+    pub fn overlapping(&self, other: BlockHandle) -> Option<usize> {
+        let first = self.entries.partition_point(|e| e.offset + u64::from(e.size) <= other.offset);
+        self.entries.get(first).filter(|e| e.offset < other.offset.saturating_add(other.size)).map(|_| first)
+    }
+
     /// Separator `i` as stored: an internal key, or a user key.
     #[inline]
     pub fn separator(&self, i: usize) -> &[u8] {

@@ -126,7 +126,7 @@ impl MetaHold {
 pub(super) fn of(block: &CachedBlock) -> &TableMeta {
     match block.meta() {
         Some(meta) => meta,
-        None => unreachable!("the entry at an index block's offset is an index"),
+        None => unreachable!("an entry under a key for index and filter is one"),
     }
 }
 
@@ -142,9 +142,8 @@ impl TableReader {
     }
 
     fn cached_meta(&self, priority: Priority, cache_only: bool, fill: bool) -> Result<MetaRef<'_>> {
-        let offset = self.index_handle.offset;
         if let Some((cache, id)) = &self.cache
-            && let Some(block) = cache.get_as(*id, offset, priority)
+            && let Some(block) = cache.get_meta(*id, priority)
         {
             self.count_meta(of(&block), Ticker::BlockCacheIndexHit, Ticker::BlockCacheFilterHit);
             return Ok(MetaRef::Cached(block));
@@ -166,7 +165,7 @@ impl TableReader {
         self.statistics().add(Ticker::BlockCacheFilterBytesInsert, meta.filter.memory_usage() as u64);
         let block = Arc::new(CachedBlock::of_meta(meta));
         if let Some((cache, id)) = &self.cache {
-            cache.insert_as(*id, self.index_handle.offset, Arc::clone(&block), priority)?;
+            cache.insert_meta(*id, Arc::clone(&block), priority)?;
         }
         Ok(block)
     }

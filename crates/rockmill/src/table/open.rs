@@ -134,6 +134,7 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
     };
     let shape = IndexShape::new(&properties, index_type);
     let index = read_index(&mut tail, &blocks, index_handle, shape, &cmp)?;
+    check_apart(&blocks, &index, index_handle, &metaindex)?;
     let filter_keys = filter_keys(&properties, prefix_extractor);
     let filter = if filter_keys.whole || filter_keys.prefixes.is_some() {
         read_filter(&mut tail, &blocks, &metaindex, shape, &cmp)?
@@ -179,6 +180,7 @@ pub(super) fn load_meta(table: &TableReader) -> Result<TableMeta> {
     }
     let shape = IndexShape::new(&table.properties, table.index_type);
     let index = read_index(&mut tail, blocks, table.index_handle, shape, &table.cmp)?;
+    check_apart(blocks, &index, table.index_handle, &table.metaindex)?;
     let asked = table.filter_keys.whole || table.filter_keys.prefixes.is_some();
     let filter =
         if asked { read_filter(&mut tail, blocks, &table.metaindex, shape, &table.cmp)? } else { Filter::None };
@@ -444,6 +446,25 @@ fn read_index(
     }
     index.finish(cmp);
     Ok(index)
+}
+
+/// No data block may stand where the index or another block of the table's end does.
+fn check_apart(
+    blocks: &BlockFile,
+    index: &TableIndex,
+    index_handle: BlockHandle,
+    metaindex: &[(String, BlockHandle)],
+) -> Result<()> {
+    let metaindex = metaindex.iter().map(|(name, handle)| (name.as_str(), *handle));
+    for (name, other) in [("index", index_handle), ("metaindex", blocks.footer.metaindex)].into_iter().chain(metaindex)
+    {
+        if let Some(i) = index.overlapping(other) {
+            let handle = index.handle(i);
+            let what = format!("the block of {} bytes here overlaps {name:?} at {}", handle.size, other.offset);
+            return Err(blocks.error(handle, &FormatError::corruption(what, 0)).context("index"));
+        }
+    }
+    Ok(())
 }
 
 /// What the filter holds, as far as it can be asked for it.

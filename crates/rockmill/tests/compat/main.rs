@@ -31,6 +31,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::BytewiseComparator;
 use rockmill_format::filename;
 use rockmill_io::{FileSystem, MemFileSystem, SystemClock};
+use rockmill_skip::{Missing, Needs, skip, wish};
 
 /// Where each database is in its file system in memory.
 const DIR: &str = "/compat/db";
@@ -416,6 +417,12 @@ fn judge(archive: &str, driver: &Driver, left: &[(Home, BTreeMap<String, Entries
     assert_eq!(read, all.len(), "{test}");
 }
 
+/// Where RocksDB's libraries of other releases are.
+fn libraries() -> Result<PathBuf, Missing> {
+    let named = std::env::var_os("ROCKMILL_ROCKSDB_LIBS").map(PathBuf::from);
+    named.ok_or_else(|| Needs::Releases.because("ROCKMILL_ROCKSDB_LIBS names no libraries"))
+}
+
 /// Lets RocksDB read what Rockmill left: Debian's, and the version that wrote it where its library is at hand.
 fn judge_all(archive: &str, left: &[(Home, BTreeMap<String, Entries>)]) {
     if left.is_empty() {
@@ -423,9 +430,12 @@ fn judge_all(archive: &str, left: &[(Home, BTreeMap<String, Entries>)]) {
     }
     match Peer::Library.driver() {
         Ok(driver) => judge(archive, &driver, left),
-        Err(reason) => oracle::skip(&format!("compat {archive}, as RocksDB reads it"), &reason),
+        Err(missing) => skip(&format!("compat {archive}, as RocksDB reads it"), &missing),
     }
-    let Some(libraries) = std::env::var_os("ROCKMILL_ROCKSDB_LIBS").map(PathBuf::from) else { return };
+    let libraries = match libraries() {
+        Ok(libraries) => libraries,
+        Err(missing) => return wish(&format!("compat {archive}, as its own RocksDB reads it"), &missing),
+    };
     let version = archive.split('-').nth(1).unwrap_or_default();
     // Tables of format_version 5, which Rockmill writes, are read from 6.6 on.
     if left[0].0.case.rocksdb().is_some_and(|v| v >= (6, 6)) {
@@ -482,9 +492,9 @@ fn check_archive(archive: &str) {
 /// Each RocksDB from 6.6 on that is at hand verifies and restores a backup that Rockmill made.
 #[test]
 fn backups_are_restored_by_other_versions() {
-    let Some(libraries) = std::env::var_os("ROCKMILL_ROCKSDB_LIBS").map(PathBuf::from) else {
-        println!("skipped: ROCKMILL_ROCKSDB_LIBS names no libraries");
-        return;
+    let libraries = match libraries() {
+        Ok(libraries) => libraries,
+        Err(missing) => return skip("backups_are_restored_by_other_versions", &missing),
     };
     let dir = tempfile::tempdir().expect("a folder");
     let path = |name: &str| dir.path().join(name);

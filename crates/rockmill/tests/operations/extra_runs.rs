@@ -15,7 +15,8 @@ use rockmill_format::edit::VersionEdit;
 use rockmill_format::log::{LogEvent, LogReader};
 use rockmill_io::{CrashMode, FileSystem, MemFileSystem};
 
-use super::oracle::{Outcome, Peer, Script, copy_dir, run_tool, skip, tool};
+use super::oracle::{Outcome, Peer, Script, copy_dir, run_tool, tool};
+use rockmill_skip::skip;
 
 pub(super) type Model = BTreeMap<String, Vec<u8>>;
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;

@@ -1,12 +1,17 @@
 //! Event listeners: what they are told, in which order, and that they may use the database.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use rockmill::event_listener::{
-    BackgroundErrorReason, CompactionJobInfo, CompactionReason, FlushJobInfo, FlushReason, MemTableInfo,
-    TableFileCreationInfo, TableFileDeletionInfo, WriteStallCondition, WriteStallInfo,
+    BackgroundErrorReason, BackgroundErrorRecoveryInfo, CompactionJobInfo, CompactionReason, ExternalFileIngestionInfo,
+    FlushJobInfo, FlushReason, MemTableInfo, TableFileCreationInfo, TableFileDeletionInfo, WriteStallCondition,
+    WriteStallInfo,
 };
-use rockmill::{CompactOptions, Db, Error, EventListener, Options};
+use rockmill::{
+    CompactOptions, Db, Error, EventListener, Options, SstFileWriter, WriteBatch, WriteBufferManager, WriteOptions,
+};
 
 use crate::{in_memory, path};
 
@@ -348,4 +353,249 @@ fn a_listener_that_deletes_tables_does_not_wait_for_itself() {
     assert_eq!(db.get("a1").unwrap().or(db.get("b1").unwrap()).or(db.get("c1").unwrap()), None);
     assert_eq!(*listener.told.lock().unwrap(), written + 3);
     assert_eq!(*listener.calls.lock().unwrap(), 3, "all had ended when the first call did");
+}
+
+/// Writes when it is told of one kind of event.
+#[derive(Clone, Default)]
+struct WritesOn {
+    event: &'static str,
+    key: &'static str,
+    db: Arc<OnceLock<Weak<Db>>>,
+    /// Writes that were asked for, and those that came back.
+    writes: Arc<[AtomicU64; 2]>,
+    failed: Arc<Mutex<Vec<Error>>>,
+}
+
+impl WritesOn {
+    fn told(&self, event: &str) {
+        let db = self.db.get().and_then(Weak::upgrade);
+        let (Some(db), true) = (db, event == self.event || self.event == "everything") else { return };
+        self.writes[0].fetch_add(1, Ordering::SeqCst);
+        let mut batch = WriteBatch::new();
+        batch.put(self.key, "from a listener");
+        let mut how = WriteOptions::default();
+        how.set_sync(self.writes[0].load(Ordering::SeqCst) % 2 == 0);
+        let done = db.put(self.key, event).and_then(|()| db.write_opt(&batch, &how));
+        let _ = db.get(self.key).unwrap();
+        self.failed.lock().unwrap().extend(done.err());
+        self.writes[1].fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl EventListener for WritesOn {
+    fn on_flush_begin(&self, _: &FlushJobInfo) {
+        self.told("flush begin");
+    }
+    fn on_flush_completed(&self, _: &FlushJobInfo) {
+        self.told("flush completed");
+    }
+    fn on_compaction_begin(&self, _: &CompactionJobInfo) {
+        self.told("compaction begin");
+    }
+    fn on_compaction_completed(&self, _: &CompactionJobInfo) {
+        self.told("compaction completed");
+    }
+    fn on_table_file_created(&self, _: &TableFileCreationInfo) {
+        self.told("table created");
+    }
+    fn on_table_file_deleted(&self, _: &TableFileDeletionInfo) {
+        self.told("table deleted");
+    }
+    fn on_memtable_sealed(&self, _: &MemTableInfo) {
+        self.told("memtable sealed");
+    }
+    fn on_stall_conditions_changed(&self, _: &WriteStallInfo) {
+        self.told("stall");
+    }
+    fn on_background_error(&self, _: BackgroundErrorReason, _: &Error) {
+        self.told("background error");
+    }
+    fn on_error_recovery_begin(&self, _: BackgroundErrorReason, _: &Error) -> bool {
+        self.told("recovery begin");
+        true
+    }
+    fn on_error_recovery_completed(&self, _: &Error) {
+        self.told("recovery completed");
+    }
+    fn on_error_recovery_end(&self, _: &BackgroundErrorRecoveryInfo) {
+        self.told("recovery end");
+    }
+    fn on_external_file_ingested(&self, _: &ExternalFileIngestionInfo) {
+        self.told("ingested");
+    }
+    fn on_column_family_handle_deletion_started(&self, _: &str) {
+        self.told("family dropped");
+    }
+}
+
+/// Does `work` on a thread of its own; panics where it does not end in time.
+fn in_time(what: &str, work: impl FnOnce() + Send + 'static) {
+    let (done, ends) = std::sync::mpsc::channel();
+    let worker = std::thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    let ended = ends.recv_timeout(Duration::from_secs(120));
+    assert!(ended != Err(std::sync::mpsc::RecvTimeoutError::Timeout), "{what}: it hangs");
+    worker.join().unwrap();
+}
+
+/// Several writers that are stopped now and then, flushes, ingestions over what is in memtables, compactions.
+fn busy_database(listener: &WritesOn, atomic: bool, stalls: bool) {
+    let (mut options, _) = in_memory();
+    options.add_event_listener(listener.clone());
+    options.set_write_buffer_size(16 << 10);
+    options.set_max_write_buffer_number(2);
+    options.set_level_zero_file_num_compaction_trigger(2);
+    options.set_level_zero_slowdown_writes_trigger(3);
+    options.set_level_zero_stop_writes_trigger(4);
+    options.set_atomic_flush(atomic);
+    if stalls {
+        options.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager(40 << 10, true));
+    }
+    let db = Arc::new(Db::open(&options, path()).unwrap());
+    let other = db.create_cf("other", &options).unwrap();
+    let gone = db.create_cf("gone", &options).unwrap();
+    let _ = listener.db.set(Arc::downgrade(&db));
+    db.put_cf(&gone, "k", "v").unwrap();
+    std::thread::scope(|s| {
+        for w in 0..2 {
+            let (db, other) = (&db, &other);
+            s.spawn(move || {
+                for i in 0..600 {
+                    db.put(format!("{w}-{i:05}"), vec![1; 100]).unwrap();
+                    db.put_cf(other, format!("{w}-{i:05}"), vec![1; 100]).unwrap();
+                }
+            });
+        }
+        s.spawn(|| {
+            for i in 0..5 {
+                let table = format!("/ext{i}.sst");
+                let mut writer = SstFileWriter::create(&options);
+                writer.open(&table).unwrap();
+                for key in ["0", "listener", "z"] {
+                    writer.put(key, format!("ingested {i}")).unwrap();
+                }
+                writer.finish().unwrap();
+                db.ingest_external_file(vec![table]).unwrap();
+            }
+        });
+        s.spawn(|| {
+            for _ in 0..3 {
+                db.flush_all().unwrap();
+                db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+            }
+            db.drop_cf("gone").unwrap();
+        });
+    });
+    drop(gone);
+    db.flush_all().unwrap();
+    db.wait_for_background_work().unwrap();
+    for w in 0..2 {
+        for i in 0..600 {
+            assert!(db.get(format!("{w}-{i:05}")).unwrap().is_some());
+            assert!(db.get_cf(&other, format!("{w}-{i:05}")).unwrap().is_some());
+        }
+    }
+    assert!(db.get("0").unwrap().is_some_and(|v| v == b"ingested 4"));
+    let [asked, done] = [0, 1].map(|n| listener.writes[n].load(Ordering::SeqCst));
+    assert!(asked > 0 && asked == done, "{asked} writes, {done} came back");
+    assert_eq!(*listener.failed.lock().unwrap(), [], "writes of the listener");
+    // None of its writes is lost behind an ingestion that came before it, or before one that came after it.
+    let found = db.get(listener.key).unwrap().unwrap();
+    let mut it = db.raw_iterator();
+    it.seek(listener.key);
+    assert_eq!(it.value(), Some(&found[..]));
+    drop(db);
+}
+
+#[test]
+fn a_listener_may_write_in_every_call() {
+    let events = [
+        "flush begin",
+        "flush completed",
+        "compaction begin",
+        "compaction completed",
+        "table created",
+        "table deleted",
+        "memtable sealed",
+        "stall",
+        "ingested",
+        "family dropped",
+        "everything",
+    ];
+    for (n, event) in events.into_iter().enumerate() {
+        for (atomic, stalls) in [(false, false), (true, false), (false, true)] {
+            if n % 3 != 0 && event != "everything" && (atomic || stalls) {
+                continue;
+            }
+            let listener = WritesOn { event, key: "listener", ..WritesOn::default() };
+            let what = format!("{event}, atomic {atomic}, stalls {stalls}");
+            in_time(&what, move || busy_database(&listener, atomic, stalls));
+        }
+    }
+}
+
+#[test]
+fn a_listener_may_write_while_an_ingestion_flushes_what_it_writes() {
+    for event in ["flush begin", "flush completed", "memtable sealed", "table created", "everything"] {
+        for running in [false, true] {
+            in_time(event, move || {
+                let listener = WritesOn { event, key: "listener", ..WritesOn::default() };
+                let (mut options, _) = in_memory();
+                options.add_event_listener(listener.clone());
+                let db = Arc::new(Db::open(&options, path()).unwrap());
+                let mut writer = SstFileWriter::create(&options);
+                writer.open("/ext.sst").unwrap();
+                for key in ["a", "listener", "z"] {
+                    writer.put(key, "ingested").unwrap();
+                }
+                writer.finish().unwrap();
+                let _ = listener.db.set(Arc::downgrade(&db));
+                db.put("b", "x").unwrap();
+                std::thread::scope(|s| {
+                    if running {
+                        // One of a flush thread's at the same time.
+                        s.spawn(|| db.flush().unwrap());
+                    }
+                    db.ingest_external_file(vec!["/ext.sst"]).unwrap();
+                });
+                assert_eq!(*listener.failed.lock().unwrap(), []);
+                assert!(listener.writes[1].load(Ordering::SeqCst) > 0);
+                db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+                assert!(db.get("listener").unwrap().is_some());
+                assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"ingested"[..]));
+            });
+        }
+    }
+}
+
+#[test]
+fn a_listener_may_write_when_work_fails_and_recovers() {
+    for event in ["background error", "recovery begin", "recovery completed", "recovery end", "everything"] {
+        in_time(event, move || {
+            let listener = WritesOn { event, key: "listener", ..WritesOn::default() };
+            let (mut options, fs) = in_memory();
+            options.add_event_listener(listener.clone());
+            options.set_bgerror_resume_retry_interval(10_000);
+            let db = Arc::new(Db::open(&options, path()).unwrap());
+            let _ = listener.db.set(Arc::downgrade(&db));
+            db.put("k", "v").unwrap();
+            fs.set_fault(Box::new(|op| {
+                let table = op.path.extension().is_some_and(|e| e == "sst");
+                table.then(|| std::io::Error::from_raw_os_error(28)) // no space
+            }));
+            assert!(db.flush().is_err());
+            fs.clear_fault();
+            while db.background_error().is_some() || listener.writes[0].load(Ordering::SeqCst) == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            db.put("after", "v").unwrap();
+            db.flush().unwrap();
+            // The last call may still run.
+            while listener.writes[0].load(Ordering::SeqCst) != listener.writes[1].load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+    }
 }

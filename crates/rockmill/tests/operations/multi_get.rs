@@ -9,6 +9,7 @@ use rockmill::statistics::{Histogram, StatsLevel};
 use rockmill::{BlockBasedOptions, Db, ErrorKind, Options, ReadOptions};
 use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, PosixFileSystem};
+use rockmill_skip::{Needs, skip};
 
 fn options(fs: Arc<dyn FileSystem>, engine: MergeEngine, cache: bool) -> Options {
     let mut o = Options::default();
@@ -100,7 +101,7 @@ fn compare(fs: &Arc<dyn FileSystem>, dir: &Path, what: &str) {
         match engine {
             MergeEngine::Pread => assert_eq!(together, 0, "{what}"),
             _ if ring => assert!(together > 3, "{what}, cache {cache}: {together}"),
-            _ => println!("skipped: no io_uring here, blocks are read one after another"),
+            _ => skip("blocks of many lookups read together", &Needs::Uring.because("no ring")),
         }
     }
 }
@@ -206,8 +207,7 @@ fn many_lookups_read_no_more_bytes_than_one_after_another() {
     };
     let (together, alone) = (bytes(MergeEngine::Auto), bytes(MergeEngine::Pread));
     if together.ring_reads == 0 {
-        println!("skipped: no io_uring here");
-        return;
+        return skip("how many bytes many lookups read", &Needs::Uring.because("nothing went through a ring"));
     }
     let table = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
     let table = table.into_iter().find(|p| p.extension().is_some_and(|e| e == "sst")).unwrap();

@@ -1,6 +1,6 @@
 //! Real RocksDB as the judge: its tools, its library behind a small driver, and the newer one in a Python wheel.
 //!
-//! Whatever is missing on the machine makes the tests that need it print `skipped: TEST: REASON` and pass; the test
+//! Whatever is missing on the machine makes the tests that need it say so (see `rockmill_skip`) and pass; the test
 //! command gathers these lines.
 #![allow(dead_code)] // Each test binary uses another part of this.
 
@@ -16,14 +16,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use rockmill_skip::{Missing, Needs, program, python_with_rocksdict, skip, wish};
+
 /// Seconds after which a tool is taken to hang.
 const TOOL_SECONDS_MAX: u32 = 300;
-
-/// Says on the real standard error, past the test harness's capture, that (part of) a test was not run.
-pub fn skip(test: &str, reason: &str) {
-    // One write, so that lines of concurrent tests do not mix.
-    let _ = std::io::stderr().write_all(format!("\nskipped: {test}: {reason}\n").as_bytes());
-}
 
 /// Returns from the test, saying so, unless the value is there.
 #[macro_export]
@@ -31,8 +27,8 @@ macro_rules! need {
     ($test:expr, $found:expr) => {
         match $found {
             Ok(found) => found,
-            Err(reason) => {
-                $crate::oracle::skip($test, &reason);
+            Err(missing) => {
+                rockmill_skip::skip($test, &missing);
                 return;
             }
         }
@@ -46,13 +42,9 @@ fn command(program: impl AsRef<OsStr>) -> Command {
     c
 }
 
-/// Where `program` is, or why it cannot be used.
-pub fn tool(program: &str) -> Result<PathBuf, String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(program))
-        .find(|p| p.is_file())
-        .ok_or_else(|| format!("{program} is not installed (scripts/setup installs it)"))
+/// Where this tool of RocksDB's is, or why it cannot be used.
+pub fn tool(name: &str) -> Result<PathBuf, Missing> {
+    program(name, Needs::Ldb)
 }
 
 /// A RocksDB that can run scripts.
@@ -70,26 +62,28 @@ pub enum Peer {
 
 impl Peer {
     /// The one to run scripts with, or why it cannot be used.
-    pub fn driver(self) -> Result<Driver, String> {
-        static LIBRARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-        static WHEEL: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-        static OTHER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    pub fn driver(self) -> Result<Driver, Missing> {
+        static LIBRARY: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+        static WHEEL: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+        static OTHER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
         match self {
             Self::Library => {
-                let program = LIBRARY.get_or_init(|| build_driver(&["-lrocksdb".to_owned()])).clone()?;
+                let program =
+                    LIBRARY.get_or_init(|| build_driver(&["-lrocksdb".to_owned()], Needs::RocksDb)).clone()?;
                 Ok(Driver { peer: self, program, args: vec![] })
             }
             Self::Other => {
                 let program = OTHER.get_or_init(|| {
                     let flags = std::env::var("ROCKMILL_ROCKSDB_FLAGS")
-                        .map_err(|_| "ROCKMILL_ROCKSDB_FLAGS names no other RocksDB".to_owned())?;
-                    build_driver(&flags.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+                        .map_err(|_| Needs::OtherRocksDb.because("ROCKMILL_ROCKSDB_FLAGS names none"))?;
+                    let flags: Vec<_> = flags.split_whitespace().map(str::to_owned).collect();
+                    build_driver(&flags, Needs::OtherRocksDb)
                 });
                 Ok(Driver { peer: self, program: program.clone()?, args: vec![] })
             }
-            Self::Loaded => Err("a library has to be named".to_owned()),
+            Self::Loaded => Err(Needs::Releases.because("a library has to be named")),
             Self::Wheel => {
-                let program = WHEEL.get_or_init(find_wheel).clone()?;
+                let program = WHEEL.get_or_init(python_with_rocksdict).clone()?;
                 Ok(Driver { peer: self, program, args: vec![here().join("driver.py")] })
             }
         }
@@ -101,9 +95,8 @@ impl Peer {
         for peer in [Self::Library, Self::Wheel, Self::Other] {
             match peer.driver() {
                 Ok(driver) => found.push(driver),
-                // Another RocksDB is a wish, not a need.
-                Err(_) if peer == Self::Other => {}
-                Err(reason) => skip(test, &reason),
+                Err(missing) if peer == Self::Other => wish(test, &missing),
+                Err(missing) => skip(test, &missing),
             }
         }
         found
@@ -115,16 +108,22 @@ fn here() -> PathBuf {
 }
 
 /// Compiles the C++ driver.
-fn build_driver(flags: &[String]) -> Result<PathBuf, String> {
+fn build_driver(flags: &[String], needs: Needs) -> Result<PathBuf, Missing> {
     // A RocksDB built without RTTI cannot be linked with code that has it, the reverse can.
-    compile("g++", &["-std=c++20", "-O1", "-w"], "driver.cc", flags)
+    compile("g++", &["-std=c++20", "-O1", "-w"], "driver.cc", flags, needs)
 }
 
 /// Compiles a driver, or finds the one that an earlier run compiled from the same source and flags.
-fn compile(compiler: &str, language: &[&str], source: &str, flags: &[String]) -> Result<PathBuf, String> {
-    let compiler = tool(compiler)?;
+fn compile(
+    compiler: &str,
+    language: &[&str],
+    source: &str,
+    flags: &[String],
+    needs: Needs,
+) -> Result<PathBuf, Missing> {
+    let compiler = program(compiler, needs)?;
     let source = here().join(source);
-    let text = fs::read(&source).map_err(|e| format!("{}: {e}", source.display()))?;
+    let text = fs::read(&source).map_err(|e| needs.because(format!("{}: {e}", source.display())))?;
     let mut hasher = DefaultHasher::new();
     (text, flags).hash(&mut hasher);
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -132,33 +131,19 @@ fn compile(compiler: &str, language: &[&str], source: &str, flags: &[String]) ->
     if program.exists() {
         return Ok(program);
     }
-    fs::create_dir_all(target).map_err(|e| format!("{}: {e}", target.display()))?;
+    fs::create_dir_all(target).map_err(|e| needs.because(format!("{}: {e}", target.display())))?;
     // Under another name first: another test binary may be doing the same.
     let unfinished = target.join(format!("rocksdb-driver-{}", std::process::id()));
     let mut c = command(compiler);
     c.args(language).arg("-o").arg(&unfinished).arg(&source).args(flags);
-    let out = c.output().map_err(|e| format!("cannot run the compiler: {e}"))?;
+    let out = c.output().map_err(|e| needs.because(format!("cannot run the compiler: {e}")))?;
     if !out.status.success() {
         let message = String::from_utf8_lossy(&out.stderr);
         let first = message.lines().find(|l| l.contains("error")).unwrap_or("no message");
-        return Err(format!("cannot compile the RocksDB driver (is librocksdb-dev installed?): {first}"));
+        return Err(needs.because(format!("cannot compile the driver (is librocksdb-dev installed?): {first}")));
     }
-    fs::rename(&unfinished, &program).map_err(|e| format!("{}: {e}", program.display()))?;
+    fs::rename(&unfinished, &program).map_err(|e| needs.because(format!("{}: {e}", program.display())))?;
     Ok(program)
-}
-
-/// A Python that has rocksdict.
-fn find_wheel() -> Result<PathBuf, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut candidates = vec![root.join("target/oracle-venv/bin/python")];
-    candidates.extend(tool("python3"));
-    for python in candidates {
-        let works = command(&python).args(["-c", "import rocksdict"]).output().is_ok_and(|o| o.status.success());
-        if works {
-            return Ok(python);
-        }
-    }
-    Err("the Python wheel rocksdict is not installed (scripts/setup installs it)".to_owned())
 }
 
 /// What a script printed.
@@ -256,18 +241,18 @@ pub enum Outcome {
     /// It ran to its end.
     Done(Answer),
     /// This RocksDB lacks something that the script uses.
-    Unsupported(String),
+    Unsupported(Missing),
     /// A command failed; the text names it.
     Failed(String),
 }
 
 impl Driver {
     /// One that loads a RocksDB library with the C API (`driver.c`), whichever its version.
-    pub fn of_library(library: &Path) -> Result<Self, String> {
+    pub fn of_library(library: &Path) -> Result<Self, Missing> {
         if !library.is_file() {
-            return Err(format!("there is no {}", library.display()));
+            return Err(Needs::Releases.because(format!("there is no {}", library.display())));
         }
-        let program = compile("cc", &["-std=gnu11", "-O1", "-w"], "driver.c", &["-ldl".to_owned()])?;
+        let program = compile("cc", &["-std=gnu11", "-O1", "-w"], "driver.c", &["-ldl".to_owned()], Needs::Releases)?;
         Ok(Self { peer: Peer::Loaded, program, args: vec![library.to_owned()] })
     }
 
@@ -294,7 +279,7 @@ impl Driver {
             return Outcome::Done(Answer { lines: stdout.lines().map(str::to_owned).collect() });
         }
         if let Some(what) = last.strip_prefix("unsupported ") {
-            return Outcome::Unsupported(format!("{:?} has no {what}", self.peer));
+            return Outcome::Unsupported(Needs::PeerFeature.because(format!("{:?} has no {what}", self.peer)));
         }
         let stderr = String::from_utf8_lossy(&out.stderr);
         let line = last.strip_prefix("error ").and_then(|l| l.split(':').next()).and_then(|n| n.parse::<usize>().ok());

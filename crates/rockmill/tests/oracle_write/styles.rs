@@ -6,7 +6,8 @@ use rockmill::{
 
 use std::path::Path;
 
-use crate::oracle::{Driver, Peer, Script, copy_dir, skip};
+use crate::oracle::{Driver, Peer, Script, copy_dir};
+use rockmill_skip::skip;
 
 /// The keys of a flush: spread over the whole key space, each written once.
 fn keys(flush: u64, entries: u64) -> impl Iterator<Item = Vec<u8>> {

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use rockmill::{BlockBasedOptions, CompressionOptions, CompressionType, Db, Options};
 
-use super::oracle::{Peer, Script, run_tool, skip, tool};
+use super::oracle::{Peer, Script, run_tool, tool};
 use super::{key, memory, options, table_bytes, tables};
 use crate::need;
+use rockmill_skip::skip;
 
 /// A value that shares much with others and repeats little in itself.
 fn value(n: u64) -> Vec<u8> {

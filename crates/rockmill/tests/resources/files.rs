@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rockmill::compaction::MergeEngine;
 use rockmill::{BlockBasedOptions, Cache, Db, Direction, ErrorKind, IteratorMode, Options, ReadOptions};
 use rockmill_io::{AccessPattern, CountingFileSystem, Fault, FileSystem, MemFileSystem, PosixFileSystem};
+use rockmill_skip::{Needs, skip};
 
 use super::watch::WatchedFileSystem;
 use super::{fill, key, memory, noise, options, table_bytes, tables};
@@ -93,7 +94,8 @@ fn the_kernel_sees_direct_reads_and_a_file_system_without_them_still_works() {
             let flags = open_tables(&dir);
             assert!(!flags.is_empty());
             if i == 0 && direct && !flags.iter().all(|f| f & O_DIRECT != 0) {
-                println!("skipped: {} is on a file system without direct I/O", dir.display());
+                let reason = format!("{} is on a file system that refuses O_DIRECT", dir.display());
+                skip("the_kernel_sees_direct_reads", &Needs::DirectIo.because(reason));
             }
             assert!(direct || flags.iter().all(|f| f & O_DIRECT == 0));
         }
@@ -335,6 +337,11 @@ fn scans_with_reads_in_flight_give_what_others_give_and_read_no_byte_twice() {
     // On the disk that the test was built on: elsewhere nothing goes past the page cache.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
+    let probe = fs.batch_probe();
+    let rings = probe.available;
+    if !rings {
+        skip("scans with reads in flight through rings", &Needs::Uring.because(probe.reason));
+    }
     let mut o = options(&(Arc::new(fs.clone()) as Arc<dyn FileSystem>));
     o.set_use_direct_reads(true);
     o.set_target_file_size_base(1 << 20);
@@ -381,7 +388,7 @@ fn scans_with_reads_in_flight_give_what_others_give_and_read_no_byte_twice() {
                 // What a scan begins and another table ends is read for nothing, once for each table.
                 let spare = 9 * (256 << 10).max(readahead as u64);
                 assert!(counts.read_bytes < alone.read_bytes + spare, "{what}: {counts:?} {alone:?}");
-                let rings = fs.batch_probe().available && db_is_direct(&fs, dir.path());
+                let rings = rings && db_is_direct(&fs, dir.path());
                 // The largest takes a table at once.
                 let expected = rings && mode == Direction::Forward && readahead < 1 << 20;
                 assert_eq!(counts.ring_reads > 0, expected, "{what}: {counts:?}");

@@ -408,7 +408,7 @@ fn memory_of_rings_is_that_of_jobs_at_a_time_whoever_runs_them_and_goes_when_it_
 fn memory_of_merges_in_the_kernel_is_counted_and_goes_when_it_is_idle() {
     use rockmill::compaction::{KernelDriver, probe_kernel_engine};
     if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
-        return println!("skipped: memory of merges in the kernel: {e}");
+        return rockmill_skip::skip("memory of merges in the kernel", &rockmill_skip::Needs::Kernel.because(e));
     }
     let fs = memory();
     let clock = ManualClock::new(1_700_000_000_000_000);
@@ -464,7 +464,8 @@ fn a_value_of_almost_4_gib_that_no_block_can_hold_is_refused() {
 #[ignore = "takes 40 GiB of memory"]
 fn the_largest_value_is_read_back_from_everywhere() {
     let dir = tempfile::tempdir().expect("a folder");
-    let on_disk: std::sync::Arc<dyn rockmill_io::FileSystem> = std::sync::Arc::new(rockmill_io::PosixFileSystem::default());
+    let on_disk: std::sync::Arc<dyn rockmill_io::FileSystem> =
+        std::sync::Arc::new(rockmill_io::PosixFileSystem::default());
     let options = crate::options(&on_disk);
     let path = dir.path().join("db");
     let mut value = zeros(u32::MAX as usize - 400);

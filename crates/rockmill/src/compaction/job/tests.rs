@@ -6,6 +6,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::filename;
 use rockmill_format::key::{InternalKey, ParsedInternalKey, ValueType};
 use rockmill_io::{FileSystem, ManualClock, MemFileSystem, PosixFileSystem};
+use rockmill_skip::{Needs, skip};
 
 use super::*;
 use crate::compaction::filter::TableFileCreationReason;
@@ -68,7 +69,7 @@ fn kernel_is_there() -> bool {
         let ctx = context(Arc::new(MemFileSystem::new()), PathBuf::from("/db"), CfOptions::default());
         let machine = ctx.engines.machine(&ctx.db, &ctx.events.log);
         if let Err(e) = &machine {
-            println!("skipped: the merge engine kernel: {e}");
+            skip("the merge engine kernel", &Needs::Kernel.because(e));
         }
         (pool, machine.map(|m| ctx.engines.keep(m, &*ctx.clock)).is_ok())
     })
@@ -222,7 +223,10 @@ impl Tree {
         };
         let bytes = |engine| written(engine, false);
         let pread = bytes(MergeEngine::Pread);
-        if self.ctx.fs.batch_probe().available {
+        let probe = self.ctx.fs.batch_probe();
+        if !probe.available {
+            skip("what rings write compared", &Needs::Uring.because(probe.reason));
+        } else {
             assert!(bytes(MergeEngine::Uring) == pread, "{what}: uring and pread write different bytes");
         }
         if kernel_is_there() {
@@ -325,14 +329,13 @@ fn a_tree_under_random_jobs_shows_its_history() {
                         strategy::pick(&version, &tree.ctx.cf, &mut cursors, &Moment::default())
                     };
                     let Some(c) = next else { break };
-                    cursors.start(&c);
-                    picked.push(c);
+                    picked.push((cursors.start(&c).number, c));
                 }
                 if picked.is_empty() {
                     break;
                 }
                 // In the order in which they were issued, so that each finds done what it needs.
-                for mut c in picked {
+                for (number, mut c) in picked {
                     let from_extra = c.input_files().filter(|f| f.entry.extra_run > 0).count();
                     if !c.trivial_move && (round % 4 == 0 || c.output_run > 0 || from_extra > 0) {
                         tree.compare_engines(&c, &format!("seed {seed}, round {round}"));
@@ -340,7 +343,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
                         into_extra_runs += usize::from(c.output_run > 0);
                     }
                     c.subcompactions_max = rng.usize(1..5);
-                    cursors.finish(&c);
+                    cursors.finish(number, &c);
                     tree.compact(&c);
                     jobs += 1;
                 }
@@ -457,7 +460,8 @@ fn engines_write_the_same_bytes() {
     for (fs, dir) in places {
         let probe = fs.batch_probe();
         if !probe.available {
-            println!("skipped: uring is not compared in {}: {}", dir.display(), probe.reason);
+            let reason = format!("{}: {}", dir.display(), probe.reason);
+            skip("engines_write_the_same_bytes", &Needs::Uring.because(reason));
         }
         for compression in [CompressionType::None, CompressionType::Zstd] {
             let mut cf = small_options();

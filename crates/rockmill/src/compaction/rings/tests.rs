@@ -40,7 +40,7 @@ fn worlds() -> Vec<(World, PathBuf, Option<tempfile::TempDir>)> {
         let dir = tempfile::tempdir().unwrap();
         worlds.push((World::over(Arc::new(disk)), dir.path().to_owned(), Some(dir)));
     } else {
-        println!("skipped on the disk: {}", probe.reason);
+        rockmill_skip::skip("rings on the disk", &rockmill_skip::Needs::Uring.because(probe.reason));
     }
     worlds
 }

@@ -208,6 +208,27 @@ impl Picker<'_> {
         Some(c)
     }
 
+    /// A job for a table of an extra run that is due whatever the tree's shape is. If it stays, its run alone is written
+    /// anew; else it goes into the base run of its level, with everything older there that it touches, and from there
+    /// down as other tables do.
+    pub(super) fn of_extra_run(
+        &self,
+        level: usize,
+        f: &FileMeta,
+        stays: bool,
+        reason: CompactionReason,
+    ) -> Option<Compaction> {
+        let run = f.entry.extra_run;
+        let files = self.in_run(self.version.levels[level].run(run), f.smallest_user_key(), f.largest_user_key());
+        if any_busy(&files) {
+            return None;
+        }
+        match stays {
+            true => self.df_job(reason, vec![(level, files)], level, run),
+            false => self.df_job(reason, self.down_to((level, run), files, level, 0, true)?, level, 0),
+        }
+    }
+
     /// Tables of an extra run are made for the merge with the level's base run that is to come.
     pub(super) fn fit_extra_run(&self, c: &mut Compaction) {
         let level = c.output_level;

@@ -111,8 +111,8 @@ mod tests {
         assert_eq!(inputs(&second), [(2, 1, vec![5]), (2, 0, vec![3])]);
         cursors.start(&second);
         assert!(pick(&v, &options, &cursors).is_none(), "what is left lies above running jobs");
-        cursors.finish(&first);
-        cursors.finish(&second);
+        cursors.finish(1, &first);
+        cursors.finish(2, &second);
         assert!(!v.levels[2].base[0].being_compacted.load(Ordering::Acquire));
     }
 

@@ -6,6 +6,8 @@
 //! 3. *Count.* With `allow_compaction`, the newest L0 files are merged into one while the work for each file saved
 //!    falls; never those that are larger than a memtable, which were merged before.
 //!
+//! Tables that something else takes away already (`delete_files_in_ranges`) count as gone.
+//!
 //! One job at a time: they are short, and the oldest must be known.
 
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use super::inputs::{Files, Picker, total_bytes};
 use crate::compaction::{Compaction, CompactionReason};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{Level, Version};
+use crate::version::{FileMeta, Level, Version};
 
 /// Chooses the next compaction, if one is due and possible. The caller registers it with
 /// [`CompactionCursors::start`] before anything else is picked.
@@ -30,8 +32,13 @@ pub fn pick(
     if picker.level0_busy() || cursors.running() > 0 {
         return None;
     }
-    let all: u64 = version.levels.iter().map(Level::bytes).sum();
+    // What something else is deleting (`delete_files_in_ranges`) is as good as gone.
+    let all: u64 = version.files().filter(|f| !is_busy(f)).map(|f| f.size()).sum();
     by_age(&picker, all, moment.now).or_else(|| by_size(&picker, all)).or_else(|| by_count(&picker, all))
+}
+
+fn is_busy(f: &FileMeta) -> bool {
+    f.being_compacted.load(Atomic::Acquire)
 }
 
 fn size_max(picker: &Picker<'_>) -> u64 {
@@ -48,11 +55,11 @@ fn by_size(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
     let deepest = picker.version.levels.iter().rposition(|files| !files.is_empty())?;
     let oldest_first: Vec<_> = match deepest {
         0 => picker.files(0).iter().rev().collect(),
-        // The oldest run of several.
+        // The oldest run of several. Nothing newer before all of it is gone: what is being deleted may yet stay.
         level => picker.version.levels[level].runs().next_back().unwrap_or_default().iter().collect(),
     };
     let (mut rest, mut files) = (all, Files::new());
-    for f in oldest_first {
+    for f in oldest_first.into_iter().filter(|f| !is_busy(f)) {
         if rest <= size_max(picker) {
             break;
         }
@@ -69,9 +76,9 @@ fn by_count(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
     if !options.compaction_options_fifo.allow_compaction || !one_level || all > size_max(picker) {
         return None;
     }
-    let mut bytes = files.first().filter(|f| !f.being_compacted.load(Atomic::Acquire))?.size();
+    let mut bytes = files.first().filter(|f| !is_busy(f))?.size();
     let (mut cost, mut taken) = (u64::MAX, 1);
-    for f in &files[1..] {
+    for f in files[1..].iter().take_while(|f| !is_busy(f)) {
         bytes += f.size();
         let next = bytes / taken as u64;
         if next > cost || bytes > picker.max_compaction_bytes() {
@@ -188,13 +195,27 @@ mod tests {
     }
 
     #[test]
+    fn a_table_that_something_else_deletes_is_not_taken_and_counts_as_gone() {
+        // `delete_files_in_ranges` marks tables below L0 while its edit is being written.
+        let t = TreeSpec::new(7).file(5, "a", "z", 10).file(6, "a", "b", 10).file(6, "c", "d", 10);
+        let v = t.file(6, "a", "f", 10).in_run(1).build();
+        let busy = |i: usize| v.levels[6].base[i].being_compacted.store(true, Atomic::Release);
+        busy(0);
+        assert!(picked(&v, &options(30, true), 0).is_none());
+        assert_eq!(shape(&picked(&v, &options(25, true), 0).unwrap()), (FIFOMaxSize, 6, vec![3], true));
+        // What is newer goes once they are gone: if the deletion fails, they would show again.
+        busy(1);
+        assert!(picked(&v, &options(5, true), 0).is_none());
+    }
+
+    #[test]
     fn one_job_at_a_time() {
         let v = l0(&[10, 10, 10, 10, 10]);
         let (mut cursors, now) = (CompactionCursors::new(), Moment::default());
         let c = pick(&v, &options(40, true), &cursors, &now).unwrap();
-        cursors.start(&c);
+        let number = cursors.start(&c).number;
         assert!(pick(&v, &options(20, true), &cursors, &now).is_none());
-        cursors.finish(&c);
+        cursors.finish(number, &c);
         assert!(pick(&v, &options(20, true), &cursors, &now).is_some());
     }
 }

@@ -15,7 +15,7 @@ use super::shape::LevelSums;
 use crate::compaction::{Compaction, CompactionReason, has_older_runs};
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Version};
+use crate::version::{FileMeta, Level, Version};
 
 /// Files of one level.
 pub(super) type Files = Vec<Arc<FileMeta>>;
@@ -292,11 +292,11 @@ impl<'a> Picker<'a> {
             if oldest != last {
                 return false;
             }
-            // The oldest L0 run is bottommost only over an empty tree, as in RocksDB.
-            return (1..self.num_levels()).all(|l| self.files(l).is_empty());
+            // The oldest L0 run is bottommost only over an empty tree, as in RocksDB. Extra runs are data as well.
+            return self.version.levels.iter().skip(1).all(Level::is_empty);
         }
         let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return false };
-        if self.version.has_extra_runs() {
+        if self.version.has_extra_runs() || self.running.writes_extra_runs() {
             return !has_older_runs(self.version, inputs, output_level, 0);
         }
         (output_level + 1..self.num_levels())

@@ -45,8 +45,10 @@ pub struct PendingRun {
 pub struct IntraDf {
     /// The jobs, by number.
     pub numbers: Vec<u64>,
-    /// The merge: its inputs are tables that are not live. It needs no number of its own.
+    /// The merge: its inputs are tables that are not live.
     pub compaction: Compaction,
+    /// Its place in the order of issue, from [`CompactionCursors::start_merge`] on.
+    number: u64,
     /// Keys of the jobs' inputs and tables.
     smallest: Vec<u8>,
     largest: Vec<u8>,
@@ -135,23 +137,23 @@ impl Picker<'_> {
             inputs.iter().flat_map(|(_, f)| f).chain(group.iter().flat_map(|p| &p.tables)).collect();
         let (s, l) = key_range(self.cmp(), all.iter().copied())?;
         let (smallest, largest) = (s.user_key().to_vec(), l.user_key().to_vec());
-        Some(IntraDf { numbers, compaction, smallest, largest })
+        Some(IntraDf { numbers, compaction, number: 0, smallest, largest })
     }
 }
 
 impl CompactionCursors {
-    /// Notes that pending runs are being merged.
-    pub fn start_merge(&mut self, merge: &IntraDf) {
-        let c = &merge.compaction;
+    /// Notes that pending runs are being merged. The merge gets a number, which nothing needs, since its parts are there.
+    pub fn start_merge(&mut self, merge: &mut IntraDf) {
+        merge.number = self.next_number();
+        let (number, c) = (merge.number, &merge.compaction);
         self.running.push(Running {
-            id: c.id(),
-            // Nothing needs it: its parts are there.
-            number: 0,
+            number,
             inputs: HashSet::new(),
             threads: 1,
             start_level: c.output_level,
             output_level: c.output_level,
             output_run: c.output_run,
+            passes: None,
             smallest: merge.smallest.clone(),
             largest: merge.largest.clone(),
         });
@@ -159,8 +161,7 @@ impl CompactionCursors {
 
     /// Notes that the merge has ended. With `done` its jobs will write one run from now on.
     pub fn finish_merge(&mut self, merge: &IntraDf, done: bool) {
-        let id = merge.compaction.id();
-        self.running.retain(|r| r.id != id);
+        self.running.retain(|r| r.number != merge.number);
         let oldest = merge.numbers.first().copied().unwrap_or_default();
         // What these jobs write lies elsewhere from now on.
         self.shape.get_mut().forget();
@@ -232,14 +233,14 @@ mod tests {
         let pending = [2, 3, 4].map(|n| output(&jobs, n));
         assert_eq!(pending.iter().map(|p| p.run).collect::<Vec<_>>(), [2, 3, 4]);
         assert!(pick(&v, &options(), &cursors, &pending[..1]).is_none());
-        let merge = pick(&v, &options(), &cursors, &pending).unwrap();
+        let mut merge = pick(&v, &options(), &cursors, &pending).unwrap();
         assert_eq!(merge.numbers, [2, 3, 4]);
         let c = &merge.compaction;
         let inputs: Vec<_> = c.inputs.iter().map(|(level, files)| (*level, numbers(files))).collect();
         assert_eq!(inputs, [(1, vec![105]), (1, vec![104]), (1, vec![103])], "newest first");
         assert_eq!((c.output_level, c.output_run, c.bottommost, c.trivial_move), (1, 2, false, false));
 
-        cursors.start_merge(&merge);
+        cursors.start_merge(&mut merge);
         assert_eq!(cursors.runs_to_come(&v.cmp, 1, b"d", b"e").max(), Some(4));
         cursors.finish_merge(&merge, true);
         let mut runs: Vec<u64> = cursors.runs_to_come(&v.cmp, 1, b"d", b"e").collect();

@@ -106,10 +106,17 @@ impl Picker<'_> {
                 let mut files = vec![Arc::clone(f)];
                 if self.expand_to_clean_cut(level, &mut files) {
                     let start = Start { level, output_level, files, l0_move: false };
-                    if let Some(c) = self.complete(start, CompactionReason::FilesMarkedForCompaction) {
+                    let job = self.complete(start, CompactionReason::FilesMarkedForCompaction);
+                    if let Some(c) = job.filter(|c| self.may_run(c)) {
                         return Some(c);
                     }
                 }
+            }
+            let extras = self.version.levels[level].extras.iter().flat_map(|run| &run.files);
+            let mut marked = extras.filter(|f| f.entry.marked_for_compaction);
+            let job = |f| self.of_extra_run(level, f, false, CompactionReason::FilesMarkedForCompaction);
+            if let Some(c) = marked.find_map(|f| job(f)) {
+                return Some(c);
             }
         }
         None
@@ -125,8 +132,9 @@ impl Picker<'_> {
         self.first_of(&self.bottommost_due(), Way::Stay, CompactionReason::BottommostFiles)
             .or_else(|| match expired().first() {
                 // The level goes on where its cursor stands.
-                Some((level, _)) if *level > 0 && self.round_robin() => {
-                    self.complete(self.start_sorted(*level)?, CompactionReason::RoundRobinTtl)
+                Some((level, f)) if *level > 0 && f.entry.extra_run == 0 && self.round_robin() => {
+                    let job = self.complete(self.start_sorted(*level)?, CompactionReason::RoundRobinTtl);
+                    job.filter(|c| self.may_run(c))
                 }
                 _ => None,
             })
@@ -154,12 +162,21 @@ impl Picker<'_> {
         aging::bottommost(self.version, self.options, self.moment.oldest_snapshot).0
     }
 
+    /// True when a job leaves nothing older above its output. Where there are extra runs, one for a table of a base run
+    /// may; others that are due must not wait for it.
+    fn may_run(&self, c: &Compaction) -> bool {
+        self.running.needs(self.version, &c.inputs, c.output_level, c.output_run).is_some()
+    }
+
     /// A job for the first of `files` that can have one.
     fn first_of(&self, files: &[(usize, Arc<FileMeta>)], way: Way, reason: CompactionReason) -> Option<Compaction> {
         let deepest = aging::deepest(self.version, self.options);
         files.iter().find_map(|(level, f)| {
             if *level == 0 && self.level0_busy() {
                 return None;
+            }
+            if f.entry.extra_run > 0 {
+                return self.of_extra_run(*level, f, way == Way::Stay, reason);
             }
             let output_level = match way {
                 Way::Down if *level < deepest && *level == 0 => self.scores.base_level,
@@ -170,7 +187,8 @@ impl Picker<'_> {
             if !self.expand_to_clean_cut(*level, &mut files) {
                 return None;
             }
-            self.complete(Start { level: *level, output_level, files, l0_move: false }, reason)
+            let job = self.complete(Start { level: *level, output_level, files, l0_move: false }, reason);
+            job.filter(|c| self.may_run(c))
         })
     }
 

@@ -167,7 +167,8 @@ pub struct ManualStep {
 }
 
 impl ManualStep {
-    fn new(level: usize, output_level: usize) -> Self {
+    /// All of the range in a level into another one.
+    pub(crate) fn new(level: usize, output_level: usize) -> Self {
         Self { kind: StepKind::Range, level, output_level, file_number_limit: u64::MAX, rewrite: false }
     }
 

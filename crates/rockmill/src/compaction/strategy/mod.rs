@@ -8,8 +8,8 @@
 //!    version of a key stays behind in the level while a newer one moves down.
 //! 2. *Closed L0 sets.* An L0 file is compacted down with every L0 file that overlaps it (and those that overlap
 //!    these), newer and older.
-//! 3. *No crossing outputs.* A job's key range does not touch that of a running job with the same output level, and
-//!    no file is input to two jobs.
+//! 3. *No crossing outputs.* A job's key range does not touch that of a running job with the same output level, nor
+//!    that of a level that moves past it (`refit.rs`), and no file is input to two jobs.
 
 pub mod aging;
 pub mod balance;
@@ -22,6 +22,7 @@ pub mod leveled;
 pub mod manual;
 mod order;
 mod priority;
+pub mod refit;
 pub mod score;
 mod shape;
 pub mod tiered;
@@ -32,6 +33,7 @@ pub(crate) mod testing;
 use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::key::InternalKey;
@@ -110,9 +112,8 @@ const NO_LEVEL: usize = usize::MAX;
 /// A running job, as far as other jobs must know it.
 #[derive(Debug)]
 struct Running {
-    /// Number of its first input file: a file is input to one job only, so this names the job.
-    id: u64,
-    /// Its place in the order of issue.
+    /// Its place in the order of issue. It names the job: nothing else does, since a file that moves may be input to
+    /// the next job as soon as it is there. Jobs whose output was merged have one number.
     number: u64,
     /// Numbers of its input files.
     inputs: HashSet<u64>,
@@ -121,8 +122,25 @@ struct Running {
     start_level: usize,
     output_level: usize,
     output_run: u64,
+    /// A level that moves as it is passes these: nothing else may come to lie in any run of them between its keys, or
+    /// what is newer could lie below it afterwards.
+    passes: Option<RangeInclusive<usize>>,
     smallest: Vec<u8>,
     largest: Vec<u8>,
+}
+
+impl Running {
+    /// True when nothing else may be written to any run of `level` between its keys.
+    fn shuts(&self, level: usize) -> bool {
+        let reserved = self.start_level == NO_LEVEL && self.output_level == level;
+        reserved || self.passes.as_ref().is_some_and(|passed| passed.contains(&level))
+    }
+
+    /// True when it touches user keys in [`smallest`, `largest`].
+    fn touches(&self, cmp: &InternalKeyComparator, smallest: &[u8], largest: &[u8]) -> bool {
+        cmp.compare_user(smallest, &self.largest) != Ordering::Greater
+            && cmp.compare_user(largest, &self.smallest) != Ordering::Less
+    }
 }
 
 impl CompactionCursors {
@@ -133,29 +151,34 @@ impl CompactionCursors {
 
     /// Notes that `compaction` runs and marks its inputs as busy. What comes back is for the commit queue.
     pub fn start(&mut self, compaction: &Compaction) -> Issued {
-        self.issued += 1;
-        let number = self.issued;
+        let number = self.next_number();
         let version = &compaction.version;
         let needs = self.needs(version, &compaction.inputs, compaction.output_level, compaction.output_run);
         let issued = Issued { number, needs: needs.unwrap_or_default() };
         let Some((smallest, largest)) = compaction.user_key_range() else { return issued };
         let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
+        let (from, to) = (compaction.start_level(), compaction.output_level);
         self.running.push(Running {
-            id: compaction.id(),
             number,
             inputs: compaction.input_files().map(|f| f.number()).collect(),
             threads: match compaction.reason {
                 CompactionReason::ManualCompaction => 1, // its threads are its caller's
                 _ => compaction.subcompactions_max.max(1),
             },
-            start_level: compaction.start_level(),
-            output_level: compaction.output_level,
+            start_level: from,
+            output_level: to,
             output_run: compaction.output_run,
+            passes: (compaction.reason == CompactionReason::RefitLevel).then(|| from.min(to)..=from.max(to)),
             smallest,
             largest,
         });
         self.set_busy(compaction, true);
         issued
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.issued += 1;
+        self.issued
     }
 
     fn set_busy(&mut self, compaction: &Compaction, busy: bool) {
@@ -226,10 +249,11 @@ impl CompactionCursors {
         self.shape.borrow().unweighed() != shape::unweighed(version)
     }
 
-    /// Notes that `compaction` ended, either way, and frees its inputs. One that waits to commit has not ended.
-    pub fn finish(&mut self, compaction: &Compaction) {
-        let id = compaction.id();
-        self.running.retain(|r| r.id != id);
+    /// Notes that the job with the number that [`start`](Self::start) gave it, `compaction`, ended, either way, and
+    /// frees its inputs. One that waits to commit has not ended; one that commits ends as its version becomes the
+    /// current one, under the same lock. Jobs whose output was merged have the number of the oldest one.
+    pub fn finish(&mut self, number: u64, compaction: &Compaction) {
+        self.running.retain(|r| r.number != number);
         self.set_busy(compaction, false);
     }
 
@@ -248,27 +272,27 @@ impl CompactionCursors {
         self.places.insert(level, key);
     }
 
-    /// Notes that something else than a compaction (an ingestion) is about to put a file into `level`. `id` is the
-    /// file's number.
-    pub fn reserve(&mut self, id: u64, level: usize, smallest: &[u8], largest: &[u8]) {
-        let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
+    /// Notes that something else than a compaction (an ingestion) is about to put a file into `level`. Gives a number
+    /// for [`unreserve`](Self::unreserve).
+    pub fn reserve(&mut self, level: usize, smallest: &[u8], largest: &[u8]) -> u64 {
+        let number = self.next_number();
         self.running.push(Running {
-            id,
-            number: 0,
+            number,
             inputs: HashSet::new(),
             threads: 0,
             start_level: NO_LEVEL,
             output_level: level,
             output_run: 0,
-            smallest,
-            largest,
+            passes: None,
+            smallest: smallest.to_vec(),
+            largest: largest.to_vec(),
         });
+        number
     }
 
     /// Undoes [`reserve`](Self::reserve), whether the file came or not.
-    pub fn unreserve(&mut self, id: u64) {
-        // A compaction may have taken the file already.
-        self.running.retain(|r| r.id != id || r.start_level != NO_LEVEL);
+    pub fn unreserve(&mut self, number: u64) {
+        self.running.retain(|r| r.number != number);
     }
 
     /// Says how many threads there are for jobs of all column families, and how many of them have nothing to do, the
@@ -292,10 +316,9 @@ impl CompactionCursors {
         self.running.iter().any(|r| r.threads > 1)
     }
 
-    /// Notes that the work of `compaction` is done. It has not ended before [`finish`](Self::finish).
-    pub fn worked(&mut self, compaction: &Compaction) {
-        let id = compaction.id();
-        self.running.iter_mut().filter(|r| r.id == id).for_each(|r| r.threads = 0);
+    /// Notes that the work of the job with this number is done. It has not ended before [`finish`](Self::finish).
+    pub fn worked(&mut self, number: u64) {
+        self.running.iter_mut().filter(|r| r.number == number).for_each(|r| r.threads = 0);
     }
 
     /// Says whether writers wait for flushes and not for compactions: then the device is what is short, or the cores,
@@ -329,12 +352,9 @@ impl CompactionCursors {
         self.running.iter().any(|r| r.start_level == 0)
     }
 
-    /// True when a running job writes to `level` inside [`smallest`, `largest`].
+    /// True when a running job writes to `level` inside [`smallest`, `largest`], or moves a level past it.
     pub fn output_conflict(&self, cmp: &InternalKeyComparator, level: usize, smallest: &[u8], largest: &[u8]) -> bool {
-        self.running.iter().any(|r| {
-            r.output_level == level
-                && cmp.compare_user(smallest, &r.largest) != Ordering::Greater
-                && cmp.compare_user(largest, &r.smallest) != Ordering::Less
-        })
+        let writes = |r: &&Running| r.output_level == level || r.shuts(level);
+        self.running.iter().filter(writes).any(|r| r.touches(cmp, smallest, largest))
     }
 }

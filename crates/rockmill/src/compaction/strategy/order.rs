@@ -15,14 +15,13 @@
 //! Two jobs that write to the same run must not share keys, as tables of a run do not overlap: the second has to wait
 //! with its start, or to write to a run of its own.
 
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
 
 use super::inputs::Files;
-use super::{CompactionCursors, NO_LEVEL, Running};
+use super::{CompactionCursors, Running};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Place, Version};
 
@@ -135,12 +134,8 @@ impl CompactionCursors {
         }
         let (smallest, largest) = range.bounds?;
         let crosses = |r: &Running| {
-            let same_run = r.output_run == output_run || r.start_level == NO_LEVEL;
-            output_level > 0 && r.output_level == output_level && same_run && {
-                let cmp = &version.cmp;
-                cmp.compare_user(smallest, &r.largest) != Ordering::Greater
-                    && cmp.compare_user(largest, &r.smallest) != Ordering::Less
-            }
+            let same_run = r.output_level == output_level && r.output_run == output_run;
+            output_level > 0 && (same_run || r.shuts(output_level)) && r.touches(&version.cmp, smallest, largest)
         };
         if self.running.iter().filter(|r| !itself.contains(&r.number)).any(crosses) {
             return None;
@@ -168,7 +163,8 @@ impl CompactionCursors {
         if !f.being_compacted.load(Atomic::Acquire) {
             return None;
         }
-        self.running.iter().find(|r| r.inputs.contains(&f.number()))
+        // The last one: a file that moved may be input to the next job before the first one has ended.
+        self.running.iter().rfind(|r| r.inputs.contains(&f.number()))
     }
 
     /// True when a running job takes the file deeper than into this run.

@@ -138,6 +138,7 @@ impl<'a> Universal<'a> {
         // If that is one run alone, it must be one that is due.
         let is_due = |(level, f): &(usize, Arc<FileMeta>)| {
             *level == first.level
+                && f.entry.extra_run == first.run
                 && (*level > 0 || picker.files(0).get(first.index).is_some_and(|l0| Arc::ptr_eq(l0, f)))
         };
         if free == 1 && !due.iter().any(is_due) {

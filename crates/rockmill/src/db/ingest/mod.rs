@@ -37,6 +37,7 @@ use crate::info_log::log_info;
 use crate::sync::MutexGuard;
 use crate::version::{ManifestWriter, Version};
 use place::Place;
+pub use place::deepest_place;
 
 pub(crate) use file::{ExternalFile, boundaries};
 pub use options::{IngestExternalFileArg, IngestExternalFileOptions};
@@ -111,7 +112,11 @@ impl Db {
             families.push(inspect(db, arg)?);
         }
         let done = db.bring_in(&mut families).map_err(Failure::from);
-        if let Err(failure) = done.and_then(|()| db.commit_ingestion(&mut families)) {
+        let done = done.and_then(|()| db.commit_ingestion(&mut families));
+        // Of what it flushed. Listeners may write: nobody leads here.
+        db.delete_obsolete_wals();
+        db.tell_waiting();
+        if let Err(failure) = done {
             if !failure.files_may_be_named {
                 families.iter().flat_map(|f| &f.files).for_each(|f| f.take_out(db));
             }
@@ -136,11 +141,9 @@ fn check_args(db: &DbInner, args: &[IngestExternalFileArg]) -> Result<()> {
     }
     for (i, arg) in args.iter().enumerate() {
         let (cf, o) = (&arg.column_family, &arg.options);
+        db.check_family(&cf.data)?;
         if cf.data.is_dropped() {
             return Err(super::write::dropped(&cf.data));
-        }
-        if !db.cf_by_id(cf.id()).is_some_and(|ours| Arc::ptr_eq(&ours.data, &cf.data)) {
-            return bad(format!("column family {:?} is of another database", cf.name()));
         }
         if args[..i].iter().any(|a| a.column_family.id() == cf.id()) {
             return bad(format!("column family {:?} is given twice", cf.name()));
@@ -245,38 +248,40 @@ impl DbInner {
         })
     }
 
-    /// Flushes the memtables that files overlap.
-    fn flush_overlapped(&self, families: &[Family<'_>]) -> Result<()> {
-        let mut flush = Vec::new();
-        {
-            let state = self.state.lock();
-            if let Some(e) = state.write_error() {
-                return Err(e.clone());
-            }
-            for family in families {
-                let Some(c) = state.cfs.get(&family.cf.id) else {
-                    return Err(super::write::dropped(&family.cf));
-                };
-                for mem in c.imm.iter().map(|i| &i.mem).chain([&c.mem]) {
-                    if place::overlaps_memtable(mem, &family.files, &family.cf.cmp)? {
-                        flush.push(family);
-                        break;
+    /// Flushes the memtables that files overlap, until there are none: listeners may write while this waits for a flush
+    /// that runs.
+    fn flush_overlapped(self: &Arc<Self>, families: &[Family<'_>]) -> Result<()> {
+        loop {
+            let mut flush = Vec::new();
+            {
+                let state = self.state.lock();
+                if let Some(e) = state.write_error() {
+                    return Err(e.clone());
+                }
+                for family in families {
+                    let Some(c) = state.cfs.get(&family.cf.id) else {
+                        return Err(super::write::dropped(&family.cf));
+                    };
+                    for mem in c.imm.iter().map(|i| &i.mem).chain([&c.mem]) {
+                        if place::overlaps_memtable(mem, &family.files, &family.cf.cmp)? {
+                            flush.push(family);
+                            break;
+                        }
                     }
                 }
             }
+            if flush.is_empty() {
+                return Ok(());
+            }
+            if let Some(family) = flush.iter().find(|f| !f.options.allow_blocking_flush) {
+                return Err(Error::invalid_argument(format!(
+                    "external file requires flush of column family {:?}, and allow_blocking_flush is false",
+                    family.cf.name
+                )));
+            }
+            let ids: Vec<u32> = flush.iter().map(|f| f.cf.id).collect();
+            self.flush_as_leader(&ids, FlushReason::ExternalFileIngestion)?;
         }
-        if let Some(family) = flush.iter().find(|f| !f.options.allow_blocking_flush) {
-            return Err(Error::invalid_argument(format!(
-                "external file requires flush of column family {:?}, and allow_blocking_flush is false",
-                family.cf.name
-            )));
-        }
-        let all = self.cfs.load();
-        let cfs: Vec<&CfData> = match self.opts.atomic_flush && !flush.is_empty() {
-            true => all.by_id.values().map(|cf| &*cf.data).collect(),
-            false => flush.iter().map(|f| &*f.cf).collect(),
-        };
-        self.wait_flushed(&self.request_flush(&cfs, FlushReason::ExternalFileIngestion)?)
     }
 
     fn place_and_commit(
@@ -294,7 +299,7 @@ impl DbInner {
         let (reserved, placed) = self.place_all(families, &overlaps);
         let done = placed.and_then(|(last, places)| {
             let edits: Vec<_> = families.iter_mut().zip(places).map(|(f, places)| self.edit(f, &places)).collect();
-            let changes = families.iter().zip(edits).map(|(f, edit)| Change::new(&f.cf, edit, |_| {})).collect();
+            let changes = families.iter().zip(edits).map(|(f, edit)| Change::new(&f.cf, edit, |_, _| {})).collect();
             // Entries with number 0 must be older than any snapshot that sees them.
             self.log_and_apply_locked(manifest, changes, Some(last.max(1)))
         });
@@ -346,8 +351,7 @@ impl DbInner {
             };
             for (file, place) in family.files.iter().zip(&places) {
                 let (start, limit) = file.range();
-                c.cursors.reserve(file.number, place.level, start, limit);
-                reserved.push((family.cf.id, file.number));
+                reserved.push((family.cf.id, c.cursors.reserve(place.level, start, limit)));
             }
             last = last.max(own);
             all.push(places);

@@ -12,6 +12,7 @@ use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber};
 use super::Family;
 use super::file::ExternalFile;
 use crate::compaction::TableSource;
+use crate::compaction::strategy::CompactionCursors;
 use crate::db::CfState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::iter::InternalIterator;
@@ -125,7 +126,11 @@ pub(super) fn place(
         let place = if options.ingest_behind {
             place_behind(c, file)?
         } else {
-            let (level, overlaps) = deepest(c, file, overlaps[i], below.unwrap_or(levels));
+            let end = below.unwrap_or(levels);
+            let (level, overlaps) = match c.cf.options.load().compaction_style {
+                CompactionStyle::Fifo => (0, true), // it has one level, and the file is the newest in it
+                _ => deepest_place(&c.version, &c.cursors, c.scores.base_level, file.range(), overlaps[i], end),
+            };
             if options.fail_if_not_bottommost_level && level + 1 < levels {
                 return Err(Error::new(
                     ErrorKind::TryAgain,
@@ -163,21 +168,25 @@ pub(super) fn place(
     Ok(places)
 }
 
-/// The deepest level above what the file overlaps, `end` or deeper excluded; and whether it overlaps anything.
-fn deepest(c: &CfState, file: &ExternalFile, first_overlap: usize, end: usize) -> (usize, bool) {
-    if c.cf.options.load().compaction_style == CompactionStyle::Fifo {
-        return (0, true); // it has one level, and the file is the newest in it
-    }
-    let (start, limit) = file.range();
+/// The deepest level for a file with the keys [`start`, `limit`]: above the first one that has some of them, and above
+/// those that running jobs write to; `end` or deeper excluded. And whether it lies above anything such.
+pub fn deepest_place(
+    version: &Version,
+    cursors: &CompactionCursors,
+    base_level: usize,
+    (start, limit): (&[u8], &[u8]),
+    first_overlap: usize,
+    end: usize,
+) -> (usize, bool) {
     let mut level = 0;
     for l in 0..end {
-        if l > 0 && l < c.scores.base_level {
+        if l > 0 && l < base_level {
             continue; // nothing is kept there
         }
-        if l >= first_overlap || c.cursors.output_conflict(&c.version.cmp, l, start, limit) {
+        if l >= first_overlap || cursors.output_conflict(&version.cmp, l, start, limit) {
             return (level, true);
         }
-        if l == 0 || c.version.overlapping(l, Some(start), Some(limit)).is_empty() {
+        if l == 0 || version.overlapping(l, Some(start), Some(limit)).is_empty() {
             level = l;
         }
     }

@@ -7,15 +7,16 @@ use std::process::Command;
 use rockmill_format::comparator::ReverseBytewiseComparator;
 use rockmill_format::properties::{EXTERNAL_VERSION, GLOBAL_SEQNO, IndexType};
 use rockmill_io::PosixFileSystem;
+use rockmill_skip::{Needs, python_with_rocksdict, skip};
 
 use super::*;
 
 /// Standard output of a command; `None`, with a line that says why, when it cannot be run.
-fn output_of(command: &mut Command, what: &str) -> Option<String> {
+fn output_of(command: &mut Command, what: &str, needs: Needs) -> Option<String> {
     let output = match command.output() {
         Ok(output) => output,
         Err(e) => {
-            eprintln!("skipped: {what}: {e}");
+            skip(what, &needs.because(e));
             return None;
         }
     };
@@ -28,7 +29,7 @@ fn output_of(command: &mut Command, what: &str) -> Option<String> {
 fn sst_dump(path: &Path) -> Option<BTreeMap<String, Entries>> {
     let mut command = Command::new("sst_dump");
     command.arg(format!("--file={}", path.display())).args(["--command=scan", "--output_hex"]);
-    let text = output_of(&mut command, "sst_dump")?;
+    let text = output_of(&mut command, "sst_dump", Needs::Ldb)?;
     let mut files = BTreeMap::new();
     let mut current: &mut Entries = files.entry(String::new()).or_default();
     for line in text.lines() {
@@ -76,10 +77,11 @@ fn rocksdb_tables() -> Option<(tempfile::TempDir, Vec<String>)> {
         .output()
         .is_ok_and(|o| o.status.success());
     if !compiled {
-        eprintln!("skipped: g++ with RocksDB's library (librocksdb-dev) is missing");
+        let reason = "g++ with RocksDB's library (librocksdb-dev) is missing";
+        skip("tables of RocksDB's library", &Needs::RocksDb.because(reason));
         return None;
     }
-    let text = output_of(Command::new(&program).arg(dir.path()), "write_tables")?;
+    let text = output_of(Command::new(&program).arg(dir.path()), "write_tables", Needs::RocksDb)?;
     Some((dir, text.lines().map(|l| l.split(' ').next().unwrap().to_string()).collect()))
 }
 
@@ -270,7 +272,7 @@ fn rocksdb_reads_our_tables() {
     for command in ["verify", "raw"] {
         let mut sst_dump = Command::new("sst_dump");
         sst_dump.current_dir(dir.path()).arg(format!("--file={}", dir.path().display()));
-        let text = output_of(sst_dump.arg(format!("--command={command}")), "sst_dump").unwrap();
+        let text = output_of(sst_dump.arg(format!("--command={command}")), "sst_dump", Needs::Ldb).unwrap();
         if command == "verify" {
             assert_eq!(text.matches("The file is ok").count(), written.len(), "{text}");
         }
@@ -280,19 +282,15 @@ fn rocksdb_reads_our_tables() {
     assert!(raw.contains("Range deletions") || raw.contains("Range Del"), "{raw:.2000}");
     let mut show = Command::new("sst_dump");
     show.arg(format!("--file={}/000000.sst", dir.path().display())).args(["--command=none", "--show_properties"]);
-    let text = output_of(&mut show, "sst_dump").unwrap();
+    let text = output_of(&mut show, "sst_dump", Needs::Ldb).unwrap();
     for line in ["# range deletions: 1", "column family name: default", "original file number: 7"] {
         assert!(text.contains(line), "{text}");
     }
 }
 
 fn python(script: &str, args: &[&Path]) -> Option<String> {
-    let has = Command::new("python3").args(["-c", "import rocksdict"]).output().is_ok_and(|o| o.status.success());
-    if !has {
-        eprintln!("skipped: Python with the wheel rocksdict is missing");
-        return None;
-    }
-    output_of(Command::new("python3").arg("-c").arg(script).args(args), "rocksdict")
+    let python = python_with_rocksdict().inspect_err(|missing| skip("tables with rocksdict", missing)).ok()?;
+    output_of(Command::new(python).arg("-c").arg(script).args(args), "rocksdict", Needs::RocksDict)
 }
 
 /// A table that RocksDB takes as an ingested file, through its filter and index: lookups and a scan.

@@ -268,8 +268,7 @@ fn a_driver_that_is_not_there_is_named_and_auto_does_the_work() {
     let (mut tree, c) = mixed(&mut rng, small_options(), 2, 100);
     tree.ctx.db.kernel_driver = crate::compaction::KernelDriver::Loop;
     if crate::compaction::probe_kernel_engine(crate::compaction::KernelDriver::Loop).is_ok() {
-        println!("skipped: a driver that is not there: this kernel has all");
-        return;
+        return skip("a driver that is not there", &Needs::NoKernelLoop.because("this kernel has all"));
     }
     let (_, engines) = counted(&tree, &c, MergeEngine::Kernel);
     let said = engines.kernel_fallback().unwrap_or_default();

@@ -39,7 +39,7 @@ pub fn pick(
     }
     let mut picker = Picker::new(version, options, cursors);
     picker.moment = *moment;
-    picker.df_by_score().or_else(|| picker.others())
+    picker.df_by_score().or_else(|| picker.marked()).or_else(|| picker.due())
 }
 
 impl Picker<'_> {
@@ -51,13 +51,6 @@ impl Picker<'_> {
             0 => self.leave_l0(),
             _ => self.of_level(level),
         })
-    }
-
-    /// What leveled has besides full levels: marked files and old ones. Only where it does not meet extra runs.
-    fn others(&self) -> Option<Compaction> {
-        let c = self.marked().or_else(|| self.due())?;
-        self.running.needs(self.version, &c.inputs, c.output_level, c.output_run)?;
-        Some(c)
     }
 
     fn leave_l0(&self) -> Option<Compaction> {

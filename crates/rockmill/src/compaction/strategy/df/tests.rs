@@ -3,6 +3,7 @@ use crate::compaction::strategy::testing::{TreeSpec, numbers};
 use crate::compaction::strategy::{CompactionCursors, Moment, pick};
 use crate::options::CompactionStyle;
 use crate::version::Version;
+use rockmill_format::edit::FileEntry;
 
 const MB: u64 = 1 << 20;
 
@@ -84,7 +85,7 @@ fn extra_runs_are_merged_with_all_that_lies_between() {
     assert_eq!((c.output_level, c.output_run, c.bottommost), (2, 0, true));
     assert!(needs.is_empty());
     // Without the option they are merged, too.
-    cursors.finish(&c);
+    cursors.finish(1, &c);
     let off = CfOptions { compaction_downforce: false, ..o };
     assert!(next(&v, &off, &mut CompactionCursors::new()).is_some_and(|(c, _)| c.output_run == 0));
 }
@@ -115,7 +116,7 @@ fn idle_threads_share_a_job() {
         assert!(!c.trivial_move);
         assert_eq!(cursors.busy_threads(), c.subcompactions_max.max(1));
         assert_eq!(cursors.has_split_jobs(), c.subcompactions_max > 1);
-        cursors.worked(&c);
+        cursors.worked(1);
         assert_eq!((cursors.busy_threads(), cursors.running()), (0, 1), "it waits for its commit");
         c.subcompactions_max
     };
@@ -187,7 +188,7 @@ fn who_waits_for_flushes_writes_little_from_l0() {
     cursors.set_sparing(true);
     let (first, _) = next(&v, &o, &mut cursors).unwrap();
     assert_eq!((numbers(&first.inputs[0].1).len(), first.output_level, first.output_run), (7, 1, 1));
-    cursors.finish(&first);
+    cursors.finish(1, &first);
     let few = stack(4, 1, 0).file(0, "a", "z", MB).file(0, "a", "z", MB).file(0, "a", "z", MB);
     let (few, mut cursors) = (few.build(), cursors);
     assert!(next(&few, &o, &mut cursors).is_none(), "two are due, and three too few for one job at a time");
@@ -232,4 +233,93 @@ fn what_a_burst_left_goes_to_the_deepest_level_at_once() {
     let v = build(500);
     let (c, _) = next(&v, &o, &mut CompactionCursors::new()).unwrap();
     assert!(c.output_level < 3, "not where it is small beside what lies there");
+}
+
+/// Tables of `v` that get a job for their age at 1000 seconds, one after the other, and where each goes.
+fn aged(v: &Arc<Version>, o: &CfOptions) -> Vec<(Vec<u64>, usize, u64)> {
+    let mut cursors = CompactionCursors::new();
+    cursors.set_sparing(true); // the shape asks for nothing
+    let moment = Moment { now: 1000, oldest_snapshot: 0 };
+    let mut jobs = Vec::new();
+    while let Some(c) = pick(v, o, &mut cursors, &moment) {
+        assert!(c.input_files().next().is_some() && jobs.len() < 10, "{c:?}");
+        cursors.start(&c);
+        jobs.push((c.input_files().map(|f| f.number()).collect(), c.output_level, c.output_run));
+    }
+    jobs
+}
+
+#[test]
+fn a_table_of_an_extra_run_that_is_due_for_its_age_is_itself_taken() {
+    // Table 2 is due, table 1 of the base run, which it lies upon, is not.
+    let tree = || {
+        let t = TreeSpec::new(4).file(1, "a", "f", 10 * MB).times(990, 990);
+        let t = t.file(1, "b", "e", MB).in_run(1).times(10, 10);
+        t.file(3, "a", "z", 100 * MB).times(990, 990).build()
+    };
+    let o = CfOptions { periodic_compaction_seconds: 100, ttl: 0, ..options(CompactionStyle::Level) };
+    assert_eq!(aged(&tree(), &o), [(vec![2], 1, 1)], "it is rewritten where it is");
+    let o = CfOptions { periodic_compaction_seconds: 0, ttl: 100, ..o };
+    assert_eq!(aged(&tree(), &o), [(vec![2, 1], 1, 0)], "it goes down: into the base run first");
+}
+
+#[test]
+fn a_table_that_is_due_and_cannot_have_a_job_keeps_no_other_from_its_own() {
+    // Table 2 of an extra run has nothing below it in its level; a job has table 4 of another one.
+    let v = TreeSpec::new(4)
+        .file(1, "a", "b", MB)
+        .times(990, 990)
+        .file(1, "c", "e", MB)
+        .in_run(1)
+        .times(10, 10)
+        .file(2, "x", "z", 10 * MB)
+        .times(10, 10)
+        .file(1, "k", "m", MB)
+        .in_run(1)
+        .times(10, 10)
+        .build();
+    v.levels[1].extras[0].files[1].being_compacted.store(true, Atomic::Release);
+    let o = CfOptions { periodic_compaction_seconds: 100, ttl: 0, ..options(CompactionStyle::Level) };
+    assert_eq!(aged(&v, &o), [(vec![2], 1, 1), (vec![3], 2, 0)]);
+}
+
+#[test]
+fn the_oldest_table_of_l0_above_extra_runs_is_not_at_the_bottom() {
+    // What DF-tiered leaves: a tree without base runs. A job has the extra run.
+    let v =
+        TreeSpec::new(4).file(2, "a", "z", 10 * MB).in_run(1).times(5, 5).file(0, "c", "w", MB).times(10, 10).build();
+    let o = CfOptions { periodic_compaction_seconds: 100, ttl: 0, ..options(CompactionStyle::Level) };
+    v.levels[2].extras[0].files[0].being_compacted.store(true, Atomic::Release);
+    let moment = Moment { now: 1000, oldest_snapshot: 0 };
+    let c = pick(&v, &o, &mut CompactionCursors::new(), &moment).unwrap();
+    assert_eq!((numbers(&c.inputs[0].1), c.output_level, c.bottommost), (vec![2], 0, false));
+    assert!(!c.older_runs().is_empty());
+}
+
+/// A table that moves from an extra run into a base run is another object there, and not busy; its number is the same.
+#[test]
+fn a_job_for_a_table_that_has_just_moved_is_not_forgotten_when_the_move_ends() {
+    let v1 = TreeSpec::new(5).file(1, "m", "n", 1100 * MB).in_run(3).file(3, "a", "b", MB).file(0, "m", "n", MB);
+    let v1 = v1.build();
+    let (o, mut cursors) = (options(CompactionStyle::Level), CompactionCursors::new());
+    let moves = pick(&v1, &o, &mut cursors, &Moment::default()).unwrap();
+    assert_eq!((numbers(&moves.inputs[0].1), moves.output_level, moves.trivial_move), (vec![1], 2, true));
+    let first = cursors.start(&moves).number;
+    let f = &moves.inputs[0].1[0];
+    let mut moved = Version::clone(&v1);
+    moved.levels[1] = Level::default();
+    moved.levels[2].push(Arc::new(f.renewed(FileEntry { extra_run: 0, ..f.entry.clone() })));
+    let v2 = Arc::new(moved);
+    let next = pick(&v2, &o, &mut cursors, &Moment::default()).unwrap();
+    assert_eq!((numbers(&next.inputs[0].1), next.start_level(), next.output_level), (vec![1], 2, 3));
+    let second = cursors.start(&next).number;
+    assert!(first != second && cursors.running() == 2);
+    // A job that meets the table on its way needs the one that has it now.
+    let above = vec![(0, v2.levels[0].base.clone())];
+    assert_eq!(cursors.needs(&v2, &above, 3, 7), Some(vec![second]));
+    cursors.finish(first, &moves);
+    assert_eq!(cursors.running(), 1);
+    assert!(cursors.output_conflict(&v2.cmp, 3, b"m", b"n"), "what the second one writes is known");
+    cursors.finish(second, &next);
+    assert_eq!(cursors.running(), 0);
 }

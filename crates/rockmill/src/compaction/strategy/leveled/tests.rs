@@ -136,9 +136,9 @@ fn round_robin_goes_through_the_key_space() {
         assert_eq!(numbers(&c.inputs[0].1), expected);
         let key = c.next_cursor.clone().expect("it moves");
         assert_eq!(key.user_key(), next);
-        cursors.start(&c);
+        let number = cursors.start(&c).number;
         assert!(pick(&v, &o, &mut cursors, &Moment::default()).is_none());
-        cursors.finish(&c);
+        cursors.finish(number, &c);
         cursors.set_cursor(1, key);
     };
     at(&[1, 3], b"g");
@@ -253,9 +253,9 @@ fn a_blocked_l0_merges_among_itself() {
     assert_eq!((c.output_level, c.inputs[0].0), (0, 0));
     assert_eq!(numbers(&c.inputs[0].1), [9, 8, 7, 6, 5, 4, 3, 2]);
     assert!(!c.bottommost && !c.trivial_move);
-    cursors.start(&c);
+    let number = cursors.start(&c).number;
     assert!(pick(&v, &options(), &mut cursors, &Moment::default()).is_none());
-    cursors.finish(&c);
+    cursors.finish(number, &c);
     assert!(pick(&v, &options(), &mut cursors, &Moment::default()).is_some());
 }
 
@@ -401,13 +401,13 @@ mod random {
         }
     }
 
-    fn check_job(c: &Compaction, running: &[Compaction], seed: u64) {
+    fn check_job(c: &Compaction, running: &[(u64, Compaction)], seed: u64) {
         let v = &c.version;
         for (level, files) in &c.inputs {
             assert!(!files.is_empty() && !any_busy(files), "seed {seed}: busy or empty input in L{level}");
         }
         let (s, l) = c.user_key_range().unwrap();
-        for r in running {
+        for (_, r) in running {
             let (rs, rl) = r.user_key_range().unwrap();
             let crosses = s <= rl && l >= rs;
             assert!(r.output_level != c.output_level || c.output_level == 0 || !crosses, "seed {seed}: outputs cross");
@@ -453,7 +453,7 @@ mod random {
             let version = Version::empty(rng.usize(3..7), rockmill_format::InternalKeyComparator::default());
             let mut sim = Sim { version, contents: Contents::new(), next_file: 1, next_seq: 0, options };
             let mut cursors = CompactionCursors::new();
-            let mut running: Vec<Compaction> = Vec::new();
+            let mut running: Vec<(u64, Compaction)> = Vec::new();
             let mut done = 0;
             for _ in 0..400 {
                 if changes && rng.u8(0..40) == 0 {
@@ -500,13 +500,12 @@ mod random {
                         };
                         if let Some(c) = picked {
                             check_job(&c, &running, seed);
-                            cursors.start(&c);
-                            running.push(c);
+                            running.push((cursors.start(&c).number, c));
                         }
                     }
                     _ if !running.is_empty() => {
-                        let c = running.swap_remove(rng.usize(0..running.len()));
-                        cursors.finish(&c);
+                        let (number, c) = running.swap_remove(rng.usize(0..running.len()));
+                        cursors.finish(number, &c);
                         sim.carry_out(&c, &mut rng);
                         sim.check(seed);
                         done += 1;

@@ -139,12 +139,12 @@ fn busy_runs_part_the_row() {
     let (o, mut cursors, now) = (options(), CompactionCursors::new(), Moment::default());
     let first = pick(&v, &with(|u| u.max_merge_width = 2), &mut cursors, &now).unwrap();
     assert_eq!(shape(&first), (Ratio, vec![6, 5], vec![], 0));
-    cursors.start(&first);
+    let number = cursors.start(&first).number;
     let second = pick(&v, &o, &mut cursors, &now).unwrap();
     assert_eq!(shape(&second), (Ratio, vec![4, 3, 2, 1], vec![], 5), "beside the first one, and older");
     cursors.start(&second);
     assert!(pick(&v, &o, &mut cursors, &now).is_none());
-    cursors.finish(&first);
+    cursors.finish(number, &first);
     // Its runs are followed by busy ones of L0.
     let third = pick(&v, &o, &mut cursors, &now).unwrap();
     assert_eq!(shape(&third), (Ratio, vec![6, 5], vec![], 0));
@@ -161,10 +161,10 @@ fn outputs_do_not_cross() {
     let v = tree(7, &[1, 1, 1], &[(6, 100)]);
     let (mut cursors, now) = (CompactionCursors::new(), Moment::default());
     let o = CfOptions { level0_file_num_compaction_trigger: 3, ..options() };
-    cursors.reserve(99, 5, b"k", b"k");
+    let reserved = cursors.reserve(5, b"k", b"k");
     let c = pick(&v, &o, &mut cursors, &now).unwrap();
     assert_eq!(shape(&c), (Count, vec![3, 2], vec![], 0), "an ingestion puts a file into level 5");
-    cursors.unreserve(99);
+    cursors.unreserve(reserved);
     let c = pick(&v, &o, &mut cursors, &now).unwrap();
     assert_eq!(shape(&c), (Ratio, vec![3, 2, 1], vec![], 5));
 }

@@ -11,12 +11,13 @@ use crate::compaction::engine::Engine;
 
 /// False, and says so, where there is no driver `loop`, or no ring.
 fn is_there(what: &str) -> bool {
-    let reason = match crate::compaction::probe_kernel_engine(KernelDriver::Loop) {
-        Err(e) => e.reason,
-        Ok(()) if !PosixFileSystem::default().batch_probe().available => "no ring".to_owned(),
+    let rings = PosixFileSystem::default().batch_probe();
+    let missing = match crate::compaction::probe_kernel_engine(KernelDriver::Loop) {
+        Err(e) => Needs::KernelLoop.because(e),
+        Ok(()) if !rings.available => Needs::Uring.because(rings.reason),
         Ok(()) => return true,
     };
-    println!("skipped: {what}: {reason}");
+    skip(what, &missing);
     false
 }
 

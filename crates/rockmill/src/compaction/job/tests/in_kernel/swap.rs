@@ -244,8 +244,7 @@ fn a_job_that_runs_ends_with_the_program_that_it_began_with() {
 #[test]
 fn where_the_kernel_runs_no_programs_an_open_does_without_and_a_change_is_refused() {
     if kernel_is_there() {
-        println!("skipped: a program of one's own where the kernel runs none: this one does");
-        return;
+        return skip("a program of one's own where the kernel runs none", &Needs::NoKernel.because("this one does"));
     }
     let dir = tempfile::tempdir().unwrap();
     let expire = dir.path().join("expire.o");

@@ -1,0 +1,219 @@
+//! Where databases and results may go: nothing is replaced that this command did not make, and caches are emptied
+//! between the sides as far as that is permitted.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::kernel;
+
+/// The file that says that a benchmark made a directory and may empty it.
+pub(crate) const MARK: &str = "made-by-rockmill-bench";
+
+/// Refuses a directory that holds anything, unless a benchmark made it.
+pub(crate) fn check(dir: &Path) -> Result<()> {
+    if is_free(dir)? || dir.join(MARK).exists() {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "{} is not empty and no benchmark made it (there is no file {MARK} in it), so it is not emptied: choose another \
+         --db, or measure the database that is there with --use_existing_db",
+        dir.display()
+    )))
+}
+
+/// Refuses to put directories of several sides into a database.
+pub(crate) fn check_above(dir: &Path) -> Result<()> {
+    let is_database = ["CURRENT", "LOCK", "IDENTITY"].iter().any(|name| dir.join(name).exists());
+    if !is_database || dir.join(MARK).exists() {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "{} is a database that no benchmark made; with --peer each side gets a directory in --db: choose another --db",
+        dir.display()
+    )))
+}
+
+/// Makes a directory, with the mark. One that holds something already is left as it is.
+pub(crate) fn make(dir: &Path) -> Result<()> {
+    if !is_free(dir)? {
+        return Ok(());
+    }
+    fs::create_dir_all(dir)
+        .and_then(|()| fs::write(dir.join(MARK), "rockmill bench may empty this folder\n"))
+        .map_err(|e| Error::io(format_args!("cannot make {}", dir.display()), &e))
+}
+
+/// Removes the WALs that a benchmark left in the directory that it made for them.
+pub(crate) fn remove_wals(dir: &Path) -> Result<()> {
+    if !dir.join(MARK).exists() {
+        return Ok(());
+    }
+    let failed = |e: std::io::Error| Error::io(format_args!("cannot empty {}", dir.display()), &e);
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|e| e == "log") {
+            fs::remove_file(&path).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// True for a directory that is not there, or empty.
+fn is_free(dir: &Path) -> Result<bool> {
+    match fs::read_dir(dir) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(true),
+        Err(e) => Err(Error::io(format_args!("cannot use {}", dir.display()), &e)),
+    }
+}
+
+/// Refuses to write results over a file that does not look like earlier results: `is_ours` is given its beginning.
+///
+/// # Errors
+/// What stands in the way: the folder is not there, or the file is somebody's.
+pub fn check_output(path: &Path, is_ours: impl Fn(&str) -> bool) -> std::result::Result<(), String> {
+    let shown = path.display();
+    if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty() && !p.is_dir()) {
+        return Err(format!("{shown}: there is no folder {}", folder.display()));
+    }
+    let meta = match fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(_) => return Ok(()), // what else is wrong with the path, writing says
+    };
+    if meta.is_dir() {
+        return Err(format!("{shown} is a folder; give the name of a file"));
+    }
+    // A pipe or a terminal has nothing to lose.
+    if !meta.is_file() || meta.len() == 0 {
+        return Ok(());
+    }
+    let mut head = Vec::new();
+    let read =
+        File::open(path).and_then(|file| std::io::Read::read_to_end(&mut std::io::Read::take(file, 4096), &mut head));
+    match read {
+        Ok(_) if is_ours(&String::from_utf8_lossy(&head)) => Ok(()),
+        _ => Err(format!("{shown} exists and holds something else than such results: give another name, or remove it")),
+    }
+}
+
+/// Of a page, or of the JSON of a benchmark.
+pub(crate) fn is_result(head: &str) -> bool {
+    head.contains("<title>rockmill bench")
+        || (head.starts_with("{\n  \"version\": ") && head.contains("\"machine\": {"))
+}
+
+/// What became of the page cache between the sides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caches {
+    /// The whole cache was emptied.
+    Dropped,
+    /// That is not permitted, and why; the sides' own files were taken out of it.
+    OwnFiles(String),
+}
+
+impl Caches {
+    /// In words.
+    pub fn to_text(&self) -> String {
+        match self {
+            Self::Dropped => "emptied before each side".to_owned(),
+            Self::OwnFiles(why) => {
+                format!("not emptied between the sides ({why}): only their own files were taken out of it")
+            }
+        }
+    }
+
+    /// Writes everything back and empties the page cache, so that no side finds what another left there.
+    pub(crate) fn drop_now(dirs: &[PathBuf]) -> Self {
+        const SWITCH: &str = "/proc/sys/vm/drop_caches";
+        kernel::sync_disks();
+        match fs::write(SWITCH, "1\n") {
+            Ok(()) => Self::Dropped,
+            Err(e) => {
+                dirs.iter().for_each(|dir| forget(dir));
+                Self::OwnFiles(format!("{SWITCH}: {e}"))
+            }
+        }
+    }
+}
+
+/// Takes all files below a directory out of the page cache.
+fn forget(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => forget(&entry.path()),
+            Ok(kind) if kind.is_file() => {
+                if let Ok(file) = File::open(entry.path()) {
+                    kernel::forget_cached(&file);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_that_a_benchmark_made_are_emptied() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("db");
+        check(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
+        check(&dir).unwrap();
+        fs::write(dir.join("precious"), "x").unwrap();
+        make(&dir).unwrap();
+        let e = check(&dir).unwrap_err().to_string();
+        assert!(e.contains(MARK) && e.contains("--use_existing_db"), "{e}");
+        assert!(!dir.join(MARK).exists(), "what was there does not become a benchmark's");
+        fs::remove_file(dir.join("precious")).unwrap();
+        make(&dir).unwrap();
+        fs::write(dir.join("CURRENT"), "x").unwrap();
+        check(&dir).unwrap();
+        check_above(&dir).unwrap();
+        fs::write(dir.join("1.log"), "x").unwrap();
+        remove_wals(&dir).unwrap();
+        assert!(!dir.join("1.log").exists());
+        let other = home.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("1.log"), "x").unwrap();
+        remove_wals(&other).unwrap();
+        assert!(other.join("1.log").exists(), "not a benchmark's");
+        fs::write(other.join("CURRENT"), "x").unwrap();
+        assert!(check_above(&other).unwrap_err().to_string().contains("--peer"));
+    }
+
+    #[test]
+    fn results_replace_only_results() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("r.html");
+        let check = || check_output(&file, is_result);
+        check().unwrap();
+        for (text, ok) in [
+            ("", true),
+            ("<!doctype html>\n<title>rockmill bench: a</title>", true),
+            ("{\n  \"version\": \"0.1.0\",\n  \"machine\": {\n", true),
+            ("<title>My thesis</title>", false),
+            ("{\"version\": 1}", false),
+        ] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(check().is_ok(), ok, "{text}");
+        }
+        assert!(check_output(home.path(), is_result).unwrap_err().contains("folder"));
+        assert!(check_output(&home.path().join("no/such"), is_result).unwrap_err().contains("there is no folder"));
+    }
+
+    #[test]
+    fn caches_are_emptied_or_it_is_said() {
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join("in")).unwrap();
+        fs::write(home.path().join("in/file"), vec![1; 9000]).unwrap();
+        let text = Caches::drop_now(&[home.path().to_path_buf()]).to_text();
+        assert!(text.contains("emptied"), "{text}");
+        assert!(Caches::OwnFiles("no permission".to_owned()).to_text().contains("not emptied"));
+    }
+}

@@ -1,0 +1,284 @@
+//! How a test says that (part of) it cannot run on this machine, and how a machine says that it must.
+//!
+//! A test that passes has its output swallowed by the harness. A skip that is printed like any other line is thus seen
+//! by nobody. [`skip`] writes past that, always in the same form, with the name of what is missing:
+//!
+//! ```text
+//! skipped: ldb_backs_up_and_restores_beside_rockmill: no ldb: ldb is not installed
+//! ```
+//!
+//! `ROCKMILL_REQUIRE` has the names of what must be there, separated by commas or blanks: such a skip is a failure. A
+//! name that is none of [`Needs`] is an error. `scripts/has` finds out what a machine has, with means of its own, and
+//! continuous integration requires that.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The environment variable that names what must not be missing.
+pub const REQUIRE: &str = "ROCKMILL_REQUIRE";
+
+macro_rules! needs {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// What a test may need of the machine beside Rust.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Needs {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl Needs {
+            /// All, in the order of their list in `docs/reliability.md`.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// Its name in `ROCKMILL_REQUIRE` and in what is printed.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+needs! {
+    /// A kernel that runs the merge program with the driver `run`: BPF arenas (Linux 6.9) and CAP_BPF.
+    Kernel = "kernel",
+    /// A kernel that runs it with the driver `loop` (Linux 7.1, BTF).
+    KernelLoop = "kernel-loop",
+    /// A kernel that cannot run it with the driver `loop`: what is then said is tested, too.
+    NoKernelLoop = "no-kernel-loop",
+    /// A kernel, or a process, that cannot run it at all.
+    NoKernel = "no-kernel",
+    /// A kernel that describes its types (BTF).
+    Btf = "btf",
+    /// `io_uring`.
+    Uring = "uring",
+    /// Rings that a thread of the kernel polls.
+    Sqpoll = "sqpoll",
+    /// A file system that takes O_DIRECT.
+    DirectIo = "direct-io",
+    /// A file system that reserves space for files.
+    Reserve = "reserve",
+    /// `/dev/shm`.
+    Shm = "shm",
+    /// `/dev/full`.
+    DevFull = "dev-full",
+    /// `/proc`, with the children of threads.
+    Proc = "proc",
+    /// Counters of system calls for this process (tracepoints, `perf_event_open`).
+    Perf = "perf",
+    /// The permissions of root.
+    Root = "root",
+    /// Permission to mount file systems.
+    Mount = "mount",
+    /// Limits of memory and of files for other processes (`prlimit`, control groups).
+    Limits = "limits",
+    /// `setpriv`, and the permission to give privileges away.
+    Setpriv = "setpriv",
+    /// `renice`.
+    Renice = "renice",
+    /// More than one core.
+    Cores = "cores",
+    /// RocksDB's library with its headers and a C++ compiler.
+    RocksDb = "rocksdb",
+    /// A library of RocksDB that can be loaded at run time.
+    LibRocksDb = "librocksdb",
+    /// RocksDB's tools: `ldb`, `sst_dump`, `db_bench`.
+    Ldb = "ldb",
+    /// The Python wheel rocksdict.
+    RocksDict = "rocksdict",
+    /// Another RocksDB, whose compiler flags `ROCKMILL_ROCKSDB_FLAGS` names.
+    OtherRocksDb = "other-rocksdb",
+    /// Something that the RocksDB at hand does not have; another version may.
+    PeerFeature = "peer-feature",
+    /// Libraries of other releases of RocksDB, named by `ROCKMILL_ROCKSDB_LIBS`.
+    Releases = "releases",
+    /// The compiler of the eBPF programs.
+    Clang = "clang",
+    /// valgrind, which counts instructions.
+    Valgrind = "valgrind",
+    /// A nightly compiler with what Miri and the sanitizers need.
+    Nightly = "nightly",
+    /// A machine in software with a Linux kernel of the 7 series (`scripts/kernel7`).
+    Guest = "guest",
+}
+
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Needs {
+    /// That it is not there, and why.
+    pub fn because(self, reason: impl fmt::Display) -> Missing {
+        Missing { needs: self, reason: reason.to_string() }
+    }
+
+    /// True if `ROCKMILL_REQUIRE` names it.
+    ///
+    /// # Errors
+    /// Which of the names there means nothing.
+    pub fn is_required(self) -> Result<bool, String> {
+        let text = std::env::var_os(REQUIRE).unwrap_or_default();
+        Ok(named(&text.to_string_lossy())?.contains(&self))
+    }
+}
+
+/// What `ROCKMILL_REQUIRE` names.
+fn named(text: &str) -> Result<Vec<Needs>, String> {
+    let words = text.split([',', ' ', '\t', '\n']).filter(|word| !word.is_empty());
+    words
+        .map(|word| {
+            Needs::ALL.iter().find(|needs| needs.name() == word).copied().ok_or_else(|| {
+                let all: Vec<_> = Needs::ALL.iter().map(|needs| needs.name()).collect();
+                format!("{REQUIRE} names {word:?}, which is none of {}", all.join(", "))
+            })
+        })
+        .collect()
+}
+
+/// Something that a test needs and that is not there, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// What.
+    pub needs: Needs,
+    /// Why it cannot be had.
+    pub reason: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One line, whatever a compiler or the verifier said.
+        let reason = self.reason.split_whitespace().collect::<Vec<_>>().join(" ");
+        write!(f, "no {}: {reason}", self.needs)
+    }
+}
+
+impl std::error::Error for Missing {}
+
+impl Missing {
+    /// The line that says that `test` was not run in whole or in part; what [`skip`] and tools print.
+    ///
+    /// # Errors
+    /// It is required, or `ROCKMILL_REQUIRE` names what does not exist.
+    pub fn line(&self, test: &str) -> Result<String, String> {
+        if self.needs.is_required()? {
+            return Err(format!("{test} cannot run, and {REQUIRE} names {}: {self}", self.needs));
+        }
+        Ok(format!("skipped: {test}: {self}"))
+    }
+}
+
+/// Says, past the test harness's capture, that (part of) a test was not run.
+///
+/// # Panics
+/// If `ROCKMILL_REQUIRE` names what is missing, or has a name that means nothing.
+#[track_caller]
+pub fn skip(test: &str, missing: &Missing) {
+    let line = missing.line(test).unwrap_or_else(|why| {
+        // invariant: a test that must run cannot.
+        panic!("{why}")
+    });
+    // One write, so that lines of concurrent tests do not mix. Nobody can be told if it fails.
+    let _ = std::io::stderr().write_all(format!("\n{line}\n").as_bytes());
+}
+
+/// The same for what only some machines have beside what the test has run with already: says nothing.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
+pub fn wish(test: &str, missing: &Missing) {
+    if let Err(why) = missing.line(test) {
+        // invariant: a test that must run cannot.
+        panic!("{why}");
+    }
+}
+
+/// Where a program is.
+///
+/// # Errors
+/// That it is not installed; `needs` is what it belongs to.
+pub fn program(name: &str, needs: Needs) -> Result<PathBuf, Missing> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file())
+        .ok_or_else(|| needs.because(format!("{name} is not installed (scripts/setup installs it)")))
+}
+
+/// A Python that has rocksdict: the one that `scripts/setup` made, or the system's.
+///
+/// # Errors
+/// That there is none.
+pub fn python_with_rocksdict() -> Result<PathBuf, Missing> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut candidates = vec![root.join("target/oracle-venv/bin/python")];
+    candidates.extend(program("python3", Needs::RocksDict));
+    let works = |python: &PathBuf| {
+        let mut c = Command::new(python);
+        c.args(["-c", "import rocksdict"]).stdin(Stdio::null()).output().is_ok_and(|o| o.status.success())
+    };
+    let found = candidates.into_iter().find(works);
+    found.ok_or_else(|| Needs::RocksDict.because("the wheel is not installed (scripts/setup installs it)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_unknown_ones_refused() {
+        assert_eq!(named(""), Ok(vec![]));
+        assert_eq!(named("kernel,uring, ldb\n"), Ok(vec![Needs::Kernel, Needs::Uring, Needs::Ldb]));
+        for needs in Needs::ALL {
+            assert_eq!(named(needs.name()), Ok(vec![*needs]), "each name is one capability's");
+        }
+        let e = named("kernel,kernal").expect_err("no such name");
+        assert!(e.contains("\"kernal\"") && e.contains("uring"), "{e}");
+    }
+
+    #[test]
+    fn what_is_required_here_has_names() {
+        named(&std::env::var(REQUIRE).unwrap_or_default()).expect("ROCKMILL_REQUIRE");
+    }
+
+    #[test]
+    fn a_reason_is_one_line() {
+        let missing = Needs::Clang.because("first\n  second\n");
+        assert_eq!(missing.to_string(), "no clang: first second");
+    }
+
+    /// What the variable does is tested in processes of their own: this binary again, with the tests' output captured.
+    const CHILD: &str = "ROCKMILL_SKIP_CHILD";
+
+    #[test]
+    fn child() {
+        if std::env::var_os(CHILD).is_some() {
+            skip("a test", &Needs::OtherRocksDb.because("only\nfor this test"));
+        }
+    }
+
+    #[test]
+    fn a_skip_is_seen_though_the_test_passes_and_fails_where_it_is_required() {
+        let run = |require: &str| {
+            let me = std::env::current_exe().expect("this binary");
+            let mut c = Command::new(me);
+            c.args(["--exact", "tests::child"]).env(CHILD, "1").env(REQUIRE, require);
+            let out = c.output().expect("it runs");
+            let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            (out.status.success(), said)
+        };
+        let (passed, said) = run("");
+        assert!(passed && said.contains("\nskipped: a test: no other-rocksdb: only for this test\n"), "{said}");
+        assert!(run("kernel uring").0);
+        let (passed, said) = run("kernel,other-rocksdb");
+        assert!(!passed && said.contains("a test cannot run, and ROCKMILL_REQUIRE names other-rocksdb"), "{said}");
+        let (passed, said) = run("kernel,rocksdict2");
+        assert!(!passed && said.contains("\"rocksdict2\", which is none of"), "{said}");
+    }
+}
