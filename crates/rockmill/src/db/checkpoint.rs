@@ -214,7 +214,7 @@ pub(crate) fn moment(db: &DbInner) -> Result<Moment> {
                 db.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", &e);
                 return Err(e);
             }
-            Some((w.number, w.size()))
+            Some((w.number, w.good()))
         }
         None => None,
     };

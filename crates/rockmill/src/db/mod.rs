@@ -263,8 +263,12 @@ pub(crate) struct State {
     pub max_column_family: u32,
     /// Set by a failed background job or log write.
     pub background_error: Option<BackgroundError>,
-    /// A recovery from it runs: what fails meanwhile takes its place.
+    /// A recovery from it runs.
     pub recovering: bool,
+    /// The worst that failed since that began: what is left when it succeeds.
+    pub failed_meanwhile: Option<BackgroundError>,
+    /// The last failure of the MANIFEST.
+    pub manifest_failure: Option<Error>,
     pub running_flushes: usize,
     pub running_compactions: usize,
     /// Compactions that began and are not live yet, in the order of their commits, by column family.
@@ -379,6 +383,11 @@ impl DbInner {
     /// True for an instance that follows another process's database.
     pub fn is_secondary(&self) -> bool {
         self.secondary.get().is_some()
+    }
+
+    /// Refuses what must not be done while the database takes no writes because of a background error.
+    pub fn check_takes_writes(&self) -> Result<()> {
+        self.state.lock().write_error().map_or(Ok(()), |e| Err(e.clone()))
     }
 
     /// Refuses what changes a read-only database.

@@ -615,6 +615,8 @@ pub(super) fn assemble(
             max_column_family: recovered.map_or(0, |r| r.max_column_family),
             background_error: None,
             recovering: false,
+            failed_meanwhile: None,
+            manifest_failure: None,
             running_flushes: 0,
             running_compactions: 0,
             commits: HashMap::new(),

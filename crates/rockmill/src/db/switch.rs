@@ -278,6 +278,10 @@ impl DbInner {
 
     /// Begins a new WAL unless the present one is empty; gives the number of the one in use afterwards.
     pub fn begin_wal(&self) -> Result<u64> {
+        // The present one may end in a record that does not count; a recovery leaves it.
+        if let Some(e) = self.state.lock().write_error() {
+            return Err(e.clone());
+        }
         let mut current = self.wal.lead();
         if let Some(w) = current.as_mut() {
             if w.is_unused() {
