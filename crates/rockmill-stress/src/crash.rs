@@ -350,7 +350,8 @@ impl Cutter<'_> {
     fn recover(&mut self, image: &MemFileSystem, window: Window, mode: CrashMode) -> Result<Option<Seen>, String> {
         let configuration = self.configuration(window);
         self.report.images += 1;
-        // What a process leaves that dies alone, every recovery mode reads; a record that it was writing may be cut off.
+        // What a process leaves that dies alone, every recovery mode reads; a record that it was writing may be cut
+        // off.
         let recovery = match mode {
             CrashMode::KeepAll => *self.rng.choice(&RECOVERY_MODES).unwrap_or(&RecoveryMode::PointInTime),
             _ => RecoveryMode::PointInTime,

@@ -658,13 +658,9 @@ fn keys_are_found_by_any_bytes_that_compare_as_equal() {
             1 => format!("KEY{i:03}"),
             _ => format!("kEy{i:03}"),
         };
-        for i in 0..200 {
-            db.put(key(2, i), "old").unwrap();
-        }
+        (0..200).for_each(|i| db.put(key(2, i), "old").unwrap());
         db.flush().unwrap();
-        for i in 0..100 {
-            db.put(key(0, i), "new").unwrap();
-        }
+        (0..100).for_each(|i| db.put(key(0, i), "new").unwrap());
         db.delete(key(1, 150)).unwrap();
         for stage in ["memtable", "tables", "one table"] {
             for i in 0..200 {

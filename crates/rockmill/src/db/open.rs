@@ -45,7 +45,7 @@ use crate::options::{CfOptions, DbOptions, Options};
 use crate::statistics::{CountedOperator, Statistics};
 use crate::sync::ArcSwap;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, RwLock};
+use crate::sync::{Condvar, Mutex, RwLock, unique_number};
 use crate::table::BlockCache;
 use crate::version::{
     ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, look_again,
@@ -55,9 +55,6 @@ use crate::write_buffer_manager::WriteBufferManager;
 
 /// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
 const DEFAULT_CACHE_BYTES: usize = 32 << 20;
-
-/// How many openings there were in this process.
-static OPENINGS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// Levels that a tree can have.
 pub(super) const LEVELS_MAX: usize = 64;
@@ -542,7 +539,7 @@ pub(super) fn assemble(
     let write_buffers = options.db.write_buffer_manager.clone().or(own);
     let memory_pool = Arc::new(MemoryPool::new(write_buffers.as_ref(), Some(Arc::clone(log.alarm()))));
     let memory = MemTableMemory { manager: write_buffers.as_ref(), pool: Some(&memory_pool) };
-    let opening = OPENINGS.fetch_add(1, Ordering::Relaxed);
+    let opening = unique_number();
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();

@@ -25,8 +25,8 @@ use crate::write_buffer_manager::WriteBufferManager;
 const STOP_WAIT: Duration = Duration::from_millis(100);
 
 impl DbInner {
-    /// Reports a background error, switches full memtables, waits while writers are stopped, sleeps off delay. True where
-    /// others are to wait for longer: a write in a call of a listener is not stopped.
+    /// Reports a background error, switches full memtables, waits while writers are stopped, sleeps off delay. True
+    /// where others are to wait for longer: a write in a call of a listener is not stopped.
     pub fn make_room(&self, options: &WriteOptions, bytes: u64) -> Result<bool> {
         let _timer = perf::time(PerfMetric::WriteDelayTime);
         let mut stopped = 0;

@@ -43,8 +43,8 @@ declare_options! {
     max_total_wal_size: u64 = 0, mutable, set_max_total_wal_size;
     /// How much damage a WAL may have.
     wal_recovery_mode: RecoveryMode = RecoveryMode::PointInTime, fixed, set_wal_recovery_mode;
-    /// Old WAL files kept for reuse. 0 beside an archive of WALs, and under the recovery modes that must tell damage from
-    /// a WAL's end (tolerate corrupted tail, absolute consistency).
+    /// Old WAL files kept for reuse. 0 beside an archive of WALs, and under the recovery modes that must tell damage
+    /// from a WAL's end (tolerate corrupted tail, absolute consistency).
     recycle_log_file_num: usize = 0, fixed, set_recycle_log_file_num;
     /// Read tables past the page cache.
     use_direct_reads: bool = false, fixed, set_use_direct_reads;

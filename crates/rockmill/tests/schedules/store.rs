@@ -342,8 +342,8 @@ impl EventListener for Writes {
     }
 }
 
-/// Writers that are stopped, a listener that writes in the flush that they wait for, and ingestions over what it writes:
-/// nobody waits without an end.
+/// Writers that are stopped, a listener that writes in the flush that they wait for, and ingestions over what it
+/// writes: nobody waits without an end.
 #[test]
 fn listeners_that_write_hold_nobody_up() {
     explore(|| {
