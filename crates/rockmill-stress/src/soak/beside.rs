@@ -1,7 +1,7 @@
 //! Another process that reads the database while the child writes to it: the parent. Again and again it opens the
 //! database read-only and compares all of it with the expected state before and after.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -106,7 +106,7 @@ fn slots(path: &Path, settings: &Settings) -> Result<Vec<Vec<Option<Slot>>>, Str
 }
 
 /// One reading; the keys that were compared, or `None` if the child kept it from being one.
-fn read(path: &Path, expected: &PathBuf, settings: &Settings, options: &Options) -> Result<Option<u64>, String> {
+fn read(path: &Path, expected: &Path, settings: &Settings, options: &Options) -> Result<Option<u64>, String> {
     let before = slots(expected, settings)?;
     let failed = |what: &str, e: rockmill::Error| format!("a reader beside the child: {what}: {e}");
     let there = match Db::list_cf(options, path) {
