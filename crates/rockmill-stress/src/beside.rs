@@ -489,7 +489,8 @@ impl<'a> Run<'a> {
                 if own {
                     self.beside.peer.leave_out(format!("set {name} {value}"));
                 }
-                !own && !(self.ages && name == "disable_auto_compactions")
+                let of_age = self.ages && name == "disable_auto_compactions";
+                !own && !of_age
             }
             // What a table's going shows again hangs on which tables there are.
             Step::DeleteFiles(..) | Step::Refit(_) => false,
