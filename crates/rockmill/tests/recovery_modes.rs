@@ -422,7 +422,7 @@ fn wal_files_are_not_used_again_where_their_end_looks_like_damage() {
         assert_eq!(o.db.recycle_log_file_num, 2, "the caller's are the caller's");
         drop(db);
         let text = fs.read_to_vec("/db/LOG".as_ref()).unwrap();
-        let said = String::from_utf8_lossy(&text).contains("recycle_log_file_num is 0 instead of 2");
+        let said = String::from_utf8_lossy(&text).contains("recycle_log_file_num is 2, and is taken for 0");
         assert_eq!(said, kept == 0, "{mode:?}");
         for n in 1..20 {
             let image = killed(mode, n);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-use super::check_options::check_cf_options;
-use super::open::new_cf_state;
+use super::check_options::{Adjusted, take_cf_options};
+use super::open::{check_new_name, new_cf_state};
 use super::{CfMap, ColumnFamily, DEFAULT_COLUMN_FAMILY_NAME, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
@@ -43,7 +43,10 @@ impl Db {
         db.check_writable()?;
         let mut options = options.cf.clone();
         options.reserve_last_level = db.opts.allow_ingest_behind;
-        check_cf_options(name, &options)?;
+        check_new_name(name)?;
+        let mut adjusted = Adjusted::default();
+        take_cf_options(name, &mut options, db.opts.atomic_flush, &mut adjusted)?;
+        adjusted.log(&db.log);
         let turn = db.options_turn.lock();
         let alone = db.lead_alone();
         db.check_takes_writes()?;

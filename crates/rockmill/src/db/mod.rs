@@ -106,7 +106,7 @@ use crate::write_buffer_manager::WriteBufferManager;
 
 pub use approximate_sizes::{Range, SizeApproximationOptions};
 pub use batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
-pub(crate) use check_options::check_cf_options;
+pub(crate) use check_options::{check_cf_options, table_writer_options};
 pub use checkpoint::Checkpoint;
 pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 pub use error_recovery::ErrorSeverity;
@@ -128,6 +128,7 @@ pub use snapshot::Snapshot;
 pub use stall::{StallReason, WriteControl, write_control, write_stop};
 pub use stats::DbCounters;
 pub use ttl::ColumnFamilyTtl;
+pub(crate) use ttl::{TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, ttl_stamp};
 pub use wal_files::{WalFile, WalFileType};
 pub use wal_iterator::DBWALIterator;
 

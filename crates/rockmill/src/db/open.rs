@@ -21,7 +21,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
 
 use super::background;
-use super::check_options::{check_cf_options, check_db_options, sanitize_db_options};
+use super::check_options::{Adjusted, adjust_db_options, check_db_options, take_cf_options};
 use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 use super::flush_pace::Fill;
 use super::open_log;
@@ -39,7 +39,7 @@ use crate::compaction::strategy::score::level_scores;
 use crate::env::create_dir_durably;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
-use crate::info_log::{InfoLog, log_error, log_info, log_warn, remove_logs};
+use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::memtable::MemoryPool;
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::statistics::{CountedOperator, Statistics};
@@ -143,7 +143,7 @@ impl Db {
     /// The column families of a database that is not open, with what is needed to open them.
     pub fn summary(options: &Options, path: impl AsRef<Path>) -> Result<Vec<DbSummary>> {
         let path = path.as_ref();
-        check_is_database(&options.db, path)?;
+        check_is_readable(&options.db, path)?;
         look_again(&*options.db.fs, path, || Self::summary_now(options, path))
     }
 
@@ -236,16 +236,20 @@ pub(super) struct OpenMode {
     pub with_ttl: bool,
 }
 
-/// The column families to open by name; refuses options that make no sense.
-pub(super) fn checked_column_families(
+/// The options of the database as they are taken, and the column families to open by name; refuses options that make
+/// no sense.
+pub(super) fn taken_options(
     options: &Options,
     cfs: Vec<ColumnFamilyDescriptor>,
-) -> Result<BTreeMap<String, CfOptions>> {
+    adjusted: &mut Adjusted,
+) -> Result<(Options, BTreeMap<String, CfOptions>)> {
     check_db_options(&options.db)?;
+    let mut options = options.clone();
+    adjust_db_options(&mut options.db, adjusted);
     let mut wanted: BTreeMap<String, CfOptions> = BTreeMap::new();
     for mut d in cfs {
         d.options.cf.reserve_last_level = options.db.allow_ingest_behind;
-        check_cf_options(&d.name, &d.options.cf)?;
+        take_cf_options(&d.name, &mut d.options.cf, options.db.atomic_flush, adjusted)?;
         if wanted.insert(d.name.clone(), d.options.cf).is_some() {
             return Err(Error::invalid_argument(format!("column family {:?} is given twice", d.name)));
         }
@@ -253,19 +257,17 @@ pub(super) fn checked_column_families(
     if !wanted.contains_key(DEFAULT_COLUMN_FAMILY_NAME) {
         return Err(Error::invalid_argument("the default column family must be opened too"));
     }
-    Ok(wanted)
+    Ok((options, wanted))
 }
 
 pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescriptor>, mode: OpenMode) -> Result<Db> {
     let read_only = mode.read_only;
-    let wanted = checked_column_families(options, cfs)?;
-    let mut sane = options.clone();
-    let changed = sanitize_db_options(&mut sane.db);
+    let mut adjusted = Adjusted::default();
+    let (mut options, wanted) = taken_options(options, cfs, &mut adjusted)?;
     if !read_only {
-        merge_program::load(&mut sane.db)?;
+        merge_program::load(&mut options.db)?;
     }
-    let options = &sane;
-    let db_options = &options.db;
+    let (options, db_options) = (&options, &options.db);
     let fs = &db_options.fs;
     let mut lock = None;
     if !read_only {
@@ -282,13 +284,16 @@ pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     if exists && !read_only && db_options.error_if_exists {
         return Err(Error::invalid_argument(format!("{}: exists (error_if_exists is true)", path.display())));
     }
-    if !exists && (read_only || !db_options.create_if_missing) {
+    if !exists && read_only {
+        check_is_readable(db_options, path)?;
+    }
+    if !exists && !db_options.create_if_missing {
         check_is_database(db_options, path)?;
     }
 
     let log = if read_only { InfoLog::default() } else { InfoLog::begin(db_options, path) };
     open_log::begin(&log, db_options, &wanted, path);
-    changed.iter().for_each(|what| log_warn!(log, "{what}"));
+    adjusted.log(&log);
     let opened = match read_only {
         // The lock is not held: a writer may be at work.
         true => look_again(&**fs, path, || open_files(options, path, wanted.clone(), exists, mode, log.clone(), None)),
@@ -413,6 +418,7 @@ fn finish_open(
         wanted.keys().filter(|n| !state.cfs.values().any(|c| c.cf.name == **n)).collect()
     };
     for name in missing {
+        check_new_name(name)?;
         if !db.opts.create_missing_column_families {
             return Err(Error::invalid_argument(format!(
                 "column family {name:?} does not exist (create_missing_column_families is false)"
@@ -790,6 +796,14 @@ impl DbInner {
     }
 }
 
+/// Refuses names that no new column family gets. RocksDB's MANIFESTs do not keep the empty one.
+pub(super) fn check_new_name(name: &str) -> Result<()> {
+    match name {
+        "" => Err(Error::invalid_argument("the name of a column family must not be empty")),
+        _ => Ok(()),
+    }
+}
+
 fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
     let exists = |p: &Path| options.fs.exists(p).map_err(|e| Error::io(p.display(), &e));
     if !exists(path)? {
@@ -813,6 +827,17 @@ fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// As [`check_is_database`], for those who only read: there RocksDB's kind is that of a file which cannot be read.
+fn check_is_readable(options: &DbOptions, path: &Path) -> Result<()> {
+    let exists = |p: &Path| options.fs.exists(p).map_err(|e| Error::io(p.display(), &e));
+    let why = match (exists(path)?, exists(&path.join(filename::CURRENT))?) {
+        (_, true) => return Ok(()),
+        (true, false) => "not a database (it has no CURRENT file)",
+        (false, false) => "does not exist",
+    };
+    Err(Error::io(format_args!("{}: {why}", path.display()), &io::ErrorKind::NotFound.into()))
 }
 
 pub(super) fn lock_error(path: &Path, e: &std::io::Error) -> Error {

@@ -647,7 +647,9 @@ impl Db {
         let cf = cf.as_cf();
         self.inner.check_family(&cf.data)?;
         if cf.data.is_dropped() {
-            return Err(dropped(&cf.data));
+            // RocksDB's kind for a write to what is not there.
+            let what = format!("column family {:?} was dropped", cf.data.name);
+            return Err(Error::invalid_argument(what));
         }
         Ok(cf.id())
     }

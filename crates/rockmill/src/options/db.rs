@@ -50,7 +50,7 @@ declare_options! {
     use_direct_reads: bool = false, fixed, set_use_direct_reads;
     /// Write tables past the page cache.
     use_direct_io_for_flush_and_compaction: bool = false, fixed, set_use_direct_io_for_flush_and_compaction;
-    /// Start write-back of tables every so many bytes; 0 off.
+    /// Start write-back of tables every so many bytes; 0 off, and at open, with a rate limiter, 1 MiB.
     bytes_per_sync: u64 = 0, mutable, set_bytes_per_sync;
     /// With `bytes_per_sync` or `wal_bytes_per_sync`: wait for the write-back that was started before rather than let
     /// unwritten data gather.
@@ -61,7 +61,8 @@ declare_options! {
     wal_bytes_per_sync: u64 = 0, mutable, set_wal_bytes_per_sync;
     /// Bytes that a compaction reads at once from each input; 0 reads block by block.
     compaction_readahead_size: usize = 2 << 20, mutable, set_compaction_readahead_size;
-    /// Bytes per second that writers may write at least when they are first delayed.
+    /// Bytes per second that writers may write at least when they are first delayed; 0 takes the rate limiter's, or
+    /// 16 MiB.
     delayed_write_rate: u64 = 16 << 20, mutable, set_delayed_write_rate;
     /// Size at which a new MANIFEST is begun.
     max_manifest_file_size: u64 = 1 << 30, fixed, set_max_manifest_file_size;

@@ -45,6 +45,7 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileLock, FileSystem};
 
+use super::check_options::{Adjusted, take_cf_options};
 use super::column_family::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 use super::open::{lock_error, new_db_id};
 use super::wal_files::wal_dir_of;
@@ -543,6 +544,8 @@ impl Repair<'_> {
         options.merge_operator = None;
         options.compaction_filter = None;
         options.compaction_filter_factory = None;
+        let atomic_flush = self.options.db.atomic_flush;
+        take_cf_options(name, &mut options, atomic_flush, &mut Adjusted::default())?;
         Ok(options)
     }
 
