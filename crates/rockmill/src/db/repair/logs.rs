@@ -110,6 +110,7 @@ fn convert_one(
     };
     let mut reader = LogReader::new(LogSource::new(file), number);
     let mut record = Vec::new();
+    let mut doubtful: Vec<(String, u64)> = Vec::new();
     loop {
         let event = match reader.next_record(&mut record) {
             Ok(event) => event,
@@ -123,11 +124,20 @@ fn convert_one(
             LogEvent::Damage { kind: DamageKind::Unsupported, error, .. } => return Err(Error::format(path, &error)),
             // The end of every log that a crash cut short, or of a recycled one: nothing acknowledged is lost there.
             LogEvent::Damage { kind: DamageKind::CutTail | DamageKind::OldRecord { .. }, .. } => {}
+            // Bytes of a file's earlier use look like damage where the log ended inside one of its records. It is none
+            // unless the log goes on behind it.
+            LogEvent::Damage { kind: DamageKind::BadFragment { recycled: true }, error, dropped } => {
+                doubtful.push((error.to_string(), dropped));
+            }
             LogEvent::Damage { error, dropped, .. } => {
                 report.wal_bytes_lost += dropped;
                 report.damaged.push((super::name_of(path), error.to_string()));
             }
             LogEvent::Record { offset } => {
+                for (error, dropped) in doubtful.drain(..) {
+                    report.wal_bytes_lost += dropped;
+                    report.damaged.push((super::name_of(path), error));
+                }
                 let batch = match BatchRep::from_bytes(std::mem::take(&mut record)) {
                     Ok(batch) => batch,
                     Err(e) => {
