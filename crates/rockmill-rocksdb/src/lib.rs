@@ -12,6 +12,7 @@
 mod ffi;
 pub mod store;
 mod system;
+mod types;
 
 pub use ffi::{Batch, Db, DbOptions, Iter, Library, Multi};
 pub use system::{find, load_system};

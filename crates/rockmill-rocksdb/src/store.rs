@@ -10,9 +10,12 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 
+pub use crate::types::{CompactHow, Filter, Go, Kept, Look, Op, Open, WriteHow};
+
 use crate::ffi::{DbOptions, ErrOut, Library, Obj, bytes, c_string, symbols};
 
-/// RocksDB's callback of a compaction filter.
+/// RocksDB's callbacks of a compaction filter: for values, ...
+// SAFETY: RocksDB calls it, with arguments as in c.h.
 type FilterCallback = unsafe extern "C" fn(
     *mut c_void,
     c_int,
@@ -25,6 +28,19 @@ type FilterCallback = unsafe extern "C" fn(
     *mut c_uchar,
 ) -> c_uchar;
 
+/// ... when it is destroyed, ...
+// SAFETY: as above.
+type GoneCallback = unsafe extern "C" fn(*mut c_void);
+/// ... and for its name.
+// SAFETY: as above.
+type NameCallback = unsafe extern "C" fn(*mut c_void) -> *const c_char;
+/// A call that changes options by two lists of texts.
+// SAFETY: the caller's: lists of so many texts that end in a zero byte.
+type SetCall = unsafe extern "C" fn(Obj, c_int, *const *const c_char, *const *const c_char, ErrOut);
+/// A call that sets a flag.
+// SAFETY: the caller's: a live object.
+type FlagCall = unsafe extern "C" fn(Obj, c_uchar);
+
 symbols! {
     Functions:
     open_for_read_only_column_families:
@@ -36,8 +52,7 @@ symbols! {
     list_column_families_destroy: fn(*mut *mut c_char, usize);
     options_set_compaction_filter: fn(Obj, Obj);
     compactionfilter_create:
-        fn(*mut c_void, unsafe extern "C" fn(*mut c_void), FilterCallback,
-           unsafe extern "C" fn(*mut c_void) -> *const c_char) -> Obj;
+        fn(*mut c_void, GoneCallback, FilterCallback, NameCallback) -> Obj;
     writebatch_put_cf: fn(Obj, Obj, *const c_char, usize, *const c_char, usize);
     writebatch_merge_cf: fn(Obj, Obj, *const c_char, usize, *const c_char, usize);
     writebatch_delete_cf: fn(Obj, Obj, *const c_char, usize);
@@ -101,103 +116,9 @@ symbols! {
 #[derive(Debug, Default)]
 struct Newer {
     /// `set_db_options`.
-    set_db_options: Option<unsafe extern "C" fn(Obj, c_int, *const *const c_char, *const *const c_char, ErrOut)>,
+    set_db_options: Option<SetCall>,
     /// `readoptions_set_auto_prefix_mode`.
-    auto_prefix_mode: Option<unsafe extern "C" fn(Obj, c_uchar)>,
-}
-
-/// What becomes of a value in a compaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
-    /// It stays.
-    All,
-    /// It goes.
-    Nothing,
-    /// What comes after so many of its bytes stays.
-    After(usize),
-}
-
-/// A compaction filter: says what becomes of a value.
-pub type Filter = fn(value: &[u8]) -> Kept;
-
-/// An update. Column families go by their names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Op {
-    /// A new value.
-    Put(String, Vec<u8>, Vec<u8>),
-    /// An operand.
-    Merge(String, Vec<u8>, Vec<u8>),
-    /// Deletes a key.
-    Delete(String, Vec<u8>),
-    /// Deletes a key that was put once.
-    SingleDelete(String, Vec<u8>),
-    /// Deletes from the one key to before the other.
-    DeleteRange(String, Vec<u8>, Vec<u8>),
-    /// Goes into the WAL and is no data.
-    LogData(Vec<u8>),
-}
-
-/// How a batch is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
-pub struct WriteHow {
-    pub sync: bool,
-    pub disable_wal: bool,
-    pub no_slowdown: bool,
-    pub low_pri: bool,
-}
-
-/// How an iterator looks, or a lookup.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Look {
-    /// The number of a snapshot; none for the present.
-    pub snapshot: Option<u8>,
-    /// Nothing before this key.
-    pub lower: Option<Vec<u8>>,
-    /// Nothing from this key on.
-    pub upper: Option<Vec<u8>>,
-    /// In the order of all keys, whatever filters know of prefixes.
-    pub total_order: bool,
-    /// Only keys with the prefix of the seek's target.
-    pub same_prefix: bool,
-    /// Filters are asked where that changes nothing; total order where the library has no such mode.
-    pub auto_prefix: bool,
-    /// Bytes read ahead.
-    pub readahead: usize,
-}
-
-/// A move of an iterator.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Go {
-    First,
-    Last,
-    Seek(Vec<u8>),
-    SeekForPrev(Vec<u8>),
-    Next,
-    Prev,
-}
-
-/// How a database is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Open {
-    /// As usual.
-    Plain,
-    /// With a time to live of so many seconds.
-    Ttl(i32),
-    /// For reading only.
-    ReadOnly,
-}
-
-/// How a range is compacted by hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CompactHow {
-    /// RocksDB's number: 0 leaves the deepest level, 1 asks filters, 2 rewrites, 3 rewrites what this call has not made.
-    pub bottommost: u8,
-    /// No other compaction runs meanwhile.
-    pub exclusive: bool,
-    /// The output goes to the first level that can take it.
-    pub change_level: bool,
+    auto_prefix_mode: Option<FlagCall>,
 }
 
 /// What came of a call.
@@ -212,19 +133,21 @@ fn c_path(path: &Path) -> Outcome<CString> {
 }
 
 /// The name that every filter has; it goes to the OPTIONS file and nowhere else.
+// SAFETY: it looks at no argument.
 unsafe extern "C" fn filter_name(_: *mut c_void) -> *const c_char {
-    // SAFETY: nothing is done; the text lives for ever.
     c"rockmill-rocksdb.Filter".as_ptr()
 }
 
+// SAFETY: it looks at no argument.
 unsafe extern "C" fn filter_gone(_: *mut c_void) {
-    // SAFETY: nothing is done: the state is the address of a function.
+    // The state is the address of a function.
 }
 
 /// Asks a [`Filter`], whose address is the state.
 ///
 /// # Safety
 /// As in RocksDB's c.h: the value is readable for its length, and the last three are places to write to.
+// SAFETY: RocksDB keeps to that.
 unsafe extern "C" fn filter_value(
     state: *mut c_void,
     _level: c_int,

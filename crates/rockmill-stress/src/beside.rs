@@ -1,6 +1,6 @@
-//! Random histories on Rockmill and on RocksDB at once. RocksDB's library is loaded into the same process, both do every
-//! step, and everything that they show must be the same. Now and then they change directories, so that each opens what
-//! the other one wrote.
+//! Random histories on Rockmill and on RocksDB at once. RocksDB's library is loaded into the same process, both do
+//! every step, and everything that they show must be the same. Now and then they change directories, so that each
+//! opens what the other one wrote.
 //!
 //! The model only says which steps keep to the rules ([`Model::admit`]). What a store says is compared with what the
 //! other says, also where the model knows nothing: kinds of errors, keys of one prefix, sequence numbers, batches that
@@ -258,8 +258,9 @@ impl<'a> Run<'a> {
         }
         // RocksDB's manual compactions wait until writers are not slowed, and nobody tells them where that never ends.
         one = one.with("stalls", "seldom")?;
-        // RocksDB's FIFO compaction cannot have what other styles left in deeper levels.
-        let fifo = all.iter().all(|c| c.get("strategy") == "fifo");
+        // RocksDB's FIFO compaction cannot have what other styles left in deeper levels; and older versions delete what
+        // is older than periodic_compaction_seconds.
+        let fifo = all.iter().all(|c| c.get("strategy") == "fifo") && self.beside.peer.version >= (10, 0);
         if one.get("strategy") == "fifo" && (self.ages || !fifo) {
             one = one.with("strategy", "leveled")?;
         }

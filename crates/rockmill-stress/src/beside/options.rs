@@ -12,8 +12,8 @@ use rockmill_rocksdb::{DbOptions, Library};
 use super::store::Said;
 use crate::kinds::Kind;
 
-/// Options that are objects, paths, or said otherwise. RocksDB reads past the page cache only where the file system can,
-/// which a test's may not.
+/// Options that are objects, paths, or said otherwise. RocksDB reads past the page cache only where the file system
+/// can, which a test's may not.
 const NOT_TOLD: &[&str] = &[
     "comparator",
     "merge_operator",
