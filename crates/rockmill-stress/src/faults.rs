@@ -2,7 +2,8 @@
 //!
 //! Whatever the call was: the caller gets the error, or background work reports it and the store takes no more writes,
 //! with the reason; it shows nothing wrong meanwhile; `resume` lets it go on; and when it is opened again, at once as
-//! after a power cut or at the end, everything acknowledged is there. While it resumes, another call fails, now and then.
+//! after a power cut or at the end, everything acknowledged is there. While it resumes, another call fails, now and
+//! then.
 //!
 //! After each failure something is written to every column family, synced: it is there for who opens the database then,
 //! with the column families that the store names, and in a checkpoint.

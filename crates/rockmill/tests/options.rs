@@ -802,3 +802,27 @@ fn a_file_that_cannot_be_written_is_an_error_that_names_it() {
     let db = Db::open_cf(&o, "/db", ["default", "other"]).unwrap();
     assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
 }
+
+/// A synced write has a record in a WAL; one that must not have any is refused, whichever call makes it.
+#[test]
+fn a_write_cannot_be_synced_without_a_wal() {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_file_system(std::sync::Arc::new(rockmill_io::MemFileSystem::new()));
+    let db = Db::open(&options, "/db").expect("a database");
+    let cf = db.cf_handle("default").expect("it is there");
+    let both = rockmill::WriteOptions { sync: true, disable_wal: true, ..rockmill::WriteOptions::default() };
+    let mut batch = rockmill::WriteBatch::new();
+    batch.put("k", "v");
+    for (what, done) in [
+        ("put", db.put_opt("k", "v", &both)),
+        ("put_cf", db.put_cf_opt(&cf, "k", "v", &both)),
+        ("delete", db.delete_opt("k", &both)),
+        ("delete_cf", db.delete_cf_opt(&cf, "k", &both)),
+        ("write", db.write_opt(&batch, &both)),
+    ] {
+        assert_eq!(done.expect_err(what).kind(), rockmill::ErrorKind::InvalidArgument, "{what}");
+    }
+    assert_eq!(db.get("k").expect("a read"), None);
+    assert_eq!(db.background_error(), None);
+}

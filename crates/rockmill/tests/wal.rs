@@ -711,28 +711,3 @@ fn rocksdb_and_we_share_a_wal_directory_and_kept_wals() {
     assert_eq!(entries.len(), 6, "{entries:?}");
     assert_eq!(entries[0], (b"newest".to_vec(), b"ours again".to_vec()));
 }
-
-/// A synced write has a record in a WAL; one that must not have any is refused, whichever call makes it.
-#[test]
-fn a_write_cannot_be_synced_without_a_wal() {
-    let fs = MemFileSystem::new();
-    let mut options = Options::default();
-    options.create_if_missing(true);
-    options.set_file_system(Arc::new(fs));
-    let db = Db::open(&options, "/db").expect("a database");
-    let cf = db.cf_handle("default").expect("it is there");
-    let both = WriteOptions { sync: true, disable_wal: true, ..WriteOptions::default() };
-    let mut batch = WriteBatch::new();
-    batch.put("k", "v");
-    for (what, done) in [
-        ("put", db.put_opt("k", "v", &both)),
-        ("put_cf", db.put_cf_opt(&cf, "k", "v", &both)),
-        ("delete", db.delete_opt("k", &both)),
-        ("delete_cf", db.delete_cf_opt(&cf, "k", &both)),
-        ("write", db.write_opt(&batch, &both)),
-    ] {
-        assert_eq!(done.expect_err(what).kind(), rockmill::ErrorKind::InvalidArgument, "{what}");
-    }
-    assert_eq!(db.get("k").expect("a read"), None);
-    assert_eq!(db.background_error(), None);
-}

@@ -244,6 +244,8 @@ impl DbInner {
             let mut state = self.state.lock();
             let ids = with_data(&state);
             self.seal_memtables(&mut state, &ids, wal, FlushReason::ErrorRecovery);
+            // None needs an older WAL any more, also where others wait for their flush: these are about to be tables.
+            state.cfs.values_mut().for_each(|c| c.mem_wal = wal);
             self.update_pressure(&state);
             debug_assert_eq!(state.running_flushes, 0, "a flush began while there was an error");
             state.pick_all_flushes()

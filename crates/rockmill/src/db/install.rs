@@ -235,9 +235,9 @@ impl DbInner {
 
     /// The same for edits after which column families, by their ids, have `new` versions.
     ///
-    /// After a failure nobody knows which edits the next open finds, whoever wrote them. So it is a background error: no
-    /// write is acknowledged before a recovery has begun a MANIFEST that says what is in memory. The state lock must be
-    /// free.
+    /// After a failure nobody knows which edits the next open finds, whoever wrote them. So it is a background error:
+    /// no write is acknowledged before a recovery has begun a MANIFEST that says what is in memory. The state lock must
+    /// be free.
     ///
     /// RocksDB refuses a MANIFEST that tells of an extra run, whatever follows. So the edits that take the last one are
     /// not appended to it: they go into the next MANIFEST, with what they leave. Whenever the process dies, RocksDB

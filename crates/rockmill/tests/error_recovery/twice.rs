@@ -321,3 +321,41 @@ fn a_table_of_a_family_that_is_dropped_after_the_commit_stays_while_it_is_read()
     db.wait_for_background_work().expect("quiet");
     assert_eq!(db.get_cf(&b, "k").expect("its handle still reads").as_deref(), Some(&b"v"[..]));
 }
+
+/// A flush fails beside which another family was written to. The recovery leaves the WAL of that, which nobody synced:
+/// no family may need it afterwards, also not the one whose memtable waited for its flush.
+#[test]
+fn no_family_needs_a_wal_that_a_recovery_has_left() {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    let db = Db::open_cf(&options, path(), ["default", "b"]).expect("a database");
+    let b = db.cf_handle("b").expect("opened");
+    db.put_cf(&b, "k", "v").expect("a write");
+    let gate = Arc::new(Gate::default());
+    let held = Arc::clone(&gate);
+    fs.set_hook(Box::new(move |op| match op.kind {
+        OpKind::Create if is_table(op.path) => held.hold(),
+        OpKind::Write if is_table(op.path) => Fault::Error(eio()),
+        _ => Fault::None,
+    }));
+    db.flush_cf_opt(&b, &rockmill::FlushOptions { wait: false }).expect("a flush begins");
+    gate.wait("the flush");
+    for n in 0..4 {
+        db.put(format!("unsynced{n}"), vec![b'v'; 3000]).expect("a write");
+    }
+    gate.open.store(true, Ordering::SeqCst);
+    wait_until("the flush fails", || db.background_error().is_some());
+    fs.clear_fault();
+    db.resume().expect("resume");
+    db.put_opt("synced", "v", &synced()).expect("a write");
+    for seed in 0..100 {
+        let mut again = options.clone();
+        again.set_file_system(Arc::new(fs.crash_image(CrashMode::Random(seed))));
+        let again = Db::open_cf(&again, path(), ["default", "b"]).unwrap_or_else(|e| panic!("{seed}: {e}"));
+        let b = again.cf_handle("b").expect("opened");
+        assert!(again.get_cf(&b, "k").expect("a read").is_some(), "{seed}");
+        for key in ["unsynced0", "unsynced3", "synced"] {
+            assert!(again.get(key).expect("a read").is_some(), "{seed}: {key} is lost");
+        }
+    }
+}

@@ -458,35 +458,3 @@ fn a_value_of_almost_4_gib_that_no_block_can_hold_is_refused() {
     let e = table.put("b", zeros(u32::MAX as usize - 200)).expect_err("no block holds it");
     assert!(e.to_string().contains("a block holds"), "{e}");
 }
-
-/// The largest value, behind a small one that would share its block: written, flushed, compacted, found again.
-#[test]
-#[ignore = "takes 40 GiB of memory"]
-fn the_largest_value_is_read_back_from_everywhere() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let on_disk: std::sync::Arc<dyn rockmill_io::FileSystem> =
-        std::sync::Arc::new(rockmill_io::PosixFileSystem::default());
-    let options = crate::options(&on_disk);
-    let path = dir.path().join("db");
-    let mut value = zeros(u32::MAX as usize - 400);
-    let last = value.len() - 1;
-    (value[0], value[last]) = (1, 2);
-    let check = |db: &rockmill::Db, what: &str| {
-        assert!(db.get("big").expect(what).is_some_and(|found| found == value), "{what}");
-        assert_eq!(db.get("before").expect(what).as_deref(), Some(&b"small"[..]), "{what}");
-        assert_eq!(db.get("later").expect(what).as_deref(), Some(&b"small"[..]), "{what}");
-    };
-    let db = rockmill::Db::open(&options, &path).expect("a database");
-    db.put("before", "small").expect("a write");
-    db.put("big", &value).expect("a write");
-    db.put("later", "small").expect("a write");
-    check(&db, "the memtable");
-    drop(db);
-    let db = rockmill::Db::open(&options, &path).expect("the WAL is read back");
-    check(&db, "the table that recovery wrote");
-    db.put("before", "small").expect("a write");
-    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
-    check(&db, "a compaction");
-    drop(db);
-    check(&rockmill::Db::open(&options, &path).expect("a database"), "opened again");
-}
