@@ -74,12 +74,18 @@ impl DeviceLimits {
 pub fn probe(dir: &Path, file_bytes: u64, seed: u64) -> Result<DeviceLimits> {
     let fs = PosixFileSystem::default();
     fs.create_dir(dir, true).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
-    let path = dir.join("device-probe.tmp");
+    let path = probe_path(dir);
     let done = probe_file(&fs, &path, file_bytes.max(LARGE_BYTES as u64) / LARGE_BYTES as u64, seed);
     let removed = fs.remove(&path);
     let limits = done.map_err(|e| Error::io("the measurement of the device failed", &e))?;
     removed.map_err(|e| Error::io(format_args!("cannot remove {}", path.display()), &e))?;
     Ok(limits)
+}
+
+/// A name in `dir` that no file has.
+pub(crate) fn probe_path(dir: &Path) -> PathBuf {
+    let name = |n: u32| dir.join(format!("rockmill-probe-{}-{n}.tmp", std::process::id()));
+    (0..).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(0))
 }
 
 fn probe_file(fs: &dyn FileSystem, path: &Path, blocks: u64, seed: u64) -> std::io::Result<DeviceLimits> {

@@ -192,7 +192,8 @@ flags! {
     "What to run, in this order, separated by commas." benchmarks: String =
         "fillseq,fillrandom,overwrite,readrandom,readseq,seekrandom".to_owned();
     "Directory of the database: new, empty, or made by this command, which then empties it." db: String = String::new();
-    "Keep the database that is there, whoever made it; benchmarks that need a fresh one are skipped." use_existing_db: bool = false;
+    "Keep the database that is there, whoever made it; benchmarks that need a fresh one are skipped." use_existing_db: bool =
+        false;
     "Keys in the database, and operations of a benchmark." num: i64 = 1_000_000;
     "Read operations; negative: num." reads: i64 = -1;
     "Write operations; negative: num." writes: i64 = -1;

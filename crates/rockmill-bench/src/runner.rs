@@ -56,6 +56,9 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Report> {
     let flags = report.flags.clone();
     print(out, &report.header())?;
     let counters = counters.ok();
+    if sides.len() > 1 && !flags.use_existing_db {
+        place::make(Path::new(&flags.db))?;
+    }
     for repetition in 0..flags.repeat {
         if flags.measures_device() {
             let limits = probe_device(&flags)?;

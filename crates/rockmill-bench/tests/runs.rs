@@ -68,9 +68,19 @@ fn threads_share_the_database_and_are_added_up() {
 fn an_existing_database_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     run_line(dir.path(), "--num=100 --benchmarks=fillseq");
+    let newest = || {
+        let files = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+        files.filter(|p| p.to_string_lossy().contains("/OPTIONS-")).max().expect("an OPTIONS file")
+    };
+    let named =
+        std::fs::read_to_string(newest()).unwrap().replace("merge_operator=nullptr", "merge_operator=own.Concat");
+    std::fs::write(newest(), named).unwrap();
+    let before = newest();
     let (report, text) = run_line(dir.path(), "--num=100 --use_existing_db --benchmarks=fillrandom,readrandom");
     assert!(text.contains("fillrandom   : skipped (--use_existing_db is true)"), "{text}");
     assert_eq!(report.outcomes[0].record.found, Some(100));
+    let after = std::fs::read_to_string(newest()).unwrap();
+    assert!(newest() != before && after.contains("merge_operator=own.Concat"), "its owner's objects keep their names");
 }
 
 #[test]

@@ -567,7 +567,9 @@ pub struct ShapeArgs {
 /// What a compaction does with tables that are already in the deepest level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BottommostArg {
-    /// Rewrite them, so that all tables have the options given
+    /// Rewrite them, so that all tables have the options given; not those that this command has written already
+    ForceOptimized,
+    /// Rewrite all of them, also those that this command has just written
     Force,
     /// Leave them if nothing is above them
     Skip,
@@ -608,7 +610,7 @@ pub struct CompactArgs {
     #[arg(long)]
     pub hex: bool,
     /// Tables in the deepest level
-    #[arg(long, value_enum, default_value = "force")]
+    #[arg(long, value_enum, default_value = "force-optimized")]
     pub bottommost: BottommostArg,
     /// Show the first jobs (inputs, parts, rules, outputs) without doing anything; `blocks` lists every block, too
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true)]
@@ -640,6 +642,9 @@ pub struct VerifyArgs {
     /// Read tables past the page cache (O_DIRECT), so that it is the disk that is checked
     #[arg(long)]
     pub direct: bool,
+    /// Directory of the WALs [default: what the database's OPTIONS file says]
+    #[arg(long, value_name = "DIR")]
+    pub wal_dir: Option<PathBuf>,
 }
 
 /// Show what is in one file: a table, a WAL, a MANIFEST or CURRENT

@@ -9,7 +9,7 @@ use rockmill::backup::{
     BackupEngine, BackupEngineInfo, BackupEngineOptions, BackupFile, BackupProgress, CreateBackupOptions, RestoreMode,
     RestoreOptions,
 };
-use rockmill::{Checkpoint, Env};
+use rockmill::{Checkpoint, Env, ErrorKind};
 use serde_json::{Value, json};
 
 use crate::args::{WriteArgs, parse_size};
@@ -127,7 +127,8 @@ pub enum KeepArg {
 
 /// Make a backup the database in a directory, in the place of what is there
 ///
-/// Nothing is deleted before it is sure that the backup is whole. Files that are not a database's stay.
+/// Nothing is deleted before it is sure that the backup is whole. Files that are not a database's stay. Another
+/// database than the one that the backup was made of is replaced only with --force.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -151,6 +152,9 @@ pub struct RestoreArgs {
     /// Leave the WALs there, to be replayed over the backup
     #[arg(long)]
     pub keep_logs: bool,
+    /// Also replace a database that is not the one that the backup was made of
+    #[arg(long)]
+    pub force: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub copy: CopyArgs,
@@ -224,12 +228,19 @@ fn options(dir: &Path, copy: Option<CopyArgs>) -> Result<BackupEngineOptions> {
 fn open(dir: &Path, copy: Option<CopyArgs>, write: bool) -> Result<BackupEngine> {
     let (options, env) = (options(dir, copy)?, Env::new()?);
     let engine = BackupEngine::open_read_only(&options, &env).map_err(|e| {
-        let missing = e.kind() == rockmill::ErrorKind::NotFound;
+        let missing = e.kind() == ErrorKind::NotFound;
         let e = CliError::from(e);
         if missing { e.hint("`rockmill backup create DB DIR` makes the first backup") } else { e }
     })?;
     // Opened read-only first: a mistyped name must not become a backup directory.
     if write { Ok(BackupEngine::open(&options, &env)?) } else { Ok(engine) }
+}
+
+/// An error that a damaged backup may be the reason of.
+fn damaged(e: rockmill::Error) -> CliError {
+    let corrupt = e.kind() == ErrorKind::Corruption;
+    let e = CliError::from(e);
+    if corrupt { e.hint("`rockmill backup verify DIR` says which backups are whole; `--id` takes another") } else { e }
 }
 
 /// Shows how far an operation is.
@@ -352,7 +363,7 @@ fn verify(args: &VerifyBackupArgs, out: &mut Out) -> Result<()> {
             checked
         };
         match checked {
-            Err(e) if e.kind() == rockmill::ErrorKind::NotFound => return Err(e.into()),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(e.into()),
             checked => results.push((id, checked.err())),
         }
     }
@@ -381,10 +392,12 @@ fn restore(args: &RestoreArgs, out: &mut Out) -> Result<()> {
     let engine = open(&args.backups, Some(args.copy), false)?;
     let newest = || engine.get_backup_info().last().map(|i| i.backup_id);
     let Some(id) = args.id.or_else(newest) else {
-        return Err(CliError::not_found(format!("{}: no backup that can be used", args.backups.display())));
+        return Err(CliError::not_found(format!("{}: no backup that can be used", args.backups.display()))
+            .hint("`rockmill backup verify DIR` says what is wrong with those that there are"));
     };
     let mut how = RestoreOptions::default();
     how.set_keep_log_files(args.keep_logs);
+    how.set_same_database_only(!args.force);
     how.set_mode(match args.keep {
         KeepArg::None => RestoreMode::PurgeAllFiles,
         KeepArg::Session => RestoreMode::KeepLatestDbSessionIdFiles,
@@ -393,9 +406,19 @@ fn restore(args: &RestoreArgs, out: &mut Out) -> Result<()> {
     let bar = progress::bytes("restore", Some(0), out.quiet);
     how.set_progress_callback(follow(&bar));
     let started = Instant::now();
-    let done = engine.restore_from_backup(&args.db, args.wal_dir.as_ref().unwrap_or(&args.db), &how, id);
+    // The OPTIONS file will name it, for commands that are run from elsewhere, too.
+    let wal_dir = match &args.wal_dir {
+        Some(dir) => std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e))?,
+        None => args.db.clone(),
+    };
+    let done = engine.restore_from_backup(&args.db, &wal_dir, &how, id);
     bar.finish_and_clear();
-    done?;
+    done.map_err(|e| match e.kind() {
+        ErrorKind::InvalidArgument if e.message().contains("is not the one of the backup") => {
+            CliError::from(e).hint("give another directory, or --force to replace that database")
+        }
+        _ => damaged(e),
+    })?;
     let info = engine.get_backup_details(id)?.info;
     if out.json {
         return out.json_object(&json!({

@@ -124,7 +124,7 @@ fn fill_and_remove(dir: &Path, settings: &Settings) -> Result<Real> {
 fn sync_seconds(dir: &Path) -> Result<f64> {
     let path = dir.join(format!("rockmill-calibrate-{}.tmp", std::process::id()));
     let failed = |e| CliError::io(format_args!("cannot measure a sync with {}", path.display()), &e);
-    let mut file = std::fs::File::create(&path).map_err(failed)?;
+    let mut file = std::fs::File::create_new(&path).map_err(failed)?;
     let mut times = Vec::new();
     for _ in 0..32 {
         let began = Instant::now();
@@ -152,6 +152,9 @@ pub fn run(dir: &Path, args: &SimulateArgs, out: &mut Out) -> Result<()> {
     };
     small(&mut settings.options, 2 << 20);
     let place = dir.join(format!("rockmill-calibrate-{}", std::process::id()));
+    if place.exists() {
+        return Err(CliError::usage(format!("{}: exists, and is needed for a while: remove it", place.display())));
+    }
     let limits = rockmill_bench::probe(dir, PROBE_BYTES, args.seed).map_err(|e| CliError::data(e.to_string()))?;
     settings.device_read = limits.sequential_read_deep.max(limits.sequential_read);
     settings.device_write = limits.sequential_write;

@@ -14,6 +14,9 @@ pub const EXIT_USAGE: u8 = 2;
 /// Exit code of I/O errors, corruption, a locked database and the like.
 pub const EXIT_FAILED: u8 = 3;
 
+/// What to do where CURRENT or the MANIFEST is missing or damaged.
+pub const REPAIR_HINT: &str = "restore a backup, or `rockmill repair DB` makes a database of what is left";
+
 /// Result of a command's steps.
 pub type Result<T> = std::result::Result<T, CliError>;
 
@@ -109,6 +112,12 @@ impl From<rockmill::Error> for CliError {
             _ if e.is_no_space() => Some("the disk is full: make room and run the command again"),
             ErrorKind::IOError if text.contains("ermission denied") => {
                 Some("this user may not do that: check owner and mode of the directory and its files")
+            }
+            _ if text.contains("CURRENT names it, but it is missing")
+                || text.contains("must hold the MANIFEST's name")
+                || (e.kind() == ErrorKind::Corruption && text.contains("/MANIFEST-")) =>
+            {
+                Some(REPAIR_HINT)
             }
             ErrorKind::Busy => Some("another process has the database open; only one at a time may write to it"),
             ErrorKind::Corruption => Some("`rockmill verify DB` lists everything that is damaged"),

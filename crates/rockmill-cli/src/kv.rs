@@ -22,7 +22,10 @@ pub fn put(args: &PutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
         if args.value == "-" { stdin_value(args.hex)? } else { store::bytes_arg("value", &args.value, args.hex)? };
     let options = store::durability(args.durability)?;
     let open = OpenToWrite { path: &args.db, args: &args.store, create: args.create, family, fs: None };
-    let (db, cf) = open.open()?;
+    let (db, cf) = open.open().map_err(|e| match e.hint.as_deref() {
+        Some(store::CREATE_HINT) => e.hint("--create makes a new database there"),
+        _ => e,
+    })?;
     db.put_cf_opt(&cf, &key, &value, &options)?;
     if args.durability.wal == Switch::Off {
         db.flush_cf(&cf)?;

@@ -25,6 +25,9 @@ Examples:
 pub struct RepairArgs {
     /// Database directory
     pub db: PathBuf,
+    /// Directory of the WALs [default: what the database's OPTIONS file says]
+    #[arg(long, value_name = "DIR")]
+    pub wal_dir: Option<PathBuf>,
 }
 
 /// `rockmill repair`
@@ -34,6 +37,9 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
     }
     let bar = progress::bytes("repair", Some(0), out.quiet);
     let mut how = RepairOptions::default();
+    if let Some(dir) = &args.wal_dir {
+        how.set_wal_dir(dir);
+    }
     let shown = bar.clone();
     how.set_progress_callback(move |done, total| {
         shown.set_length(total);
@@ -51,6 +57,13 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
     }
     for (file, reason) in &report.damaged {
         out.line(format!("damaged: {file}: {reason}"))?;
+    }
+    if let Some((dir, why)) = &report.wals_not_read {
+        out.line(format!(
+            "not read: the WALs in {} ({why}); the database needs them still: bring the directory back, or repair \
+             again with --wal-dir",
+            dir.display()
+        ))?;
     }
     for number in &report.tables_missing {
         out.line(format!("missing: {number:06}.sst"))?;
@@ -95,6 +108,7 @@ fn to_json(r: &RepairReport, seconds: f64) -> Value {
         "tables_damaged": r.tables_damaged,
         "tables_missing": r.tables_missing,
         "wals": r.wals_converted,
+        "wals_not_read": r.wals_not_read.as_ref().map(|(dir, why)| json!({ "directory": dir, "reason": why })),
         "wal_entries": r.wal_entries,
         "wal_bytes_lost": r.wal_bytes_lost,
         "entries_without_column_family": r.entries_without_column_family,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use rockmill::Options;
-use rockmill_sim::{KeyOrder, Settings, Workload};
+use rockmill_sim::{Comparison, KeyOrder, Settings, Split, Workload};
 
 use crate::args::parse_size;
 use crate::calibrate;
@@ -21,6 +21,11 @@ pub enum Keys {
     Zipfian,
     /// One key behind the other
     Sequential,
+}
+
+fn split(text: &str) -> std::result::Result<Split, String> {
+    let found = Split::ALL.iter().find(|(name, _)| *name == text);
+    found.map(|s| s.1).ok_or_else(|| format!("{text:?} is none of store, never, idle"))
 }
 
 /// Empty or full at the beginning.
@@ -47,6 +52,7 @@ Examples:
   rockmill simulate --strategy tiered --threads 16 --data 50G --report tiered.html
   rockmill simulate --data 100T --workload overwrite --write 1T --keys zipfian --rate 200M --json
   rockmill simulate --data 1T --threads 8 --cores 8 --device-write 800M --option max_bytes_for_level_base=1G
+  rockmill simulate --compare --strategy df-leveled --threads 16 --data 50G --filter-bits 10
   rockmill simulate --calibrate /mnt/disk")]
 pub struct SimulateArgs {
     /// leveled, tiered (universal compaction), df-leveled, df-tiered or fifo
@@ -58,6 +64,14 @@ pub struct SimulateArgs {
     /// Parts that one job may be split into
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub subcompactions: usize,
+    /// Which jobs may take a second thread that is idle: those of DF-compaction, as in the store; none; those of every
+    /// strategy
+    #[arg(long, value_name = "RULE", default_value = "store", value_parser = split)]
+    pub split: Split,
+    /// Run the strategy without and with DF-compaction, first with no job split, then with the jobs of both split over
+    /// idle threads, and print both gains
+    #[arg(long, conflicts_with_all = ["split", "report", "calibrate"])]
+    pub compare: bool,
     /// Size of the data set, up to 100T
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "50G")]
     pub data: u64,
@@ -121,13 +135,22 @@ pub struct SimulateArgs {
     /// CPU nanoseconds of a flush for each entry
     #[arg(long, value_name = "X", default_value_t = 400.0)]
     pub flush_ns_per_entry: f64,
-    /// Reads that users want each second, beside the writes
+    /// Lookups that users want each second, beside the writes
     #[arg(long, value_name = "N", default_value_t = 0.0)]
     pub reads: f64,
-    /// CPU nanoseconds of a read
-    #[arg(long, value_name = "X", default_value_t = 5000.0)]
+    /// Seeks that users want each second
+    #[arg(long, value_name = "N", default_value_t = 0.0)]
+    pub seeks: f64,
+    /// CPU nanoseconds of a lookup or a seek
+    #[arg(long, value_name = "X", default_value_t = 2000.0)]
     pub read_ns: f64,
-    /// Bytes that a read takes from the device, on average
+    /// CPU nanoseconds for each table that a lookup asks, and each sorted run that a seek stands in
+    #[arg(long, value_name = "X", default_value_t = 500.0)]
+    pub read_run_ns: f64,
+    /// Bits of filters for each key, so that a lookup reads a block of one table and not of all
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    pub filter_bits: f64,
+    /// Bytes that a block takes from the device, on average; fewer than 4096 where a cache has some of them
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4096")]
     pub read_bytes: u64,
     /// Bytes per second that writers get at the slowdown trigger, until it is known what compactions take in
@@ -155,6 +178,9 @@ impl SimulateArgs {
             options = Options::from_string(&options, option)
                 .map_err(|e| CliError::usage(format!("--option {option}: {}", e.message())))?;
         }
+        if self.filter_bits > 0.0 {
+            options.cf.table.bloom_bits_per_key = self.filter_bits;
+        }
         if options.cf.compaction_style != rockmill::CompactionStyle::Level {
             return Err(CliError::usage("the compaction style is given as --strategy"));
         }
@@ -162,6 +188,7 @@ impl SimulateArgs {
             strategy: self.strategy.clone(),
             threads: self.threads,
             subcompactions: self.subcompactions,
+            split: self.split,
             data_bytes: self.data,
             write_bytes: self.write.unwrap_or(0),
             workload: match self.workload {
@@ -190,7 +217,9 @@ impl SimulateArgs {
             merge_ns_per_byte: self.merge_ns_per_byte,
             flush_ns_per_entry: self.flush_ns_per_entry,
             reads_per_second: self.reads,
+            seeks_per_second: self.seeks,
             read_ns: self.read_ns,
+            read_run_ns: self.read_run_ns,
             read_bytes: self.read_bytes,
             delayed_write_rate: self.delayed_write_rate,
             seed: self.seed,
@@ -213,10 +242,20 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
         rockmill_bench::check_output(path, is_ours).map_err(CliError::usage)?;
     }
     let bar = progress::bytes("simulating", Some(1), out.quiet);
-    let report = rockmill_sim::run_telling(&args.settings()?, |written, of| {
+    let tell = |written: f64, of: f64| {
         bar.set_length(of as u64);
         bar.set_position(written as u64);
-    });
+    };
+    if args.compare {
+        let both = Comparison::run(&args.settings()?, tell);
+        bar.finish_and_clear();
+        let both = both.map_err(|e| CliError::usage(e.to_string()))?;
+        return match out.json {
+            true => out.json_object(&both.to_json()),
+            false => out.bytes(both.to_text().as_bytes()),
+        };
+    }
+    let report = rockmill_sim::run_telling(&args.settings()?, tell);
     bar.finish_and_clear();
     let report = report.map_err(|e| CliError::usage(e.to_string()))?;
     if let Some(path) = &args.report {

@@ -273,7 +273,6 @@ fn level_table(f: &Family) -> Table {
     let dash = |n: u64, text: String| if n == 0 { "-".to_owned() } else { text };
     let row = |name: String, l: &LevelRow| {
         let c = l.contents.unwrap_or_default();
-        let deletions = c.deletions + c.range_deletions;
         [
             name,
             dash(l.files, output::count(l.files)),
@@ -282,7 +281,8 @@ fn level_table(f: &Family) -> Table {
             if l.files == 0 { "-".to_owned() } else { format!("{:.2}", l.score) },
             dash(l.debt, output::size(l.debt)),
             dash(c.entries, output::count(c.entries)),
-            dash(deletions, output::count(deletions)),
+            // Those of ranges are among them.
+            dash(c.deletions, output::count(c.deletions)),
         ]
     };
     for l in &f.levels {

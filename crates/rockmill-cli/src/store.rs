@@ -1,7 +1,7 @@
 //! Opens a database the way it needs to be opened: with all its column families, in the order it was written in, and
 //! with as many levels as it has.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::args::{
     ChecksumArg, CompressionArg, DriverArg, DurabilityArgs, EngineArg, ReadArgs, ShapeArgs, StoredArgs, Switch,
     WriteArgs,
 };
-use crate::error::{CliError, EXIT_FAILED, Result};
+use crate::error::{CliError, EXIT_FAILED, REPAIR_HINT, Result};
 use crate::output;
 
 /// Background jobs of a database that the command creates.
@@ -44,13 +44,14 @@ fn refuse(kind: &str, message: String) -> CliError {
     CliError { kind: kind.into(), message, hint: None, code: EXIT_FAILED, broken_pipe: false }
 }
 
+/// What to do where there is no database.
+pub const CREATE_HINT: &str = "`rockmill load DB FILE` creates a database in a new or empty directory";
+
 /// Refuses a path that is no database, in words that say what it is instead.
 pub fn check_is_database(path: &Path) -> Result<()> {
     let shown = path.display().to_string();
     let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => {
-            refuse("NotFound", format!("{shown}: no such directory")).hint("`rockmill load DB FILE` creates a database")
-        }
+        std::io::ErrorKind::NotFound => refuse("NotFound", format!("{shown}: no such directory")).hint(CREATE_HINT),
         _ => CliError::io(&shown, &e),
     })?;
     if !meta.is_dir() {
@@ -60,8 +61,17 @@ pub fn check_is_database(path: &Path) -> Result<()> {
     match std::fs::metadata(path.join(filename::CURRENT)) {
         Ok(_) => Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let names = std::fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.file_name());
+            let left = |name: &OsString| {
+                let file_type = name.to_str().and_then(filename::parse);
+                matches!(file_type, Some(FileType::Table(_) | FileType::Manifest(_)))
+            };
+            if let Some(name) = names.into_iter().find(left) {
+                let what = format!("{shown}: the file CURRENT is missing, and {} is there", name.display());
+                return Err(refuse("Corruption", what).hint(REPAIR_HINT));
+            }
             Err(refuse("InvalidArgument", format!("{shown}: is no database (it has no file CURRENT)"))
-                .hint("`rockmill load DB FILE` creates a database in a new or empty directory"))
+                .hint(CREATE_HINT))
         }
         Err(e) => Err(CliError::io(path.join(filename::CURRENT).display(), &e)),
     }
@@ -92,7 +102,7 @@ fn must_create(path: &Path) -> Result<bool> {
             Some(_) => continue,
         };
         return Err(refuse("InvalidArgument", format!("{shown}: has {what} ({})", name.display()))
-            .hint("give a new or an empty directory, or repair the database there"));
+            .hint("give a new or an empty directory, or repair the database there (`rockmill repair DB`)"));
     }
     Ok(true)
 }

@@ -478,6 +478,16 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
             r.oracle_passed_over > 0,
         ),
         ("files verified", format!("{} times", count(r.file_checks)), r.file_checks > 0),
+        (
+            "repaired after kills",
+            format!("{} times, and {} copies", count(r.repaired), count(r.repaired_copies)),
+            r.repaired + r.repaired_copies > 0,
+        ),
+        (
+            "read by another process",
+            format!("{} times; {} given up", count(r.readings), count(r.readings_passed_over)),
+            r.readings + r.readings_passed_over > 0,
+        ),
     ];
     for (what, figure, shown) in rows {
         if shown {
@@ -498,7 +508,7 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
         column.set_cell_alignment(CellAlignment::Left);
     }
     for (what, why) in &r.skipped {
-        table.add_row([format!("skipped: {what}"), why.clone()]);
+        table.add_row([format!("skipped: {what}"), why.to_string()]);
     }
     out.note(table.to_string())
 }
@@ -547,7 +557,11 @@ fn json_of(name: &str, plan: &Plan, r: &Report, verdict: &str) -> Value {
         "rocksdb_keys": r.oracle_keys,
         "rocksdb_passed_over": r.oracle_passed_over,
         "file_checks": r.file_checks,
-        "skipped": r.skipped,
+        "skipped": r.skipped.iter().map(|(what, why)| (what.clone(), json!(why.to_string()))).collect::<Map<_, _>>(),
+        "repaired": r.repaired,
+        "repaired_copies": r.repaired_copies,
+        "readings": r.readings,
+        "readings_passed_over": r.readings_passed_over,
         "trends": trends,
     })
 }

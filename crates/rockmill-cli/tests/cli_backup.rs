@@ -105,7 +105,7 @@ fn a_repaired_database_verifies() {
             std::fs::remove_file(file).expect("removed");
         }
     }
-    s.run(&["scan", "db"]).fails(3, &["no file CURRENT"]);
+    s.run(&["scan", "db"]).fails(3, &["CURRENT is missing", "rockmill repair"]);
     let text = s.ok(&["repair", "db"]);
     for words in ["the MANIFEST was not whole", "repaired: column families default", "kept", "old files are in db/lost"]
     {
@@ -120,4 +120,114 @@ fn a_repaired_database_verifies() {
     assert_eq!((&v["tables_damaged"], &v["manifest_damage"]), (&Value::from(1), &Value::Null), "{v}");
     assert_eq!(v["damaged"][0]["file"], table.file_name().expect("a name").to_string_lossy().into_owned());
     s.ok(&["verify", "db"]);
+}
+
+/// Where something is missing or damaged, the hint names the command that helps.
+#[test]
+fn hints_name_the_command_that_helps() {
+    let s = Sandbox::new();
+    s.run(&["put", "new", "k", "v"]).fails(3, &["no such directory", "--create"]);
+    s.run(&["get", "new", "k"]).fails(3, &["no such directory", "load"]);
+    s.database("db", 500);
+    s.ok(&["backup", "create", "db", "backups"]);
+    let manifest = s.files("db", "").into_iter().find(|f| f.display().to_string().contains("MANIFEST")).expect("one");
+    std::fs::remove_file(manifest).expect("removed");
+    for command in ["get", "put", "delete"] {
+        let args = ["db", "k", "v"];
+        let args: Vec<&str> =
+            [command].into_iter().chain(args[..if command == "put" { 3 } else { 2 }].to_vec()).collect();
+        s.run(&args).fails(3, &["MANIFEST", "rockmill repair"]);
+    }
+    let table = s.files("backups/shared_checksum", ".sst").pop().expect("a table");
+    flip(&table, 100);
+    s.run(&["backup", "restore", "backups", "db"]).fails(3, &["damaged", "rockmill backup verify"]);
+    s.run(&["backup", "restore", "backups", "other"]).fails(3, &["damaged", "rockmill backup verify"]);
+    assert!(!s.path("other").exists(), "a failed restore left something");
+}
+
+#[test]
+fn a_restore_replaces_another_database_only_by_force() {
+    let s = Sandbox::new();
+    s.database("db", 500);
+    let all = s.ok(&["scan", "db"]);
+    s.ok(&["backup", "create", "db", "backups"]);
+    s.ok(&["put", "other", "precious", "1", "--create"]);
+    s.run(&["backup", "restore", "backups", "other"]).fails(2, &["not the one of the backup", "--force"]);
+    assert_eq!(s.ok(&["get", "other", "precious"]), "1");
+    s.ok(&["delete", "db", "key000001"]);
+    s.ok(&["backup", "restore", "backups", "db"]);
+    assert_eq!(s.ok(&["scan", "db"]), all);
+    s.ok(&["backup", "restore", "backups", "other", "--force"]);
+    assert_eq!(s.ok(&["scan", "other"]), all);
+}
+
+/// The commands find the WALs where the database's options say they are.
+#[test]
+fn wals_elsewhere_are_verified_and_repaired_and_not_shared_with_a_checkpoint() {
+    let s = Sandbox::new();
+    let wals = s.path("wals").display().to_string();
+    let option = format!("wal_dir={wals}");
+    s.ok(&["put", "db", "a", "flushed", "--create", "--option", &option]);
+    s.ok(&["put", "db", "b", "logged"]);
+    s.ok(&["checkpoint", "db", "copy", "--keep-log", "1G"]);
+    s.ok(&["put", "copy", "b", "another"]);
+    assert_eq!(s.ok(&["get", "db", "b"]), "logged");
+    s.ok(&["put", "db", "c", "logged"]);
+    assert_eq!(s.json(&["verify", "db"])["wal_records"], 1);
+    let wal = s.files("wals", ".log").pop().expect("a WAL");
+    flip(&wal, 12);
+    assert!(s.run(&["verify", "db"]).fails(1, &["1 problem"]).text().contains(".log"));
+    flip(&wal, 12);
+    std::fs::rename(s.path("wals"), s.path("away")).expect("a rename");
+    assert!(s.run(&["verify", "db"]).fails(1, &["1 problem"]).text().contains("were not checked"));
+    let text = s.ok(&["repair", "db"]);
+    assert!(text.contains("not read: the WALs in") && text.contains("--wal-dir"), "{text}");
+    std::fs::rename(s.path("away"), s.path("wals")).expect("a rename");
+    assert_eq!(s.ok(&["get", "db", "c"]), "logged");
+    let v = s.json(&["repair", "db", "--wal-dir", &wals]);
+    assert_eq!((&v["wals"], &v["wal_entries"]), (&Value::from(1), &Value::from(1)), "{v}");
+    assert_eq!(s.ok(&["get", "db", "c"]), "logged");
+}
+
+#[test]
+fn a_checkpoint_leaves_a_database_alone_that_has_its_temporary_name() {
+    let s = Sandbox::new();
+    s.database("db", 500);
+    s.ok(&["put", "x.tmp", "precious", "1", "--create"]);
+    s.ok(&["checkpoint", "db", "x"]);
+    assert_eq!(s.ok(&["get", "x.tmp", "precious"]), "1");
+    assert_eq!(s.ok(&["scan", "x"]), s.ok(&["scan", "db"]));
+}
+
+/// Lookups beside a writer that flushes and compacts all the time find what was there before they began.
+#[test]
+fn reading_commands_beside_a_busy_writer_find_what_is_there() {
+    let s = Sandbox::new();
+    let mut options = rockmill::Options::default();
+    options.create_if_missing(true);
+    options.set_level_zero_file_num_compaction_trigger(2);
+    let db = rockmill::Db::open(&options, s.path("db")).expect("opens");
+    (0..500).for_each(|i| db.put(format!("key{i:04}"), "value").expect("a write"));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0u64.. {
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                db.put(format!("other{n:06}"), "x").and_then(|()| db.flush()).expect("a flush");
+            }
+        });
+        let all = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for i in 0..10 {
+                assert_eq!(s.ok(&["get", "db", &format!("key{:04}", i * 49)]), "value");
+                assert!(s.ok(&["scan", "db"]).lines().count() >= 500);
+                assert!(s.ok(&["stats", "db"]).contains("column family default"));
+                assert_eq!(s.ok(&["list-cf", "db"]).trim(), "default");
+                s.ok(&["verify", "db"]);
+            }
+        }));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        all.unwrap_or_else(|e| std::panic::resume_unwind(e));
+    });
 }

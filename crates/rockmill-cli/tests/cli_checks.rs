@@ -302,6 +302,10 @@ fn a_benchmark_empties_nothing_that_it_did_not_make() {
     s.ok(&["bench", "--db=db", "--use_existing_db", "--benchmarks=fillseq,readrandom", "--num=50", "--quiet"]);
     assert_eq!(s.ok(&["scan", "db", "--count"]), "200\n");
     s.run(&[&["bench", "--db=db"][..], &fills].concat()).fails(2, &[say]);
+    for _ in 0..2 {
+        s.ok(&[&["bench", "--db=both", "--peer=rockmill"][..], &fills, &["--nomeasure_device"]].concat());
+        s.ok(&[&["bench", "--db=both"][..], &fills].concat());
+    }
     // What it made, also in a directory that was there and empty, it empties: alone, with peers, with WALs elsewhere.
     std::fs::create_dir(s.path("mine")).expect("a directory");
     for _ in 0..2 {

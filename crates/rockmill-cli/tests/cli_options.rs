@@ -93,8 +93,13 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     let page = std::fs::read_to_string(s.path("page.html")).expect("the page");
     assert!(page.contains("<svg") && page.contains("tiered, 2 threads"));
     let text = s.ok(&args[..7]);
-    for words in ["throughput", "write amplification", "space amplification", "sorted runs"] {
+    for words in ["throughput", "write amplification", "space amplification", "sorted runs", "a lookup", "a seek"] {
         assert!(text.contains(words), "{text}");
+    }
+    // What DF-compaction brings, and what splitting jobs brings, apart.
+    let both = s.ok(&["simulate", "--compare", "--data", "1G", "--threads", "4", "--filter-bits", "10"]);
+    for words in ["no job is split", "jobs of both over idle threads", "df-leveled", "a seek, microseconds"] {
+        assert!(both.contains(words), "{both}");
     }
     for (args, words) in [
         (&["--strategy", "magic"][..], "there are leveled, tiered, df-leveled, df-tiered, fifo"),
@@ -105,6 +110,9 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
         (&["--option", "compaction_style=kCompactionStyleUniversal"], "--strategy"),
         (&["--option", "num_levels=0"], "num_levels"),
         (&["--keys", "zipfian"], "a fill writes each key once"),
+        (&["--split", "always"], "none of store, never, idle"),
+        (&["--compare", "--split", "idle"], "cannot be used with"),
+        (&["--compare", "--strategy", "fifo"], "fifo: there is no DF-compaction of it"),
         (&["--cores", "0"], "cores"),
         (&["--report", "/no/such/dir/p.html", "--data", "1M"], "/no/such/dir/p.html"),
     ] {

@@ -22,6 +22,9 @@ const COUNT_AT: usize = 8;
 /// Longest key or value: its length is a 32-bit varint.
 pub const MAX_SLICE_LEN: usize = u32::MAX as usize;
 
+/// The name of the feature that the markers of prepared transactions belong to.
+pub const TWO_PHASE_COMMIT: &str = "two-phase commit (TransactionDB) in a write batch";
+
 /// One record of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -428,7 +431,7 @@ fn unsupported(t: ValueType, tag: u8, at: usize) -> FormatError {
         | T::CommitXid
         | T::RollbackXid
         | T::BeginPersistedPrepareXid
-        | T::BeginUnprepareXid => FormatError::unsupported("two-phase commit (TransactionDB) in a write batch"),
+        | T::BeginUnprepareXid => FormatError::unsupported(TWO_PHASE_COMMIT),
         T::CommitXidAndTimestamp => FormatError::unsupported("user-defined timestamps (commit with timestamp)"),
         t => match t.unsupported_feature() {
             Some(feature) => FormatError::unsupported(feature),

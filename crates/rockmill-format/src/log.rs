@@ -377,15 +377,15 @@ impl<R: ReadBlock> LogReader<R> {
         self.zeros_at
     }
 
-    /// After damage in a recycled log: true if it is in a record of this log, not in what an earlier log left behind the
-    /// end. Such a record was cut off or damaged.
+    /// After damage in a recycled log: true if it is in a record of this log, not in what an earlier log left behind
+    /// the end. Such a record was cut off or damaged.
     pub fn damage_is_ours(&self) -> bool {
         let (at, in_record) = self.damage;
         in_record || self.block.get(at..self.len).is_some_and(|rest| self.own_header(rest))
     }
 
-    /// After damage in a recycled log: true if a whole fragment of this log stands anywhere behind it. Then the damage is
-    /// not the end of the log. Nothing can be read any more.
+    /// After damage in a recycled log: true if a whole fragment of this log stands anywhere behind it. Then the damage
+    /// is not the end of the log. Nothing can be read any more.
     pub fn goes_on_after_damage(&mut self) -> Result<bool, R::Error> {
         let mut from = self.damage.0 + 1;
         loop {

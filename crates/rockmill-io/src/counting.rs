@@ -241,6 +241,10 @@ impl FileSystem for CountingFileSystem {
         self.inner.batch_probe()
     }
 
+    fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool> {
+        self.inner.same_file(a, b)
+    }
+
     fn device(&self, path: &Path) -> Option<DeviceFacts> {
         self.inner.device(path)
     }

@@ -86,6 +86,11 @@ pub trait FileSystem: Send + Sync + Debug {
     fn batch_probe(&self) -> BatchProbe {
         BatchProbe::unavailable("this file system has no io_uring")
     }
+    /// True when both names are of one file or directory, through links and relative names too. The default compares
+    /// the names alone.
+    fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool> {
+        Ok(a == b)
+    }
     /// The device that holds `path`; `None` when that is none, or nobody knows.
     fn device(&self, _path: &Path) -> Option<DeviceFacts> {
         None

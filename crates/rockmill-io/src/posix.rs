@@ -179,6 +179,15 @@ impl FileSystem for PosixFileSystem {
         BatchProbe::of_kernel()
     }
 
+    fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool> {
+        let identity = |path: &Path| match fs::metadata(path) {
+            Ok(m) => Ok(Some((m.dev(), m.ino()))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(path_error("look at", path, e)),
+        };
+        Ok(a == b || identity(a)?.is_some_and(|one| matches!(identity(b), Ok(Some(other)) if one == other)))
+    }
+
     fn device(&self, path: &Path) -> Option<DeviceFacts> {
         let device = fs::metadata(path).ok()?.dev();
         DeviceFacts::of_device(Path::new("/sys"), libc::major(device), libc::minor(device))

@@ -273,6 +273,10 @@ impl FileSystem for ThrottledFileSystem {
         BatchProbe::unavailable(NO_RING)
     }
 
+    fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool> {
+        self.inner.same_file(a, b)
+    }
+
     fn device(&self, path: &Path) -> Option<DeviceFacts> {
         self.inner.device(path)
     }

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rockmill_io::ring::{BatchIo, ForeignMemory};
+use rockmill_io::ring::{BatchIo, ReadMemory};
 
 use crate::btf::Btf;
 use crate::object::Program;
-use crate::sys::{Arena, IoMemory, Loaded, LoopTypes, Looped, Refused};
+use crate::sys::{Arena, Loaded, LoopTypes, Looped, Refused};
 
 /// The merge program as it is committed, compiled from `bpf/merge.bpf.c`.
 pub const MERGE_OBJECT: &[u8] = include_bytes!("../bpf/merge.bpf.o");
@@ -202,17 +202,17 @@ impl Machine {
 
     /// Bytes of its memory, what reads go to included.
     pub fn memory_bytes(&self) -> usize {
-        self.memory().len() + self.arena.io().bytes()
+        self.memory().len() + self.arena.io().map_or(0, ReadMemory::bytes)
     }
 
     /// The part of its memory that reads may go to, behind the part that it has for itself, if there is one.
-    pub fn io_memory(&self) -> Option<Arc<dyn ForeignMemory>> {
-        self.asked.reads.then(|| Arc::<IoMemory>::clone(self.arena.io()) as Arc<dyn ForeignMemory>)
+    pub fn io_memory(&self) -> Option<ReadMemory> {
+        self.arena.io().cloned()
     }
 
     /// True when no reads go to its memory any more, nor may.
     pub fn is_idle(&self) -> bool {
-        Arc::strong_count(self.arena.io()) == 1
+        self.arena.io().is_none_or(ReadMemory::is_idle)
     }
 
     /// Has the program run in the ring of `io`, for its thread, until [`Self::leave`]: a call of it then hands over

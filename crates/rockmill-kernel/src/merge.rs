@@ -28,9 +28,9 @@ const KEYS_BYTES: usize = 1 << 20;
 const STEPS_MAX: u32 = 16 << 10;
 /// Bytes of keys compared and copied in a call, or so: some milliseconds.
 const WORK_MAX: u64 = 4 << 20;
-/// Live runs up to which all heads are looked at (measured, see docs/kernel-engine.md).
+/// Live runs up to which all heads are looked at: as many as a mark has room to name. A choice, not measured.
 const LINEAR_MAX: u32 = 16;
-/// The same where all heads are equal, and each look at one is a call of a user's comparator.
+/// The same where all heads are equal, and each look at one is a call of a user's comparator. A choice, too.
 const LINEAR_MAX_OWN_ORDER: u32 = 4;
 /// Smallest share of the memory of a run: below, calls are many and blocks may not fit.
 const SHARE_MIN: usize = 48 << 10;

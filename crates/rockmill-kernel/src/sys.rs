@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rockmill_io::ring::ForeignMemory;
+use rockmill_io::ring::{ForeignMemory, ReadMemory};
 
 pub use looped::{LoopTypes, Looped};
 
@@ -177,7 +177,7 @@ impl Memory {
 }
 
 /// The rest of an arena, for reads to go to. Programs read there what they are told to, and write nothing.
-pub struct IoMemory {
+struct IoMemory {
     mapping: Arc<Mapping>,
     /// Where it begins in the mapping.
     at: usize,
@@ -190,8 +190,8 @@ impl fmt::Debug for IoMemory {
     }
 }
 
-// SAFETY: the mapping lives as long as this, was populated, and is whole pages; `Memory` has given this part away, so
-// that only the program looks at it, and that only where a block stands.
+// SAFETY: the mapping lives as long as this, was populated, and is whole pages; `Memory` has given this part away, and
+// this cannot be cloned, so that only the program looks at it, and that only where a block stands.
 unsafe impl ForeignMemory for IoMemory {
     fn start(&self) -> NonNull<u8> {
         // SAFETY: `at` is within the mapping.
@@ -217,7 +217,7 @@ pub struct Refused {
 pub struct Arena {
     fd: OwnedFd,
     memory: Memory,
-    io: Arc<IoMemory>,
+    io: Option<ReadMemory>,
 }
 
 impl Arena {
@@ -229,13 +229,14 @@ impl Arena {
         let fd = owned(attr.call(BPF_MAP_CREATE, 72)?);
         let mut memory = Memory::map(pages as usize * page_bytes(), libc::MAP_SHARED, fd.as_raw_fd())?;
         let own = if reads { pages.div_ceil(2) } else { pages };
-        let io = Arc::new(memory.split(own as usize * page_bytes()));
+        let rest = memory.split(own as usize * page_bytes());
+        let io = if reads { Some(ReadMemory::over(Box::new(rest))?) } else { None };
         Ok(Self { fd, memory, io })
     }
 
-    /// The part of it that reads go to, behind the other one.
-    pub fn io(&self) -> &Arc<IoMemory> {
-        &self.io
+    /// The part of it that reads go to, behind the other one, if it has one.
+    pub fn io(&self) -> Option<&ReadMemory> {
+        self.io.as_ref()
     }
 
     /// Its descriptor, for programs that name it.

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use rockmill::simulation::{
     CommitQueue, Compaction, CompactionCursors, FileMeta, FlushBound, FlushPace, IntraDf, MergeTicket, Moment,
     PendingRun, RateControl, StallReason, Step, Ticket, Version, memtable_left_over, pick, pick_intra_df,
-    write_control, write_stop,
+    split_over_idle, write_control, write_stop,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
 use crate::keys::{Cuts, Extent, KeySpace};
+use crate::reads::Reads;
 use crate::report::{Recorder, Report};
-use crate::settings::{Settings, SettingsError, Workload};
+use crate::settings::{Settings, SettingsError, Split, Workload};
 use crate::share::{Capacity, Cost, divide};
 use crate::tree::{EPOCH_SECONDS, Tree};
 
@@ -195,8 +196,12 @@ impl Engine<'_> {
             }
             let wal = if self.s.wal { self.s.entry_bytes() } else { 0.0 };
             let write = Cost { cpu: self.s.write_ns * 1e-9, read: 0.0, write: wal };
-            let read = Cost { cpu: self.s.read_ns * 1e-9, read: self.s.read_bytes as f64, write: 0.0 };
-            let mut wishes = vec![(wish, write), (self.s.reads_per_second, read)];
+            let reads = Reads::of(&self.tree, self.s, self.keys.there());
+            let mut wishes = vec![
+                (wish, write),
+                (self.s.reads_per_second, reads.lookup(self.s)),
+                (self.s.seeks_per_second, reads.seek(self.s)),
+            ];
             let behind = control.behind || control.pressure > 0.0;
             let priority = if self.flush_is_awaited() { self.pace.priority(behind, control.pressure) } else { 0.0 };
             let gives_way = priority > 0.0;
@@ -211,7 +216,7 @@ impl Engine<'_> {
                 step = step.min((memtable - self.filled).max(0.0) / rates[0]);
                 step = step.min((target - self.written).max(0.0) / rates[0]);
             }
-            for (job, rate) in self.jobs.iter().zip(&rates[2..]) {
+            for (job, rate) in self.jobs.iter().zip(&rates[3..]) {
                 if *rate > 0.0 {
                     step = step.min(job.left / rate);
                 }
@@ -243,9 +248,9 @@ impl Engine<'_> {
             }
             self.filled += rates[0] * step;
             self.written += rates[0] * step;
-            self.record.read(step, rates[1]);
+            self.record.read(step, rates[1], rates[2]);
             self.record.waits_to_commit(step, self.commits.pending().count());
-            for (job, rate) in self.jobs.iter_mut().zip(&rates[2..]) {
+            for (job, rate) in self.jobs.iter_mut().zip(&rates[3..]) {
                 job.left -= rate * step;
             }
             let distinct = match self.s.workload {
@@ -253,7 +258,7 @@ impl Engine<'_> {
                 Workload::Overwrite => self.keys.count(),
             };
             let live = distinct.max(1.0) * self.s.stored_entry_bytes();
-            self.record.sample(self.now, &self.tree, &scores, self.full.len(), live, self.s.entry_bytes());
+            self.record.sample(self.now, &self.tree, &scores, live, reads);
             if self.filled >= memtable * 0.999_999 {
                 tell(self.written * self.s.entry_bytes(), self.s.write_bytes as f64);
                 self.switch();
@@ -331,6 +336,12 @@ impl Engine<'_> {
                     }
                 }
             };
+            match self.s.split {
+                Split::Store => {}
+                Split::Never => c.subcompactions_max = 0,
+                Split::Idle if c.trivial_move || c.deletion || c.output_level == 0 => {}
+                Split::Idle => c.subcompactions_max = split_over_idle(&c, idle),
+            }
             let issued = self.cursors.start(&c);
             c.version = Arc::clone(&self.no_version);
             let ticket = self.commits.issue(issued);

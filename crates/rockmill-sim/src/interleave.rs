@@ -12,6 +12,10 @@
 //!    waits for its commit, is known to the strategy.
 //! 4. *Tables.* There are those of the tree and those that finished jobs are to commit, and no others.
 //!
+//! And at the end, when nothing more comes:
+//!
+//! 5. *Rest.* Jobs that are due run out, and no table is left that is due for its age.
+//!
 //! Beside the strategy's jobs there are what users ask for: manual compactions, levels that move (`change_level`),
 //! ingestions and files deleted by range, each under the rules of the store: a level moves when nothing else runs, and
 //! no job of the strategy's begins before it has; versions do not change between an ingestion's choice of a level and
@@ -92,6 +96,8 @@ pub struct History {
     pub out_of_order: bool,
     /// A job that has committed is forgotten with the next step that changes the tree, not at once.
     pub lingering: bool,
+    /// With leveled compaction, and only with it, tables are due when they are a minute old.
+    pub aged: bool,
     /// Chooses merges of pending runs.
     pub merge: PickMerge,
 }
@@ -126,6 +132,9 @@ type Entry = (u8, u64, bool);
 /// Most jobs at once.
 const RUNNING_MAX: usize = 5;
 
+/// Jobs that a tree may need to come to rest.
+const REST_JOBS_MAX: usize = 1000;
+
 impl History {
     /// A random one for a strategy; `None`: strategies change, FIFO not among them.
     pub fn random(seed: u64, strategy: Option<Strategy>, steps: usize) -> Self {
@@ -142,7 +151,7 @@ impl History {
             level0_file_num_compaction_trigger: rng.i32(2..5),
             write_buffer_size: 4096,
             ttl: if rng.u8(0..4) == 0 { 200 } else { 0 },
-            periodic_compaction_seconds: if rng.u8(0..3) == 0 { 300 } else { 0 },
+            periodic_compaction_seconds: [0, 0, 300, 60][rng.usize(0..4)],
             ..CfOptions::default()
         };
         options.compaction_options_universal.allow_trivial_move = rng.bool();
@@ -161,7 +170,14 @@ impl History {
             options.compaction_style = CompactionStyle::Level;
         }
         let lingering = rng.bool();
-        let one = |rng: &mut fastrand::Rng| match rng.u8(0..76) {
+        // Leveled compaction gets a tree without base runs whose tables are due for their age.
+        let aged = style.is_none() && rng.u8(0..3) == 0;
+        if aged {
+            (options.compaction_style, options.compaction_downforce) = (CompactionStyle::Universal, true);
+            (options.level_compaction_dynamic_level_bytes, options.periodic_compaction_seconds) = (false, 0);
+        }
+        let one = |rng: &mut fastrand::Rng| match rng.u8(0..78) {
+            0..=9 if aged && rng.bool() => Step::Wait(rng.u8(..)),
             0..=17 => Step::Flush(rng.u32(..)),
             18..=39 => Step::Start,
             40..=55 if late && rng.u8(0..8) > 0 => Step::FinishLater(rng.u8(..)),
@@ -169,7 +185,7 @@ impl History {
             56..=59 => Step::Fail(rng.u8(..)),
             60 => Step::Crash,
             62 => Step::Merge,
-            61 if style.is_none() => {
+            61 | 63 if style.is_none() => {
                 let style = if rng.bool() { CompactionStyle::Universal } else { CompactionStyle::Level };
                 Step::Change(style, rng.bool())
             }
@@ -177,6 +193,7 @@ impl History {
                 Step::Change(if rng.bool() { CompactionStyle::Level } else { CompactionStyle::Fifo }, false)
             }
             64 => Step::Sparing(rng.u8(..4) > 0),
+            65..=72 if aged => Step::Start, // others make base runs
             65..=68 => Step::Manual(rng.u32(..)),
             69 => Step::Refit(rng.u8(..)),
             70..=72 => Step::Ingest(rng.u32(..)),
@@ -185,7 +202,7 @@ impl History {
         };
         options.num_levels = levels as i32;
         let steps = (0..steps).map(|_| one(&mut rng)).collect();
-        Self { levels, options, steps, out_of_order: false, lingering, merge: pick_intra_df_of }
+        Self { levels, options, steps, out_of_order: false, lingering, aged, merge: pick_intra_df_of }
     }
 
     /// Goes through it; what was carried out.
@@ -196,6 +213,9 @@ impl History {
         let mut world = World::new(self);
         for (n, step) in self.steps.iter().enumerate() {
             world.step(step, pick).and_then(|()| world.check()).map_err(|e| format!("step {n}, {step:?}: {e}"))?;
+        }
+        if !self.out_of_order {
+            world.rest(pick).map_err(|e| format!("at the end: {e}"))?;
         }
         Ok(world.done)
     }
@@ -255,6 +275,7 @@ struct World {
     /// Committed, and not forgotten yet.
     lingering: Vec<(Ticket, Pending)>,
     lingers: bool,
+    aged: bool,
     ingestion: Option<(u64, Ingestion)>,
     /// Keys whose newest version was deleted with its file: an older one may be found.
     loose: [bool; 256],
@@ -281,6 +302,7 @@ impl World {
             running: Vec::new(),
             lingering: Vec::new(),
             lingers: h.lingering,
+            aged: h.aged,
             ingestion: None,
             loose: [false; 256],
             commits: CommitQueue::new(),
@@ -340,6 +362,9 @@ impl World {
             Step::Change(style, downforce) => {
                 self.options.compaction_style = style;
                 self.options.compaction_downforce = downforce;
+                if self.aged {
+                    self.options.periodic_compaction_seconds = if style == CompactionStyle::Level { 60 } else { 0 };
+                }
             }
             Step::Start => self.start(pick)?,
             Step::Merge => self.start_merge(2),
@@ -441,6 +466,36 @@ impl World {
             }
         }
         self.take_turns();
+    }
+
+    /// Nothing more comes: all that is due is done.
+    fn rest(&mut self, pick: Pick) -> Result<(), String> {
+        self.cursors.set_sparing(false);
+        for _ in 0..REST_JOBS_MAX {
+            while !self.running.is_empty() || self.ingestion.is_some() || !self.lingering.is_empty() {
+                self.go_on_with_ingestion();
+                if !self.running.is_empty() {
+                    self.finish(0);
+                }
+                self.forget_committed();
+                self.check()?;
+            }
+            self.start(pick)?;
+            if self.running.is_empty() {
+                let due = |f: &Arc<FileMeta>| f.entry.file_creation_time + self.options.periodic_compaction_seconds;
+                let is_old = |f: &&Arc<FileMeta>| due(f) < self.now;
+                let ages = self.options.periodic_compaction_seconds > 0;
+                let ages = ages && self.options.compaction_style != CompactionStyle::Fifo;
+                return match self.version.files().find(|f| ages && is_old(f)) {
+                    Some(f) => {
+                        let tree: Vec<_> = self.version.places().map(|p| (p.level, p.run, p.files)).collect();
+                        Err(format!("table {} is due for its age, and no job takes it: {tree:?}", f.number()))
+                    }
+                    None => Ok(()),
+                };
+            }
+        }
+        Err(format!("after {REST_JOBS_MAX} jobs there is one more that is due"))
     }
 
     /// What had these files in hand has ended.

@@ -103,6 +103,14 @@ impl KeySpace {
         self.classes.iter().map(|c| c.keys * -(-self.written * c.share / c.keys).exp_m1()).sum()
     }
 
+    /// Part of the key space in which there are keys.
+    pub fn there(&self) -> f64 {
+        match self.sequential {
+            true => (self.written / self.count()).min(1.0),
+            false => 1.0,
+        }
+    }
+
     /// Merges extents, of which those of a run do not overlap, into tables.
     pub fn merge(&self, inputs: &[&Extent], cuts: &Cuts) -> Vec<Extent> {
         let mut bounds: Vec<u64> = inputs.iter().flat_map(|e| [e.begin, e.end]).collect();

@@ -1,6 +1,6 @@
-//! A discrete-event simulation of the store's writing side: the store's own strategies and write control, against a
-//! modelled device and CPU, in virtual time. It is how a deployment is planned, and how strategies are tried at sizes
-//! that no machine at hand can hold.
+//! A discrete-event simulation of the store's writing side, and of what it costs readers: the store's own strategies
+//! and write control, against a modelled device and CPU, in virtual time. It is how a deployment is planned, and how
+//! strategies are tried at sizes that no machine at hand can hold.
 //!
 //! How a run goes, by file:
 //!
@@ -10,7 +10,8 @@
 //! 3. [`tree`] keeps the tree as the store's `Version`, so that `rockmill::simulation::pick` is asked as by the store.
 //! 4. [`share`] divides the device and the cores among the jobs that run.
 //! 5. [`engine`] goes from event to event: a memtable is full, a job ends, a sample is due.
-//! 6. [`report`] and [`page`] say what came out.
+//! 6. [`reads`] says what a tree costs those who read it.
+//! 7. [`report`] and [`page`] say what came out; [`compare`] does it for a strategy with and without DF-compaction.
 //!
 //! Apart from that, [`interleave`] takes strategies through random interleavings of jobs over small trees with
 //! contents, and shrinks what fails.
@@ -19,15 +20,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod engine;
 pub mod interleave;
 pub mod keys;
 pub mod page;
+pub mod reads;
 pub mod report;
 pub mod settings;
 pub mod share;
 pub mod tree;
 
+pub use compare::Comparison;
 pub use engine::{run, run_telling};
 pub use report::Report;
-pub use settings::{KeyOrder, Settings, SettingsError, Workload};
+pub use settings::{KeyOrder, Settings, SettingsError, Split, Workload};

@@ -24,10 +24,12 @@ pub fn page(report: &Report) -> String {
     let mut body = format!("<h1>{}</h1>\n<pre>{}</pre>\n", escape(&title), escape(&report.to_text()));
     let mb = f64::from(1 << 20);
     type Line = (&'static str, fn(&Sample) -> f64, f64);
-    let lines: [Line; 6] = [
+    let lines: [Line; 8] = [
         ("Written by users, MiB/s", |p| p.write_rate, mb),
         ("Part of the time that writers were delayed or stopped, percent", |p| p.stalled, 0.01),
         ("Sorted runs (read amplification)", |p| p.runs, 1.0),
+        ("A lookup where nobody else reads, microseconds", |p| p.lookup, 1e-6),
+        ("A seek where nobody else reads, microseconds", |p| p.seek, 1e-6),
         ("Space amplification", |p| p.space, 1.0),
         ("Write amplification until then", |p| p.write_amplification, 1.0),
         ("Compaction debt, MiB", |p| p.debt, mb),
@@ -118,7 +120,7 @@ mod tests {
     fn a_page_has_all_charts_and_no_script() {
         let settings = crate::Settings { data_bytes: 1 << 30, ..crate::Settings::default() };
         let page = page(&crate::run(&settings).unwrap());
-        assert_eq!(page.matches("<svg").count(), 7);
-        assert!(page.matches("<polyline").count() >= 7 && !page.contains("<script") && !page.contains("NaN"));
+        assert_eq!(page.matches("<svg").count(), 9);
+        assert!(page.matches("<polyline").count() >= 9 && !page.contains("<script") && !page.contains("NaN"));
     }
 }

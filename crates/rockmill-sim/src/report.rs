@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use rockmill::simulation::{Compaction, LevelScores, StallReason};
 use serde_json::{Map, Value, json};
 
-use crate::settings::Settings;
+use crate::reads::Reads;
+use crate::settings::{Settings, Split};
 use crate::tree::Tree;
 
 /// Samples that are kept; when there are more, two become one.
@@ -22,8 +23,12 @@ pub struct Sample {
     pub stalled: f64,
     /// Compaction threads busy, by start level, on average.
     pub busy: Vec<f64>,
-    /// Sorted runs that a lookup may have to ask.
+    /// Sorted runs that a seek stands in.
     pub runs: f64,
+    /// Seconds of a lookup on a device that nobody else uses.
+    pub lookup: f64,
+    /// The same of a seek.
+    pub seek: f64,
     /// Bytes of tables by bytes of live data.
     pub space: f64,
     /// Bytes written to tables by bytes written by users, until now.
@@ -41,8 +46,18 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Virtual seconds until everything was written.
     pub seconds: f64,
-    /// Reads of users.
+    /// Lookups of users.
     pub reads: f64,
+    /// Seeks of users.
+    pub seeks: f64,
+    /// Tables that a lookup asks, on average over time.
+    pub lookup_tables: f64,
+    /// Blocks that it reads.
+    pub lookup_blocks: f64,
+    /// Seconds that it takes on a device that nobody else uses.
+    pub lookup_seconds: f64,
+    /// The same for a seek.
+    pub seek_seconds: f64,
     /// Bytes that users wrote.
     pub user_bytes: f64,
     /// Bytes written by flushes.
@@ -59,8 +74,10 @@ pub struct Report {
     pub waits: Waits,
     /// The same together by reason.
     pub stalls: Vec<(&'static str, f64)>,
-    /// Compaction threads busy, on average, by start level.
+    /// Compaction threads busy, on average, by start level. A job in two parts has two.
     pub busy: Vec<f64>,
+    /// Compactions that ran, on average, however many threads each had.
+    pub jobs_at_once: f64,
     /// Part of the time that so many compaction threads were busy: 0, 1 and so on.
     pub busy_share: Vec<f64>,
     /// Compactions, by start level.
@@ -107,6 +124,17 @@ impl Report {
         self.busy.iter().sum()
     }
 
+    /// Strategy, threads and how jobs are split.
+    fn of_what(&self) -> String {
+        let s = &self.settings;
+        let split = match s.split {
+            Split::Store if !s.options.compaction_downforce => "",
+            Split::Never => "",
+            _ => ", or 2 where threads are idle",
+        };
+        format!("{}, {} threads, up to {} parts a job{split}", s.strategy, s.threads, s.subcompactions)
+    }
+
     /// For programs.
     pub fn to_json(&self) -> Value {
         let s = &self.settings;
@@ -117,15 +145,17 @@ impl Report {
                 json!({
                     "seconds": round(p.seconds), "write_bytes_per_second": round(p.write_rate),
                     "stalled": round(p.stalled), "busy_by_level": p.busy.iter().map(|b| round(*b)).collect::<Vec<_>>(),
-                    "runs": round(p.runs), "space_amplification": round(p.space),
+                    "runs": round(p.runs), "lookup_micros": round(p.lookup * 1e6),
+                    "seek_micros": round(p.seek * 1e6), "space_amplification": round(p.space),
                     "write_amplification": round(p.write_amplification), "debt_bytes": round(p.debt),
                 })
             })
             .collect();
         let stalls: Map<String, Value> =
             self.stalls.iter().map(|(why, seconds)| ((*why).to_owned(), json!(round(*seconds)))).collect();
-        json!({
+        let mut all = json!({
             "strategy": s.strategy, "threads": s.threads, "subcompactions": s.subcompactions,
+            "split": s.split.name(),
             "data_bytes": s.data_bytes, "seed": s.seed, "notes": self.notes,
             "seconds": round(self.seconds), "user_bytes": round(self.user_bytes),
             "reads_per_second": round(self.reads / self.seconds.max(1e-9)),
@@ -138,7 +168,7 @@ impl Report {
             "stall_seconds_by_reason": stalls,
             "longest_stall_seconds": round(self.waits.longest), "longest_stall_reason": self.waits.reason,
             "wait_p999_seconds": round(self.waits.percentile(99.9)),
-            "busy_threads": round(self.parallelism()),
+            "busy_threads": round(self.parallelism()), "jobs_at_once": round(self.jobs_at_once),
             "busy_threads_by_level": self.busy.iter().map(|b| round(*b)).collect::<Vec<_>>(),
             "busy_threads_share_of_time": self.busy_share.iter().map(|b| round(*b)).collect::<Vec<_>>(),
             "compactions_by_level": self.jobs, "moves": self.moves, "deletions": self.deletions,
@@ -146,8 +176,19 @@ impl Report {
             "commits_waited_most": self.waited_most,
             "intra_df_merges": self.merges, "intra_df_bytes": round(self.merged_bytes),
             "levels": self.levels.iter().map(|(files, bytes)| json!({"tables": files, "bytes": bytes})).collect::<Vec<_>>(),
-            "wedged": self.wedged, "samples": samples,
-        })
+            "wedged": self.wedged,
+        });
+        let reads = json!({
+            "seeks_per_second": round(self.seeks / self.seconds.max(1e-9)),
+            "lookup_tables": round(self.lookup_tables), "lookup_blocks": round(self.lookup_blocks),
+            "lookup_micros": round(self.lookup_seconds * 1e6), "seek_runs": round(self.runs),
+            "seek_micros": round(self.seek_seconds * 1e6),
+            "samples": samples,
+        });
+        if let (Value::Object(all), Value::Object(reads)) = (&mut all, reads) {
+            all.extend(reads);
+        }
+        all
     }
 
     /// For people.
@@ -159,7 +200,7 @@ impl Report {
         }
         let percent = |part: f64| part / self.seconds.max(1e-9) * 100.0;
         let rows = [
-            ("strategy", format!("{}, {} threads, up to {} parts a job", s.strategy, s.threads, s.subcompactions)),
+            ("strategy", self.of_what()),
             ("written", format!("{} in {} virtual", size(self.user_bytes), time(self.seconds))),
             (
                 "throughput",
@@ -167,6 +208,16 @@ impl Report {
             ),
             ("write amplification", format!("{:.2}", self.write_amplification())),
             ("read amplification", format!("{:.1} sorted runs on average", self.runs)),
+            (
+                "a lookup",
+                format!(
+                    "{:.0} us where nobody else reads: {:.1} tables asked, {:.2} blocks read",
+                    self.lookup_seconds * 1e6,
+                    self.lookup_tables,
+                    self.lookup_blocks
+                ),
+            ),
+            ("a seek", format!("{:.0} us: a block of each run", self.seek_seconds * 1e6)),
             ("space amplification", format!("{:.2} on average", self.space)),
             (
                 "stalls",
@@ -184,13 +235,16 @@ impl Report {
                     self.waits.percentile(99.9) * 1e3
                 ),
             ),
-            ("busy threads", format!("{:.2} on average", self.parallelism())),
+            ("busy threads", format!("{:.2} on average, in {:.2} compactions", self.parallelism(), self.jobs_at_once)),
         ];
         for (name, value) in rows {
             let _ = writeln!(out, "{name:<20} {value}");
         }
         if s.reads_per_second > 0.0 {
-            let _ = writeln!(out, "{:<20} {:.0}/s", "reads", self.reads / self.seconds.max(1e-9));
+            let _ = writeln!(out, "{:<20} {:.0}/s", "lookups", self.reads / self.seconds.max(1e-9));
+        }
+        if s.seeks_per_second > 0.0 {
+            let _ = writeln!(out, "{:<20} {:.0}/s", "seeks", self.seeks / self.seconds.max(1e-9));
         }
         for (why, seconds) in &self.stalls {
             let _ = writeln!(out, "{:<20} {:.1} % of the time", format!("  {why}"), percent(*seconds));
@@ -280,6 +334,9 @@ pub struct Recorder {
     next: f64,
     part: Sample,
     runs_time: f64,
+    /// Tables asked, blocks and seconds of lookups, seconds of seeks, each times how long it was so.
+    reads_time: [f64; 4],
+    jobs_time: f64,
     space_time: f64,
     busy_time: Vec<f64>,
     /// For how long writers have been standing still.
@@ -297,6 +354,11 @@ impl Recorder {
             notes: Vec::new(),
             seconds: 0.0,
             reads: 0.0,
+            seeks: 0.0,
+            lookup_tables: 0.0,
+            lookup_blocks: 0.0,
+            lookup_seconds: 0.0,
+            seek_seconds: 0.0,
             user_bytes: 0.0,
             flushed_bytes: 0.0,
             read_bytes: 0.0,
@@ -306,6 +368,7 @@ impl Recorder {
             waits: Waits::default(),
             stalls: Vec::new(),
             busy: vec![0.0; levels],
+            jobs_at_once: 0.0,
             busy_share: vec![0.0; s.threads + 1],
             jobs: vec![0; levels],
             moves: 0,
@@ -329,6 +392,8 @@ impl Recorder {
             next: every,
             part: Sample { busy: vec![0.0; levels], ..Sample::default() },
             runs_time: 0.0,
+            reads_time: [0.0; 4],
+            jobs_time: 0.0,
             space_time: 0.0,
             busy_time: vec![0.0; levels],
             standing: 0.0,
@@ -366,18 +431,20 @@ impl Recorder {
         }
         self.part.stalled += stall;
         let mut threads = 0;
-        for level in busy.filter_map(|(level, _)| level) {
-            threads += 1;
-            self.busy_time[level] += step;
-            self.part.busy[level] += step;
+        for (level, parts) in busy.filter_map(|(level, parts)| Some((level?, parts))) {
+            threads += parts;
+            self.jobs_time += step;
+            self.busy_time[level] += step * parts as f64;
+            self.part.busy[level] += step * parts as f64;
         }
         let last = r.busy_share.len() - 1;
         r.busy_share[threads.min(last)] += step;
     }
 
-    /// `step` seconds in which users did so many reads a second.
-    pub fn read(&mut self, step: f64, reads: f64) {
+    /// `step` seconds in which users did so many lookups and seeks a second.
+    pub fn read(&mut self, step: f64, reads: f64, seeks: f64) {
         self.report.reads += reads * step;
+        self.report.seeks += seeks * step;
     }
 
     /// `step` seconds in which so many writes a second were done, `allowed` were, and writers slept a part of the time.
@@ -404,10 +471,14 @@ impl Recorder {
     }
 
     /// The tree at a moment; every so often a sample.
-    pub fn sample(&mut self, now: f64, tree: &Tree, scores: &LevelScores, _full: usize, live: f64, _entry: f64) {
+    pub fn sample(&mut self, now: f64, tree: &Tree, scores: &LevelScores, live: f64, reads: Reads) {
         let (runs, space) = (tree.runs() as f64, tree.bytes() as f64 / live);
         let step = now - self.last;
         self.runs_time += runs * step;
+        let (lookup, seek) = reads.seconds(&self.report.settings);
+        for (sum, value) in self.reads_time.iter_mut().zip([reads.tables, reads.blocks, lookup, seek]) {
+            *sum += value * step;
+        }
         self.space_time += space * step;
         self.last = now;
         if now + 1e-9 < self.next {
@@ -422,6 +493,7 @@ impl Recorder {
         p.stalled /= seconds;
         p.busy.iter_mut().for_each(|b| *b /= seconds);
         (p.runs, p.space, p.debt) = (runs, space, scores.pending_bytes as f64);
+        (p.lookup, p.seek) = (lookup, seek);
         p.write_amplification = r.write_amplification();
         r.samples.push(p);
         if r.samples.len() >= SAMPLES_MAX && r.settings.sample_every == 0.0 {
@@ -488,6 +560,8 @@ impl Recorder {
         let all = now.max(1e-9);
         r.busy = self.busy_time.iter().map(|b| b / all).collect();
         r.busy_share.iter_mut().for_each(|b| *b /= all);
+        r.jobs_at_once = self.jobs_time / all;
+        [r.lookup_tables, r.lookup_blocks, r.lookup_seconds, r.seek_seconds] = self.reads_time.map(|sum| sum / all);
         (r.runs, r.space) = (self.runs_time / all, self.space_time / all);
         r.levels = tree.version.levels.iter().map(|f| (f.len(), f.iter().map(|f| f.size()).sum())).collect();
     }
@@ -503,7 +577,7 @@ impl Recorder {
 }
 
 /// Four significant digits and no noise, so that reports are read easily.
-fn round(v: f64) -> f64 {
+pub(crate) fn round(v: f64) -> f64 {
     if v == 0.0 || !v.is_finite() {
         return 0.0;
     }

@@ -24,6 +24,27 @@ pub enum Workload {
     Overwrite,
 }
 
+/// Which jobs may be split over threads that have nothing to do (two at most, as DF-compaction does it).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// As in the store: those of DF-compaction.
+    Store,
+    /// None. What `subcompactions` says holds in any case.
+    Never,
+    /// Those of every strategy, by the same rule.
+    Idle,
+}
+
+impl Split {
+    /// All, and their names.
+    pub const ALL: [(&'static str, Self); 3] = [("store", Self::Store), ("never", Self::Never), ("idle", Self::Idle)];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|s| s.1 == self).map_or("", |s| s.0)
+    }
+}
+
 /// All that a run depends on. Sizes in bytes, times in seconds unless the name says otherwise.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -35,6 +56,8 @@ pub struct Settings {
     pub by_score: bool,
     /// Threads that one job may be split over.
     pub subcompactions: usize,
+    /// Which jobs idle threads help.
+    pub split: Split,
     /// Size of the data set, uncompressed.
     pub data_bytes: u64,
     /// What is written, uncompressed; for [`Workload::Fill`] the data set.
@@ -77,11 +100,15 @@ pub struct Settings {
     pub merge_ns_per_byte: f64,
     /// CPU nanoseconds of a flush for each entry.
     pub flush_ns_per_entry: f64,
-    /// Reads of users that are wanted each second, beside the writes.
+    /// Lookups of users that are wanted each second, beside the writes.
     pub reads_per_second: f64,
-    /// CPU nanoseconds of a read.
+    /// Seeks of users that are wanted each second.
+    pub seeks_per_second: f64,
+    /// CPU nanoseconds of a lookup or a seek, whatever the tree.
     pub read_ns: f64,
-    /// Bytes that a read takes from the device, on average.
+    /// The same for each table that a lookup asks, and each run that a seek stands in.
+    pub read_run_ns: f64,
+    /// Bytes that a block takes from the device, on average: fewer than it has, where a cache has some of them.
     pub read_bytes: u64,
     /// The delayed write rate, in bytes per second.
     pub delayed_write_rate: u64,
@@ -117,6 +144,7 @@ impl Default for Settings {
             threads: 4,
             by_score: false,
             subcompactions: 1,
+            split: Split::Store,
             data_bytes: 50 << 30,
             write_bytes: 0,
             workload: Workload::Fill,
@@ -139,7 +167,9 @@ impl Default for Settings {
             merge_ns_per_byte: 0.6,
             flush_ns_per_entry: 400.0,
             reads_per_second: 0.0,
-            read_ns: 5_000.0,
+            seeks_per_second: 0.0,
+            read_ns: 2_000.0,
+            read_run_ns: 500.0,
             read_bytes: 4096,
             delayed_write_rate: 16 << 20,
             sample_every: 0.0,
@@ -204,7 +234,9 @@ impl Settings {
             ("merge ns per byte", self.merge_ns_per_byte),
             ("flush ns per entry", self.flush_ns_per_entry),
             ("reads per second", self.reads_per_second),
+            ("seeks per second", self.seeks_per_second),
             ("read ns", self.read_ns),
+            ("read ns per run", self.read_run_ns),
             ("sample interval", self.sample_every),
         ];
         if let Some((name, value)) = costs.into_iter().find(|(_, v)| !v.is_finite() || *v < 0.0) {
@@ -272,9 +304,7 @@ impl Settings {
                 self.write_bytes as f64 / memtable
             ));
         }
-        // Which strategy runs here is not for the store to say.
-        let checked = CfOptions { compaction_downforce: false, ..self.options.clone() };
-        rockmill::simulation::check_options(&checked).map_err(|e| SettingsError(e.message().to_owned()))?;
+        rockmill::simulation::check_options(&self.options).map_err(|e| SettingsError(e.message().to_owned()))?;
         Ok(notes)
     }
 }

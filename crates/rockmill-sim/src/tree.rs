@@ -8,7 +8,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};
 
-use crate::keys::Extent;
+use crate::keys::{Extent, POSITIONS};
 
 /// Virtual time begins here, in seconds: 0 means an unknown time to the store.
 pub const EPOCH_SECONDS: f64 = 1e6;
@@ -20,6 +20,8 @@ pub struct Tree {
     extents: HashMap<u64, Extent>,
     /// Bytes of all tables.
     bytes: u64,
+    /// Positions that they reach over, all together.
+    cover: u128,
     purge: Arc<PurgeQueue>,
     next_number: u64,
     next_epoch: u64,
@@ -32,7 +34,16 @@ impl Tree {
     pub fn new(levels: usize, entry_bytes: f64) -> Self {
         let version = Version::empty(levels, rockmill_format::InternalKeyComparator::default());
         let (extents, purge) = (HashMap::new(), Arc::default());
-        Self { version: Arc::new(version), extents, bytes: 0, purge, next_number: 1, next_epoch: 1, entry_bytes }
+        Self {
+            version: Arc::new(version),
+            extents,
+            bytes: 0,
+            cover: 0,
+            purge,
+            next_number: 1,
+            next_epoch: 1,
+            entry_bytes,
+        }
     }
 
     /// What a table holds.
@@ -43,6 +54,16 @@ impl Tree {
     /// Bytes of all tables.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Tables that reach over a key, on average over the key space.
+    pub fn cover(&self) -> f64 {
+        self.cover as f64 / POSITIONS as f64
+    }
+
+    /// Positions that a table reaches over.
+    fn width(&self, f: &FileMeta) -> u128 {
+        self.extents.get(&f.number()).map_or(0, |e| u128::from(e.end - e.begin))
     }
 
     /// Sorted runs: L0 tables, and the runs of levels.
@@ -80,6 +101,7 @@ impl Tree {
         self.next_epoch += 1;
         let table = self.table(extent, epoch, 0, now);
         self.bytes += table.size();
+        self.cover += self.width(&table);
         Arc::make_mut(&mut self.version).levels[0].base.insert(0, table);
     }
 
@@ -88,6 +110,7 @@ impl Tree {
         let tables: Vec<_> = extents.into_iter().map(|e| self.table(e, 1, 0, 0.0)).collect();
         self.next_epoch = self.next_epoch.max(2);
         self.bytes += tables.iter().map(|f| f.size()).sum::<u64>();
+        self.cover += tables.iter().map(|f| self.width(f)).sum::<u128>();
         put(Arc::make_mut(&mut self.version), level, tables);
     }
 
@@ -110,6 +133,9 @@ impl Tree {
 
     /// Takes a job's inputs out and puts tables in.
     pub fn commit(&mut self, job: &Compaction, tables: Vec<Arc<FileMeta>>) {
+        let width = |files: &mut dyn Iterator<Item = &Arc<FileMeta>>| files.map(|f| self.width(f)).sum::<u128>();
+        let (came, went) = (width(&mut tables.iter()), width(&mut job.input_files()));
+        self.cover = (self.cover + came).saturating_sub(went);
         if !job.trivial_move {
             self.remove(job.input_files());
         }

@@ -4,7 +4,7 @@
 //! by nobody. [`skip`] writes past that, always in the same form, with the name of what is missing:
 //!
 //! ```text
-//! skipped: ldb_backs_up_and_restores_beside_rockmill: no ldb: ldb is not installed
+//! skipped: ldb_backs_up_and_restores_beside_rockmill: needs ldb: ldb is not installed
 //! ```
 //!
 //! `ROCKMILL_REQUIRE` has the names of what must be there, separated by commas or blanks: such a skip is a failure. A
@@ -154,7 +154,7 @@ impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // One line, whatever a compiler or the verifier said.
         let reason = self.reason.split_whitespace().collect::<Vec<_>>().join(" ");
-        write!(f, "no {}: {reason}", self.needs)
+        write!(f, "needs {}: {reason}", self.needs)
     }
 }
 
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_reason_is_one_line() {
         let missing = Needs::Clang.because("first\n  second\n");
-        assert_eq!(missing.to_string(), "no clang: first second");
+        assert_eq!(missing.to_string(), "needs clang: first second");
     }
 
     /// What the variable does is tested in processes of their own: this binary again, with the tests' output captured.
@@ -274,7 +274,7 @@ mod tests {
             (out.status.success(), said)
         };
         let (passed, said) = run("");
-        assert!(passed && said.contains("\nskipped: a test: no other-rocksdb: only for this test\n"), "{said}");
+        assert!(passed && said.contains("\nskipped: a test: needs other-rocksdb: only for this test\n"), "{said}");
         assert!(run("kernel uring").0);
         let (passed, said) = run("kernel,other-rocksdb");
         assert!(!passed && said.contains("a test cannot run, and ROCKMILL_REQUIRE names other-rocksdb"), "{said}");

@@ -51,6 +51,17 @@ fn hold_machines() {
     POOL.get_or_init(Pool::shared);
 }
 
+/// Why the kernel does not merge with a driver, if it does not; the kernel is asked once.
+fn missing_driver(driver: KernelDriver) -> Option<String> {
+    static RUN: OnceLock<Option<String>> = OnceLock::new();
+    static LOOP: OnceLock<Option<String>> = OnceLock::new();
+    let known = match driver {
+        KernelDriver::Run => &RUN,
+        KernelDriver::Loop => &LOOP,
+    };
+    known.get_or_init(|| probe_kernel_engine(driver).err().map(|e| e.reason)).clone()
+}
+
 /// The examples of merge programs of one's own.
 const EXPIRE: &[u8] = include_bytes!("../../rockmill-kernel/bpf/examples/expire.bpf.o");
 const REVERSE: &[u8] = include_bytes!("../../rockmill-kernel/bpf/examples/reverse.bpf.o");
@@ -70,6 +81,12 @@ pub const AXES: &[Axis] = &[
             is("kernel", |d| {
                 hold_machines();
                 d.options.set_merge_engine(MergeEngine::Kernel);
+            }),
+            // Apart from the one above, so that a machine without this driver merges in the kernel as often as before.
+            is("kernel-loop", |d| {
+                hold_machines();
+                d.options.set_merge_engine(MergeEngine::Kernel);
+                d.options.set_kernel_driver(KernelDriver::Loop);
             }),
         ],
     },
@@ -507,13 +524,17 @@ impl Configuration {
 
     /// What is left out of it on this machine, and why.
     pub fn skipped(&self) -> Option<(String, Missing)> {
-        let what = match (self.get("engine"), self.get("program")) {
-            ("kernel", "builtin") => "merges in the kernel".to_owned(),
-            ("kernel", program) => format!("merges in the kernel by the program {program}"),
+        let (driver, needs) = match self.get("engine") {
+            "kernel" => (KernelDriver::Run, Needs::Kernel),
+            "kernel-loop" => (KernelDriver::Loop, Needs::KernelLoop),
             _ => return None,
         };
-        let why = probe_kernel_engine(KernelDriver::Run).err()?;
-        Some((format!("{what}, which other engines do"), Needs::Kernel.because(why)))
+        let by = match self.get("program") {
+            "builtin" => String::new(),
+            program => format!(" by the program {program}"),
+        };
+        let why = missing_driver(driver)?;
+        Some((format!("merges in the kernel{by}, driver {driver}, which other engines do"), needs.because(why)))
     }
 
     /// The options it stands for. File system, clock and what column families need are the caller's to add.
@@ -533,6 +554,21 @@ impl Configuration {
         options.set_block_based_table_factory(&table);
         options
     }
+}
+
+/// The default with the engine that merges in the kernel by the driver that is tested: `ROCKMILL_KERNEL_DRIVER`, or
+/// `run`.
+///
+/// # Panics
+/// If there is no such driver.
+pub fn kernel_engine() -> Configuration {
+    let engine = match std::env::var("ROCKMILL_KERNEL_DRIVER").as_deref() {
+        Ok("loop") => "kernel-loop",
+        Err(_) | Ok("run") => "kernel",
+        // invariant: who tests a driver names one that there is.
+        Ok(other) => panic!("ROCKMILL_KERNEL_DRIVER is run or loop, not {other:?}"),
+    };
+    Configuration::default().with("engine", engine).unwrap_or_default()
 }
 
 impl fmt::Display for Configuration {

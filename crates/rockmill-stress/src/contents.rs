@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use rockmill::{AsColumnFamilyRef, Db, IteratorMode, ReadOptions, Snapshot};
+use rockmill::{AsColumnFamilyRef, Db, IteratorMode, ReadOptions};
 
 use crate::history::Step;
 use crate::kinds::{Kind, Slot, family_name, key_bytes, named_family};
@@ -59,19 +59,17 @@ pub(crate) fn same(place: &str, got: &[(Vec<u8>, Vec<u8>)], want: &[(&[u8], &[u8
     }
 }
 
-/// All entries of a column family in one direction, without those that a filter may have taken.
+/// All entries of a column family in one direction, without those that a filter may have taken. `read` may have a
+/// snapshot.
 pub(crate) fn scan(
     db: &Db,
     cf: &impl AsColumnFamilyRef,
     kind: Kind,
-    snapshot: Option<&Snapshot<'_>>,
+    read: Option<&ReadOptions>,
     mode: IteratorMode<'_>,
 ) -> Result<Pairs, rockmill::Error> {
-    let mut options = ReadOptions::default();
+    let mut options = read.cloned().unwrap_or_default();
     options.set_total_order_seek(true);
-    if let Some(snapshot) = snapshot {
-        options.set_snapshot(snapshot);
-    }
     let mut out = Vec::new();
     for entry in db.iterator_cf_opt(cf, options, mode) {
         let (key, value) = entry?;
@@ -83,21 +81,16 @@ pub(crate) fn scan(
 }
 
 /// True if a database shows these column families as they must be, in both directions. Others may be there.
-pub(crate) fn matches_state(
-    db: &Db,
-    state: &State,
-    snapshot: Option<&Snapshot<'_>>,
-    what: &str,
-) -> Result<(), Difference> {
+pub(crate) fn matches_state(db: &Db, state: &State, read: Option<&ReadOptions>, what: &str) -> Result<(), Difference> {
     for (&slot, family) in state {
         let name = family_name(slot, family.kind);
         let place = format!("{what}column family {name}");
         let Some(cf) = db.cf_handle(&name) else { return Err(Difference::new(place, "is missing")) };
         let want = family.sorted();
         let failed = |e: rockmill::Error| Difference::failed(&place, &e);
-        let got = scan(db, &cf, family.kind, snapshot, IteratorMode::Start).map_err(failed)?;
+        let got = scan(db, &cf, family.kind, read, IteratorMode::Start).map_err(failed)?;
         same(&place, &got, &want)?;
-        let mut got = scan(db, &cf, family.kind, snapshot, IteratorMode::End).map_err(failed)?;
+        let mut got = scan(db, &cf, family.kind, read, IteratorMode::End).map_err(failed)?;
         got.reverse();
         same(&format!("{place}, backward"), &got, &want)?;
     }

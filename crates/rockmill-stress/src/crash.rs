@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rockmill::{Db, ErrorKind, RecoveryMode};
+use rockmill::{Db, ErrorKind, RecoveryMode, RepairOptions};
 use rockmill_format::filename;
 use rockmill_io::{CountingFileSystem, CrashMode, FileSystem, MemFileSystem};
 
@@ -105,6 +105,8 @@ pub struct Plan {
     pub double_points: Points,
     /// Of so many images, the history goes on in one; 0 for none.
     pub go_on_every: u64,
+    /// Of so many disks that a death of the process leaves, one is repaired, too; 0 for none.
+    pub repair_every: u64,
     /// When to stop, done or not.
     pub until: Option<Instant>,
     /// Where the disk of the first failure is saved.
@@ -165,6 +167,7 @@ impl Plan {
             double_every: 40,
             double_points: Points::About(12),
             go_on_every: 25,
+            repair_every: 6,
             until: None,
             save: None,
         }
@@ -188,6 +191,8 @@ pub struct Report {
     pub unborn: u64,
     /// Disks on which the MANIFEST was refused as damaged.
     pub refused: u64,
+    /// Databases that were repaired.
+    pub repaired: u64,
     /// Histories that went on.
     pub gone_on: u64,
     /// Steps that had returned and were lost, which they might.
@@ -201,7 +206,9 @@ pub struct Report {
 impl Report {
     /// Adds another.
     pub fn join(&mut self, other: Report) {
-        let Report { whole, points, images, double, triple, unborn, refused, gone_on, lost, dropped, costs } = other;
+        let Report { whole, points, images, double, triple, unborn, refused, repaired, gone_on, lost, dropped, costs } =
+            other;
+        self.repaired += repaired;
         self.whole += whole;
         self.points += points;
         self.images += images;
@@ -218,13 +225,14 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { whole, points, images, double, triple, unborn, refused, gone_on, lost, dropped, costs } = self;
+        let Report { whole, points, images, double, triple, unborn, refused, repaired, gone_on, lost, dropped, costs } =
+            self;
         write!(
             f,
             "{whole} histories to their end, {points} crash points, {images} disks: {double} after a cut in a recovery, \
              {triple} after one in that recovery, {unborn} before there was a database, {refused} refused for their \
-             MANIFEST; {gone_on} histories went on, {lost} unsynced steps lost, {dropped} times old tables of a column \
-             family dropped\n{costs}"
+             MANIFEST, {repaired} repaired; {gone_on} histories went on, {lost} unsynced steps lost, {dropped} times \
+             old tables of a column family dropped\n{costs}"
         )
     }
 }
@@ -319,7 +327,13 @@ impl Cutter<'_> {
         if cut_recovery {
             image.start_recording();
         }
+        let dead = matches!(mode, CrashMode::KeepAll | CrashMode::SyncedOnly);
+        let repair = dead && self.plan.repair_every > 0 && self.rng.u64(..self.plan.repair_every) == 0;
+        let twin = repair.then(|| image.crash_image(CrashMode::KeepAll));
         let Some(seen) = self.recover(&image, window, mode)? else { return Ok(()) };
+        if let Some(twin) = twin {
+            self.repair(&twin, window, &seen.contents).map_err(|e| format!("repaired: {e}"))?;
+        }
         if cut_recovery {
             self.cut_recovery(&image, window, &seen.contents, 2)?;
         }
@@ -336,7 +350,8 @@ impl Cutter<'_> {
     fn recover(&mut self, image: &MemFileSystem, window: Window, mode: CrashMode) -> Result<Option<Seen>, String> {
         let configuration = self.configuration(window);
         self.report.images += 1;
-        // What a process leaves that dies alone, every recovery mode reads; a record that it was writing may be cut off.
+        // What a process leaves that dies alone, every recovery mode reads; a record that it was writing may be cut
+        // off.
         let recovery = match mode {
             CrashMode::KeepAll => *self.rng.choice(&RECOVERY_MODES).unwrap_or(&RecoveryMode::PointInTime),
             _ => RecoveryMode::PointInTime,
@@ -385,6 +400,41 @@ impl Cutter<'_> {
             Promise::Each | Promise::Newest => None,
         };
         Ok(Some(Seen { contents, model }))
+    }
+
+    /// Repairs the database of a disk, which must give what an opening gives: nothing on it is damaged.
+    fn repair(&mut self, image: &MemFileSystem, window: Window, expected: &Contents) -> Result<(), String> {
+        self.report.repaired += 1;
+        let (place, configuration) = (self.place(image), self.configuration(window));
+        let options = existing(place.options(&configuration));
+        let mut how = RepairOptions::default();
+        let families = place.families_on_disk(&options).map_err(|e| e.to_string())?;
+        families.into_iter().for_each(|f| how.add_column_family(f));
+        let mut given = options;
+        if self.rng.bool() {
+            // The database's files say where its WALs are.
+            given.set_wal_dir("");
+        }
+        let report = Db::repair_with(&given, place.db(), &how).map_err(|e| e.to_string())?;
+        let sound = report.manifest_damage.is_none()
+            && report.damaged.is_empty()
+            && report.tables_missing.is_empty()
+            && report.tables_merged == 0
+            && report.wals_not_read.is_none()
+            && report.entries_without_column_family == 0;
+        if !sound {
+            return Err(format!("a sound database is taken for damaged: {report:?}"));
+        }
+        for dir in [place.db(), place.wals()] {
+            place.remove_tree(&dir.join("lost")).map_err(|e| e.to_string())?;
+        }
+        let db = place.open(&configuration).map_err(|e| format!("does not open: {e}"))?;
+        let contents = Contents::read(&db).map_err(|e| e.to_string())?;
+        if contents != *expected {
+            return Err(format!("not what an opening shows: {}; {report:?}", expected.compare(&contents)));
+        }
+        db.wait_for_background_work().map_err(|e| e.to_string())?;
+        files::check(&place, &db, &configuration)
     }
 
     /// Opens a database, and looks what that costs.

@@ -2,7 +2,11 @@
 //!
 //! Whatever the call was: the caller gets the error, or background work reports it and the store takes no more writes,
 //! with the reason; it shows nothing wrong meanwhile; `resume` lets it go on; and when it is opened again, at once as
-//! after a power cut or at the end, everything acknowledged is there.
+//! after a power cut or at the end, everything acknowledged is there. While it resumes, another call fails, now and
+//! then.
+//!
+//! After each failure something is written to every column family, synced: it is there for who opens the database then,
+//! with the column families that the store names, and in a checkpoint.
 //!
 //! Calls are counted over all threads, so call number 700 is not the same call in each run. Over all numbers every call
 //! is hit all the same.
@@ -15,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rockmill::{Db, ErrorKind, ErrorSeverity};
+use rockmill::{Checkpoint, Db, ErrorKind, ErrorSeverity, WriteBatch, WriteOptions};
 use rockmill_io::{CrashMode, Fault, FileSystem, MemFileSystem, Op, OpKind};
 
 use crate::configuration::Configuration;
@@ -144,6 +148,8 @@ pub struct Report {
     pub silent: u64,
     /// Runs that had fewer calls than expected.
     pub missed: u64,
+    /// Calls that failed while the store resumed.
+    pub second: u64,
     /// Kinds of calls and ways in which they failed.
     pub kinds: BTreeSet<(OpKind, Way)>,
 }
@@ -151,24 +157,25 @@ pub struct Report {
 impl Report {
     /// Adds another.
     pub fn join(&mut self, other: Report) {
-        let Report { whole, faults, told, background, silent, missed, kinds } = other;
+        let Report { whole, faults, told, background, silent, missed, second, kinds } = other;
         self.whole += whole;
         self.faults += faults;
         self.told += told;
         self.background += background;
         self.silent += silent;
         self.missed += missed;
+        self.second += second;
         self.kinds.extend(kinds);
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { whole, faults, told, background, silent, missed, kinds } = self;
+        let Report { whole, faults, told, background, silent, missed, second, kinds } = self;
         write!(
             f,
             "{whole} histories to their end, {faults} faults of {} kinds: {told} came to a caller, {background} became \
-             background errors, {silent} had no consequence; {missed} came too late",
+             background errors, {silent} had no consequence; {missed} came too late; {second} more while it resumed",
             kinds.len()
         )
     }
@@ -179,8 +186,36 @@ impl fmt::Display for Report {
 struct Hit {
     /// The call that failed, and how.
     what: Option<(OpKind, Way, PathBuf)>,
+    /// Another call that is to fail, while the store resumes: the first from this number on, of this kind if one is
+    /// given.
+    second_at: Option<(u64, Option<OpKind>)>,
+    /// That call.
+    second: Option<(OpKind, Way, PathBuf)>,
     /// A file whose sync failed was synced again.
     retried: Option<PathBuf>,
+}
+
+impl Hit {
+    /// Notes what is done with a file whose sync failed.
+    fn watch(&mut self, op: &Op<'_>) {
+        for failed in [&mut self.what, &mut self.second] {
+            let Some((OpKind::Sync, way, path)) = failed else { continue };
+            if way.is_harmless() {
+                continue;
+            }
+            let created = matches!(op.kind, OpKind::Create | OpKind::Reuse | OpKind::Rename | OpKind::HardLink);
+            if created && (op.path == path || op.to == Some(path)) {
+                *path = PathBuf::new(); // another file from now on
+            } else if op.kind == OpKind::Sync && op.path == path {
+                self.retried = Some(path.clone());
+            }
+        }
+    }
+
+    /// The ways in which calls failed.
+    fn ways(&self) -> impl Iterator<Item = Way> {
+        [&self.what, &self.second].into_iter().flatten().map(|(_, way, _)| *way)
+    }
 }
 
 /// Lets call number `n` from now on fail, and watches what is done with a file whose sync failed.
@@ -199,15 +234,14 @@ fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64) -> Arc<Mutex<
         if op.number > at && matches!(hit.what, Some((_, Way::Dead, _))) {
             return Fault::Error(io::Error::from_raw_os_error(Way::Dead.errno()));
         }
-        if let Some((OpKind::Sync, way, path)) = &hit.what
-            && !way.is_harmless()
-        {
-            let created = matches!(op.kind, OpKind::Create | OpKind::Reuse | OpKind::Rename | OpKind::HardLink);
-            if created && (op.path == path || op.to == Some(path)) {
-                hit.what = Some((OpKind::Sync, *way, PathBuf::new())); // another file from now on
-            } else if op.kind == OpKind::Sync && op.path == path {
-                hit.retried = Some(path.clone());
-            }
+        hit.watch(op);
+        if hit.second_at.is_some_and(|(from, kind)| op.number >= from && kind.is_none_or(|kind| kind == op.kind)) {
+            hit.second_at = None;
+            let mut ways = Way::of(op.kind).to_vec();
+            ways.retain(|way| !matches!(way, Way::Dead | Way::Flip) && !way.is_harmless());
+            let way = ways[rng.usize(..ways.len())];
+            hit.second = Some((op.kind, way, op.path.to_owned()));
+            return way.fault(op, &mut rng);
         }
         Fault::None
     }));
@@ -233,9 +267,18 @@ struct Watch<'a> {
     lost: bool,
     told: u64,
     background: u64,
-    /// The disks as they were when the first error came, and the steps that had begun.
-    cut: Option<(MemFileSystem, MemFileSystem, usize, usize, usize)>,
+    /// The disks as they were when an error came, and the steps that had begun.
+    cuts: Vec<(MemFileSystem, MemFileSystem, usize, usize, usize)>,
+    rng: fastrand::Rng,
 }
+
+/// Written to every column family after a failure, and deleted again.
+const PROBE: (&str, &[u8]) = ("written after a failure", b"99999999");
+/// Calls of a recovery of which one fails.
+const SECOND_WITHIN: u64 = 24;
+/// Or the first of one of these kinds.
+const SECOND_KINDS: [OpKind; 6] =
+    [OpKind::Truncate, OpKind::Create, OpKind::Write, OpKind::Sync, OpKind::SyncDir, OpKind::Rename];
 
 impl Watch<'_> {
     /// What `manual_wal_flush` gathered dies with the process.
@@ -247,6 +290,102 @@ impl Watch<'_> {
     fn may_lose(&self) -> bool {
         let wal = |path: &PathBuf| path.extension().is_some_and(|e| e == "log");
         self.manual() && self.told == 0 && self.hit.lock().what.as_ref().is_some_and(|(.., p)| wal(p))
+    }
+
+    /// Keeps the disk as it is, for what a crash would leave.
+    fn cut(&mut self, step: usize) {
+        let image = |mode| self.fs.crash_image(mode);
+        let done = self.models.len() - 1;
+        self.cuts.push((image(CrashMode::SyncedOnly), image(CrashMode::KeepAll), self.durable, done, step + 1));
+    }
+
+    /// Lets the store go on; in half of the cases another call fails meanwhile.
+    fn resume(&mut self, db: &Db, text: &str, step: usize) -> Result<(), String> {
+        if self.rng.bool() {
+            let calls = self.fs.calls();
+            // Calls of which a recovery has few would hardly ever be hit by their number.
+            let second = match self.rng.usize(..2 * SECOND_KINDS.len()) {
+                n if n < SECOND_KINDS.len() => (calls, Some(SECOND_KINDS[n])),
+                _ => (calls + self.rng.u64(..SECOND_WITHIN), None),
+            };
+            self.hit.lock().second_at = Some(second);
+        }
+        // A job beside the recovery may be what fails; and then what it has done counts, once that is known.
+        for _ in 0..3 {
+            let done = db.resume();
+            let fired = {
+                let mut hit = self.hit.lock();
+                hit.second_at = None;
+                hit.second.is_some()
+            };
+            let Err(error) = done else {
+                return match db.background_error() {
+                    Some(error) if !fired => Err(format!("has resumed, and still has {error}")),
+                    Some(_) => continue,
+                    None => Ok(()),
+                };
+            };
+            if !fired {
+                return Err(format!("does not resume after {text}: {error}"));
+            }
+            self.cut(step);
+            let background = db.background_error().ok_or_else(|| format!("{error}, and no error of the database"))?;
+            if db.background_error_severity() != Some(ErrorSeverity::Soft) && db.put("never", "taken").is_ok() {
+                return Err(format!("takes writes after a recovery that failed, with {background}"));
+            }
+        }
+        db.resume().map_err(|e| format!("does not resume after {text} and another failure: {e}"))
+    }
+
+    /// What is written, synced, after a failure is there after a crash, with the column families that the store names,
+    /// and in a checkpoint.
+    fn probe(&self, db: &Db) -> Result<(), String> {
+        // FIFO compaction may drop it.
+        if self.configurations.iter().any(|c| c.get("strategy") == "fifo") {
+            return Ok(());
+        }
+        let failed = |what: &str, e: &dyn fmt::Display| format!("{what} after a failure: {e}");
+        let (synced, names) = (WriteOptions { sync: true, ..WriteOptions::default() }, db.cf_names());
+        let (mut put, mut delete) = (WriteBatch::new(), WriteBatch::new());
+        for name in &names {
+            let cf = db.cf_handle(name).ok_or_else(|| format!("column family {name} is missing"))?;
+            put.put_cf(&cf, PROBE.0, PROBE.1);
+            delete.delete_cf(&cf, PROBE.0);
+        }
+        let write = |batch: &WriteBatch| match db.write_opt(batch, &synced) {
+            // The second call that failed was a job's, which says so now.
+            Err(_) if self.hit.lock().second.is_some() && db.background_error().is_some() => {
+                db.resume().and_then(|()| db.write_opt(batch, &synced)).map_err(|e| failed("a write", &e))
+            }
+            done => done.map_err(|e| failed("a write", &e)),
+        };
+        write(&put)?;
+        let configuration = self.configurations.first().cloned().unwrap_or_default();
+        let look = |what: &str, place: &Place| -> Result<(), String> {
+            let copy = place.open(&configuration).map_err(|e| failed(what, &e))?;
+            if copy.cf_names() != names {
+                return Err(format!("{what} after a failure has column families {:?}, not {names:?}", copy.cf_names()));
+            }
+            for name in &names {
+                let cf = copy.cf_handle(name).ok_or_else(|| format!("column family {name} is missing"))?;
+                let found = copy.get_cf(&cf, PROBE.0).map_err(|e| failed(what, &e))?;
+                if found.as_deref() != Some(PROBE.1) {
+                    return Err(format!("{what} after a failure lacks what was written and synced since ({name})"));
+                }
+            }
+            Ok(())
+        };
+        for mode in [CrashMode::KeepAll, CrashMode::SyncedOnly] {
+            let image: Arc<dyn FileSystem> = Arc::new(self.fs.crash_image(mode));
+            look(&format!("{mode:?}"), &Place { fs: image, ..self.place.clone() })?;
+        }
+        let copy = Place { root: self.place.path("probe"), ..self.place.clone() };
+        copy.make_root().map_err(|e| failed("a directory", &e))?;
+        let checkpoint = Checkpoint::new(db).and_then(|c| c.create_checkpoint_with_log_size(copy.db(), u64::MAX));
+        checkpoint.map_err(|e| failed("a checkpoint", &e))?;
+        look("a checkpoint", &copy)?;
+        self.place.remove_tree(&copy.root).map_err(|e| e.to_string())?;
+        write(&delete)
     }
 
     fn stop(&mut self, what: impl Into<String>) -> Verdict {
@@ -266,10 +405,13 @@ impl Watch<'_> {
         let text = match &failure.trouble {
             Trouble::Failed(error) => {
                 self.told += 1;
-                let expected = match way {
-                    Way::Flip => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotSupported),
-                    _ => error.to_string().contains(&io::Error::from_raw_os_error(way.errno()).to_string()),
-                };
+                let expected =
+                    match way {
+                        Way::Flip => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotSupported),
+                        _ => self.hit.lock().ways().any(|way| {
+                            error.to_string().contains(&io::Error::from_raw_os_error(way.errno()).to_string())
+                        }),
+                    };
                 if !expected || way.is_harmless() {
                     return Err(format!("{kind:?} failed by {way:?}, and the error is another: {failure}"));
                 }
@@ -291,11 +433,8 @@ impl Watch<'_> {
             Trouble::Wrong(_) if db.is_none() && self.may_lose() => return Ok(Verdict::Pass),
             Trouble::Wrong(difference) => return Err(format!("shows something wrong: {difference} ({failure})")),
         };
-        if self.cut.is_none() {
-            let image = |mode| self.fs.crash_image(mode);
-            let done = self.models.len() - 1;
-            self.cut =
-                Some((image(CrashMode::SyncedOnly), image(CrashMode::KeepAll), self.durable, done, failure.step + 1));
+        if self.cuts.is_empty() {
+            self.cut(failure.step);
         }
         if way == Way::Dead {
             self.died = true;
@@ -318,11 +457,9 @@ impl Watch<'_> {
                     Err(e) => return Err(format!("refuses writes because of {e}, not of {error}")),
                 }
             }
-            db.resume().map_err(|e| format!("does not resume after {text}: {e}"))?;
-            if let Some(error) = db.background_error() {
-                return Err(format!("has resumed, and still has {error}"));
-            }
+            self.resume(db, &text, failure.step)?;
         }
+        self.probe(db)?;
         // Done or not done, and nothing between.
         let before = self.models[self.models.len() - 1].clone();
         let Some(step) = self.steps.get(failure.step).filter(|_| !failure.text.ends_with("close")) else {
@@ -405,14 +542,22 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
         lost: false,
         told: 0,
         background: 0,
-        cut: None,
+        cuts: Vec::new(),
+        rng: fastrand::Rng::with_seed(plan.seed ^ (n << 1)),
     };
     let mut run = Run::new(place, plan.configurations.clone(), &mut watch);
     let done = replay(&plan.history, &mut run);
     let model = run.model().clone();
     fs.clear_fault();
-    let what = hit.lock().what.clone();
-    let context = |e: String| format!("call {n} fails, {what:?}: {e}");
+    let (what, second) = {
+        let hit = hit.lock();
+        (hit.what.clone(), hit.second.clone())
+    };
+    let context = |e: String| {
+        let then = second.as_ref().map_or_else(String::new, |s| format!(", then {s:?}"));
+        format!("call {n} fails, {what:?}{then}: {e}")
+    };
+    report.second += u64::from(second.is_some());
     let (told, background, died) = (watch.told, watch.background, watch.died);
     if let Some(wrong) = watch.wrong {
         return Err(context(wrong));
@@ -429,7 +574,7 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
         return Err(context(failure.to_string()));
     }
     let first = plan.configurations.first().cloned().unwrap_or_default();
-    if let Some((synced, all, durable, done, started)) = &watch.cut {
+    for (synced, all, durable, done, started) in &watch.cuts {
         let manual = watch.manual();
         let history = (&*watch.models, &*plan.history.steps);
         moment(synced, &first, history, (*durable, *started))

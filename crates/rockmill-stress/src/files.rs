@@ -12,6 +12,9 @@ use crate::place::Place;
 /// How long a thread may take to delete what it has just made obsolete.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Says whose a WAL directory is, in both directories.
+const WAL_OWNER: &str = "WAL_OWNER";
+
 /// WALs that are kept to be used again.
 fn recycled(configuration: &Configuration) -> usize {
     if configuration.get("wal") == "recycled" { 2 } else { 0 }
@@ -48,7 +51,7 @@ fn check_once(place: &Place, db: &Db, configuration: &Configuration) -> Result<(
         }
         names = here;
         for name in fs.list_dir(&wals).map_err(failed)? {
-            if !is_wal(&name) && name != "archive" {
+            if !is_wal(&name) && !matches!(&*name, "archive" | filename::LOCK | WAL_OWNER) {
                 return Err(format!("{name} is there, and only WALs are in {}", wals.display()));
             }
             names.push(name);
@@ -85,7 +88,7 @@ fn check_once(place: &Place, db: &Db, configuration: &Configuration) -> Result<(
             Some(FileType::Temp(_) | FileType::Blob(_)) => return stray("and nothing is being written"),
             Some(FileType::Wal(_) | FileType::Current | FileType::Lock | FileType::Identity | FileType::InfoLog) => {}
             // Some configuration before this one kept WALs.
-            None if name == "archive" => {}
+            None if name == "archive" || (name == WAL_OWNER && wals != dir) => {}
             None => return stray("and is no file of a database"),
         }
     }

@@ -213,19 +213,28 @@ pub(crate) const WRONGS: u8 = 16;
 /// Column families that come and go have numbers from this one.
 const EXTRA: std::ops::Range<Slot> = 6..9;
 
-/// Options of a column family that histories change, and to what.
+/// Options of a column family that histories change, and to what: also to values that no store can take as they are.
 const SETTABLE: &[(&str, &[&str])] = &[
-    ("write_buffer_size", &["8192", "20000", "100000"]),
-    ("max_write_buffer_number", &["2", "3", "5"]),
+    ("write_buffer_size", &["8192", "20000", "100000", "0"]),
+    ("max_write_buffer_number", &["2", "3", "5", "0"]),
     ("target_file_size_base", &["8192", "30000", "100000"]),
-    ("max_bytes_for_level_base", &["32768", "200000"]),
-    ("max_bytes_for_level_multiplier", &["2", "8"]),
-    ("level0_file_num_compaction_trigger", &["1", "2", "4"]),
-    ("level0_slowdown_writes_trigger", &["4", "20"]),
+    ("max_bytes_for_level_base", &["32768", "200000", "0"]),
+    ("max_bytes_for_level_multiplier", &["2", "8", "1", "0.5", "-1"]),
+    ("max_bytes_for_level_multiplier_additional", &["1:1", "0:3"]),
+    ("level0_file_num_compaction_trigger", &["1", "2", "4", "0", "-1"]),
+    ("level0_slowdown_writes_trigger", &["4", "20", "0", "-1"]),
     ("compression", &["kNoCompression", "kSnappyCompression", "kZSTD", "kLZ4Compression", "kZlibCompression"]),
-    ("block_based_table_factory", &["{block_size=512}", "{filter_policy=bloomfilter:8:false}"]),
+    (
+        "block_based_table_factory",
+        &[
+            "{block_size=512}",
+            "{filter_policy=bloomfilter:8:false}",
+            "{block_size=0;block_restart_interval=0;index_block_restart_interval=0}",
+            "{partition_filters=true}",
+        ],
+    ),
     ("prefix_extractor", &["fixed:3", "capped:20", "nullptr"]),
-    ("memtable_prefix_bloom_size_ratio", &["0", "0.1"]),
+    ("memtable_prefix_bloom_size_ratio", &["0", "0.1", "-3", "3"]),
     ("memtable_whole_key_filtering", &["true", "false"]),
     ("disable_auto_compactions", &["false", "false", "true"]),
     ("periodic_compaction_seconds", &["0", "1"]),
@@ -235,14 +244,14 @@ const SETTABLE: &[(&str, &[&str])] = &[
 
 /// The same of the database.
 const SETTABLE_DB: &[(&str, &[&str])] = &[
-    ("max_background_jobs", &["1", "2", "5"]),
-    ("max_subcompactions", &["1", "3"]),
-    ("max_open_files", &["-1", "12"]),
+    ("max_background_jobs", &["1", "2", "5", "0", "-1"]),
+    ("max_subcompactions", &["1", "3", "0"]),
+    ("max_open_files", &["-1", "12", "-2"]),
     ("max_total_wal_size", &["20000", "200000", "0"]),
     ("compaction_readahead_size", &["0", "4096", "2097152"]),
     ("bytes_per_sync", &["0", "4096"]),
     ("wal_bytes_per_sync", &["0", "4096"]),
-    ("delayed_write_rate", &["1000000", "16777216"]),
+    ("delayed_write_rate", &["1000000", "16777216", "0"]),
 ];
 
 struct Generator<'p> {

@@ -216,7 +216,7 @@ impl Model {
         let there = |slot: &Slot| self.state.contains_key(slot);
         let sees = |slot: &Slot, view: View| self.seen(view).is_some_and(|state| state.contains_key(slot));
         let whole = |ok: bool| ok.then(|| step.clone());
-        if self.ttl && matches!(step, Step::Ingest(..) | Step::Copy(..) | Step::Secondary | Step::Updates) {
+        if self.ttl && matches!(step, Step::Copy(..) | Step::Secondary | Step::Updates) {
             return None;
         }
         let ours = matches!(step, Step::Copy(..) | Step::Backup(_) | Step::Secondary | Step::KeepFiles(_));

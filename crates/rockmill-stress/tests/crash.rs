@@ -4,10 +4,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use rockmill::compaction::{KernelDriver, probe_kernel_engine};
 use rockmill_kernel::Pool;
-use rockmill_skip::{Needs, skip};
-use rockmill_stress::configuration::Configuration;
+use rockmill_skip::skip;
+use rockmill_stress::configuration::{Configuration, kernel_engine};
 use rockmill_stress::crash::{self, Points};
 use rockmill_stress::faults;
 
@@ -49,18 +48,16 @@ fn calls_in_the_kernel(what: &str) -> Option<u64> {
     // Kept, so that the program is not loaded for each database.
     static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
     let pool = POOL.get_or_init(Pool::shared);
-    match probe_kernel_engine(KernelDriver::Run) {
-        Ok(()) => Some(pool.calls()),
-        Err(e) => {
-            skip(&format!("{what} with the engine kernel"), &Needs::Kernel.because(e));
-            None
-        }
+    if let Some((_, missing)) = kernel_engine().skipped() {
+        skip(&format!("{what} with merges in the kernel"), &missing);
+        return None;
     }
+    Some(pool.calls())
 }
 
 fn in_the_kernel(configurations: &mut [Configuration]) {
     for c in configurations {
-        *c = c.clone().with("engine", "kernel").unwrap();
+        *c = c.clone().with("engine", kernel_engine().get("engine")).unwrap();
     }
 }
 

@@ -8,11 +8,10 @@
 use std::io::Write;
 use std::time::Duration;
 
-use rockmill::compaction::{KernelDriver, probe_kernel_engine};
 use rockmill_kernel::Pool;
-use rockmill_skip::{Needs, skip};
+use rockmill_skip::skip;
 use rockmill_stress::case::Case;
-use rockmill_stress::configuration::Configuration;
+use rockmill_stress::configuration::{Configuration, kernel_engine};
 use rockmill_stress::generate::{Profile, generate};
 use rockmill_stress::history::{History, Step};
 use rockmill_stress::metamorphic::{Medium, cases, compare, has_ttl, some_configurations};
@@ -73,21 +72,27 @@ fn one_history_is_the_same_in_many_configurations() {
 /// Merge programs are exchanged at each `reopen next`; what they do is what other engines do with their twins.
 #[test]
 fn one_history_is_the_same_with_every_merge_program() {
-    if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
-        return skip("one_history_is_the_same_with_every_merge_program", &Needs::Kernel.because(e));
+    if let Some((_, missing)) = kernel_engine().skipped() {
+        return skip("one_history_is_the_same_with_every_merge_program", &missing);
     }
     // Kept, so that calls are counted.
     let pool = Pool::shared();
     let seed = env("ROCKMILL_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
     let mut rng = fastrand::Rng::with_seed(seed);
-    let engines = ["engine=kernel,program=reverse", "engine=kernel,program=expire", "engine=pread", "engine=kernel"];
-    let with = |engine: &str| Configuration::random(&mut rng).with_all(engine).unwrap();
-    let configurations: Vec<Configuration> = engines.into_iter().map(with).collect();
-    let before = pool.calls();
-    agree(&Medium::Memory, seed, 1000, &configurations);
-    let calls = pool.calls() - before;
-    println!("{calls} calls of the programs");
-    assert!(calls > 0);
+    let kernel = format!("engine={}", kernel_engine().get("engine"));
+    let engines =
+        [format!("{kernel},program=reverse"), format!("{kernel},program=expire"), "engine=pread".to_owned(), kernel];
+    let with = |engine: &String| Configuration::random(&mut rng).with_all(engine).unwrap();
+    let configurations: Vec<Configuration> = engines.iter().map(with).collect();
+    // On a disk, too, where the driver loop reads through the program's ring.
+    let dir = tempfile::tempdir().unwrap();
+    for (medium, steps) in [(Medium::Memory, 1000), (Medium::Disk(dir.path().to_owned()), 300)] {
+        let before = pool.calls();
+        agree(&medium, seed, env("ROCKMILL_STEPS").map_or(steps, |n| n as usize), &configurations);
+        let calls = pool.calls() - before;
+        println!("{calls} calls of the programs");
+        assert!(calls > 0);
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //!
 //! Listeners are called by the thread on which the event happened or by one that comes by soon after, with no lock of
 //! the database held. They may read and write. They must not wait for background work (`flush`, `compact_range`, an
-//! ingestion), nor for another thread that writes: it may be the work that they hold up. A panic in a listener is caught
-//! and goes to the info log.
+//! ingestion), nor for another thread that writes: it may be the work that they hold up. A panic in a listener is
+//! caught and goes to the info log.
 //!
 //! A listener's write goes before those of other threads, and is neither stopped nor slowed: what stopped writers wait
 //! for may be the flush whose listener writes. So memtables may grow beyond their limits by what listeners write.

@@ -122,7 +122,18 @@ names! {
     TOTAL_SST_FILES_SIZE = "total-sst-files-size";
     /// Bytes of the tables of the current version.
     LIVE_SST_FILES_SIZE = "live-sst-files-size";
-    /// The level that L0 is compacted into.
+    /// Bytes of the tables that nothing uses any more and that wait to be deleted, of all column families.
+    OBSOLETE_SST_FILES_SIZE = "obsolete-sst-files-size";
+    /// Always 0: there are no blob files.
+    NUM_BLOB_FILES = "num-blob-files";
+    /// Always 0.
+    TOTAL_BLOB_FILE_SIZE = "total-blob-file-size";
+    /// Always 0.
+    LIVE_BLOB_FILE_SIZE = "live-blob-file-size";
+    /// Always 0.
+    LIVE_BLOB_FILE_GARBAGE_SIZE = "live-blob-file-garbage-size";
+    /// The level that L0 is compacted into; with universal and FIFO compaction RocksDB's -1, which as a `u64` is
+    /// 18446744073709551615.
     BASE_LEVEL = "base-level";
     /// Bytes that compactions must still rewrite until the tree has its shape.
     ESTIMATE_PENDING_COMPACTION_BYTES = "estimate-pending-compaction-bytes";
@@ -132,12 +143,12 @@ names! {
     ACTUAL_DELAYED_WRITE_RATE = "actual-delayed-write-rate";
     /// 1 when writers wait.
     IS_WRITE_STOPPED = "is-write-stopped";
-    /// Bytes that the block cache may hold.
+    /// Bytes that the block cache may hold. Like the two below, none where there is no block cache.
     BLOCK_CACHE_CAPACITY = "block-cache-capacity";
     /// Bytes that it holds.
     BLOCK_CACHE_USAGE = "block-cache-usage";
     /// Of them, bytes that are in use by readers.
     BLOCK_CACHE_PINNED_USAGE = "block-cache-pinned-usage";
-    /// Text: all statistics; empty where they are not enabled.
+    /// Text: all statistics; none where they are not enabled.
     OPTIONS_STATISTICS = "options-statistics";
 }

@@ -18,7 +18,7 @@
 
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
 pub use crate::compaction::strategy::aging::Moment;
-pub use crate::compaction::strategy::df::runs_due;
+pub use crate::compaction::strategy::df::{runs_due, split_over_idle};
 pub use crate::compaction::strategy::intra::{IntraDf, PendingRun, pick as pick_intra_df, pick_of as pick_intra_df_of};
 pub use crate::compaction::strategy::manual::{ManualPick, ManualStep, StepKind};
 pub use crate::compaction::strategy::refit::pick as pick_refit;

@@ -14,7 +14,9 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 use rockmill_io::WriteOptions;
 
 use crate::compaction::builder_options;
-use crate::db::{AsColumnFamilyRef, new_session_id};
+use crate::db::{
+    AsColumnFamilyRef, TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, new_session_id, table_writer_options, ttl_stamp,
+};
 use crate::error::{Error, Result};
 use crate::options::{CfOptions, CompressionType, Options};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
@@ -76,6 +78,8 @@ pub struct SstFileWriter<'a> {
     column_family: Option<(u32, String)>,
     session_id: String,
     next_number: u64,
+    /// Each value and merge operand is written with the time behind it, as a database with a time to live has them.
+    with_times: bool,
     open: Option<OpenTable>,
     /// Of the last table, once it is finished.
     finished_size: u64,
@@ -104,16 +108,27 @@ impl<'a> SstFileWriter<'a> {
             column_family: None,
             session_id: new_session_id(options.db.clock.now_micros()),
             next_number: 1,
+            with_times: false,
             open: None,
             finished_size: 0,
         }
     }
 
-    /// As [`Self::create`], for one column family: the tables name it, and no other takes them.
+    /// As [`Self::create`], for databases with a time to live ([`Db::open_with_ttl`](crate::Db::open_with_ttl)), and no
+    /// others: values count as written when they are added here.
+    pub fn create_with_ttl(options: &'a Options) -> Self {
+        let mut new = Self::create(options);
+        new.with_times = true;
+        new
+    }
+
+    /// As [`Self::create`], for one column family: the tables name it, and no other takes them. In a database with a
+    /// time to live: as [`Self::create_with_ttl`].
     pub fn create_for_cf(options: &'a Options, cf: &impl AsColumnFamilyRef) -> Self {
         let cf = cf.as_cf();
         let mut new = Self::create(options);
         new.column_family = Some((cf.id(), cf.name().to_owned()));
+        new.with_times = cf.data.options.load().time_to_live.is_some();
         new
     }
 
@@ -136,7 +151,7 @@ impl<'a> SstFileWriter<'a> {
             preallocate: 0,
         };
         let file = fs.create(path, how).map_err(|e| failed(&e))?;
-        let cf = &self.options.cf;
+        let cf = &table_writer_options(&self.options.cf)?;
         let options =
             builder_options(cf, self.cmp.clone(), compression(cf), self.properties(self.next_number), path.to_owned());
         self.next_number += 1;
@@ -167,22 +182,29 @@ impl<'a> SstFileWriter<'a> {
             orig_file_number: number,
             db_id: DB_ID.to_owned(),
             db_session_id: self.session_id.clone(),
-            merge_operator_name: merge_operator.map_or_else(String::new, |m| m.name().to_owned()),
+            merge_operator_name: match merge_operator {
+                Some(_) if self.with_times => TTL_MERGE_OPERATOR.to_owned(),
+                Some(m) => m.name().to_owned(),
+                None => String::new(),
+            },
             ..TableProperties::default()
         };
         properties.other.insert(EXTERNAL_VERSION.into(), VERSION.to_le_bytes().to_vec());
         properties.other.insert(GLOBAL_SEQNO.into(), SEQ.to_le_bytes().to_vec());
+        if self.with_times {
+            properties.other.insert(VALUES_WITH_TIMES.into(), vec![1]);
+        }
         properties
     }
 
     /// Sets `key` to `value`. Keys of puts, merges and deletions must rise strictly.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.add(ValueType::Value, key.as_ref(), value.as_ref())
+        self.add_value(ValueType::Value, key.as_ref(), value.as_ref())
     }
 
     /// Adds a merge operand.
     pub fn merge(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.add(ValueType::Merge, key.as_ref(), value.as_ref())
+        self.add_value(ValueType::Merge, key.as_ref(), value.as_ref())
     }
 
     /// Deletes `key` from the database that takes the table in.
@@ -225,6 +247,14 @@ impl<'a> SstFileWriter<'a> {
 
     fn open_table(&mut self) -> Result<&mut OpenTable> {
         self.open.as_mut().ok_or_else(|| Error::invalid_argument("SstFileWriter: no table is open; call open first"))
+    }
+
+    fn add_value(&mut self, t: ValueType, key: &[u8], value: &[u8]) -> Result<()> {
+        if !self.with_times {
+            return self.add(t, key, value);
+        }
+        let time = ttl_stamp(&*self.options.db.clock);
+        self.add(t, key, &[value, &time].concat())
     }
 
     fn add(&mut self, t: ValueType, key: &[u8], value: &[u8]) -> Result<()> {

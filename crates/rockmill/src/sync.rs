@@ -12,6 +12,12 @@ pub use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 #[cfg(rockmill_shuttle)]
 pub use explored::{ArcSwap, ArcSwapOption, Guard};
 
+/// A number that no other call in this process gets. It orders nothing, so that the tester need not switch here.
+pub(crate) fn unique_number() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
 /// A small number of the calling thread, from 1 on.
 #[cfg(not(rockmill_shuttle))]
 #[inline]

@@ -111,6 +111,7 @@ fn backups_are_incremental_and_each_restores_its_own_moment() {
         engine
             .restore_from_latest_backup(dir.path().join("new"), dir.path().join("wals"), &Default::default())
             .unwrap();
+        std::fs::remove_file(dir.path().join("wals/LOCK")).unwrap();
         assert_eq!(names(&dir.path().join("wals")).len(), 1, "one WAL");
         for wal in names(&dir.path().join("wals")) {
             std::fs::rename(dir.path().join("wals").join(&wal), dir.path().join("new").join(&wal)).unwrap();
@@ -217,12 +218,11 @@ fn damage_is_found_and_a_damaged_backup_replaces_nothing() {
         e.verify_backup(1).unwrap();
         named(e.verify_backup_with_checksum(1).unwrap_err(), ErrorKind::Corruption);
         named(restore(&e), ErrorKind::Corruption);
-        // Where there is no database yet, the copy notices; what it left is none.
-        let fresh = dir.path().join("fresh");
-        let error = e.restore_from_latest_backup(&fresh, &fresh, &RestoreOptions::default()).unwrap_err();
+        // Where there is no database yet, the copy notices, and leaves nothing.
+        let fresh = dir.path().join("fresh/deep");
+        let error = e.restore_from_latest_backup(&fresh, fresh.join("wals"), &RestoreOptions::default()).unwrap_err();
         named(error, ErrorKind::Corruption);
-        assert!(!fresh.join("CURRENT").exists());
-        std::fs::remove_dir_all(&fresh).unwrap();
+        assert!(!dir.path().join("fresh").exists());
 
         // An engine that is open notices that a file became shorter or went.
         std::fs::write(&damaged, &whole).unwrap();
@@ -385,6 +385,51 @@ fn logs_in_a_directory_of_their_own_come_along() {
         options.set_wal_dir(wal_dir);
         assert!(both(&open(&options, Path::new("/new"))) == moment, "{wal_dir}");
     }
+}
+
+/// Another database than the backup's is not replaced where that is asked for; the same one is, whatever its state.
+#[test]
+fn a_restore_can_be_kept_to_the_database_of_the_backup() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, other, backups) = (dir.path().join("db"), dir.path().join("other"), dir.path().join("backups"));
+    let db = open(&options(), &path);
+    write_round(&db, 1);
+    let moment = both(&db);
+    let e = engine(&backups);
+    e.create_new_backup(&db).unwrap();
+    drop(db);
+    open(&options(), &other).put("precious", "1").unwrap();
+    let mut how = RestoreOptions::default();
+    how.set_same_database_only(true);
+    let kept = |what: &str| {
+        let e = e.restore_from_latest_backup(&other, &other, &how).unwrap_err();
+        assert!(e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("not the one of the backup"), "{e}");
+        assert_eq!(open(&options(), &other).get("precious").unwrap().as_deref(), Some(&b"1"[..]), "{what}");
+    };
+    kept("by its MANIFEST");
+    std::fs::remove_file(other.join("IDENTITY")).unwrap();
+    kept("without IDENTITY");
+    let current = std::fs::read(other.join("CURRENT")).unwrap();
+    std::fs::remove_file(other.join("CURRENT")).unwrap();
+    let error = e.restore_from_latest_backup(&other, &other, &how).unwrap_err();
+    assert!(error.to_string().contains("not the one of the backup"), "{error}");
+    std::fs::write(other.join("CURRENT"), current).unwrap();
+    kept("after that");
+    for damage in ["none", "MANIFEST", "CURRENT", "all"] {
+        match damage {
+            "MANIFEST" => {
+                let manifest = names(&path).into_iter().find(|n| n.starts_with("MANIFEST")).unwrap();
+                std::fs::remove_file(path.join(manifest)).unwrap();
+            }
+            "CURRENT" => std::fs::remove_file(path.join("CURRENT")).unwrap(),
+            "all" => std::fs::remove_dir_all(&path).unwrap(),
+            _ => {}
+        }
+        e.restore_from_latest_backup(&path, &path, &how).unwrap_or_else(|e| panic!("{damage}: {e}"));
+        assert!(both(&open(&options(), &path)) == moment, "{damage}");
+    }
+    e.restore_from_latest_backup(&other, &other, &RestoreOptions::default()).unwrap();
+    assert!(both(&open(&options(), &other)) == moment);
 }
 
 #[test]

@@ -153,24 +153,40 @@ fn bad_targets_are_refused_and_leftovers_replaced() {
     let e = checkpoint.create_checkpoint(dir.path().join("no/such/parent")).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::IOError, "{e}");
 
-    // A process died in the middle of one: its directory is replaced.
+    // A process died in the middle of one, and left the file that says so: its directory is replaced.
     let temp = dir.path().join("copy.tmp");
     std::fs::create_dir(&temp).unwrap();
     std::fs::write(temp.join("000123.sst"), "half a table").unwrap();
+    std::fs::write(temp.join("ROCKMILL_UNFINISHED"), "").unwrap();
     checkpoint.create_checkpoint(dir.path().join("copy")).unwrap();
     assert!(!temp.exists() && !dir.path().join("copy/000123.sst").exists());
-
-    // A directory of that name with somebody else's files is left alone.
-    let temp = dir.path().join("second.tmp");
-    std::fs::create_dir(&temp).unwrap();
-    std::fs::write(temp.join("letter.txt"), "not ours").unwrap();
-    let e = checkpoint.create_checkpoint(dir.path().join("second")).unwrap_err();
-    assert!(e.to_string().contains("second.tmp"), "{e}");
-    assert!(temp.join("letter.txt").exists());
+    assert!(!dir.path().join("copy/ROCKMILL_UNFINISHED").exists() && !dir.path().join("copy/LOCK").exists());
     drop(db);
 
     let read_only = Db::open_for_read_only(&options(), &path, false).unwrap();
     assert_eq!(Checkpoint::new(&read_only).unwrap_err().kind(), ErrorKind::NotSupported);
+}
+
+/// A directory with the name that a checkpoint would take meanwhile is another's: a database, or whatever it is.
+#[test]
+fn a_checkpoint_removes_nothing_that_it_did_not_make() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&options(), &dir.path().join("db"));
+    db.put("k", "v").unwrap();
+    let checkpoint = Checkpoint::new(&db).unwrap();
+    let theirs = open(&options(), &dir.path().join("copy.tmp"));
+    theirs.put("theirs", "1").unwrap();
+    drop(theirs);
+    std::fs::create_dir(dir.path().join("copy.1.tmp")).unwrap();
+    std::fs::write(dir.path().join("copy.1.tmp/letter.txt"), "not ours").unwrap();
+    checkpoint.create_checkpoint(dir.path().join("copy")).unwrap();
+    checkpoint.export_column_family(&db.default_cf(), dir.path().join("out")).unwrap();
+    assert_eq!(open(&options(), &dir.path().join("copy")).get("k").unwrap().as_deref(), Some(&b"v"[..]));
+    assert_eq!(open(&options(), &dir.path().join("copy.tmp")).get("theirs").unwrap().as_deref(), Some(&b"1"[..]));
+    assert!(dir.path().join("copy.1.tmp/letter.txt").exists());
+    let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["copy", "copy.1.tmp", "copy.tmp", "db", "out"]);
 }
 
 #[test]

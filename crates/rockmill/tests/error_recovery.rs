@@ -1,6 +1,11 @@
 //! Full disks and failed background work: the store says so, loses nothing acknowledged, and goes on by itself when
 //! there is space again.
 
+#[path = "error_recovery/panics.rs"]
+mod panics;
+#[path = "error_recovery/twice.rs"]
+mod twice;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

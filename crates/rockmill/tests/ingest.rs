@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use oracle::content::{read, read_at, same};
 use oracle::{Peer, Script};
@@ -567,7 +568,7 @@ fn files_ingested_behind_give_way_to_everything_else() {
     let mut options = mem_options(&fs);
     options.set_allow_ingest_behind(true);
     options.set_num_levels(2);
-    assert!(Db::open(&options, "/db").unwrap_err().to_string().contains("num_levels must be at least 3"));
+    assert_eq!(Db::open(&options, "/db").unwrap().get_options().cf.num_levels, 3);
     options.set_num_levels(4);
     options.set_level_zero_file_num_compaction_trigger(2);
     for dynamic in [false, true] {
@@ -655,4 +656,72 @@ fn operands_of_another_merge_operator_are_refused() {
     table(&ours, "/ours.sst");
     db.ingest_external_file(vec!["/ours.sst"]).unwrap();
     assert_eq!(get(&db, "k").as_deref(), Some("12"));
+}
+
+/// Values of a database with a time to live end with the times of their writing: without, the last bytes of the values
+/// of a table from outside were taken for times, and lost.
+#[test]
+fn a_database_with_a_time_to_live_takes_values_with_times_only() {
+    let fs = MemFileSystem::new();
+    let mut options = mem_options(&fs);
+    options.set_merge_operator_associative("join", |_, old, operands| {
+        let mut all = old.unwrap_or_default().to_vec();
+        operands.iter().for_each(|o| all.extend_from_slice(o));
+        Some(all)
+    });
+    let db = Db::open_with_ttl(&options, "/db", Duration::from_secs(1000)).unwrap();
+    let plain = Db::open(&options, "/plain").unwrap();
+    let write = |mut writer: SstFileWriter<'_>, name: &str, time: &[u8]| {
+        let path = format!("/{name}.sst");
+        writer.open(&path).unwrap();
+        writer.put("a", [&b"long enough for a time"[..], time].concat()).unwrap();
+        writer.merge("b", [&b"1"[..], time].concat()).unwrap();
+        writer.delete("c").unwrap();
+        writer.finish().unwrap();
+        path
+    };
+    let expect = |db: &Db| {
+        assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"long enough for a time"[..]));
+        assert_eq!(db.get("b").unwrap().as_deref(), Some(&b"01"[..]));
+        assert_eq!(db.get("c").unwrap(), None);
+    };
+    let refused = |db: &Db, path: &str, how: &IngestExternalFileOptions, what: &str| {
+        let e = db.ingest_external_file_opts(how, vec![path]).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+        assert!(e.to_string().contains(what) && e.to_string().contains(path), "{e}");
+    };
+    let usual = IngestExternalFileOptions::default();
+    let without = write(SstFileWriter::create(&options), "without", b"");
+    refused(&db, &without, &usual, "create_with_ttl");
+    for (name, writer) in [
+        ("with", SstFileWriter::create_with_ttl(&options)),
+        ("family", SstFileWriter::create_for_cf(&options, &db.default_cf())),
+    ] {
+        for key in ["b", "c"] {
+            db.put(key, "0").unwrap();
+        }
+        let path = write(writer, name, b"");
+        refused(&plain, &path, &usual, "no time to live");
+        db.ingest_external_file(vec![path]).unwrap();
+        expect(&db);
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        expect(&db);
+    }
+    // RocksDB's own writer knows nothing of times: whoever appends them says so.
+    let mut says_so = IngestExternalFileOptions::default();
+    says_so.set_values_with_times(true);
+    options.cf.merge_operator = None;
+    let path = write(SstFileWriter::create(&options), "appended", &1_700_000_000_u32.to_le_bytes());
+    refused(&plain, &path, &says_so, "no time to live");
+    refused(&db, &path, &usual, "values_with_times");
+    db.put("b", "0").unwrap();
+    db.ingest_external_file_opts(&says_so, vec![path]).unwrap();
+    expect(&db);
+    // There is no value that could lack one.
+    let mut writer = SstFileWriter::create(&options);
+    writer.open("/deletions.sst").unwrap();
+    writer.delete_range("a", "b").unwrap();
+    writer.finish().unwrap();
+    db.ingest_external_file(vec!["/deletions.sst"]).unwrap();
+    assert_eq!(db.get("a").unwrap(), None);
 }

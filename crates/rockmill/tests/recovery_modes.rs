@@ -323,6 +323,55 @@ fn old_records_do_not_come_back_in_a_recycled_wal() {
     assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"newest"[..]));
 }
 
+/// RocksDB keeps a WAL for a transaction that was prepared, also when the tables have everything else that is in it.
+#[test]
+fn a_transaction_that_was_prepared_is_refused_by_name_wherever_its_wal_is() {
+    use rockmill_format::edit::VersionEdit;
+    use rockmill_io::{FileSystem, MemFileSystem};
+
+    // The sequence number, one update, and a prepared section of one put.
+    let mut record = vec![3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x9, 0x1, 1, b'k', 1, b'v', 0xA];
+    record.extend([3, b'x', b'i', b'd']);
+    let mut wal = Vec::new();
+    rockmill_format::log::LogEncoder::new(5, false, 0).add_record(&record, &mut wal);
+    // The number from which on the column family needs WALs, the one that the MANIFEST keeps, and what opening says.
+    for (log_number, kept, refused) in [(5, 5, true), (20, 5, true), (20, 6, false)] {
+        let fs = MemFileSystem::new();
+        let shared: std::sync::Arc<dyn FileSystem> = std::sync::Arc::new(fs.clone());
+        fs.create_dir(Path::new("/db"), true).unwrap();
+        let edits = [
+            VersionEdit {
+                comparator: Some("leveldb.BytewiseComparator".into()),
+                log_number: Some(log_number),
+                ..VersionEdit::default()
+            },
+            VersionEdit {
+                prev_log_number: Some(0),
+                min_log_number_to_keep: Some(kept),
+                next_file_number: Some(30),
+                last_sequence: Some(10),
+                max_column_family: Some(0),
+                ..VersionEdit::default()
+            },
+        ];
+        rockmill::version::ManifestWriter::create(&shared, Path::new("/db"), 4, &edits).unwrap();
+        fs.write_all(Path::new("/db/000005.log"), &wal).unwrap();
+        let mut o = options(RecoveryMode::PointInTime);
+        o.set_file_system(shared);
+        let check = |what: &str, opened: Result<Db>| match opened.map(drop) {
+            Ok(()) => assert!(!refused, "{what} of WAL 5 with {log_number} and {kept}"),
+            Err(e) => {
+                assert!(refused, "{what} of WAL 5 with {log_number} and {kept}: {e}");
+                assert_eq!(e.kind(), ErrorKind::NotSupported, "{what}: {e}");
+                assert!(e.to_string().contains("two-phase commit") && e.to_string().contains("000005.log"), "{e}");
+            }
+        };
+        check("read-only opening", Db::open_for_read_only(&o, "/db", false));
+        check("opening", Db::open(&o, "/db"));
+        assert_eq!(fs.exists(Path::new("/db/000005.log")).unwrap(), refused, "{log_number} and {kept}");
+    }
+}
+
 const MODES: [RecoveryMode; 4] = [
     RecoveryMode::TolerateCorruptedTailRecords,
     RecoveryMode::AbsoluteConsistency,
@@ -373,7 +422,7 @@ fn wal_files_are_not_used_again_where_their_end_looks_like_damage() {
         assert_eq!(o.db.recycle_log_file_num, 2, "the caller's are the caller's");
         drop(db);
         let text = fs.read_to_vec("/db/LOG".as_ref()).unwrap();
-        let said = String::from_utf8_lossy(&text).contains("recycle_log_file_num is 0 instead of 2");
+        let said = String::from_utf8_lossy(&text).contains("recycle_log_file_num is 2, and is taken for 0");
         assert_eq!(said, kept == 0, "{mode:?}");
         for n in 1..20 {
             let image = killed(mode, n);

@@ -561,3 +561,213 @@ fn databases_of_rocksdb_are_repaired_as_rocksdb_repairs_them() {
         assert!(contents(&open(&options(&posix()), &theirs))["default"] == found);
     }
 }
+
+/// Keeps an image of the disk as it is when a table is complete and the MANIFEST does not name it yet.
+#[derive(Clone)]
+struct KillAfterTable {
+    fs: MemFileSystem,
+    armed: Arc<std::sync::atomic::AtomicBool>,
+    image: Arc<std::sync::Mutex<Option<MemFileSystem>>>,
+}
+
+impl rockmill::EventListener for KillAfterTable {
+    fn on_table_file_created(&self, info: &rockmill::event_listener::TableFileCreationInfo) {
+        if self.armed.load(std::sync::atomic::Ordering::SeqCst) && info.status.is_ok() {
+            self.image.lock().unwrap().get_or_insert_with(|| self.fs.crash_image(CrashMode::KeepAll));
+        }
+    }
+}
+
+/// A copy of the disk, and options for it.
+fn copy_of(image: &MemFileSystem, options: &Options) -> (MemFileSystem, Options) {
+    let copy = image.crash_image(CrashMode::KeepAll);
+    let mut options = options.clone();
+    options.set_file_system(Arc::new(copy.clone()));
+    (copy, options)
+}
+
+/// A job that a kill cut short leaves a table that no MANIFEST names, with a number above the MANIFEST's next; and an
+/// iterator had kept tables that a compaction had replaced. Neither may be taken in: deleted keys and old values would
+/// come back, operands would count twice.
+#[test]
+fn what_a_kill_during_a_job_leaves_beside_a_sound_manifest_is_left_over() {
+    for by_compaction in [false, true] {
+        let (mem, fs) = memory();
+        let (mut o, path) = (options(&fs), Path::new("/db"));
+        o.set_disable_auto_compactions(true);
+        o.set_merge_operator_object(rockmill::merge_operator::by_name("uint64add").unwrap());
+        let listener = KillAfterTable { fs: mem, armed: Arc::default(), image: Arc::default() };
+        let plain = o.clone();
+        o.add_event_listener(listener.clone());
+        let db = open(&o, path);
+        let one = 1u64.to_le_bytes();
+        for (gone, over) in [("data", "old"), ("", "new")] {
+            db.merge("counted", one).unwrap();
+            db.put("over", over).unwrap();
+            if gone.is_empty() {
+                db.delete("gone").unwrap()
+            } else {
+                db.put("gone", gone).unwrap()
+            }
+            db.flush().unwrap();
+        }
+        let mut holds_tables = db.raw_iterator();
+        holds_tables.seek_to_first();
+        let mut compact = rockmill::CompactOptions::default();
+        compact.set_bottommost_level_compaction(rockmill::BottommostLevelCompaction::Force);
+        db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &compact).unwrap();
+        db.put("later", "1").unwrap();
+        db.merge("counted", one).unwrap();
+        if by_compaction {
+            db.flush().unwrap();
+        }
+        listener.armed.store(true, std::sync::atomic::Ordering::SeqCst);
+        if by_compaction {
+            db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &compact).unwrap();
+        } else {
+            db.flush().unwrap();
+        }
+        let expected = contents(&db);
+        let image = listener.image.lock().unwrap().take().expect("a table was made");
+        let (_, opened) = copy_of(&image, &plain);
+        assert!(contents(&open(&opened, path)) == expected, "an opening");
+        let (_, repaired) = copy_of(&image, &plain);
+        let report = Db::repair(&repaired, path).unwrap();
+        assert!(report.manifest_damage.is_none() && report.damaged.is_empty(), "{report:?}");
+        assert!(report.tables_left_over >= 3, "{report:?}");
+        assert!(contents(&open(&repaired, path)) == expected, "by a compaction: {by_compaction}, {report:?}");
+    }
+}
+
+/// Where the MANIFEST has lost its last edits and the WALs of flushed data are gone, that data is in tables only.
+#[test]
+fn tables_whose_edits_the_manifest_lost_are_taken_in() {
+    let (mem, fs) = memory();
+    let (mut o, path) = (options(&fs), Path::new("/db"));
+    o.set_disable_auto_compactions(true);
+    o.set_merge_operator_object(rockmill::merge_operator::by_name("uint64add").unwrap());
+    let db = open(&o, path);
+    let manifest = files(&*fs, path, "MANIFEST").pop().unwrap();
+    db.put_cf(&db.cf_handle("other").unwrap(), "k", "1").unwrap();
+    for n in 0..5u64 {
+        db.merge("counted", n.to_le_bytes()).unwrap();
+        db.put(format!("key{n}"), "1").unwrap();
+        db.delete(format!("key{}", n / 2)).unwrap();
+        db.flush_all().unwrap();
+    }
+    db.merge("counted", 7u64.to_le_bytes()).unwrap();
+    let expected = contents(&db);
+    drop(db);
+    let size = fs.file_size(&manifest).unwrap();
+    for cut in (1..size).step_by(3) {
+        let (image, o) = copy_of(&mem, &o);
+        FileSystem::truncate(&image, &manifest, size - cut).unwrap();
+        let report = Db::repair(&o, path).unwrap_or_else(|e| panic!("{cut} cut: {e}"));
+        assert!(contents(&open(&o, path)) == expected, "{cut} of {size} cut: {report:?}");
+    }
+}
+
+/// Names that OPTIONS files escape are the names of those column families still.
+#[test]
+fn families_of_which_only_logs_are_left_keep_their_names_with_special_characters() {
+    let (_, fs) = memory();
+    let (mut o, path) = (options(&fs), Path::new("/db"));
+    o.create_missing_column_families(false);
+    let names = ["user:events", "#1", "back\\slash", "a\"b", "line\nbreak"];
+    {
+        let db = Db::open(&o, path).unwrap();
+        for name in names {
+            let cf = db.create_cf(name, &o).unwrap();
+            db.put_cf(&cf, "k", name).unwrap();
+        }
+    }
+    without_manifest(&*fs, path);
+    let report = Db::repair(&o, path).unwrap();
+    assert_eq!(report.entries_without_column_family, 0, "{report:?}");
+    let db = open(&o, path);
+    for name in names {
+        let cf = db.cf_handle(name).unwrap_or_else(|| panic!("{name:?} is not there: {:?}", db.cf_names()));
+        assert_eq!(db.get_cf(&cf, "k").unwrap().as_deref(), Some(name.as_bytes()));
+    }
+}
+
+/// WALs elsewhere are found by the OPTIONS file or what names the directory's owner, or given; and where they cannot be
+/// found they stay needed.
+#[test]
+fn a_repair_reads_wals_in_a_directory_of_their_own_or_leaves_them_needed() {
+    let (mem, fs) = memory();
+    let (plain, path) = (options(&fs), Path::new("/db"));
+    let mut o = plain.clone();
+    o.set_wal_dir("/wals");
+    let db = open(&o, path);
+    let mut synced = rockmill::WriteOptions::default();
+    synced.set_sync(true);
+    db.put("flushed", "1").unwrap();
+    db.put_cf(&db.cf_handle("other").unwrap(), "flushed", "1").unwrap();
+    db.flush_all().unwrap();
+    db.put_opt("k", "synced", &synced).unwrap();
+    let expected = contents(&db);
+    drop(db);
+    let no_options = |fs: &MemFileSystem| {
+        files(fs, path, "OPTIONS").iter().for_each(|f| fs.remove(f).unwrap());
+    };
+    let with = |o: &Options, fs: &MemFileSystem| {
+        let mut o = o.clone();
+        o.set_file_system(Arc::new(fs.clone()));
+        o
+    };
+    for case in ["stored", "owner", "given", "told"] {
+        let image = mem.crash_image(CrashMode::KeepAll);
+        let mut how = RepairOptions::default();
+        match case {
+            "owner" => no_options(&image),
+            "told" => {
+                no_options(&image);
+                image.remove(&path.join("WAL_OWNER")).unwrap();
+                image.remove(Path::new("/wals/WAL_OWNER")).unwrap();
+                how.set_wal_dir("/wals");
+            }
+            _ => {}
+        }
+        let given = if case == "given" { &o } else { &plain };
+        let report = Db::repair_with(&with(given, &image), path, &how).unwrap();
+        assert_eq!((report.wals_converted, report.wal_entries, &report.wals_not_read), (1, 1, &None), "{case}");
+        assert!(contents(&open(&with(&o, &image), path)) == expected, "{case}: {report:?}");
+    }
+    // The directory is somewhere else for now, or nothing names it.
+    for case in ["away", "unknown", "without a MANIFEST", "given up"] {
+        let image = mem.crash_image(CrashMode::KeepAll);
+        if case == "unknown" {
+            no_options(&image);
+            image.remove(&path.join("WAL_OWNER")).unwrap();
+            image.remove(Path::new("/wals/WAL_OWNER")).unwrap();
+        } else {
+            image.rename(Path::new("/wals"), Path::new("/away")).unwrap();
+        }
+        let mut how = RepairOptions::default();
+        match case {
+            "without a MANIFEST" => {
+                without_manifest(&image, path);
+                let e = Db::repair(&with(&plain, &image), path).unwrap_err();
+                assert!(e.to_string().contains("/wals") && e.to_string().contains("--wal-dir"), "{e}");
+                continue;
+            }
+            "given up" => {
+                without_manifest(&image, path);
+                image.create_dir(Path::new("/empty"), false).unwrap();
+                how.set_wal_dir("/empty");
+                let report = Db::repair_with(&with(&plain, &image), path, &how).unwrap();
+                assert_eq!(report.tables_kept, 2, "{report:?}");
+                continue;
+            }
+            _ => {}
+        }
+        let report = Db::repair_with(&with(&plain, &image), path, &how).unwrap();
+        assert_eq!(report.wals_not_read.is_some(), case != "unknown", "{case}: {report:?}");
+        assert_eq!(report.wals_converted, 0, "{case}");
+        if case != "unknown" {
+            image.rename(Path::new("/away"), Path::new("/wals")).unwrap();
+        }
+        assert!(contents(&open(&with(&o, &image), path)) == expected, "{case}: {report:?}");
+    }
+}

@@ -400,3 +400,56 @@ fn a_secondary_follows_rocksdb_and_rocksdb_follows_rockmill() {
     let scan = oracle::run_tool(&ldb, &[&at, &own, "scan"]).unwrap();
     assert_eq!(scan.lines().filter(|l| l.starts_with('k')).count(), 500, "{scan}");
 }
+
+/// A write fails in its sync: its record is in the WAL all the same, and a secondary may show it, as an opening would.
+/// Once the primary has taken it back, nobody sees it, whatever the secondary had read and when it looks again.
+#[test]
+fn a_write_that_failed_goes_from_the_secondary_when_the_primary_resumes() {
+    for (looked_before, data_before) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (fs, primary, secondary) = in_memory();
+        let other = primary.cf_handle("other").unwrap();
+        let seen = |key: &str| {
+            let cf = secondary.cf_handle("other").unwrap();
+            let families = [secondary.get(key).unwrap(), secondary.get_cf(&cf, key).unwrap()];
+            families.map(|v| v.map(|v| String::from_utf8(v).unwrap()))
+        };
+        primary.put("kept", "1").unwrap();
+        if !data_before {
+            primary.flush().unwrap();
+        }
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        fs.set_fault(Box::new(|op| {
+            let wal = op.path.extension().is_some_and(|e| e == "log");
+            (op.kind == OpKind::Sync && wal).then(|| std::io::Error::from_raw_os_error(5))
+        }));
+        let mut batch = WriteBatch::new();
+        batch.put("refused", "1");
+        batch.put_cf(&other, "refused", "1");
+        batch.delete("kept");
+        primary.write_opt(&batch, &synced).unwrap_err();
+        fs.clear_fault();
+        if looked_before {
+            secondary.try_catch_up_with_primary().unwrap();
+            assert_eq!(seen("refused"), [Some("1".to_owned()), Some("1".to_owned())]);
+        }
+        primary.resume().unwrap();
+        let told = format!("looked before: {looked_before}, data before: {data_before}");
+        for round in 0..3 {
+            assert_eq!(primary.get("kept").unwrap().as_deref(), Some(&b"1"[..]), "{told}");
+            secondary.try_catch_up_with_primary().unwrap();
+            assert_eq!(seen("refused"), [None, None], "{told}, round {round}");
+            assert_eq!(seen("kept"), [Some("1".to_owned()), None], "{told}, round {round}");
+            // The numbers of what was taken back are used again.
+            let key = format!("after {round}");
+            let mut before = secondary.raw_iterator();
+            primary.put(&key, "1").unwrap();
+            primary.put_cf(&other, &key, "2").unwrap();
+            assert_eq!(seen(&key), [None, None], "{told}, round {round}: a secondary saw it before it caught up");
+            secondary.try_catch_up_with_primary().unwrap();
+            assert_eq!(seen(&key), [Some("1".to_owned()), Some("2".to_owned())], "{told}, round {round}");
+            before.seek(&key);
+            assert_eq!(before.key(), Some(&b"kept"[..]), "{told}, round {round}: an iterator of before sees it");
+        }
+    }
+}

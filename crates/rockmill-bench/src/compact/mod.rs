@@ -188,7 +188,7 @@ impl Runner<'_> {
             }
             let output_bytes = done.runs.last().map_or(0, |run| run.job.output_bytes);
             self.settle();
-            let limit = device::mixed(&input.tables, &self.db.join("device-probe.tmp"), output_bytes)?;
+            let limit = device::mixed(&input.tables, &device::probe_path(self.db), output_bytes)?;
             print(self.out, &done.limit_line(&limit))?;
             done.limits.push(limit);
         }

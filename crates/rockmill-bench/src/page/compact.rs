@@ -73,7 +73,8 @@ fn table(report: &CompactReport) -> String {
         "<section>\n<h2>Medians</h2>\n<div class=\"scroll\"><table>\n<thead><tr><th>case</th>\
          <th class=\"text\">store</th>\
          <th>wall s</th><th>GB/s<br>of input</th><th>CPU<br>s/GB</th><th>system<br>calls/GB</th>\
-         <th>share of<br>the device</th><th>read<br>MB</th><th>written<br>MB</th><th>output<br>MB</th><th>parts by<br>engine</th></tr></thead>\n",
+         <th>share of<br>the device</th><th>read<br>MB</th><th>written<br>MB</th><th>output<br>MB</th>\
+         <th>parts by<br>engine</th></tr></thead>\n",
     );
     for case in &report.cases {
         for (side, known) in report.sides.iter().enumerate() {

@@ -477,8 +477,8 @@ pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> S
             }
             let _ = writeln!(
                 out,
-                "<p class=\"warn\">Options that both have, at different values (0 and 18446744073709551614 stand for: chosen by the \
-                 store):</p>\n<div class=\"scroll\"><table><thead><tr><th>option</th>\
+                "<p class=\"warn\">Options that both have, at different values (0 and 18446744073709551614 \
+                 stand for: chosen by the store):</p>\n<div class=\"scroll\"><table><thead><tr><th>option</th>\
                  <th class=\"text\">{}</th><th class=\"text\">{}</th></tr></thead>",
                 escape(&first.label),
                 escape(&other.label)

@@ -257,8 +257,8 @@ impl Side {
 
     /// Where the options put WALs, if not into the database's directory.
     pub fn wal_dir(&self) -> Option<PathBuf> {
-        let given = self.options_text.split(';').filter_map(|option| option.trim().strip_prefix("wal_dir="));
-        given.last().map(PathBuf::from).filter(|dir| *dir != self.dir)
+        let mut given = self.options_text.split(';').filter_map(|option| option.trim().strip_prefix("wal_dir="));
+        given.next_back().map(PathBuf::from).filter(|dir| *dir != self.dir)
     }
 
     /// Deletes the database, which is a benchmark's.

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rockmill::compaction::{EngineParts, MergeEngine, probe_kernel_engine};
 use rockmill::{
-    BottommostLevelCompaction, CompactOptions, Db, Env, Options, ReadOptions, WriteBatch, WriteOptions, properties,
+    BottommostLevelCompaction, CompactOptions, Db, Env, Options, OptionsLoader, ReadOptions, WriteBatch, WriteOptions,
+    properties,
 };
 use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, ThrottledFileSystem};
 
@@ -19,7 +19,6 @@ pub(crate) struct RockmillStore {
     db: Db,
     write: WriteOptions,
     read: ReadOptions,
-    auto_compactions: bool,
     counting: Option<CountingFileSystem>,
 }
 
@@ -62,10 +61,24 @@ pub(crate) fn options(flags: &Flags, options_text: &str) -> Result<Options> {
     Ok(o)
 }
 
+/// Leaves names of objects that a database has and the benchmark does not in the OPTIONS file that opening writes.
+fn keep_names(options: &mut Options, path: &Path) {
+    if let Ok(stored) = OptionsLoader::new().load_latest(path) {
+        let stored = stored.options;
+        options.db.carried = stored.db.carried;
+        options.db.carried_version = stored.db.carried_version;
+        options.cf.carried = stored.cf.carried;
+        options.cf.table.carried = stored.cf.table.carried;
+    }
+}
+
 impl RockmillStore {
     /// Opens the database at `path`. With `count`, calls of the I/O layer are counted.
     pub fn open(flags: &Flags, options_text: &str, path: &Path, count: bool) -> Result<Self> {
         let mut options = options(flags, options_text)?;
+        if flags.use_existing_db {
+            keep_names(&mut options, path);
+        }
         let mut fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
         let model = flags.device_model();
         let slowed = !model.is_unlimited();
@@ -84,7 +97,7 @@ impl RockmillStore {
         let mut read = ReadOptions::default();
         read.set_verify_checksums(flags.verify_checksum);
         read.set_async_io(flags.async_io);
-        Ok(Self { db, write, read, auto_compactions: !flags.disable_auto_compactions, counting })
+        Ok(Self { db, write, read, counting })
     }
 
     /// Deletes the database at `path`, if there is one.
@@ -133,28 +146,9 @@ impl Store for RockmillStore {
     }
 
     fn wait_for_compaction(&self) -> Result<()> {
-        const BUSY: [&str; 5] = [
-            "rocksdb.num-immutable-mem-table",
-            "rocksdb.mem-table-flush-pending",
-            "rocksdb.num-running-flushes",
-            "rocksdb.num-running-compactions",
-            "rocksdb.compaction-pending",
-        ];
-        loop {
-            if let Some(e) = self.db.background_error() {
-                return Err(e.into());
-            }
-            let mut busy = 0;
-            // Without automatic compactions, what is due stays due.
-            let asked = if self.auto_compactions { &BUSY[..] } else { &BUSY[..BUSY.len() - 1] };
-            for property in asked {
-                busy += self.number(property)?;
-            }
-            if busy == 0 {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        // Properties, asked one after the other, can all be 0 between one job and the next; and they do not tell of what
+        // is put off while writers wait.
+        Ok(self.db.wait_for_background_work()?)
     }
 
     fn stalls(&self) -> Result<Stalls> {

@@ -118,11 +118,14 @@ impl Store for RocksDbStore {
             "rocksdb.compaction-pending",
         ];
         let asked = if self.auto_compactions { &BUSY[..] } else { &BUSY[..BUSY.len() - 1] };
+        let mut idle = 0;
         loop {
             if self.number("rocksdb.background-errors") > 0 {
                 return Err(Error::Run("RocksDB reports an error of background work; its LOG says more".to_owned()));
             }
-            if asked.iter().all(|p| self.number(p) == 0) {
+            // They are asked one after the other: between one job and the next all of them can say 0 once.
+            idle = if asked.iter().all(|p| self.number(p) == 0) { idle + 1 } else { 0 };
+            if idle == 3 {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(5));

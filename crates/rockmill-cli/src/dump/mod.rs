@@ -101,8 +101,15 @@ pub fn run(args: &DumpArgs, out: &mut Out) -> Result<()> {
     let path = args.file.as_path();
     let meta = std::fs::metadata(path).map_err(|e| CliError::io(format_args!("cannot open {}", path.display()), &e))?;
     if meta.is_dir() {
-        return Err(CliError::usage(format!("{}: is a directory; dump shows one file", path.display()))
-            .hint("give one of its files: `rockmill dump DB/CURRENT` names the MANIFEST"));
+        return Err(CliError::usage(format!("{}: is a directory; dump shows one file", path.display())).hint(
+            match rockmill::Db::find_wal_dir(&rockmill::Options::default(), path) {
+                Ok(wals) if wals != path => format!(
+                    "give one of its files: `rockmill dump DB/CURRENT` names the MANIFEST; WALs are in {}",
+                    wals.display()
+                ),
+                _ => "give one of its files: `rockmill dump DB/CURRENT` names the MANIFEST".to_owned(),
+            },
+        ));
     }
     let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

@@ -8,18 +8,20 @@
 //! 4. All tables together: each table's keys and sequence numbers inside what the MANIFEST says, and of each user key
 //!    no newer version below an older one (`order.rs`).
 //! 5. Each WAL: every record's checksum and batch, and no records missing between two WALs (`wal.rs`).
+//!
+//! A writer may be at work meanwhile: tables and WALs that it has replaced are passed over.
 
 mod order;
 mod tables;
 mod wal;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rockmill::version::{RecoveredState, recover_manifest};
-use rockmill::{Error, ErrorKind};
+use rockmill::version::{RecoveredState, look_again, manifest_mark, recover_manifest};
+use rockmill::{Db, Error, ErrorKind, Options};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileSystem, PosixFileSystem};
@@ -32,6 +34,9 @@ use crate::store;
 
 /// Levels that a tree may have here: more than any RocksDB has.
 const NUM_LEVELS: usize = 64;
+
+/// Times that a database is verified again because it was written to meanwhile and something was found.
+const LOOKS_MAX: usize = 5;
 
 /// Findings that are printed; what is beyond is only counted.
 const SHOWN_MAX: usize = 1000;
@@ -111,6 +116,8 @@ impl Report {
 pub struct Context<'a> {
     /// The database.
     pub dir: &'a Path,
+    /// Its WALs; `None` where they cannot be looked for.
+    pub wal_dir: Option<PathBuf>,
     /// Where files are.
     pub fs: &'a Arc<dyn FileSystem>,
     /// Past the page cache.
@@ -124,9 +131,24 @@ pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
     store::check_is_database(&args.db)?;
     let started = Instant::now();
     let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
-    let context = Context { dir: &args.db, fs: &fs, direct: args.direct, quiet: out.quiet };
+    let mut options = Options::default();
+    if let Some(dir) = &args.wal_dir {
+        options.set_wal_dir(dir);
+    }
     let mut report = Report::default();
-    check(&context, &mut report)?;
+    for _ in 0..LOOKS_MAX {
+        report = Report::default();
+        let before = manifest_mark(&*fs, &args.db);
+        let wal_dir = Db::find_wal_dir(&options, &args.db).map_err(|e| {
+            report.problem(filename::wal(0), format!("the WALs were not checked: {}", e.message()));
+        });
+        let context = Context { dir: &args.db, wal_dir: wal_dir.ok(), fs: &fs, direct: args.direct, quiet: out.quiet };
+        check(&context, &mut report)?;
+        // A writer may have replaced what was not there.
+        if report.problems.total == 0 || manifest_mark(&*fs, &args.db) == before {
+            break;
+        }
+    }
     print(&report, started.elapsed().as_secs_f64(), out)?;
     match report.problems.total {
         0 => Ok(()),
@@ -141,7 +163,8 @@ fn check(context: &Context<'_>, report: &mut Report) -> Result<()> {
             "column family {name:?} is ordered by comparator {comparator:?}, which the command does not know"
         ))),
     };
-    let state = match recover_manifest(&**context.fs, context.dir, &Arc::default(), &mut order) {
+    let read = || recover_manifest(&**context.fs, context.dir, &Arc::default(), &mut order);
+    let state = match look_again(&**context.fs, context.dir, read) {
         Ok(state) => state,
         Err(e) if e.kind() == ErrorKind::NotSupported => return Err(e.into()),
         Err(e) => {
@@ -183,11 +206,28 @@ fn check_directory(context: &Context<'_>, state: &RecoveredState, report: &mut R
             }
             Some(FileType::Temp(_)) => report.warning(name, "orphan: a temporary file"),
             Some(FileType::Blob(_)) => report.warning(name, "blob files (BlobDB) are not supported"),
+            Some(FileType::Wal(_)) if context.wal_dir.as_deref() != Some(context.dir) => {
+                report.warning(name, "orphan: the database has its WALs in another directory");
+            }
             Some(FileType::Wal(n)) if n < oldest_wal => {
                 report.warning(name, "orphan: all of this WAL is in tables");
             }
             Some(FileType::Wal(n)) => wals.push(n),
             _ => {}
+        }
+    }
+    if let Some(wal_dir) = context.wal_dir.as_deref().filter(|dir| *dir != context.dir) {
+        let listed = context.fs.list_dir(wal_dir);
+        let names = listed.map_err(|e| CliError::io(format_args!("cannot list {}", wal_dir.display()), &e))?;
+        for name in names {
+            match filename::parse(&name) {
+                Some(FileType::Wal(n)) if n < oldest_wal => {
+                    let name = wal_dir.join(name).display().to_string();
+                    report.warning(name, "orphan: all of this WAL is in tables");
+                }
+                Some(FileType::Wal(n)) => wals.push(n),
+                _ => {}
+            }
         }
     }
     wals.sort_unstable();
@@ -196,7 +236,8 @@ fn check_directory(context: &Context<'_>, state: &RecoveredState, report: &mut R
         if *number < oldest_wal.max(state.min_log_number_to_keep) {
             continue;
         }
-        match (context.fs.file_size(&context.dir.join(&name)), synced) {
+        let Some(wal_dir) = &context.wal_dir else { continue };
+        match (context.fs.file_size(&wal_dir.join(&name)), synced) {
             (Err(e), _) => report.problem(&name, format!("the MANIFEST tracks this WAL, but: {e}")),
             (Ok(size), Some(synced)) if size < *synced => {
                 report.problem(&name, format!("has {size} bytes, the MANIFEST says that {synced} were synced"));

@@ -1,17 +1,20 @@
 //! Each table alone, several at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rockmill::table::{TableOpenOptions, TableReader};
-use rockmill::version::{FileMeta, RecoveredCf, RecoveredState};
+use rockmill::version::{FileMeta, RecoveredCf, RecoveredState, current_manifest, for_each_edit, look_again};
 use rockmill_format::filename;
 use rockmill_format::properties::UNKNOWN_COLUMN_FAMILY;
 
 use super::{Context, Report, order};
 use crate::progress;
+
+/// What is said of a table that is not there.
+const MISSING: &str = "missing: the MANIFEST names this table";
 
 /// Threads at most: beyond this the disk is the limit.
 const THREADS_MAX: usize = 16;
@@ -57,7 +60,16 @@ pub fn check(context: &Context<'_>, state: &RecoveredState, report: &mut Report)
 
     report.tables += jobs.len() as u64;
     report.table_bytes += bytes;
-    let outcomes: Vec<Outcome> = outcomes.into_iter().map(|o| o.into_inner().unwrap_or_default()).collect();
+    let mut outcomes: Vec<Outcome> = outcomes.into_iter().map(|o| o.into_inner().unwrap_or_default()).collect();
+    if outcomes.iter().any(|(_, problems)| problems.iter().any(|p| p == MISSING)) {
+        let named = named_now(context);
+        for (job, (_, problems)) in jobs.iter().zip(&mut outcomes) {
+            if named.as_ref().is_some_and(|named| !named.contains(&job.file.number())) {
+                // A compaction has replaced it while it was waiting to be checked.
+                problems.retain(|p| p != MISSING);
+            }
+        }
+    }
     for (job, (table, problems)) in jobs.iter().zip(&outcomes) {
         let name = filename::table(job.file.number());
         for p in problems {
@@ -77,6 +89,26 @@ pub fn check(context: &Context<'_>, state: &RecoveredState, report: &mut Report)
     }
 }
 
+/// The tables that the MANIFEST names by now.
+fn named_now(context: &Context<'_>) -> Option<HashSet<u64>> {
+    let fs = &**context.fs;
+    let read = || {
+        let mut named = HashSet::new();
+        let manifest = filename::manifest(current_manifest(fs, context.dir)?);
+        for_each_edit(fs, &context.dir.join(manifest), &mut |edit| {
+            named.extend(edit.new_files.iter().map(|(_, f)| f.number));
+            // A table that changes its level leaves one and comes to the other in one edit.
+            let gone = edit.deleted_files.iter().map(|(_, number)| *number);
+            for number in gone.filter(|n| !edit.new_files.iter().any(|(_, f)| f.number == *n)) {
+                named.remove(&number);
+            }
+            Ok(())
+        })?;
+        Ok(named)
+    };
+    look_again(fs, context.dir, read).ok()
+}
+
 fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
     let mut problems = Vec::new();
     let path = context.dir.join(filename::table(job.file.number()));
@@ -86,7 +118,7 @@ fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
     let file = match context.fs.open_random(&path, context.direct) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return (None, vec!["missing: the MANIFEST names this table".to_owned()]);
+            return (None, vec![MISSING.to_owned()]);
         }
         Err(e) => return (None, vec![format!("cannot be opened: {e}")]),
     };

@@ -32,6 +32,10 @@ use crate::coding;
 use crate::error::{FormatError, Result};
 use crate::key::SequenceNumber;
 
+/// Key and value of an entry are together no longer than this. Offsets in a block have 32 bits, and the block has more
+/// than the two: lengths, restart points, a hash index.
+pub const ENTRY_LEN_MAX: usize = u32::MAX as usize - 256;
+
 const HASH_INDEX_BIT: u32 = 1 << 31;
 const UNIFORM_KEYS_BIT: u32 = 1 << 29;
 const SEPARATED_VALUES_BIT: u32 = 1 << 28;

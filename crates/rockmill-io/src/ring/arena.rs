@@ -52,7 +52,8 @@ impl fmt::Display for Pages {
 ///
 /// # Safety
 /// From its start on it is so many initialised bytes, mapped for reading and writing, for as long as the value lives;
-/// and nothing in this process reads or writes them but through the arena that is made of it.
+/// nothing in this process reads or writes them but through the arena that takes the value; and no other value stands for
+/// any of these bytes.
 pub unsafe trait ForeignMemory: fmt::Debug + Send + Sync {
     /// Where it starts: at a page.
     fn start(&self) -> NonNull<u8>;
@@ -64,7 +65,7 @@ pub unsafe trait ForeignMemory: fmt::Debug + Send + Sync {
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
-    foreign: Option<Arc<dyn ForeignMemory>>,
+    foreign: Option<Box<dyn ForeignMemory>>,
 }
 
 // SAFETY: the mapping is memory owned by this value alone; who may touch which part of it is the leases' matter.
@@ -206,8 +207,8 @@ impl Arena {
         Ok(Arc::new(this))
     }
 
-    /// One of memory that is there.
-    pub fn foreign(memory: Arc<dyn ForeignMemory>) -> io::Result<Arc<Self>> {
+    /// One of memory that is there. It takes the value: a second arena over the same bytes would lease them twice.
+    pub fn foreign(memory: Box<dyn ForeignMemory>) -> io::Result<Arc<Self>> {
         let (start, len) = (memory.start(), memory.bytes());
         if !start.addr().get().is_multiple_of(ALIGNMENT) || len == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{memory:?} does not start at a page")));
@@ -472,7 +473,7 @@ mod tests {
             }
         }
         let other = Arena::new(64 << 10, false).unwrap();
-        let arena = Arena::foreign(Arc::new(Other(Arc::clone(&other)))).unwrap();
+        let arena = Arena::foreign(Box::new(Other(Arc::clone(&other)))).unwrap();
         let pool = arena.pool(8192, 8).unwrap();
         assert!(arena.pool(4096, 1).is_none(), "more than there is");
         let mut lease = pool.lease().unwrap();

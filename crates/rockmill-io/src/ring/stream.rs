@@ -129,14 +129,33 @@ impl fmt::Debug for ReadOptions {
     }
 }
 
-/// Memory that was made elsewhere, to be read to; used by one stream at a time.
+/// Memory that was made elsewhere, to be read to. Clones share it: what one stream has, no other gets.
 #[derive(Debug, Clone)]
 pub struct ReadMemory(Arc<Arena>);
 
 impl ReadMemory {
-    /// Over so much memory. Fails where that does not start at a page.
-    pub fn over(memory: Arc<dyn ForeignMemory>) -> io::Result<Self> {
+    /// Takes the memory over, so that nothing else can be made of it: streams that share it share this value's clones.
+    /// Fails where it does not start at a page.
+    ///
+    /// ```compile_fail,E0382
+    /// # fn twice(memory: Box<dyn rockmill_io::ring::ForeignMemory>) {
+    /// use rockmill_io::ring::ReadMemory;
+    /// let one = ReadMemory::over(memory);
+    /// let two = ReadMemory::over(memory); // the same bytes
+    /// # }
+    /// ```
+    pub fn over(memory: Box<dyn ForeignMemory>) -> io::Result<Self> {
         Arena::foreign(memory).map(Self)
+    }
+
+    /// Bytes that it has.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// True when this is the only clone, and nothing that was read to it lives.
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 
     /// Bytes that spans should have, as [`BatchIo::span_bytes`], where `kept` windows of each run are kept.

@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::Outcome;
 use crate::case::Case;
+use crate::configuration::Configuration;
 use crate::generate::{Profile, generate};
 use crate::metamorphic::{Medium, cases, compare, has_ttl, some_configurations};
 use crate::replay::Failure;
@@ -86,7 +87,7 @@ pub struct MetamorphicArgs {
 pub fn run(args: &MetamorphicArgs) -> Outcome {
     let first = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let count = match args.configurations.as_str() {
-        "all" => crate::configuration::Configuration::pairs().len(),
+        "all" => Configuration::pairs().len(),
         n => n.parse().map_err(|_| format!("--configurations {n:?} is neither a number nor \"all\""))?,
     };
     let until = args.minutes.map(|m| Instant::now() + Duration::from_secs_f64(m.max(0.0) * 60.0));
@@ -96,9 +97,10 @@ pub fn run(args: &MetamorphicArgs) -> Outcome {
     let medium = args.at.medium();
     let (start, mut runs, mut steps) = (Instant::now(), 0u64, 0u64);
     let mut done = 0;
-    let kernel = crate::configuration::Configuration::default().with("engine", "kernel")?;
-    if let Some((what, missing)) = kernel.skipped() {
-        println!("{}", missing.line(&what)?);
+    for engine in ["kernel", "kernel-loop"] {
+        if let Some((what, missing)) = Configuration::default().with("engine", engine)?.skipped() {
+            println!("{}", missing.line(&what)?);
+        }
     }
     let mut seen_configurations = std::collections::HashSet::new();
     for n in 0..histories {

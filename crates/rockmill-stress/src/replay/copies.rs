@@ -83,7 +83,10 @@ impl Session<'_, '_, '_> {
         let (family, _) = self.family(file.slot)?;
         let kind = family.kind;
         let options = kind.options(&self.options());
-        let mut writer = SstFileWriter::create(&options);
+        let mut writer = match self.place().ttl {
+            true => SstFileWriter::create_with_ttl(&options),
+            false => SstFileWriter::create(&options),
+        };
         writer.open(path)?;
         if let Some((from, to)) = file.range {
             let (from, to) = Family::ordered(kind, from, to);

@@ -1,11 +1,10 @@
 //! Reads, each compared with the model; reads of one thing in several ways with each other.
 
 use rockmill::{
-    AsColumnFamilyRef, ColumnFamily, Db, DbRawIterator, ErrorKind, IteratorMode, ReadOptions, Snapshot,
-    WriteBatchIteratorCf,
+    AsColumnFamilyRef, ColumnFamily, Db, DbRawIterator, ErrorKind, IteratorMode, ReadOptions, WriteBatchIteratorCf,
 };
 
-use super::session::Session;
+use super::session::{Held, Session};
 use super::{Trouble, hash_one};
 use crate::contents::{Difference, matches, matches_state, same, scan, shown};
 use crate::cursor::{Cursor, prefix_bytes};
@@ -24,11 +23,8 @@ fn shown_value(value: Option<&[u8]>) -> String {
 impl<'db> Session<'_, '_, 'db> {
     /// Options of a read in a view.
     fn read_options(&self, view: View) -> ReadOptions {
-        let mut options = ReadOptions::default();
-        if let Some(snapshot) = view.snapshot.and_then(|id| self.snapshots.get(&id)) {
-            options.set_snapshot(snapshot);
-        }
-        options
+        let held = view.snapshot.and_then(|id| self.snapshots.get(&id));
+        held.map(|held| held.options.clone()).unwrap_or_default()
     }
 
     fn seen(&self, view: View) -> State {
@@ -51,7 +47,7 @@ impl<'db> Session<'_, '_, 'db> {
         let asked = kind.asked(&bytes);
         check(self.db.get_cf_opt(&cf, &asked, &options)?.as_deref(), "get")?;
         check(self.db.get_pinned_cf_opt(&cf, &asked, &options)?.as_deref(), "get_pinned")?;
-        if let Some(snapshot) = view.snapshot.and_then(|id| self.snapshots.get(&id)) {
+        if let Some(snapshot) = view.snapshot.and_then(|id| self.snapshots.get(&id)?.handle.as_ref()) {
             check(snapshot.get_cf(&cf, &asked)?.as_deref(), "get of the snapshot")?;
         }
         if slot == 0 && view.snapshot.is_none() && want.is_some() && !self.db.key_may_exist(&bytes) {
@@ -111,8 +107,55 @@ impl<'db> Session<'_, '_, 'db> {
     pub fn walk(&self, slot: Slot, view: View, bounds: &Bounds, moves: &[Move]) -> Result<u64, Trouble> {
         let (family, cf) = self.family(slot)?;
         let Some(mut cursor) = self.run.model.cursor(slot, view, bounds) else { return Ok(0) };
+        self.walk_in_prefixes(slot, view, bounds, moves)?;
         let mut iterator = self.db.raw_iterator_cf_opt(&cf, self.iterator_options(view, bounds));
         go_together(&family_name(slot, family.kind), family.kind, &mut iterator, &mut cursor, moves)
+    }
+
+    /// The seeks among the moves with `prefix_same_as_start`: each gives what has the prefix of its target, wherever the
+    /// bounds are.
+    fn walk_in_prefixes(&self, slot: Slot, view: View, bounds: &Bounds, moves: &[Move]) -> Result<(), Trouble> {
+        let (family, cf) = self.family(slot)?;
+        let options = self.db.get_options_cf(&cf);
+        let Some(extractor) = &options.cf.prefix_extractor else { return Ok(()) };
+        let state = self.seen(view);
+        let Some(then) = state.get(&slot).filter(|_| !family.kind.descends()) else { return Ok(()) };
+        let (lower, upper) = (bounds.lower.map(key_bytes), bounds.upper.map(key_bytes));
+        let mut read = self.iterator_options(view, &Bounds { prefix: None, ..*bounds });
+        read.set_total_order_seek(false);
+        read.set_prefix_same_as_start(true);
+        let mut iterator = self.db.raw_iterator_cf_opt(&cf, read);
+        for to in moves {
+            let (target, forward) = match *to {
+                Move::Seek(key) => (key_bytes(key), true),
+                Move::SeekForPrev(key) => (key_bytes(key), false),
+                _ => continue,
+            };
+            let Some(prefix) = extractor.prefix(&target) else { continue };
+            let mut want = then.sorted();
+            want.retain(|(key, _)| {
+                let inside = lower.as_deref().is_none_or(|l| *key >= l) && upper.as_deref().is_none_or(|u| *key < u);
+                let reached = if forward { *key >= &*target } else { *key <= &*target };
+                inside && reached && extractor.prefix(key) == Some(prefix)
+            });
+            if forward {
+                iterator.seek(&target);
+            } else {
+                iterator.seek_for_prev(&target);
+                want.reverse();
+            }
+            let mut got = Vec::new();
+            while let Some((key, value)) = iterator.item() {
+                if let Some(value) = family.kind.settled(value) {
+                    got.push((key.to_vec(), value.to_vec()));
+                }
+                if forward { iterator.next() } else { iterator.prev() }
+            }
+            iterator.status()?;
+            let place = format!("{}, {to:?} in its prefix, {bounds:?}", family_name(slot, family.kind));
+            same(&place, &got, &want)?;
+        }
+        Ok(())
     }
 
     pub fn hold(&mut self, id: u8, slot: Slot, bounds: &Bounds) -> Result<(), Trouble> {
@@ -183,9 +226,9 @@ impl<'db> Session<'_, '_, 'db> {
         Ok(hash_one(self.seen(view).values().map(|family| family.hash()).collect::<Vec<_>>()))
     }
 
-    pub fn check_snapshot(&self, id: u8, snapshot: &Snapshot<'db>) -> Result<(), Trouble> {
+    pub fn check_snapshot(&self, id: u8, snapshot: &Held<'db>) -> Result<(), Trouble> {
         let state = self.seen(View { snapshot: Some(id) });
-        Ok(matches_state(self.db, &state, Some(snapshot), &format!("snapshot {id}, "))?)
+        Ok(matches_state(self.db, &state, Some(&snapshot.options), &format!("snapshot {id}, "))?)
     }
 
     /// What the WALs have since the mark, applied to what was there then, must give what is there now.

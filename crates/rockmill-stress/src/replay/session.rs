@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rockmill::{
     BottommostLevelCompaction, ColumnFamily, CompactOptions, CompactionStyle, Db, DbRawIterator, ErrorKind,
-    FlushOptions, Options, Snapshot, WriteBatch, WriteOptions,
+    FlushOptions, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions,
 };
 
 use super::{Done, Failure, Run, Trouble, Verdict};
@@ -18,11 +18,27 @@ use crate::place::Place;
 /// Updates in a batch of a thread that writes beside others.
 pub(crate) const TOGETHER: usize = 3;
 
+/// A snapshot of a history.
+pub(super) struct Held<'db> {
+    /// Every other one has none: its options alone hold it.
+    pub handle: Option<Snapshot<'db>>,
+    pub options: ReadOptions,
+}
+
+impl<'db> Held<'db> {
+    fn new(id: u8, db: &'db Db) -> Self {
+        let handle = db.snapshot();
+        let mut options = ReadOptions::default();
+        options.set_snapshot(&handle);
+        Self { handle: (id % 2 == 0).then_some(handle), options }
+    }
+}
+
 /// An open database, and what lives as long.
 pub(super) struct Session<'r, 'a, 'db> {
     pub run: &'r mut Run<'a>,
     pub db: &'db Db,
-    pub snapshots: BTreeMap<u8, Snapshot<'db>>,
+    pub snapshots: BTreeMap<u8, Held<'db>>,
     pub iterators: BTreeMap<u8, (Kind, DbRawIterator<'db>)>,
     /// A secondary instance, with the births of the column families that it follows.
     pub secondary: Option<(Db, BTreeMap<Slot, usize>)>,
@@ -156,7 +172,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
             Step::Walk(slot, view, bounds, moves) => return self.walk(*slot, *view, bounds, moves),
             Step::Prefix(slot, key) => self.prefix(*slot, *key)?,
             Step::Check(view) => return self.check(*view),
-            Step::Snapshot(id) => drop(self.snapshots.insert(*id, self.db.snapshot())),
+            Step::Snapshot(id) => drop(self.snapshots.insert(*id, Held::new(*id, self.db))),
             Step::Release(id) => {
                 if let Some(snapshot) = self.snapshots.remove(id) {
                     self.check_snapshot(*id, &snapshot)?;

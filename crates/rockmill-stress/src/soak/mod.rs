@@ -6,8 +6,9 @@
 //!    the keys' new versions are. The file is written with positioned writes: what is in the page cache outlives the
 //!    process, so after a kill it says what was acknowledged, and what may or may not have happened.
 //! 3. The parent kills the child at a random moment (SIGKILL) and starts it again, perhaps under another configuration.
-//!    Sometimes RocksDB reads the dead database first ([`oracle`]). It takes room, file handles or memory away and
-//!    gives them back ([`limits`]), and watches what the child uses ([`sample`]).
+//!    Sometimes RocksDB reads the dead database first ([`oracle`]), or it is repaired ([`mend`]). While the child
+//!    works, the parent reads the database as another process would ([`beside`]). It takes room, file handles or memory
+//!    away and gives them back ([`limits`]), and watches what the child uses ([`sample`]).
 //!
 //! A key has one writer at a time (locks over ranges of keys), so that at most one operation is unknown for each key,
 //! and reads under the lock know exactly what must be there. Of what was under way at a kill, an operation over many
@@ -19,11 +20,13 @@
 //! What this proves nothing about: power cuts, since the page cache lives on. Writes with `disable_wal` are not made;
 //! under `manual_wal_flush` a write counts as acknowledged once a `flush_wal` behind it has returned.
 
+pub mod beside;
 pub mod child;
 pub mod expected;
 pub mod extras;
 pub mod judge;
 pub mod limits;
+pub mod mend;
 pub mod oracle;
 pub mod parent;
 pub mod reads;

@@ -9,13 +9,17 @@ use std::str::FromStr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use super::beside::{Reader, Readings};
 use super::child::{self, Said};
 use super::expected::{self, Expected};
 use super::limits::{Arranged, Limit};
+use super::mend;
 use super::oracle::Ldb;
 use super::report::{Failure, Report};
 use super::sample::{self, Judging, SAMPLES_HEAD, Sample};
 use super::settings::{Paths, Settings};
+use rockmill_skip::Needs;
+
 use crate::configuration::Configuration;
 
 /// A death in recovery comes this long after the start, at most.
@@ -103,6 +107,10 @@ pub struct Plan {
     pub limit_every: Duration,
     /// Every so many deaths other programs check what was left; 0 for the end only.
     pub check_every: u64,
+    /// Of so many deaths one is followed by a repair; 0 for none.
+    pub repair_every: u64,
+    /// Another process reads the database beside the child.
+    pub read_beside: bool,
     /// RocksDB's `ldb`, if another than the one in PATH.
     pub ldb: Option<PathBuf>,
     /// Between two samples.
@@ -129,6 +137,8 @@ impl Plan {
             limit: None,
             limit_every: Duration::from_secs(2),
             check_every: 10,
+            repair_every: 4,
+            read_beside: true,
             ldb: None,
             sample_every: Duration::from_secs(1),
             judging: Judging { warm_up: 60.0, seconds_min: 120.0 },
@@ -194,6 +204,8 @@ struct Life {
     ready: bool,
     counts: [u64; 4],
     progress: Instant,
+    /// Reads beside it.
+    reader: Option<Reader>,
     /// Bytes that the children's messages had before.
     log_from: u64,
     /// Kills for want of memory that its control group had seen before.
@@ -254,7 +266,7 @@ impl<'a> Run<'a> {
     fn new(plan: &'a Plan, limit: Option<Arranged>, progress: &'a mut dyn FnMut(&Report)) -> Self {
         let mut report = Report::default();
         let ldb = Ldb::find(plan.ldb.as_deref());
-        let ldb = ldb.map_err(|e| report.skipped.insert("checks by RocksDB".to_owned(), e)).ok();
+        let ldb = ldb.map_err(|e| report.skipped.insert("checks by RocksDB".to_owned(), Needs::Ldb.because(e))).ok();
         let mut formats = BTreeSet::new();
         for line in std::fs::read_to_string(plan.paths.own("configurations")).unwrap_or_default().lines() {
             let known = line.split_once(' ').and_then(|(_, c)| c.parse::<Configuration>().ok());
@@ -304,6 +316,10 @@ impl<'a> Run<'a> {
                     if every > 0 && self.report.kills.is_multiple_of(every) {
                         self.check_dead()?;
                     }
+                    // A repair writes, which a limit may forbid.
+                    if !self.limit.as_ref().is_some_and(|l| l.on) {
+                        self.mend()?;
+                    }
                 }
                 End::OutOfMemory => self.report.memory_deaths += 1,
                 End::Refused => {
@@ -332,6 +348,9 @@ impl<'a> Run<'a> {
     /// Starts a child.
     fn start(&mut self, verify_only: bool) -> Result<Life, String> {
         self.report.lives += 1;
+        if let Some((what, missing)) = self.configuration.skipped() {
+            self.report.skipped.insert(what, missing);
+        }
         let text = self.configuration.to_string();
         let failed = |e: std::io::Error| format!("cannot start a child: {e}");
         let log = |name: &str| OpenOptions::new().create(true).append(true).open(self.plan.paths.own(name));
@@ -369,8 +388,8 @@ impl<'a> Run<'a> {
             }
             let _ = send.send(None);
         });
-        let progress = Instant::now();
-        Ok(Life { child, stdin, said, ready: false, counts: [0; 4], progress, log_from, oom_kills })
+        let (progress, reader) = (Instant::now(), None);
+        Ok(Life { child, stdin, said, ready: false, counts: [0; 4], progress, reader, log_from, oom_kills })
     }
 
     /// A time around this mean.
@@ -385,10 +404,37 @@ impl<'a> Run<'a> {
         // Whatever happened, it must not go on.
         let _ = life.child.kill();
         let _ = life.child.wait();
+        let read = self.stop_reader(&mut life);
         for (before, count) in self.before.iter_mut().zip(life.counts) {
             *before += count;
         }
-        ended
+        read.and(ended)
+    }
+
+    /// Ends the reading beside a child.
+    fn stop_reader(&mut self, life: &mut Life) -> Result<(), String> {
+        let Some(reader) = life.reader.take() else { return Ok(()) };
+        let Readings { whole, keys, passed_over, failure } = reader.stop();
+        self.report.readings += whole;
+        self.report.readings_passed_over += passed_over;
+        self.report.checked += keys;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Now and then a repair of what a kill left.
+    fn mend(&mut self) -> Result<(), String> {
+        let (plan, every) = (self.plan, self.plan.repair_every);
+        if every == 0 || self.rng.u64(..every) != 0 || !plan.paths.db.join("CURRENT").exists() {
+            return Ok(());
+        }
+        if self.rng.bool() {
+            self.report.checked += mend::repair_copy(&plan.paths, &plan.settings, &self.configuration)?;
+            self.report.repaired_copies += 1;
+        } else {
+            mend::repair_in_place(&plan.paths, &plan.settings, &self.configuration)?;
+            self.report.repaired += 1;
+        }
+        Ok(())
     }
 
     /// Sees a child to its end; kills and limits it on the way, unless it is to be left in peace.
@@ -412,6 +458,11 @@ impl<'a> Run<'a> {
                         let well = status.success() || end == End::Refused;
                         return if well { Ok(end) } else { self.ended(life, status) };
                     }
+                    if life.ready && !was_ready && harass && self.plan.read_beside {
+                        let seed = self.rng.u64(..);
+                        let Plan { paths, settings, .. } = self.plan;
+                        life.reader = Some(Reader::start(paths, settings, &self.configuration, seed));
+                    }
                     if life.ready && !was_ready && spared {
                         self.long_life_ends = Instant::now() + self.plan.judging.needs();
                         kill_at = Some(self.long_life_ends);
@@ -425,6 +476,9 @@ impl<'a> Run<'a> {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
+            if let Some(text) = life.reader.as_ref().and_then(Reader::failure) {
+                return Err(text);
+            }
             let now = Instant::now();
             self.sample(life, now);
             if life.progress.elapsed() > self.plan.hang {
@@ -435,6 +489,9 @@ impl<'a> Run<'a> {
                 stopping = true;
                 kill_at = None;
                 self.limit(false, Some(life))?;
+                // The child settles what was unknown at its end.
+                self.stop_reader(life)?;
+                life.progress = Instant::now();
                 tell(life, "stop");
             }
             if kill_at.is_some_and(|at| now >= at) {
@@ -569,7 +626,7 @@ impl<'a> Run<'a> {
                     self.samples.push(sample);
                 }
                 None if !Path::new("/proc/self/status").exists() => {
-                    let why = "this system has no /proc".to_owned();
+                    let why = Needs::Proc.because("this system has no /proc");
                     self.report.skipped.insert("samples of memory and handles".to_owned(), why);
                 }
                 None => {}
@@ -600,7 +657,8 @@ impl<'a> Run<'a> {
         if let Some(ldb) = &self.ldb {
             match ldb.reads(self.formats.iter().map(String::as_str)) {
                 Err(reason) => {
-                    self.report.skipped.insert("checks by RocksDB".to_owned(), reason);
+                    let missing = Needs::PeerFeature.because(reason);
+                    self.report.skipped.insert("checks by RocksDB".to_owned(), missing);
                 }
                 Ok(()) => {
                     let expected = Expected::open(&paths.expected(), &plan.settings)?;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rockmill_skip::Missing;
+
 use super::sample::Trend;
 
 /// Figures of a run, so far or at its end.
@@ -51,8 +53,16 @@ pub struct Report {
     pub oracle_passed_over: u64,
     /// Times that `rockmill verify` found a dead database in order.
     pub file_checks: u64,
+    /// Repairs of copies of dead databases, all of which were compared.
+    pub repaired_copies: u64,
+    /// Repairs of dead databases, with which the next child went on.
+    pub repaired: u64,
+    /// Times that another process read the whole database beside a child.
+    pub readings: u64,
+    /// Such readings that gave up, because the child changed its tables too fast.
+    pub readings_passed_over: u64,
     /// What was left out, and why.
-    pub skipped: BTreeMap<String, String>,
+    pub skipped: BTreeMap<String, Missing>,
     /// What the child used.
     pub trends: Vec<Trend>,
     /// Memory of the child at the last look, bytes.

@@ -152,8 +152,11 @@ impl Making<'_> {
                 items.push(Item::File { path: db.wal_path(number), size });
             }
         }
-        if let Some((name, size)) = newest_options(db)? {
-            items.push(Item::File { path: db.path.join(name), size });
+        if let Some(options) = newest_options(db)? {
+            items.push(match options.rewritten {
+                None => Item::File { path: db.path.join(options.name), size: options.size },
+                Some(text) => Item::Bytes { name: options.name, bytes: text.into_bytes() },
+            });
         }
         items.push(Item::Bytes { name: filename::manifest(manifest), bytes: manifest_bytes(manifest, &now.edits) });
         let current = filename::current_contents(manifest).into_bytes();

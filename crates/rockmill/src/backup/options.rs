@@ -229,10 +229,18 @@ pub enum RestoreMode {
 pub struct RestoreOptions {
     pub(super) keep_log_files: bool,
     pub(super) mode: RestoreMode,
+    pub(super) same_database_only: bool,
     pub(super) callback: Option<Callback>,
 }
 
 impl RestoreOptions {
+    /// Refuses to replace a database that is not the one of the backup, by the ids in their MANIFESTs (or in the file
+    /// IDENTITY), with `InvalidArgument`. A database whose id is not known counts as another. Default: false, as in
+    /// RocksDB.
+    pub fn set_same_database_only(&mut self, only: bool) {
+        self.same_database_only = only;
+    }
+
     /// Leaves the WALs in the directory, so that they are replayed over the backup, and moves those in `archive` back
     /// to them. Of a WAL that is in both places the one in the directory stays. For backups made without WALs
     /// (`backup_log_files`). Default: false.
@@ -256,6 +264,7 @@ impl fmt::Debug for RestoreOptions {
         f.debug_struct("RestoreOptions")
             .field("keep_log_files", &self.keep_log_files)
             .field("mode", &self.mode)
+            .field("same_database_only", &self.same_database_only)
             .finish_non_exhaustive()
     }
 }

@@ -4,6 +4,7 @@
 //! where a database stands in the way. Then CURRENT goes, so that a directory that is half restored is no database;
 //! then the rest; then the backup's files come, each compared with its checksum on the way; CURRENT last.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,13 @@ use rockmill_io::FileSystem;
 use super::copy::{Contents, Transfer, in_parallel};
 use super::meta::{BackupMeta, MetaFile, database_name, is_session_id};
 use super::{BackupEngine, RestoreMode, RestoreOptions, State};
+use crate::db::wal_owner;
 use crate::env::create_dir_durably;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::file::with_wal_dir;
 use crate::sync::MutexGuard;
 use crate::table::properties_of;
+use crate::version::{current_manifest, for_each_edit};
 
 /// Where RocksDB moves WALs that `wal_ttl` keeps.
 const ARCHIVE: &str = "archive";
@@ -75,8 +79,12 @@ impl BackupEngine {
     /// Makes a backup the database in `db_dir`, with its WALs in `wal_dir` (usually the same directory).
     ///
     /// What is there of a database is deleted, once it is sure that the backup is whole; other files stay. Fails with
-    /// `Busy` while the database is open. A restore that fails half-way leaves a directory without CURRENT, which does
-    /// not open; restoring again completes it.
+    /// `Busy` while the database is open. The OPTIONS file names `wal_dir` afterwards if that is another directory, and
+    /// none otherwise, whatever the database had when the backup was made. A `wal_dir` that belongs to another database
+    /// is refused.
+    ///
+    /// A restore that fails half-way leaves a directory without CURRENT, which does not open; restoring again completes
+    /// it. In a new or empty directory it leaves nothing.
     pub fn restore_from_backup(
         &self,
         db_dir: impl AsRef<Path>,
@@ -85,7 +93,12 @@ impl BackupEngine {
         backup_id: u32,
     ) -> Result<()> {
         let (db_dir, wal_dir) = (db_dir.as_ref(), wal_dir.as_ref());
-        self.restore(db_dir, wal_dir, options, backup_id).map_err(|e| {
+        let fresh = Fresh::look(&*self.target.fs, [db_dir, wal_dir]);
+        let done = self.restore(db_dir, wal_dir, options, backup_id, &fresh);
+        if done.is_err() {
+            fresh.clear(&*self.target.fs);
+        }
+        done.map_err(|e| {
             let what = format_args!("cannot restore backup {backup_id} of {}", self.options.dir.display());
             e.context(format_args!("{what} to {}", db_dir.display()))
         })
@@ -130,7 +143,7 @@ impl BackupEngine {
         Ok(())
     }
 
-    fn restore(&self, db_dir: &Path, wal_dir: &Path, options: &RestoreOptions, id: u32) -> Result<()> {
+    fn restore(&self, db_dir: &Path, wal_dir: &Path, options: &RestoreOptions, id: u32, fresh: &Fresh) -> Result<()> {
         let state = self.look_at(id)?;
         let meta = self.verify_sizes(&state, id)?;
         if let Some(missing) = meta.excluded.first() {
@@ -145,6 +158,15 @@ impl BackupEngine {
             create_dir_durably(fs, dir)?;
         }
         let _lock = lock_database(fs, db_dir)?;
+        let own_wals = wal_dir != db_dir && !fs.same_file(wal_dir, db_dir).unwrap_or(false);
+        let _wal_lock = if own_wals { Some(wal_owner::lock(fs, wal_dir)?) } else { None };
+        fresh.locked.set(true);
+        if own_wals {
+            wal_owner::check(fs, db_dir, wal_dir)?;
+        }
+        if options.same_database_only {
+            self.check_identity(fs, db_dir, meta)?;
+        }
 
         let pieces = pieces(&state, meta, db_dir, wal_dir)?;
         let kept = self.tables_to_keep(&pieces, options.mode, &transfer)?;
@@ -167,6 +189,9 @@ impl BackupEngine {
         pieces.iter().for_each(|p| transfer.expect(p.size));
         let sync = self.options.sync;
         in_parallel(self.options.threads, &pieces, |p| self.bring_back(p, &p.to, &transfer))?;
+        for piece in pieces.iter().filter(|p| matches!(file_type(&p.to), Some(FileType::Options(_)))) {
+            set_wal_dir(fs, &piece.to, if own_wals { wal_dir } else { Path::new("") })?;
+        }
         let sync_dir = |dir: &Path| match sync {
             true => fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e)),
             false => Ok(()),
@@ -177,6 +202,44 @@ impl BackupEngine {
         self.bring_back(last, &temp, &transfer)?;
         fs.rename(&temp, &current).map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;
         sync_dir(db_dir)
+    }
+
+    /// Refuses to replace a database that is not the backup's.
+    fn check_identity(&self, fs: &dyn FileSystem, db_dir: &Path, meta: &BackupMeta) -> Result<()> {
+        let current = db_dir.join(filename::CURRENT);
+        let exists = fs.exists(&current).map_err(|e| Error::io(current.display(), &e))?;
+        let there = current_manifest(fs, db_dir)
+            .ok()
+            .and_then(|number| database_id(fs, &db_dir.join(filename::manifest(number))))
+            .or_else(|| {
+                let bytes = fs.read_to_vec(&db_dir.join(filename::IDENTITY)).ok()?;
+                Some(String::from_utf8_lossy(&bytes).trim_end().to_owned()).filter(|id| !id.is_empty())
+            });
+        if there.is_none() && !exists {
+            return Ok(()); // no database, or what a restore left that was cut short
+        }
+        let manifest = meta.files.iter().find(|f| {
+            let name = database_name(&f.path);
+            matches!(filename::parse(&name), Some(FileType::Manifest(_)))
+        });
+        let own = manifest.and_then(|f| database_id(self.fs(), &self.path(&f.path)));
+        // MANIFESTs of older RocksDB have no id, its tables do.
+        let own = own.or_else(|| {
+            let is_table = |f: &&MetaFile| matches!(filename::parse(&database_name(&f.path)), Some(FileType::Table(_)));
+            let path = self.path(&meta.files.iter().find(is_table)?.path);
+            let id = properties_of(self.fs().open_random(&path, false).ok()?, &path).ok()?.db_id;
+            (!id.is_empty()).then_some(id)
+        });
+        if own.is_some() && own == there {
+            return Ok(());
+        }
+        let text = |id: Option<String>| id.unwrap_or_else(|| "not known".to_owned());
+        Err(Error::invalid_argument(format!(
+            "{}: the database there (its id: {}) is not the one of the backup (its id: {}), and would be lost",
+            db_dir.display(),
+            text(there),
+            text(own)
+        )))
     }
 
     fn bring_back(&self, piece: &Piece<'_>, to: &Path, transfer: &Transfer<'_>) -> Result<()> {
@@ -220,6 +283,67 @@ impl BackupEngine {
         let all: Vec<&Piece<'_>> = pieces.iter().collect();
         let found = in_parallel(self.options.threads, &all, same)?;
         Ok(all.iter().zip(found).filter(|(_, same)| *same).map(|(p, _)| p.to.clone()).collect())
+    }
+}
+
+/// Directories that held nothing before a restore.
+struct Fresh {
+    /// Those that were there, empty, or not.
+    empty: Vec<PathBuf>,
+    /// Those that were not there, parents first.
+    missing: Vec<PathBuf>,
+    /// They are locked, so nobody else puts anything there.
+    locked: Cell<bool>,
+}
+
+impl Fresh {
+    fn look(fs: &dyn FileSystem, dirs: [&Path; 2]) -> Self {
+        let (mut empty, mut missing) = (Vec::new(), BTreeSet::new());
+        for dir in dirs {
+            match fs.list_dir(dir) {
+                Ok(names) if !names.is_empty() => continue,
+                Err(e) if e.kind() != io::ErrorKind::NotFound => continue,
+                _ => empty.push(dir.to_owned()),
+            }
+            let above = dir.ancestors().filter(|d| !d.as_os_str().is_empty());
+            missing.extend(above.take_while(|d| matches!(fs.exists(d), Ok(false))).map(Path::to_owned));
+        }
+        // A path sorts behind those above it.
+        Self { empty, missing: missing.into_iter().collect(), locked: Cell::new(false) }
+    }
+
+    /// Takes away what a failed restore has put there; what cannot go stays.
+    fn clear(&self, fs: &dyn FileSystem) {
+        for dir in self.empty.iter().filter(|_| self.locked.get()) {
+            for name in fs.list_dir(dir).unwrap_or_default() {
+                if filename::parse(&name).is_some() {
+                    let _ = fs.remove(&dir.join(name));
+                }
+            }
+        }
+        self.missing.iter().rev().for_each(|dir| drop(fs.remove_dir(dir)));
+    }
+}
+
+/// The id that a MANIFEST gives its database.
+fn database_id(fs: &dyn FileSystem, manifest: &Path) -> Option<String> {
+    let mut id = None;
+    for_each_edit(fs, manifest, &mut |edit| {
+        id = edit.db_id.or(id.take());
+        Ok(())
+    })
+    .ok()?;
+    id.filter(|id| !id.is_empty())
+}
+
+/// Has an OPTIONS file name this WAL directory.
+fn set_wal_dir(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    let failed = |e| Error::io(format_args!("cannot rewrite {}", path.display()), &e);
+    let bytes = fs.read_to_vec(path).map_err(failed)?;
+    let text = String::from_utf8_lossy(&bytes);
+    match with_wal_dir(&text, &wal_dir.to_string_lossy()) {
+        Some(text) => fs.write_all(path, text.as_bytes()).map_err(failed),
+        None => Ok(()),
     }
 }
 

@@ -15,7 +15,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use rockmill_format::edit::FileEntry;
-use rockmill_io::ring::ReadMemory;
 
 use super::engine::Engine;
 use super::merge::feed::{BlockFeed, PreadFeed};
@@ -238,13 +237,7 @@ fn in_kernel(
             let feeds = map.runs.iter().map(|run| PreadFeed::new(run.clone(), ctx, help, runs)).collect();
             KernelStream::new(feeds, machine, job, &left).and_then(|stream| drain(stream, output, stop))
         }
-        Some(io) => match ring_feed::feeds(
-            map.clone(),
-            io,
-            ctx,
-            help,
-            machine.io_memory().and_then(|m| ReadMemory::over(m).ok()),
-        ) {
+        Some(io) => match ring_feed::feeds(map.clone(), io, ctx, help, machine.io_memory()) {
             Ok(feeds) => KernelStream::new(feeds, machine, job, &left).and_then(|stream| drain(stream, output, stop)),
             Err(e) => {
                 left.borrow_mut().machine = Some(machine);

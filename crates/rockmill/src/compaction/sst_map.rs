@@ -1,8 +1,9 @@
 //! The SST-Map: which blocks of which tables a part of a job reads, in which order, as plain data (Resystance,
 //! section IV).
 //!
-//! It is made from index blocks that are in memory, without a read, and is the input of every engine: each block in it
-//! is read exactly once, in this order.
+//! It is made from index blocks, and is the input of every engine: each block in it is read exactly once, in this
+//! order. Indexes of open tables are in memory; those of tables that are not open, that the block cache gave up, and
+//! the parts of two-level indexes are read for it.
 
 use std::sync::Arc;
 

@@ -113,13 +113,19 @@ pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
 
 /// Turns a panic of a job into an error, so that the store can say what happened and go read-only.
 pub(crate) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+    caught(what, f).and_then(|done| done)
+}
+
+/// Gives a panic as an error.
+#[inline]
+pub(crate) fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
         let words = panic
             .downcast_ref::<&str>()
             .map(|s| (*s).to_owned())
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "no message".to_owned());
-        Err(Error::new(ErrorKind::Aborted, format!("{what} panicked: {words}")))
+        Error::new(ErrorKind::Aborted, format!("{what} panicked: {words}"))
     })
 }
 
@@ -152,6 +158,8 @@ struct BuiltPart {
     entry: Option<FileEntry>,
     stats: JobStats,
     table: Option<TableProperties>,
+    /// The column family was there at the commit: the table is the tree's.
+    committed: bool,
 }
 
 fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
@@ -354,7 +362,8 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize, (bound, lately):
         }
         let c = state.cfs.get_mut(&id)?;
         c.aging_blocked = c.aging.is_due(now);
-        c.nothing_found = true;
+        // What is put off while writers wait is still to come.
+        c.nothing_found = !c.cursors.sparing();
     }
     None
 }
@@ -445,7 +454,7 @@ impl DbInner {
     /// Flushes what was picked; a failure is a background error.
     fn do_flush(self: &Arc<Self>, pick: &FlushPick) -> Result<()> {
         let done = guarded("a flush", || self.run_flush(pick, false));
-        self.end_flush(pick);
+        // Before the flush counts as ended: none begins after it, and a recovery waits for it.
         if let Err(e) = &done
             && e.kind() != ErrorKind::ColumnFamilyDropped
         {
@@ -454,6 +463,7 @@ impl DbInner {
             let what = format!("a flush of column {families} {}", names.join(", "));
             self.set_background_error(BackgroundErrorReason::Flush, &what, e);
         }
+        self.end_flush(pick);
         self.progress.notify_all();
         self.work.notify_all();
         done
@@ -465,11 +475,11 @@ impl DbInner {
     pub fn flush_as_leader(self: &Arc<Self>, ids: &[u32], reason: FlushReason) -> Result<()> {
         let atomic = self.opts.atomic_flush;
         let mut pick = loop {
-            if let Some(e) = self.state.lock().write_error() {
-                return Err(e.clone());
-            }
             let wal = self.begin_wal()?;
             let mut state = self.state.lock();
+            if let Some(e) = state.write_error() {
+                return Err(e.clone());
+            }
             // Sealed and picked at once: flush threads, whose listeners may write again, get none of it.
             if !state.flush_runs(ids, atomic) {
                 let sealed = if atomic { with_data(&state) } else { ids.to_vec() };
@@ -509,10 +519,7 @@ impl DbInner {
         let mut built = Vec::new();
         let durable = self.build_flush(pick, &mut built);
         let named = durable.is_ok();
-        let done = durable.and_then(|()| {
-            let edits = built.iter().map(|b| add_files(0, b.entry.clone())).collect();
-            self.commit_flush(pick, edits, leave_wals)
-        });
+        let done = durable.and_then(|()| self.commit_flush(pick, &mut built, leave_wals));
         if let Err(e) = &done {
             let written: Vec<u64> = built.iter().filter_map(|b| b.entry.as_ref()).map(|f| f.number).collect();
             self.remove_outputs(&written, Some(e).filter(|_| named));
@@ -520,10 +527,10 @@ impl DbInner {
         done?;
         for (part, b) in pick.parts.iter().zip(&built) {
             if let Some(entry) = &b.entry
-                && part.cf.is_dropped()
+                && !b.committed
             {
-                // Dropped meanwhile, so left out of the commit.
-                let _ = self.opts.fs.remove(&self.path.join(rockmill_format::filename::table(entry.number)));
+                // Its column family was dropped before the commit. (After it, the last reader's end deletes the table.)
+                self.remove_outputs(&[entry.number], None);
             }
             self.flush_ended(&part.cf, &b.event, b.entry.as_ref(), &b.stats, b.table.as_ref(), pick.told_later);
         }
@@ -554,12 +561,12 @@ impl DbInner {
                 None => (None, JobStats::default()),
             };
             let table = ctx.events.written.lock().pop();
-            built.push(BuiltPart { event, entry, stats, table });
+            built.push(BuiltPart { event, entry, stats, table, committed: false });
         }
         Ok(())
     }
 
-    fn commit_flush(&self, pick: &FlushPick, edits: Vec<VersionEdit>, leave_wals: bool) -> Result<()> {
+    fn commit_flush(&self, pick: &FlushPick, built: &mut [BuiltPart], leave_wals: bool) -> Result<()> {
         let state = self.state.lock();
         // Column families without a memtable to flush: number of the WAL that they need from then on.
         let others: Vec<(Arc<CfData>, u64)> = match leave_wals {
@@ -570,15 +577,23 @@ impl DbInner {
             false => Vec::new(),
         };
         let mut changes: Vec<Change<'_>> = Vec::new();
-        for (part, mut edit) in pick.parts.iter().zip(edits) {
+        for (part, b) in pick.parts.iter().zip(built) {
             let n = part.mems.len();
+            let mut edit = add_files(0, b.entry.clone());
             let log_number = state.cfs.get(&part.cf.id).map(|c| c.imm.get(n).map_or(c.mem_wal, |i| i.wal));
             edit.log_number = log_number;
             changes.push(Change::new(&part.cf, edit, move |c, _| {
+                b.committed = true;
                 c.flushed.retain(|mem| mem.strong_count() > 0);
-                for flushed in c.imm.drain(..n) {
-                    flushed.mem.mark_flushed();
-                    c.flushed.push(Arc::downgrade(&flushed.mem));
+                for mem in &part.mems {
+                    // Only one flush of a column family runs at a time, so they are still the oldest.
+                    let oldest = c.imm.front().is_some_and(|i| Arc::ptr_eq(&i.mem, mem));
+                    debug_assert!(oldest, "another flush took a memtable");
+                    if oldest {
+                        c.imm.pop_front();
+                    }
+                    mem.mark_flushed();
+                    c.flushed.push(Arc::downgrade(mem));
                 }
                 c.log_number = c.log_number.max(log_number.unwrap_or(0));
             }));

@@ -12,8 +12,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Debug, Clone, Default)]
 pub struct WriteBatch {
     pub(crate) rep: BatchRep,
-    /// Why the batch cannot be written: an update was longer than the format's length fields can say. The update
-    /// calls return nothing, as `rocksdb`'s do, so the write tells.
+    /// Why the batch cannot be written: an update was longer than the format's length fields can say, or one too many
+    /// for its count. The update calls return nothing, as `rocksdb`'s do, so the write tells.
     pub(crate) refused: Option<Error>,
     /// The opening that the handles of column families are of which the batch was given, and the first one's id.
     pub(crate) family: Option<(u64, u32)>,
@@ -163,12 +163,14 @@ impl WriteBatch {
     }
 
     fn push(&mut self, record: BatchRecord<'_>) {
-        if record.fits() {
+        if record.fits() && self.rep.count() < u32::MAX {
             self.rep.push(record);
         } else if self.refused.is_none() {
-            self.refused = Some(Error::invalid_argument(format!(
-                "a key or value in the write batch is too large: the limit is {MAX_SLICE_LEN} bytes"
-            )));
+            self.refused = Some(Error::invalid_argument(if record.fits() {
+                format!("the write batch has too many updates: the limit is {}", u32::MAX)
+            } else {
+                format!("a key or value in the write batch is too large: the limit is {MAX_SLICE_LEN} bytes")
+            }));
         }
     }
 
@@ -245,5 +247,26 @@ impl WriteBatch {
     /// Adds bytes that stand in the WAL and change nothing.
     pub fn put_log_data(&mut self, data: impl AsRef<[u8]>) {
         self.push(BatchRecord::LogData(data.as_ref()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_update_too_many_for_the_count_is_refused_by_the_write() {
+        let mut header = [0; 12];
+        header[8..].fill(0xff);
+        let mut batch = WriteBatch::from_data(&header).unwrap();
+        assert_eq!(batch.len(), u32::MAX as usize);
+        batch.set_save_point();
+        batch.put("k", "v");
+        batch.delete("k");
+        let e = batch.refused.clone().expect("it is refused");
+        assert!(e.to_string().contains("too many updates"), "{e}");
+        assert_eq!(batch.data(), header, "nothing was added");
+        batch.rollback_to_save_point().unwrap();
+        assert_eq!(batch.refused, None);
     }
 }

@@ -5,21 +5,25 @@
 //! 3. Without any lock: tables are linked, WALs copied as far as noted, a MANIFEST of the noted state written. Files
 //!    are not deleted meanwhile.
 //! 4. All this happens in `<path>.tmp`, which takes its name when everything in it is durable: after a crash there is
-//!    a whole checkpoint or none.
+//!    a whole checkpoint or none. Until then the directory holds a file that says it is unfinished, and is locked. What
+//!    has that file and no lock is what a crash left, and is removed; any other directory of that name is somebody's,
+//!    and `<path>.1.tmp` or the next free name is taken instead.
 
+use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::checksum::crc32c_extend;
 use rockmill_format::edit::VersionEdit;
-use rockmill_format::filename;
-use rockmill_io::{FileSystem, WriteOptions as FileWriteOptions};
+use rockmill_format::filename::{self, FileType};
+use rockmill_io::{FileLock, FileSystem, WriteOptions as FileWriteOptions};
 
 use super::options_file::latest_options_file;
 use super::{Db, DbInner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
+use crate::options::file::with_wal_dir;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, ManifestWriter, Version};
 
@@ -125,28 +129,31 @@ impl<'db> Checkpoint<'db> {
                 path.display()
             )));
         }
-        let mut temp_name = name.to_owned();
-        temp_name.push(".tmp");
-        let temp = path.with_file_name(temp_name);
         let failed = |e: Error| e.context(format_args!("cannot make the {what} {}", path.display()));
-        // What an earlier attempt left when the process died.
-        remove_database_dir(db, &temp).map_err(failed)?;
         prepare().map_err(failed)?;
+        let (temp, lock) = staging_dir(db, path, name).map_err(failed)?;
         let deletions_off = DeletionsOff::new(db);
         let done = fill(&temp).and_then(|filled| {
             let parent = match path.parent() {
                 Some(p) if !p.as_os_str().is_empty() => p,
                 _ => Path::new("."),
             };
+            let finished = fs
+                .remove(&temp.join(UNFINISHED))
+                .and_then(|()| fs.remove(&temp.join(filename::LOCK)))
+                .and_then(|()| fs.sync_dir(&temp));
+            finished.map_err(|e| Error::io(format_args!("cannot finish {}", temp.display()), &e))?;
             let renamed = fs.rename(&temp, path).and_then(|()| fs.sync_dir(parent));
             renamed.map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;
             Ok(filled)
         });
         drop(deletions_off);
-        done.map_err(|e| {
-            let _ = remove_database_dir(db, &temp); // the next attempt removes it otherwise
+        let done = done.map_err(|e| {
+            let _ = remove_staging_dir(db, &temp); // the next attempt removes it otherwise
             failed(e)
-        })
+        });
+        drop(lock);
+        done
     }
 }
 
@@ -207,7 +214,7 @@ pub(crate) fn moment(db: &DbInner) -> Result<Moment> {
                 db.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", &e);
                 return Err(e);
             }
-            Some((w.number, w.size()))
+            Some((w.number, w.good()))
         }
         None => None,
     };
@@ -237,8 +244,14 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
         let name = filename::wal(number);
         copy_checked(db, &db.wal_path(number), &dir.join(&name), size)?;
     }
-    if let Some((name, size)) = newest_options(db)? {
-        copy_checked(db, &db.path.join(&name), &dir.join(&name), size)?;
+    if let Some(options) = newest_options(db)? {
+        let to = dir.join(&options.name);
+        match options.rewritten {
+            None => copy_checked(db, &db.path.join(&options.name), &to, options.size)?,
+            Some(text) => fs
+                .write_all(&to, text.as_bytes())
+                .map_err(|e| Error::io(format_args!("cannot write {}", to.display()), &e))?,
+        }
     }
     let identity = dir.join(filename::IDENTITY);
     fs.write_all(&identity, db.db_id.as_bytes())
@@ -273,12 +286,23 @@ pub(crate) fn link_tables<'f>(
     Ok(())
 }
 
-/// Name and size of the newest OPTIONS file, if there is one.
-pub(crate) fn newest_options(db: &DbInner) -> Result<Option<(String, u64)>> {
+/// The OPTIONS file of a copy.
+pub(crate) struct CopiedOptions {
+    pub name: String,
+    /// Of the database's own file.
+    pub size: u64,
+    /// The text, where it is not that file's: a copy holds its WALs itself.
+    pub rewritten: Option<String>,
+}
+
+/// The newest OPTIONS file, as a copy of the database has it; `None` where there is no file.
+pub(crate) fn newest_options(db: &DbInner) -> Result<Option<CopiedOptions>> {
     let fs = &db.opts.fs;
     let Some((number, path)) = latest_options_file(&**fs, &db.path)? else { return Ok(None) };
     let size = fs.file_size(&path).map_err(|e| Error::io(path.display(), &e))?;
-    Ok(Some((filename::options(number), size)))
+    let text = fs.read_to_vec(&path).map_err(|e| Error::io(format_args!("cannot read {}", path.display()), &e))?;
+    let rewritten = String::from_utf8(text).ok().and_then(|text| with_wal_dir(&text, ""));
+    Ok(Some(CopiedOptions { name: filename::options(number), size, rewritten }))
 }
 
 /// True where a copy can do what a hard link cannot.
@@ -344,16 +368,72 @@ fn read_start(
     Ok(())
 }
 
-/// Removes a directory with a database's files in it and nothing else; fine if it is not there.
-fn remove_database_dir(db: &DbInner, dir: &Path) -> Result<()> {
+/// In a directory that is being made, until it is whole.
+const UNFINISHED: &str = "ROCKMILL_UNFINISHED";
+/// What it says, to people.
+const UNFINISHED_TEXT: &str = "A checkpoint or export of Rockmill that is being made, or that a crash cut short.\n";
+/// Names that are tried for it.
+const STAGING_NAMES_MAX: usize = 1000;
+
+/// Makes the directory in which the one at `path` is prepared, with its lock: a name beside it that nobody has, or that
+/// an earlier attempt left when its process died.
+fn staging_dir(db: &DbInner, path: &Path, name: &OsStr) -> Result<(PathBuf, Box<dyn FileLock>)> {
+    let fs = &db.opts.fs;
+    for n in 0..STAGING_NAMES_MAX {
+        let mut temp_name = name.to_owned();
+        temp_name.push(if n == 0 { ".tmp".to_owned() } else { format!(".{n}.tmp") });
+        let temp = path.with_file_name(temp_name);
+        let failed = |e| Error::io(format_args!("cannot create {}", temp.display()), &e);
+        let marker = temp.join(UNFINISHED);
+        let there = fs.exists(&temp).map_err(failed)?;
+        if there && !fs.exists(&marker).map_err(failed)? {
+            continue;
+        }
+        fs.create_dir(&temp, false).map_err(failed)?;
+        let lock = match fs.lock(&temp.join(filename::LOCK)) {
+            Ok(lock) => lock,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue, // it is being made now
+            Err(e) => return Err(failed(e)),
+        };
+        if there {
+            // Finished since, and on its way to its own name.
+            if !fs.exists(&marker).map_err(failed)? {
+                continue;
+            }
+            remove_contents(db, &temp)?;
+        }
+        // Durable before anything else is: what a power cut leaves can be told from another's by it.
+        fs.write_all(&marker, UNFINISHED_TEXT.as_bytes()).and_then(|()| fs.sync_dir(&temp)).map_err(failed)?;
+        return Ok((temp, lock));
+    }
+    let what = format!("{STAGING_NAMES_MAX} names like {}.tmp are taken: remove what is not needed", path.display());
+    Err(Error::invalid_argument(what))
+}
+
+/// Removes the files of a database from a directory that is being made.
+fn remove_contents(db: &DbInner, dir: &Path) -> Result<()> {
+    let fs = &db.opts.fs;
+    let failed = |e| Error::io(format_args!("cannot remove {}", dir.display()), &e);
+    for name in fs.list_dir(dir).map_err(failed)? {
+        if filename::parse(&name).is_some_and(|t| t != FileType::Lock) {
+            fs.remove(&dir.join(&name)).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a directory that [`staging_dir`] made; the file that says so goes last.
+fn remove_staging_dir(db: &DbInner, dir: &Path) -> Result<()> {
     let fs = &db.opts.fs;
     let failed = |e| Error::io(format_args!("cannot remove {}", dir.display()), &e);
     if !fs.exists(dir).map_err(failed)? {
-        return Ok(());
+        return Ok(()); // it has its name already
     }
-    for name in fs.list_dir(dir).map_err(failed)? {
-        if filename::parse(&name).is_some() {
-            fs.remove(&dir.join(&name)).map_err(failed)?;
+    remove_contents(db, dir)?;
+    for name in [filename::LOCK, UNFINISHED] {
+        match fs.remove(&dir.join(name)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
+            _ => {}
         }
     }
     fs.remove_dir(dir).map_err(failed)

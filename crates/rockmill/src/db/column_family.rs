@@ -71,8 +71,8 @@ impl CfData {
 /// A column family of an open database. Cheap to clone; stays usable for reads after the family is dropped.
 ///
 /// It is of the [`Db`](super::Db) that gave it, and of no other: every call that gets a handle of another database, or
-/// one from before the database was opened again, refuses it with `InvalidArgument`. A [`WriteBatch`](super::WriteBatch)
-/// with such a handle is refused when it is written.
+/// one from before the database was opened again, refuses it with `InvalidArgument`. A
+/// [`WriteBatch`](super::WriteBatch) with such a handle is refused when it is written.
 #[derive(Clone)]
 pub struct ColumnFamily {
     pub(crate) data: Arc<CfData>,

@@ -5,17 +5,22 @@
 //! | soft | no space for a compaction | reads, writes, flushes | by itself when there is space, or `resume` |
 //! | hard | no space for the WAL, a flush or the MANIFEST | reads | by itself when there is space, or `resume` |
 //! | fatal | anything else | reads | `resume`, when the cause is gone, or a new open |
+//! | unrecoverable | a panic while a batch went into memtables | reads | a new open |
 //!
 //! Recovery from a hard or fatal error makes the store independent of files whose end is unknown:
 //! 1. Jobs that run end. The MANIFEST is begun anew if a write to it failed, and a new WAL is begun.
 //! 2. Every memtable is written as a table, all column families in one commit that also leaves the old WALs behind.
 //! 3. Only then are writes taken again. After a failure in between the error stays, and nothing is lost: the memtables
 //!    have everything that was acknowledged.
+//!
+//! Until step 3 the severity never falls, whatever else fails: a write that got in between would be in a WAL that
+//! nothing precedes, while what was acknowledged before it is durable nowhere.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::switch::with_data;
+use super::wal::WalWriter;
 use super::{Db, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, BackgroundErrorRecoveryInfo, FlushReason};
@@ -35,6 +40,8 @@ pub enum ErrorSeverity {
     Hard,
     /// No writes until [`Db::resume`] or a new open.
     Fatal,
+    /// No writes until a new open: the memtables do not hold what the WAL holds.
+    Unrecoverable,
 }
 
 /// Why the store is not what it should be.
@@ -62,6 +69,10 @@ impl State {
     ) -> BackgroundError {
         let no_more = "the database takes no more writes since";
         let (severity, needs, context) = match (error.is_no_space(), reason) {
+            (_, BackgroundErrorReason::MemTable) => {
+                let context = format!("{no_more} {what} failed (close the database and open it again)");
+                (ErrorSeverity::Unrecoverable, 0, context)
+            }
             (true, BackgroundErrorReason::Compaction) => {
                 let context = format!("compactions wait since {what} failed (they go on when there is space)");
                 (ErrorSeverity::Soft, needs, context)
@@ -78,10 +89,44 @@ impl State {
         BackgroundError { error: error.clone().context(context), reason, severity, needs }
     }
 
+    /// The worst error stays, the first of equal ones.
+    fn note(&mut self, new: BackgroundError) {
+        self.background_errors += 1;
+        if self.recovering {
+            keep_worse(&mut self.failed_meanwhile, &new);
+        }
+        keep_worse(&mut self.background_error, &new);
+    }
+
+    /// A recovery ended.
+    fn end_recovery(&mut self, done: Result<()>) -> Result<()> {
+        self.recovering = false;
+        let meanwhile = self.failed_meanwhile.take();
+        let Err(e) = done else {
+            // What failed meanwhile may have failed after the step that would have mended it.
+            self.background_error = meanwhile;
+            return self.background_error.as_ref().map_or(Ok(()), |b| Err(b.error.clone()));
+        };
+        if e.kind() != ErrorKind::ShutdownInProgress {
+            let new = self.background_error_of(BackgroundErrorReason::Flush, "recovery", &e, 0);
+            // Of equally bad ones the newest says how much space the next try needs.
+            if self.background_error.as_ref().is_none_or(|b| b.severity <= new.severity) {
+                self.background_error = Some(new);
+            }
+        }
+        Err(e)
+    }
+
     /// Bytes of memtables that are not in tables yet.
     fn unflushed_bytes(&self) -> u64 {
         let imm = |c: &super::CfState| c.imm.iter().map(|i| i.mem.memory_usage()).sum::<usize>();
         self.cfs.values().map(|c| (c.mem.memory_usage() + imm(c)) as u64).sum()
+    }
+}
+
+fn keep_worse(place: &mut Option<BackgroundError>, new: &BackgroundError) {
+    if place.as_ref().is_none_or(|b| b.severity < new.severity) {
+        *place = Some(new.clone());
     }
 }
 
@@ -115,7 +160,8 @@ impl DbInner {
 }
 
 impl DbInner {
-    /// Notes that something failed and stops what must stop. The worst error stays, the first of equal ones.
+    /// Notes that something failed and stops what must stop. The worst error stays, the first of equal ones. The state
+    /// lock must be free; the MANIFEST's may be held.
     pub fn set_background_error(&self, reason: BackgroundErrorReason, what: &str, error: &Error) {
         self.set_background_error_with_need(reason, what, error, 0);
     }
@@ -125,13 +171,15 @@ impl DbInner {
         if error.kind() == ErrorKind::ShutdownInProgress {
             return;
         }
-        self.note_background_error(reason, error);
         let mut state = self.state.lock();
-        state.background_errors += 1;
-        let new = state.background_error_of(reason, what, error, needs);
-        if state.recovering || state.background_error.as_ref().is_none_or(|b| b.severity < new.severity) {
-            state.background_error = Some(new);
+        if reason == BackgroundErrorReason::ManifestWrite {
+            state.manifest_failure = Some(error.clone());
+        } else if state.manifest_failure.as_ref() == Some(error) {
+            return; // a job's, which was noted when it happened, and may be mended by now
         }
+        let new = state.background_error_of(reason, what, error, needs);
+        state.note(new);
+        self.note_background_error(reason, error);
         self.attention.store(true, Ordering::Release);
         self.give_way.set(0.0); // no flush begins now
         drop(state);
@@ -143,37 +191,25 @@ impl DbInner {
     /// Makes the store work again after a background error; fine if there is none. One at a time.
     pub fn recover_from_error(self: &Arc<Self>, automatic: bool) -> Result<()> {
         let _one_at_a_time = self.recovery_running.lock();
-        let (before, errors) = {
+        let before = {
             let mut state = self.state.lock();
             let Some(b) = state.background_error.clone() else { return Ok(()) };
+            if b.severity == ErrorSeverity::Unrecoverable {
+                return Err(b.error);
+            }
             state.recovering = true;
-            (b, state.background_errors)
+            state.failed_meanwhile = None;
+            b
         };
         if !self.recovery_begins(&before) && automatic {
             self.state.lock().recovering = false;
             return Err(before.error);
         }
-        let done = if before.severity == ErrorSeverity::Soft { Ok(()) } else { self.leave_failed_files() };
-        let outcome = {
-            let mut state = self.state.lock();
-            state.recovering = false;
-            match (done, &state.background_error) {
-                // Something else failed meanwhile.
-                (Ok(()), Some(b)) if state.background_errors != errors => Err(b.error.clone()),
-                (Ok(()), _) => {
-                    state.background_error = None;
-                    Ok(())
-                }
-                (Err(e), _) => {
-                    // Whether the store tries again by itself is for the newest failure to say.
-                    if e.kind() != ErrorKind::ShutdownInProgress {
-                        state.background_error =
-                            Some(state.background_error_of(BackgroundErrorReason::Flush, "recovery", &e, 0));
-                    }
-                    Err(e)
-                }
-            }
+        let done = match before.severity {
+            ErrorSeverity::Soft => Ok(()),
+            _ => super::background::guarded("a recovery", || self.leave_failed_files()),
         };
+        let outcome = self.state.lock().end_recovery(done);
         self.recovery_ended(&before, &outcome);
         self.progress.notify_all();
         self.work.notify_all();
@@ -208,7 +244,10 @@ impl DbInner {
             let mut state = self.state.lock();
             let ids = with_data(&state);
             self.seal_memtables(&mut state, &ids, wal, FlushReason::ErrorRecovery);
+            // None needs an older WAL any more, also where others wait for their flush: these are about to be tables.
+            state.cfs.values_mut().for_each(|c| c.mem_wal = wal);
             self.update_pressure(&state);
+            debug_assert_eq!(state.running_flushes, 0, "a flush began while there was an error");
             state.pick_all_flushes()
         };
         let done = super::background::guarded("a flush", || self.run_flush(&pick, true));
@@ -236,29 +275,58 @@ impl DbInner {
         }
         let number = self.new_file_number();
         let fresh = self.create_wal(number, None)?;
+        // The old one is cut before the new one is in use. A failure leaves everything as it was, for the next try.
+        if let Some(old) = &*current
+            && let Err(e) = self.cut_wal(old)
+        {
+            drop(fresh);
+            let _ = self.opts.fs.remove(&self.wal_path(number)); // an orphan is removed at the next open
+            return Err(e);
+        }
         self.wal.abandon_left();
         let old = self.wal.begin(&mut current, fresh);
         drop(current);
-        let mut size = 0;
-        if let Some(w) = old {
-            size = w.good();
-            let path = self.wal_path(w.number);
-            drop(w);
-            // A record of a write that failed must not come back, neither in a recovery nor for readers of the archive.
-            // Gathered records may never have reached the file.
-            let there = self.opts.fs.file_size(&path);
-            let there = there.map_err(|e| Error::io(format_args!("cannot look at {}", path.display()), &e))?;
-            if there > size {
-                let cut = self.opts.fs.truncate(&path, size);
-                cut.map_err(|e| Error::io(format_args!("cannot cut {}", path.display()), &e))?;
-            }
-        }
         let mut state = self.state.lock();
-        if let Some(last) = state.wals.back_mut() {
-            last.1 = size;
+        if let (Some(last), Some(old)) = (state.wals.back_mut(), old) {
+            last.1 = old.good();
         }
         state.wals.push_back((number, 0));
         Ok(number)
+    }
+
+    /// Cuts a WAL back to what was acknowledged. A record of a write that failed must not come back, neither in a
+    /// recovery nor for readers of the archive.
+    fn cut_wal(&self, wal: &WalWriter) -> Result<()> {
+        let (path, size) = (self.wal_path(wal.number), wal.good());
+        // Gathered records may never have reached the file.
+        let there = self.opts.fs.file_size(&path);
+        let there = there.map_err(|e| Error::io(format_args!("cannot look at {}", path.display()), &e))?;
+        if there > size {
+            let cut = self.opts.fs.truncate(&path, size);
+            cut.map_err(|e| Error::io(format_args!("cannot cut {}", path.display()), &e))?;
+        }
+        Ok(())
+    }
+
+    /// A panic ended a write after its record was in the WAL, and what is in the memtables of it nobody knows: nothing
+    /// of it may become visible, now or after the next open. So nothing more is written to that WAL, and the record
+    /// leaves it; with `logged` false the group had none.
+    pub fn take_back_record(&self, logged: bool) {
+        let mut current = self.wal.lead();
+        let Some(mut old) = current.take() else { return };
+        if logged {
+            old.take_back();
+        }
+        let cut = old.flush().and_then(|()| self.cut_wal(&old));
+        let size = old.good();
+        drop((old, current));
+        self.wal.set_size(size);
+        if let Some(last) = self.state.lock().wals.back_mut() {
+            last.1 = size;
+        }
+        if let Err(e) = cut {
+            log_error!(self.log, "the record of a write that panicked stays in the WAL: {e}");
+        }
     }
 
     /// Whether there is space enough for a try.
@@ -286,7 +354,7 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
                         (tries, wake) = (0, None);
                         db.recovery.wait(&mut state);
                     }
-                    Some(b) if b.severity == ErrorSeverity::Fatal || tries >= db.opts.max_bgerror_resume_count => {
+                    Some(b) if b.severity >= ErrorSeverity::Fatal || tries >= db.opts.max_bgerror_resume_count => {
                         wake = None;
                         db.recovery.wait(&mut state);
                     }
@@ -329,7 +397,8 @@ impl Db {
     }
 
     /// Recovers from a background error once its cause is gone: begins a new WAL, and a new MANIFEST if need be, writes
-    /// all memtables as tables, and lets writes and background work go on. An error leaves things as they were.
+    /// all memtables as tables, and lets writes and background work go on. An error leaves things as they were, and is
+    /// given when something else failed meanwhile. [`ErrorSeverity::Unrecoverable`] errors take a new open.
     ///
     /// After a full disk the database does this by itself as soon as there is space; see
     /// `Options::set_max_bgerror_resume_count`.

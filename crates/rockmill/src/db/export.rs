@@ -149,6 +149,7 @@ impl Db {
         let (db, name) = (&*self.inner, name.as_ref());
         let failed = |e: Error| e.context(format_args!("import of column family {name:?}"));
         db.check_writable()?;
+        db.check_takes_writes()?;
         if db.with_ttl {
             return Err(failed(Error::not_supported("the database has a time to live, which imported values lack")));
         }

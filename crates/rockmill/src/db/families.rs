@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-use super::check_options::check_cf_options;
-use super::open::new_cf_state;
+use super::check_options::{Adjusted, take_cf_options};
+use super::open::{check_new_name, new_cf_state};
 use super::{CfMap, ColumnFamily, DEFAULT_COLUMN_FAMILY_NAME, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
@@ -16,7 +16,8 @@ use crate::version::{Version, VersionBuilder};
 
 impl Db {
     /// Creates a column family. With an I/O error that names an OPTIONS file the family is there: only that file is
-    /// missing.
+    /// missing. One that names the MANIFEST is a background error: once the database has resumed, the family is not
+    /// there; if it is opened again without that, it may be, and [`Self::list_cf`] says.
     pub fn create_cf(&self, name: impl AsRef<str>, options: &Options) -> Result<ColumnFamily> {
         if self.inner.with_ttl {
             return self.create_cf_with_ttl(name, options, std::time::Duration::ZERO);
@@ -42,9 +43,13 @@ impl Db {
         db.check_writable()?;
         let mut options = options.cf.clone();
         options.reserve_last_level = db.opts.allow_ingest_behind;
-        check_cf_options(name, &options)?;
+        check_new_name(name)?;
+        let mut adjusted = Adjusted::default();
+        take_cf_options(name, &mut options, db.opts.atomic_flush, &mut adjusted)?;
+        adjusted.log(&db.log);
         let turn = db.options_turn.lock();
         let alone = db.lead_alone();
+        db.check_takes_writes()?;
         if !files.is_empty() {
             // As behind an ingestion: what was written before is there when the tables are.
             db.flush_wal_as_leader(true, true)?;
@@ -85,7 +90,11 @@ impl Db {
             // The family is there with all its tables or not at all.
             (edits[0].remaining_in_group, edits[1].remaining_in_group) = (Some(1), Some(0));
         }
-        db.append_to_manifest(&mut manifest, &mut edits)?;
+        if let Err(e) = db.append_to_manifest(&mut manifest, &mut edits) {
+            drop((manifest, alone, turn));
+            db.tell_waiting();
+            return Err(e);
+        }
         let c = new_cf_state(
             id,
             name.to_owned(),
@@ -110,8 +119,8 @@ impl Db {
         Ok(handle)
     }
 
-    /// Drops a column family by name; errors about an OPTIONS file as in [`Self::create_cf`]. Its data goes when the
-    /// last handle, snapshot or iterator on it goes.
+    /// Drops a column family by name; errors about an OPTIONS file or the MANIFEST as in [`Self::create_cf`]. Its data
+    /// goes when the last handle, snapshot or iterator on it goes.
     pub fn drop_cf(&self, name: &str) -> Result<()> {
         let db = &*self.inner;
         db.check_writable()?;
@@ -120,6 +129,7 @@ impl Db {
         }
         let turn = db.options_turn.lock();
         let alone = db.lead_alone();
+        db.check_takes_writes()?;
         let mut manifest = db.manifest.lock();
         let cf = self
             .cf_handle(name)
@@ -134,7 +144,11 @@ impl Db {
         // The last extra run may go with it.
         let levels = cf.data.options.load().num_levels.max(1) as usize;
         let empty = Arc::new(Version::empty(levels, cf.data.cmp.clone()));
-        db.write_edits(&mut manifest, &mut [edit], &[(cf.id(), &empty)])?;
+        if let Err(e) = db.write_edits(&mut manifest, &mut [edit], &[(cf.id(), &empty)]) {
+            drop((manifest, alone, turn));
+            db.tell_waiting();
+            return Err(e);
+        }
         let mut state = db.state.lock();
         state.wal_bound = state.wal_bound.max(bound);
         cf.data.dropped.store(true, Ordering::Release);

@@ -15,7 +15,7 @@ use super::{CfState, DbInner, State};
 use crate::compaction::commit::CommitQueue;
 use crate::compaction::strategy::aging::aging;
 use crate::error::{Error, Result};
-use crate::event_listener::WriteStallCondition;
+use crate::event_listener::{BackgroundErrorReason, WriteStallCondition};
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{ManifestWriter, Version, VersionBuilder};
@@ -235,6 +235,10 @@ impl DbInner {
 
     /// The same for edits after which column families, by their ids, have `new` versions.
     ///
+    /// After a failure nobody knows which edits the next open finds, whoever wrote them. So it is a background error:
+    /// no write is acknowledged before a recovery has begun a MANIFEST that says what is in memory. The state lock must
+    /// be free.
+    ///
     /// RocksDB refuses a MANIFEST that tells of an extra run, whatever follows. So the edits that take the last one are
     /// not appended to it: they go into the next MANIFEST, with what they leave. Whenever the process dies, RocksDB
     /// opens the database if there is no extra run.
@@ -247,6 +251,20 @@ impl DbInner {
         let Some(writer) = manifest.as_mut() else {
             return Err(Error::new(crate::ErrorKind::ShutdownInProgress, "the MANIFEST is closed"));
         };
+        let done = self.write_edits_to(writer, edits, new);
+        if let Err(e) = &done {
+            writer.set_failed();
+            self.set_background_error(BackgroundErrorReason::ManifestWrite, "a write to the MANIFEST", e);
+        }
+        done
+    }
+
+    fn write_edits_to(
+        &self,
+        writer: &mut ManifestWriter,
+        edits: &mut [VersionEdit],
+        new: &[(u32, &Arc<Version>)],
+    ) -> Result<()> {
         if !new.is_empty() && writer.has_extra_runs() && !has_extra_runs(&self.state.lock(), new) {
             return self.roll_manifest(writer, edits, new);
         }

@@ -87,7 +87,10 @@ impl DbInner {
         let refused = self.check_family(&cf.as_cf().data).err();
         let cf = if refused.is_none() { &cf.as_cf().data } else { &self.default_cf.data };
         let current = cf.current.load_full();
-        let seq = options.snapshot.unwrap_or_else(|| self.last_sequence());
+        let (seq, refused) = match (refused, self.read_sequence(options.snapshot.as_deref())) {
+            (None, Ok(seq)) => (seq, None),
+            (Some(e), _) | (None, Err(e)) => (0, Some(e)),
+        };
         let tables = Arc::new(CfTables::new(self, cf));
         let ro = options.table();
         let (lower, upper, filter) = bounds(options, &cf.cmp);
@@ -244,7 +247,7 @@ impl DbRawIterator<'_> {
         let began = self.begin_seek();
         self.restart(Direction::Reverse);
         if let Some(p) = &mut self.prefix {
-            p.begin_anywhere();
+            p.begin_last(self.upper.as_deref());
         }
         self.move_to_last();
         self.moved();
@@ -273,7 +276,7 @@ impl DbRawIterator<'_> {
         let lower = if self.lower.as_ref().is_some_and(below) { self.lower.take() } else { None };
         let target = lower.as_deref().unwrap_or(key);
         if let Some(p) = &mut self.prefix {
-            p.begin(target, true);
+            p.begin_from(key, target);
         }
         // The newest version of a key that may be seen: versions newer than the snapshot are passed over.
         self.seek_internal(target, self.seq);

@@ -92,8 +92,8 @@ impl Db {
         self.get_column_family_metadata_cf(&self.inner.default_cf)
     }
 
-    /// The tables of a column family. A table that cannot be opened is shown without entries. There is nothing where the
-    /// handle is of another database.
+    /// The tables of a column family. A table that cannot be opened is shown without entries. There is nothing where
+    /// the handle is of another database.
     pub fn get_column_family_metadata_cf(&self, cf: &impl AsColumnFamilyRef) -> ColumnFamilyMetaData {
         let cf = &cf.as_cf().data;
         if self.inner.check_family(cf).is_err() {

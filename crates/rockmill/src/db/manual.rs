@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::background::begin_compaction;
 use super::column_family::CfData;
-use super::{AsColumnFamilyRef, Db, DbInner, refit};
+use super::{AsColumnFamilyRef, Db, DbInner, State, refit};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk, StepKind};
 use crate::error::{Error, ErrorKind, Result};
@@ -123,6 +123,33 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
+        let since = self.inner.next_file.load(Ordering::Acquire);
+        self.compact_range_since(cf, start, end, options, since)
+    }
+
+    /// The same, which counts tables that this database wrote since it was opened as its own: with
+    /// [`ForceOptimized`](crate::BottommostLevelCompaction::ForceOptimized) they are not written again. For commands
+    /// that open a database to compact it: automatic compactions begin with the opening.
+    #[doc(hidden)]
+    pub fn compact_range_since_open<S: AsRef<[u8]>, E: AsRef<[u8]>>(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        start: Option<S>,
+        end: Option<E>,
+        options: &CompactOptions,
+    ) -> Result<()> {
+        self.compact_range_since(cf, start, end, options, self.inner.first_file.load(Ordering::Acquire))
+    }
+
+    /// Tables with numbers from `since` on are what the call, or what runs beside it, has written.
+    fn compact_range_since<S: AsRef<[u8]>, E: AsRef<[u8]>>(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        start: Option<S>,
+        end: Option<E>,
+        options: &CompactOptions,
+        since: u64,
+    ) -> Result<()> {
         let db = &self.inner;
         db.check_writable()?;
         let cf = &cf.as_cf().data;
@@ -150,7 +177,7 @@ impl Db {
                 db.progress.wait_for(&mut state, WAIT);
             }
         }
-        let done = db.compact_levels(cf, start, end, options);
+        let done = db.compact_levels(cf, (start, end), options, since);
         if options.exclusive_manual_compaction {
             db.state.lock().exclusive_manual -= 1;
             db.work.notify_all();
@@ -202,6 +229,47 @@ impl Db {
         state.paused = state.paused.saturating_sub(1);
         drop(state);
         self.inner.work.notify_all();
+    }
+}
+
+/// How often a manual compaction steps back for automatic ones before its next job: it merges extra runs that they have
+/// made, or waits for tables that they have. Under steady writes they make more as long as they run; then none begins
+/// until the job has begun.
+struct Patience<'a> {
+    db: &'a DbInner,
+    left: u32,
+    holds: bool,
+}
+
+impl<'a> Patience<'a> {
+    const TURNS: u32 = 16;
+
+    fn new(db: &'a DbInner) -> Self {
+        Self { db, left: Self::TURNS, holds: false }
+    }
+
+    fn wears_out(&mut self, state: &mut State) {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 && !self.holds {
+            state.exclusive_manual += 1;
+            self.holds = true;
+        }
+    }
+
+    fn renew(&mut self, state: &mut State) {
+        self.left = Self::TURNS;
+        if std::mem::take(&mut self.holds) {
+            state.exclusive_manual -= 1;
+            self.db.work.notify_all();
+        }
+    }
+}
+
+impl Drop for Patience<'_> {
+    fn drop(&mut self) {
+        if self.holds {
+            self.renew(&mut self.db.state.lock());
+        }
     }
 }
 
@@ -271,18 +339,23 @@ impl DbInner {
     fn compact_levels(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
-        start: Option<&[u8]>,
-        end: Option<&[u8]>,
+        (start, end): (Option<&[u8]>, Option<&[u8]>),
         options: &CompactOptions,
+        since: u64,
     ) -> Result<()> {
         let version = || self.state.lock().cfs.get(&cf.id).map(|c| Arc::clone(&c.version));
         let Some(first) = version() else { return Ok(()) };
+        // Extra runs that automatic compactions make from now on are merged where they are in the way, and no others:
+        // under steady writes there would always be more.
         let next_file = self.next_file.load(Ordering::Acquire);
-        let mut walk = ManualWalk::new(&first, start, end, options.bottommost_level_compaction, next_file);
+        let mut walk = ManualWalk::new(&first, start, end, options.bottommost_level_compaction, since);
         let mut ended_in = (0..first.levels.len()).find(|&l| !first.overlapping(l, start, end).is_empty());
         drop(first);
         while let Some(now) = version() {
-            let Some(step) = walk.next_step(&now, &cf.options.load()) else { break };
+            let Some(mut step) = walk.next_step(&now, &cf.options.load()) else { break };
+            if step.kind == StepKind::ExtraRuns {
+                step.file_number_limit = next_file;
+            }
             drop(now);
             self.compact_level(cf, &step, start, end, options)?;
             if step.kind != StepKind::ExtraRuns {
@@ -311,6 +384,7 @@ impl DbInner {
         options: &CompactOptions,
     ) -> Result<()> {
         let mut from = start.map(<[u8]>::to_vec);
+        let mut patience = Patience::new(self);
         loop {
             let moment = Moment { now: self.now_seconds(), ..Moment::default() };
             let picked = {
@@ -326,10 +400,15 @@ impl DbInner {
                     match step.pick(&c.version, &cf.options.load(), &c.cursors, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,
                         ManualPick::First(compaction) => {
+                            match step.kind {
+                                StepKind::ExtraRuns => patience.renew(&mut state), // they run out
+                                _ => patience.wears_out(&mut state),
+                            }
                             let Some(ticket) = begin_compaction(&mut state, cf, &compaction) else { return Ok(()) };
                             break Some((compaction, ticket, None, true));
                         }
                         ManualPick::Pick(mut compaction, next) => {
+                            patience.renew(&mut state);
                             compaction.subcompactions_max = match options.max_subcompactions {
                                 0 => self.live().max_subcompactions.max(1) as usize,
                                 n => n as usize,
@@ -339,6 +418,7 @@ impl DbInner {
                         }
                         // Files are taken by running jobs: wait for one to end.
                         ManualPick::Conflict => {
+                            patience.wears_out(&mut state);
                             self.progress.wait_for(&mut state, WAIT);
                         }
                     }
@@ -354,6 +434,85 @@ impl DbInner {
                 Some(next) => from = Some(next),
                 None => return Ok(()),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_io::MemFileSystem;
+
+    use super::*;
+    use crate::sync::atomic::AtomicBool;
+    use crate::{BottommostLevelCompaction, Options};
+
+    #[test]
+    fn a_manual_compaction_that_is_not_exclusive_ends_beside_steady_writes() {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(MemFileSystem::new()));
+        o.set_compaction_downforce(true);
+        o.set_level_compaction_dynamic_level_bytes(false);
+        o.set_max_background_jobs(8);
+        o.set_write_buffer_size(64 << 10);
+        o.set_target_file_size_base(16 << 10);
+        o.set_max_bytes_for_level_base(64 << 10);
+        o.set_max_bytes_for_level_multiplier(4.0);
+        o.set_level_zero_file_num_compaction_trigger(2);
+        let db = Db::open(&o, "/db").unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let writer = threads.spawn(|| {
+                let mut rng = fastrand::Rng::with_seed(7);
+                while !done.load(Ordering::Acquire) {
+                    let key = rng.u64(0..200_000);
+                    db.put(format!("{key:010}"), "v".repeat(100)).unwrap();
+                }
+            });
+            while !db.inner.state.lock().cfs[&0].version.has_extra_runs() {
+                std::thread::yield_now();
+            }
+            let began = std::time::Instant::now();
+            for _ in 0..2 {
+                db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+            }
+            println!("{:?}", began.elapsed());
+            done.store(true, Ordering::Release);
+            writer.join().unwrap();
+        });
+        db.wait_for_background_work().unwrap();
+        let state = db.inner.state.lock();
+        assert_eq!((state.exclusive_manual, state.running_compactions), (0, 0));
+        assert!(!state.cfs[&0].version.has_extra_runs(), "at rest there is none");
+    }
+
+    /// An automatic compaction begins with the opening, or the call's own does the work: either way once.
+    #[test]
+    fn what_was_written_since_the_opening_is_not_written_again_unless_forced() {
+        for (how, times) in [(BottommostLevelCompaction::ForceOptimized, 1), (BottommostLevelCompaction::Force, 2)] {
+            let mut o = Options::default();
+            o.create_if_missing(true);
+            o.set_file_system(Arc::new(MemFileSystem::new()));
+            o.set_disable_auto_compactions(true);
+            o.set_compression_type(crate::CompressionType::None);
+            let db = Db::open(&o, "/db").unwrap();
+            for round in 0..4 {
+                for i in 0..500 {
+                    db.put(format!("{i:05}"), format!("{round}").repeat(100)).unwrap();
+                }
+                db.flush().unwrap();
+            }
+            drop(db);
+            o.set_disable_auto_compactions(false);
+            let db = Db::open(&o, "/db").unwrap();
+            let mut options = CompactOptions::default();
+            options.set_exclusive_manual_compaction(true);
+            options.set_bottommost_level_compaction(how);
+            let cf = db.inner.default_cf.clone();
+            db.compact_range_since_open(&cf, None::<&[u8]>, None::<&[u8]>, &options).unwrap();
+            let live: u64 = db.inner.state.lock().cfs[&0].version.files().map(|f| f.size()).sum();
+            let written = db.counters().compact_write_bytes;
+            assert_eq!((written + live / 2) / live, times, "{how:?}: {written} bytes written for {live}");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! | `open.rs`, `recovery.rs` | open, MANIFEST and WAL recovery, orphan removal |
 //! | `write.rs`, `wal.rs` | write groups, the log |
 //! | `stall.rs`, `rate_control.rs`, `flush_pace.rs` | write control |
+//! | `wal_owner.rs` | whose a WAL directory is |
 //! | `wal_files.rs`, `wal_iterator.rs` | obsolete WALs and their archive, updates read back |
 //! | `error_recovery.rs` | background errors, how the store resumes |
 //! | `switch.rs` | full memtables become immutable, new WALs |
@@ -76,6 +77,7 @@ mod ttl;
 mod wal;
 mod wal_files;
 mod wal_iterator;
+pub(crate) mod wal_owner;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -104,7 +106,7 @@ use crate::write_buffer_manager::WriteBufferManager;
 
 pub use approximate_sizes::{Range, SizeApproximationOptions};
 pub use batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
-pub(crate) use check_options::check_cf_options;
+pub(crate) use check_options::{check_cf_options, table_writer_options};
 pub use checkpoint::Checkpoint;
 pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 pub use error_recovery::ErrorSeverity;
@@ -126,6 +128,7 @@ pub use snapshot::Snapshot;
 pub use stall::{StallReason, WriteControl, write_control, write_stop};
 pub use stats::DbCounters;
 pub use ttl::ColumnFamilyTtl;
+pub(crate) use ttl::{TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, ttl_stamp};
 pub use wal_files::{WalFile, WalFileType};
 pub use wal_iterator::DBWALIterator;
 
@@ -189,6 +192,8 @@ pub(crate) struct DbInner {
     /// Newest sequence number that reads may see.
     pub last_sequence: AtomicU64,
     pub next_file: Arc<AtomicU64>,
+    /// Files that background threads write have numbers from this on.
+    pub first_file: AtomicU64,
     pub snapshots: SnapshotList,
     /// When the oldest snapshot passes this sequence number, tables at the bottom are due ([`Aging::threshold`]).
     pub bottommost_threshold: AtomicU64,
@@ -233,6 +238,8 @@ pub(crate) struct DbInner {
     /// Held by who changes options or column families, until the OPTIONS file says so.
     pub options_turn: Mutex<()>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
+    /// Of a WAL directory of its own.
+    wal_lock: Mutex<Option<Box<dyn FileLock>>>,
     /// How far a secondary instance has read; set in one only.
     secondary: OnceLock<Mutex<Secondary>>,
     /// Held by a secondary while it changes several column families, and by reads that look at several.
@@ -257,8 +264,12 @@ pub(crate) struct State {
     pub max_column_family: u32,
     /// Set by a failed background job or log write.
     pub background_error: Option<BackgroundError>,
-    /// A recovery from it runs: what fails meanwhile takes its place.
+    /// A recovery from it runs.
     pub recovering: bool,
+    /// The worst that failed since that began: what is left when it succeeds.
+    pub failed_meanwhile: Option<BackgroundError>,
+    /// The last failure of the MANIFEST.
+    pub manifest_failure: Option<Error>,
     pub running_flushes: usize,
     pub running_compactions: usize,
     /// Compactions that began and are not live yet, in the order of their commits, by column family.
@@ -375,6 +386,11 @@ impl DbInner {
         self.secondary.get().is_some()
     }
 
+    /// Refuses what must not be done while the database takes no writes because of a background error.
+    pub fn check_takes_writes(&self) -> Result<()> {
+        self.state.lock().write_error().map_or(Ok(()), |e| Err(e.clone()))
+    }
+
     /// Refuses what changes a read-only database.
     pub fn check_writable(&self) -> Result<()> {
         if self.read_only {
@@ -477,6 +493,7 @@ impl Drop for Db {
         db.tell_waiting();
         log_info!(db.log, "Shutdown complete");
         db.log.write_out();
+        db.wal_lock.lock().take();
         db.lock.lock().take();
     }
 }

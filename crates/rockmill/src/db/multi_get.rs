@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use rockmill_format::SequenceNumber;
 use rockmill_io::ring::{BatchIo, ReadOptions as StreamOptions, ReadPlan, Window, coalesce};
 
 use super::column_family::CfData;
@@ -62,6 +63,8 @@ impl Wanted {
 struct Many<'k, 'o> {
     db: &'o DbInner,
     options: &'o ReadOptions,
+    /// What the lookups see.
+    seq: SequenceNumber,
     values: Vec<Result<Option<Vec<u8>>>>,
     waiting: Vec<Lookup<'k>>,
     /// To be used by the next lookup.
@@ -70,8 +73,13 @@ struct Many<'k, 'o> {
 }
 
 impl DbInner {
-    /// The values of `keys` as `options`, which have a snapshot, see them.
-    fn get_many(&self, keys: &[(&CfData, &[u8])], options: &ReadOptions) -> Vec<Result<Option<Vec<u8>>>> {
+    /// The values of `keys` as of `seq`, which is held.
+    fn get_many(
+        &self,
+        keys: &[(&CfData, &[u8])],
+        seq: SequenceNumber,
+        options: &ReadOptions,
+    ) -> Vec<Result<Option<Vec<u8>>>> {
         // In key order: neighbours share index and data blocks.
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|&a, &b| {
@@ -82,6 +90,7 @@ impl DbInner {
         let mut many = Many {
             db: self,
             options,
+            seq,
             values: (0..keys.len()).map(|_| Ok(None)).collect(),
             waiting: Vec::new(),
             spare: None,
@@ -103,8 +112,7 @@ impl<'k> Many<'k, '_> {
     /// Begins a lookup, and ends it if no block must be read.
     fn begin(&mut self, index: usize, cf: &'k CfData, key: &'k [u8]) {
         let version = cf.current.load_full();
-        let seq = self.options.snapshot.unwrap_or_else(|| self.db.last_sequence());
-        let lookup = LookupKey::new(key, seq);
+        let lookup = LookupKey::new(key, self.seq);
         let mut ctx = GetContext::new(key);
         if self.db.get_from_memory::<true>(&version, lookup.as_bytes(), &mut ctx) {
             return self.end(index, cf, ctx);
@@ -250,19 +258,24 @@ impl Db {
         // A secondary's snapshots hold nothing back: there, nothing may change meanwhile.
         let _still = self.inner.is_secondary().then(|| self.inner.catching_up.read());
         // A snapshot, so that column families looked at one after another are seen at the same moment.
-        let snapshot = options.snapshot.is_none().then(|| self.internal_snapshot());
-        let mut options = options.clone();
-        if let Some(s) = &snapshot {
-            options.set_snapshot(s);
-        }
+        let moment = options.snapshot.is_none().then(|| self.inner.hold_moment());
+        let seq = match &moment {
+            Some(moment) => Ok(moment.seq),
+            None => self.inner.read_sequence(options.snapshot.as_deref()),
+        };
         let keys: Vec<(&CfData, &[u8])> = keys.iter().map(|(cf, key)| (&*cf.as_cf().data, key.as_ref())).collect();
         let all_ours = keys.iter().all(|(cf, _)| self.inner.check_family(cf).is_ok());
-        let one = |(cf, key): &(&CfData, &[u8])| {
-            self.inner.check_family(cf)?;
-            Ok(self.inner.get(cf, key, &options)?.map(PinnedValue::into_vec))
+        let values = match seq {
+            Ok(seq) if all_ours => self.inner.get_many(&keys, seq, options),
+            Ok(seq) => {
+                let one = |pair: &(&CfData, &[u8])| {
+                    self.inner.check_family(pair.0)?;
+                    self.inner.get_many(&[*pair], seq, options).remove(0)
+                };
+                keys.iter().map(one).collect()
+            }
+            Err(e) => keys.iter().map(|_| Err(e.clone())).collect(),
         };
-        let values =
-            if all_ours { self.inner.get_many(&keys, &options) } else { keys.iter().map(one).collect::<Vec<_>>() };
         statistics.stop(Histogram::DbMultiget, &*self.inner.opts.clock, began);
         self.inner.count_multi_get(&values);
         values

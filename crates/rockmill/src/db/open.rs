@@ -21,7 +21,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
 
 use super::background;
-use super::check_options::{check_cf_options, check_db_options, sanitize_db_options};
+use super::check_options::{Adjusted, adjust_db_options, check_db_options, take_cf_options};
 use super::column_family::{CfData, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 use super::flush_pace::Fill;
 use super::open_log;
@@ -30,6 +30,7 @@ use super::super_version::SuperVersion;
 use super::switch::{MemTableMemory, new_memtable};
 use super::wal::Wal;
 use super::wal_files::{destroy_wals, wal_dir_of};
+use super::wal_owner;
 use super::{CfState, Db, DbInner, State};
 use crate::compaction::merge_program;
 use crate::compaction::strategy::CompactionCursors;
@@ -38,24 +39,22 @@ use crate::compaction::strategy::score::level_scores;
 use crate::env::create_dir_durably;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
-use crate::info_log::{InfoLog, log_error, log_info, log_warn, remove_logs};
+use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::memtable::MemoryPool;
 use crate::options::{CfOptions, DbOptions, Options};
 use crate::statistics::{CountedOperator, Statistics};
 use crate::sync::ArcSwap;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, RwLock};
+use crate::sync::{Condvar, Mutex, RwLock, unique_number};
 use crate::table::BlockCache;
 use crate::version::{
-    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, recover_manifest,
+    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, look_again,
+    recover_manifest,
 };
 use crate::write_buffer_manager::WriteBufferManager;
 
 /// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
 const DEFAULT_CACHE_BYTES: usize = 32 << 20;
-
-/// How many openings there were in this process.
-static OPENINGS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// Levels that a tree can have.
 pub(super) const LEVELS_MAX: usize = 64;
@@ -105,8 +104,11 @@ impl Db {
         open(options, path.as_ref(), cfs.into_iter().collect(), OpenMode::default())
     }
 
-    /// Opens a database for reading, without taking its lock; sees it as it is now. With `error_if_wal_exists`, refuses
-    /// one that has a WAL.
+    /// Opens a database for reading, without taking its lock; sees it as it is now, whole, also while another process
+    /// writes to it. With `error_if_wal_exists`, refuses one that has a WAL.
+    ///
+    /// With `max_open_files` -1 up to a thousand tables are opened now and stay readable when a writer deletes them;
+    /// others are opened when they are read, which fails where a writer has replaced them.
     pub fn open_for_read_only(options: &Options, path: impl AsRef<Path>, error_if_wal_exists: bool) -> Result<Self> {
         Self::open_cf_for_read_only(options, path, [DEFAULT_COLUMN_FAMILY_NAME], error_if_wal_exists)
     }
@@ -141,7 +143,11 @@ impl Db {
     /// The column families of a database that is not open, with what is needed to open them.
     pub fn summary(options: &Options, path: impl AsRef<Path>) -> Result<Vec<DbSummary>> {
         let path = path.as_ref();
-        check_is_database(&options.db, path)?;
+        check_is_readable(&options.db, path)?;
+        look_again(&*options.db.fs, path, || Self::summary_now(options, path))
+    }
+
+    fn summary_now(options: &Options, path: &Path) -> Result<Vec<DbSummary>> {
         let manifest = path.join(filename::manifest(current_manifest(&*options.db.fs, path)?));
         let mut found: BTreeMap<u32, DbSummary> = BTreeMap::new();
         let entry = |id: u32, name: &str| DbSummary {
@@ -181,6 +187,12 @@ impl Db {
         }
         let lock_path = path.join(filename::LOCK);
         let lock = fs.lock(&lock_path).map_err(|e| lock_error(path, &e))?;
+        let wal_dir = wal_dir_of(&options.db, path);
+        let wal_lock = match wal_dir != path && fs.exists(&wal_dir).unwrap_or(false) {
+            true => Some(wal_owner::lock(&**fs, &wal_dir)?),
+            false => None,
+        };
+        wal_owner::check(&**fs, path, &wal_dir)?;
         let sync = || fs.sync_dir(path).map_err(|e| Error::io(format_args!("cannot sync {}", path.display()), &e));
         // Cut short, this leaves a database or none, and never one that lacks files.
         let current = path.join(filename::CURRENT);
@@ -196,7 +208,13 @@ impl Db {
                 fs.remove(&file).map_err(|e| Error::io(format_args!("cannot remove {}", file.display()), &e))?;
             }
         }
-        destroy_wals(&**fs, path, &wal_dir_of(&options.db, path))?;
+        destroy_wals(&**fs, path, &wal_dir)?;
+        wal_owner::release(&**fs, path, &wal_dir);
+        if let Some(lock) = wal_lock {
+            drop(lock);
+            let _ = fs.remove(&wal_dir.join(filename::LOCK));
+            let _ = fs.remove_dir(&wal_dir); // stays if the user keeps other files in it
+        }
         remove_logs(&options.db, path);
         // A WAL that came back would keep the next database out of the directory.
         sync()?;
@@ -218,16 +236,20 @@ pub(super) struct OpenMode {
     pub with_ttl: bool,
 }
 
-/// The column families to open by name; refuses options that make no sense.
-pub(super) fn checked_column_families(
+/// The options of the database as they are taken, and the column families to open by name; refuses options that make
+/// no sense.
+pub(super) fn taken_options(
     options: &Options,
     cfs: Vec<ColumnFamilyDescriptor>,
-) -> Result<BTreeMap<String, CfOptions>> {
+    adjusted: &mut Adjusted,
+) -> Result<(Options, BTreeMap<String, CfOptions>)> {
     check_db_options(&options.db)?;
+    let mut options = options.clone();
+    adjust_db_options(&mut options.db, adjusted);
     let mut wanted: BTreeMap<String, CfOptions> = BTreeMap::new();
     for mut d in cfs {
         d.options.cf.reserve_last_level = options.db.allow_ingest_behind;
-        check_cf_options(&d.name, &d.options.cf)?;
+        take_cf_options(&d.name, &mut d.options.cf, options.db.atomic_flush, adjusted)?;
         if wanted.insert(d.name.clone(), d.options.cf).is_some() {
             return Err(Error::invalid_argument(format!("column family {:?} is given twice", d.name)));
         }
@@ -235,19 +257,17 @@ pub(super) fn checked_column_families(
     if !wanted.contains_key(DEFAULT_COLUMN_FAMILY_NAME) {
         return Err(Error::invalid_argument("the default column family must be opened too"));
     }
-    Ok(wanted)
+    Ok((options, wanted))
 }
 
 pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescriptor>, mode: OpenMode) -> Result<Db> {
     let read_only = mode.read_only;
-    let wanted = checked_column_families(options, cfs)?;
-    let mut sane = options.clone();
-    let changed = sanitize_db_options(&mut sane.db);
+    let mut adjusted = Adjusted::default();
+    let (mut options, wanted) = taken_options(options, cfs, &mut adjusted)?;
     if !read_only {
-        merge_program::load(&mut sane.db)?;
+        merge_program::load(&mut options.db)?;
     }
-    let options = &sane;
-    let db_options = &options.db;
+    let (options, db_options) = (&options, &options.db);
     let fs = &db_options.fs;
     let mut lock = None;
     if !read_only {
@@ -264,14 +284,21 @@ pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     if exists && !read_only && db_options.error_if_exists {
         return Err(Error::invalid_argument(format!("{}: exists (error_if_exists is true)", path.display())));
     }
-    if !exists && (read_only || !db_options.create_if_missing) {
+    if !exists && read_only {
+        check_is_readable(db_options, path)?;
+    }
+    if !exists && !db_options.create_if_missing {
         check_is_database(db_options, path)?;
     }
 
     let log = if read_only { InfoLog::default() } else { InfoLog::begin(db_options, path) };
     open_log::begin(&log, db_options, &wanted, path);
-    changed.iter().for_each(|what| log_warn!(log, "{what}"));
-    let opened = open_files(options, path, wanted, exists, mode, log.clone(), lock);
+    adjusted.log(&log);
+    let opened = match read_only {
+        // The lock is not held: a writer may be at work.
+        true => look_again(&**fs, path, || open_files(options, path, wanted.clone(), exists, mode, log.clone(), None)),
+        false => open_files(options, path, wanted, exists, mode, log.clone(), lock),
+    };
     if let Err(e) = &opened {
         log_error!(log, "DB::Open() failed: {e}");
     }
@@ -312,19 +339,23 @@ fn open_files(
     if db.wal_dir != path {
         if !read_only {
             create_dir_durably(&**fs, &db.wal_dir)?;
+            if recovered.is_none() {
+                refuse_wals(&db, &list(&db.wal_dir)?)?;
+            }
+            let token = new_db_id(db_options.clock.now_micros());
+            *db.wal_lock.lock() = Some(wal_owner::claim(&**fs, path, &db.wal_dir, token)?);
         } else if !fs.exists(&db.wal_dir).map_err(|e| Error::io(db.wal_dir.display(), &e))? {
             let what = format!("{}: wal_dir does not exist", db.wal_dir.display());
             return Err(Error::invalid_argument(what));
         }
         names = list(&db.wal_dir)?;
     }
+    if read_only {
+        wal_owner::check(&**fs, path, &db.wal_dir)?;
+    }
     let logs = wal_numbers(&names);
-    if let (None, Some(wal)) = (&recovered, logs.first()) {
-        return Err(Error::corruption(format!(
-            "{}: a WAL, and {} has no database: one that lost its CURRENT file, or the wal_dir of another",
-            db.wal_path(*wal).display(),
-            path.display()
-        )));
+    if recovered.is_none() {
+        refuse_wals(&db, &names)?;
     }
     db.check_merge_operators()?;
     db.check_table_operators()?;
@@ -332,7 +363,12 @@ fn open_files(
         if error_if_wal_exists && logs.iter().any(|_| true) {
             return Err(Error::new(ErrorKind::Corruption, format!("{}: the database has a WAL", path.display())));
         }
-        db.recover_wals(&logs, false)?; // into memtables; nothing is kept or written
+        // A list of many names is not of one moment: it may have the newest WAL and lack the one before it, made while
+        // it was read. Whatever is older than the newest of the first list was there when the second began.
+        let mut again = wal_numbers(&list(&db.wal_dir)?);
+        again.retain(|n| logs.last().is_some_and(|newest| n <= newest));
+        db.recover_wals(&again, false)?; // into memtables; nothing is kept or written
+        db.open_tables_to_read()?;
         let state = db.state.lock();
         state.cfs.values().for_each(CfState::publish);
         db.publish_cfs(&state);
@@ -346,9 +382,21 @@ fn open_files(
     db.log_opened();
     db.engines.check_program_at_open(&db.live(), &db.log)?;
     db.engines.probe_kernel(&db.live(), &db.log);
+    db.first_file.store(db.next_file.load(Ordering::Acquire), Ordering::Release);
     let threads = background::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
     Ok(Db { inner: db, threads: Mutex::new(threads) })
+}
+
+/// Refuses WALs where a database is to be made.
+fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
+    let Some(wal) = wal_numbers(names).first().copied() else { return Ok(()) };
+    Err(Error::corruption(format!(
+        "{}: a WAL, and {} has no database: one that lost its CURRENT file (`rockmill repair` makes it usable again), \
+         or the wal_dir of another",
+        db.wal_path(wal).display(),
+        db.path.display()
+    )))
 }
 
 /// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables.
@@ -370,6 +418,7 @@ fn finish_open(
         wanted.keys().filter(|n| !state.cfs.values().any(|c| c.cf.name == **n)).collect()
     };
     for name in missing {
+        check_new_name(name)?;
         if !db.opts.create_missing_column_families {
             return Err(Error::invalid_argument(format!(
                 "column family {name:?} does not exist (create_missing_column_families is false)"
@@ -496,7 +545,7 @@ pub(super) fn assemble(
     let write_buffers = options.db.write_buffer_manager.clone().or(own);
     let memory_pool = Arc::new(MemoryPool::new(write_buffers.as_ref(), Some(Arc::clone(log.alarm()))));
     let memory = MemTableMemory { manager: write_buffers.as_ref(), pool: Some(&memory_pool) };
-    let opening = OPENINGS.fetch_add(1, Ordering::Relaxed);
+    let opening = unique_number();
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();
@@ -569,6 +618,8 @@ pub(super) fn assemble(
             max_column_family: recovered.map_or(0, |r| r.max_column_family),
             background_error: None,
             recovering: false,
+            failed_meanwhile: None,
+            manifest_failure: None,
             running_flushes: 0,
             running_compactions: 0,
             commits: HashMap::new(),
@@ -589,6 +640,7 @@ pub(super) fn assemble(
         archive_purged: AtomicU64::new(0),
         last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),
         next_file: Arc::new(AtomicU64::new(recovered.map_or(1, |r| r.next_file_number))),
+        first_file: AtomicU64::new(u64::MAX),
         snapshots: super::snapshot::SnapshotList::default(),
         // Nothing is compacted before `finish_open` sets it.
         bottommost_threshold: AtomicU64::new(u64::MAX),
@@ -616,6 +668,7 @@ pub(super) fn assemble(
         open_tables: Mutex::default(),
         options_turn: Mutex::new(()),
         lock: Mutex::new(None),
+        wal_lock: Mutex::new(None),
         secondary: OnceLock::new(),
         catching_up: RwLock::new(()),
     }))
@@ -743,6 +796,14 @@ impl DbInner {
     }
 }
 
+/// Refuses names that no new column family gets. RocksDB's MANIFESTs do not keep the empty one.
+pub(super) fn check_new_name(name: &str) -> Result<()> {
+    match name {
+        "" => Err(Error::invalid_argument("the name of a column family must not be empty")),
+        _ => Ok(()),
+    }
+}
+
 fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
     let exists = |p: &Path| options.fs.exists(p).map_err(|e| Error::io(p.display(), &e));
     if !exists(path)? {
@@ -752,12 +813,31 @@ fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
         )));
     }
     if !exists(&path.join(filename::CURRENT))? {
+        let names = options.fs.list_dir(path).unwrap_or_default();
+        let left = |name: &&String| matches!(filename::parse(name), Some(FileType::Table(_) | FileType::Manifest(_)));
+        if let Some(name) = names.iter().find(left) {
+            return Err(Error::invalid_argument(format!(
+                "{}: the file CURRENT is missing, and {name} is there: restore a backup, or repair the database",
+                path.display()
+            )));
+        }
         return Err(Error::invalid_argument(format!(
             "{}: not a database (it has no CURRENT file; create_if_missing is false)",
             path.display()
         )));
     }
     Ok(())
+}
+
+/// As [`check_is_database`], for those who only read: there RocksDB's kind is that of a file which cannot be read.
+fn check_is_readable(options: &DbOptions, path: &Path) -> Result<()> {
+    let exists = |p: &Path| options.fs.exists(p).map_err(|e| Error::io(p.display(), &e));
+    let why = match (exists(path)?, exists(&path.join(filename::CURRENT))?) {
+        (_, true) => return Ok(()),
+        (true, false) => "not a database (it has no CURRENT file)",
+        (false, false) => "does not exist",
+    };
+    Err(Error::io(format_args!("{}: {why}", path.display()), &io::ErrorKind::NotFound.into()))
 }
 
 pub(super) fn lock_error(path: &Path, e: &std::io::Error) -> Error {

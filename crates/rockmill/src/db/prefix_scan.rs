@@ -13,9 +13,12 @@ use crate::prefix_seek::PrefixSeek;
 pub(super) struct PrefixScan {
     seek: Arc<PrefixSeek>,
     same_as_start: bool,
-    /// Of the last seek's target; with `same_as_start`, after a seek to the first or last key, of the key found.
+    /// Of the last seek's target; with `same_as_start`, after a seek to the first or last key, of the bound there, or
+    /// without one of the key found.
     prefix: Vec<u8>,
     has_prefix: bool,
+    /// The prefix of the key found counts: the seek had neither a target nor a bound.
+    by_found: bool,
     /// The iterator ends with the prefix.
     limited: bool,
 }
@@ -35,7 +38,14 @@ impl PrefixScan {
         }
         let total_order = options.auto_prefix_mode && !same_as_start;
         let seek = Arc::new(PrefixSeek::new(extractor, total_order, upper.cloned(), bytewise));
-        Some(Box::new(Self { seek, same_as_start, prefix: Vec::new(), has_prefix: false, limited: false }))
+        Some(Box::new(Self {
+            seek,
+            same_as_start,
+            prefix: Vec::new(),
+            has_prefix: false,
+            by_found: false,
+            limited: false,
+        }))
     }
 
     /// For the runs under the iterator.
@@ -46,11 +56,22 @@ impl PrefixScan {
     /// Before the runs are moved to `target`; `ask` says whether they may ask their filters.
     pub fn begin(&mut self, target: &[u8], ask: bool) {
         let prefix = self.seek.extractor().prefix(target);
-        self.has_prefix = prefix.is_some();
+        (self.has_prefix, self.by_found) = (prefix.is_some(), false);
         self.prefix.clear();
         self.prefix.extend_from_slice(prefix.unwrap_or_default());
         self.limited = false;
         self.seek.begin(ask);
+    }
+
+    /// Before a seek to `key` moves the runs to `target`: the key, or the lower bound where that is behind it. With
+    /// `same_as_start` the key's prefix counts, as in RocksDB, and nothing is found if the bound has another one.
+    pub fn begin_from(&mut self, key: &[u8], target: &[u8]) {
+        if !self.same_as_start {
+            return self.begin(target, true);
+        }
+        let extractor = self.seek.extractor();
+        let ask = extractor.prefix(key) == extractor.prefix(target);
+        self.begin(key, ask);
     }
 
     /// Before the runs are moved to the first entry at or after the lower bound, if there is one. What is wanted is all
@@ -65,9 +86,18 @@ impl PrefixScan {
         }
     }
 
+    /// Before the runs are moved to the last entry before the upper bound, if there is one. With `same_as_start` it is
+    /// then the bound's prefix that counts, as in RocksDB, though no key is the bound.
+    pub fn begin_last(&mut self, upper: Option<&[u8]>) {
+        match upper {
+            Some(upper) if self.same_as_start => self.begin(upper, false),
+            _ => self.begin_anywhere(),
+        }
+    }
+
     /// Before the runs are moved to where no key says the prefix.
-    pub fn begin_anywhere(&mut self) {
-        self.has_prefix = false;
+    fn begin_anywhere(&mut self) {
+        (self.has_prefix, self.by_found) = (false, true);
         self.limited = false;
         self.seek.begin(false);
     }
@@ -78,10 +108,10 @@ impl PrefixScan {
         self.limited = limits || (self.same_as_start && self.has_prefix);
     }
 
-    /// After a seek that no key gave a prefix: the one of the key found counts from now on.
+    /// After a seek that no key or bound could give a prefix: the one of the key found counts from now on.
     pub fn found(&mut self, key: &[u8]) {
         if self.same_as_start
-            && !self.has_prefix
+            && self.by_found
             && let Some(prefix) = self.seek.extractor().prefix(key)
         {
             self.prefix.clear();

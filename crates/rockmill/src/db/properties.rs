@@ -8,6 +8,7 @@ use super::column_family::CfData;
 use super::live_files::estimate_live_data_size;
 use super::{AsColumnFamilyRef, CfState, Db, DbInner};
 use crate::error::Result;
+use crate::options::CompactionStyle;
 use crate::properties as names;
 use crate::sync::atomic::Ordering;
 use crate::version::{Level, Version};
@@ -72,9 +73,7 @@ impl Db {
             names::STATS => db.cf_stats_text(cf.id(), false).map(|s| s + &db.db_stats_text()),
             names::CFSTATS | names::CFSTATS_NO_FILE_HISTOGRAM => db.cf_stats_text(cf.id(), false),
             names::DBSTATS => Some(db.db_stats_text()),
-            names::OPTIONS_STATISTICS => {
-                Some(db.opts.statistics.as_ref().map_or_else(String::new, ToString::to_string))
-            }
+            names::OPTIONS_STATISTICS => db.opts.statistics.as_ref().map(ToString::to_string),
             "rockmill.write-stall-reason" => Some(db.controller.reason().name().to_owned()),
             "rockmill.background-error" => {
                 let state = db.state.lock();
@@ -135,14 +134,19 @@ impl DbInner {
             names::ESTIMATE_LIVE_DATA_SIZE => estimate_live_data_size(version),
             names::LIVE_SST_FILES_SIZE => bytes(),
             names::TOTAL_SST_FILES_SIZE => Self::bytes_of_live_versions(cf),
+            names::OBSOLETE_SST_FILES_SIZE => self.purge.bytes(),
+            names::NUM_BLOB_FILES
+            | names::TOTAL_BLOB_FILE_SIZE
+            | names::LIVE_BLOB_FILE_SIZE
+            | names::LIVE_BLOB_FILE_GARBAGE_SIZE => 0,
             names::IO_MEMORY => self.engines.memory_bytes() as u64,
             names::KERNEL_MEMORY => self.engines.kernel_memory_bytes() as u64,
             names::NUM_LIVE_VERSIONS => cf.live_versions().len() as u64,
             names::CURRENT_SUPER_VERSION_NUMBER => cf.super_version_number(),
-            names::BLOCK_CACHE_CAPACITY => cache().map_or(0, |c| c.stats().capacity),
-            names::BLOCK_CACHE_USAGE => cache().map_or(0, |c| c.stats().usage),
+            names::BLOCK_CACHE_CAPACITY => cache()?.stats().capacity,
+            names::BLOCK_CACHE_USAGE => cache()?.stats().usage,
             // This looks at every entry of the cache.
-            names::BLOCK_CACHE_PINNED_USAGE => cache().map_or(0, |c| c.pinned_usage()),
+            names::BLOCK_CACHE_PINNED_USAGE => cache()?.pinned_usage(),
             names::KEPT_MEMTABLE_MEMORY => self.memory_pool.bytes() as u64,
             names::COMPACTIONS_GAVE_WAY => self.give_way.waits(),
             names::COMPACTIONS_WAITED_FOR_READS => self.reads_first.waited_micros(),
@@ -158,7 +162,7 @@ impl DbInner {
         Some(match name {
             names::NUM_IMMUTABLE_MEM_TABLE => c.imm.len() as u64,
             names::NUM_IMMUTABLE_MEM_TABLE_FLUSHED => 0,
-            names::MEM_TABLE_FLUSH_PENDING => u64::from(!c.imm.is_empty() && !c.flushing),
+            names::MEM_TABLE_FLUSH_PENDING => u64::from(!c.flushing && c.flush_due(self.flushes_at_once())),
             names::COMPACTION_PENDING => u64::from(c.scores.needs_compaction()),
             names::BACKGROUND_ERRORS => state.background_errors,
             names::CUR_SIZE_ACTIVE_MEM_TABLE => c.mem.memory_usage() as u64,
@@ -179,7 +183,11 @@ impl DbInner {
             names::MIN_LOG_NUMBER_TO_KEEP => state.wals.front().map_or(0, |w| w.0),
             // Tables that jobs write are known to nobody else: no number is held back.
             names::MIN_OBSOLETE_SST_NUMBER_TO_KEEP => u64::MAX,
-            names::BASE_LEVEL => c.scores.base_level as u64,
+            // RocksDB's -1, as an unsigned number, where L0 is compacted into no one level.
+            names::BASE_LEVEL => match c.cf.options.load().compaction_style {
+                CompactionStyle::Level => c.scores.base_level as u64,
+                CompactionStyle::Universal | CompactionStyle::Fifo => u64::MAX,
+            },
             names::ESTIMATE_PENDING_COMPACTION_BYTES => c.scores.pending_bytes,
             names::NUM_RUNNING_COMPACTIONS => state.running_compactions as u64,
             names::NUM_RUNNING_FLUSHES => state.running_flushes as u64,
@@ -218,6 +226,9 @@ impl DbInner {
 
 /// The tables of the level that `text` is the number of.
 fn level_of<'v>(text: &str, version: &'v Version) -> Option<&'v Level> {
+    if !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None; // Rust takes a sign
+    }
     version.levels.get(text.parse::<usize>().ok()?)
 }
 

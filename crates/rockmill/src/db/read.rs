@@ -7,6 +7,7 @@ use rockmill_format::SequenceNumber;
 use rockmill_format::key::{TAG_LEN, VALUE_TYPE_FOR_SEEK, pack_tag};
 
 use super::column_family::CfData;
+use super::snapshot::HeldSnapshot;
 use super::super_version::SuperVersion;
 use super::{AsColumnFamilyRef, Db, DbInner, Snapshot};
 use crate::error::Result;
@@ -19,7 +20,7 @@ use crate::version::FileMeta;
 /// How a read is done (`rocksdb::ReadOptions`).
 #[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
-    pub(crate) snapshot: Option<SequenceNumber>,
+    pub(super) snapshot: Option<Arc<HeldSnapshot>>,
     pub(crate) skip_checksums: bool,
     pub(crate) dont_fill_cache: bool,
     pub(crate) lower: Option<Vec<u8>>,
@@ -34,11 +35,6 @@ pub struct ReadOptions {
 }
 
 impl ReadOptions {
-    /// Reads the database as `snapshot` sees it, which must outlive the reads.
-    pub fn set_snapshot(&mut self, snapshot: &Snapshot<'_>) {
-        self.snapshot = Some(snapshot.seq);
-    }
-
     /// Checks the checksum of blocks that are read from a file; on by default.
     pub fn set_verify_checksums(&mut self, verify: bool) {
         self.skip_checksums = !verify;
@@ -88,8 +84,9 @@ impl ReadOptions {
         self.total_order_seek = total_order;
     }
 
-    /// With a prefix extractor: iterators end where the prefix of the seek's target ends (after a seek to the first or
-    /// last key: the prefix of the key found). A target without a prefix sets no end.
+    /// With a prefix extractor: iterators end where the prefix of the seek's target ends, wherever the bounds are. A seek
+    /// to the first key counts as one to the lower bound and a seek to the last key as one to the upper bound, though
+    /// that is exclusive; without the bound, the prefix of the key found counts. A target without a prefix sets no end.
     pub fn set_prefix_same_as_start(&mut self, same: bool) {
         self.prefix_same_as_start = same;
     }
@@ -175,7 +172,22 @@ pub(super) struct Place {
 impl DbInner {
     /// The value of `key` as `options` see it.
     pub fn get(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
-        if self.counts_reads() { self.get_counted(cf, key, options) } else { self.get_one::<false>(cf, key, options) }
+        self.get_at(cf, key, options, options.snapshot.as_deref())
+    }
+
+    /// The same as `snapshot` sees it, whatever the options have.
+    fn get_at(
+        &self,
+        cf: &CfData,
+        key: &[u8],
+        options: &ReadOptions,
+        snapshot: Option<&HeldSnapshot>,
+    ) -> Result<Option<PinnedValue>> {
+        if self.counts_reads() {
+            self.get_counted(cf, key, options, snapshot)
+        } else {
+            self.get_one::<false>(cf, key, options, snapshot)
+        }
     }
 
     /// True when somebody wants to know what reads do.
@@ -192,17 +204,23 @@ impl DbInner {
         cf: &CfData,
         key: &[u8],
         options: &ReadOptions,
+        snapshot: Option<&HeldSnapshot>,
     ) -> Result<Option<PinnedValue>> {
         let current = cf.current.load();
-        // After the version: a sequence number read before it could be older than what a compaction kept.
-        let seq = options.snapshot.unwrap_or_else(|| self.last_sequence());
+        let seq = self.read_sequence(snapshot)?;
         self.get_in::<COUNTED>(cf, &current, key, seq, options)
     }
 
-    fn get_counted(&self, cf: &CfData, key: &[u8], options: &ReadOptions) -> Result<Option<PinnedValue>> {
+    fn get_counted(
+        &self,
+        cf: &CfData,
+        key: &[u8],
+        options: &ReadOptions,
+        snapshot: Option<&HeldSnapshot>,
+    ) -> Result<Option<PinnedValue>> {
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
-        let found = self.get_one::<true>(cf, key, options);
+        let found = self.get_one::<true>(cf, key, options, snapshot);
         statistics.stop(Histogram::DbGet, clock, began);
         statistics.add(Ticker::NumberKeysRead, 1);
         if let Ok(Some(value)) = &found {
@@ -461,9 +479,7 @@ impl Snapshot<'_> {
 
     fn get_in(&self, cf: &impl AsColumnFamilyRef, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.db.check_family(&cf.as_cf().data)?;
-        let mut options = ReadOptions::default();
-        options.set_snapshot(self);
-        let value = self.db.get(&cf.as_cf().data, key, &options);
+        let value = self.db.get_at(&cf.as_cf().data, key, &ReadOptions::default(), Some(&self.held));
         Ok(value?.map(PinnedValue::into_vec))
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use rockmill_format::batch::BatchRep;
+use rockmill_format::batch::{self, BatchRep};
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::log::{DamageKind, LogEvent, LogReader, ReadBlock, RecoveryAction, RecoveryMode};
 use rockmill_format::{FormatError, SequenceNumber};
@@ -71,12 +71,13 @@ impl DbInner {
     /// With `avoid_flush_during_recovery`, gives the WALs whose data is to stay in memtables, where that can be: no
     /// memtable was full and no WAL was damaged.
     pub(crate) fn recover_wals(self: &Arc<Self>, logs: &[u64], flush_full: bool) -> Result<Option<KeptWals>> {
-        let oldest = {
+        let (kept, oldest) = {
             let state = self.state.lock();
             let by_families = state.cfs.values().map(|c| c.log_number).min().unwrap_or(0);
             // A WAL below that the directory still has may have lost its unsynced end: it says nothing about others.
-            by_families.max(state.wal_bound)
+            (state.wal_bound, by_families.max(state.wal_bound))
         };
+        logs.iter().filter(|&&n| n >= kept && n < oldest).try_for_each(|&n| self.refuse_transactions(n))?;
         let mut replay = Replay {
             next: self.last_sequence() + 1,
             hole: None,
@@ -119,6 +120,26 @@ impl DbInner {
             wals.push((number, size.map_err(|e| Error::io(format_args!("cannot keep WAL {}", path.display()), &e))?));
         }
         Ok(KeptWals { wals, follows })
+    }
+
+    /// Refuses a WAL that the MANIFEST keeps although all its updates are in tables, if it has a transaction that was
+    /// prepared: opening would remove that WAL, and the transaction with it.
+    fn refuse_transactions(&self, number: u64) -> Result<()> {
+        let path = self.wal_path(number);
+        let failed = |e| Error::io(format_args!("cannot read WAL {}", path.display()), &e);
+        let mut reader = LogReader::new(LogSource::new(self.opts.fs.open_sequential(&path).map_err(failed)?), number);
+        let mut record = Vec::new();
+        // Behind damage there is nothing that RocksDB would find, either.
+        while let LogEvent::Record { .. } = reader.next_record(&mut record).map_err(failed)? {
+            let Ok((_, records)) = batch::decode(&record) else { continue };
+            for e in records.filter_map(std::result::Result::err) {
+                if matches!(&e, FormatError::Unsupported { feature } if feature == batch::TWO_PHASE_COMMIT) {
+                    let hint = "commit or roll back the transactions that were prepared with RocksDB, and close it";
+                    return Err(Error::format(&path, &e).context(hint));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn replay_wal(self: &Arc<Self>, number: u64, replay: &mut Replay, flush_full: bool) -> Result<()> {

@@ -14,6 +14,11 @@
 //! Invariants: what is published is one point of the primary's history. A memtable that readers have is only ever
 //! appended to, above the sequence number they may see; after a change of tables, records go into a new memtable, so
 //! that readers of the old tables do not see what came after them.
+//!
+//! A record may be in a WAL although its write failed: its sync did. Nothing in the file says so, and a primary that
+//! dies now finds the record when it is opened again; so a secondary shows it. A primary that resumes cuts the record
+//! off, and then it goes from the secondary, too: a WAL that is shorter than what was read of it is read again, and
+//! what came from WALs that the MANIFEST declares obsolete is dropped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,11 +31,14 @@ use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename;
 use rockmill_format::log::{DamageKind, LogEvent, LogReader};
 
+use super::check_options::Adjusted;
 use super::column_family::{CfData, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
-use super::open::{LEVELS_MAX, OpenMode, assemble, checked_column_families, comparator_named, recover};
+use super::open::{LEVELS_MAX, OpenMode, assemble, comparator_named, recover, taken_options};
 use super::recovery::wal_numbers;
 use super::super_version::SuperVersion;
 use super::switch::{MemTableMemory, new_memtable};
+use super::wal_files::wal_dir_of;
+use super::wal_owner;
 use super::write::parts;
 use super::{Db, DbInner};
 use crate::error::{Error, ErrorKind, Result};
@@ -55,8 +63,22 @@ pub(crate) struct Secondary {
     /// The versions are half applied: read the MANIFEST whole.
     reload: bool,
     cfs: BTreeMap<u32, SecondaryCf>,
-    /// WALs by number: where the last record that was applied ends, and whether the file is a recycled one.
-    wals: BTreeMap<u64, (u64, bool)>,
+    /// WALs by number.
+    wals: BTreeMap<u64, ReadWal>,
+    /// The MANIFEST says that WALs below this hold nothing that is not in tables.
+    wal_bound: u64,
+    /// The largest sequence number that the MANIFEST names.
+    tables_sequence: u64,
+}
+
+/// How far a WAL was read.
+#[derive(Debug, Clone, Copy, Default)]
+struct ReadWal {
+    /// Where the last record that was applied ends.
+    end: u64,
+    /// The file is a recycled one.
+    recycled: bool,
+    /// The last update that was applied.
     last_sequence: u64,
 }
 
@@ -112,13 +134,17 @@ impl Db {
                 "a secondary instance needs max_open_files = -1: it must keep tables open that the primary deletes",
             ));
         }
-        let wanted = checked_column_families(options, cfs.into_iter().collect())?;
+        let mut adjusted = Adjusted::default();
+        let (options, wanted) = taken_options(options, cfs.into_iter().collect(), &mut adjusted)?;
+        let options = &options;
         let fs = &options.db.fs;
         fs.create_dir(own, true).map_err(|e| Error::io(format_args!("cannot create {}", own.display()), &e))?;
         let purge = Arc::new(PurgeQueue::default());
         let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
         let mode = OpenMode { read_only: true, ..OpenMode::default() };
+        wal_owner::check(&**fs, path, &wal_dir_of(&options.db, path))?;
         let db = assemble(options, path, &wanted, Some(&recovered), purge, mode, InfoLog::begin(&options.db, own))?;
+        adjusted.log(&db.log);
         let mut secondary = Secondary::new(&db, wanted, &recovered);
         secondary.catch_up(&db)?;
         db.publish_cfs(&db.state.lock());
@@ -182,7 +208,8 @@ impl Secondary {
             reload: false,
             cfs: state.cfs.iter().map(|(&id, c)| (id, cf(c))).collect(),
             wals: BTreeMap::new(),
-            last_sequence: recovered.last_sequence,
+            wal_bound: recovered.min_log_number_to_keep,
+            tables_sequence: recovered.last_sequence,
         }
     }
 
@@ -210,6 +237,7 @@ impl Secondary {
     fn read_all(&mut self, db: &DbInner) -> Result<bool> {
         self.read_manifest(db)?;
         self.open_tables(db)?;
+        self.forget_cut_wals(db)?;
         Ok(self.read_wals(db)? && !self.manifest_has_grown(db)?)
     }
 
@@ -260,7 +288,8 @@ impl Secondary {
         let mut builders: BTreeMap<u32, VersionBuilder> = BTreeMap::new();
         for edit in edits {
             let id = edit.column_family;
-            self.last_sequence = self.last_sequence.max(edit.last_sequence.unwrap_or(0));
+            self.tables_sequence = self.tables_sequence.max(edit.last_sequence.unwrap_or(0));
+            self.wal_bound = self.wal_bound.max(edit.min_log_number_to_keep.unwrap_or(0));
             if edit.column_family_drop {
                 builders.remove(&id);
                 self.drop_cf(id);
@@ -287,7 +316,8 @@ impl Secondary {
     fn replace(&mut self, recovered: RecoveredState) {
         self.manifest = (recovered.manifest_number, recovered.manifest_end);
         self.reload = false;
-        self.last_sequence = self.last_sequence.max(recovered.last_sequence);
+        self.tables_sequence = self.tables_sequence.max(recovered.last_sequence);
+        self.wal_bound = self.wal_bound.max(recovered.min_log_number_to_keep);
         let mut gone: Vec<u32> = self.cfs.keys().copied().collect();
         for new in recovered.column_families {
             let Some(cf) = self.cfs.get_mut(&new.id) else { continue };
@@ -316,15 +346,46 @@ impl Secondary {
 
     fn drop_flushed_memtables(&mut self) {
         for cf in self.cfs.values_mut() {
-            let log_number = cf.log_number;
-            cf.memtables.retain(|(wal, _)| *wal >= log_number);
+            // The log number of a column family without data stays behind.
+            let needed = cf.log_number.max(self.wal_bound);
+            cf.memtables.retain(|(wal, _)| *wal >= needed);
         }
         let oldest = self.oldest_wal();
         self.wals.retain(|&n, _| n >= oldest);
     }
 
     fn oldest_wal(&self) -> u64 {
-        self.cfs.values().map(|c| c.log_number).min().unwrap_or(u64::MAX)
+        self.cfs.values().map(|c| c.log_number).min().map_or(u64::MAX, |oldest| oldest.max(self.wal_bound))
+    }
+
+    /// Forgets what was read of a WAL from which the primary has cut records since, and of all later ones: they are
+    /// read again.
+    fn forget_cut_wals(&mut self, db: &DbInner) -> Result<()> {
+        let mut cut = None;
+        for (&number, wal) in &self.wals {
+            let path = db.wal_path(number);
+            match db.opts.fs.file_size(&path) {
+                Ok(size) if size < wal.end => {
+                    cut = Some(number);
+                    break;
+                }
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {} // then the MANIFEST says why
+                Err(e) => return Err(Error::io(format_args!("cannot look at WAL {}", path.display()), &e)),
+            }
+        }
+        if let Some(cut) = cut {
+            self.wals.retain(|&n, _| n < cut);
+            for cf in self.cfs.values_mut() {
+                cf.memtables.retain(|(wal, _)| *wal < cut);
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest update that was read.
+    fn last_sequence(&self) -> u64 {
+        self.wals.values().map(|w| w.last_sequence).fold(self.tables_sequence, u64::max)
     }
 
     fn open_tables(&self, db: &DbInner) -> Result<()> {
@@ -356,14 +417,14 @@ impl Secondary {
 
     fn read_wal(&mut self, db: &DbInner, number: u64) -> Result<bool> {
         let path = db.wal_path(number);
-        let (from, recycled) = self.wals.get(&number).copied().unwrap_or_default();
-        let source = match LogSource::open(&*db.opts.fs, &path, from) {
+        let mut wal = self.wals.get(&number).copied().unwrap_or_default();
+        let source = match LogSource::open(&*db.opts.fs, &path, wal.end) {
             Ok(source) => source,
             // The MANIFEST need not have grown: for an idle column family it names older WALs than are needed.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(e) => return Err(Error::io(format_args!("cannot open WAL {}", path.display()), &e)),
         };
-        let mut reader = LogReader::resume(source, number, from, recycled);
+        let mut reader = LogReader::resume(source, number, wal.end, wal.recycled);
         let mut record = Vec::new();
         loop {
             let event = reader
@@ -371,8 +432,11 @@ impl Secondary {
                 .map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))?;
             match event {
                 LogEvent::Record { .. } => {
-                    record = self.apply_batch(number, record).map_err(|e| Error::format(&path, &e))?;
-                    self.wals.insert(number, (reader.offset(), reader.is_recycled()));
+                    let last;
+                    (record, last) = self.apply_batch(number, record).map_err(|e| Error::format(&path, &e))?;
+                    let last_sequence = wal.last_sequence.max(last);
+                    wal = ReadWal { end: reader.offset(), recycled: reader.is_recycled(), last_sequence };
+                    self.wals.insert(number, wal);
                 }
                 // The primary is writing here, or the rest is an earlier log's: what comes next is read next time.
                 LogEvent::End { .. }
@@ -386,8 +450,8 @@ impl Secondary {
         }
     }
 
-    /// Applies a record of WAL `number`, and gives its buffer back.
-    fn apply_batch(&mut self, number: u64, record: Vec<u8>) -> rockmill_format::Result<Vec<u8>> {
+    /// Applies a record of WAL `number`, and gives its buffer back, and the number of its last update.
+    fn apply_batch(&mut self, number: u64, record: Vec<u8>) -> rockmill_format::Result<(Vec<u8>, u64)> {
         let batch = BatchRep::from_bytes(record)?;
         // The whole batch is checked before any of it is applied.
         for r in batch.iter() {
@@ -403,8 +467,7 @@ impl Secondary {
             }
             seq += 1;
         }
-        self.last_sequence = self.last_sequence.max(seq.saturating_sub(1));
-        Ok(batch.into_bytes())
+        Ok((batch.into_bytes(), seq.saturating_sub(1)))
     }
 
     fn manifest_has_grown(&self, db: &DbInner) -> Result<bool> {
@@ -424,7 +487,8 @@ impl Secondary {
     fn publish(&mut self, db: &DbInner) {
         let _alone = db.catching_up.write();
         // First the number: a reader takes the tables first and the number after them.
-        db.last_sequence.fetch_max(self.last_sequence, Ordering::AcqRel);
+        // It falls where the primary took a failed write back.
+        db.last_sequence.store(self.last_sequence(), Ordering::Release);
         let mut state = db.state.lock();
         for (&id, cf) in &mut self.cfs {
             let (mem, imm) = cf.readers_memtables();

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::background;
-use super::check_options::{check_cf_options, check_db_options};
+use super::check_options::{Adjusted, adjust_changed_db_options, check_db_options, take_changed_cf_options};
 use super::{AsColumnFamilyRef, Db, DbInner, State};
 use crate::compaction::{MergeEngine, merge_program};
 use crate::error::{Error, Result};
@@ -59,7 +59,8 @@ impl Db {
         let mut notes = Notes::default();
         set_cf(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
         refuse(&notes)?;
-        check_cf_options(cf.name(), &changed)?;
+        let mut adjusted = Adjusted::default();
+        take_changed_cf_options(cf.name(), &mut changed, db.opts.atomic_flush, &mut adjusted)?;
         if changed.compaction_style == CompactionStyle::Fifo
             && c.cf.options.load().compaction_style != CompactionStyle::Fifo
         {
@@ -68,6 +69,7 @@ impl Db {
                  delete the oldest tables; give it when opening",
             ));
         }
+        adjusted.log(&db.log);
         c.cf.options.store(Arc::new(changed));
         let before = db.live.swap(Arc::new(of_db));
         db.engines.replaced(&before, &db.live());
@@ -97,7 +99,10 @@ impl Db {
         set_db(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
         refuse(&notes)?;
         check_db_options(&changed)?;
+        let mut adjusted = Adjusted::default();
+        adjust_changed_db_options(&mut changed, &mut adjusted);
         db.take_program(&mut changed, &options)?;
+        adjusted.log(&db.log);
         db.live.store(Arc::new(changed));
         let now = db.live.load_full();
         db.engines.replaced(&before, &now);

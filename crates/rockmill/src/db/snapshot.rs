@@ -1,10 +1,12 @@
 //! Snapshots: sequence numbers that reads may go back to and compactions must keep.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use rockmill_format::SequenceNumber;
 
-use super::{Db, DbInner};
+use super::{Db, DbInner, ReadOptions};
+use crate::error::{Error, Result};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
 
@@ -63,37 +65,87 @@ impl SnapshotList {
 }
 
 /// A consistent view of the database at one moment (`rocksdb::Snapshot`). Reads through it see nothing newer;
-/// compactions keep what it sees. Released when dropped.
+/// compactions keep what it sees. Released when it was dropped and so was every [`ReadOptions`] that was given it.
 pub struct Snapshot<'a> {
-    pub(crate) db: &'a DbInner,
-    pub(crate) seq: SequenceNumber,
-    /// One call's own: its end starts nothing.
-    internal: bool,
+    pub(super) db: &'a DbInner,
+    pub(super) held: Arc<HeldSnapshot>,
 }
 
 impl Snapshot<'_> {
     /// The newest sequence number it sees.
     pub fn sequence_number(&self) -> SequenceNumber {
-        self.seq
-    }
-}
-
-impl Drop for Snapshot<'_> {
-    fn drop(&mut self) {
-        self.db.snapshots.release(self.seq);
-        if !self.internal {
-            self.db.look_at_bottom();
-        }
+        self.held.seq
     }
 }
 
 impl std::fmt::Debug for Snapshot<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Snapshot({})", self.seq)
+        write!(f, "Snapshot({})", self.held.seq)
+    }
+}
+
+/// What [`Snapshot`] and [`ReadOptions`] share: the number is held back from compactions as long as one of them lives,
+/// so that no read can use a number that was released.
+pub(crate) struct HeldSnapshot {
+    /// Options outlive databases and must not keep them open.
+    db: Weak<DbInner>,
+    seq: SequenceNumber,
+}
+
+impl Drop for HeldSnapshot {
+    fn drop(&mut self) {
+        if let Some(db) = self.db.upgrade() {
+            db.snapshots.release(self.seq);
+            db.look_at_bottom();
+        }
+    }
+}
+
+impl std::fmt::Debug for HeldSnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.seq)
+    }
+}
+
+/// One call's own: its end starts nothing.
+pub(super) struct Moment<'a> {
+    db: &'a DbInner,
+    pub seq: SequenceNumber,
+}
+
+impl Drop for Moment<'_> {
+    fn drop(&mut self) {
+        self.db.snapshots.release(self.seq);
     }
 }
 
 impl DbInner {
+    /// Holds the present state for one call.
+    pub(super) fn hold_moment(&self) -> Moment<'_> {
+        Moment { db: self, seq: self.snapshots.acquire(|| self.last_sequence(), self.now_seconds()) }
+    }
+
+    /// The newest sequence number that a read sees. To be asked after the version was taken: a number from before could
+    /// be older than what a compaction kept.
+    #[inline]
+    pub(super) fn read_sequence(&self, snapshot: Option<&HeldSnapshot>) -> Result<SequenceNumber> {
+        match snapshot {
+            None => Ok(self.last_sequence()),
+            Some(held) if std::ptr::eq(held.db.as_ptr(), self) => Ok(held.seq),
+            Some(held) => Err(self.not_its_snapshot(held)),
+        }
+    }
+
+    #[cold]
+    fn not_its_snapshot(&self, held: &HeldSnapshot) -> Error {
+        let of = held.db.upgrade().map_or_else(|| "one that was closed".to_owned(), |db| db.path.display().to_string());
+        Error::invalid_argument(format!(
+            "{}: the read options have a snapshot of another database, {of}; take one of this database as it is open \
+             now",
+            self.path.display()
+        ))
+    }
+
     /// After a snapshot went: has tables at the bottom rewritten that kept something for snapshots like it.
     fn look_at_bottom(&self) {
         let oldest = self.snapshots.oldest().unwrap_or_else(|| self.last_sequence());
@@ -123,13 +175,16 @@ impl Db {
     pub fn snapshot(&self) -> Snapshot<'_> {
         let db = &*self.inner;
         let seq = db.snapshots.acquire(|| db.last_sequence(), db.now_seconds());
-        Snapshot { db, seq, internal: false }
+        Snapshot { db, held: Arc::new(HeldSnapshot { db: Arc::downgrade(&self.inner), seq }) }
     }
+}
 
-    /// One for a call of the store's own.
-    pub(super) fn internal_snapshot(&self) -> Snapshot<'_> {
-        let mut snapshot = self.snapshot();
-        snapshot.internal = true;
-        snapshot
+impl ReadOptions {
+    /// Reads the database as `snapshot` sees it. The options hold it: reads with them, or with clones of them, see the
+    /// same after `snapshot` was dropped, and compactions keep what it sees as long as one of them lives.
+    ///
+    /// A read of another database, or of a later opening of the same one, is `InvalidArgument`.
+    pub fn set_snapshot(&mut self, snapshot: &Snapshot<'_>) {
+        self.snapshot = Some(Arc::clone(&snapshot.held));
     }
 }

@@ -107,8 +107,12 @@ impl Default for WriteControl {
 
 /// The pressure of a tree with automatic compactions.
 pub fn write_control(scores: &LevelScores, o: &CfOptions) -> WriteControl {
-    let (trigger, slow) =
-        (f64::from(o.level0_file_num_compaction_trigger), f64::from(o.level0_slowdown_writes_trigger));
+    let trigger = f64::from(o.level0_file_num_compaction_trigger);
+    let slow = match o.level0_slowdown_writes_trigger {
+        // As in RocksDB: files of L0 slow nobody down.
+        ..0 => f64::from(o.level0_stop_writes_trigger),
+        slow => f64::from(slow),
+    };
     let stop = f64::from(o.level0_stop_writes_trigger).max(slow + 1.0);
     let l0 = Slope { begin: trigger.max((trigger + slow) / 2.0).min(slow - 1.0), slowdown: slow, stop };
     let runs = scores.runs as f64;

@@ -25,8 +25,9 @@ use crate::write_buffer_manager::WriteBufferManager;
 const STOP_WAIT: Duration = Duration::from_millis(100);
 
 impl DbInner {
-    /// Reports a background error, switches full memtables, waits while writers are stopped, sleeps off delay.
-    pub fn make_room(&self, options: &WriteOptions, bytes: u64) -> Result<()> {
+    /// Reports a background error, switches full memtables, waits while writers are stopped, sleeps off delay. True
+    /// where others are to wait for longer: a write in a call of a listener is not stopped.
+    pub fn make_room(&self, options: &WriteOptions, bytes: u64) -> Result<bool> {
         let _timer = perf::time(PerfMetric::WriteDelayTime);
         let mut stopped = 0;
         // What writers wait for may be the work that waits for this one.
@@ -59,7 +60,7 @@ impl DbInner {
             if let Some(reason) = stop {
                 self.attention.store(true, Ordering::Release);
                 if never_waits {
-                    return Ok(());
+                    return Ok(true);
                 }
                 if options.no_slowdown {
                     return Err(Error::new(ErrorKind::Incomplete, format!("write stall: too many {}", reason.name())));
@@ -92,7 +93,7 @@ impl DbInner {
             self.switch_memtables(&full, reason)?;
         }
         if never_waits {
-            return Ok(());
+            return Ok(true);
         }
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         let lent = Cell::new(false);
@@ -113,8 +114,8 @@ impl DbInner {
         }
         match lent.get() {
             // A write that came between may have failed, and left the WAL as it is.
-            true => self.state.lock().write_error().map_or(Ok(()), |e| Err(e.clone())),
-            false => Ok(()),
+            true => self.state.lock().write_error().map_or(Ok(false), |e| Err(e.clone())),
+            false => Ok(false),
         }
     }
 
@@ -277,6 +278,10 @@ impl DbInner {
 
     /// Begins a new WAL unless the present one is empty; gives the number of the one in use afterwards.
     pub fn begin_wal(&self) -> Result<u64> {
+        // The present one may end in a record that does not count; a recovery leaves it.
+        if let Some(e) = self.state.lock().write_error() {
+            return Err(e.clone());
+        }
         let mut current = self.wal.lead();
         if let Some(w) = current.as_mut() {
             if w.is_unused() {

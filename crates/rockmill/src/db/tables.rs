@@ -12,7 +12,7 @@ use super::column_family::CfData;
 use super::merge_names::ExpectedOperator;
 use super::super_version::SuperVersion;
 use crate::compaction::TableSource;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::atomic::Ordering;
@@ -21,6 +21,9 @@ use crate::version::{FileMeta, TableNumbers};
 
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
 const RESERVED_FILES: usize = 10;
+
+/// Tables that a reader opens at once. More would make a single lookup slow.
+const TABLES_TO_READ_MAX: usize = 1000;
 
 /// What the tables of one column family are opened with.
 pub(crate) struct TableSettings {
@@ -132,6 +135,26 @@ impl DbInner {
             caching,
             level0: (caching.in_cache && caching.pin).then(|| cf.current.load_full()),
         }
+    }
+
+    /// Opens the tables of a database that is open for reading alone, as long as there are few: a writer, of which
+    /// nothing is known here, may delete them at any moment. Damaged ones are for those who read them.
+    pub fn open_tables_to_read(&self) -> Result<()> {
+        if self.live().max_open_files >= 0 {
+            return Ok(());
+        }
+        let families: Vec<_> =
+            self.state.lock().cfs.values().map(|c| (Arc::clone(&c.cf), Arc::clone(&c.version))).collect();
+        let files = families.iter().flat_map(|(cf, v)| v.levels.iter().flatten().map(move |file| (cf, file)));
+        for (cf, file) in files.take(TABLES_TO_READ_MAX) {
+            match self.tables_of(cf).table(self, file) {
+                Err(e) if e.is_missing_file() => return Err(e),
+                // Without handles for all of them, the rest is opened when it is read.
+                Err(e) if e.kind() == ErrorKind::IOError => return Ok(()),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     #[cold]

@@ -7,6 +7,9 @@
 //! 3. The user's merge operator and compaction filter see values without the time. What is merged is as young as the
 //!    merge; what a filter changes keeps its age.
 //!
+//! Tables that are ingested have the times already, and say so ([`VALUES_WITH_TIMES`]), or the caller does: without, the
+//! last bytes of their values would be lost, or their keys could not be read.
+//!
 //! Nothing in the database says that it is one of these: every open must. A value whose time is before RocksDB had the
 //! feature is taken for damage, which catches databases that are opened this way by mistake.
 
@@ -31,6 +34,10 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a time at the end of a value.
 pub(crate) const STAMP_LEN: usize = 4;
+
+/// The property of an external table whose values end with times. Nothing says it of tables that the database writes,
+/// as in RocksDB; RocksDB passes over it.
+pub(crate) const VALUES_WITH_TIMES: &str = "rockmill.values.with.times";
 
 /// RocksDB takes times before this one (May 2013) for damage.
 const STAMP_MIN: u32 = 1_368_146_402;
@@ -201,6 +208,14 @@ fn stamp(seconds: u64) -> [u8; STAMP_LEN] {
     (seconds as u32).to_le_bytes() // RocksDB's clock wraps as well, in 2106
 }
 
+/// Name of the merge operator that takes times off, as tables have it.
+pub(crate) const TTL_MERGE_OPERATOR: &str = "TtlMergeOperator";
+
+/// The present time as it stands behind a value.
+pub(crate) fn ttl_stamp(clock: &dyn Clock) -> [u8; STAMP_LEN] {
+    stamp(now(clock))
+}
+
 /// A value's own bytes and its time; `None` when it is too short to have one.
 pub(crate) fn split(value: &[u8]) -> Option<(&[u8], u32)> {
     value.split_last_chunk().map(|(own, time)| (own, u32::from_le_bytes(*time)))
@@ -369,7 +384,7 @@ impl TtlMergeOperator {
 
 impl MergeOperator for TtlMergeOperator {
     fn name(&self) -> &str {
-        "TtlMergeOperator"
+        TTL_MERGE_OPERATOR
     }
 
     fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>> {

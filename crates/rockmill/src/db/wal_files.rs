@@ -52,9 +52,11 @@ pub struct WalFile {
     pub size: u64,
 }
 
-/// The directory of a database's WALs.
+/// The directory of a database's WALs. `path` itself where `wal_dir` is another name of it.
 pub(crate) fn wal_dir_of(options: &DbOptions, path: &Path) -> PathBuf {
-    if options.wal_dir.as_os_str().is_empty() { path.to_owned() } else { options.wal_dir.clone() }
+    let wal_dir = &options.wal_dir;
+    let own = wal_dir.as_os_str().is_empty() || options.fs.same_file(wal_dir, path).unwrap_or(false);
+    if own { path.to_owned() } else { wal_dir.clone() }
 }
 
 impl DbInner {

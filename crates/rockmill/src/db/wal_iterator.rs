@@ -166,10 +166,10 @@ impl Db {
     /// their data is in tables, and longer with `set_wal_ttl_seconds` or `set_wal_size_limit_mb`.
     ///
     /// A `seq` beyond the newest is `NotFound`. Where updates are missing in between (they were written with
-    /// `disable_wal`, or are of ingested tables), the iterator ends with `Corruption`, and where they are missing at the
-    /// end, with `TryAgain`. A WAL that is deleted between two updates ends it with an `IOError`, and one that is used
-    /// again meanwhile (`recycle_log_file_num`) with `Corruption`. Records that `manual_wal_flush` keeps in memory are
-    /// not there yet. Updates that a recovery has left out, since something before them was lost, are none.
+    /// `disable_wal`, or are of ingested tables), the iterator ends with `Corruption`, and where they are missing at
+    /// the end, with `TryAgain`. A WAL that is deleted between two updates ends it with an `IOError`, and one that is
+    /// used again meanwhile (`recycle_log_file_num`) with `Corruption`. Records that `manual_wal_flush` keeps in memory
+    /// are not there yet. Updates that a recovery has left out, since something before them was lost, are none.
     pub fn get_updates_since(&self, seq: u64) -> Result<DBWALIterator> {
         let db = &self.inner;
         db.opts.statistics.add(Ticker::GetUpdatesSinceCalls, 1);

@@ -7,16 +7,23 @@
 //! 5. The newest sequence number becomes visible, members are released, and the next waiter becomes leader.
 //!
 //! Sequence numbers are given in log order, so what recovery finds is a prefix of what was written.
+//!
+//! A panic in step 2 to 4, of a user's comparator for example, becomes an error of all members and of the database: a
+//! fatal one before step 4. After that, nobody knows which records the memtables have. So the group's sequence numbers
+//! never become visible, its record leaves the WAL, and writes are refused until the database is opened again.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rockmill_format::batch::{BatchRecord, BatchRep};
+use rockmill_format::block::ENTRY_LEN_MAX;
 use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
 
+use super::background::caught;
 use super::column_family::CfData;
 use super::stats::count;
+use super::wal::WalWriter;
 use super::{AsColumnFamilyRef, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
@@ -31,8 +38,9 @@ use crate::sync::{Mutex, SPINS, hint};
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Batches smaller than this are not made to wait for a large group (RocksDB's rule, an eighth of the maximum).
 const SMALL_BATCH_BYTES: usize = GROUP_BYTES_MAX / 8;
-/// Keys and values are shorter than this (their length is a 32-bit varint, and a key gets eight more bytes).
-const LENGTH_MAX: usize = u32::MAX as usize - 8;
+/// Key and value together are no longer than this: an entry stands in one block, which is addressed with 32 bits, and
+/// gets a few bytes more on its way there (the internal key's, a time to live).
+const LENGTH_MAX: usize = ENTRY_LEN_MAX - 64;
 
 const WAITING: u8 = 0;
 const LEADER: u8 = 1;
@@ -82,6 +90,29 @@ impl Own<'_> {
 struct Group {
     running: AtomicUsize,
     leader: Thread,
+    /// The first panic.
+    failed: OnceLock<Error>,
+}
+
+impl Group {
+    /// A member has inserted its batch, or failed to. True for the last one.
+    fn ended(&self, inserted: Result<()>) -> bool {
+        if let Err(e) = inserted {
+            let _ = self.failed.set(e); // the first one is told of
+        }
+        self.running.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+/// How far a leader has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing of the group is anywhere.
+    MakesRoom,
+    /// The end of the WAL is unknown.
+    Logs,
+    /// What the memtables hold of the group is unknown.
+    Inserts { logged: bool },
 }
 
 #[derive(Default)]
@@ -194,13 +225,13 @@ impl WriteQueue {
         };
         let mut state = slot.wait_while(WAITING);
         if state == INSERT {
-            {
-                let rep = slot.rep.lock();
-                db.insert_batch(&rep, slot.sequence.load(Ordering::Acquire));
-            }
             let group = slot.group.lock().take();
+            let inserted = {
+                let rep = slot.rep.lock();
+                db.try_insert_batch(&rep, slot.sequence.load(Ordering::Acquire))
+            };
             if let Some(group) = group
-                && group.running.fetch_sub(1, Ordering::AcqRel) == 1
+                && group.ended(inserted)
             {
                 group.leader.unpark();
             }
@@ -285,6 +316,7 @@ impl DbInner {
 
     /// Writes a batch whose records are known to be sound. The batch is given back, with its sequence number set.
     pub fn write_rep(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+        check_write_options(options)?;
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
         let done = self.write_timed(rep, options);
@@ -294,6 +326,7 @@ impl DbInner {
 
     /// Writes a batch that stays its owner's: copied only if it has to wait for a leader.
     pub fn write_shared(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
+        check_write_options(options)?;
         let free = if self.with_ttl || options.low_pri { None } else { self.queue.try_lead() };
         let Some(leadership) = free else { return self.write_rep(&mut rep.clone(), options) };
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
@@ -339,18 +372,44 @@ impl DbInner {
         result
     }
 
-    fn lead_group(&self, mut own: Own<'_>, options: &WriteOptions) -> Result<()> {
+    /// Writes a group. Whatever happens, also a panic, every member is told.
+    fn lead_group(&self, own: Own<'_>, options: &WriteOptions) -> Result<()> {
+        let (mut members, mut stage) = (Vec::new(), Stage::MakesRoom);
+        let done = match caught("a write", || self.write_group(own, options, &mut members, &mut stage)) {
+            Ok(done) => done,
+            Err(panic) => Err(self.group_panicked(stage, panic)),
+        };
+        for m in &members {
+            if let Err(e) = &done {
+                *m.result.lock() = Err(e.clone());
+            }
+            m.wake(DONE);
+        }
+        done
+    }
+
+    fn write_group(
+        &self,
+        mut own: Own<'_>,
+        options: &WriteOptions,
+        members: &mut Vec<Arc<Slot>>,
+        stage: &mut Stage,
+    ) -> Result<()> {
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         let slowed = self.controller.is_delaying() || self.controller.is_pacing(written);
+        let mut alone = false;
         if slowed || self.attention.load(Ordering::Acquire) || self.memory_is_short() {
-            self.make_room(options, own.get().len_bytes() as u64)?;
+            alone = self.make_room(options, own.get().len_bytes() as u64)?;
         }
-        let members = self.queue.gather(*options, own.get().len_bytes());
+        *stage = Stage::Logs;
+        if !alone {
+            *members = self.queue.gather(*options, own.get().len_bytes());
+        }
         let first = self.last_sequence.load(Ordering::Relaxed) + 1;
         own.set_sequence(first);
         let own = own.get();
         let mut next = first + u64::from(own.count());
-        for m in &members {
+        for m in &*members {
             let mut rep = m.rep.lock();
             rep.set_sequence(next);
             m.sequence.store(next, Ordering::Release);
@@ -362,46 +421,65 @@ impl DbInner {
             let used = format!("{}: no sequence numbers are left after {}", self.path.display(), first - 1);
             Err(Error::new(ErrorKind::Aborted, used))
         } else {
-            self.log_group(own, first, &members, options.disable_wal, sync)
+            self.log_group(own, first, members, options.disable_wal, sync)
         };
         drop(timer);
         if let Err(e) = &logged {
-            for m in &members {
-                *m.result.lock() = Err(e.clone());
-                m.wake(DONE);
-            }
             self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
             return logged;
         }
+        *stage = Stage::Inserts { logged: !options.disable_wal };
         let timer = perf::time(PerfMetric::WriteMemtableTime);
         let parallel = self.opts.allow_concurrent_memtable_write && !members.is_empty();
         if parallel {
             // The leader counts itself, so that the group cannot end before it has woken everybody.
-            let group = Arc::new(Group { running: AtomicUsize::new(members.len() + 1), leader: thread::current() });
-            for m in &members {
+            let running = AtomicUsize::new(members.len() + 1);
+            let group = Arc::new(Group { running, leader: thread::current(), failed: OnceLock::new() });
+            for m in &*members {
                 *m.group.lock() = Some(Arc::clone(&group));
                 m.wake(INSERT);
             }
-            self.insert_batch(own, first);
-            group.running.fetch_sub(1, Ordering::AcqRel);
+            group.ended(self.try_insert_batch(own, first));
             while group.running.load(Ordering::Acquire) != 0 {
                 thread::park();
             }
-        } else {
-            self.insert_batch(own, first);
-            for m in &members {
-                let rep = m.rep.lock();
-                self.insert_batch(&rep, rep.sequence());
+            if let Some(panic) = group.failed.get() {
+                return Err(self.group_panicked(*stage, panic.clone()));
             }
+        } else {
+            let mut inserted = self.try_insert_batch(own, first);
+            for m in &*members {
+                let rep = m.rep.lock();
+                inserted = inserted.and_then(|()| self.try_insert_batch(&rep, rep.sequence()));
+            }
+            inserted.map_err(|panic| self.group_panicked(*stage, panic))?;
         }
         drop(timer);
-        self.count_group(own, &members, next - first);
+        self.count_group(own, members, next - first);
         // Release: a reader that sees this number sees every entry up to it.
         self.last_sequence.store(next - 1, Ordering::Release);
-        for m in &members {
-            m.wake(DONE);
-        }
         Ok(())
+    }
+
+    /// Notes that a panic ended a group, and gives the error that its members get. Nobody inserts any more.
+    #[cold]
+    fn group_panicked(&self, stage: Stage, panic: Error) -> Error {
+        // Members wait for what comes after this, whatever happens here.
+        let _ = caught("the end of a write", || {
+            let reason = match stage {
+                Stage::MakesRoom | Stage::Logs => {
+                    // Nothing may be written behind what may stand there now.
+                    self.wal.lead().iter_mut().for_each(WalWriter::set_failed);
+                    BackgroundErrorReason::WriteCallback
+                }
+                Stage::Inserts { .. } => BackgroundErrorReason::MemTable,
+            };
+            self.set_background_error(reason, "a write", &panic);
+        });
+        if let Stage::Inserts { logged } = stage {
+            let _ = caught("the end of a write", || self.take_back_record(logged));
+        }
+        panic
     }
 
     fn count_group(&self, own: &BatchRep, members: &[Arc<Slot>], keys: u64) {
@@ -472,9 +550,14 @@ impl DbInner {
         Ok(())
     }
 
+    /// [`Self::insert_batch`] with a panic as an error.
+    fn try_insert_batch(&self, rep: &BatchRep, first: SequenceNumber) -> Result<()> {
+        caught("an insertion into a memtable", || self.insert_batch(rep, first))
+    }
+
     /// Inserts a batch that was logged. Column families that were dropped meanwhile are passed over, as recovery
     /// would do.
-    pub fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
+    fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
         let mut seq = first;
         let mut at: Option<(u32, Arc<super::super_version::SuperVersion>, usize)> = None;
         let mut full = false;
@@ -519,22 +602,30 @@ crate::sync::thread_local! {
 /// Keeps the scratch batch from holding on to the memory of one huge value.
 const SCRATCH_KEEP_BYTES: usize = 1 << 20;
 
-fn check_length(what: &str, bytes: &[u8]) -> Result<()> {
-    if bytes.len() > LENGTH_MAX {
-        return Err(Error::invalid_argument(format!(
-            "{what} of {} bytes is too large: the limit is {LENGTH_MAX}",
-            bytes.len()
-        )));
+#[inline]
+fn check_write_options(options: &WriteOptions) -> Result<()> {
+    if options.sync && options.disable_wal {
+        return Err(Error::invalid_argument("sync asks for a durable WAL and disable_wal for none"));
     }
     Ok(())
+}
+
+#[inline]
+fn check_length(key: &[u8], value: &[u8]) -> Result<()> {
+    let len = key.len().saturating_add(value.len());
+    if len > LENGTH_MAX { Err(too_long(len)) } else { Ok(()) }
+}
+
+#[cold]
+fn too_long(len: usize) -> Error {
+    Error::invalid_argument(format!("key and value together have {len} bytes: the limit is {LENGTH_MAX}"))
 }
 
 impl Db {
     fn write_one(&self, record: BatchRecord<'_>, options: &WriteOptions) -> Result<()> {
         self.inner.check_writable()?;
         let (_, _, key, value) = parts(&record).ok_or_else(|| Error::invalid_argument("an empty record"))?;
-        check_length("a key", key)?;
-        check_length("a value", value)?;
+        check_length(key, value)?;
         SCRATCH.with(|scratch| {
             // A comparator or clock of the user's that writes to a database would find the scratch in use.
             let Ok(mut rep) = scratch.try_borrow_mut() else {
@@ -556,7 +647,9 @@ impl Db {
         let cf = cf.as_cf();
         self.inner.check_family(&cf.data)?;
         if cf.data.is_dropped() {
-            return Err(dropped(&cf.data));
+            // RocksDB's kind for a write to what is not there.
+            let what = format!("column family {:?} was dropped", cf.data.name);
+            return Err(Error::invalid_argument(what));
         }
         Ok(cf.id())
     }
@@ -667,9 +760,6 @@ impl Db {
     /// Applies a batch, all of it or nothing.
     pub fn write_opt(&self, batch: &WriteBatch, options: &WriteOptions) -> Result<()> {
         self.inner.check_writable()?;
-        if options.sync && options.disable_wal {
-            return Err(Error::invalid_argument("sync asks for a durable WAL and disable_wal for none"));
-        }
         if let Some(e) = &batch.refused {
             return Err(e.clone());
         }
@@ -694,8 +784,7 @@ impl Db {
                     "the write batch names column family {cf}, which does not exist"
                 )));
             };
-            check_length("a key", key)?;
-            check_length("a value", value)?;
+            check_length(key, value)?;
             if t == ValueType::RangeDeletion && cf.data.cmp.compare_user(key, value).is_gt() {
                 return Err(Error::invalid_argument("delete_range: the end comes before the start"));
             }

@@ -51,11 +51,11 @@ declare_options! {
     carried: Carried = Carried::new(), hidden;
     /// Of block-based tables.
     table: BlockBasedOptions = BlockBasedOptions::default(), part;
-    /// Size of a memtable, in bytes.
+    /// Size of a memtable, in bytes; at least 4 KiB.
     write_buffer_size: usize = 64 << 20, mutable, set_write_buffer_size;
-    /// Memtables, the active one included, before writers stop.
+    /// Memtables, the active one included, before writers stop; at least 2.
     max_write_buffer_number: i32 = 2, mutable, set_max_write_buffer_number;
-    /// Immutable memtables that a flush waits for.
+    /// Immutable memtables that a flush waits for, fewer than `max_write_buffer_number`; 1 with `atomic_flush`.
     min_write_buffer_number_to_merge: i32 = 1, fixed, set_min_write_buffer_number_to_merge;
     /// L0 files that start a compaction.
     level0_file_num_compaction_trigger: i32 = 4, mutable, set_level_zero_file_num_compaction_trigger;
@@ -63,7 +63,7 @@ declare_options! {
     level0_slowdown_writes_trigger: i32 = 20, mutable, set_level_zero_slowdown_writes_trigger;
     /// L0 files that stop writers.
     level0_stop_writes_trigger: i32 = 36, mutable, set_level_zero_stop_writes_trigger;
-    /// Levels of the tree.
+    /// Levels of the tree: at least 2 with leveled compaction, 3 with `allow_ingest_behind`; at most 64.
     num_levels: i32 = 7, fixed, set_num_levels;
     /// Size of tables in the base level, in bytes.
     target_file_size_base: u64 = 64 << 20, mutable, set_target_file_size_base;
@@ -92,7 +92,7 @@ declare_options! {
     compaction_options_universal: UniversalCompactOptions = UniversalCompactOptions::default(), mutable;
     /// Size levels from the last one up. Leveled compaction only.
     level_compaction_dynamic_level_bytes: bool = true, fixed, set_level_compaction_dynamic_level_bytes;
-    /// Compaction debt where the delay of writers is near its limit.
+    /// Compaction debt where the delay of writers is near its limit; 0 takes `hard_pending_compaction_bytes_limit`.
     soft_pending_compaction_bytes_limit: u64 = 64 << 30, mutable, set_soft_pending_compaction_bytes_limit;
     /// Compaction debt that stops writers.
     hard_pending_compaction_bytes_limit: u64 = 256 << 30, mutable, set_hard_pending_compaction_bytes_limit;

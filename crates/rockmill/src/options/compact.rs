@@ -5,12 +5,12 @@
 pub enum BottommostLevelCompaction {
     /// Leave it.
     Skip,
-    /// Compact it when there is a compaction filter, except files this compaction itself made.
+    /// Compact it when there is a compaction filter, except tables that were written since the call began.
     #[default]
     IfHaveCompactionFilter,
     /// Compact it.
     Force,
-    /// Compact it, except files this compaction itself made.
+    /// Compact it, except tables that were written since the call began, by it or by an automatic compaction.
     ForceOptimized,
 }
 

@@ -43,14 +43,14 @@ declare_options! {
     max_total_wal_size: u64 = 0, mutable, set_max_total_wal_size;
     /// How much damage a WAL may have.
     wal_recovery_mode: RecoveryMode = RecoveryMode::PointInTime, fixed, set_wal_recovery_mode;
-    /// Old WAL files kept for reuse. 0 beside an archive of WALs, and under the recovery modes that must tell damage from
-    /// a WAL's end (tolerate corrupted tail, absolute consistency).
+    /// Old WAL files kept for reuse. 0 beside an archive of WALs, and under the recovery modes that must tell damage
+    /// from a WAL's end (tolerate corrupted tail, absolute consistency).
     recycle_log_file_num: usize = 0, fixed, set_recycle_log_file_num;
     /// Read tables past the page cache.
     use_direct_reads: bool = false, fixed, set_use_direct_reads;
     /// Write tables past the page cache.
     use_direct_io_for_flush_and_compaction: bool = false, fixed, set_use_direct_io_for_flush_and_compaction;
-    /// Start write-back of tables every so many bytes; 0 off.
+    /// Start write-back of tables every so many bytes; 0 off, and at open, with a rate limiter, 1 MiB.
     bytes_per_sync: u64 = 0, mutable, set_bytes_per_sync;
     /// With `bytes_per_sync` or `wal_bytes_per_sync`: wait for the write-back that was started before rather than let
     /// unwritten data gather.
@@ -61,7 +61,8 @@ declare_options! {
     wal_bytes_per_sync: u64 = 0, mutable, set_wal_bytes_per_sync;
     /// Bytes that a compaction reads at once from each input; 0 reads block by block.
     compaction_readahead_size: usize = 2 << 20, mutable, set_compaction_readahead_size;
-    /// Bytes per second that writers may write at least when they are first delayed.
+    /// Bytes per second that writers may write at least when they are first delayed; 0 takes the rate limiter's, or
+    /// 16 MiB.
     delayed_write_rate: u64 = 16 << 20, mutable, set_delayed_write_rate;
     /// Size at which a new MANIFEST is begun.
     max_manifest_file_size: u64 = 1 << 30, fixed, set_max_manifest_file_size;
@@ -70,7 +71,7 @@ declare_options! {
     /// Let the members of a write group insert at the same time.
     allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
     /// Directory of the WALs; empty is the database's own. It must be given at every open: only the OPTIONS file
-    /// has it.
+    /// has it. It belongs to one database.
     wal_dir: PathBuf = PathBuf::new(), fixed;
     /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
     /// deletes them at once.
@@ -214,7 +215,7 @@ impl Options {
     }
 
     /// Directory of the WALs; empty is the database's own. It must be given at every open (an OPTIONS file has it, but
-    /// an open does not look there), and differ for each database: a checkpoint's OPTIONS file names the original's.
+    /// an open does not look there). It belongs to one database: an open with another's is refused.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.db.wal_dir = path.as_ref().to_owned();
     }

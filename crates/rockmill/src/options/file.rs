@@ -234,6 +234,32 @@ pub(crate) fn text(db: &DbOptions, families: &[(&str, &CfOptions)]) -> String {
     )
 }
 
+/// The text of a file with another `wal_dir`, everything else as it is; `None` where it names this one already.
+pub(crate) fn with_wal_dir(text: &str, wal_dir: &str) -> Option<String> {
+    let mut out = String::with_capacity(text.len() + wal_dir.len());
+    let (mut in_db, mut found, mut same) = (false, false, true);
+    let line_of = |dir: &str| format!("  wal_dir={}\n", escape(dir).replace("\\:", ":"));
+    for line in text.split_inclusive('\n') {
+        let bare = without_comment(line);
+        if bare.starts_with('[') {
+            if in_db && !found && !wal_dir.is_empty() {
+                out.push_str(&line_of(wal_dir));
+                same = false;
+            }
+            in_db = bare.starts_with("[DBOptions]");
+        }
+        match bare.split_once('=') {
+            Some((name, value)) if in_db && name.trim() == "wal_dir" => {
+                found = true;
+                same &= unescape(value.trim()) == wal_dir;
+                out.push_str(&line_of(wal_dir));
+            }
+            _ => out.push_str(line),
+        }
+    }
+    (!same).then_some(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,6 +267,23 @@ mod tests {
     const SMALL: &str = "[Version]\n rocksdb_version=9.8.4\n options_file_version=1.1\n[DBOptions]\n  a=1 # why\n\
                          [CFOptions \"default\"]\n b = x=y\n [TableOptions/BlockBasedTable \"default\"]\n c=\n\
                          [CFOptions \"a\\#b\\:\\\\\"\"]\n";
+
+    #[test]
+    fn a_copy_of_a_file_names_another_wal_directory() {
+        let text = "[Version]\n  rocksdb_version=7.8.0\n  options_file_version=1.1\n[DBOptions]\n  wal_dir=/a\\#b # x\n\
+                    max_open_files=7\n[CFOptions \"default\"]\n  wal_dir=of no meaning\n";
+        let parsed = |text: &str| OptionsFile::parse(text).unwrap().db;
+        assert_eq!(with_wal_dir(text, "/a#b"), None);
+        let none = with_wal_dir(text, "").unwrap();
+        assert_eq!(parsed(&none), [("wal_dir".into(), String::new()), ("max_open_files".into(), "7".into())]);
+        assert!(none.contains("of no meaning"));
+        assert_eq!(with_wal_dir(&none, ""), None);
+        let other = with_wal_dir(&none, "/c:\\d").unwrap();
+        assert_eq!(unescape(&parsed(&other)[0].1), "/c:\\d");
+        let missing = text.replace("  wal_dir=/a\\#b # x\n", "");
+        assert_eq!(with_wal_dir(&missing, ""), None);
+        assert_eq!(parsed(&with_wal_dir(&missing, "/w").unwrap()).len(), 2);
+    }
 
     #[test]
     fn sections_are_read() {

@@ -142,7 +142,11 @@ impl OptionsLoader {
     /// Reads the newest OPTIONS file of the database in `dir`; `NotFound` if it has none.
     pub fn load_latest(&self, dir: impl AsRef<Path>) -> Result<LoadedOptions> {
         let dir = dir.as_ref();
-        match latest_options_file(&*self.fs(), dir)? {
+        let found = match latest_options_file(&*self.fs(), dir) {
+            Err(e) if e.is_missing_file() => None,
+            found => found?,
+        };
+        match found {
             Some((_, path)) => self.load_file(path),
             None => Err(Error::new(ErrorKind::NotFound, format!("{}: there is no OPTIONS file", dir.display()))),
         }

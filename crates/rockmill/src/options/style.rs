@@ -102,6 +102,23 @@ impl UniversalCompactOptions {
         if runs < -1 {
             return Some(format!("compaction_options_universal.max_read_amp is {runs}; it must be at least -1"));
         }
+        if cf.compaction_downforce {
+            // Levels say there which runs are merged, how many may stay and how they are compressed.
+            let without_effect = [
+                ("max_read_amp", runs != -1, "level0_file_num_compaction_trigger says how many runs a level may have"),
+                (
+                    "stop_style",
+                    self.stop_style != UniversalCompactionStopStyle::Total,
+                    "levels say which runs are merged",
+                ),
+                ("compression_size_percent", self.compression_size_percent >= 0, "set compression_per_level instead"),
+            ];
+            if let Some((name, _, instead)) = without_effect.into_iter().find(|(_, set, _)| *set) {
+                return Some(format!(
+                    "compaction_options_universal.{name} has no effect with compaction_downforce: {instead}"
+                ));
+            }
+        }
         (0 < runs && runs < trigger).then(|| {
             format!(
                 "compaction_options_universal.max_read_amp is {runs}, below level0_file_num_compaction_trigger, \

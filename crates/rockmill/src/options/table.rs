@@ -43,7 +43,7 @@ declare_options! {
     block_restart_interval: usize = 16, mutable;
     /// The same for index blocks.
     index_block_restart_interval: usize = 1, mutable;
-    /// Of tables written: 5, 6 or 7. All of 2 to 7 are read.
+    /// Of tables written: 5, 6 or 7; a smaller one is taken for 5. All of 2 to 7 are read.
     format_version: u32 = 5, mutable;
     /// Of blocks written.
     checksum: ChecksumType = ChecksumType::Xxh3, mutable;
@@ -51,7 +51,7 @@ declare_options! {
     bloom_bits_per_key: f64 = 0.0, named("filter_policy", filter_text, read_filter);
     /// The filter holds whole keys; without, prefixes alone (which need a prefix extractor).
     whole_key_filtering: bool = true, mutable;
-    /// The filter is partitioned; needs the index type `TwoLevelIndexSearch`.
+    /// The filter is partitioned, with the index type `TwoLevelIndexSearch`; with others it is not.
     partition_filters: bool = false, mutable;
     /// Index of tables written.
     index_type: BlockBasedIndexType = BlockBasedIndexType::BinarySearch, mutable;

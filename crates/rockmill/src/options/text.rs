@@ -10,7 +10,7 @@ use super::known::{self, Notes, Section, What};
 use super::parse;
 use super::value::Value;
 use super::{BlockBasedOptions, CfOptions, DbOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::rate_limiter::{RateLimiter, RateLimiterMode};
 use crate::table::BlockCache;
 
@@ -161,16 +161,17 @@ fn set<O>(
 }
 
 fn not_changeable<O>(table: &[TextOption<O>], section: Section, name: &str) -> Error {
+    // As RocksDB has it: `SetDBOptions` does not find it, for `SetOptions` it is a bad argument.
+    let kind = if section == Section::Db { ErrorKind::NotFound } else { ErrorKind::InvalidArgument };
     if table.iter().any(|o| o.name == name && o.kind != Kind::Part) {
-        return Error::invalid_argument(format!(
-            "option {name:?} cannot change while the database is open; give it when opening"
-        ));
+        let what = format!("option {name:?} cannot change while the database is open; give it when opening");
+        return Error::new(kind, what);
     }
     if known::meaning(section, name).is_some() {
         return Error::not_supported(format!("option {name:?} is RocksDB's and has no effect in Rockmill"));
     }
     let known: Vec<&str> = table.iter().filter(|o| o.kind.is_mutable()).map(|o| o.name).collect();
-    Error::invalid_argument(format!("option {name:?} is not known; an open database can change {}", known.join(", ")))
+    Error::new(kind, format!("option {name:?} is not known; an open database can change {}", known.join(", ")))
 }
 
 /// Refuses what reading noted: an open database takes no option that would do nothing.

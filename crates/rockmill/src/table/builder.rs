@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_format::block::{
-    BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout, shared_prefix_len,
+    BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout, ENTRY_LEN_MAX, shared_prefix_len,
 };
 use rockmill_format::checksum::{self, ChecksumType};
 use rockmill_format::compression::{
@@ -147,7 +147,8 @@ impl FlushPolicy {
     #[inline]
     pub fn ends_before(self, block: &BlockBuilder, key_len: usize, value_len: usize) -> bool {
         let size = block.current_size_estimate();
-        if size >= self.block_size {
+        // RocksDB has no second rule: it writes a block over 4 GiB, and cannot read it.
+        if size >= self.block_size || size + key_len + value_len > ENTRY_LEN_MAX {
             return true;
         }
         size > self.almost_full
@@ -211,6 +212,10 @@ impl BlockWriter {
 
     /// Writes a block with its trailer, compressed where that is worth it.
     fn write(&mut self, contents: &[u8], part: Part, kind: CompressionType) -> Result<BlockHandle> {
+        if u32::try_from(contents.len()).is_err() {
+            let (path, len) = (self.path.display(), contents.len());
+            return Err(Error::invalid_argument(format!("{path}: a block of {len} bytes would be over 4 GiB")));
+        }
         let mut compressed = std::mem::take(&mut self.compressed);
         let compressor = match part {
             Part::Data => self.data_compressor.as_mut().or(self.compressor.as_mut()),
@@ -446,9 +451,12 @@ impl TableBuilder {
         }
         let tag = key::tag(ikey);
         let value_type = match ValueType::from_u8(tag as u8) {
-            Some(t) if ikey.len() >= key::TAG_LEN && u32::try_from(value.len()).is_ok() => t,
-            _ => return self.refuse(ikey, "is not an internal key, or its value is over 4 GiB"),
+            Some(t) if ikey.len() >= key::TAG_LEN => t,
+            _ => return self.refuse(ikey, "is not an internal key"),
         };
+        if ikey.len() + value.len() > ENTRY_LEN_MAX {
+            return self.refuse_long(ikey, value);
+        }
         let common = shared_prefix_len(&self.last_key, ikey);
         if self.points > 0 {
             if !self.rises(ikey, common) {
@@ -503,6 +511,16 @@ impl TableBuilder {
     fn refuse(&mut self, ikey: &[u8], why: &str) -> Result<()> {
         let key: String = ikey.iter().map(|b| format!("{b:02x}")).collect();
         self.fail(Error::corruption(format!("{}: key {key} {why}", self.options.path.display())))
+    }
+
+    #[cold]
+    fn refuse_long(&mut self, ikey: &[u8], value: &[u8]) -> Result<()> {
+        self.fail(Error::invalid_argument(format!(
+            "{}: an entry with a key of {} and a value of {} bytes: a block holds {ENTRY_LEN_MAX} at most",
+            self.options.path.display(),
+            key::user_key(ikey).len(),
+            value.len()
+        )))
     }
 
     fn fail(&mut self, e: Error) -> Result<()> {

@@ -91,6 +91,49 @@ pub fn current_manifest(fs: &dyn FileSystem, dir: &Path) -> Result<u64> {
     }
 }
 
+/// How far the MANIFEST of a database was at some moment: two marks that are the same have nothing between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ManifestMark {
+    number: u64,
+    bytes: u64,
+}
+
+/// How far the MANIFEST that CURRENT names is now; `None` where there is none to look at.
+pub fn manifest_mark(fs: &dyn FileSystem, dir: &Path) -> Option<ManifestMark> {
+    let number = current_manifest(fs, dir).ok()?;
+    let bytes = fs.file_size(&dir.join(filename::manifest(number))).ok()?;
+    Some(ManifestMark { number, bytes })
+}
+
+/// Times that a reader looks at a database again because a writer has changed it meanwhile.
+const LOOKS_MAX: usize = 100;
+/// Times for a file that is missing while the MANIFEST stays as it is.
+const LOOKS_FOR_MISSING_MAX: usize = 3;
+
+/// Reads a database that another process may be writing to, without its lock. What `look` comes to counts if the
+/// MANIFEST was the same before and after: WALs that were not there may be in tables that were not known yet, and
+/// files that are missing may have been replaced. Where it changed, `look` is asked again, so many times at most; then
+/// the error is `TryAgain`.
+pub fn look_again<T>(fs: &dyn FileSystem, dir: &Path, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut missing = 0;
+    for _ in 0..LOOKS_MAX {
+        let before = manifest_mark(fs, dir);
+        let seen = look();
+        if manifest_mark(fs, dir) != before {
+            continue;
+        }
+        match seen {
+            // Deleted after its name was read, and what made it obsolete was known by then.
+            Err(e) if e.is_missing_file() && missing < LOOKS_FOR_MISSING_MAX => missing += 1,
+            seen => return seen,
+        }
+    }
+    Err(Error::new(
+        ErrorKind::TryAgain,
+        format!("{}: another process changed its tables {LOOKS_MAX} times while it was being read", dir.display()),
+    ))
+}
+
 struct CfState {
     name: String,
     comparator_name: String,
@@ -145,7 +188,11 @@ pub fn for_each_edit_from(
     let open = |from| match LogSource::open(fs, path, from) {
         Ok(source) => Ok(LogReader::resume(source, 0, from, false)),
         Err(e) => {
-            let hint = if e.kind() == io::ErrorKind::NotFound { " (CURRENT names it, but it is missing)" } else { "" };
+            let hint = if e.kind() == io::ErrorKind::NotFound {
+                " (CURRENT names it, but it is missing: restore a backup, or repair the database)"
+            } else {
+                ""
+            };
             Err(Error::io(format_args!("cannot open {}{hint}", path.display()), &e))
         }
     };

@@ -24,14 +24,15 @@ pub use builder::VersionBuilder;
 pub use level::{ExtraRun, Level, LevelFiles, Place, touched};
 pub use log_source::LogSource;
 pub use manifest::{
-    CfOrder, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from,
-    recover_manifest, set_current,
+    CfOrder, ManifestMark, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit,
+    for_each_edit_from, look_again, manifest_mark, recover_manifest, set_current,
 };
 
-/// Numbers of files that nothing refers to any more, waiting to be deleted.
+/// Tables that nothing refers to any more, waiting to be deleted.
 #[derive(Debug, Default)]
 pub struct PurgeQueue {
-    numbers: Mutex<Vec<u64>>,
+    /// Their numbers and sizes.
+    waiting: Mutex<Vec<(u64, u64)>>,
     in_hand: Mutex<InHand>,
     /// Told when something was deleted, or listeners know.
     done: Condvar,
@@ -49,12 +50,12 @@ struct InHand {
 }
 
 impl PurgeQueue {
-    /// Adds a table's number.
-    pub fn push(&self, number: u64) {
+    /// Adds a table of so many bytes.
+    pub fn push(&self, number: u64, size: u64) {
         let first = {
-            let mut numbers = self.numbers.lock();
-            numbers.push(number);
-            numbers.len() == 1
+            let mut waiting = self.waiting.lock();
+            waiting.push((number, size));
+            waiting.len() == 1
         };
         if first && let Some(alarm) = self.alarm.get() {
             alarm.ring();
@@ -68,10 +69,15 @@ impl PurgeQueue {
 
     /// Takes everything queued, to be deleted before [`Taken::deleted`] is called, and told before it is dropped.
     pub fn take(&self) -> Taken<'_> {
-        let mut numbers = self.numbers.lock();
-        self.in_hand.lock().deleting += numbers.len();
-        let numbers = std::mem::take(&mut *numbers);
+        let mut waiting = self.waiting.lock();
+        self.in_hand.lock().deleting += waiting.len();
+        let numbers: Vec<u64> = waiting.drain(..).map(|(number, _)| number).collect();
         Taken { queue: self, deleting: numbers.len(), numbers }
+    }
+
+    /// Bytes of the tables that wait.
+    pub fn bytes(&self) -> u64 {
+        self.waiting.lock().iter().map(|(_, size)| size).sum()
     }
 
     /// Waits until every table that was taken is deleted, by whichever thread, and listeners know. For the latter not
@@ -177,6 +183,7 @@ pub struct FileMeta {
 /// A file on disk, as long as some version or iterator may read it.
 struct TableFile {
     number: u64,
+    size: u64,
     /// No longer in the current version.
     obsolete: AtomicBool,
     purge: Arc<PurgeQueue>,
@@ -185,7 +192,7 @@ struct TableFile {
 impl Drop for TableFile {
     fn drop(&mut self) {
         if self.obsolete.load(Ordering::Acquire) {
-            self.purge.push(self.number);
+            self.purge.push(self.number, self.size);
         }
     }
 }
@@ -193,7 +200,8 @@ impl Drop for TableFile {
 impl FileMeta {
     /// A file that is not yet open.
     pub fn new(entry: FileEntry, purge: Arc<PurgeQueue>) -> Self {
-        let file = TableFile { number: entry.number, obsolete: AtomicBool::new(false), purge: Arc::clone(&purge) };
+        let (number, size) = (entry.number, entry.size);
+        let file = TableFile { number, size, obsolete: AtomicBool::new(false), purge: Arc::clone(&purge) };
         Self {
             entry,
             being_compacted: AtomicBool::new(false),

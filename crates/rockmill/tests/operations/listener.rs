@@ -374,7 +374,7 @@ impl WritesOn {
         let mut batch = WriteBatch::new();
         batch.put(self.key, "from a listener");
         let mut how = WriteOptions::default();
-        how.set_sync(self.writes[0].load(Ordering::SeqCst) % 2 == 0);
+        how.set_sync(self.writes[0].load(Ordering::SeqCst).is_multiple_of(2));
         let done = db.put(self.key, event).and_then(|()| db.write_opt(&batch, &how));
         let _ = db.get(self.key).unwrap();
         self.failed.lock().unwrap().extend(done.err());

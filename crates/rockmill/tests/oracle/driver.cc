@@ -25,7 +25,7 @@
 //   export CF DIR          "file NAME LEVEL SIZE SMALLEST_SEQ LARGEST_SEQ" for each
 //   import NAME DIR FILE... each FILE as export printed it, without the word file
 //   delete_files CF BEGIN END  files wholly in [BEGIN, END]
-//   create_cf NAME OPTIONS, drop_cf NAME
+//   create_cf NAME OPTIONS, drop_cf NAME [keep]   with "keep" its handle stays
 //   dump CF [SNAP]         "entry K V" for each
 //   rdump CF [SNAP]        the same backwards
 //   pscan CF K             "entry K V" for each key from K on with its prefix, by prefix_same_as_start
@@ -50,6 +50,11 @@
 //   say WORDS              "said WORDS"
 //   reset                  forgets all options and column families; no database is open
 //   version                "version MAJOR.MINOR.PATCH"
+//   try COMMAND ...        "status OK", or "status CODE" where the command fails, and the script goes on
+//   walk CF FLAGS LOWER UPPER MOVE...   an iterator; FLAGS: "-" or any of same, total, auto, parted by commas; bounds
+//                          in hex or "none"; MOVE is first, last, next, prev, seek:K or back:K; "at K" or "at end"
+//   live CF                "option NAME=VALUE" as the open database has it
+//   list_cf PATH, destroy PATH, checkpoint PATH
 //   close
 //   crash                  ends the process as kill -9 would, nothing closed
 #include <rocksdb/compaction_filter.h>
@@ -81,13 +86,36 @@ namespace {
 
 int line_number = 0;
 
+// A command may fail, and says how.
+bool trying = false;
+
+struct Tried {
+  std::string code;
+};
+
 [[noreturn]] void Fail(const std::string& why) {
+  if (trying) throw Tried{"none"};
   std::cout << "error " << line_number << ": " << why << std::endl;
   std::cout.flush();
   _exit(1);
 }
 
+std::string CodeOf(const Status& s) {
+  switch (s.code()) {
+    case Status::kNotFound: return "NotFound";
+    case Status::kCorruption: return "Corruption";
+    case Status::kNotSupported: return "NotSupported";
+    case Status::kInvalidArgument: return "InvalidArgument";
+    case Status::kIOError: return "IOError";
+    case Status::kBusy: return "Busy";
+    case Status::kTryAgain: return "TryAgain";
+    case Status::kColumnFamilyDropped: return "ColumnFamilyDropped";
+    default: return s.ToString();
+  }
+}
+
 void Check(const Status& s) {
+  if (!s.ok() && trying) throw Tried{CodeOf(s)};
   if (!s.ok()) Fail(s.ToString());
 }
 
@@ -320,10 +348,16 @@ struct Driver {
       std::string name = Word(in);
       ColumnFamilyOptions base = families[name];
       Check(GetColumnFamilyOptionsFromString(config, base, rest(), &families[name]));
-      if (command == "create_cf") Check(Open().CreateColumnFamily(families[name], name, &handles[name]));
+      if (command == "create_cf") {
+        ColumnFamilyHandle* made = nullptr;
+        Check(Open().CreateColumnFamily(families[name], name, &made));
+        handles[name] = made;
+      }
     } else if (command == "drop_cf") {
       std::string name = Word(in);
       Check(Open().DropColumnFamily(Handle(name)));
+      std::string keep;
+      if (in >> keep) return;
       Check(Open().DestroyColumnFamilyHandle(Handle(name)));
       handles.erase(name);
       families.erase(name);
@@ -622,6 +656,61 @@ struct Driver {
       db_options.create_if_missing = true;
       db_options.create_missing_column_families = true;
       with_ttl = false;
+    } else if (command == "try") {
+      trying = true;
+      std::string code = "OK";
+      try {
+        Run(rest());
+      } catch (const Tried& tried) {
+        code = tried.code;
+      }
+      trying = false;
+      std::cout << "status " << code << '\n';
+    } else if (command == "walk") {
+      auto* cf = Handle(Word(in));
+      std::string flags = Word(in), lower = Word(in), upper = Word(in), move;
+      ReadOptions options;
+      options.prefix_same_as_start = flags.find("same") != std::string::npos;
+      options.total_order_seek = flags.find("total") != std::string::npos;
+      options.auto_prefix_mode = flags.find("auto") != std::string::npos;
+      std::string from = lower == "none" ? "" : FromHex(lower), to = upper == "none" ? "" : FromHex(upper);
+      Slice from_slice(from), to_slice(to);
+      if (lower != "none") options.iterate_lower_bound = &from_slice;
+      if (upper != "none") options.iterate_upper_bound = &to_slice;
+      std::unique_ptr<Iterator> it(Open().NewIterator(options, cf));
+      while (in >> move) {
+        if (move == "first") it->SeekToFirst();
+        if (move == "last") it->SeekToLast();
+        if (move.rfind("seek:", 0) == 0) it->Seek(FromHex(move.substr(5)));
+        if (move.rfind("back:", 0) == 0) it->SeekForPrev(FromHex(move.substr(5)));
+        if (move == "next" && it->Valid()) it->Next();
+        if (move == "prev" && it->Valid()) it->Prev();
+        Check(it->status());
+        std::cout << "at " << (it->Valid() ? ToHex(it->key()) : "end") << '\n';
+      }
+    } else if (command == "live") {
+      ConfigOptions lines = config;
+      lines.delimiter = "\noption ";
+      std::string text, table;
+      std::string name = Word(in);
+      if (name == "db") {
+        Check(GetStringFromDBOptions(lines, Open().GetDBOptions(), &text));
+      } else {
+        Options live = Open().GetOptions(Handle(name));
+        Check(GetStringFromColumnFamilyOptions(lines, live, &text));
+        Check(live.table_factory->GetOptionString(lines, &table));
+      }
+      std::cout << "option " << text << table << '\n';
+    } else if (command == "list_cf") {
+      std::vector<std::string> names;
+      Check(DB::ListColumnFamilies(db_options, Word(in), &names));
+    } else if (command == "destroy") {
+      Check(DestroyDB(Word(in), Options(db_options, families["default"])));
+    } else if (command == "checkpoint") {
+      Checkpoint* raw = nullptr;
+      Check(Checkpoint::Create(&Open(), &raw));
+      std::unique_ptr<Checkpoint> checkpoint(raw);
+      Check(checkpoint->CreateCheckpoint(Word(in)));
     } else if (command == "verify") {
       Check(Open().VerifyChecksum());
     } else if (command == "version") {

@@ -205,6 +205,30 @@ impl Answer {
         lines.map(|l| l.split(' ').map(str::to_owned).collect()).collect()
     }
 
+    /// What each `try` came to.
+    pub fn statuses(&self) -> Vec<&str> {
+        self.lines.iter().filter_map(|l| l.strip_prefix("status ")).collect()
+    }
+
+    /// The lines behind each `say`.
+    pub fn sections(&self) -> Vec<Vec<&str>> {
+        let mut out: Vec<Vec<&str>> = Vec::new();
+        for line in &self.lines {
+            if line.starts_with("said ") {
+                out.push(Vec::new());
+            } else if let Some(section) = out.last_mut() {
+                section.push(line);
+            }
+        }
+        out
+    }
+
+    /// Where each move of `walk` came to: a key, or `None` at the end.
+    pub fn places(&self) -> Vec<Option<Vec<u8>>> {
+        let places = self.lines.iter().filter_map(|l| l.strip_prefix("at "));
+        places.map(|l| (l != "end").then(|| from_hex(l))).collect()
+    }
+
     /// Files by level, as `levels` printed them.
     pub fn levels(&self) -> Vec<(usize, usize)> {
         let number = |s: &str| s.parse().expect("a number");

@@ -200,8 +200,8 @@ fn what_cannot_be_written_is_refused_by_name() {
     };
     refused(&untrained, "use_zstd_dict_trainer");
     let mut o = options(&fs);
-    o.set_max_bytes_for_level_multiplier_additional(&[1, 0]);
-    assert!(Db::open(&o, "/refused").unwrap_err().to_string().contains("additional"));
+    o.set_zstd_max_train_bytes(100);
+    assert!(Db::open(&o, "/refused").unwrap_err().to_string().contains("needs max_dict_bytes"));
 
     // Set while the database is open, they are refused alike, and good ones taken.
     let db = Db::open(&options(&fs), "/db").unwrap();

@@ -433,3 +433,28 @@ fn memory_of_merges_in_the_kernel_is_counted_and_goes_when_it_is_idle() {
     clock.advance(Duration::from_secs(61));
     until(|| kernel() == 0);
 }
+
+/// A value of zeros that takes no memory before it is looked at.
+fn zeros(len: usize) -> Vec<u8> {
+    vec![0; len]
+}
+
+/// An entry that no block can hold is refused by whoever would add it, before anything is written.
+#[test]
+fn a_value_of_almost_4_gib_that_no_block_can_hold_is_refused() {
+    let options = crate::options(&crate::memory());
+    let db = rockmill::Db::open(&options, "/db").expect("a database");
+    let value = zeros(u32::MAX as usize - 300);
+    for (what, done) in [("put", db.put("key", &value)), ("delete", db.delete(&value))] {
+        let e = done.expect_err(what);
+        assert_eq!(e.kind(), rockmill::ErrorKind::InvalidArgument, "{what}: {e}");
+        assert!(e.to_string().contains("the limit is"), "{what}: {e}");
+    }
+    assert_eq!(db.background_error(), None);
+    assert_eq!(db.latest_sequence_number(), 0);
+    let mut table = rockmill::SstFileWriter::create(&options);
+    table.open("/table.sst").expect("a file");
+    table.put("a", "1").expect("an entry");
+    let e = table.put("b", zeros(u32::MAX as usize - 200)).expect_err("no block holds it");
+    assert!(e.to_string().contains("a block holds"), "{e}");
+}

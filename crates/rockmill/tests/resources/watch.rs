@@ -121,6 +121,9 @@ impl FileSystem for WatchedFileSystem {
         seen.open_max.fetch_max(open, Ordering::SeqCst);
         Ok(Arc::new(WatchedTable { inner, seen }))
     }
+    fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool> {
+        self.inner.same_file(a, b)
+    }
     fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
         if is_table(path) {
             self.seen.created.lock().unwrap().push(options);

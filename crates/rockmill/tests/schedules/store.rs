@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use rockmill::event_listener::{FlushJobInfo, MemTableInfo};
 use rockmill::{
-    Cache, Db, IteratorMode, LruCacheOptions, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
+    Cache, Db, EventListener, IteratorMode, LruCacheOptions, Options, ReadOptions, SstFileWriter, WriteBatch,
+    WriteOptions,
 };
 use rockmill_io::{Clock, ManualClock, MemFileSystem};
 use shuttle::rand::{Rng, thread_rng};
@@ -307,6 +309,78 @@ fn snapshots_see_what_their_number_says() {
         }
         writer.join().expect("the writer");
         assert_eq!(get(&db, "k"), 3);
+    });
+}
+
+/// Writes whatever it is told, so many times: memtables are so small here that each write may be another flush.
+#[derive(Clone, Default)]
+struct Writes {
+    /// Never locked over a switch.
+    db: Arc<std::sync::Mutex<std::sync::Weak<Db>>>,
+    written: Arc<std::sync::atomic::AtomicU32>,
+}
+
+impl Writes {
+    fn write(&self, key: &str) {
+        let db = self.db.lock().expect("no panic").upgrade();
+        let more = self.written.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 8;
+        if let Some(db) = db.filter(|_| more) {
+            db.put(key, "told").expect("a write of a listener's");
+        }
+    }
+}
+
+impl EventListener for Writes {
+    fn on_flush_begin(&self, _: &FlushJobInfo) {
+        self.write("m begin");
+    }
+    fn on_flush_completed(&self, _: &FlushJobInfo) {
+        self.write("m completed");
+    }
+    fn on_memtable_sealed(&self, _: &MemTableInfo) {
+        self.write("m sealed");
+    }
+}
+
+/// Writers that are stopped, a listener that writes in the flush that they wait for, and ingestions over what it
+/// writes: nobody waits without an end.
+#[test]
+fn listeners_that_write_hold_nobody_up() {
+    explore(|| {
+        let fs = MemFileSystem::new();
+        let mut options = options(&fs);
+        let listener = Writes::default();
+        options.add_event_listener(listener.clone());
+        options.set_max_write_buffer_number(2);
+        options.set_disable_auto_compactions(true);
+        let db = open(&options);
+        let mut table = SstFileWriter::create(&options);
+        table.open("/table.sst").expect("a table");
+        ["a", "m begin", "z"].into_iter().for_each(|key| table.put(key, "ingested").expect("an entry"));
+        table.finish().expect("a table");
+        *listener.db.lock().expect("no panic") = Arc::downgrade(&db);
+        let writers = (0..2u8).map(|w| {
+            let db = Arc::clone(&db);
+            thread::spawn(move || {
+                for n in 0..2u8 {
+                    db.put([w], vec![n; 4200]).expect("a write");
+                }
+            })
+        });
+        let ingests = {
+            let db = Arc::clone(&db);
+            thread::spawn(move || db.ingest_external_file(vec!["/table.sst"]).expect("an ingestion"))
+        };
+        for t in writers.chain([ingests]).collect::<Vec<_>>() {
+            t.join().expect("a thread");
+        }
+        assert_eq!(db.get("z").expect("a read").as_deref(), Some(&b"ingested"[..]));
+        *listener.db.lock().expect("no panic") = std::sync::Weak::new();
+        // The last calls may hold the database.
+        while Arc::strong_count(&db) > 1 {
+            thread::yield_now();
+        }
+        assert_eq!(db.background_error(), None);
     });
 }
 

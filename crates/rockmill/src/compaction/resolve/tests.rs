@@ -385,6 +385,30 @@ fn filters_decide_as_in_rocksdb() {
     }
 }
 
+/// RocksDB takes operands under a range tombstone for operands that the filter removed: what is behind them is a newest
+/// version again, and the filter is asked about it, although the tombstone hides it, too. Whatever it decides, nothing
+/// comes back.
+#[test]
+fn behind_operands_under_a_range_tombstone_the_filter_is_asked_as_in_rocksdb() {
+    use Decision::{Change, Keep, Purge, Remove};
+    for decision in [Keep, Remove, Purge, Change(b"x".to_vec())] {
+        for snapshots in [&[][..], &[6]] {
+            let filter = ByText { decisions: vec![("a5=", decision.clone())], ..ByText::default() };
+            let got = filtered("a9 merge, a8 merge, a5 put, b3 put", snapshots, true, &[("a", "b", 10)], {
+                Some(filter.clone())
+            });
+            // A snapshot before the tombstone still sees the version; a filter decides about that one, too.
+            let seen = match (snapshots, &decision) {
+                ([], _) | (_, Remove | Purge) => "b:0=3",
+                (_, Change(_)) => "a:0=x b:0=3",
+                _ => "a:0=5 b:0=3",
+            };
+            assert_eq!(got, seen, "{decision:?} {snapshots:?}");
+            assert_eq!(filter.asked.lock().join(" "), "a9+ a8+ a5= b3=", "{decision:?} {snapshots:?}");
+        }
+    }
+}
+
 #[test]
 fn operands_become_one_entry_within_a_stripe() {
     let all = "a9 merge, a8 merge, a7 put, a6 put, b5 merge, b4 merge";

@@ -35,7 +35,8 @@ pub fn runs_due(options: &CfOptions) -> usize {
     options.level0_file_num_compaction_trigger.max(2) as usize
 }
 
-/// Extra runs of a level at which no DF job adds another one, so that no lookup has to ask more: twice as many.
+/// Extra runs of a level at which no DF job adds another one: twice as many. Those that a running job takes deeper are
+/// not counted, so that lookups may have to ask more until it has committed.
 pub fn runs_max(options: &CfOptions) -> usize {
     2 * runs_due(options)
 }
@@ -249,14 +250,8 @@ impl Picker<'_> {
         }
     }
 
-    /// Threads that a job is split over. Where fewer jobs can run than there are threads, idle ones shorten those that
-    /// others wait for: one from L0 takes another thread that has nothing to do, others leave one for L0. 0: as many
-    /// as the options say.
     fn parts(&self, c: &Compaction) -> usize {
-        let spare = if c.start_level() == 0 { 2 } else { 3 };
-        let large = c.input_bytes() / 2 >= c.output_file_size_target;
-        let split = self.options.compaction_downforce && large && self.running.idle_threads() >= spare;
-        if split { 2 } else { 0 }
+        if self.options.compaction_downforce { split_over_idle(c, self.running.idle_threads()) } else { 0 }
     }
 
     /// Files of one run that can go into `level` as they are, into the oldest of its runs that has nothing of their
@@ -283,6 +278,15 @@ impl Picker<'_> {
         let stays = |f: &&Arc<FileMeta>| !busy(f) || self.running.leaves_for_below(f, output_level, run);
         oldest_first.take_while(stays).filter(|f| !busy(f)).cloned().collect()
     }
+}
+
+/// Threads that a job is split over where so many are idle. Where fewer jobs can run than there are threads, idle ones
+/// shorten those that others wait for: one from L0 takes another thread that has nothing to do, others leave one for
+/// L0. 0: as many as the options say.
+pub fn split_over_idle(c: &Compaction, idle: usize) -> usize {
+    let spare = if c.start_level() == 0 { 2 } else { 3 };
+    let large = c.input_bytes() / 2 >= c.output_file_size_target;
+    if large && idle >= spare { 2 } else { 0 }
 }
 
 #[cfg(test)]

@@ -20,13 +20,21 @@ pub(super) enum MergeDown {
 }
 
 /// A job that merges tables of the oldest extra run of `level` that has some in the range of user keys [`begin`,
-/// `end`] (inclusive; `None` unbounded) into the base run.
-pub(super) fn merge_down<'a>(picker: &Picker<'a>, level: usize, begin: Option<&[u8]>, end: Option<&[u8]>) -> MergeDown {
+/// `end`] (inclusive; `None` unbounded) into the base run. Files with numbers from the limit on are merged only where
+/// others lie upon them.
+pub(super) fn merge_down<'a>(
+    picker: &Picker<'a>,
+    level: usize,
+    begin: Option<&[u8]>,
+    end: Option<&[u8]>,
+    file_number_limit: u64,
+) -> MergeDown {
     let version: &'a Version = picker.version;
     let Some(tables) = version.levels.get(level) else { return MergeDown::Nothing };
     let mut found = MergeDown::Nothing;
     for (i, run) in tables.extras.iter().enumerate().rev() {
-        for f in run.files.iter().filter(|f| version.touches(f, begin, end)) {
+        let meant = |f: &&Arc<FileMeta>| f.number() < file_number_limit && version.touches(f, begin, end);
+        for f in run.files.iter().filter(meant) {
             found = MergeDown::Busy;
             if let Some(job) = merge_from(picker, level, i, f) {
                 return MergeDown::Job(Box::new(job));
@@ -75,7 +83,7 @@ mod tests {
     }
 
     fn pick(v: &Arc<Version>, options: &CfOptions, cursors: &CompactionCursors) -> Option<Compaction> {
-        match merge_down(&Picker::new(v, options, cursors), 2, None, None) {
+        match merge_down(&Picker::new(v, options, cursors), 2, None, None, u64::MAX) {
             MergeDown::Job(job) => Some(*job),
             MergeDown::Nothing | MergeDown::Busy => None,
         }
@@ -122,7 +130,7 @@ mod tests {
         let v = tree();
         let options = CfOptions { level_compaction_dynamic_level_bytes: false, ..CfOptions::default() };
         let cursors = CompactionCursors::new();
-        let merge = |begin, end| match merge_down(&Picker::new(&v, &options, &cursors), 2, begin, end) {
+        let merge = |begin, end| match merge_down(&Picker::new(&v, &options, &cursors), 2, begin, end, u64::MAX) {
             MergeDown::Job(job) => inputs(&job),
             MergeDown::Nothing | MergeDown::Busy => Vec::new(),
         };

@@ -49,7 +49,7 @@ pub fn pick(
 ) -> ManualPick {
     let picker = Picker::new(version, options, cursors);
     let output_level = if level == 0 && output_level != 0 { picker.scores.base_level } else { output_level };
-    if let Some(merge) = first_merge(&picker, [output_level, level], begin, end) {
+    if let Some(merge) = first_merge(&picker, [output_level, level], begin, end, u64::MAX) {
         return merge;
     }
     let begin_key = begin.map(InternalKey::min_possible);
@@ -71,7 +71,7 @@ pub fn pick(
     // Whole tables may reach past the range, and what they take in below with them.
     if level != output_level
         && let Some((s, l)) = key_range(picker.cmp(), &files)
-        && let Some(merge) = first_merge(&picker, [output_level], Some(s.user_key()), Some(l.user_key()))
+        && let Some(merge) = first_merge(&picker, [output_level], Some(s.user_key()), Some(l.user_key()), u64::MAX)
     {
         return merge;
     }
@@ -90,14 +90,16 @@ pub fn pick(
     ManualPick::Pick(Box::new(compaction), next_begin)
 }
 
-/// What is to be done about extra runs of the range in `levels`, before anything else; `None` when there are none.
+/// What is to be done about extra runs of the range in `levels`, before anything else; `None` when there are none with
+/// files that have numbers below the limit.
 fn first_merge(
     picker: &Picker<'_>,
     levels: impl IntoIterator<Item = usize>,
     begin: Option<&[u8]>,
     end: Option<&[u8]>,
+    file_number_limit: u64,
 ) -> Option<ManualPick> {
-    levels.into_iter().find_map(|level| match merge_down(picker, level, begin, end) {
+    levels.into_iter().find_map(|level| match merge_down(picker, level, begin, end, file_number_limit) {
         MergeDown::Nothing => None,
         MergeDown::Busy => Some(ManualPick::Conflict),
         MergeDown::Job(job) => Some(ManualPick::First(job)),
@@ -160,7 +162,7 @@ pub struct ManualStep {
     pub level: usize,
     /// To.
     pub output_level: usize,
-    /// For [`pick`].
+    /// For [`pick`]; of extra runs only files with numbers below it are merged, and what these need.
     pub file_number_limit: u64,
     /// Rewrite even what could just move (a step of a level into itself).
     pub rewrite: bool,
@@ -195,7 +197,8 @@ impl ManualStep {
             StepKind::Everything => tiered::everything(version, options, cursors),
             StepKind::ExtraRuns => {
                 let picker = Picker::new(version, options, cursors);
-                first_merge(&picker, 1..version.levels.len(), begin, end).unwrap_or(ManualPick::None)
+                let (levels, limit) = (1..version.levels.len(), self.file_number_limit);
+                first_merge(&picker, levels, begin, end, limit).unwrap_or(ManualPick::None)
             }
             StepKind::Range => {
                 let (level, to, limit) = (self.level, self.output_level, self.file_number_limit);

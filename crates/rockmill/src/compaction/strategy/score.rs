@@ -198,13 +198,14 @@ struct Base {
 
 fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
     let levels = sizes.len();
-    let factor = options.max_bytes_for_level_multiplier.max(1.0);
+    let factor = options.max_bytes_for_level_multiplier;
+    let factor = if factor > 0.0 { factor } else { 1.0 };
     let base_max = options.max_bytes_for_level_base.max(1);
     if !options.dynamic_levels() {
         let mut targets = vec![base_max; levels];
         for i in 2..levels {
             let more = options.max_bytes_for_level_multiplier_additional.get(i - 1).copied().unwrap_or(1);
-            targets[i] = grow(grow(targets[i - 1], factor), f64::from(more.max(1)));
+            targets[i] = grow(grow(targets[i - 1], factor), f64::from(more.max(0))).max(1);
         }
         return Base { level: 1.min(levels.saturating_sub(1)), lowest_unnecessary: None, targets };
     }
@@ -229,7 +230,7 @@ fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
     }
     let mut level = first_full;
     let base_size = if size <= base_min {
-        base_min + 1
+        base_min.saturating_add(1)
     } else {
         while level > 1 && size > base_max {
             level -= 1;

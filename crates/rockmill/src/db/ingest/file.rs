@@ -14,7 +14,7 @@ use crate::compaction::internal_unique_id;
 use crate::db::checkpoint::{cannot_link, copy_checked};
 use crate::db::column_family::CfData;
 use crate::db::merge_names::ExpectedOperator;
-use crate::db::{Db, DbInner};
+use crate::db::{Db, DbInner, VALUES_WITH_TIMES};
 use crate::error::{Error, Result};
 use crate::table::{TableOpenOptions, TableReadOptions, TableReader};
 
@@ -87,6 +87,7 @@ impl ExternalFile {
         };
         let table = TableReader::open(file, open).map_err(|e| e.context("external file"))?;
         check_properties(&table, cf)?;
+        check_times(&table, db.with_ttl, options.values_with_times)?;
         if let Some(operator) = &cf.merge_operator {
             let expected = ExpectedOperator::new(&cf.name, Arc::clone(operator));
             expected.check(&table).map_err(|e| e.context(path.display()))?;
@@ -139,6 +140,26 @@ impl ExternalFile {
             let _ = db.opts.fs.remove(&db.path.join(filename::table(self.number))); // an orphan goes at the next open
         }
     }
+}
+
+/// Refuses values without times in a database with a time to live, and values with them in others.
+fn check_times(table: &TableReader, with_ttl: bool, values_with_times: bool) -> Result<()> {
+    let (p, path) = (table.properties(), table.path().display());
+    let says_so = p.other.contains_key(VALUES_WITH_TIMES);
+    let has_values = p.num_entries > p.num_deletions;
+    if with_ttl && has_values && !says_so && !values_with_times {
+        return Err(Error::invalid_argument(format!(
+            "{path}: its values do not end with the times of their writing, which a database with a time to live needs: \
+             write it with SstFileWriter::create_with_ttl or create_for_cf; or set values_with_times, if they do"
+        )));
+    }
+    if !with_ttl && (says_so || values_with_times) {
+        return Err(Error::invalid_argument(format!(
+            "{path}: its values end with the times of their writing, and the database has no time to live: they would \
+             be read as part of the values"
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses what `SstFileWriter` did not write, what was written for another column family, and what has sequence

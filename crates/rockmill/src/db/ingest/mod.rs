@@ -32,7 +32,7 @@ use super::tables::CfTables;
 use super::{AsColumnFamilyRef, Db, DbInner};
 use crate::compaction::TableSource;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event_listener::{BackgroundErrorReason, ExternalFileIngestionInfo, FlushReason};
+use crate::event_listener::{ExternalFileIngestionInfo, FlushReason};
 use crate::info_log::log_info;
 use crate::sync::MutexGuard;
 use crate::version::{ManifestWriter, Version};
@@ -244,10 +244,6 @@ impl DbInner {
         drop(manifest);
         done.map_err(|error| {
             let files_may_be_named = cut_short && error.kind() == ErrorKind::IOError;
-            if files_may_be_named {
-                let reason = BackgroundErrorReason::ManifestWrite;
-                self.set_background_error(reason, "the commit of an ingestion", &error);
-            }
             Failure { files_may_be_named, error }
         })
     }

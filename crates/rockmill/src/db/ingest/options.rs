@@ -23,6 +23,10 @@ pub struct IngestExternalFileOptions {
     /// Put the files under everything else: keys that are in the database keep their value. Needs a database with the
     /// option `allow_ingest_behind`. Off.
     pub ingest_behind: bool,
+    /// The files' values and merge operands end with the times of their writing (four bytes, little-endian, Unix time),
+    /// as a database with a time to live has them. Off: such a database takes only files that say so themselves, which
+    /// those of [`SstFileWriter::create_with_ttl`](crate::SstFileWriter::create_with_ttl) do.
+    pub values_with_times: bool,
     /// Write sequence numbers into the files, as RocksDB before 5.16 needs it. Not supported: they stand in the
     /// MANIFEST.
     pub write_global_seqno: bool,
@@ -42,6 +46,7 @@ impl Default for IngestExternalFileOptions {
             allow_global_seqno: true,
             allow_blocking_flush: true,
             ingest_behind: false,
+            values_with_times: false,
             write_global_seqno: false,
             verify_checksums_before_ingest: false,
             fail_if_not_bottommost_level: false,
@@ -67,6 +72,7 @@ setters! {
     set_link_files link_files
     set_failed_move_fall_back_to_copy failed_move_fall_back_to_copy
     set_snapshot_consistency snapshot_consistency
+    set_values_with_times values_with_times
     set_allow_global_seqno allow_global_seqno
     set_allow_blocking_flush allow_blocking_flush
     set_ingest_behind ingest_behind

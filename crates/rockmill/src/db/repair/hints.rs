@@ -10,6 +10,7 @@ use rockmill_io::FileSystem;
 use super::super::DEFAULT_COLUMN_FAMILY_NAME;
 use super::super::options_file::latest_options_file;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::parse::{unescape, without_comment};
 use crate::version::{current_manifest, for_each_edit};
 
 /// A column family that the MANIFEST knows.
@@ -20,6 +21,8 @@ pub(super) struct HintedFamily {
     pub log_number: u64,
     /// Level and description by number.
     pub files: BTreeMap<u64, (u32, FileEntry)>,
+    /// The newest sequence number in any table that it has or had.
+    pub newest: u64,
 }
 
 /// See the module's text.
@@ -30,7 +33,13 @@ pub(super) struct Hints {
     /// Why it is not whole.
     pub damage: Option<String>,
     pub db_id: Option<String>,
+    /// Its number.
+    pub manifest: u64,
+    /// Every table that it names, or named once.
+    pub named: BTreeSet<u64>,
     pub next_file_number: u64,
+    /// WALs below this one may be gone.
+    pub min_log_number_to_keep: u64,
     pub last_sequence: u64,
     pub max_column_family: u32,
     pub families: BTreeMap<u32, HintedFamily>,
@@ -58,6 +67,7 @@ impl Hints {
                 }
             }
         };
+        hints.manifest = number;
         let path = dir.join(filename::manifest(number));
         let read = for_each_edit(fs, &path, &mut |edit| hints.apply(&path, edit));
         match read {
@@ -95,14 +105,34 @@ impl Hints {
                 }
             }
             for (level, entry) in edit.new_files {
+                self.named.insert(entry.number);
+                cf.newest = cf.newest.max(entry.largest_seqno);
                 cf.files.insert(entry.number, (level, entry));
             }
         }
         self.db_id = edit.db_id.or(self.db_id.take());
+        self.min_log_number_to_keep = self.min_log_number_to_keep.max(edit.min_log_number_to_keep.unwrap_or(0));
         self.next_file_number = self.next_file_number.max(edit.next_file_number.unwrap_or(0));
         self.last_sequence = self.last_sequence.max(edit.last_sequence.unwrap_or(0));
         self.max_column_family = self.max_column_family.max(edit.max_column_family.unwrap_or(0)).max(id);
         Ok(())
+    }
+
+    /// The oldest WAL that an opening would read.
+    pub fn oldest_wal(&self) -> u64 {
+        let by_families = self.families.values().map(|f| f.log_number).min().unwrap_or(0);
+        by_families.max(self.min_log_number_to_keep)
+    }
+
+    /// True for a column family that the MANIFEST knows to be gone.
+    pub fn was_dropped(&self, id: u32) -> bool {
+        self.whole && !self.families.contains_key(&id) && id <= self.max_column_family
+    }
+
+    /// True for a table that the MANIFEST never named and that was made after it: the output of a job that was cut
+    /// short, or of one whose edits the MANIFEST has lost.
+    pub fn is_unknown(&self, number: u64) -> bool {
+        number > self.manifest && !self.named.contains(&number)
     }
 
     /// The column family and description of a table that the MANIFEST names.
@@ -121,15 +151,16 @@ pub(super) fn listed_in_options(fs: &dyn FileSystem, dir: &Path) -> Vec<(String,
     let Ok(text) = fs.read_to_vec(&path) else { return Vec::new() };
     let mut out: Vec<(String, Option<String>)> = Vec::new();
     let mut inside = false;
-    for line in String::from_utf8_lossy(&text).lines().map(str::trim) {
+    // Not by the file's parser, which refuses all of a file that is damaged anywhere.
+    for line in String::from_utf8_lossy(&text).lines().map(without_comment) {
         if line.starts_with('[') {
             let name = line.strip_prefix("[CFOptions \"").and_then(|l| l.strip_suffix("\"]"));
             inside = name.is_some();
-            out.extend(name.map(|n| (n.to_owned(), None)));
+            out.extend(name.map(|n| (unescape(n), None)));
         } else if let Some((_, comparator)) = out.last_mut().filter(|_| inside)
             && let Some(value) = line.strip_prefix("comparator=")
         {
-            *comparator = Some(value.split(['{', ';']).next().unwrap_or(value).to_owned());
+            *comparator = Some(unescape(value.split(['{', ';']).next().unwrap_or(value)));
         }
     }
     out

@@ -25,13 +25,19 @@ pub(super) struct Target {
     pub context: JobContext,
     /// Data of WALs below this one is in tables, all of which are sound.
     pub log_number: u64,
+    /// First and last sequence numbers of tables that hold all that WALs have of these.
+    pub in_tables: Vec<(u64, u64)>,
     pub tables: Vec<FileEntry>,
     mem: Option<Arc<MemTable>>,
 }
 
 impl Target {
     pub fn new(context: JobContext, log_number: u64) -> Self {
-        Self { context, log_number, tables: Vec::new(), mem: None }
+        Self { context, log_number, in_tables: Vec::new(), tables: Vec::new(), mem: None }
+    }
+
+    fn wants(&self, wal: u64, seq: SequenceNumber) -> bool {
+        self.log_number <= wal && !self.in_tables.iter().any(|&(first, last)| first <= seq && seq <= last)
     }
 
     fn mem(&mut self) -> &Arc<MemTable> {
@@ -53,11 +59,12 @@ pub(super) fn convert(
     fs: &dyn FileSystem,
     wals: &[(u64, std::path::PathBuf)],
     targets: &mut BTreeMap<u32, Target>,
+    dropped: &dyn Fn(u32) -> bool,
     report: &mut RepairReport,
 ) -> Result<()> {
     let mut next: SequenceNumber = 0;
     for (number, path) in wals {
-        convert_one(fs, *number, path, targets, &mut next, report)?;
+        convert_one(fs, *number, path, targets, dropped, &mut next, report)?;
         report.wals_converted += 1;
     }
     targets.values_mut().try_for_each(Target::flush)
@@ -90,6 +97,7 @@ fn convert_one(
     number: u64,
     path: &Path,
     targets: &mut BTreeMap<u32, Target>,
+    dropped: &dyn Fn(u32) -> bool,
     next: &mut SequenceNumber,
     report: &mut RepairReport,
 ) -> Result<()> {
@@ -102,6 +110,7 @@ fn convert_one(
     };
     let mut reader = LogReader::new(LogSource::new(file), number);
     let mut record = Vec::new();
+    let mut doubtful: Vec<(String, u64)> = Vec::new();
     loop {
         let event = match reader.next_record(&mut record) {
             Ok(event) => event,
@@ -115,11 +124,20 @@ fn convert_one(
             LogEvent::Damage { kind: DamageKind::Unsupported, error, .. } => return Err(Error::format(path, &error)),
             // The end of every log that a crash cut short, or of a recycled one: nothing acknowledged is lost there.
             LogEvent::Damage { kind: DamageKind::CutTail | DamageKind::OldRecord { .. }, .. } => {}
+            // Bytes of a file's earlier use look like damage where the log ended inside one of its records. It is none
+            // unless the log goes on behind it.
+            LogEvent::Damage { kind: DamageKind::BadFragment { recycled: true }, error, dropped } => {
+                doubtful.push((error.to_string(), dropped));
+            }
             LogEvent::Damage { error, dropped, .. } => {
                 report.wal_bytes_lost += dropped;
                 report.damaged.push((super::name_of(path), error.to_string()));
             }
             LogEvent::Record { offset } => {
+                for (error, dropped) in doubtful.drain(..) {
+                    report.wal_bytes_lost += dropped;
+                    report.damaged.push((super::name_of(path), error));
+                }
                 let batch = match BatchRep::from_bytes(std::mem::take(&mut record)) {
                     Ok(batch) => batch,
                     Err(e) => {
@@ -136,7 +154,7 @@ fn convert_one(
                     report.wal_bytes_lost += batch.len_bytes() as u64;
                     report.damaged.push((super::name_of(path), format!("record at offset {offset}: {e}")));
                 } else {
-                    apply(&batch, number, targets, next, report)?;
+                    apply(&batch, number, targets, dropped, next, report)?;
                 }
                 record = batch.into_bytes();
             }
@@ -148,6 +166,7 @@ fn apply(
     batch: &BatchRep,
     number: u64,
     targets: &mut BTreeMap<u32, Target>,
+    dropped: &dyn Fn(u32) -> bool,
     next: &mut SequenceNumber,
     report: &mut RepairReport,
 ) -> Result<()> {
@@ -160,11 +179,12 @@ fn apply(
         let record = record.map_err(|e| Error::corruption(e.to_string()))?;
         let Some((cf, value_type, key, value)) = parts(&record) else { continue };
         match targets.get_mut(&cf) {
-            Some(target) if target.log_number <= number => {
+            Some(target) if target.wants(number, seq) => {
                 target.mem().add(seq, value_type, key, value);
                 report.wal_entries += 1;
             }
             Some(_) => {}
+            None if dropped(cf) => {}
             None => report.entries_without_column_family += 1,
         }
         seq += 1;

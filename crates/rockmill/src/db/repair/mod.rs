@@ -11,8 +11,15 @@
 //! again does the rest.
 //!
 //! Where the MANIFEST is whole, it is believed for each column family whose tables are all sound, or that has no other
-//! source: its tables stay in their levels, and tables that it does not name are leftovers. RocksDB never looks at it
-//! and puts every table into L0, leftovers too, whose deleted keys come back.
+//! source: its tables stay in their levels, and tables that it does not name are leftovers: outputs of jobs that a kill
+//! cut short, and tables whose deletion it did. RocksDB never looks at it and puts every table into L0, leftovers too,
+//! whose deleted keys come back.
+//!
+//! A MANIFEST that is whole may still have lost its last edits (cut off between two of them). Then WALs are gone that
+//! it names as needed: no WAL is deleted before the MANIFEST says that it may be. Tables that it never named and that
+//! are newer than all that it did are taken in on top in that case.
+//!
+//! The new MANIFEST never calls a WAL obsolete that was not read: its directory may be one that nothing names any more.
 //!
 //! | file | what happens there |
 //! |---|---|
@@ -36,11 +43,13 @@ use rockmill_format::comparator::{
 };
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename::{self, FileType};
-use rockmill_io::FileSystem;
+use rockmill_io::{FileLock, FileSystem};
 
+use super::check_options::{Adjusted, take_cf_options};
 use super::column_family::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 use super::open::{lock_error, new_db_id};
 use super::wal_files::wal_dir_of;
+use super::wal_owner;
 use super::{Db, new_session_id};
 use crate::compaction::rewrite::write_run;
 use crate::compaction::{JobContext, JobEvents};
@@ -69,6 +78,7 @@ const NOBODY: u32 = u32::MAX;
 pub struct RepairOptions {
     families: Vec<ColumnFamilyDescriptor>,
     unknown: Option<Options>,
+    wal_dir: Option<PathBuf>,
     callback: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
 }
 
@@ -82,6 +92,12 @@ impl RepairOptions {
     /// the options that the repair is given.
     pub fn set_unknown_column_family_options(&mut self, options: &Options) {
         self.unknown = Some(options.clone());
+    }
+
+    /// Where the WALs are, if no file of the database says it, or says it wrongly. Without it, and without `wal_dir` in
+    /// the options, the newest OPTIONS file says it.
+    pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
+        self.wal_dir = Some(path.as_ref().to_owned());
     }
 
     /// Called now and then while tables are read, with the bytes read and those that there are. It must be quick.
@@ -118,6 +134,9 @@ pub struct RepairReport {
     pub tables_missing: Vec<u64>,
     /// WALs read; they are in `lost`.
     pub wals_converted: u64,
+    /// Where the database's WALs are, if they could not be looked for there, and why. They stay needed: an opening with
+    /// this `wal_dir` reads them.
+    pub wals_not_read: Option<(PathBuf, String)>,
     /// Entries (versions of keys, and range tombstones) in the database's tables.
     pub entries: u64,
     /// Updates that came from WALs.
@@ -167,6 +186,8 @@ struct Family {
     cmp: InternalKeyComparator,
     /// The MANIFEST is believed about its tables.
     as_in_manifest: bool,
+    /// Tables on top of those, flushed after the MANIFEST's last edit. With their sequence numbers.
+    later: BTreeMap<u64, (u64, u64)>,
 }
 
 /// The files of a directory.
@@ -200,12 +221,22 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         return Err(Error::invalid_argument("the directory does not exist"));
     }
     let _lock = fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?;
-    let wal_dir = wal_dir_of(&options.db, path);
+    let mut report = RepairReport::default();
+    let (wal_dir, _wal_lock) = wal_directory(options, path, how, &mut report)?;
     let dir = list(&*fs, path, &wal_dir)?;
     if dir.tables.is_empty() && dir.wals.is_empty() && dir.manifests.is_empty() {
         return Err(Error::invalid_argument("it holds no tables, no WALs and no MANIFEST: nothing to repair"));
     }
     let hints = Hints::read(&*fs, path, &dir.manifests)?;
+    if let (Some(damage), Some((wals, why))) = (&hints.damage, &report.wals_not_read) {
+        // Which of its WALs are in tables nothing says then.
+        return Err(Error::invalid_argument(format!(
+            "the MANIFEST is damaged ({damage}), and its WALs in {} cannot be read ({why}): bring that directory back, \
+             or say where it is (RepairOptions::set_wal_dir, `rockmill repair --wal-dir`); an empty directory gives up \
+             what was in them",
+            wals.display()
+        )));
+    }
     let next = hints.next_file_number.max(dir.largest_number + 1);
     let now = options.db.clock.now_micros();
     let identity = || {
@@ -220,7 +251,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         session_id: new_session_id(now),
         next_file: Arc::new(AtomicU64::new(next)),
         engines: Arc::default(),
-        report: RepairReport { manifest_damage: hints.damage.clone(), ..RepairReport::default() },
+        report: RepairReport { manifest_damage: hints.damage.clone(), ..report },
         orders: BTreeMap::new(),
         hints,
         fs,
@@ -233,6 +264,45 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         }
     })?;
     Ok(repair.report)
+}
+
+/// The WAL directory, and its lock where it is not the database's own. What the database's files say of it is followed
+/// if it can be: where not, its WALs are not read, and the report says so.
+fn wal_directory(
+    options: &Options,
+    path: &Path,
+    how: &RepairOptions,
+    report: &mut RepairReport,
+) -> Result<(PathBuf, Option<Box<dyn FileLock>>)> {
+    let fs = &*options.db.fs;
+    let open = |dir: &Path| -> Result<Option<Box<dyn FileLock>>> {
+        if dir == path {
+            return Ok(None);
+        }
+        if !fs.exists(dir).map_err(|e| Error::io(dir.display(), &e))? {
+            return Err(Error::invalid_argument(format!("{}: wal_dir does not exist", dir.display())));
+        }
+        let lock = wal_owner::lock(fs, dir)?;
+        wal_owner::check(fs, path, dir)?;
+        Ok(Some(lock))
+    };
+    let mut given = options.db.clone();
+    if let Some(dir) = &how.wal_dir {
+        given.wal_dir.clone_from(dir);
+    }
+    if !given.wal_dir.as_os_str().is_empty() {
+        let dir = wal_dir_of(&given, path);
+        let lock = open(&dir)?;
+        return Ok((dir, lock));
+    }
+    let Some(stored) = wal_owner::stored_wal_dir(fs, path) else { return Ok((path.to_owned(), None)) };
+    match open(&stored) {
+        Ok(lock) => Ok((stored, lock)),
+        Err(e) => {
+            report.wals_not_read = Some((stored, e.message().to_owned()));
+            Ok((path.to_owned(), None))
+        }
+    }
 }
 
 fn repair_remove(options: &Options, path: &Path, number: u64) -> std::io::Result<()> {
@@ -282,7 +352,7 @@ impl Repair<'_> {
         for (number, path) in &dir.tables {
             match Found::read(&*self.fs, *number, path) {
                 Ok(f) => found.push(f),
-                Err(e) => self.damaged_table(path, e, &mut lost)?,
+                Err(e) => self.damaged_table(*number, path, e, &mut lost)?,
             }
         }
         let hinted = self.hints.families.iter().filter_map(|(id, h)| Some((*id, h.comparator.clone()?)));
@@ -297,19 +367,26 @@ impl Repair<'_> {
         for f in families.values() {
             let hinted = self.hints.families.get(&f.id);
             let log_number = if f.as_in_manifest { hinted.map_or(0, |h| h.log_number) } else { 0 };
-            targets.insert(f.id, Target::new(self.context(f, created), log_number));
+            // As an opening: what is left below that may have lost its end.
+            let oldest = if f.as_in_manifest { self.hints.min_log_number_to_keep } else { 0 };
+            let mut target = Target::new(self.context(f, created), log_number.max(oldest));
+            target.in_tables = f.later.values().copied().collect();
+            targets.insert(f.id, target);
         }
-        logs::convert(&*self.fs, &dir.wals, &mut targets, &mut self.report)?;
+        let hints = &self.hints;
+        let dropped = |id: u32| hints.was_dropped(id);
+        logs::convert(&*self.fs, &dir.wals, &mut targets, &dropped, &mut self.report)?;
 
         let mut edits = vec![VersionEdit { db_id: Some(self.db_id.clone()), ..VersionEdit::default() }];
-        // Above every WAL there is: none of them is needed any more.
-        let log_number = self.new_file_number();
+        // Above every WAL that was read: none of those is needed any more. Others may be somewhere else.
+        let read = dir.wals.last().map_or(0, |(number, _)| number + 1);
         let manifest = self.new_file_number();
         for f in families.values() {
             let from_logs = targets.remove(&f.id).map(|t| t.tables).unwrap_or_default();
             let own = tables.remove(&f.id).unwrap_or_default();
             let files = self.arrange(f, own, from_logs, &found, &mut lost, created)?;
-            edits.extend(self.edits_of(f, files, log_number)?);
+            let hinted = self.hints.families.get(&f.id).map_or(0, |h| h.log_number);
+            edits.extend(self.edits_of(f, files, read.max(hinted))?);
             self.report.column_families.push(f.name.clone());
         }
         for (_, leftovers) in tables {
@@ -319,6 +396,7 @@ impl Repair<'_> {
         let largest_family = families.keys().next_back().copied().unwrap_or(0);
         edits.push(VersionEdit {
             prev_log_number: Some(0),
+            min_log_number_to_keep: Some(read.max(self.hints.min_log_number_to_keep)).filter(|n| *n > 0),
             next_file_number: Some(self.next_file.load(Ordering::Acquire)),
             last_sequence: Some(self.report.last_sequence),
             max_column_family: Some(self.hints.max_column_family.max(largest_family)),
@@ -338,8 +416,14 @@ impl Repair<'_> {
         self.next_file.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A table that cannot be used: damaged, or using what Rockmill lacks, which ends the repair.
-    fn damaged_table(&mut self, path: &Path, e: Error, lost: &mut BTreeSet<PathBuf>) -> Result<()> {
+    /// A table that cannot be used: damaged, or using what Rockmill lacks, which ends the repair. What a sound MANIFEST
+    /// does not name is left over, as every job that is cut short leaves it.
+    fn damaged_table(&mut self, number: u64, path: &Path, e: Error, lost: &mut BTreeSet<PathBuf>) -> Result<()> {
+        if self.hints.whole && self.hints.file(number).is_none() {
+            self.report.tables_left_over += 1;
+            lost.insert(path.to_owned());
+            return Ok(());
+        }
         if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::InvalidArgument) {
             return Err(e);
         }
@@ -387,7 +471,7 @@ impl Repair<'_> {
                 continue;
             }
             // A dropped one that the MANIFEST speaks of stays dropped, if it can be believed.
-            if self.hints.whole && !self.hints.families.contains_key(&id) && id <= self.hints.max_column_family {
+            if self.hints.was_dropped(id) {
                 continue;
             }
             let entry = named.entry(id).or_insert_with(|| (f.properties.column_family_name.clone(), None));
@@ -412,7 +496,7 @@ impl Repair<'_> {
             }
             let options = self.options_of(&name, comparator.as_deref())?;
             let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
-            out.insert(id, Family { id, name, options, cmp, as_in_manifest: false });
+            out.insert(id, Family { id, name, options, cmp, as_in_manifest: false, later: BTreeMap::new() });
         }
         Ok(out)
     }
@@ -460,6 +544,8 @@ impl Repair<'_> {
         options.merge_operator = None;
         options.compaction_filter = None;
         options.compaction_filter_factory = None;
+        let atomic_flush = self.options.db.atomic_flush;
+        take_cf_options(name, &mut options, atomic_flush, &mut Adjusted::default())?;
         Ok(options)
     }
 
@@ -478,7 +564,7 @@ impl Repair<'_> {
             let id = self.family_of(f);
             if id == NOBODY && !self.hints.whole {
                 let what = format!("{}: nothing says which column family it belongs to", f.path.display());
-                self.damaged_table(&f.path, Error::corruption(what), lost)?;
+                self.damaged_table(f.number, &f.path, Error::corruption(what), lost)?;
                 continue;
             }
             let family = families.get(&id);
@@ -490,7 +576,7 @@ impl Repair<'_> {
             {
                 let what =
                     format!("{}: a table of column family {:?}", f.path.display(), f.properties.column_family_name);
-                self.damaged_table(&f.path, Error::corruption(what), lost)?;
+                self.damaged_table(f.number, &f.path, Error::corruption(what), lost)?;
                 continue;
             }
             let Some(family) = family else {
@@ -509,14 +595,15 @@ impl Repair<'_> {
             let cmp = if f.comparator().is_some() { &family.cmp } else { &bytewise };
             match scan::scan(&*self.fs, f, cmp, hint, progress) {
                 Ok(scanned) => out.entry(id).or_default().push(scanned),
-                Err(e) => self.damaged_table(&f.path, e, lost)?,
+                Err(e) => self.damaged_table(f.number, &f.path, e, lost)?,
             }
         }
         Ok(out)
     }
 
-    /// Decides for which column families the MANIFEST is believed: it is whole and not older than the tables, and
-    /// either all tables that it names are sound, or there is nothing else that could stand for those that are not.
+    /// Decides for which column families the MANIFEST is believed: it is whole, and either all tables that it names are
+    /// sound, or there is nothing else that could stand for those that are not. A table that it does not name is no
+    /// reason to doubt it, whatever its number: a kill during any flush, compaction or ingestion leaves one.
     fn believe(
         &mut self,
         families: &mut BTreeMap<u32, Family>,
@@ -524,7 +611,13 @@ impl Repair<'_> {
         found: &[Found],
         wals: &[(u64, PathBuf)],
     ) {
-        let newer = found.iter().any(|f| f.number >= self.hints.next_file_number);
+        let oldest = self.hints.oldest_wal();
+        // It says that this WAL is needed, and that one is gone: later edits are lost. (Or unsynced WALs, in a power
+        // cut. Then tables that are taken in for that hold what the WALs would have.)
+        let outdated = self.hints.whole
+            && self.report.wals_not_read.is_none()
+            && oldest > 0
+            && !wals.iter().any(|(number, _)| *number == oldest);
         for family in families.values_mut() {
             let Some(hinted) = self.hints.families.get(&family.id) else { continue };
             let sound: BTreeSet<u64> = tables.get(&family.id).into_iter().flatten().map(|t| t.entry.number).collect();
@@ -533,7 +626,20 @@ impl Repair<'_> {
             let all_sound = hinted.files.keys().all(|n| sound.contains(n));
             let unnamed = sound.iter().any(|n| !hinted.files.contains_key(n));
             let flushed_logs = wals.iter().any(|(n, _)| *n < hinted.log_number);
-            family.as_in_manifest = self.hints.whole && !newer && (all_sound || (!unnamed && !flushed_logs));
+            family.as_in_manifest = self.hints.whole && (all_sound || (!unnamed && !flushed_logs));
+            if outdated && all_sound {
+                let all = tables.get(&family.id).into_iter().flatten().map(|t| &t.entry);
+                let unknown = all.filter(|e| self.hints.is_unknown(e.number));
+                let (later, mixed): (Vec<_>, Vec<_>) = unknown.partition(|e| e.smallest_seqno > hinted.newest);
+                family.later = later.iter().map(|e| (e.number, (e.smallest_seqno, e.largest_seqno))).collect();
+                let mut ranges: Vec<(u64, u64)> = family.later.values().copied().collect();
+                ranges.sort_unstable();
+                // One made of others: nothing says which of them count.
+                if !mixed.is_empty() || ranges.windows(2).any(|two| two[1].0 <= two[0].1) {
+                    family.as_in_manifest = false;
+                    family.later.clear();
+                }
+            }
         }
         let damaged: BTreeSet<&String> = self.report.damaged.iter().map(|(name, _)| name).collect();
         self.report.tables_missing.retain(|n| !damaged.contains(&filename::table(*n)));
@@ -550,6 +656,7 @@ impl Repair<'_> {
         created: &Arc<Mutex<Vec<u64>>>,
     ) -> Result<Vec<(u32, FileEntry)>> {
         let hinted = self.hints.families.get(&family.id).cloned().unwrap_or_default();
+        let mut later: Vec<FileEntry> = Vec::new();
         self.report.tables_written += from_logs.len() as u64;
         let entries_of: BTreeMap<u64, u64> = own.iter().map(|s| (s.entry.number, s.entries)).collect();
         let mut placed: Vec<(u32, FileEntry)> = Vec::new();
@@ -557,6 +664,7 @@ impl Repair<'_> {
             for s in own {
                 match hinted.files.get(&s.entry.number) {
                     Some(kept) => placed.push(kept.clone()),
+                    None if family.later.contains_key(&s.entry.number) => later.push(s.entry),
                     None => self.leave_over(s.entry.number, found, lost),
                 }
             }
@@ -564,7 +672,9 @@ impl Repair<'_> {
             // Where RocksDB before 7.10 wrote none, sequence numbers say it.
             epoch =
                 epoch.filter(|_| placed.iter().all(|(_, e)| e.epoch_number != 0)).or(placed.is_empty().then_some(1));
-            for mut entry in from_logs {
+            later.extend(from_logs);
+            later.sort_by_key(|e| (e.largest_seqno, e.number));
+            for mut entry in later {
                 epoch = epoch.map(|e| e + 1);
                 entry.epoch_number = epoch.unwrap_or(0);
                 placed.push((0, entry));

@@ -39,7 +39,7 @@ pub fn pick(
     }
     let mut picker = Picker::new(version, options, cursors);
     picker.moment = *moment;
-    picker.df_by_score().or_else(|| picker.marked()).or_else(|| picker.due())
+    picker.df_by_score().or_else(|| picker.marked()).or_else(|| picker.due()).or_else(|| picker.at_rest())
 }
 
 impl Picker<'_> {
@@ -51,6 +51,14 @@ impl Picker<'_> {
             0 => self.leave_l0(),
             _ => self.of_level(level),
         })
+    }
+
+    /// Where nothing runs and nothing else can: a level that is too large for its score and too small for a job (few
+    /// files in L0, of many bytes) does not keep the readers from what rest brings them.
+    fn at_rest(&self) -> Option<Compaction> {
+        let idle = self.running.running() == 0 && !self.sparing();
+        let levels = (1..self.num_levels()).filter(|&level| idle && self.sums[level].free_depth > 0);
+        levels.into_iter().find_map(|level| self.merge_extras(level))
     }
 
     fn leave_l0(&self) -> Option<Compaction> {

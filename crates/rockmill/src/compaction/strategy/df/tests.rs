@@ -154,6 +154,33 @@ fn a_job_for_space_leaves_small_runs_out() {
     assert_eq!(taken(1), [1, 2, 3, 4, 5]);
 }
 
+/// Seven runs are due in L0, and as many lie in the last level; a job merges so many of them as it may.
+#[test]
+fn a_job_of_df_tiered_merges_no_more_runs_than_max_merge_width() {
+    let taken = |width: u32, l0: bool| {
+        let mut t = TreeSpec::new(3).file(2, "a", "z", 90 * MB);
+        for run in 1..7 {
+            t = if l0 { t.file(0, "a", "z", MB) } else { t.file(2, "a", "z", MB).in_run(run) };
+        }
+        let mut o = options(CompactionStyle::Universal);
+        o.level0_file_num_compaction_trigger = 6;
+        o.compaction_options_universal.max_merge_width = width;
+        let mut cursors = CompactionCursors::new();
+        cursors.set_threads(4, 4);
+        let (c, _) = next(&t.build(), &o, &mut cursors).expect("as many as are due");
+        assert_eq!((c.reason, c.output_run == 0), (CompactionReason::UniversalSortedRunNum, !l0));
+        let mut taken: Vec<u64> = c.input_files().map(|f| f.number()).collect();
+        taken.sort_unstable();
+        taken
+    };
+    // Numbers are by age, the oldest first.
+    assert_eq!(taken(u32::MAX, true), [2, 3, 4, 5, 6, 7]);
+    assert_eq!(taken(4, true), [2, 3, 4, 5]);
+    assert_eq!(taken(u32::MAX, false), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(taken(3, false), [1, 2, 3], "the base run with the two above it");
+    assert_eq!(taken(0, false), [1, 2], "fewer than two are no merge");
+}
+
 /// What a job takes deeper makes room, before it has committed.
 #[test]
 fn runs_that_leave_make_room() {

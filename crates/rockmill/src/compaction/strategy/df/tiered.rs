@@ -4,11 +4,12 @@
 //! What the options of universal compaction say here:
 //!
 //! - `min_merge_width`: runs that a job merges at least, if that is more than the trigger. It takes no more than are
-//!   due, so that the next job begins beside it; `max_merge_width` is for the jobs that save space.
+//!   due, so that the next job begins beside it, and no more than `max_merge_width`; jobs that save space may.
 //! - `size_ratio`: a level's oldest run that is larger than its others together by more than this many percent is not
 //!   merged with them; it goes down as it is. Only trees that another strategy left have such runs.
 //! - `max_size_amplification_percent`: when the runs above the oldest come to so much of its size, as far as none is
 //!   busy, it is merged with the oldest of them, as many as make that false. DF jobs above go on meanwhile.
+//! - `stop_style`, `max_read_amp` and `compression_size_percent` have nothing to say here and are refused.
 //! - Periodic and marked files are compacted as in universal compaction.
 //!
 //! The last level merges its runs into its base run.
@@ -21,7 +22,7 @@ use super::super::inputs::{Files, Picker, any_busy, total_bytes};
 use super::super::tiered::Universal;
 use super::Inputs;
 use crate::compaction::{Compaction, CompactionReason};
-use crate::options::CfOptions;
+use crate::options::{CfOptions, UniversalCompactOptions};
 use crate::version::Version;
 
 /// Chooses the next job, if one is due and possible. The caller registers it with [`CompactionCursors::start`] before
@@ -102,7 +103,7 @@ fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
         return None;
     }
     // No more than are due: where more wait, the next job begins beside this one.
-    free.truncate(due);
+    free.truncate(due.min(width_max(of)));
     let bytes = |runs: &[Files]| -> u64 { runs.iter().map(|files| total_bytes(files)).sum() };
     let others = bytes(&free[1..]) as f64;
     if level > 0 && bytes(&free[..1]) as f64 > others * (100.0 + f64::from(of.size_ratio)) / 100.0 {
@@ -118,7 +119,12 @@ fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
     picker.df_job(reason, inputs, below, run)
 }
 
-/// All runs of the last level into its base run.
+/// Runs that a job merges at most which does not save space.
+fn width_max(of: &UniversalCompactOptions) -> usize {
+    of.max_merge_width.max(2) as usize
+}
+
+/// All runs of the last level into its base run, or as many of the oldest as a job may merge.
 fn into_base(picker: &Picker<'_>, level: usize) -> Option<Compaction> {
     let runs: Vec<&[Arc<_>]> = picker.version.levels[level].runs().collect();
     // Newer runs may stay where a job has them; what is older than a busy one cannot be merged past it.
@@ -126,6 +132,7 @@ fn into_base(picker: &Picker<'_>, level: usize) -> Option<Compaction> {
     if oldest_free < 2 {
         return None;
     }
-    let inputs = runs[runs.len() - oldest_free..].iter().map(|files| (level, files.to_vec())).collect();
+    let merged = oldest_free.min(width_max(&picker.options.compaction_options_universal));
+    let inputs = runs[runs.len() - merged..].iter().map(|files| (level, files.to_vec())).collect();
     picker.df_job(CompactionReason::UniversalSortedRunNum, inputs, level, 0)
 }

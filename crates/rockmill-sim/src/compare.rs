@@ -1,0 +1,116 @@
+//! A strategy beside the same with DF-compaction, by one rule for both.
+//!
+//! In the store DF-compaction splits jobs over idle threads, and other strategies do not. Run as they are, the two are
+//! thus compared with different rules: part of what DF-compaction gains is gained by splitting. So both are run twice:
+//! with no job split, which is what DF-compaction alone gains, and with the jobs of both split by its rule.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::engine::run_telling;
+use crate::report::{Report, size};
+use crate::settings::{Settings, SettingsError, Split};
+
+/// Four runs.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    /// The rule, the strategy without DF-compaction, and the one with it.
+    pub runs: Vec<(Split, Report, Report)>,
+}
+
+impl Comparison {
+    /// The strategies of a pair.
+    fn pair(strategy: &str) -> Option<(&'static str, &'static str)> {
+        match strategy {
+            "leveled" | "df-leveled" => Some(("leveled", "df-leveled")),
+            "tiered" | "df-tiered" => Some(("tiered", "df-tiered")),
+            _ => None,
+        }
+    }
+
+    /// Runs the strategy of `settings` without and with DF-compaction, whichever of the two it names.
+    ///
+    /// # Errors
+    /// Settings that make no sense, or a strategy that DF-compaction has nothing to do with.
+    pub fn run(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Result<Self, SettingsError> {
+        let Some((plain, df)) = Self::pair(&settings.strategy) else {
+            let what = "there is no DF-compaction of it to compare with; there is of leveled and of tiered";
+            return Err(SettingsError(format!("strategy {}: {what}", settings.strategy)));
+        };
+        let mut of = |strategy: &str, split| {
+            let settings = Settings { strategy: strategy.to_owned(), split, ..settings.clone() };
+            run_telling(&settings, &mut tell)
+        };
+        let mut runs = Vec::new();
+        for split in [Split::Never, Split::Idle] {
+            runs.push((split, of(plain, split)?, of(df, split)?));
+        }
+        Ok(Self { runs })
+    }
+
+    /// For programs: by rule both reports, and the ratios of their figures.
+    pub fn to_json(&self) -> Value {
+        let mut all = serde_json::Map::new();
+        for (split, plain, df) in &self.runs {
+            let ratios =
+                FIGURES.iter().map(|f| (f.name.to_owned(), json!(crate::report::round((f.of)(df) / (f.of)(plain)))));
+            let of = json!({
+                plain.settings.strategy.as_str(): plain.to_json(), df.settings.strategy.as_str(): df.to_json(),
+                "df_by_plain": ratios.collect::<serde_json::Map<_, _>>(),
+            });
+            all.insert(format!("split_{}", split.name()), of);
+        }
+        Value::Object(all)
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        if let Some((_, first, _)) = self.runs.first() {
+            for note in &first.notes {
+                let _ = writeln!(out, "note: {note}");
+            }
+            let _ = writeln!(out, "{} written, {} threads", size(first.user_bytes), first.settings.threads);
+        }
+        for (split, plain, df) in &self.runs {
+            let rule = if *split == Split::Never { "no job is split" } else { "jobs of both over idle threads" };
+            let (a, b) = (&plain.settings.strategy, &df.settings.strategy);
+            let _ = writeln!(out, "\n{rule:<34} {a:>12} {b:>12} {:>8}", "ratio");
+            for f in FIGURES {
+                let (x, y) = ((f.of)(plain), (f.of)(df));
+                let _ = writeln!(out, "{:<34} {x:>12.2} {y:>12.2} {:>8.2}", f.title, y / x);
+            }
+            for r in [plain, df].into_iter().filter(|r| r.wedged) {
+                let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);
+            }
+        }
+        out
+    }
+}
+
+/// A figure that is compared.
+struct Figure {
+    name: &'static str,
+    title: &'static str,
+    of: fn(&Report) -> f64,
+}
+
+const MIB: f64 = (1u64 << 20) as f64;
+
+const FIGURES: [Figure; 10] = [
+    Figure { name: "throughput", title: "written by users, MiB/s", of: |r| r.throughput() / MIB },
+    Figure { name: "busy_threads", title: "busy threads", of: Report::parallelism },
+    Figure { name: "jobs_at_once", title: "compactions at once", of: |r| r.jobs_at_once },
+    Figure { name: "write_amplification", title: "write amplification", of: Report::write_amplification },
+    Figure { name: "space", title: "space amplification", of: |r| r.space },
+    Figure { name: "runs", title: "sorted runs", of: |r| r.runs },
+    Figure { name: "lookup_tables", title: "tables that a lookup asks", of: |r| r.lookup_tables },
+    Figure { name: "lookup", title: "a lookup, microseconds", of: |r| r.lookup_seconds * 1e6 },
+    Figure { name: "seek", title: "a seek, microseconds", of: |r| r.seek_seconds * 1e6 },
+    Figure { name: "stalled", title: "stopped or delayed, % of the time", of: stalled },
+];
+
+fn stalled(r: &Report) -> f64 {
+    (r.stopped_seconds + r.delayed_seconds) / r.seconds.max(1e-9) * 100.0
+}

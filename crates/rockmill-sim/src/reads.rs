@@ -1,0 +1,53 @@
+//! What a tree costs those who read it.
+//!
+//! A lookup asks, from the newest on, each table that may have its key; it is taken to ask all of them, as it must for
+//! a key that is in the last level or nowhere. Of those asked one has the key, whose block is read; of the others a
+//! block is read as often as their filter errs, or always where there are none. A seek stands at the beginning of every
+//! sorted run, and reads a block of each. Blocks are read one after the other. How many of them a cache has is in the
+//! bytes that a block takes from the device ([`Settings::read_bytes`]) and nowhere else.
+
+use crate::settings::Settings;
+use crate::share::Cost;
+use crate::tree::Tree;
+
+/// What reads meet in a tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Reads {
+    /// Tables that a lookup asks, on average over the keys.
+    pub tables: f64,
+    /// Blocks that it reads.
+    pub blocks: f64,
+    /// Sorted runs that a seek stands in, with a block of each.
+    pub runs: f64,
+}
+
+impl Reads {
+    /// In this tree. `there`: part of the key space in which keys are.
+    pub fn of(tree: &Tree, s: &Settings, there: f64) -> Self {
+        let tables = tree.cover() / there.max(1e-9);
+        let bits = s.options.table.bloom_bits_per_key;
+        let errs = if bits > 0.0 { 0.6185f64.powf(bits) } else { 1.0 };
+        Self { tables, blocks: tables.min(1.0) + (tables - 1.0).max(0.0) * errs, runs: tree.runs() as f64 }
+    }
+
+    /// Of a lookup.
+    pub fn lookup(&self, s: &Settings) -> Cost {
+        cost(s, self.tables, self.blocks)
+    }
+
+    /// Of a seek.
+    pub fn seek(&self, s: &Settings) -> Cost {
+        cost(s, self.runs, self.runs)
+    }
+
+    /// Seconds of a lookup and of a seek on a device that nobody else uses.
+    pub fn seconds(&self, s: &Settings) -> (f64, f64) {
+        let block = |blocks: f64| blocks * s.device_latency * (s.read_bytes as f64).min(4096.0) / 4096.0;
+        let of = |c: Cost, blocks: f64| c.cpu + c.read / s.device_read + block(blocks);
+        (of(self.lookup(s), self.blocks), of(self.seek(s), self.runs))
+    }
+}
+
+fn cost(s: &Settings, asked: f64, blocks: f64) -> Cost {
+    Cost { cpu: (s.read_ns + asked * s.read_run_ns) * 1e-9, read: blocks * s.read_bytes as f64, write: 0.0 }
+}

@@ -1,0 +1,175 @@
+//! Whose a WAL directory is.
+//!
+//! A database opens with the `wal_dir` that its options name, and options travel: a checkpoint or a backup that RocksDB
+//! made, or a copied directory, names the WAL directory of the original. It would replay the original's WALs and then
+//! delete them. So a WAL directory outside of the database's own belongs to one database:
+//!
+//! - The file `WAL_OWNER` is in both directories, with the same random token in its first line. The second line names
+//!   the other directory, for people and for a repair. RocksDB ignores files of that name.
+//! - The database that has the token may use the directory. Without a `WAL_OWNER` in the WAL directory (RocksDB made
+//!   it, or it is new) the first opening for writing claims it. A directory without WALs may be claimed by anyone.
+//! - The WAL directory is locked while the database is open for writing.
+//!
+//! Copies never get the file: checkpoints, backups and exports copy only files that they know.
+
+use std::path::{Path, PathBuf};
+
+use rockmill_format::filename;
+use rockmill_io::{FileLock, FileSystem};
+
+use super::Db;
+use super::options_file::latest_options_file;
+use super::recovery::wal_numbers;
+use super::wal_files::wal_dir_of;
+use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::options::load::read_file;
+use crate::options::parse;
+
+/// In the database's directory and in its WAL directory.
+pub(crate) const WAL_OWNER: &str = "WAL_OWNER";
+
+/// Longer than any token and path.
+const NOTE_BYTES_MAX: u64 = 16 << 10;
+
+/// What a `WAL_OWNER` file says.
+struct Note {
+    token: String,
+    /// In the database's directory the WAL directory, in that one the database.
+    other: PathBuf,
+}
+
+impl Note {
+    fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(WAL_OWNER);
+        if fs.file_size(&path).is_ok_and(|bytes| bytes > NOTE_BYTES_MAX) {
+            return Err(Error::corruption(format!("{}: more than {NOTE_BYTES_MAX} bytes", path.display())));
+        }
+        match fs.read_to_vec(&path) {
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                let mut lines = text.lines().map(str::trim);
+                let token = lines.next().unwrap_or_default().to_owned();
+                // One that a crash cut short says nothing.
+                let other = PathBuf::from(lines.next().unwrap_or_default());
+                Ok((!token.is_empty()).then_some(Self { token, other }))
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io(format_args!("cannot read {}", path.display()), &e)),
+        }
+    }
+
+    fn write(&self, fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+        let path = dir.join(WAL_OWNER);
+        let temp = dir.join(format!("{WAL_OWNER}.dbtmp"));
+        let text = format!("{}\n{}\n", self.token, self.other.display());
+        let written =
+            fs.write_all(&temp, text.as_bytes()).and_then(|()| fs.rename(&temp, &path)).and_then(|()| fs.sync_dir(dir));
+        written.map_err(|e| Error::io(format_args!("cannot write {}", path.display()), &e))
+    }
+}
+
+/// Refuses a WAL directory that belongs to another database than the one in `path`. Changes nothing.
+pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    if path == wal_dir {
+        return Ok(());
+    }
+    let failed = |e| Error::io(format_args!("cannot look into {}", wal_dir.display()), &e);
+    if fs.exists(&wal_dir.join(filename::CURRENT)).map_err(failed)? {
+        return Err(Error::invalid_argument(format!(
+            "{}: wal_dir is the directory of another database; give one that is for the WALs of {} alone",
+            wal_dir.display(),
+            path.display()
+        )));
+    }
+    let Some(theirs) = Note::read(fs, wal_dir)? else { return Ok(()) };
+    let own = Note::read(fs, path)?;
+    if own.is_some_and(|own| own.token == theirs.token) || !holds_wals(fs, wal_dir)? {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "{}: wal_dir holds the WALs of the database in {}, and {} is another one, or a copy of it: give it a wal_dir \
+         of its own. If these WALs belong to {} after all, delete {}",
+        wal_dir.display(),
+        theirs.other.display(),
+        path.display(),
+        path.display(),
+        wal_dir.join(WAL_OWNER).display()
+    )))
+}
+
+fn holds_wals(fs: &dyn FileSystem, wal_dir: &Path) -> Result<bool> {
+    let names = fs.list_dir(wal_dir).map_err(|e| Error::io(format_args!("cannot list {}", wal_dir.display()), &e))?;
+    Ok(!wal_numbers(&names).is_empty())
+}
+
+/// Locks a WAL directory for the database in `path`; [`check`] comes after it.
+pub(crate) fn lock(fs: &dyn FileSystem, wal_dir: &Path) -> Result<Box<dyn FileLock>> {
+    fs.lock(&wal_dir.join(filename::LOCK)).map_err(|e| {
+        let hint = match e.kind() {
+            std::io::ErrorKind::WouldBlock => "another open database has this wal_dir: ",
+            _ => "",
+        };
+        Error::io(format_args!("cannot lock {}: {hint}a WAL directory belongs to one database", wal_dir.display()), &e)
+    })
+}
+
+/// Locks the WAL directory and makes it the database's, whose own lock is held. `token` is a new one, for a database
+/// without any.
+pub(crate) fn claim(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: String) -> Result<Box<dyn FileLock>> {
+    let lock = lock(fs, wal_dir)?;
+    check(fs, path, wal_dir)?;
+    for dir in [path, wal_dir] {
+        let _ = fs.remove(&dir.join(format!("{WAL_OWNER}.dbtmp"))); // what a crash left
+    }
+    let own = Note::read(fs, path)?;
+    let theirs = Note::read(fs, wal_dir)?;
+    let token = own.as_ref().map_or(token, |own| own.token.clone());
+    // First here: a WAL directory with a token that no database has would be nobody's.
+    if own.is_none_or(|own| own.other != wal_dir) {
+        Note { token: token.clone(), other: wal_dir.to_owned() }.write(fs, path)?;
+    }
+    if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != path) {
+        Note { token, other: path.to_owned() }.write(fs, wal_dir)?;
+    }
+    Ok(lock)
+}
+
+/// Removes what [`claim`] wrote, of a database that is destroyed.
+pub(crate) fn release(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) {
+    for dir in [path, wal_dir] {
+        for name in [WAL_OWNER.to_owned(), format!("{WAL_OWNER}.dbtmp")] {
+            let _ = fs.remove(&dir.join(name)); // harmless where it stays: there are no WALs any more
+        }
+    }
+}
+
+impl Db {
+    /// Where the WALs of a database are that need not be open: `wal_dir` of the options, or else what its newest
+    /// OPTIONS file says, or else its own directory. An error if that directory is missing or belongs to another
+    /// database.
+    pub fn find_wal_dir(options: &Options, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let (fs, path) = (&*options.db.fs, path.as_ref());
+        let given = wal_dir_of(&options.db, path);
+        let dir = if given == path { stored_wal_dir(fs, path).unwrap_or(given) } else { given };
+        if !fs.exists(&dir).map_err(|e| Error::io(dir.display(), &e))? {
+            return Err(Error::invalid_argument(format!("{}: wal_dir does not exist", dir.display())));
+        }
+        check(fs, path, &dir)?;
+        Ok(dir)
+    }
+}
+
+/// Where the WALs of the database in `path` are, by what its own files say: the newest OPTIONS file, or where that is
+/// missing or unreadable the file `WAL_OWNER`. `None` if that is its own directory, or nothing says it.
+pub(crate) fn stored_wal_dir(fs: &dyn FileSystem, path: &Path) -> Option<PathBuf> {
+    let by_options = || -> Option<PathBuf> {
+        let (_, file) = latest_options_file(fs, path).ok()??;
+        let entries = read_file(fs, &file).ok()?.db;
+        let (_, value) = entries.iter().find(|(name, _)| name == "wal_dir")?;
+        Some(PathBuf::from(parse::unescape(value)))
+    };
+    let dir = by_options().or_else(|| Note::read(fs, path).ok()?.map(|own| own.other))?;
+    let own = dir.as_os_str().is_empty() || fs.same_file(&dir, path).unwrap_or(dir == path);
+    (!own).then_some(dir)
+}

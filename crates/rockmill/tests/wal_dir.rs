@@ -1,0 +1,143 @@
+//! Whose a WAL directory is, and what copies of a database do with it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::{Checkpoint, ColumnFamilyDescriptor, Db, Options, WriteOptions};
+use rockmill_io::{FileSystem, MemFileSystem};
+
+const FAMILIES: [&str; 2] = ["default", "second"];
+
+fn path() -> &'static Path {
+    Path::new("/db")
+}
+
+fn options(fs: &MemFileSystem) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_file_system(Arc::new(fs.clone()));
+    options
+}
+
+fn open_two(options: &Options) -> Db {
+    let families = FAMILIES.map(|f| ColumnFamilyDescriptor::new(f, options.clone()));
+    Db::open_cf_descriptors(options, path(), families).unwrap_or_else(|e| panic!("open: {e}"))
+}
+
+fn get(db: &Db, key: &str) -> Option<String> {
+    db.get(key).unwrap_or_else(|e| panic!("{key}: {e}")).map(|v| String::from_utf8_lossy(&v).into_owned())
+}
+
+fn synced() -> WriteOptions {
+    let mut how = WriteOptions::default();
+    how.set_sync(true);
+    how
+}
+
+fn names(fs: &MemFileSystem, dir: &str, end: &str) -> Vec<String> {
+    let mut names = fs.list_dir(Path::new(dir)).unwrap_or_default();
+    names.retain(|n| n.ends_with(end));
+    names.sort();
+    names
+}
+
+/// A copy of a database, whoever made it, may name the original's WAL directory in its options: opening it there would
+/// replay the original's WALs into the copy and then delete them.
+#[test]
+fn a_wal_directory_belongs_to_one_database() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs);
+    o.set_wal_dir("/wals");
+    let db = open_two(&o);
+    db.put("flushed", "1").expect("a write");
+    db.flush_all().expect("a flush");
+    db.put_opt("k", "synced", &synced()).expect("a write");
+    // As RocksDB would copy it: without what says whose the WALs are.
+    let copy = |to: &str| {
+        fs.create_dir(Path::new(to), true).expect("a directory");
+        for name in fs.list_dir(path()).expect("a list") {
+            if !matches!(&*name, "LOCK" | "WAL_OWNER") {
+                let bytes = fs.read_to_vec(&path().join(&name)).expect("a file");
+                fs.write_all(&Path::new(to).join(&name), &bytes).expect("a copy");
+            }
+        }
+    };
+    copy("/copy");
+    let refused = |what: &str, done: rockmill::Result<()>| {
+        let e = done.err().unwrap_or_else(|| panic!("{what}: done"));
+        assert!(e.to_string().contains("/wals"), "{what}: {e}");
+    };
+    let all_refused = |open: bool| {
+        refused("open", Db::open_cf(&o, "/copy", FAMILIES).map(drop));
+        if !open {
+            refused("read", Db::open_cf_for_read_only(&o, "/copy", FAMILIES, false).map(drop));
+        }
+        refused("repair", Db::repair(&o, "/copy").map(drop));
+        refused("destroy", Db::destroy(&o, "/copy"));
+        let mut new = o.clone();
+        new.create_missing_column_families(true);
+        refused("create", Db::open_cf(&new, "/new", FAMILIES).map(drop));
+    };
+    all_refused(true);
+    drop(db);
+    let before = names(&fs, "/wals", ".log");
+    all_refused(false);
+    assert_eq!(names(&fs, "/wals", ".log"), before);
+    let mut of_another = options(&fs);
+    of_another.set_wal_dir("/db");
+    refused_in_db(&of_another);
+    let mut elsewhere = options(&fs);
+    elsewhere.set_wal_dir("/others");
+    drop(Db::open_cf(&elsewhere, "/copy", FAMILIES).expect("with a directory of its own"));
+    // A database that moved still has its WALs; and so it has after a restart.
+    fs.rename(path(), Path::new("/moved")).expect("a rename");
+    for _ in 0..2 {
+        let db = Db::open_cf(&o, "/moved", FAMILIES).expect("open");
+        assert_eq!(get(&db, "k").as_deref(), Some("synced"));
+    }
+    fs.remove(Path::new("/copy/LOG")).ok();
+    Db::destroy(&o, "/moved").expect("destroy");
+    assert!(!fs.exists(Path::new("/wals")).expect("a look") && !fs.exists(Path::new("/moved")).expect("a look"));
+}
+
+fn refused_in_db(options: &Options) {
+    let e = Db::open_cf(options, "/copy", FAMILIES).expect_err("the directory of a database");
+    assert!(e.to_string().contains("/db"), "{e}");
+}
+
+/// Copies of a database hold their WALs themselves, and say so: with the options that they bring along they leave the
+/// original alone.
+#[test]
+fn copies_do_not_inherit_the_wal_directory() {
+    use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs);
+    o.set_wal_dir("/wals");
+    let db = open_two(&o);
+    db.put_opt("k", "synced", &synced()).expect("a write");
+    Checkpoint::new(&db)
+        .and_then(|c| c.create_checkpoint_with_log_size("/checkpoint", u64::MAX))
+        .expect("a checkpoint");
+    let env = rockmill::Env::from_parts(Arc::new(fs.clone()), Arc::new(rockmill_io::SystemClock::default()));
+    let engine = BackupEngine::open(&BackupEngineOptions::new("/backups").expect("options"), &env).expect("an engine");
+    engine.create_new_backup(&db).expect("a backup");
+    let how = RestoreOptions::default();
+    engine.restore_from_latest_backup("/restored", "/restored", &how).expect("restored");
+    engine.restore_from_latest_backup("/apart", "/apart-wals", &how).expect("restored");
+    db.put_opt("later", "synced", &synced()).expect("a write");
+    for copy in ["/checkpoint", "/restored", "/apart"] {
+        let loaded =
+            rockmill::OptionsLoader::new().file_system(Arc::new(fs.clone())).load_latest(copy).expect("options");
+        let wal_dir = if copy == "/apart" { "/apart-wals" } else { "" };
+        assert_eq!(loaded.options.db.wal_dir.to_str(), Some(wal_dir), "{copy}");
+        let opened = Db::open_cf_descriptors(&loaded.options, copy, loaded.column_families).expect("open");
+        assert_eq!(get(&opened, "k").as_deref(), Some("synced"), "{copy}");
+        assert_eq!(get(&opened, "later"), None, "{copy}");
+        opened.put_opt("own", "1", &synced()).expect("a write");
+    }
+    drop(db);
+    let db = open_two(&o);
+    assert_eq!(get(&db, "later").as_deref(), Some("synced"));
+    assert_eq!(get(&db, "own"), None);
+}
