@@ -30,7 +30,7 @@ impl<'db> Held<'db> {
         let handle = db.snapshot();
         let mut options = ReadOptions::default();
         options.set_snapshot(&handle);
-        Self { handle: (id % 2 == 0).then_some(handle), options }
+        Self { handle: id.is_multiple_of(2).then_some(handle), options }
     }
 }
 
