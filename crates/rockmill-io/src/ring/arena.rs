@@ -52,8 +52,8 @@ impl fmt::Display for Pages {
 ///
 /// # Safety
 /// From its start on it is so many initialised bytes, mapped for reading and writing, for as long as the value lives;
-/// nothing in this process reads or writes them but through the arena that takes the value; and no other value stands for
-/// any of these bytes.
+/// nothing in this process reads or writes them but through the arena that takes the value; and no other value stands
+/// for any of these bytes.
 pub unsafe trait ForeignMemory: fmt::Debug + Send + Sync {
     /// Where it starts: at a page.
     fn start(&self) -> NonNull<u8>;

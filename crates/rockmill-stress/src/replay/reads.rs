@@ -112,8 +112,8 @@ impl<'db> Session<'_, '_, 'db> {
         go_together(&family_name(slot, family.kind), family.kind, &mut iterator, &mut cursor, moves)
     }
 
-    /// The seeks among the moves with `prefix_same_as_start`: each gives what has the prefix of its target, wherever the
-    /// bounds are.
+    /// The seeks among the moves with `prefix_same_as_start`: each gives what has the prefix of its target, wherever
+    /// the bounds are.
     fn walk_in_prefixes(&self, slot: Slot, view: View, bounds: &Bounds, moves: &[Move]) -> Result<(), Trouble> {
         let (family, cf) = self.family(slot)?;
         let options = self.db.get_options_cf(&cf);

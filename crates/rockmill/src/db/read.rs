@@ -84,9 +84,10 @@ impl ReadOptions {
         self.total_order_seek = total_order;
     }
 
-    /// With a prefix extractor: iterators end where the prefix of the seek's target ends, wherever the bounds are. A seek
-    /// to the first key counts as one to the lower bound and a seek to the last key as one to the upper bound, though
-    /// that is exclusive; without the bound, the prefix of the key found counts. A target without a prefix sets no end.
+    /// With a prefix extractor: iterators end where the prefix of the seek's target ends, wherever the bounds are. A
+    /// seek to the first key counts as one to the lower bound and a seek to the last key as one to the upper bound,
+    /// though that is exclusive; without the bound, the prefix of the key found counts. A target without a prefix sets
+    /// no end.
     pub fn set_prefix_same_as_start(&mut self, same: bool) {
         self.prefix_same_as_start = same;
     }

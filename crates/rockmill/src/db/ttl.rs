@@ -7,8 +7,8 @@
 //! 3. The user's merge operator and compaction filter see values without the time. What is merged is as young as the
 //!    merge; what a filter changes keeps its age.
 //!
-//! Tables that are ingested have the times already, and say so ([`VALUES_WITH_TIMES`]), or the caller does: without, the
-//! last bytes of their values would be lost, or their keys could not be read.
+//! Tables that are ingested have the times already, and say so ([`VALUES_WITH_TIMES`]), or the caller does: without,
+//! the last bytes of their values would be lost, or their keys could not be read.
 //!
 //! Nothing in the database says that it is one of these: every open must. A value whose time is before RocksDB had the
 //! feature is taken for damage, which catches databases that are opened this way by mistake.
