@@ -56,7 +56,8 @@ fn a_reader_beside_a_flush_sees_what_was_acknowledged_before_it_began() {
             db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
             assert_eq!(reader.get("k0001").expect("a read").as_deref(), Some(&b"1"[..]), "at {at}");
             assert_eq!(reader.get("last").expect("a read").as_deref(), Some(&b"synced"[..]), "at {at}");
-            let seen = reader.iterator(IteratorMode::Start).map(|e| e.expect("an entry")).count();
+            let seen: Result<Vec<_>, _> = reader.iterator(IteratorMode::Start).collect();
+            let seen = seen.expect("entries").len();
             assert!((101..=102).contains(&seen), "at {at}: {seen}");
         }
     }

@@ -146,8 +146,8 @@ impl Store for RockmillStore {
     }
 
     fn wait_for_compaction(&self) -> Result<()> {
-        // Properties, asked one after the other, can all be 0 between one job and the next; and they do not tell of what
-        // is put off while writers wait.
+        // Properties, asked one after the other, can all be 0 between one job and the next. Nor do they tell of work
+        // that is put off while writers wait.
         Ok(self.db.wait_for_background_work()?)
     }
 

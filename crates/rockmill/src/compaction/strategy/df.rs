@@ -209,9 +209,9 @@ impl Picker<'_> {
         Some(c)
     }
 
-    /// A job for a table of an extra run that is due whatever the tree's shape is. If it stays, its run alone is written
-    /// anew; else it goes into the base run of its level, with everything older there that it touches, and from there
-    /// down as other tables do.
+    /// A job for a table of an extra run that is due whatever the tree's shape is. If it stays, only its run is written
+    /// anew; otherwise it goes into the base run of its level, with everything older there that it touches, and from
+    /// there down as other tables do.
     pub(super) fn of_extra_run(
         &self,
         level: usize,

@@ -142,7 +142,8 @@ impl Picker<'_> {
 }
 
 impl CompactionCursors {
-    /// Notes that pending runs are being merged. The merge gets a number, which nothing needs, since its parts are there.
+    /// Notes that pending runs are being merged. The merge gets a number; no job depends on it, since its parts are
+    /// there.
     pub fn start_merge(&mut self, merge: &mut IntraDf) {
         merge.number = self.next_number();
         let (number, c) = (merge.number, &merge.compaction);
