@@ -447,8 +447,8 @@ mod tests {
     #[test]
     fn a_duration_ends_by_the_clock_and_a_failure_ends_at_once() {
         let shared = Shared::default();
-        let mut limit = Limit::new(0, Duration::from_millis(20));
         let start = Instant::now();
+        let mut limit = Limit::new(0, Duration::from_millis(20));
         while limit.take_at(1, &shared, None) {}
         assert!(start.elapsed() >= Duration::from_millis(20));
         let mut limit = Limit::new(0, Duration::from_millis(20));

@@ -108,7 +108,7 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
         (&["--write", "1G"], "--workload overwrite"),
         (&["--option", "no_such=1"], "no_such"),
         (&["--option", "compaction_style=kCompactionStyleUniversal"], "--strategy"),
-        (&["--option", "num_levels=0"], "num_levels"),
+        (&["--option", "num_levels=65"], "num_levels"),
         (&["--keys", "zipfian"], "a fill writes each key once"),
         (&["--split", "always"], "none of store, never, idle"),
         (&["--compare", "--split", "idle"], "cannot be used with"),

@@ -18,7 +18,7 @@ fn number(name: &str, usual: u64) -> u64 {
 fn all_hold(strategy: Option<Strategy>) -> Done {
     let first = number("ROCKMILL_SEED", 0);
     let mut all = Done::default();
-    let histories = number("ROCKMILL_INTERLEAVINGS", 50);
+    let histories = number("ROCKMILL_INTERLEAVINGS", 300);
     for seed in first..first + histories {
         let history = History::random(seed, strategy, STEPS);
         match history.run(pick) {
@@ -186,6 +186,7 @@ fn a_broken_strategy_is_found_and_its_history_shrunk() {
     let said = small.run(broken).expect_err("it still fails");
     assert!(small.steps.len() <= STEPS / 6, "seed {seed}: {:?}", small.steps);
     assert!(said.contains("newer than what is above") || said.contains("was written last"), "{said}");
-    assert!(small.steps.iter().any(|s| matches!(s, Step::Finish(_) | Step::FinishLater(_))));
+    // No job need be among them: what is due at the end of a history is done then.
+    assert!(small.steps.iter().any(|s| matches!(s, Step::Flush(_))), "seed {seed}: {:?}", small.steps);
     assert!(small.run(pick).is_ok(), "the strategy itself holds");
 }

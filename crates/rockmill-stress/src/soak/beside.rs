@@ -144,7 +144,7 @@ fn read(path: &Path, expected: &Path, settings: &Settings, options: &Options) ->
             let (Some(before), Some(after)) = (before[family][key as usize], after[family][key as usize]) else {
                 return Ok(());
             };
-            let (found, _) = value::unfiltered(settings, family, &before, found);
+            let (found, _) = value::unfiltered_between(settings, family, &before, &after, found);
             let allowed = Slot::allows_between(&before, &after, found);
             if allowed { Ok(()) } else { Err(between(&before, &after, counter)) }
         });

@@ -93,7 +93,7 @@ use crate::compaction::strategy::aging::Aging;
 use crate::compaction::strategy::score::LevelScores;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason, WriteStallCondition};
-use crate::info_log::{InfoLog, log_info};
+use crate::info_log::{InfoLog, log_error, log_info};
 use crate::memtable::{MemTable, MemoryPool};
 use crate::options::DbOptions;
 use crate::sync::ArcSwap;
@@ -450,13 +450,18 @@ impl Db {
         self.inner.recovery.notify_all();
         self.inner.give_way.wake();
         self.inner.log.alarm().ring();
-        for t in self.threads.lock().drain(..) {
+        // Not the present one, where a listener asks for this: it cannot wait for itself.
+        let me = crate::sync::thread::current().id();
+        let (own, others): (Vec<_>, Vec<_>) = self.threads.lock().drain(..).partition(|t| t.thread().id() == me);
+        for t in others {
             let _ = t.join();
         }
+        self.threads.lock().extend(own);
         self.inner.engines.close();
     }
 
-    /// Stops flushes and compactions, waiting for those that run if `wait`. The database can still be read.
+    /// Stops flushes and compactions, waiting for those that run if `wait`; in a call of a listener, for all but the one
+    /// that calls it. The database can still be read.
     pub fn cancel_all_background_work(&self, wait: bool) {
         if wait {
             self.stop_threads();
@@ -472,6 +477,38 @@ impl Db {
 
 impl Drop for Db {
     fn drop(&mut self) {
+        // A listener may have had the last handle, in a call that one of the database's own threads makes.
+        match self.is_own_thread() {
+            true => self.close_elsewhere(),
+            false => self.close(),
+        }
+    }
+}
+
+impl Db {
+    fn is_own_thread(&self) -> bool {
+        let me = crate::sync::thread::current().id();
+        self.threads.lock().iter().any(|thread| thread.thread().id() == me)
+    }
+
+    /// Closes the database on a thread of its own: it waits for the present one, which has a job to end.
+    #[cold]
+    fn close_elsewhere(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let db = Arc::new(Mutex::new(Some(Self { inner: Arc::clone(&self.inner), threads: Mutex::new(threads) })));
+        let there = Arc::clone(&db);
+        let close = move || {
+            let db = there.lock().take();
+            drop(db);
+        };
+        if let Err(e) = crate::sync::thread::Builder::new().name("rockmill:close".to_owned()).spawn(close) {
+            log_error!(self.inner.log, "the database stays open: no thread can be had to close it: {e}");
+            // Here it would wait for itself.
+            std::mem::forget(db.lock().take());
+        }
+    }
+
+    fn close(&self) {
         let db = &self.inner;
         if !db.read_only {
             log_info!(db.log, "Shutdown: canceling all background work");

@@ -161,7 +161,9 @@ impl Db {
 }
 
 /// Where the WALs of the database in `path` are, by what its own files say: the newest OPTIONS file, or where that is
-/// missing or unreadable the file `WAL_OWNER`. `None` if that is its own directory, or nothing says it.
+/// missing or unreadable the file `WAL_OWNER`. `None` if that is its own directory, or nothing says it. Old versions of
+/// RocksDB wrote the own directory's path into OPTIONS: where it is not there any more and WALs are in `path`, the
+/// database was moved.
 pub(crate) fn stored_wal_dir(fs: &dyn FileSystem, path: &Path) -> Option<PathBuf> {
     let by_options = || -> Option<PathBuf> {
         let (_, file) = latest_options_file(fs, path).ok()??;
@@ -171,5 +173,6 @@ pub(crate) fn stored_wal_dir(fs: &dyn FileSystem, path: &Path) -> Option<PathBuf
     };
     let dir = by_options().or_else(|| Note::read(fs, path).ok()?.map(|own| own.other))?;
     let own = dir.as_os_str().is_empty() || fs.same_file(&dir, path).unwrap_or(dir == path);
-    (!own).then_some(dir)
+    let moved = || matches!(fs.exists(&dir), Ok(false)) && holds_wals(fs, path).unwrap_or(false);
+    (!own && !moved()).then_some(dir)
 }

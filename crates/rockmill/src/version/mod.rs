@@ -72,7 +72,7 @@ impl PurgeQueue {
         let mut waiting = self.waiting.lock();
         self.in_hand.lock().deleting += waiting.len();
         let numbers: Vec<u64> = waiting.drain(..).map(|(number, _)| number).collect();
-        Taken { queue: self, deleting: numbers.len(), numbers }
+        Taken { queue: self, deleting: numbers.len(), tells: false, numbers }
     }
 
     /// Bytes of the tables that wait.
@@ -99,6 +99,8 @@ pub struct Taken<'a> {
     pub numbers: Vec<u64>,
     /// How many of them are not deleted yet.
     deleting: usize,
+    /// They are deleted, and listeners are being told.
+    tells: bool,
 }
 
 impl Taken<'_> {
@@ -106,6 +108,7 @@ impl Taken<'_> {
     pub fn deleted(&mut self) {
         let mut in_hand = self.queue.in_hand.lock();
         in_hand.deleting -= std::mem::take(&mut self.deleting);
+        self.tells = true;
         in_hand.telling.push(thread_number());
         self.queue.done.notify_all();
     }
@@ -115,7 +118,8 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let (me, mut in_hand) = (thread_number(), self.queue.in_hand.lock());
         in_hand.deleting -= self.deleting;
-        if self.deleting == 0
+        // In a call of a listener, one that took nothing must not end what the thread tells outside of it.
+        if self.tells
             && let Some(at) = in_hand.telling.iter().position(|thread| *thread == me)
         {
             in_hand.telling.swap_remove(at);

@@ -220,7 +220,8 @@ fn the_perf_context_counts_for_this_thread() {
 
 #[test]
 fn every_property_has_a_value_and_strange_names_have_none() {
-    let (options, _) = in_memory();
+    let (mut options, _) = in_memory();
+    options.enable_statistics();
     let db = Db::open(&options, path()).unwrap();
     fill(&db, 0..100);
     db.flush().unwrap();

@@ -64,7 +64,7 @@ fn the_power_may_go_at_any_moment() {
             .map(|w| {
                 let (db, other, told) = (Arc::clone(&db), other.clone(), Arc::clone(&told));
                 thread::spawn(move || {
-                    for n in 1..=3 {
+                    for n in 1..=3_u64 {
                         let mut batch = pair(w as u8, n);
                         batch.put_cf(&other, [w as u8, 0], n.to_be_bytes());
                         batch.put_cf(&other, [w as u8, 1], get(&db, [1 - w as u8, 0]).to_be_bytes());
@@ -289,7 +289,7 @@ fn a_panic_in_a_group_is_told_to_all_and_leaves_nothing() {
                 let db = Arc::clone(&db);
                 thread::spawn(move || {
                     let mut newest = 0;
-                    for n in 1..=3 {
+                    for n in 1..=3_u64 {
                         let mut batch = WriteBatch::new();
                         batch.put([w, 0], n.to_be_bytes());
                         if w == 0 && n == 2 {
