@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::key::InternalKey;
 
+use super::background::guarded;
 use super::{AsColumnFamilyRef, Db};
 use crate::compaction::strategy::files_within;
 use crate::error::{Error, Result};
@@ -78,7 +79,8 @@ impl Db {
                 c.cursors.files_taken();
             }
         }
-        let done = db.log_and_apply(cf, edit, |_, _| {});
+        // A panic must not leave the tables taken.
+        let done = guarded("a deletion of files", || db.log_and_apply(cf, edit, |_, _| {}));
         {
             let mut state = db.state.lock();
             taken.iter().for_each(|file| file.being_compacted.store(false, Ordering::Release));

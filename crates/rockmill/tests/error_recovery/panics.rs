@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering as KeyOrdering;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
 use rockmill::event_listener::BackgroundErrorReason;
-use rockmill::{Comparator, Db, ErrorSeverity, Options, WriteBatch, WriteOptions};
+use rockmill::{Comparator, Db, ErrorSeverity, IteratorMode, Options, SstFileWriter, WriteBatch, WriteOptions};
 use rockmill_io::{CrashMode, Fault, MemFileSystem, OpKind};
 
 use crate::{Listener, Told, options, path};
@@ -163,4 +163,71 @@ fn a_panic_while_a_record_is_written_leaves_the_wal() {
             assert_eq!(db.get("after").expect("a read").as_deref(), Some(&b"2"[..]));
         }
     }
+}
+
+/// Bytewise; panics at a comparison that was counted out.
+struct PanicsAt(Arc<AtomicU64>);
+
+impl Comparator for PanicsAt {
+    fn name(&self) -> &str {
+        "panicking"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> KeyOrdering {
+        if self.0.load(Ordering::SeqCst) > 0 && self.0.fetch_sub(1, Ordering::SeqCst) == 1 {
+            resume_unwind(Box::new("the comparator had enough"));
+        }
+        a.cmp(b)
+    }
+}
+
+/// Whichever comparison of an ingestion panics: nothing that it reserved or counted stays, so that later work does not
+/// wait for it, and it is done or not done.
+#[test]
+fn an_ingestion_that_panics_leaves_nothing_that_others_wait_for() {
+    let mut whole = 0;
+    for at in 1.. {
+        let fs = MemFileSystem::new();
+        let left = Arc::new(AtomicU64::new(0));
+        let mut options = options(&fs);
+        options.set_comparator_object(Arc::new(PanicsAt(Arc::clone(&left))));
+        let db = Db::open(&options, path()).expect("a database");
+        for key in ["a", "m", "z"] {
+            db.put(key, "old").expect("a write");
+            db.flush().expect("a flush");
+        }
+        let mut table = SstFileWriter::create(&options);
+        table.open("/ext.sst").expect("a table");
+        for key in ["b", "m", "y"] {
+            table.put(key, "new").expect("an entry");
+        }
+        table.finish().expect("a table");
+        left.store(at, Ordering::SeqCst);
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| db.ingest_external_file(vec!["/ext.sst"])));
+        let panicked = left.swap(0, Ordering::SeqCst) == 0;
+        let done = matches!(done, Ok(Ok(())));
+        assert!(done || panicked, "comparison {at}");
+        if db.background_error().is_some() {
+            db.resume().expect("it resumes");
+        }
+        // It waits until no job runs.
+        let mut how = rockmill::CompactOptions::default();
+        how.set_change_level(true);
+        db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &how).expect("a compaction");
+        db.wait_for_background_work().expect("the end of all work");
+        let shows = |db: &Db| -> Vec<String> {
+            let entries = db.iterator(IteratorMode::Start).map(|e| e.expect("an entry"));
+            entries.map(|(k, v)| String::from_utf8_lossy(&[&k[..], &v[..]].concat()).into_owned()).collect()
+        };
+        let (old, new) = (["aold", "mold", "zold"].as_slice(), ["aold", "bnew", "mnew", "ynew", "zold"].as_slice());
+        let seen = shows(&db);
+        assert!(seen == new || (!done && seen == old), "comparison {at}: {seen:?}");
+        drop(db);
+        assert_eq!(shows(&Db::open(&options, path()).expect("open again")), seen, "comparison {at}, opened again");
+        if !panicked {
+            whole = at;
+            break;
+        }
+    }
+    assert!(whole > 5, "{whole} comparisons");
 }

@@ -412,7 +412,11 @@ pub fn copy_dir(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap_or_else(|e| panic!("{}: {e}", from.display())) {
         let entry = entry.expect("a readable folder");
         if entry.file_type().expect("a type").is_file() {
-            fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
+            match fs::copy(entry.path(), to.join(entry.file_name())) {
+                // Obsolete, and deleted since it was listed: the database may be open.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                done => drop(done.expect("a copy")),
+            }
         }
     }
 }

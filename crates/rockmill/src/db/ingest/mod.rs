@@ -25,6 +25,7 @@ use rockmill_format::SequenceNumber;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 
+use super::background::guarded;
 use super::column_family::CfData;
 use super::install::Change;
 use super::stats::count;
@@ -243,7 +244,8 @@ impl DbInner {
         let cut_short = manifest.as_ref().is_some_and(ManifestWriter::has_failed);
         drop(manifest);
         done.map_err(|error| {
-            let files_may_be_named = cut_short && error.kind() == ErrorKind::IOError;
+            // Aborted: a panic.
+            let files_may_be_named = cut_short && matches!(error.kind(), ErrorKind::IOError | ErrorKind::Aborted);
             Failure { files_may_be_named, error }
         })
     }
@@ -296,8 +298,12 @@ impl DbInner {
         // A snapshot that is taken while the files come, with entries of sequence number 0, would change.
         let consistent = families.iter().any(|f| f.options.snapshot_consistency);
         let no_new_snapshot = consistent.then(|| self.snapshots.close());
-        let (reserved, placed) = self.place_all(families, &overlaps);
-        let done = placed.and_then(|(last, places)| {
+        // Those who need that no compaction runs, because they move whole levels, wait for this too.
+        self.state.lock().running_compactions += 1;
+        let mut reserved = Vec::new();
+        // A panic of the user's comparator must leave neither that nor what is reserved.
+        let done = guarded("an ingestion", || {
+            let (last, places) = self.place_all(families, &overlaps, &mut reserved)?;
             let edits: Vec<_> = families.iter_mut().zip(places).map(|(f, places)| self.edit(f, &places)).collect();
             let changes = families.iter().zip(edits).map(|(f, edit)| Change::new(&f.cf, edit, |_, _| {})).collect();
             // Entries with number 0 must be older than any snapshot that sees them.
@@ -327,28 +333,23 @@ impl DbInner {
         ranges.map(|(start, limit)| place::first_overlap(&version, &tables, start, limit)).collect()
     }
 
-    /// Step 3. Gives what was reserved, also on an error, the last sequence number and each file's place.
-    #[expect(clippy::type_complexity, reason = "read once, by the caller")]
+    /// Step 3. Gives the last sequence number and each file's place; notes what it reserves, also on an error.
     fn place_all(
         &self,
         families: &[Family<'_>],
         overlaps: &[Vec<usize>],
-    ) -> (Vec<(u32, u64)>, Result<(SequenceNumber, Vec<Vec<Place>>)>) {
+        reserved: &mut Vec<(u32, u64)>,
+    ) -> Result<(SequenceNumber, Vec<Vec<Place>>)> {
         let mut state = self.state.lock();
-        // Those who need that no compaction runs, because they move whole levels, wait for this too.
-        state.running_compactions += 1;
         let (before, snapshots) = (self.last_sequence(), self.snapshots.count() > 0);
-        let (mut last, mut reserved, mut all) = (before, Vec::new(), Vec::new());
+        let (mut last, mut all) = (before, Vec::new());
         for (family, overlaps) in families.iter().zip(overlaps) {
             let Some(c) = state.cfs.get_mut(&family.cf.id) else {
-                return (reserved, Err(super::write::dropped(&family.cf)));
+                return Err(super::write::dropped(&family.cf));
             };
             // Column families share no keys: each begins with the same number.
             let (mut own, new_sequences) = (before, family.options.snapshot_consistency && snapshots);
-            let places = match place::place(c, family, overlaps, new_sequences, &mut own) {
-                Ok(places) => places,
-                Err(e) => return (reserved, Err(e)),
-            };
+            let places = place::place(c, family, overlaps, new_sequences, &mut own)?;
             for (file, place) in family.files.iter().zip(&places) {
                 let (start, limit) = file.range();
                 reserved.push((family.cf.id, c.cursors.reserve(place.level, start, limit)));
@@ -356,7 +357,7 @@ impl DbInner {
             last = last.max(own);
             all.push(places);
         }
-        (reserved, Ok((last, all)))
+        Ok((last, all))
     }
 
     /// The version edit that adds the files of one column family.
