@@ -460,8 +460,8 @@ impl Db {
         self.inner.engines.close();
     }
 
-    /// Stops flushes and compactions, waiting for those that run if `wait`; in a call of a listener, for all but the one
-    /// that calls it. The database can still be read.
+    /// Stops flushes and compactions, waiting for those that run if `wait`; in a call of a listener, for all but the
+    /// one that calls it. The database can still be read.
     pub fn cancel_all_background_work(&self, wait: bool) {
         if wait {
             self.stop_threads();

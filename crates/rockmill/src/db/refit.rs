@@ -2,8 +2,8 @@
 //! copy (RocksDB's `ReFitLevel`).
 //!
 //! It begins when no compaction runs, and no automatic one begins before it has ended: what they choose their inputs
-//! by, and which level is the base, would change under them. Manual compactions and ingestions may begin meanwhile; they
-//! keep out of the levels that it passes (`strategy/refit.rs`).
+//! by, and which level is the base, would change under them. Manual compactions and ingestions may begin meanwhile;
+//! they keep out of the levels that it passes (`strategy/refit.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
