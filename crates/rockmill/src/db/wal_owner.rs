@@ -32,6 +32,9 @@ pub(crate) const WAL_OWNER: &str = "WAL_OWNER";
 /// Longer than any token and path.
 const NOTE_BYTES_MAX: u64 = 16 << 10;
 
+/// The version of RocksDB from which on OPTIONS files name no `wal_dir` that is the database's own directory.
+const OWN_PATH_BEFORE: (u32, u32, u32) = (6, 23, 0);
+
 /// What a `WAL_OWNER` file says.
 struct Note {
     token: String,
@@ -161,18 +164,17 @@ impl Db {
 }
 
 /// Where the WALs of the database in `path` are, by what its own files say: the newest OPTIONS file, or where that is
-/// missing or unreadable the file `WAL_OWNER`. `None` if that is its own directory, or nothing says it. Old versions of
-/// RocksDB wrote the own directory's path into OPTIONS: where it is not there any more and WALs are in `path`, the
-/// database was moved.
+/// missing or unreadable the file `WAL_OWNER`. `None` if that is its own directory, or nothing says it. RocksDB before
+/// 6.23 wrote the own directory's path into OPTIONS: where that is not there, the database was moved or copied.
 pub(crate) fn stored_wal_dir(fs: &dyn FileSystem, path: &Path) -> Option<PathBuf> {
-    let by_options = || -> Option<PathBuf> {
+    let by_options = || -> Option<(PathBuf, bool)> {
         let (_, file) = latest_options_file(fs, path).ok()??;
-        let entries = read_file(fs, &file).ok()?.db;
-        let (_, value) = entries.iter().find(|(name, _)| name == "wal_dir")?;
-        Some(PathBuf::from(parse::unescape(value)))
+        let file = read_file(fs, &file).ok()?;
+        let (_, value) = file.db.iter().find(|(name, _)| name == "wal_dir")?;
+        Some((PathBuf::from(parse::unescape(value)), file.rocksdb_version < OWN_PATH_BEFORE))
     };
-    let dir = by_options().or_else(|| Note::read(fs, path).ok()?.map(|own| own.other))?;
+    let (dir, may_be_own) = by_options().or_else(|| Some((Note::read(fs, path).ok()??.other, false)))?;
     let own = dir.as_os_str().is_empty() || fs.same_file(&dir, path).unwrap_or(dir == path);
-    let moved = || matches!(fs.exists(&dir), Ok(false)) && holds_wals(fs, path).unwrap_or(false);
+    let moved = || may_be_own && matches!(fs.exists(&dir), Ok(false));
     (!own && !moved()).then_some(dir)
 }

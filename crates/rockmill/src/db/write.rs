@@ -618,9 +618,7 @@ fn check_length(key: &[u8], value: &[u8]) -> Result<()> {
 
 #[cold]
 fn too_long(len: usize) -> Error {
-    Error::invalid_argument(format!(
-        "key and value are too large together: {len} bytes, where {LENGTH_MAX} are the limit"
-    ))
+    Error::invalid_argument(format!("key and value are too large together: {len} bytes, and the limit is {LENGTH_MAX}"))
 }
 
 impl Db {

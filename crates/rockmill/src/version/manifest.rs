@@ -106,7 +106,7 @@ pub fn manifest_mark(fs: &dyn FileSystem, dir: &Path) -> Option<ManifestMark> {
 }
 
 /// Times that a reader looks at a database again because a writer has changed it meanwhile.
-const LOOKS_MAX: usize = 100;
+const LOOKS_MAX: usize = 1000;
 /// Times for a file that is missing while the MANIFEST stays as it is.
 const LOOKS_FOR_MISSING_MAX: usize = 3;
 
@@ -120,6 +120,8 @@ pub fn look_again<T>(fs: &dyn FileSystem, dir: &Path, mut look: impl FnMut() -> 
         let before = manifest_mark(fs, dir);
         let seen = look();
         if manifest_mark(fs, dir) != before {
+            // Out of step with a writer that changes it at the same pace.
+            crate::sync::thread::yield_now();
             continue;
         }
         match seen {
