@@ -280,8 +280,12 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 let now = db.now_seconds();
                 let threads = thread_counts(db.live().max_background_jobs).1;
                 let (bound, lately) = db.controller.waits_for_flushes(&*db.opts.clock);
-                if let Some(p) = pick_compaction(&mut state, now, threads, (bound, lately)) {
-                    break p;
+                // The comparator is the user's: without this thread nothing would ever be compacted again.
+                let picked = guarded("the choice of a compaction", || {
+                    Ok(pick_compaction(&mut state, now, threads, (bound, lately)))
+                });
+                if let Some(picked) = picked.transpose() {
+                    break picked;
                 }
                 // What is put off is due when writers rest, of which nobody tells.
                 let rest = (bound && lately).then_some(REST_WAIT);
@@ -292,8 +296,9 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
             }
         };
         match picked {
-            Picked::Job(cf, compaction, ticket) => db.run_job(&cf, Arc::new(compaction), ticket, None),
-            Picked::Merge(cf, merge, ticket) => db.run_intra_df(&cf, &merge, ticket),
+            Ok(Picked::Job(cf, compaction, ticket)) => db.run_job(&cf, Arc::new(compaction), ticket, None),
+            Ok(Picked::Merge(cf, merge, ticket)) => db.run_intra_df(&cf, &merge, ticket),
+            Err(e) => db.set_background_error(BackgroundErrorReason::Compaction, "a compaction", &e),
         }
         db.delete_purged_files();
         db.tell_waiting();
