@@ -734,7 +734,7 @@ fn a_repair_reads_wals_in_a_directory_of_their_own_or_leaves_them_needed() {
         assert_eq!((report.wals_converted, report.wal_entries, &report.wals_not_read), (1, 1, &None), "{case}");
         assert!(contents(&open(&with(&o, &image), path)) == expected, "{case}: {report:?}");
     }
-    // The directory is somewhere else for now, or nothing names it.
+    // The directory was moved away for now, or nothing names it.
     for case in ["away", "unknown", "without a MANIFEST", "given up"] {
         let image = mem.crash_image(CrashMode::KeepAll);
         if case == "unknown" {

@@ -176,7 +176,7 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                 db.work.wait(&mut state);
             }
         };
-        // Who must know of a failure finds it in the state.
+        // A failure is a background error by now, which callers that wait look at.
         let _ = db.do_flush(&pick);
         drop(pick);
         db.delete_obsolete_wals();
