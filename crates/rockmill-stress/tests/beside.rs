@@ -1,9 +1,9 @@
 //! Random histories on Rockmill and on this machine's RocksDB at once: a few seconds of what `rockmill-stress beside`
 //! does for as long as one likes. And the test of the test: a mistake on one side is found, and what finds it shrinks.
 //!
-//! `ROCKMILL_SEED` sets the first history, `ROCKMILL_ROCKSDB_LIBRARY` the library. Without, the histories are always the
-//! same: what RocksDB itself does wrong, or ends the process for, is left out where it is known, and a test that others
-//! wait for is no place to find more of it.
+//! `ROCKMILL_SEED` sets the first history, `ROCKMILL_ROCKSDB_LIBRARY` the library. Without, the histories are always
+//! the same: what RocksDB itself does wrong, or ends the process for, is left out where it is known, and a test that
+//! others wait for is no place to find more of it.
 
 use std::path::PathBuf;
 
