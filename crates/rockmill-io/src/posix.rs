@@ -165,8 +165,8 @@ impl PosixFileSystem {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Removes what has the name of a new file: what an earlier process of ours left, or a link. No device, which may be
-    /// one of the machine's.
+    /// Removes what has the name of a new file: what an earlier process of ours left, or a link. A device stays: it may
+    /// be one of the machine's.
     fn make_way(at: &At) -> io::Result<()> {
         let there = sys::stat_at(at, false)?;
         match there {
