@@ -410,9 +410,12 @@ fn an_ingested_file_that_another_could_change_is_copied() {
     assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\t2\nc\t3\n");
 }
 
-/// Contents, mode and time of everything outside.
-fn state(dir: &Path) -> Vec<(PathBuf, u32, u32, i64, Option<Vec<u8>>)> {
-    let mut all: Vec<_> = below(dir)
+/// Name, mode, owner, time and contents.
+type State = (PathBuf, u32, u32, i64, Option<Vec<u8>>);
+
+/// Everything outside.
+fn state(dir: &Path) -> Vec<State> {
+    let mut all: Vec<State> = below(dir)
         .into_iter()
         .map(|(path, meta)| {
             let bytes = meta.is_file().then(|| fs::read(&path).expect("read"));
