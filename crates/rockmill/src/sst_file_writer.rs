@@ -139,10 +139,6 @@ impl<'a> SstFileWriter<'a> {
         let path = path.as_ref();
         let (fs, db) = (&self.options.db.fs, &self.options.db);
         let failed = |e: &io::Error| Error::io(format_args!("cannot create {}", path.display()), e);
-        // Not emptied but removed: it may be a second name of a table that a database took in.
-        if fs.exists(path).map_err(|e| failed(&e))? {
-            fs.remove(path).map_err(|e| failed(&e))?;
-        }
         let how = WriteOptions {
             direct: db.use_direct_io_for_flush_and_compaction,
             buffer_size: db.writable_file_max_buffer_size,
