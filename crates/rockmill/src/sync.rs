@@ -4,7 +4,7 @@
 //! operation is a point where the tester may let another thread go on.
 
 pub(crate) use rockmill_io::sync::{
-    Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard, SPINS, atomic, has_ended, hint, thread, thread_local,
+    Backoff, Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard, atomic, has_ended, thread, thread_local,
 };
 
 #[cfg(not(rockmill_shuttle))]

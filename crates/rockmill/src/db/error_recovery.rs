@@ -308,15 +308,13 @@ impl DbInner {
         Ok(())
     }
 
-    /// A panic ended a write after its record was in the WAL, and what is in the memtables of it nobody knows: nothing
-    /// of it may become visible, now or after the next open. So nothing more is written to that WAL, and the record
-    /// leaves it; with `logged` false the group had none.
-    pub fn take_back_record(&self, logged: bool) {
+    /// A panic ended a write after the WAL had it, behind its first `size` bytes, and what is in the memtables of it
+    /// nobody knows: nothing of it may become visible, now or after the next open, nor may what was logged behind it
+    /// meanwhile. So nothing more is written to that WAL, and the records leave it.
+    pub fn take_back_records(&self, size: u64) {
         let mut current = self.wal.lead();
         let Some(mut old) = current.take() else { return };
-        if logged {
-            old.take_back();
-        }
+        old.take_back(size);
         let cut = old.flush().and_then(|()| self.cut_wal(&old));
         let size = old.good();
         drop((old, current));
@@ -325,7 +323,7 @@ impl DbInner {
             last.1 = size;
         }
         if let Err(e) = cut {
-            log_error!(self.log, "the record of a write that panicked stays in the WAL: {e}");
+            log_error!(self.log, "records of writes that panicked stay in the WAL: {e}");
         }
     }
 

@@ -79,6 +79,7 @@ mod wal_files;
 mod wal_iterator;
 pub(crate) mod wal_owner;
 mod write;
+mod write_queue;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -143,7 +144,7 @@ use stall::WriteController;
 use stats::InternalStats;
 use stats_text::Reported;
 use wal::Wal;
-use write::WriteQueue;
+use write_queue::WriteQueue;
 
 /// An open database (`rocksdb::DB`). All methods take `&self` and may be called from any thread.
 ///

@@ -641,7 +641,7 @@ pub(super) fn assemble(
         recovery: Condvar::new(),
         recovery_running: Mutex::new(()),
         manifest: Mutex::new(None),
-        queue: super::write::WriteQueue::default(),
+        queue: super::write_queue::WriteQueue::default(),
         wal: Wal::default(),
         archive_purged: AtomicU64::new(0),
         last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),

@@ -33,8 +33,6 @@ pub(crate) struct WalWriter {
     failed: bool,
     /// Length up to the last record that was acknowledged, in bytes.
     good: u64,
-    /// The same before that record.
-    good_before: u64,
     /// Where the records of this WAL end: the sequence number after the last update.
     end: Option<SequenceNumber>,
     /// What this one follows on; written before its first record.
@@ -127,7 +125,6 @@ impl WalWriter {
             merged: None,
             failed: false,
             good: 0,
-            good_before: 0,
             end: None,
             follows: None,
         })
@@ -197,13 +194,12 @@ impl WalWriter {
 
     /// Says that everything appended so far counts. What a failed write or sync leaves behind this does not.
     pub fn acknowledge(&mut self) {
-        self.good_before = self.good;
         self.good = self.size();
     }
 
-    /// Says that what was acknowledged last does not count after all.
-    pub fn take_back(&mut self) {
-        self.good = self.good_before;
+    /// Says that what stands behind the first `size` bytes does not count after all.
+    pub fn take_back(&mut self, size: u64) {
+        self.good = self.good.min(size);
     }
 
     /// Says that nothing may be written behind what is there.

@@ -1,20 +1,24 @@
-//! The write path: writers join a group, the leader logs it, all insert.
+//! The write path: writers join a group, the leader logs it, all insert. Who leads and who waits how is in
+//! `write_queue.rs`.
 //!
-//! 1. A writer that finds no leader becomes one. Others hand their batch over in a slot, queue up and sleep.
+//! 1. A writer that finds no leader becomes one. Others hand their batch over in a slot, queue up and wait.
 //! 2. The leader makes room (`switch.rs`), then takes everybody who waits, up to a size limit, into its group.
-//! 3. One WAL record holds the whole group; one sync, if any member asked for it.
-//! 4. Small groups are inserted by the leader; in larger ones every member inserts its own batch at the same time.
-//! 5. The newest sequence number becomes visible, members are released, and the next waiter becomes leader.
+//! 3. One WAL record holds the whole group; one sync, if any member asked for it. Then the next writer may lead.
+//! 4. Members who are awake insert their batches, the leader its own and the others'; other groups are inserted at the
+//!    same time (with `allow_concurrent_memtable_write`).
+//! 5. When all groups before it are visible, the group's last sequence number becomes visible, and members are released.
 //!
-//! Sequence numbers are given in log order, so what recovery finds is a prefix of what was written.
+//! Sequence numbers are given in log order, so what recovery finds is a prefix of what was written, and groups become
+//! visible in that order. Whoever leads alone first waits until no group is in flight: memtables and WALs are switched
+//! between groups only.
 //!
 //! A panic in step 2 to 4, of a user's comparator for example, becomes an error of all members and of the database: a
-//! fatal one before step 4. After that, nobody knows which records the memtables have. So the group's sequence numbers
-//! never become visible, its record leaves the WAL, and writes are refused until the database is opened again.
+//! fatal one before step 4. After that, nobody knows which records the memtables have. So the sequence numbers of the
+//! group and of all behind it never become visible, their records leave the WAL, and writes are refused until the
+//! database is opened again.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::block::ENTRY_LEN_MAX;
@@ -24,43 +28,18 @@ use super::background::caught;
 use super::column_family::CfData;
 use super::stats::count;
 use super::wal::WalWriter;
+use super::write_queue::{Leadership, Place, Slot, insert_group};
 use super::{AsColumnFamilyRef, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::options::WriteOptions;
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
-use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::thread::{self, Thread};
-use crate::sync::{Mutex, SPINS, hint};
+use crate::sync::atomic::Ordering;
 
-/// Bytes of batches in one group at most (RocksDB's `max_write_batch_group_size_bytes`).
-const GROUP_BYTES_MAX: usize = 1 << 20;
-/// Batches smaller than this are not made to wait for a large group (RocksDB's rule, an eighth of the maximum).
-const SMALL_BATCH_BYTES: usize = GROUP_BYTES_MAX / 8;
 /// Key and value together are no longer than this: an entry stands in one block, which is addressed with 32 bits, and
 /// gets a few bytes more on its way there (the internal key's, a time to live).
 const LENGTH_MAX: usize = ENTRY_LEN_MAX - 64;
-
-const WAITING: u8 = 0;
-const LEADER: u8 = 1;
-const INSERT: u8 = 2;
-const DONE: u8 = 3;
-
-/// A waiting writer.
-struct Slot {
-    state: AtomicU8,
-    thread: Thread,
-    options: WriteOptions,
-    bytes: usize,
-    /// Owned by the slot from queueing until `DONE` (or until its writer leads).
-    rep: Mutex<BatchRep>,
-    sequence: AtomicU64,
-    group: Mutex<Option<Arc<Group>>>,
-    result: Mutex<Result<()>>,
-    /// Wants to lead alone (memtable switches, WAL syncs).
-    barrier: bool,
-}
 
 /// The batch of the writer that leads.
 enum Own<'a> {
@@ -86,24 +65,6 @@ impl Own<'_> {
     }
 }
 
-/// Members of a group that insert at the same time.
-struct Group {
-    running: AtomicUsize,
-    leader: Thread,
-    /// The first panic.
-    failed: OnceLock<Error>,
-}
-
-impl Group {
-    /// A member has inserted its batch, or failed to. True for the last one.
-    fn ended(&self, inserted: Result<()>) -> bool {
-        if let Err(e) = inserted {
-            let _ = self.failed.set(e); // the first one is told of
-        }
-        self.running.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-}
-
 /// How far a leader has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -111,192 +72,14 @@ enum Stage {
     MakesRoom,
     /// The end of the WAL is unknown.
     Logs,
-    /// What the memtables hold of the group is unknown.
-    Inserts { logged: bool },
-}
-
-#[derive(Default)]
-pub(crate) struct WriteQueue {
-    inner: Mutex<QueueInner>,
-}
-
-#[derive(Default)]
-struct QueueInner {
-    led: bool,
-    waiting: VecDeque<Arc<Slot>>,
-    /// Writers in calls of listeners: they lead next, and a leader who waits for background work lends them its place.
-    urgent: VecDeque<Arc<Slot>>,
-}
-
-/// Leadership; dropping it (also in a panic) makes the next waiter leader.
-pub(crate) struct Leadership<'a> {
-    queue: &'a WriteQueue,
-}
-
-impl Drop for Leadership<'_> {
-    fn drop(&mut self) {
-        let next = {
-            let mut q = self.queue.inner.lock();
-            let next = q.urgent.pop_front().or_else(|| q.waiting.pop_front());
-            q.led = next.is_some();
-            next
-        };
-        if let Some(slot) = next {
-            slot.wake(LEADER);
-        }
-    }
-}
-
-impl Slot {
-    fn new(rep: &mut BatchRep, options: WriteOptions, barrier: bool) -> Arc<Self> {
-        Arc::new(Self {
-            state: AtomicU8::new(WAITING),
-            thread: thread::current(),
-            options,
-            bytes: rep.len_bytes(),
-            rep: Mutex::new(std::mem::take(rep)),
-            sequence: AtomicU64::new(0),
-            group: Mutex::new(None),
-            result: Mutex::new(Ok(())),
-            barrier,
-        })
-    }
-
-    fn wake(&self, state: u8) {
-        // Release: whoever sees the new state also sees what was stored for it.
-        self.state.store(state, Ordering::Release);
-        self.thread.unpark();
-    }
-
-    /// Waits until the state is no longer `from`: a short spin for groups that are nearly done, then sleep.
-    fn wait_while(&self, from: u8) -> u8 {
-        for _ in 0..SPINS {
-            let s = self.state.load(Ordering::Acquire);
-            if s != from {
-                return s;
-            }
-            hint::spin_loop();
-        }
-        loop {
-            let s = self.state.load(Ordering::Acquire);
-            if s != from {
-                return s;
-            }
-            thread::park();
-        }
-    }
-}
-
-impl WriteQueue {
-    /// Becomes leader if there is none.
-    fn try_lead(&self) -> Option<Leadership<'_>> {
-        let mut q = self.inner.lock();
-        if q.led {
-            return None;
-        }
-        q.led = true;
-        Some(Leadership { queue: self })
-    }
-
-    /// Becomes leader at once, or queues `rep` and waits. `Ok(leadership)` means: lead, with `rep` back in place.
-    /// `Err(result)` means: somebody else's group did the work.
-    fn join(
-        &self,
-        db: &DbInner,
-        rep: &mut BatchRep,
-        options: WriteOptions,
-        barrier: bool,
-    ) -> std::result::Result<Leadership<'_>, Result<()>> {
-        let slot = {
-            let mut q = self.inner.lock();
-            if !q.led {
-                q.led = true;
-                return Ok(Leadership { queue: self });
-            }
-            let slot = Slot::new(rep, options, barrier);
-            let urgent = in_listener();
-            let queue = if urgent { &mut q.urgent } else { &mut q.waiting };
-            queue.push_back(Arc::clone(&slot));
-            drop(q);
-            if urgent {
-                db.wake_waiting_leader();
-            }
-            slot
-        };
-        let mut state = slot.wait_while(WAITING);
-        if state == INSERT {
-            let group = slot.group.lock().take();
-            let inserted = {
-                let rep = slot.rep.lock();
-                db.try_insert_batch(&rep, slot.sequence.load(Ordering::Acquire))
-            };
-            if let Some(group) = group
-                && group.ended(inserted)
-            {
-                group.leader.unpark();
-            }
-            state = slot.wait_while(INSERT);
-        }
-        std::mem::swap(rep, &mut slot.rep.lock());
-        if state == LEADER {
-            return Ok(Leadership { queue: self });
-        }
-        Err(std::mem::replace(&mut *slot.result.lock(), Ok(())))
-    }
-
-    /// True when a writer in a call of a listener wants to lead.
-    pub fn has_urgent(&self) -> bool {
-        !self.inner.lock().urgent.is_empty()
-    }
-
-    /// For a leader who waits for background work and has not begun with its group: lets writers lead that are in calls
-    /// of listeners, which that work may wait for. True if there were any: what the leader knew may have changed.
-    pub fn lend(&self) -> bool {
-        let mut lent = false;
-        loop {
-            let (next, own) = {
-                let mut q = self.inner.lock();
-                let Some(next) = q.urgent.pop_front() else { return lent };
-                // The next to lead after them; in no group of theirs.
-                let own = Slot::new(&mut BatchRep::default(), WriteOptions::default(), true);
-                q.waiting.push_front(Arc::clone(&own));
-                (next, own)
-            };
-            next.wake(LEADER);
-            own.wait_while(WAITING);
-            lent = true;
-        }
-    }
-
-    /// Takes waiters from the front that may share a group with a leader of these options.
-    fn gather(&self, leader: WriteOptions, leader_bytes: usize) -> Vec<Arc<Slot>> {
-        let mut q = self.inner.lock();
-        if q.waiting.is_empty() {
-            return Vec::new();
-        }
-        let limit = if leader_bytes <= SMALL_BATCH_BYTES { leader_bytes + SMALL_BATCH_BYTES } else { GROUP_BYTES_MAX };
-        let mut bytes = leader_bytes;
-        let mut members = Vec::new();
-        while let Some(s) = q.waiting.front() {
-            let fits = !s.barrier
-                && s.options.disable_wal == leader.disable_wal
-                && (leader.sync || !s.options.sync)
-                && (leader.no_slowdown || !s.options.no_slowdown)
-                && bytes + s.bytes <= limit;
-            if !fits {
-                break;
-            }
-            bytes += s.bytes;
-            members.extend(q.waiting.pop_front());
-        }
-        members
-    }
+    /// The group is in flight: logged, and what the memtables hold of it is unknown.
+    Inserts(Place),
 }
 
 impl DbInner {
     /// After a writer has become urgent: a leader who waits is to [`lend`](WriteQueue::lend) it its place.
     #[cold]
-    fn wake_waiting_leader(&self) {
+    pub fn wake_waiting_leader(&self) {
         // The locks keep a leader from missing this between its look and its sleep.
         drop(self.state.lock());
         self.progress.notify_all();
@@ -309,7 +92,10 @@ impl DbInner {
     pub fn lead_alone(&self) -> Leadership<'_> {
         let mut none = BatchRep::default();
         match self.queue.join(self, &mut none, WriteOptions::default(), true) {
-            Ok(leadership) => leadership,
+            Ok(leadership) => {
+                self.queue.in_flight.drain();
+                leadership
+            }
             Err(_) => unreachable!("a barrier is never taken into a group"),
         }
     }
@@ -327,12 +113,12 @@ impl DbInner {
     /// Writes a batch that stays its owner's: copied only if it has to wait for a leader.
     pub fn write_shared(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
         check_write_options(options)?;
-        let free = if self.with_ttl || options.low_pri { None } else { self.queue.try_lead() };
+        let waits = self.with_ttl || options.low_pri;
+        let free = if waits { None } else { self.queue.try_lead(options, rep.len_bytes()) };
         let Some(leadership) = free else { return self.write_rep(&mut rep.clone(), options) };
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
-        let result = self.lead_group(Own::Shared(rep), options);
-        drop(leadership);
+        let result = self.lead_group(leadership, Own::Shared(rep), options);
         self.tell_waiting();
         statistics.stop(Histogram::DbWrite, clock, began);
         result
@@ -366,56 +152,60 @@ impl DbInner {
             Ok(l) => l,
             Err(done) => return done,
         };
-        let result = self.lead_group(Own::Lent(rep), options);
-        drop(leadership);
+        let result = self.lead_group(leadership, Own::Lent(rep), options);
         self.tell_waiting();
         result
     }
 
     /// Writes a group. Whatever happens, also a panic, every member is told.
-    fn lead_group(&self, own: Own<'_>, options: &WriteOptions) -> Result<()> {
-        let (mut members, mut stage) = (Vec::new(), Stage::MakesRoom);
-        let done = match caught("a write", || self.write_group(own, options, &mut members, &mut stage)) {
-            Ok(done) => done,
-            Err(panic) => Err(self.group_panicked(stage, panic)),
-        };
-        for m in &members {
-            if let Err(e) = &done {
-                *m.result.lock() = Err(e.clone());
+    fn lead_group(&self, leadership: Leadership<'_>, own: Own<'_>, options: &WriteOptions) -> Result<()> {
+        let (mut leadership, mut members, mut stage) = (Some(leadership), Vec::new(), Stage::MakesRoom);
+        let written = caught("a write", || self.write_group(&mut leadership, own, options, &mut members, &mut stage));
+        let done = match (stage, written) {
+            (Stage::Inserts(place), Ok(Ok(()))) => {
+                return self.queue.in_flight.publish(place, members, &self.last_sequence);
             }
-            m.wake(DONE);
-        }
+            (Stage::Inserts(place), Ok(Err(panic)) | Err(panic)) => Err(self.panicked_behind(place, panic)),
+            (_, Ok(done)) => done,
+            (_, Err(panic)) => Err(self.panicked_before(panic)),
+        };
+        members.iter().for_each(|m| m.finish(&done));
         done
     }
 
+    /// Makes room, numbers, logs and inserts. Leadership is given back when the group is in the WAL.
     fn write_group(
         &self,
+        leadership: &mut Option<Leadership<'_>>,
         mut own: Own<'_>,
         options: &WriteOptions,
         members: &mut Vec<Arc<Slot>>,
         stage: &mut Stage,
     ) -> Result<()> {
+        let in_flight = &self.queue.in_flight;
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         let slowed = self.controller.is_delaying() || self.controller.is_pacing(written);
         let mut alone = false;
         if slowed || self.attention.load(Ordering::Acquire) || self.memory_is_short() {
+            // Memtables may be switched: nobody may be inserting.
+            in_flight.drain();
             alone = self.make_room(options, own.get().len_bytes() as u64)?;
         }
         *stage = Stage::Logs;
         if !alone {
             *members = self.queue.gather(*options, own.get().len_bytes());
         }
-        let first = self.last_sequence.load(Ordering::Relaxed) + 1;
+        let first = in_flight.newest(&self.last_sequence) + 1;
         own.set_sequence(first);
-        let own = own.get();
-        let mut next = first + u64::from(own.count());
+        let mut next = first + u64::from(own.get().count());
         for m in &*members {
             let mut rep = m.rep.lock();
             rep.set_sequence(next);
-            m.sequence.store(next, Ordering::Release);
             next += u64::from(rep.count());
         }
+        let own = own.get();
         let sync = options.sync || members.iter().any(|m| m.options.sync);
+        let place = Place { first, next, wal_size: self.wal.size() };
         let timer = perf::time(PerfMetric::WriteWalTime);
         let logged = if next > MAX_SEQUENCE {
             let used = format!("{}: no sequence numbers are left after {}", self.path.display(), first - 1);
@@ -428,58 +218,41 @@ impl DbInner {
             self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
             return logged;
         }
-        *stage = Stage::Inserts { logged: !options.disable_wal };
-        let timer = perf::time(PerfMetric::WriteMemtableTime);
-        let parallel = self.opts.allow_concurrent_memtable_write && !members.is_empty();
-        if parallel {
-            // The leader counts itself, so that the group cannot end before it has woken everybody.
-            let running = AtomicUsize::new(members.len() + 1);
-            let group = Arc::new(Group { running, leader: thread::current(), failed: OnceLock::new() });
-            for m in &*members {
-                *m.group.lock() = Some(Arc::clone(&group));
-                m.wake(INSERT);
-            }
-            group.ended(self.try_insert_batch(own, first));
-            while group.running.load(Ordering::Acquire) != 0 {
-                thread::park();
-            }
-            if let Some(panic) = group.failed.get() {
-                return Err(self.group_panicked(*stage, panic.clone()));
-            }
-        } else {
-            let mut inserted = self.try_insert_batch(own, first);
-            for m in &*members {
-                let rep = m.rep.lock();
-                inserted = inserted.and_then(|()| self.try_insert_batch(&rep, rep.sequence()));
-            }
-            inserted.map_err(|panic| self.group_panicked(*stage, panic))?;
+        in_flight.begin(place);
+        *stage = Stage::Inserts(place);
+        let shared = self.opts.allow_concurrent_memtable_write;
+        if shared {
+            *leadership = None;
         }
+        let timer = perf::time(PerfMetric::WriteMemtableTime);
+        insert_group(self, own, first, members, shared)?;
         drop(timer);
         self.count_group(own, members, next - first);
-        // Release: a reader that sees this number sees every entry up to it.
-        self.last_sequence.store(next - 1, Ordering::Release);
         Ok(())
     }
 
-    /// Notes that a panic ended a group, and gives the error that its members get. Nobody inserts any more.
+    /// Notes that a panic ended a group before it was in the WAL, and gives the error that its members get.
     #[cold]
-    fn group_panicked(&self, stage: Stage, panic: Error) -> Error {
+    fn panicked_before(&self, panic: Error) -> Error {
         // Members wait for what comes after this, whatever happens here.
         let _ = caught("the end of a write", || {
-            let reason = match stage {
-                Stage::MakesRoom | Stage::Logs => {
-                    // Nothing may be written behind what may stand there now.
-                    self.wal.lead().iter_mut().for_each(WalWriter::set_failed);
-                    BackgroundErrorReason::WriteCallback
-                }
-                Stage::Inserts { .. } => BackgroundErrorReason::MemTable,
-            };
-            self.set_background_error(reason, "a write", &panic);
+            // Nothing may be written behind what may stand there now.
+            self.wal.lead().iter_mut().for_each(WalWriter::set_failed);
+            self.set_background_error(BackgroundErrorReason::WriteCallback, "a write", &panic);
         });
-        if let Stage::Inserts { logged } = stage {
-            let _ = caught("the end of a write", || self.take_back_record(logged));
-        }
         panic
+    }
+
+    /// Notes that a panic ended a group that is in the WAL, and gives the error that its members get. Nothing behind the
+    /// group becomes visible, now or ever. Its members have inserted all that they will.
+    #[cold]
+    fn panicked_behind(&self, place: Place, panic: Error) -> Error {
+        self.queue.in_flight.fail(place, panic, &self.last_sequence, |panic| {
+            let _ = caught("the end of a write", || {
+                self.set_background_error(BackgroundErrorReason::MemTable, "a write", panic);
+            });
+            let _ = caught("the end of a write", || self.take_back_records(place.wal_size));
+        })
     }
 
     fn count_group(&self, own: &BatchRep, members: &[Arc<Slot>], keys: u64) {
@@ -515,7 +288,12 @@ impl DbInner {
         }
         let mut wal = self.wal.lead();
         let Some(current) = wal.as_mut() else {
-            return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+            drop(wal);
+            // A group in flight may have failed since the look for an error, and taken the WAL away.
+            let failed = self.state.lock().write_error().cloned();
+            return Err(
+                failed.unwrap_or_else(|| Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"))
+            );
         };
         let n = if members.is_empty() && own.sequence() == first {
             current.add_batch(own)?
@@ -551,7 +329,7 @@ impl DbInner {
     }
 
     /// [`Self::insert_batch`] with a panic as an error.
-    fn try_insert_batch(&self, rep: &BatchRep, first: SequenceNumber) -> Result<()> {
+    pub fn try_insert_batch(&self, rep: &BatchRep, first: SequenceNumber) -> Result<()> {
         caught("an insertion into a memtable", || self.insert_batch(rep, first))
     }
 
