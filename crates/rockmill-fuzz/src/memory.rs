@@ -84,8 +84,8 @@ pub fn since(start: usize) -> Use {
 /// the clock, it does not depend on what else the machine does.
 pub fn processor_time() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may have spaces. After it come the state, and as 12th and 13th the time of the program and
-    // of the kernel for it, in hundredths of a second.
+    // The name in parentheses may have spaces. After it come the state, and as 12th and 13th the time of the program
+    // and of the kernel for it, in hundredths of a second.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
     Some(Duration::from_millis((user + system) * 10))

@@ -103,7 +103,7 @@ fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> Strin
     let paths: Vec<PathBuf> = everything(dir).into_keys().collect();
     let options = |p: &&PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("OPTIONS-"));
     let path = if kind == Kind::Options {
-        paths.iter().filter(options).next_back().cloned()
+        paths.iter().rfind(options).cloned()
     } else if kind == Kind::Damage || kind == Kind::Mode || dice.once_in(2) {
         dice.one_of(&paths.iter().collect::<Vec<_>>()).cloned()
     } else {

@@ -90,8 +90,8 @@ impl TruncatedRangeTombstones {
         self.list.max_covering(user_key, snapshot, cmp)
     }
 
-    /// The tombstones that reach into the boundaries, cut to them, gaps included. An end that is cut inside a user key's versions appears as that user key, exclusive, as the neighbouring file
-    /// has the rest.
+    /// The fragments that reach into the boundaries, cut to them, gaps included. An end that is cut inside a user key's
+    /// versions appears as that user key, exclusive, as the neighbouring file has the rest.
     pub(super) fn cut_pieces<'a>(&'a self, cmp: &'a InternalKeyComparator) -> impl Iterator<Item = CutPiece<'a>> {
         (self.pieces.0..self.pieces.1).filter_map(move |i| {
             let (begin, end) = self.list.piece_bounds(i);
