@@ -8,6 +8,7 @@
 #[path = "../../rockmill/tests/compat/archive.rs"]
 pub mod archive;
 pub mod copies;
+pub mod crafted;
 pub mod database;
 pub mod decoders;
 pub mod files;
@@ -21,7 +22,7 @@ pub mod seeds;
 pub type Body = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Body); 18] = [
+pub const TARGETS: [(&str, Body); 20] = [
     ("footer", decoders::footer),
     ("block", decoders::block),
     ("filter", decoders::filter),
@@ -39,5 +40,7 @@ pub const TARGETS: [(&str, Body); 18] = [
     ("backup", copies::backup),
     ("ingest", files::ingest),
     ("import", copies::import),
+    ("tombstones", crafted::tombstones),
+    ("operands", crafted::operands),
     ("database", database::mutated),
 ];

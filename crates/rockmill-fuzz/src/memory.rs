@@ -1,7 +1,8 @@
-//! An allocator that counts, so that a test can say how much memory one input took.
+//! What one input took: an allocator that counts bytes, and the processor's time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -77,4 +78,15 @@ pub fn start() -> usize {
 /// What all threads have taken since `start` gave this number.
 pub fn since(start: usize) -> Use {
     Use { peak: PEAK.load(Relaxed).saturating_sub(start), largest: LARGEST.load(Relaxed) }
+}
+
+/// What all threads of the process have had of the processor, where the system says so (Linux): other than the time by
+/// the clock, it does not depend on what else the machine does.
+pub fn processor_time() -> Option<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in parentheses may have spaces. After it come the state, and as 12th and 13th the time of the program
+    // and of the kernel for it, in hundredths of a second.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
+    Some(Duration::from_millis((user + system) * 10))
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rockmill_fuzz::memory::{self, Counted};
 use rockmill_fuzz::mutate::{self, Dice};
-use rockmill_fuzz::{Body, TARGETS, fixtures, seeds};
+use rockmill_fuzz::{Body, TARGETS, crafted, fixtures, seeds};
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
@@ -18,9 +18,12 @@ static ALLOCATOR: Counted = Counted;
 /// What one input may take: this, and [`MEMORY_PER_BYTE`] for each of its bytes.
 const MEMORY: usize = 64 << 20;
 const MEMORY_PER_BYTE: usize = 4;
+/// What one input may take of the processor: this, and [`TIME_PER_BYTE`] for each of its bytes.
+const TIME: Duration = Duration::from_secs(20);
+const TIME_PER_BYTE: Duration = Duration::from_micros(40);
 /// The thread that runs inputs.
 const CASES: &str = "cases";
-/// After so long an input is taken to hang. Debug builds on busy machines are slow.
+/// After so long by the clock an input is taken to hang. Debug builds on busy machines are slow.
 const HANG: Duration = Duration::from_secs(120);
 
 fn seconds(share: f64) -> Duration {
@@ -67,7 +70,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 /// A thread that runs cases one after the other, so that one that hangs can be told.
 struct Runner {
     cases: mpsc::Sender<(Body, Arc<Vec<u8>>)>,
-    done: mpsc::Receiver<memory::Use>,
+    done: mpsc::Receiver<(memory::Use, Duration)>,
 }
 
 impl Runner {
@@ -77,9 +80,11 @@ impl Runner {
         let run = move || {
             for (body, input) in todo {
                 let start = memory::start();
+                let (clock, before) = (Instant::now(), memory::processor_time());
                 let _ = std::panic::catch_unwind(AssertUnwindSafe(|| body(&input)));
                 let used = memory::since(start);
-                if tell.send(used).is_err() {
+                let busy = memory::processor_time().zip(before).map(|(after, before)| after.saturating_sub(before));
+                if tell.send((used, busy.unwrap_or_else(|| clock.elapsed()))).is_err() {
                     return;
                 }
             }
@@ -96,17 +101,21 @@ impl Runner {
         }
         panics().lock().expect("the list of panics").clear();
         self.cases.send((body, Arc::clone(input))).expect("the runner");
-        let Ok(used) = self.done.recv_timeout(HANG) else {
+        let Ok((used, busy)) = self.done.recv_timeout(HANG) else {
             let path = keep(name, input);
             println!("{name}: no end after {HANG:?}: {}", path.display());
             let _ = writeln!(std::io::stderr(), "{name}: no end after {HANG:?}: {}", path.display());
             // The thread cannot be stopped.
             std::process::abort();
         };
-        let bound = MEMORY + MEMORY_PER_BYTE * (input.len() + room);
+        let size = input.len() + room;
+        let (bound, time) = (MEMORY + MEMORY_PER_BYTE * size, TIME + TIME_PER_BYTE * size as u32);
         let mut broken = std::mem::take(&mut *panics().lock().expect("the list of panics"));
         if used.peak > bound {
             broken.push(format!("{} bytes of memory (largest {}), at most {bound}", used.peak, used.largest));
+        }
+        if busy > time {
+            broken.push(format!("{busy:?} of the processor, at most {time:?} for {size} bytes"));
         }
         (!broken.is_empty()).then(|| format!("{name}: {}\n{}", keep(name, input).display(), broken.join("\n")))
     }
@@ -139,7 +148,18 @@ fn report(broken: Vec<String>) {
 
 /// Targets that open databases: slow, and never so small.
 fn is_slow(name: &str) -> bool {
-    matches!(name, "database" | "ingest" | "import" | "backup" | "write_batch" | "manifest" | "backup_meta")
+    matches!(
+        name,
+        "database"
+            | "ingest"
+            | "import"
+            | "backup"
+            | "write_batch"
+            | "manifest"
+            | "backup_meta"
+            | "tombstones"
+            | "operands"
+    )
 }
 
 #[test]
@@ -157,7 +177,11 @@ fn decoders_take_any_bytes() {
         let mut inputs = committed.clone();
         inputs.extend(seeds::of(name));
         // Inputs of these are choices: what they choose from has a size, too.
-        let room = if matches!(name, "backup" | "import") { 1 << 20 } else { 0 };
+        let room = match name {
+            "backup" | "import" => 1 << 20,
+            "tombstones" | "operands" => crafted::SIZE,
+            _ => 0,
+        };
         for input in &committed {
             broken.extend(runner.run(name, body, &Arc::new(input.clone()), room));
         }

@@ -299,7 +299,7 @@ impl<'a> SstFileWriter<'a> {
             return Err(Error::invalid_argument("SstFileWriter: no table is open"));
         };
         // Cut where they overlap: a table holds each begin and sequence number once.
-        let fragments = FragmentedRangeTombstones::new(tombstones, &self.cmp);
+        let fragments = FragmentedRangeTombstones::new(&tombstones, &self.cmp);
         let done = fragments
             .iter()
             .try_for_each(|(begin, end, seq)| builder.add_range_tombstone(begin, end, seq))

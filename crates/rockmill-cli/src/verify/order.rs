@@ -127,7 +127,7 @@ fn check_entry(
         sequences.extend([seen.smallest_seqno, seen.largest_seqno]);
     }
     match table.range_tombstones() {
-        Some(tombstones) => sequences.extend(tombstones.iter().map(|(_, _, seq)| seq)),
+        Some(tombstones) => sequences.extend(tombstones.extremes().map(|(_, _, seq)| seq)),
         // Range tombstones widen a table's range, also those that a compaction dropped; without any, the range should
         // be exact.
         None => {

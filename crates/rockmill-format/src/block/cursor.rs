@@ -43,10 +43,48 @@ pub struct BlockCursor {
 }
 
 /// The entries of one restart interval up to some entry, so that stepping back does not decode them again.
+///
+/// Keys are saved whole until they take [`WHOLE_KEYS_MAX`] bytes. Then what a key shares with the next one is left
+/// out: that is still at hand when the cursor steps back from there. What remains takes no more than the block, where
+/// whole keys, each of which shares almost everything with the one before, could take thousands of times as much.
 #[derive(Debug, Clone, Default)]
 struct PreviousEntries {
     entries: Vec<PreviousEntry>,
     keys: Vec<u8>,
+    /// The keys of so many entries are shortened, up to here in `keys`.
+    shortened: (usize, usize),
+}
+
+/// Bytes of whole keys that are saved.
+const WHOLE_KEYS_MAX: usize = 1 << 20;
+
+impl PreviousEntries {
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.keys.clear();
+        self.shortened = (0, 0);
+    }
+
+    /// Leaves out of each whole key, but the last, what the next one begins with, too.
+    #[cold]
+    fn shorten(&mut self) {
+        let (first, mut at) = self.shortened;
+        let Some(last) = self.entries.len().checked_sub(1) else { return };
+        for i in first..=last {
+            let (begin, end) = self.entries[i].key;
+            let next = self.entries.get(i + 1).map_or(&[][..], |e| &self.keys[e.key.0..e.key.1]);
+            let kept = self.keys[begin..end].iter().zip(next).take_while(|(a, b)| a == b).count();
+            if i == last {
+                self.shortened = (i, at);
+            }
+            self.keys.copy_within(begin + kept..end, at);
+            let rest = end - begin - kept;
+            self.entries[i].kept = kept;
+            self.entries[i].key = (at, at + rest);
+            at += rest;
+        }
+        self.keys.truncate(at);
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -54,7 +92,10 @@ struct PreviousEntry {
     current: u32,
     next: u32,
     restart: u32,
-    key: (u32, u32),
+    /// The key begins as the next entry's does, for so many bytes ...
+    kept: usize,
+    /// ... and goes on with these.
+    key: (usize, usize),
     value: (u32, u32),
     first_key: (u32, u32),
     handle: BlockHandle,
@@ -264,15 +305,14 @@ impl BlockCursor {
                 self.first_key = entry.first_key;
                 self.handle = entry.handle;
                 self.stored_tag = entry.stored_tag;
-                self.key.clear();
-                let key = self.previous.keys.get(entry.key.0 as usize..entry.key.1 as usize).unwrap_or(&[]);
+                self.key.truncate(entry.kept);
+                let key = self.previous.keys.get(entry.key.0..entry.key.1).unwrap_or(&[]);
                 self.key.extend_from_slice(key);
                 return Ok(());
             }
         }
         let original = self.current;
-        self.previous.entries.clear();
-        self.previous.keys.clear();
+        self.previous.clear();
         let Some(restart) = self.last_restart_before(data, original) else {
             self.valid = false;
             return Ok(());
@@ -283,13 +323,14 @@ impl BlockCursor {
             if !self.valid || self.next > original {
                 return Err(self.corrupt("block entry crosses a restart point", self.current));
             }
-            let start = self.previous.keys.len() as u32;
+            let start = self.previous.keys.len();
             self.previous.keys.extend_from_slice(&self.key);
             self.previous.entries.push(PreviousEntry {
                 current: self.current,
                 next: self.next,
                 restart: self.restart,
-                key: (start, self.previous.keys.len() as u32),
+                kept: 0,
+                key: (start, self.previous.keys.len()),
                 value: self.value,
                 first_key: self.first_key,
                 handle: self.handle,
@@ -298,7 +339,17 @@ impl BlockCursor {
             if self.next == original {
                 return Ok(());
             }
+            if self.previous.keys.len() - self.previous.shortened.1 > WHOLE_KEYS_MAX {
+                self.previous.shorten();
+            }
         }
+    }
+
+    /// Bytes that the cursor holds, about.
+    #[cfg(test)]
+    pub(super) fn memory_usage(&self) -> usize {
+        let saved = &self.previous;
+        self.key.capacity() + saved.keys.capacity() + saved.entries.capacity() * size_of::<PreviousEntry>()
     }
 
     /// The last restart point before `offset`.

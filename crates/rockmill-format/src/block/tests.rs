@@ -339,3 +339,35 @@ fn damaged_blocks_never_panic_and_never_loop() {
         }
     }
 }
+
+#[test]
+fn stepping_back_takes_memory_in_proportion_to_the_block() {
+    // Keys of up to 20,000 bytes, of which each shares all but a few with the one before; one restart interval.
+    let (cmp, mut user) = (InternalKeyComparator::default(), vec![b'k'; 20_000]);
+    let mut entries: Entries = Vec::new();
+    for i in 0..4_000u32 {
+        user.resize(20_000 - (i as usize % 7), b'k');
+        user.truncate(user.len() - 4);
+        user.extend_from_slice(&i.to_be_bytes());
+        entries.push((InternalKey::new(&user, 9, ValueType::Value).as_bytes().to_vec(), b"v".to_vec()));
+    }
+    entries.sort_by(|a, b| cmp.compare(&a.0, &b.0));
+    let data = build(&entries, BlockBuilderOptions { restart_interval: 1 << 20, ..Default::default() });
+    let whole: usize = entries.iter().map(|e| e.0.len()).sum();
+    assert!(whole > 8 * data.len(), "{whole} bytes of keys in {} bytes", data.len());
+    let mut c = BlockCursor::new(BlockLayout::parse(&data).unwrap(), BlockKind::Data { global_seqno: None });
+    c.seek_to_last(&data).unwrap();
+    for i in (0..entries.len()).rev() {
+        assert!(current(&c, &data) == expected(&entries, i), "entry {i}");
+        if i % 1_000 == 500 {
+            // There and back again.
+            c.next(&data).unwrap();
+            c.prev(&data).unwrap();
+            assert!(current(&c, &data) == expected(&entries, i), "entry {i} again");
+        }
+        c.prev(&data).unwrap();
+    }
+    assert!(!c.valid());
+    let bound = 4 * (1 << 20) + 2 * data.len() + 4_000 * 128;
+    assert!(c.memory_usage() < bound, "{} bytes for a block of {}, at most {bound}", c.memory_usage(), data.len());
+}

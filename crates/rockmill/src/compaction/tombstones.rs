@@ -29,11 +29,9 @@ impl Source {
     /// How far from user key `from` on every entry of `file` is deleted; `None` if not even there.
     fn covers_from<'a>(&'a self, from: &[u8], file: &FileMeta, rules: &Rules) -> Option<&'a [u8]> {
         let (cmp, entry) = (&rules.cmp, &file.entry);
-        let (mut end, seqs) = self.fragments.fragment_at(from, cmp)?;
         // Newer than all entries, and no snapshot sees any of them without the tombstone.
-        let oldest = rules.stripe(entry.smallest_seqno).0;
-        let hides = |&seq: &SequenceNumber| seq > entry.largest_seqno && rules.stripe(seq).0 == oldest;
-        if !seqs.iter().any(hides) {
+        let (mut end, seq) = self.fragments.fragment_at(from, rules.stripe(entry.smallest_seqno).0, cmp)?;
+        if seq <= entry.largest_seqno {
             return None;
         }
         if let Some((smallest, largest)) = &self.bounds {
@@ -202,7 +200,7 @@ mod tests {
 
     fn cursor(tombstones: &[(&str, &str, u64)], rules: &Rules) -> CompactionRangeDel {
         let list = tombstones.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq });
-        let fragments = Arc::new(FragmentedRangeTombstones::new(list.collect(), &rules.cmp));
+        let fragments = Arc::new(FragmentedRangeTombstones::new(&list.collect::<Vec<_>>(), &rules.cmp));
         Tombstones::of_fragments(fragments).cursor(rules)
     }
 
@@ -251,7 +249,8 @@ mod tests {
         let end = |k: &str| CompactionRangeDel::boundary(k.as_bytes());
         let source = |tombstones: &[(&str, &str, u64)], bounds: Option<(InternalKey, InternalKey)>| {
             let list = tombstones.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq });
-            let fragments = FragmentedRangeTombstones::new(list.collect(), &InternalKeyComparator::default());
+            let fragments =
+                FragmentedRangeTombstones::new(&list.collect::<Vec<_>>(), &InternalKeyComparator::default());
             Source { fragments: Arc::new(fragments), bounds }
         };
         let f = file(key("c", 5), key("m", 3), (3, 5));

@@ -6,7 +6,7 @@
 //! 4. Write a new MANIFEST with the whole state and point CURRENT at it: from here on the old WALs are not needed.
 //! 5. Remove orphans, start the background threads.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
@@ -421,7 +421,8 @@ fn finish_open(
     // Column families that are asked for and not there.
     let missing: Vec<&String> = {
         let state = db.state.lock();
-        wanted.keys().filter(|n| !state.cfs.values().any(|c| c.cf.name == **n)).collect()
+        let there: HashSet<&str> = state.cfs.values().map(|c| c.cf.name.as_str()).collect();
+        wanted.keys().filter(|n| !there.contains(n.as_str())).collect()
     };
     for name in missing {
         check_new_name(name)?;

@@ -227,7 +227,7 @@ impl MemTable {
         if let Some(f) = &dels.fragmented {
             return Arc::clone(f);
         }
-        let f = Arc::new(FragmentedRangeTombstones::new(dels.all.clone(), self.list.cmp()));
+        let f = Arc::new(FragmentedRangeTombstones::new(&dels.all, self.list.cmp()));
         dels.fragmented = Some(Arc::clone(&f));
         f
     }

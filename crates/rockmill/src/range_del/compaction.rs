@@ -1,5 +1,6 @@
 //! Range tombstones in a compaction (RocksDB's `CompactionRangeDelAggregator` and `CompactionOutputs::AddRangeDels`).
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use rockmill_format::key::MAX_SEQUENCE;
@@ -15,7 +16,8 @@ use super::{FragmentedRangeTombstones, RangeTombstone, TruncatedRangeTombstones}
 #[derive(Debug)]
 pub struct CompactionRangeDel {
     coverage: Coverage,
-    snapshots: Vec<SequenceNumber>,
+    /// All of them together, as they are written if nothing is cut or dropped. Made when the first file ends.
+    merged: OnceCell<FragmentedRangeTombstones>,
 }
 
 /// A tombstone to write into an output file.
@@ -36,18 +38,23 @@ pub struct OutputTombstone {
 impl CompactionRangeDel {
     /// Without tombstones so far. `snapshots` rise.
     pub fn new(cmp: InternalKeyComparator, snapshots: Vec<SequenceNumber>) -> Self {
-        Self { coverage: Coverage::new(cmp), snapshots }
+        Self { coverage: Coverage::new(cmp, snapshots), merged: OnceCell::new() }
     }
 
     /// Adds a memtable's tombstones.
     pub fn add_memtable(&mut self, list: Arc<FragmentedRangeTombstones>) {
-        self.coverage.add(TruncatedRangeTombstones::whole(list));
+        self.add(TruncatedRangeTombstones::whole(list));
     }
 
     /// Adds an input file's tombstones, cut to its boundaries.
     pub fn add_file(&mut self, list: Arc<FragmentedRangeTombstones>, smallest: &InternalKey, largest: &InternalKey) {
         let cut = TruncatedRangeTombstones::of_file(list, smallest, largest, self.coverage.cmp());
-        self.coverage.add(cut);
+        self.add(cut);
+    }
+
+    fn add(&mut self, tombstones: TruncatedRangeTombstones) {
+        self.coverage.add(tombstones);
+        self.merged.take();
     }
 
     /// True without a tombstone.
@@ -61,8 +68,9 @@ impl CompactionRangeDel {
         if self.coverage.is_empty() {
             return false;
         }
-        let stripe = self.snapshots.partition_point(|&s| s < seq);
-        let newest = self.snapshots.get(stripe).copied().unwrap_or(SequenceNumber::MAX);
+        let snapshots = self.coverage.snapshots();
+        let stripe = snapshots.partition_point(|&s| s < seq);
+        let newest = snapshots.get(stripe).copied().unwrap_or(SequenceNumber::MAX);
         let seqs = self.coverage.over(user_key, seq);
         seqs.get(seqs.partition_point(|&s| s > newest)).is_some_and(|&s| s > seq)
     }
@@ -92,29 +100,10 @@ impl CompactionRangeDel {
         {
             return Vec::new(); // a file without points whose user key the next one begins with
         }
-        let mut reaching = Vec::new();
-        for piece in self.coverage.lists().flat_map(|l| l.cut_pieces(cmp)) {
-            let begin = InternalKey::new(piece.begin.0, piece.begin.1, ValueType::RangeDeletion);
-            // The first key that is not covered: in front of the user key, or right behind its oldest covered version.
-            let end = match piece.end.1 {
-                SequenceNumber::MAX => Self::boundary(piece.end.0),
-                oldest => InternalKey::new(piece.end.0, oldest.saturating_sub(1), ValueType::Max),
-            };
-            if lower.is_some_and(|l| cmp.compare(end.as_bytes(), l).is_le())
-                || upper.is_some_and(|u| cmp.compare(begin.as_bytes(), u).is_gt())
-            {
-                continue;
-            }
-            reaching.extend(piece.seqs.iter().map(|&seq| RangeTombstone {
-                begin: piece.begin.0.to_vec(),
-                end: piece.end.0.to_vec(),
-                seq,
-            }));
-        }
-        let fragments = FragmentedRangeTombstones::for_compaction(reaching, cmp, &self.snapshots);
-        let earliest_snapshot = self.snapshots.first().copied().unwrap_or(MAX_SEQUENCE);
+        let fragments = self.merged.get_or_init(|| self.merge());
+        let earliest_snapshot = self.coverage.snapshots().first().copied().unwrap_or(MAX_SEQUENCE);
         let mut out = Vec::new();
-        for (begin, end, seq) in fragments.iter() {
+        for (begin, end, seq) in fragments.iter_from(lower.map(rockmill_format::key::user_key), cmp) {
             let mut largest = Self::boundary(end);
             if lower.is_some_and(|l| cmp.compare(largest.as_bytes(), l).is_le()) {
                 continue;
@@ -144,6 +133,22 @@ impl CompactionRangeDel {
             out.push(OutputTombstone { begin: begin.to_vec(), end: end.to_vec(), seq, smallest, largest });
         }
         out
+    }
+
+    /// All lists as one, of each piece's sequence numbers the newest of each stripe. Each list is cut down to those
+    /// first: all numbers of all pieces are as many as the square of the tombstones where those are nested.
+    fn merge(&self) -> FragmentedRangeTombstones {
+        let (cmp, snapshots) = (self.coverage.cmp(), self.coverage.snapshots());
+        let (mut all, mut seqs) = (Vec::new(), Vec::new());
+        for list in self.coverage.lists() {
+            for piece in list.cut_pieces(cmp) {
+                seqs.clear();
+                list.list().newest_of_stripes(piece.piece, snapshots, &mut seqs);
+                let tombstone = |&seq| RangeTombstone { begin: piece.begin.0.into(), end: piece.end.0.into(), seq };
+                all.extend(seqs.iter().map(tombstone));
+            }
+        }
+        FragmentedRangeTombstones::for_compaction(&all, cmp, snapshots)
     }
 
     /// The internal key that stands before all versions of `user_key` as a file's boundary that tombstones extended:

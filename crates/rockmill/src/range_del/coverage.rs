@@ -35,6 +35,8 @@ struct List {
 #[derive(Debug)]
 pub(super) struct Coverage {
     cmp: InternalKeyComparator,
+    /// What cuts the sequence numbers into stripes; rising.
+    snapshots: Vec<SequenceNumber>,
     lists: Vec<List>,
     /// True if the fields below hold for the interval.
     known: bool,
@@ -42,17 +44,21 @@ pub(super) struct Coverage {
     from: Option<(Bound, bool)>,
     /// Keys up to, not including, this one.
     to: Option<Bound>,
-    /// Over the interval, newest first.
+    /// Over the interval, newest first: of each list, the newest of each stripe.
     seqs: Vec<SequenceNumber>,
 }
 
 impl Coverage {
-    pub(super) fn new(cmp: InternalKeyComparator) -> Self {
-        Self { cmp, lists: Vec::new(), known: false, from: None, to: None, seqs: Vec::new() }
+    pub(super) fn new(cmp: InternalKeyComparator, snapshots: Vec<SequenceNumber>) -> Self {
+        Self { cmp, snapshots, lists: Vec::new(), known: false, from: None, to: None, seqs: Vec::new() }
     }
 
     pub(super) fn cmp(&self) -> &InternalKeyComparator {
         &self.cmp
+    }
+
+    pub(super) fn snapshots(&self) -> &[SequenceNumber] {
+        &self.snapshots
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -70,7 +76,7 @@ impl Coverage {
         }
     }
 
-    /// Sequence numbers of the tombstones over version `seq` of `user_key`, newest first.
+    /// Of the tombstones over version `seq` of `user_key`, the newest of each list and stripe, newest first.
     #[inline]
     pub(super) fn over(&mut self, user_key: &[u8], seq: SequenceNumber) -> &[SequenceNumber] {
         if !self.lists.is_empty() && !self.is_inside(user_key) {
@@ -157,7 +163,7 @@ impl Coverage {
             let n = t.list().bounds.len();
             let after = locate(&t.list().bounds, self.lists[list].cursor, user_key, &cmp);
             if after > 0 && after < n && t.max_covering(user_key, seq, SequenceNumber::MAX, &cmp) > 0 {
-                self.seqs.extend_from_slice(t.list().piece_seqs(after - 1));
+                t.list().newest_of_stripes(after - 1, &self.snapshots, &mut self.seqs);
             }
             self.lists[list].cursor = after;
             if after > 0 {

@@ -7,11 +7,14 @@
 
 mod compaction;
 mod coverage;
+mod layers;
 mod truncated;
 
 use std::collections::BTreeMap;
 
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
+
+use layers::Layers;
 
 pub use compaction::{CompactionRangeDel, OutputTombstone};
 pub use truncated::TruncatedRangeTombstones;
@@ -36,92 +39,72 @@ pub struct RangeTombstone {
 ///                                      [k - m)9
 /// bounds  a c e g k m        offsets  0 1 3 4 4 5        seqs  5 5 3 3 9
 /// ```
+///
+/// Where many tombstones lie over one another, such lists would be quadratic: [`Layers`] then stand in their place.
 #[derive(Debug, Clone, Default)]
 pub struct FragmentedRangeTombstones {
     /// Begins and ends of the fragments, rising, each once.
     bounds: Vec<Vec<u8>>,
     /// The piece from `bounds[i]` to `bounds[i + 1]` has `seqs[offsets[i]..offsets[i + 1]]`; none means a gap. As
-    /// long as `bounds`.
+    /// long as `bounds`, but empty with `layers`.
     offsets: Vec<usize>,
-    /// Falling and without repetition within a piece.
+    /// Falling and without repetition within a piece. Empty with `layers`.
     seqs: Vec<SequenceNumber>,
+    layers: Option<Box<Layers>>,
+    /// Fragments, each counted once for each of its sequence numbers.
+    len: usize,
 }
+
+/// Sequence numbers in plain lists, for each tombstone and at least: above both, [`Layers`] take their place.
+const LISTED_PER_TOMBSTONE: usize = 16;
+const LISTED: usize = 4096;
 
 impl FragmentedRangeTombstones {
     /// Fragments `tombstones`, in any order. Empty ranges (begin >= end) are left out.
-    pub fn new(tombstones: Vec<RangeTombstone>, cmp: &InternalKeyComparator) -> Self {
-        Self::build(tombstones, cmp, None)
+    pub fn new(tombstones: &[RangeTombstone], cmp: &InternalKeyComparator) -> Self {
+        Self::listing(tombstones, cmp, LISTED.max(LISTED_PER_TOMBSTONE.saturating_mul(tombstones.len())))
+    }
+
+    /// Lists at most `listed` sequence numbers.
+    fn listing(tombstones: &[RangeTombstone], cmp: &InternalKeyComparator, listed: usize) -> Self {
+        let Some((bounds, spans)) = cut(tombstones, cmp) else { return Self::default() };
+        if let Some((offsets, seqs)) = sweep(&spans, bounds.len(), None, listed) {
+            let len = seqs.len();
+            return Self { bounds: owned(&bounds), offsets, seqs, layers: None, len };
+        }
+        let len = count(&spans, bounds.len());
+        let layers = Some(Box::new(Layers::new(spans)));
+        Self { bounds: owned(&bounds), offsets: Vec::new(), seqs: Vec::new(), layers, len }
     }
 
     /// Fragments `tombstones` and keeps, of each fragment's sequence numbers, only the newest for each of the
     /// `snapshots` (rising) and for the latest state: what a compaction writes.
     pub fn for_compaction(
-        tombstones: Vec<RangeTombstone>,
+        tombstones: &[RangeTombstone],
         cmp: &InternalKeyComparator,
         snapshots: &[SequenceNumber],
     ) -> Self {
-        Self::build(tombstones, cmp, Some(snapshots))
-    }
-
-    fn build(
-        mut tombstones: Vec<RangeTombstone>,
-        cmp: &InternalKeyComparator,
-        snapshots: Option<&[SequenceNumber]>,
-    ) -> Self {
-        tombstones.retain(|t| cmp.compare_user(&t.begin, &t.end).is_lt());
-        if tombstones.is_empty() {
-            return Self::default();
-        }
-        let mut bounds: Vec<&[u8]> = tombstones.iter().flat_map(|t| [&t.begin[..], &t.end[..]]).collect();
-        bounds.sort_unstable_by(|a, b| cmp.compare_user(a, b));
-        bounds.dedup_by(|a, b| cmp.compare_user(a, b).is_eq());
-
-        let mut begins: Vec<&RangeTombstone> = tombstones.iter().collect();
-        let mut ends = begins.clone();
-        begins.sort_unstable_by(|a, b| cmp.compare_user(&a.begin, &b.begin));
-        ends.sort_unstable_by(|a, b| cmp.compare_user(&a.end, &b.end));
-
-        // Sweep over the bounds; `open` counts the tombstones of each sequence number over the present piece.
-        let mut open: BTreeMap<SequenceNumber, usize> = BTreeMap::new();
-        let (mut begins, mut ends) = (begins.into_iter().peekable(), ends.into_iter().peekable());
-        let (mut offsets, mut seqs) = (Vec::with_capacity(bounds.len()), Vec::new());
-        for bound in &bounds {
-            while let Some(t) = ends.next_if(|t| cmp.compare_user(&t.end, bound).is_le()) {
-                if let Some(n) = open.get_mut(&t.seq) {
-                    *n -= 1;
-                    if *n == 0 {
-                        open.remove(&t.seq);
-                    }
-                }
-            }
-            while let Some(t) = begins.next_if(|t| cmp.compare_user(&t.begin, bound).is_le()) {
-                *open.entry(t.seq).or_default() += 1;
-            }
-            offsets.push(seqs.len());
-            let newest_first = open.keys().rev().copied();
-            match snapshots {
-                None => seqs.extend(newest_first),
-                Some(snapshots) => keep_newest_of_stripes(newest_first, snapshots, &mut seqs),
-            }
-        }
-        let bounds = bounds.into_iter().map(<[u8]>::to_vec).collect();
-        Self { bounds, offsets, seqs }
+        let Some((bounds, spans)) = cut(tombstones, cmp) else { return Self::default() };
+        let (offsets, seqs) = sweep(&spans, bounds.len(), Some(snapshots), usize::MAX).unwrap_or_default();
+        let len = seqs.len();
+        Self { bounds: owned(&bounds), offsets, seqs, layers: None, len }
     }
 
     /// True without a fragment.
     pub fn is_empty(&self) -> bool {
-        self.seqs.is_empty()
+        self.len == 0
     }
 
     /// Fragments, each counted once for each of its sequence numbers.
     pub fn len(&self) -> usize {
-        self.seqs.len()
+        self.len
     }
 
     /// Bytes held, about.
     pub fn memory_usage(&self) -> usize {
         let bounds: usize = self.bounds.iter().map(|b| b.capacity() + size_of::<Vec<u8>>()).sum();
-        size_of::<Self>() + bounds + self.offsets.len() * size_of::<usize>() + self.seqs.len() * 8
+        let lists = self.offsets.len() * size_of::<usize>() + self.seqs.len() * 8;
+        size_of::<Self>() + bounds + lists + self.layers.as_ref().map_or(0, |l| l.memory_usage())
     }
 
     /// The newest sequence number not above `snapshot` of a tombstone over `user_key`; 0 when none covers it.
@@ -132,24 +115,62 @@ impl FragmentedRangeTombstones {
         cmp: &InternalKeyComparator,
     ) -> SequenceNumber {
         match self.piece_of(user_key, cmp) {
-            Some(piece) => self.newest_visible(piece, snapshot),
+            Some(piece) => self.newest(piece, snapshot).unwrap_or(0),
             None => 0,
         }
     }
 
-    /// The end of the fragment that `user_key` lies in, and its sequence numbers, newest first; `None` in a gap.
-    pub fn fragment_at(&self, user_key: &[u8], cmp: &InternalKeyComparator) -> Option<(&[u8], &[SequenceNumber])> {
+    /// The end of the fragment that `user_key` lies in, and the newest of its sequence numbers that is not above
+    /// `snapshot`; `None` where there is none.
+    pub fn fragment_at(
+        &self,
+        user_key: &[u8],
+        snapshot: SequenceNumber,
+        cmp: &InternalKeyComparator,
+    ) -> Option<(&[u8], SequenceNumber)> {
         let piece = self.piece_of(user_key, cmp)?;
-        let seqs = self.piece_seqs(piece);
-        (!seqs.is_empty()).then(|| (self.piece_bounds(piece).1, seqs))
+        Some((self.piece_bounds(piece).1, self.newest(piece, snapshot)?))
     }
 
-    /// All fragments with each of their sequence numbers, in order of (begin ascending, sequence descending): what a
-    /// flush or compaction writes.
+    /// True when a fragment has keys of [`start`, `limit`].
+    pub fn reaches(&self, start: &[u8], limit: &[u8], cmp: &InternalKeyComparator) -> bool {
+        let first = self.bounds.partition_point(|b| cmp.compare_user(b, start).is_le()).saturating_sub(1);
+        (first..self.num_pieces())
+            .take_while(|&i| cmp.compare_user(&self.bounds[i], limit).is_le())
+            .any(|i| cmp.compare_user(&self.bounds[i + 1], start).is_gt() && self.newest(i, MAX).is_some())
+    }
+
+    /// All fragments with each of their sequence numbers, in order of (begin ascending, sequence descending): as many
+    /// as the square of the tombstones where those are nested.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8], SequenceNumber)> {
+        self.iter_pieces(0)
+    }
+
+    /// As [`Self::iter`], from the fragment that `user_key` lies in; `None` from the first.
+    fn iter_from(
+        &self,
+        user_key: Option<&[u8]>,
+        cmp: &InternalKeyComparator,
+    ) -> impl Iterator<Item = (&[u8], &[u8], SequenceNumber)> {
+        let not_after = |key| self.bounds.partition_point(|b| cmp.compare_user(b, key).is_le());
+        self.iter_pieces(user_key.map_or(0, |key| not_after(key).saturating_sub(1)))
+    }
+
+    fn iter_pieces(&self, first: usize) -> impl Iterator<Item = (&[u8], &[u8], SequenceNumber)> {
+        (first..self.num_pieces()).flat_map(move |i| {
+            let (begin, end) = self.piece_bounds(i);
+            let older = move |&s: &SequenceNumber| self.newest(i, s.checked_sub(1)?);
+            std::iter::successors(self.newest(i, MAX), older).map(move |seq| (begin, end, seq))
+        })
+    }
+
+    /// All fragments with the newest and the oldest of their sequence numbers.
+    pub fn extremes(&self) -> impl Iterator<Item = (&[u8], &[u8], SequenceNumber)> {
         (0..self.num_pieces()).flat_map(move |i| {
             let (begin, end) = self.piece_bounds(i);
-            self.piece_seqs(i).iter().map(move |&seq| (begin, end, seq))
+            let newest = self.newest(i, MAX);
+            let oldest = self.oldest(i).filter(|_| newest != self.oldest(i));
+            newest.into_iter().chain(oldest).map(move |seq| (begin, end, seq))
         })
     }
 
@@ -163,7 +184,7 @@ impl FragmentedRangeTombstones {
         (&self.bounds[piece], &self.bounds[piece + 1])
     }
 
-    /// Sequence numbers over a piece, newest first.
+    /// The listed sequence numbers over a piece, newest first.
     fn piece_seqs(&self, piece: usize) -> &[SequenceNumber] {
         &self.seqs[self.offsets[piece]..self.offsets[piece + 1]]
     }
@@ -174,28 +195,140 @@ impl FragmentedRangeTombstones {
         (after > 0 && after < self.bounds.len()).then(|| after - 1)
     }
 
-    /// The newest sequence number over a piece that is not above `snapshot`; 0 if there is none.
-    fn newest_visible(&self, piece: usize, snapshot: SequenceNumber) -> SequenceNumber {
+    /// The newest sequence number over a piece that is not above `snapshot`.
+    #[inline]
+    fn newest(&self, piece: usize, snapshot: SequenceNumber) -> Option<SequenceNumber> {
+        if let Some(layers) = &self.layers {
+            return layers.newest(piece, snapshot);
+        }
         let seqs = self.piece_seqs(piece);
-        seqs.get(seqs.partition_point(|&s| s > snapshot)).copied().unwrap_or(0)
+        seqs.get(seqs.partition_point(|&s| s > snapshot)).copied()
+    }
+
+    fn oldest(&self, piece: usize) -> Option<SequenceNumber> {
+        match &self.layers {
+            Some(layers) => layers.oldest(piece),
+            None => self.piece_seqs(piece).last().copied(),
+        }
+    }
+
+    /// Of a piece's sequence numbers, the newest of each stripe between neighbouring `snapshots`, newest first.
+    fn newest_of_stripes(&self, piece: usize, snapshots: &[SequenceNumber], out: &mut Vec<SequenceNumber>) {
+        newest_of_stripes(|snapshot| self.newest(piece, snapshot), snapshots, out);
     }
 }
 
-/// Of sequence numbers that fall, keeps the first of each stripe between neighbouring snapshots.
-fn keep_newest_of_stripes(
-    newest_first: impl Iterator<Item = SequenceNumber>,
+/// Every sequence number is visible to it.
+const MAX: SequenceNumber = SequenceNumber::MAX;
+
+/// A tombstone's sequence number, and from (inclusive) to (exclusive) piece.
+type Span = (SequenceNumber, (u32, u32));
+
+/// The bounds of `tombstones`, rising, each once, and what each tombstone covers between them. `None` without any.
+fn cut<'a>(tombstones: &'a [RangeTombstone], cmp: &InternalKeyComparator) -> Option<(Vec<&'a [u8]>, Vec<Span>)> {
+    let full = || tombstones.iter().filter(|t| cmp.compare_user(&t.begin, &t.end).is_lt());
+    // Both ends of each: the key, of which tombstone, and whether it is the begin.
+    let mut ends: Vec<(&[u8], u32, bool)> = Vec::new();
+    let mut spans: Vec<Span> = Vec::new();
+    for t in full() {
+        let number = u32::try_from(spans.len()).ok()?; // memory ends long before
+        spans.push((t.seq, (0, 0)));
+        ends.extend([(&t.begin[..], number, true), (&t.end[..], number, false)]);
+    }
+    ends.sort_unstable_by(|a, b| cmp.compare_user(a.0, b.0));
+    let mut bounds: Vec<&[u8]> = Vec::new();
+    for (key, number, is_begin) in ends {
+        if bounds.last().is_none_or(|last| cmp.compare_user(last, key).is_ne()) {
+            bounds.push(key);
+        }
+        let at = u32::try_from(bounds.len() - 1).ok()?;
+        let span = &mut spans[number as usize].1;
+        *(if is_begin { &mut span.0 } else { &mut span.1 }) = at;
+    }
+    (!spans.is_empty()).then_some((bounds, spans))
+}
+
+fn owned(bounds: &[&[u8]]) -> Vec<Vec<u8>> {
+    bounds.iter().map(|b| b.to_vec()).collect()
+}
+
+/// Goes from bound to bound; `f` gets the sequence numbers over the piece that begins there, with how many tombstones
+/// have each. It ends where `f` gives `None`.
+fn over_pieces(
+    spans: &[Span],
+    bounds: usize,
+    mut f: impl FnMut(&BTreeMap<SequenceNumber, usize>) -> Option<()>,
+) -> Option<()> {
+    let mut begins: Vec<&Span> = spans.iter().collect();
+    let mut ends = begins.clone();
+    begins.sort_unstable_by_key(|s| s.1.0);
+    ends.sort_unstable_by_key(|s| s.1.1);
+    let mut open: BTreeMap<SequenceNumber, usize> = BTreeMap::new();
+    let (mut begins, mut ends) = (begins.into_iter().peekable(), ends.into_iter().peekable());
+    for bound in 0..bounds as u32 {
+        while let Some(s) = ends.next_if(|s| s.1.1 <= bound) {
+            if let Some(n) = open.get_mut(&s.0) {
+                *n -= 1;
+                if *n == 0 {
+                    open.remove(&s.0);
+                }
+            }
+        }
+        while let Some(s) = begins.next_if(|s| s.1.0 <= bound) {
+            *open.entry(s.0).or_default() += 1;
+        }
+        f(&open)?;
+    }
+    Some(())
+}
+
+/// The lists of all pieces: all sequence numbers, or the newest of each stripe. `None` if those would be more than
+/// `limit`.
+fn sweep(
+    spans: &[Span],
+    bounds: usize,
+    snapshots: Option<&[SequenceNumber]>,
+    limit: usize,
+) -> Option<(Vec<usize>, Vec<SequenceNumber>)> {
+    let (mut offsets, mut seqs) = (Vec::with_capacity(bounds), Vec::new());
+    over_pieces(spans, bounds, |open| {
+        offsets.push(seqs.len());
+        match snapshots {
+            None if seqs.len() + open.len() > limit => return None,
+            None => seqs.extend(open.keys().rev()),
+            Some(snapshots) => {
+                let newest = |snapshot| open.range(..=snapshot).next_back().map(|(&seq, _)| seq);
+                newest_of_stripes(newest, snapshots, &mut seqs);
+            }
+        }
+        Some(())
+    })?;
+    Some((offsets, seqs))
+}
+
+/// How many sequence numbers all pieces have together.
+fn count(spans: &[Span], bounds: usize) -> usize {
+    let mut len = 0;
+    let _ = over_pieces(spans, bounds, |open| {
+        len += open.len();
+        Some(())
+    });
+    len
+}
+
+/// Of the sequence numbers that `newest` finds (the newest not above the given one), the newest of each stripe between
+/// neighbouring snapshots. Steps from stripe to stripe, so that those between cost nothing.
+fn newest_of_stripes(
+    newest: impl Fn(SequenceNumber) -> Option<SequenceNumber>,
     snapshots: &[SequenceNumber],
     out: &mut Vec<SequenceNumber>,
 ) {
-    let mut next_snapshot = SequenceNumber::MAX;
-    for seq in newest_first {
-        if seq > next_snapshot {
-            continue; // a newer one of the same stripe stands for it
-        }
+    let mut top = MAX;
+    while let Some(seq) = newest(top) {
         out.push(seq);
         match snapshots.partition_point(|&s| s < seq) {
             0 => break, // the oldest stripe has its one
-            older => next_snapshot = snapshots[older - 1],
+            older => top = snapshots[older - 1],
         }
     }
 }

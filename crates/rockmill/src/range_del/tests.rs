@@ -38,7 +38,7 @@ fn fragments_say_what_the_tombstones_say() {
         for cmp in orders() {
             let n = rng.usize(0..12);
             let t = random_tombstones(&mut rng, n);
-            let f = FragmentedRangeTombstones::new(t.clone(), &cmp);
+            let f = FragmentedRangeTombstones::new(&t, &cmp);
             for i in 0..41 {
                 for snapshot in [0, 1, 7, 15, 29, MAX_SEQUENCE] {
                     let k = key(i);
@@ -56,7 +56,7 @@ fn fragments_say_what_the_tombstones_say() {
                 .iter()
                 .map(|(b, e, s)| RangeTombstone { begin: b.to_vec(), end: e.to_vec(), seq: *s })
                 .collect();
-            assert_eq!(FragmentedRangeTombstones::new(again, &cmp).iter().collect::<Vec<_>>(), written);
+            assert_eq!(FragmentedRangeTombstones::new(&again, &cmp).iter().collect::<Vec<_>>(), written);
         }
     }
 }
@@ -65,7 +65,7 @@ fn fragments_say_what_the_tombstones_say() {
 fn the_example_of_the_documentation_holds() {
     let t = |b: &str, e: &str, seq| RangeTombstone { begin: b.into(), end: e.into(), seq };
     let f = FragmentedRangeTombstones::new(
-        vec![t("a", "e", 5), t("c", "g", 3), t("k", "m", 9), t("x", "b", 4)],
+        &[t("a", "e", 5), t("c", "g", 3), t("k", "m", 9), t("x", "b", 4)],
         &InternalKeyComparator::default(),
     );
     assert_eq!(f.offsets, [0, 1, 3, 4, 4, 5]);
@@ -77,13 +77,103 @@ fn compaction_keeps_the_newest_of_each_stripe() {
     let cmp = InternalKeyComparator::default();
     let all = (1..=9).map(|seq| RangeTombstone { begin: b"a".into(), end: b"b".into(), seq }).collect::<Vec<_>>();
     let kept = |snapshots: &[u64]| {
-        let f = FragmentedRangeTombstones::for_compaction(all.clone(), &cmp, snapshots);
+        let f = FragmentedRangeTombstones::for_compaction(&all, &cmp, snapshots);
         f.iter().map(|t| t.2).collect::<Vec<_>>()
     };
     assert_eq!(kept(&[]), [9]);
     assert_eq!(kept(&[4]), [9, 4]);
     assert_eq!(kept(&[2, 3, 7]), [9, 7, 3, 2]);
     assert_eq!(kept(&[9, 12]), [9]);
+}
+
+/// Fragments as they come, or in layers, which else are only for many.
+fn either(rng: &mut fastrand::Rng, t: &[RangeTombstone], cmp: &InternalKeyComparator) -> FragmentedRangeTombstones {
+    FragmentedRangeTombstones::listing(t, cmp, if rng.bool() { 0 } else { usize::MAX })
+}
+
+fn nested(n: u32) -> Vec<RangeTombstone> {
+    let key = |i: u32| format!("{i:08}").into_bytes();
+    (0..n).map(|i| RangeTombstone { begin: key(i), end: key(4 * n - i), seq: u64::from(i) + 1 }).collect()
+}
+
+#[test]
+fn layers_say_what_lists_say() {
+    for seed in 0..300 {
+        println!("seed {seed}");
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for cmp in orders() {
+            let n = rng.usize(1..40);
+            let t = random_tombstones(&mut rng, n);
+            let listed = FragmentedRangeTombstones::listing(&t, &cmp, usize::MAX);
+            let layered = FragmentedRangeTombstones::listing(&t, &cmp, 0);
+            assert!(listed.is_empty() || layered.layers.is_some());
+            assert_eq!(layered.iter().collect::<Vec<_>>(), listed.iter().collect::<Vec<_>>());
+            assert_eq!(layered.extremes().collect::<Vec<_>>(), listed.extremes().collect::<Vec<_>>());
+            assert_eq!((layered.len(), layered.is_empty()), (listed.len(), listed.is_empty()));
+            for i in 0..41 {
+                let (k, limit) = (key(i), key(rng.u32(0..41)));
+                for snapshot in [0, 1, 7, 15, 29, MAX_SEQUENCE] {
+                    assert_eq!(layered.max_covering(&k, snapshot, &cmp), covering(&t, &k, snapshot, &cmp));
+                    assert_eq!(layered.fragment_at(&k, snapshot, &cmp), listed.fragment_at(&k, snapshot, &cmp));
+                }
+                let reaches = t.iter().any(|t| {
+                    let full = cmp.compare_user(&t.begin, &t.end).is_lt();
+                    let inside = cmp.compare_user(&t.begin, &limit).is_le() && cmp.compare_user(&t.end, &k).is_gt();
+                    full && inside
+                });
+                // The answer for a range that ends before it begins matters to nobody.
+                if cmp.compare_user(&k, &limit).is_le() {
+                    assert_eq!(
+                        (layered.reaches(&k, &limit, &cmp), listed.reaches(&k, &limit, &cmp)),
+                        (reaches, reaches)
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nested_tombstones_take_memory_in_proportion() {
+    let cmp = InternalKeyComparator::default();
+    // As lists they would be four billion numbers for 64,000 tombstones.
+    for n in [4_000, 64_000] {
+        let t = nested(n);
+        let list = FragmentedRangeTombstones::new(&t, &cmp);
+        assert_eq!(list.len(), (n as usize).pow(2));
+        let bound = 200 * n as usize;
+        assert!(list.memory_usage() < bound, "{n}: {} bytes, at most {bound}", list.memory_usage());
+        for (k, snapshot, newest) in [(0, 9, 1), (n / 2, 9, 9), (n / 2, MAX_SEQUENCE, n / 2 + 1), (2 * n, 99, 99)] {
+            let k = format!("{k:08}").into_bytes();
+            assert_eq!(list.max_covering(&k, snapshot, &cmp), u64::from(newest));
+        }
+        let snapshot = u64::from(n / 2);
+        let mut compaction = CompactionRangeDel::new(cmp.clone(), vec![snapshot]);
+        compaction.add_memtable(Arc::new(list));
+        let written = compaction.output(None, None, |_, _| false);
+        // The newest over each piece, and within those of more than the snapshot's the newest that it sees.
+        assert_eq!(written.len(), 3 * n as usize - 2);
+        assert!(written.iter().all(|w| w.seq <= u64::from(n)));
+        assert!(compaction.covers(format!("{:08}", 2 * n).as_bytes(), snapshot - 1));
+        assert!(!compaction.covers(format!("{:08}", 2 * n).as_bytes(), u64::from(n)));
+    }
+}
+
+#[test]
+fn output_files_cost_what_reaches_into_them() {
+    let cmp = InternalKeyComparator::default();
+    let mut compaction = CompactionRangeDel::new(cmp.clone(), Vec::new());
+    let t = nested(4_000);
+    compaction.add_memtable(Arc::new(FragmentedRangeTombstones::new(&t, &cmp)));
+    let keys: Vec<InternalKey> =
+        (0..=16_000).step_by(8).map(|i| CompactionRangeDel::boundary(format!("{i:08}").as_bytes())).collect();
+    let mut written = 0;
+    for pair in keys.windows(2) {
+        let out = compaction.output(Some(pair[0].as_bytes()), Some(pair[1].as_bytes()), |_, _| false);
+        assert!(out.len() <= 9, "{}", out.len());
+        written += out.len();
+    }
+    assert!(written >= 8_000, "{written}");
 }
 
 fn entry(user: &[u8], seq: u64) -> InternalKey {
@@ -129,7 +219,7 @@ fn truncated_tombstones_cover_only_their_file() {
         let mut rng = fastrand::Rng::with_seed(seed);
         for cmp in orders() {
             for (t, bounds) in random_files(&mut rng, &cmp) {
-                let list = Arc::new(FragmentedRangeTombstones::new(t.clone(), &cmp));
+                let list = Arc::new(either(&mut rng, &t, &cmp));
                 let cut = TruncatedRangeTombstones::of_file(list, &bounds.0, &bounds.1, &cmp);
                 for i in 0..40 {
                     for seq in [0, 1, 5, 14, 15, 29, bounds.0.sequence(), bounds.1.sequence().min(30)] {
@@ -156,10 +246,10 @@ fn a_compactions_coverage_agrees_with_asking_each_file() {
             snapshots.sort_unstable();
             snapshots.dedup();
             let mut compaction = CompactionRangeDel::new(cmp.clone(), snapshots.clone());
-            let list = Arc::new(FragmentedRangeTombstones::new(memtable.clone(), &cmp));
+            let list = Arc::new(either(&mut rng, &memtable, &cmp));
             compaction.add_memtable(list);
             for (t, bounds) in &files {
-                let list = Arc::new(FragmentedRangeTombstones::new(t.clone(), &cmp));
+                let list = Arc::new(either(&mut rng, &t, &cmp));
                 compaction.add_file(list, &bounds.0, &bounds.1);
             }
             let newest = |k: &[u8], seq: u64, snapshot: u64| {
@@ -196,7 +286,7 @@ fn output_files_together_delete_what_the_inputs_did() {
         snapshots.sort_unstable();
         snapshots.dedup();
         let mut inputs = CompactionRangeDel::new(cmp.clone(), snapshots.clone());
-        inputs.add_memtable(Arc::new(FragmentedRangeTombstones::new(t.clone(), &cmp)));
+        inputs.add_memtable(Arc::new(either(&mut rng, &t, &cmp)));
 
         // Points at which files begin; some share their user key with the file before.
         let mut points: Vec<InternalKey> = (0..12).map(|_| entry(&key(rng.u32(0..40)), rng.u64(1..30))).collect();
@@ -231,7 +321,7 @@ fn output_files_together_delete_what_the_inputs_did() {
                 .iter()
                 .map(|w| RangeTombstone { begin: w.begin.clone(), end: w.end.clone(), seq: w.seq })
                 .collect();
-            let list = Arc::new(FragmentedRangeTombstones::new(kept, &cmp));
+            let list = Arc::new(FragmentedRangeTombstones::new(&kept, &cmp));
             if let Some((_, l)) = outputs.last().map(|(_, b): &(_, (InternalKey, InternalKey))| b) {
                 assert!(cmp.compare(l.as_bytes(), smallest.as_bytes()).is_lt(), "files overlap");
             }

@@ -90,16 +90,11 @@ impl TruncatedRangeTombstones {
         self.list.max_covering(user_key, snapshot, cmp)
     }
 
-    /// The tombstones that reach into the boundaries, cut to them: begin and end user key, and the sequence numbers.
-    /// An end that is cut inside a user key's versions appears as that user key, exclusive, as the neighbouring file
-    /// has the rest.
+    /// The fragments that reach into the boundaries, cut to them, gaps included. An end that is cut inside a user key's
+    /// versions appears as that user key, exclusive, as the neighbouring file has the rest.
     pub(super) fn cut_pieces<'a>(&'a self, cmp: &'a InternalKeyComparator) -> impl Iterator<Item = CutPiece<'a>> {
         (self.pieces.0..self.pieces.1).filter_map(move |i| {
-            let seqs = self.list.piece_seqs(i);
             let (begin, end) = self.list.piece_bounds(i);
-            if seqs.is_empty() {
-                return None;
-            }
             let (mut begin, mut end) = ((begin, MAX_SEQUENCE), (end, SequenceNumber::MAX));
             if let Some((user, seq)) = &self.smallest
                 && cmp.compare_user(user, begin.0).is_ge()
@@ -117,7 +112,7 @@ impl TruncatedRangeTombstones {
                 Ordering::Equal if begin.1 >= end.1 => {}
                 _ => return None,
             }
-            Some(CutPiece { begin, end, seqs })
+            Some(CutPiece { begin, end, piece: i })
         })
     }
 
@@ -140,6 +135,6 @@ pub(super) struct CutPiece<'a> {
     pub(super) begin: (&'a [u8], SequenceNumber),
     /// Last user key, and its oldest version that is covered; `u64::MAX` none.
     pub(super) end: (&'a [u8], SequenceNumber),
-    /// Newest first.
-    pub(super) seqs: &'a [SequenceNumber],
+    /// Which of the list's.
+    pub(super) piece: usize,
 }

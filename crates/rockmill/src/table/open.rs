@@ -387,7 +387,7 @@ fn read_range_tombstones(
         Ok(())
     })?;
     let stored = tombstones.len() as u64;
-    let fragmented = FragmentedRangeTombstones::new(tombstones, cmp);
+    let fragmented = FragmentedRangeTombstones::new(&tombstones, cmp);
     Ok(((!fragmented.is_empty()).then(|| Arc::new(fragmented)), stored))
 }
 

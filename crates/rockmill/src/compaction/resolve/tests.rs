@@ -38,7 +38,8 @@ fn resolve(input: &Model, rules: &Rules, runs: usize) -> (Model, ResolveStats) {
     }
     let runs = parts.into_iter().map(|p| VecRun::new(&rules.cmp, p)).collect();
     let list = input.ranges.iter().map(|(b, e, s)| RangeTombstone { begin: b.clone(), end: e.clone(), seq: *s });
-    let tombstones = Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(list.collect(), &rules.cmp)));
+    let tombstones =
+        Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(&list.collect::<Vec<_>>(), &rules.cmp)));
     let merger = Merger::new(runs, rules.cmp.clone(), Heads::new(&rules.cmp, None), None, None).unwrap();
     let never = AtomicBool::new(false);
     let mut r = Resolver::new(merger, rules, &tombstones, [&never; 3]).unwrap();
@@ -285,8 +286,9 @@ fn filtered(
     let merger =
         Merger::new(vec![VecRun::new(&r.cmp, list.collect())], r.cmp.clone(), Heads::new(&r.cmp, None), None, None)
             .unwrap();
-    let ranges = ranges.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq }).collect();
-    let tombstones = Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(ranges, &r.cmp)));
+    let ranges = ranges.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq });
+    let tombstones =
+        Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(&ranges.collect::<Vec<_>>(), &r.cmp)));
     let never = AtomicBool::new(false);
     let mut resolver = Resolver::new(merger, &r, &tombstones, [&never; 3]).unwrap();
     let mut out = Vec::new();

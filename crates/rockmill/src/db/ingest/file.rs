@@ -241,7 +241,7 @@ pub(crate) fn boundaries(
         widen(smallest, key(&*iter)?);
     }
     if let Some(tombstones) = table.range_tombstones() {
-        for (begin, end, seq) in tombstones.iter() {
+        for (begin, end, seq) in tombstones.extremes() {
             widen(
                 InternalKey::new(begin, seq, ValueType::RangeDeletion),
                 InternalKey::new(end, MAX_SEQUENCE, ValueType::RangeDeletion),

@@ -40,10 +40,7 @@ fn has_tombstone(
     limit: &[u8],
     cmp: &InternalKeyComparator,
 ) -> bool {
-    let reaches = |(begin, end, _): (&[u8], &[u8], _)| {
-        cmp.compare_user(begin, limit).is_le() && cmp.compare_user(end, start).is_gt()
-    };
-    tombstones.is_some_and(|t| t.iter().any(reaches))
+    tombstones.is_some_and(|t| t.reaches(start, limit, cmp))
 }
 
 /// True when a memtable has a key or a tombstone in the range of one of `files`.

@@ -148,10 +148,10 @@ pub(super) fn scan(
         )));
     }
     if let Some(tombstones) = table.range_tombstones() {
-        for (begin, end, seq) in tombstones.iter() {
+        for (begin, end, seq) in tombstones.extremes() {
             range.tombstone(begin, end, seq);
-            entries += 1;
         }
+        entries += tombstones.len() as u64;
     }
     let (Some((smallest, largest)), Some((smallest_seqno, largest_seqno))) = (range.ends, range.seqs) else {
         return Err(Error::corruption(format!("{}: the table is empty", found.path.display())));
