@@ -14,7 +14,7 @@ use crate::compaction::{MergeEngine, merge_program};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::known::Notes;
-use crate::options::text::{Allow, Escapes, refuse, set_cf, set_db};
+use crate::options::text::{Allow, Source, refuse, set_cf, set_db};
 use crate::options::{CfOptions, CompactionStyle, DbOptions, Options};
 use crate::sync::atomic::Ordering;
 use crate::sync::has_ended;
@@ -48,7 +48,7 @@ impl Db {
         // The engine is the whole database's; who tries one out need not know.
         let mut of_db = DbOptions::clone(&db.live());
         let engine: Vec<_> = options.extract_if(.., |(name, _)| ENGINE.contains(&name.as_str())).collect();
-        set_db(&mut of_db, &engine, Allow::Mutable, Escapes::No, &mut Notes::default())?;
+        set_db(&mut of_db, &engine, Allow::Mutable, Source::Caller, &mut Notes::default())?;
         db.take_program(&mut of_db, &engine)?;
         let mut state = db.state.lock();
         let oldest_snapshot = state.oldest_snapshot;
@@ -57,7 +57,7 @@ impl Db {
         };
         let mut changed = CfOptions::clone(&c.cf.options.load());
         let mut notes = Notes::default();
-        set_cf(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
+        set_cf(&mut changed, &options, Allow::Mutable, Source::Caller, &mut notes)?;
         refuse(&notes)?;
         let mut adjusted = Adjusted::default();
         take_changed_cf_options(cf.name(), &mut changed, db.opts.atomic_flush, &mut adjusted)?;
@@ -96,7 +96,7 @@ impl Db {
         let before = db.live.load_full();
         let mut changed = DbOptions::clone(&before);
         let mut notes = Notes::default();
-        set_db(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
+        set_db(&mut changed, &options, Allow::Mutable, Source::Caller, &mut notes)?;
         refuse(&notes)?;
         check_db_options(&changed)?;
         let mut adjusted = Adjusted::default();
