@@ -6,7 +6,7 @@
 //!
 //! | what | allowed |
 //! |---|---|
-//! | sections | the entries of both drivers, `.text`, `rockmill`, `.maps`, `license`; of debug information what the loader never looks at |
+//! | sections | the two entries, `.text`, `rockmill`, `.maps`, `license`; debug information, which nobody reads |
 //! | maps | the arena, which the loader makes; none of the object's own, none by descriptor |
 //! | helpers | `bpf_ktime_get_ns` |
 //! | functions of the kernel | the two of the driver `loop`, in its program |

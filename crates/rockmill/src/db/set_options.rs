@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use super::background;
-use super::check_options::{Adjusted, adjust_changed_db_options, check_db_options, take_changed_cf_options};
+use super::check_options::{
+    Adjusted, adjust_changed_db_options, check_db_options, check_style_of_open, take_changed_cf_options,
+};
 use super::{AsColumnFamilyRef, Db, DbInner, State};
 use crate::compaction::{MergeEngine, merge_program};
 use crate::error::{Error, Result};
@@ -61,6 +63,7 @@ impl Db {
         refuse(&notes)?;
         let mut adjusted = Adjusted::default();
         take_changed_cf_options(cf.name(), &mut changed, db.opts.atomic_flush, &mut adjusted)?;
+        check_style_of_open(&changed)?;
         if changed.compaction_style == CompactionStyle::Fifo
             && c.cf.options.load().compaction_style != CompactionStyle::Fifo
         {

@@ -60,9 +60,9 @@ pub struct LoadedOptions {
 ///
 /// RocksDB's comparators, merge operators and filters are made from their names; others are given here and found by
 /// their names, or set in what was loaded. Rockmill's own options (`merge_engine`, `kernel_merge_program`) are never
-/// taken from a file, which anybody may have written. An object that nobody gives is among the warnings; its name stays in the
-/// OPTIONS files of a database that is opened with what was loaded. An option that asks for what Rockmill cannot do is
-/// an error, one that has no effect here is among the warnings.
+/// taken from a file, which anybody may have written. An object that nobody gives is among the warnings; its name
+/// stays in the OPTIONS files of a database that is opened with what was loaded. An option that asks for what Rockmill
+/// cannot do is an error, one that has no effect here is among the warnings.
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {
@@ -280,7 +280,7 @@ impl OptionsLoader {
                 What::Own if !self.ignore_unknown_options => {
                     let whose = family.map_or_else(String::new, |f| format!("column family {f:?}: "));
                     return Err(Error::invalid_argument(format!(
-                        "{whose}option {name:?} (with the value {value:?}) is Rockmill's own, and no Rockmill writes it \
+                        "{whose}option {name:?} (with the value {value:?}) is Rockmill's own, which no Rockmill writes \
                          into a file: somebody else did. It is taken from code and from a command line only; remove \
                          the line, or pass over it with ignore_unknown_options"
                     )));
