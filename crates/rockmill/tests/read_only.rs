@@ -92,3 +92,22 @@ fn a_reader_gives_up_at_last() {
     let e = Db::open_for_read_only(&o, "/db", false).expect_err("a table is gone");
     assert!(e.to_string().contains(table.as_str()), "{e}");
 }
+
+/// With `max_open_files` of -1 every table is opened at once, as in RocksDB, however many there are: a compaction takes
+/// none of them away from who reads.
+#[test]
+fn a_reader_keeps_all_its_tables_whatever_a_writer_deletes() {
+    const TABLES: u32 = 1100;
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs);
+    o.set_max_open_files(-1);
+    let db = Db::open(&o, "/db").expect("open");
+    for i in 0..TABLES {
+        db.put(format!("k{i:04}"), "v").expect("a write");
+        db.flush().expect("a flush");
+    }
+    let reader = Db::open_for_read_only(&o, "/db", false).expect("a reader");
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+    let read = reader.iterator(IteratorMode::Start).map(|entry| entry.expect("an entry")).count();
+    assert_eq!(read, TABLES as usize);
+}

@@ -22,9 +22,6 @@ use crate::version::{FileMeta, TableNumbers};
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
 const RESERVED_FILES: usize = 10;
 
-/// Tables that a reader opens at once. More would make a single lookup slow.
-const TABLES_TO_READ_MAX: usize = 1000;
-
 /// What the tables of one column family are opened with.
 pub(crate) struct TableSettings {
     cmp: InternalKeyComparator,
@@ -137,8 +134,9 @@ impl DbInner {
         }
     }
 
-    /// Opens the tables of a database that is open for reading alone, as long as there are few: a writer, of which
-    /// nothing is known here, may delete them at any moment. Damaged ones are for those who read them.
+    /// Opens the tables of a database that is open for reading alone, all of them unless `max_open_files` has a limit:
+    /// a writer, of which nothing is known here, may delete them at any moment. Damaged ones are for those who read
+    /// them.
     pub fn open_tables_to_read(&self) -> Result<()> {
         if self.live().max_open_files >= 0 {
             return Ok(());
@@ -146,7 +144,7 @@ impl DbInner {
         let families: Vec<_> =
             self.state.lock().cfs.values().map(|c| (Arc::clone(&c.cf), Arc::clone(&c.version))).collect();
         let files = families.iter().flat_map(|(cf, v)| v.levels.iter().flatten().map(move |file| (cf, file)));
-        for (cf, file) in files.take(TABLES_TO_READ_MAX) {
+        for (cf, file) in files {
             match self.tables_of(cf).table(self, file) {
                 Err(e) if e.is_missing_file() => return Err(e),
                 // Without handles for all of them, the rest is opened when it is read.
