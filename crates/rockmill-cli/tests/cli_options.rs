@@ -93,7 +93,8 @@ fn no_command_takes_an_engine_or_a_program_from_a_stored_file() {
         s.ok(&[*command, &["--ignore-stored-options"]].concat());
         std::fs::write(options_file(&s, "a.db"), &hostile).unwrap();
     }
-    // Somebody else's sound file that is given by name is a file, too.
+    // A file that is given by name is a file, too.
+    let file = options_file(&s, "a.db");
     s.run(&["put", "b.db", "--create", "--options", file.to_str().unwrap(), "k", "v"]).fails(2, &["\"merge_engine\""]);
 }
 
