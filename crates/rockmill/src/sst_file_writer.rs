@@ -137,7 +137,7 @@ impl<'a> SstFileWriter<'a> {
     pub fn open(&mut self, path: impl AsRef<Path>) -> Result<()> {
         self.abandon();
         let path = path.as_ref();
-        let (db, cf) = table_writer_options(&self.options)?;
+        let (db, cf) = table_writer_options(self.options)?;
         let (fs, cf) = (&self.options.db.fs, &cf);
         let failed = |e: &io::Error| Error::io(format_args!("cannot create {}", path.display()), e);
         // Not emptied but removed: it may be a second name of a table that a database took in.
