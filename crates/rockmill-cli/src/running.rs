@@ -2,11 +2,11 @@
 //! have the same names.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rockmill_io::{FileSystem as _, PosixFileSystem};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -36,11 +36,12 @@ pub fn jobs(db: &Path) -> Option<Vec<Job>> {
     if !holds(&locks, lock.ino()) {
         return None;
     }
-    let mut log = std::fs::File::open(db.join("LOG")).ok()?;
-    let len = log.metadata().ok()?.len();
-    log.seek(SeekFrom::Start(len.saturating_sub(LOG_BYTES_MAX))).ok()?;
-    let mut text = Vec::new();
-    log.take(LOG_BYTES_MAX).read_to_end(&mut text).ok()?;
+    // As any file of the directory: a pipe of that name is not waited for.
+    let log = PosixFileSystem::default().open_random(&db.join("LOG"), false).ok()?;
+    let len = log.size();
+    let mut text = vec![0; usize::try_from(len.min(LOG_BYTES_MAX)).ok()?];
+    let read = log.read_at(len.saturating_sub(LOG_BYTES_MAX), &mut text).ok()?;
+    text.truncate(read);
     Some(unfinished(&String::from_utf8_lossy(&text)))
 }
 

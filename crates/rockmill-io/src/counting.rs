@@ -1,7 +1,8 @@
 //! A file system that counts what goes through it, for statistics.
 
 use crate::fs::{
-    AccessPattern, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile, WriteOptions,
+    Access, AccessPattern, Entry, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
+    WritableFile, WriteOptions,
 };
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchObserver, BatchProbe, DeviceFacts};
 use std::io;
@@ -199,6 +200,10 @@ impl FileSystem for CountingFileSystem {
         self.metadata().create_dir(path, parents)
     }
 
+    fn create_new_dir(&self, path: &Path) -> io::Result<()> {
+        self.metadata().create_new_dir(path)
+    }
+
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.metadata().hard_link(from, to)
     }
@@ -223,6 +228,19 @@ impl FileSystem for CountingFileSystem {
 
     fn free_space(&self, path: &Path) -> io::Result<u64> {
         self.metadata().free_space(path)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        self.metadata().entry(path)
+    }
+
+    fn access(&self, dir: &Path, files: &[&Path]) -> io::Result<Option<Access>> {
+        self.metadata().access(dir, files)
+    }
+
+    fn view(&self, view: &View) -> io::Result<Option<Arc<dyn FileSystem>>> {
+        let counters = Arc::clone(&self.counters);
+        Ok(self.inner.view(view)?.map(|inner| Arc::new(Self { inner, counters }) as Arc<dyn FileSystem>))
     }
 
     fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {

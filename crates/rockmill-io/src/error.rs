@@ -77,6 +77,38 @@ pub fn is_out_of_space(error: &io::Error) -> bool {
         || matches!(raw_os_error(error), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
 }
 
+/// Why a name was refused: what is under it is not what a database's files are.
+#[derive(Debug, Clone)]
+struct NotPlain(String);
+
+impl fmt::Display for NotPlain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for NotPlain {}
+
+/// An error that says what is under a name where a regular file, or a directory, of the database's should be.
+pub(crate) fn not_plain(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, NotPlain(what.into()))
+}
+
+/// True when a call was refused because of what is under the name: a link, a pipe, a device, a file with other names.
+pub fn is_not_plain(error: &io::Error) -> bool {
+    let mut next: Option<&(dyn Error + 'static)> = error.get_ref().map(|e| e as &(dyn Error + 'static));
+    while let Some(e) = next {
+        if e.is::<NotPlain>() {
+            return true;
+        }
+        next = match e.downcast_ref::<io::Error>() {
+            Some(inner) => inner.get_ref().map(|e| e as &(dyn Error + 'static)),
+            None => e.source(),
+        };
+    }
+    false
+}
+
 /// The first failure of a file being written; every later call on that file gets it again.
 ///
 /// After a failed write the file's tail is unknown, and after a failed fsync the kernel may have dropped the dirty

@@ -10,6 +10,10 @@ use crate::sync::Mutex;
 use crate::error::path_error;
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, DeviceFacts};
 
+/// Longest file that is read as a whole where the caller names no other bound. RocksDB's longest such files, OPTIONS of
+/// thousands of column families and lists of a backup's files, have some ten megabytes.
+pub const SMALL_FILE_BYTES_MAX: u64 = 256 << 20;
+
 /// How a file is written.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteOptions {
@@ -25,15 +29,66 @@ pub struct WriteOptions {
     pub preallocate: u64,
 }
 
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A device, a pipe, a socket.
+    Other,
+}
+
+/// What is under a name itself, links not followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Its kind.
+    pub kind: EntryKind,
+    /// It belongs to the process's user, or to whom the view gives what it makes, and nobody else can write to it by
+    /// its mode: of a file all others, of a directory its group, too.
+    pub ours: bool,
+}
+
+/// Whom files and directories that are made belong to, and who may read them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Permission bits of files, at most 0644; the process's umask takes from them. Directories can be searched by
+    /// those who may read.
+    pub mode: u32,
+    /// User and group, where they are not the process's and it may give files away.
+    pub owner: Option<(u32, u32)>,
+}
+
+/// How a view of a file system differs from it.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    /// Every path must be below this directory, and no name below it may be a link. How the directory itself is
+    /// reached does not matter.
+    pub beneath: Option<PathBuf>,
+    /// Of what is made through the view.
+    pub access: Option<Access>,
+}
+
 /// A file system. Paths are as the caller gives them; errors carry the path in their message.
+///
+/// What is read must be a regular file: anything else is refused before a read could wait for it or find no end. Links
+/// to files are followed for reading only. What is created, replaced, renamed or removed is the name itself, never what
+/// a link of that name leads to.
 pub trait FileSystem: Send + Sync + Debug {
     /// Opens an existing file for reads at any offset. `direct` bypasses the page cache where possible.
     fn open_random(&self, path: &Path, direct: bool) -> io::Result<Arc<dyn RandomAccessFile>>;
     /// Opens an existing file for one read from front to back.
     fn open_sequential(&self, path: &Path) -> io::Result<Box<dyn SequentialFile>>;
-    /// Creates a file, or empties an existing one, for appending.
+    /// Creates a new file for appending. A file or link of that name is removed first; other names of such a file keep
+    /// what it holds.
     fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>>;
-    /// Renames `old` to `new` and opens it for overwriting from the start without truncating it (recycled WALs).
+    /// Renames `old` to `new` and opens it for overwriting from the start without truncating it (recycled WALs). Both
+    /// may be the same. A link, and under a new name a file that has other names, is refused ([`is_not_plain`]).
+    ///
+    /// [`is_not_plain`]: crate::error::is_not_plain
     fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>>;
     /// Names in a directory, without `.` and `..`, in no order.
     fn list_dir(&self, path: &Path) -> io::Result<Vec<String>>;
@@ -51,9 +106,17 @@ pub trait FileSystem: Send + Sync + Debug {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Deletes an empty directory.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
-    /// Creates a directory; fine if it is there. Parents are created where `parents` is set.
+    /// Creates a directory; fine if it is there, but without `parents` no link. Parents are created where `parents` is
+    /// set.
     fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()>;
-    /// Second name for a file.
+    /// Creates a directory that was not there: an error where anything has the name.
+    fn create_new_dir(&self, path: &Path) -> io::Result<()> {
+        if self.exists(path)? {
+            return Err(path_error("create directory", path, io::ErrorKind::AlreadyExists.into()));
+        }
+        self.create_dir(path, false)
+    }
+    /// Second name for a file. Of a link there is none: `Unsupported`.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Shortens or extends an existing file.
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
@@ -67,7 +130,27 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Free bytes for an ordinary user where `path` is.
     fn free_space(&self, path: &Path) -> io::Result<u64>;
 
-    /// Creates a file, or empties an existing one, for writes at offsets, several at a time: what a
+    /// What is under a name, a link not followed; `None` where nothing is. The default is for file systems without
+    /// links and owners.
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        if !self.exists(path)? {
+            return Ok(None);
+        }
+        let kind = if self.list_dir(path).is_ok() { EntryKind::Directory } else { EntryKind::File };
+        Ok(Some(Entry { kind, ours: true }))
+    }
+    /// What keeps files made in `dir` as private as the directory and as those of `files` that are there; `None` where
+    /// there are no modes.
+    fn access(&self, _dir: &Path, _files: &[&Path]) -> io::Result<Option<Access>> {
+        Ok(None)
+    }
+    /// The same file system, with less allowed or with other rights for what is made; `None` where it knows neither
+    /// links nor modes, so that it is as good as any view of it.
+    fn view(&self, _view: &View) -> io::Result<Option<Arc<dyn FileSystem>>> {
+        Ok(None)
+    }
+
+    /// Creates a new file as [`create`](Self::create) does, for writes at offsets, several at a time: what a
     /// [`BatchWriter`](crate::ring::BatchWriter) writes to. The default appends to a file of [`create`](Self::create).
     fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
         let inner = self.create(path, options)?;
@@ -96,8 +179,13 @@ pub trait FileSystem: Send + Sync + Debug {
         None
     }
 
-    /// A whole small file.
+    /// A whole small file, of at most [`SMALL_FILE_BYTES_MAX`].
     fn read_to_vec(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read_small(path, SMALL_FILE_BYTES_MAX)
+    }
+
+    /// A whole file of at most `bytes_max`; a longer one is an error.
+    fn read_small(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut f = self.open_sequential(path)?;
         let mut out = Vec::new();
         let mut buf = vec![0; 64 * 1024];
@@ -107,6 +195,10 @@ pub trait FileSystem: Send + Sync + Debug {
                 return Ok(out);
             }
             out.extend_from_slice(&buf[..n]);
+            if out.len() as u64 > bytes_max {
+                let what = format!("it has more than {bytes_max} bytes, which no file of its kind has");
+                return Err(path_error("read", path, io::Error::new(io::ErrorKind::FileTooLarge, what)));
+            }
         }
     }
 

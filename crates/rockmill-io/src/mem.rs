@@ -19,7 +19,10 @@ pub use crash::{CrashMode, Replay};
 
 use crate::clock::{Clock, SystemClock};
 use crate::error::path_error;
-use crate::fs::{FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use crate::fs::{
+    Entry, EntryKind, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile,
+    WriteOptions,
+};
 use crate::op::{FailHook, Fault, FaultHook, Op, OpKind};
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, CallOrder};
 use crate::sync::{Mutex, RwLock};
@@ -308,20 +311,12 @@ impl MemFileSystem {
         self.enter(OpKind::Create, path, None)?;
         let mut live = self.shared.live.write();
         let (parent, name, there) = live.tree.find_entry(path).map_err(root_is_dir)?;
-        let id = match there {
-            Some(id) => {
-                let file = live.tree.file(id).ok_or_else(|| errno(libc::EISDIR))?;
-                if !file.current.is_empty() {
-                    live.commit(Event::Data(id, DataOp::SetLen(0)));
-                }
-                id
-            }
-            None => {
-                let id = live.tree.new_id();
-                live.commit(Event::Create { id, is_dir: false, parent, name });
-                id
-            }
-        };
+        if let Some(id) = there {
+            live.tree.file(id).ok_or_else(|| errno(libc::EISDIR))?;
+            live.commit(Event::Entries(DirOp(vec![(parent, name.clone(), None)])));
+        }
+        let id = live.tree.new_id();
+        live.commit(Event::Create { id, is_dir: false, parent, name });
         let file = live.tree.file(id).ok_or_else(|| errno(libc::ENOENT))?;
         Ok(self.handle(id, file, path))
     }
@@ -448,6 +443,14 @@ impl FileSystem for MemFileSystem {
     fn exists(&self, path: &Path) -> io::Result<bool> {
         self.enter(OpKind::Exists, path, None).map_err(|e| path_error("look for", path, e))?;
         Ok(self.shared.live.read().tree.find(path).is_ok())
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        self.enter(OpKind::Exists, path, None).map_err(|e| path_error("look for", path, e))?;
+        let live = self.shared.live.read();
+        let Ok(id) = live.tree.find(path) else { return Ok(None) };
+        let kind = if live.tree.dir(id).is_some() { EntryKind::Directory } else { EntryKind::File };
+        Ok(Some(Entry { kind, ours: true }))
     }
 
     fn file_size(&self, path: &Path) -> io::Result<u64> {

@@ -1,4 +1,12 @@
 //! The real file system.
+//!
+//! A directory may be another's, who put links, pipes and devices where the store looks for its files. So:
+//!
+//! - Creation is exclusive and follows no link. What has the name already is removed: the name, never what it leads to.
+//! - What is read is a regular file, looked at before anything waits for it. A link is followed only if the process's
+//!   user or root made it, or the owner of the file that it leads to.
+//! - In a view beneath a directory no name is a link, whatever the call: each is looked up in its directory's
+//!   descriptor, so that a directory that becomes a link meanwhile is not followed either.
 
 mod direct;
 mod lock;
@@ -9,38 +17,185 @@ mod write;
 
 pub use sys::{LocalTime, local_time, thread_id};
 
-use crate::error::path_error;
-use crate::fs::{FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use crate::error::{not_plain, path_error};
+use crate::fs::{
+    Access, Entry, EntryKind, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
+    WritableFile, WriteOptions,
+};
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, DeviceFacts};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use sys::{At, FileFacts, Stat};
+
+/// Times that something is tried again which another process undid in between.
+const TRIES: usize = 8;
+
+/// Permission bits of files that are made, where nothing narrower is asked for: RocksDB's.
+const FILE_MODE: u32 = 0o644;
 
 /// The machine's file system.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct PosixFileSystem {}
+#[derive(Debug, Default, Clone)]
+pub struct PosixFileSystem {
+    /// Every path is below this directory, without links.
+    beneath: Option<PathBuf>,
+    access: Option<Access>,
+}
+
+/// The refusal of a link.
+fn is_link() -> io::Error {
+    not_plain("it is a symbolic link, which is not followed here: look where it leads, then move the file itself there")
+}
+
+/// The refusal of what is no file.
+fn no_file() -> io::Error {
+    not_plain("it is no regular file but a directory, pipe, socket or device: remove or rename it")
+}
 
 impl PosixFileSystem {
-    /// Opens for writing; the flag tells whether direct writes were granted.
-    fn open_for_writing(path: &Path, direct: bool, create: bool) -> io::Result<(File, bool)> {
-        let open = |flags| {
-            let mut options = OpenOptions::new();
-            options.write(true).mode(0o644).custom_flags(flags);
-            if create {
-                options.create(true).truncate(true);
+    /// All of the machine's file system.
+    pub const fn new() -> Self {
+        Self { beneath: None, access: None }
+    }
+
+    /// How a path is to be looked up.
+    fn locate(&self, path: &Path) -> io::Result<At> {
+        let Some(base) = &self.beneath else { return At::path(path) };
+        let outside = || not_plain(format!("it is not below {}", base.display()));
+        let below = path.strip_prefix(base).map_err(|_| outside())?;
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let mut dir = OwnedFd::from(sys::open_at(&At::path(base)?, flags, 0)?);
+        let mut names = below.components().peekable();
+        while let Some(name) = names.next() {
+            let Component::Normal(name) = name else { return Err(outside()) };
+            let at = At::below(dir, name)?;
+            if names.peek().is_none() {
+                return Ok(at);
             }
-            options.open(path)
+            dir = match sys::open_at(&at, flags | libc::O_NOFOLLOW, 0) {
+                Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+                    let is_link = sys::stat_at(&at, false).is_ok_and(|stat| stat.is(libc::S_IFLNK));
+                    let what = if is_link { "is a symbolic link, which is not followed" } else { "is no directory" };
+                    return Err(not_plain(format!("{} in {} {what}", Path::new(name).display(), base.display())));
+                }
+                next => next?.into(),
+            };
+        }
+        At::below(dir, ".".as_ref())
+    }
+
+    /// Opens a regular file for reading; `flags` are 0 or O_DIRECT. The descriptor does not wait (O_NONBLOCK).
+    fn open_for_reading(&self, path: &Path, flags: libc::c_int) -> io::Result<(File, FileFacts)> {
+        let at = self.locate(path)?;
+        // Opening a pipe waits for its other end, unless told not to.
+        let flags = flags | libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let opened = match sys::open_at(&at, flags | libc::O_NOFOLLOW, 0) {
+            Err(e) if e.raw_os_error() == Some(libc::ELOOP) && self.beneath.is_some() => return Err(is_link()),
+            Err(e) if e.raw_os_error() == Some(libc::ELOOP) => Self::follow(&at, flags)?,
+            // What a socket answers, and a device that nothing drives.
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => return Err(no_file()),
+            opened => opened?,
         };
-        let opened = match direct {
+        let facts = sys::facts(&opened)?;
+        if facts.is_regular { Ok((opened, facts)) } else { Err(no_file()) }
+    }
+
+    /// Opens what a link leads to: a table that its owner moved elsewhere. It is looked at first, since opening a
+    /// device may do something; and only whom it belongs to may have it read in a directory of his by root.
+    fn follow(link: &At, flags: libc::c_int) -> io::Result<File> {
+        let owner = sys::stat_at(link, false)?.uid;
+        let target = sys::stat_at(link, true)?;
+        if !target.is(libc::S_IFREG) {
+            return Err(no_file());
+        }
+        if ![0, sys::effective_ids().0, target.uid].contains(&owner) {
+            return Err(not_plain(format!(
+                "it is a symbolic link of user {owner} to a file of user {}, which is not followed",
+                target.uid
+            )));
+        }
+        let file = sys::open_at(link, flags, 0)?;
+        let opened = file.metadata()?;
+        if (opened.dev(), opened.ino()) != (target.device, target.inode) {
+            return Err(not_plain("it is a symbolic link that changes"));
+        }
+        Ok(file)
+    }
+
+    /// Opens a file for writing that is there; `new_name` if it is to become another file.
+    fn open_to_change(&self, path: &Path, flags: libc::c_int, new_name: bool) -> io::Result<File> {
+        let flags = flags | libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = match sys::open_at(&self.locate(path)?, flags, 0) {
+            Err(e) if e.raw_os_error() == Some(libc::ELOOP) => return Err(is_link()),
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => return Err(no_file()),
+            opened => opened?,
+        };
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(no_file());
+        }
+        if new_name && meta.nlink() != 1 {
+            return Err(not_plain("the file has other names, under which somebody may need what it holds"));
+        }
+        sys::clear_nonblock(&file, flags & libc::O_DIRECT != 0)?;
+        Ok(file)
+    }
+
+    /// Makes a file, in the place of one of that name.
+    fn create_file(&self, path: &Path, flags: libc::c_int) -> io::Result<File> {
+        let at = self.locate(path)?;
+        let flags = flags | libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        let mode = self.access.map_or(FILE_MODE, |access| access.mode);
+        for _ in 0..TRIES {
+            match sys::open_at(&at, flags, mode) {
+                Err(e) if e.raw_os_error() == Some(libc::EEXIST) => match Self::make_way(&at) {
+                    Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                    _ => {}
+                },
+                made => {
+                    let made = made?;
+                    self.give_away(&made);
+                    return Ok(made);
+                }
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Removes what has the name of a new file: what an earlier process of ours left, or a link. A device stays: it may
+    /// be one of the machine's.
+    fn make_way(at: &At) -> io::Result<()> {
+        let there = sys::stat_at(at, false)?;
+        match there {
+            _ if there.is(libc::S_IFREG) || there.is(libc::S_IFLNK) => sys::unlink_at(at, false),
+            _ if there.is(libc::S_IFDIR) => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+            _ => Err(no_file()),
+        }
+    }
+
+    /// Gives a new file its owner. Where that is not allowed after all it stays the process's.
+    fn give_away(&self, file: &File) {
+        if let Some((uid, gid)) = self.access.and_then(|access| access.owner) {
+            let _ = std::os::unix::fs::fchown(file, Some(uid), Some(gid));
+        }
+    }
+
+    /// With O_DIRECT where the file system takes it; the flag tells whether.
+    fn maybe_direct(direct: bool, open: impl Fn(libc::c_int) -> io::Result<File>) -> io::Result<(File, bool)> {
+        match direct {
             true => match open(libc::O_DIRECT) {
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => open(0).map(|file| (file, false)),
                 other => other.map(|file| (file, true)),
             },
             false => open(0).map(|file| (file, false)),
-        };
-        opened.map_err(|e| path_error(if create { "create" } else { "open for writing" }, path, e))
+        }
+    }
+
+    fn create_any(&self, path: &Path, direct: bool) -> io::Result<(File, bool)> {
+        Self::maybe_direct(direct, |flags| self.create_file(path, flags)).map_err(|e| path_error("create", path, e))
     }
 
     fn writer(file: File, path: &Path, direct: bool, options: &WriteOptions, recycled: bool) -> Box<dyn WritableFile> {
@@ -48,6 +203,54 @@ impl PosixFileSystem {
         match direct {
             true => Box::new(direct::DirectWriter::new(out, options)),
             false => Box::new(write::BufferedWriter::new(out, options)),
+        }
+    }
+
+    /// What a name stands for; a link is followed, but in no view beneath a directory.
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        sys::stat_at(&self.locate(path)?, self.beneath.is_none())
+    }
+
+    fn open_dir(&self, path: &Path) -> io::Result<File> {
+        let at = self.locate(path)?;
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | if self.beneath.is_some() { libc::O_NOFOLLOW } else { 0 };
+        sys::open_at(&at, flags, 0).map_err(|e| match e.kind() {
+            io::ErrorKind::NotADirectory if sys::stat_at(&at, false).is_ok_and(|stat| stat.is(libc::S_IFLNK)) => {
+                io::Error::new(io::ErrorKind::NotADirectory, is_link())
+            }
+            _ => e,
+        })
+    }
+
+    fn dir_mode(&self) -> u32 {
+        let mode = self.access.map_or(FILE_MODE, |access| access.mode);
+        // Who may read may also search.
+        mode | (mode & 0o444) >> 2 | 0o700
+    }
+
+    fn make_new_dir(&self, at: &At) -> io::Result<()> {
+        sys::mkdir_at(at, self.dir_mode())?;
+        if let Some((uid, gid)) = self.access.and_then(|access| access.owner) {
+            let _ = sys::chown_at(at, uid, gid);
+        }
+        Ok(())
+    }
+
+    fn make_dir(&self, path: &Path, parents: bool) -> io::Result<()> {
+        if parents && self.beneath.is_none() {
+            return fs::DirBuilder::new().recursive(true).mode(self.dir_mode()).create(path);
+        }
+        let at = self.locate(path)?;
+        match self.make_new_dir(&at) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                let there = sys::stat_at(&at, false)?;
+                match there {
+                    _ if there.is(libc::S_IFDIR) => Ok(()),
+                    _ if there.is(libc::S_IFLNK) => Err(is_link()),
+                    _ => Err(e),
+                }
+            }
+            failed => failed,
         }
     }
 }
@@ -59,36 +262,33 @@ fn pair_error(operation: &str, from: &Path, to: &Path, cause: io::Error) -> io::
 
 impl FileSystem for PosixFileSystem {
     fn open_random(&self, path: &Path, direct: bool) -> io::Result<Arc<dyn RandomAccessFile>> {
-        Ok(Arc::new(read::PosixRandomAccessFile::open(path, direct)?))
+        Ok(Arc::new(read::PosixRandomAccessFile::open(self, path, direct)?))
     }
 
     fn open_sequential(&self, path: &Path) -> io::Result<Box<dyn SequentialFile>> {
-        Ok(Box::new(read::PosixSequentialFile::open(path)?))
+        Ok(Box::new(read::PosixSequentialFile::open(self, path)?))
     }
 
     fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
-        let (file, direct) = Self::open_for_writing(path, options.direct, true)?;
+        let (file, direct) = self.create_any(path, options.direct)?;
         Ok(Self::writer(file, path, direct, &options, false))
     }
 
     fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
-        let (file, direct) = Self::open_for_writing(old, options.direct, false)?;
+        let open = |flags| self.open_to_change(old, flags, old != new);
+        let opened = Self::maybe_direct(options.direct, open);
+        let (file, direct) = opened.map_err(|e| path_error("open for writing", old, e))?;
         self.rename(old, new)?;
         Ok(Self::writer(file, new, direct, &options, true))
     }
 
     fn list_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        let failed = |e| path_error("list", path, e);
-        let mut names = Vec::new();
-        for entry in fs::read_dir(path).map_err(failed)? {
-            // A name that is not UTF-8 is none of the store's files; lossy is enough to show it.
-            names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
-        }
-        Ok(names)
+        let dir = self.open_dir(path);
+        dir.and_then(sys::names_in).map_err(|e| path_error("list", path, e))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        match fs::metadata(path) {
+        match self.stat(path) {
             Ok(_) => Ok(true),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
             Err(e) => Err(path_error("look for", path, e)),
@@ -96,56 +296,63 @@ impl FileSystem for PosixFileSystem {
     }
 
     fn file_size(&self, path: &Path) -> io::Result<u64> {
-        fs::metadata(path).map(|m| m.len()).map_err(|e| path_error("stat", path, e))
+        self.stat(path).map(|stat| stat.size).map_err(|e| path_error("stat", path, e))
     }
 
     fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
-        let failed = |e| path_error("stat", path, e);
-        let time = fs::metadata(path).and_then(|m| m.modified()).map_err(failed)?;
+        let stat = self.stat(path).map_err(|e| path_error("stat", path, e))?;
         // Times before the epoch are nobody's; the epoch stands for them.
-        Ok(time.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs()))
+        Ok(u64::try_from(stat.modified).unwrap_or(0))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to).map_err(|e| pair_error("rename", from, to, e))
+        let rename = || sys::rename_at(&self.locate(from)?, &self.locate(to)?);
+        rename().map_err(|e| pair_error("rename", from, to, e))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path).map_err(|e| path_error("delete", path, e))
+        let remove = || sys::unlink_at(&self.locate(path)?, false);
+        remove().map_err(|e| path_error("delete", path, e))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        fs::remove_dir(path).map_err(|e| path_error("delete directory", path, e))
+        let remove = || sys::unlink_at(&self.locate(path)?, true);
+        remove().map_err(|e| path_error("delete directory", path, e))
     }
 
     fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()> {
-        let result = if parents { fs::create_dir_all(path) } else { fs::create_dir(path) };
-        match result {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-            other => other.map_err(|e| path_error("create directory", path, e)),
-        }
+        self.make_dir(path, parents).map_err(|e| path_error("create directory", path, e))
+    }
+
+    fn create_new_dir(&self, path: &Path) -> io::Result<()> {
+        let made = self.locate(path).and_then(|at| self.make_new_dir(&at));
+        made.map_err(|e| path_error("create directory", path, e))
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::hard_link(from, to).map_err(|e| pair_error("link", from, to, e))
+        let link = || {
+            let from = self.locate(from)?;
+            // The second name would be one of the link, which leads elsewhere from there. A copy can be made instead.
+            if sys::stat_at(&from, false)?.is(libc::S_IFLNK) {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, is_link()));
+            }
+            sys::link_at(&from, &self.locate(to)?)
+        };
+        link().map_err(|e| pair_error("link", from, to, e))
     }
 
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(path).map_err(|e| path_error("open for writing", path, e))?;
+        let file = self.open_to_change(path, 0, false).map_err(|e| path_error("open for writing", path, e))?;
         file.set_len(len).map_err(|e| path_error(format!("truncate to {len} bytes"), path, e))
     }
 
     fn sync_file(&self, path: &Path) -> io::Result<()> {
-        let file = OpenOptions::new().read(true).open(path).map_err(|e| path_error("open", path, e))?;
+        let (file, _) = self.open_for_reading(path, 0).map_err(|e| path_error("open", path, e))?;
         file.sync_data().map_err(|e| path_error("fdatasync", path, e))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let dir = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_DIRECTORY)
-            .open(path)
-            .map_err(|e| path_error("open directory", path, e))?;
+        let dir = self.open_dir(path).map_err(|e| path_error("open directory", path, e))?;
         match dir.sync_all() {
             // What a file system without directory syncs answers (network and user-space ones); nothing can be done.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EBADF)) => Ok(()),
@@ -154,15 +361,55 @@ impl FileSystem for PosixFileSystem {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
-        Ok(Box::new(lock::lock(path)?))
+        Ok(Box::new(lock::lock(self, path)?))
     }
 
     fn free_space(&self, path: &Path) -> io::Result<u64> {
         sys::free_space(path).map_err(|e| path_error("ask the free space at", path, e))
     }
 
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        let stat = match self.locate(path).and_then(|at| sys::stat_at(&at, false)) {
+            Ok(stat) => stat,
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(e) => return Err(path_error("look at", path, e)),
+        };
+        let kind = match stat.mode & libc::S_IFMT {
+            libc::S_IFREG => EntryKind::File,
+            libc::S_IFDIR => EntryKind::Directory,
+            libc::S_IFLNK => EntryKind::Link,
+            _ => EntryKind::Other,
+        };
+        let owner = self.access.and_then(|access| access.owner).map(|(uid, _)| uid);
+        let others = if kind == EntryKind::Directory { 0o022 } else { 0o002 };
+        let ours = stat.mode & others == 0 && (stat.uid == sys::effective_ids().0 || Some(stat.uid) == owner);
+        Ok(Some(Entry { kind, ours }))
+    }
+
+    fn access(&self, dir: &Path, files: &[&Path]) -> io::Result<Option<Access>> {
+        let there = self.stat(dir).map_err(|e| path_error("look at", dir, e))?;
+        let mut mode = there.mode;
+        for file in files {
+            match self.stat(file) {
+                Ok(stat) if stat.is(libc::S_IFREG) => mode &= stat.mode,
+                Ok(_) => {}
+                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+                Err(e) => return Err(path_error("look at", file, e)),
+            }
+        }
+        let (uid, gid) = sys::effective_ids();
+        let owner = (uid == 0 && (there.uid, there.gid) != (uid, gid)).then_some((there.uid, there.gid));
+        Ok(Some(Access { mode: 0o600 | mode & 0o044, owner }))
+    }
+
+    fn view(&self, view: &View) -> io::Result<Option<Arc<dyn FileSystem>>> {
+        let view = view.clone();
+        let (beneath, access) = (view.beneath.or_else(|| self.beneath.clone()), view.access.or(self.access));
+        Ok(Some(Arc::new(Self { beneath, access })))
+    }
+
     fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
-        let (file, direct) = Self::open_for_writing(path, options.direct, true)?;
+        let (file, direct) = self.create_any(path, options.direct)?;
         let out = write::Output::new(file, path.to_path_buf(), &options, false);
         Ok(Box::new(positioned::PosixPositionedFile::new(out, path, direct)?))
     }

@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::fs::{
-    AccessPattern, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile, WriteOptions,
+    Access, AccessPattern, Entry, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
+    WritableFile, WriteOptions,
 };
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, DeviceFacts};
 use crate::sync::Mutex;
@@ -228,6 +229,10 @@ impl FileSystem for ThrottledFileSystem {
         self.inner.create_dir(path, parents)
     }
 
+    fn create_new_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.create_new_dir(path)
+    }
+
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.inner.hard_link(from, to)
     }
@@ -254,6 +259,19 @@ impl FileSystem for ThrottledFileSystem {
 
     fn free_space(&self, path: &Path) -> io::Result<u64> {
         self.inner.free_space(path)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        self.inner.entry(path)
+    }
+
+    fn access(&self, dir: &Path, files: &[&Path]) -> io::Result<Option<Access>> {
+        self.inner.access(dir, files)
+    }
+
+    fn view(&self, view: &View) -> io::Result<Option<Arc<dyn FileSystem>>> {
+        let device = Arc::clone(&self.device);
+        Ok(self.inner.view(view)?.map(|inner| Arc::new(Self { inner, device }) as Arc<dyn FileSystem>))
     }
 
     fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {

@@ -360,3 +360,77 @@ fn page_bytes() -> usize {
     // SAFETY: the call takes a number and gives a number.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rockmill_skip::{Needs, skip};
+    use std::os::unix::process::CommandExt as _;
+
+    const TEST: &str = "what_the_kernel_holds_for_us_no_other_user_and_no_child_can_reach";
+    /// For the child: the process, the map's number and the program's.
+    const CHILD: &str = "ROCKMILL_TEST_KERNEL_IDS";
+    const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
+    const BPF_MAP_GET_FD_BY_ID: libc::c_long = 14;
+    /// A user that owns nothing.
+    const NOBODY: u32 = 65534;
+    /// A program that returns 0.
+    const NOTHING: [u64; 2] = [0xb7, 0x95];
+
+    /// A line of what the kernel says of a descriptor.
+    fn info(fd: i32, line: &str) -> String {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+        text.lines().find_map(|l| l.strip_prefix(line)).expect("the line").trim().to_owned()
+    }
+
+    /// Not a test by itself: what another user can reach.
+    #[test]
+    fn child_process() {
+        let Some(ids) = std::env::var_os(CHILD) else { return };
+        let ids: Vec<u32> = ids.to_str().unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
+        for (command, id) in [(BPF_MAP_GET_FD_BY_ID, ids[1]), (BPF_PROG_GET_FD_BY_ID, ids[2])] {
+            let e = Attr::new().u32(0, id).call(command, 12).unwrap_err();
+            assert_eq!(e.kind(), io::ErrorKind::PermissionDenied, "{e}");
+        }
+        for what in ["fd", "map_files"] {
+            std::fs::read_dir(format!("/proc/{}/{what}", ids[0])).map(drop).unwrap_err();
+        }
+        std::fs::read(format!("/proc/{}/mem", ids[0])).unwrap_err();
+        println!("CHILD done");
+    }
+
+    #[test]
+    fn what_the_kernel_holds_for_us_no_other_user_and_no_child_can_reach() {
+        let (arena, program) = match (Arena::new(1 << 16, false), Loaded::new(&NOTHING, "GPL")) {
+            (Ok(arena), Ok(program)) => (arena, program),
+            (Err(e), _) => return skip(TEST, &Needs::Kernel.because(e)),
+            (_, Err(e)) => return skip(TEST, &Needs::Kernel.because(e.error)),
+        };
+        for fd in [arena.fd(), program.fd.as_raw_fd()] {
+            let flags = u32::from_str_radix(&info(fd, "flags:"), 8).unwrap();
+            assert!(flags & libc::O_CLOEXEC as u32 != 0, "a program that we start would inherit it: {flags:o}");
+        }
+        let ids = format!(
+            "{} {} {}",
+            std::process::id(),
+            info(arena.fd(), "map_id:"),
+            info(program.fd.as_raw_fd(), "prog_id:")
+        );
+        // Another user may not be able to enter the directory that the test was built in.
+        let dir = std::env::temp_dir().join(format!("rockmill-kernel-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let copy = dir.join("test");
+        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        let mut child = std::process::Command::new(&copy);
+        child.args(["--exact", "sys::tests::child_process", "--nocapture"]).env(CHILD, ids).current_dir("/");
+        let done = child.uid(NOBODY).gid(NOBODY).output();
+        std::fs::remove_dir_all(&dir).unwrap();
+        match done {
+            Ok(done) => {
+                let said = String::from_utf8_lossy(&done.stdout).into_owned();
+                assert!(done.status.success() && said.contains("CHILD done"), "{said}");
+            }
+            Err(e) => skip(TEST, &Needs::Root.because(format!("the test acts as another user: {e}"))),
+        }
+    }
+}

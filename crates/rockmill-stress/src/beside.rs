@@ -8,6 +8,7 @@
 //!
 //! What the library at hand does not have is passed over, and counted ([`Beside::left_out`]).
 
+mod left_out;
 mod options;
 mod ours;
 mod steps;
@@ -248,16 +249,20 @@ impl<'a> Run<'a> {
         self.case.ttl.then_some(if self.ages { SHORT } else { LONG })
     }
 
+    /// The configuration of now as the case has it.
+    fn asked(&self) -> Option<Configuration> {
+        let all = &self.case.configurations;
+        all.get(self.configuration % all.len().max(1)).cloned()
+    }
+
     /// The configuration of now as both can have it, and its options.
     fn options(&self) -> Result<(Configuration, Options), String> {
         let all = &self.case.configurations;
-        let mut one =
-            if all.is_empty() { Configuration::default() } else { all[self.configuration % all.len()].clone() };
+        let mut one = self.asked().unwrap_or_default();
         if one.get("format") > self.beside.peer.format_max() {
             one = one.with("format", self.beside.peer.format_max())?;
         }
-        // RocksDB's manual compactions wait until writers are not slowed, and nobody tells them where that never ends.
-        one = one.with("stalls", "seldom")?;
+        one = left_out::replaced(one, self.beside.peer.version, |_| {});
         // RocksDB's FIFO compaction cannot have what other styles left in deeper levels; and older versions delete what
         // is older than periodic_compaction_seconds.
         let fifo = all.iter().all(|c| c.get("strategy") == "fifo") && self.beside.peer.version >= (10, 0);
@@ -329,6 +334,9 @@ impl<'a> Run<'a> {
         }
         loop {
             let (_, options) = self.options().map_err(Trouble::Test)?;
+            if let Some(asked) = self.asked() {
+                left_out::replaced(asked, self.beside.peer.version, |what| self.beside.peer.leave_out(what));
+            }
             let texts = self.beside.peer.texts(&options);
             let db = self.open_ours(&self.ours(), &options, false)?;
             let theirs = self.open_theirs(&self.theirs(), &texts, false);
@@ -338,7 +346,12 @@ impl<'a> Run<'a> {
             let ttl = self.ttl().map(|seconds| Duration::from_secs(seconds.unsigned_abs().into()));
             let mut pair = Pair {
                 ours: Ours::new(&db, options.clone(), ttl),
-                theirs: Theirs { db: theirs, library: Arc::clone(&self.beside.peer.library), texts: texts.clone() },
+                theirs: Theirs {
+                    db: theirs,
+                    library: Arc::clone(&self.beside.peer.library),
+                    texts: texts.clone(),
+                    ttl,
+                },
                 held: BTreeMap::new(),
                 marked: (0, 0),
             };
@@ -407,7 +420,7 @@ impl<'a> Run<'a> {
         let mut side = Ours::new(&db, options.clone(), None);
         On { store: &mut side, state: &state, scratch: ours, held: &held }.everything(None, &slots, &mut first);
         let library = Arc::clone(&self.beside.peer.library);
-        let mut side = Theirs { db: store, library, texts: texts.clone() };
+        let mut side = Theirs { db: store, library, texts: texts.clone(), ttl: None };
         On { store: &mut side, state: &state, scratch: theirs, held: &held }.everything(None, &slots, &mut second);
         self.compare(what, &first, &second)
     }
@@ -480,19 +493,14 @@ impl<'a> Run<'a> {
 
     /// What only one of them changes while it is open is not for both.
     fn may(&self, step: &Step) -> bool {
+        let version = self.beside.peer.version;
+        if let Some(what) = self.options().ok().and_then(|(c, _)| left_out::left_out(step, &c, version)) {
+            self.beside.peer.leave_out(what);
+            return false;
+        }
         match step {
-            Step::SetOptions(_, name, value) => {
-                let own = matches!(name.as_str(), "compaction_style" | "compaction_downforce")
-                    || name == "level0_slowdown_writes_trigger"
-                    // So small that a RocksDB built with assertions ends the process for it.
-                    || (name == "write_buffer_size" && value == "8192")
-                    || (value.contains("filter_policy") && self.beside.peer.version < (10, 0));
-                if own {
-                    self.beside.peer.leave_out(format!("set {name} {value}"));
-                }
-                let of_age = self.ages && name == "disable_auto_compactions";
-                !own && !of_age
-            }
+            // What hangs on a value's age compacts by itself nowhere.
+            Step::SetOptions(_, name, _) => !(self.ages && name == "disable_auto_compactions"),
             // What a table's going shows again hangs on which tables there are.
             Step::DeleteFiles(..) | Step::Refit(_) => false,
             Step::Compact(..) => !self.ages,

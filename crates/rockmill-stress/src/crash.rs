@@ -356,8 +356,12 @@ impl Cutter<'_> {
             CrashMode::KeepAll => *self.rng.choice(&RECOVERY_MODES).unwrap_or(&RecoveryMode::PointInTime),
             _ => RecoveryMode::PointInTime,
         };
-        let cut =
-            |e: &rockmill::Error| recovery == RecoveryMode::AbsoluteConsistency && e.kind() == ErrorKind::Corruption;
+        // Between steps none was being written.
+        let cut = |e: &rockmill::Error| {
+            recovery == RecoveryMode::AbsoluteConsistency
+                && e.kind() == ErrorKind::Corruption
+                && window.started > window.returned
+        };
         let db = match self.open(image, &configuration, recovery) {
             Ok(db) => db,
             Err(e) if may_refuse(mode, &e) || cut(&e) => {

@@ -331,7 +331,11 @@ impl Watch<'_> {
             self.cut(step);
             let background = db.background_error().ok_or_else(|| format!("{error}, and no error of the database"))?;
             if db.background_error_severity() != Some(ErrorSeverity::Soft) && db.put("never", "taken").is_ok() {
-                return Err(format!("takes writes after a recovery that failed, with {background}"));
+                if db.background_error().is_some() {
+                    return Err(format!("takes writes after a recovery that failed, with {background}"));
+                }
+                // It has recovered by itself meanwhile, as it may from a lack of space.
+                db.delete("never").map_err(|e| format!("after a recovery by itself: {e}"))?;
             }
         }
         db.resume().map_err(|e| format!("does not resume after {text} and another failure: {e}"))

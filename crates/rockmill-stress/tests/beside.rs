@@ -1,7 +1,9 @@
 //! Random histories on Rockmill and on this machine's RocksDB at once: a few seconds of what `rockmill-stress beside`
 //! does for as long as one likes. And the test of the test: a mistake on one side is found, and what finds it shrinks.
 //!
-//! `ROCKMILL_SEED` sets the first history, `ROCKMILL_ROCKSDB_LIBRARY` the library.
+//! `ROCKMILL_SEED` sets the first history, `ROCKMILL_ROCKSDB_LIBRARY` the library. Without, the histories are always
+//! the same: what RocksDB itself does wrong, or ends the process for, is left out where it is known, and a test that
+//! others wait for is no place to find more of it.
 
 use std::path::PathBuf;
 
@@ -11,7 +13,8 @@ use rockmill_stress::case::Case;
 use rockmill_stress::replay::Silent;
 use rockmill_stress::shrink::Shrinker;
 
-/// Histories, and their steps.
+/// The first history, how many, and their steps.
+const SEED: u64 = 1;
 const HISTORIES: u64 = 6;
 const STEPS: usize = 400;
 
@@ -32,7 +35,7 @@ fn beside(test: &str) -> Option<(Beside, tempfile::TempDir)> {
 fn both_stores_show_the_same() {
     let Some((beside, dir)) = beside("both_stores_show_the_same") else { return };
     let seed = std::env::var("ROCKMILL_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let seed = seed.unwrap_or(SEED);
     println!("ROCKMILL_SEED={seed}, {}", beside.name());
     let mut all = Tally::default();
     for seed in seed..seed + HISTORIES {

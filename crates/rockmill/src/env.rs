@@ -1,12 +1,16 @@
 //! Where files are and what time it is (RocksDB `Env`).
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rockmill_io::{Clock, FileSystem, MemFileSystem, PosixFileSystem, SystemClock};
+use rockmill_format::filename::{self, FileType};
+use rockmill_io::{Access, Clock, FileSystem, MemFileSystem, PosixFileSystem, SystemClock, View};
 
 use crate::error::{Error, Result};
+
+/// Longest file that is read which holds a name or an id. An encrypting Env puts a page before it.
+pub(crate) const LINE_FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// A file system and a clock (`rocksdb::Env`). Cheap to clone.
 #[derive(Debug, Clone)]
@@ -36,6 +40,69 @@ impl Default for Env {
     fn default() -> Self {
         Self::from_parts(Arc::new(PosixFileSystem::default()), Arc::new(SystemClock::default()))
     }
+}
+
+/// The same file system for the database in `dir`, which is there: what is made through it is as private as the
+/// directory and its CURRENT, and belongs to the directory's owner where the process may give files away.
+pub(crate) fn for_database(fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<Arc<dyn FileSystem>> {
+    let failed = |e: io::Error| Error::io(dir.display(), &e);
+    let current = dir.join(filename::CURRENT);
+    let mut access = fs.access(dir, &[&current]).map_err(failed)?;
+    if access.is_some() && !fs.exists(&current).map_err(failed)? {
+        // What is left of a database that lost it is as good.
+        let is_left = |name: &String| {
+            matches!(filename::parse(name), Some(FileType::Table(_) | FileType::Wal(_) | FileType::Manifest(_)))
+        };
+        let names = fs.list_dir(dir).map_err(failed)?;
+        let files: Vec<PathBuf> = names.iter().filter(|name| is_left(name)).map(|name| dir.join(name)).collect();
+        let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+        access = fs.access(dir, &files).map_err(failed)?;
+    }
+    with_access(fs, dir, access)
+}
+
+/// The same file system, with other rights for what is made through it.
+pub(crate) fn with_access(fs: &Arc<dyn FileSystem>, dir: &Path, access: Option<Access>) -> Result<Arc<dyn FileSystem>> {
+    if access.is_none() {
+        return Ok(Arc::clone(fs));
+    }
+    let view = fs.view(&View { beneath: None, access }).map_err(|e| Error::io(dir.display(), &e))?;
+    Ok(view.unwrap_or_else(|| Arc::clone(fs)))
+}
+
+/// The rights that both leave; the owner is the first's.
+pub(crate) fn narrower(one: Option<Access>, other: Option<Access>) -> Option<Access> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(Access { mode: one.mode & other.mode, ..one }),
+        (one, other) => one.or(other),
+    }
+}
+
+/// A file system without links below a directory.
+pub(crate) enum Beneath<'a> {
+    /// One that has none anyway.
+    Same(&'a dyn FileSystem),
+    /// A view.
+    View(Arc<dyn FileSystem>),
+}
+
+impl<'a> std::ops::Deref for Beneath<'a> {
+    type Target = dyn FileSystem + 'a;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Same(fs) => *fs,
+            Self::View(fs) => &**fs,
+        }
+    }
+}
+
+/// The file system as it is below `dir`, where no link is followed: for directories in a directory that another may
+/// have written.
+pub(crate) fn beneath<'a>(fs: &'a dyn FileSystem, dir: &Path) -> Result<Beneath<'a>> {
+    let view = View { beneath: Some(dir.to_owned()), access: None };
+    let view = fs.view(&view).map_err(|e| Error::io(dir.display(), &e))?;
+    Ok(view.map_or(Beneath::Same(fs), Beneath::View))
 }
 
 /// Creates the directory and those above it that are missing, and makes their names durable: what is synced in a

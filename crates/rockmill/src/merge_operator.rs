@@ -47,6 +47,12 @@ pub trait MergeOperator: Send + Sync {
         let _ = (key, operands);
         None
     }
+
+    /// The name of the operator that this one is wrapped around.
+    #[doc(hidden)]
+    fn wraps(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Operands of one key, oldest first (`rocksdb::MergeOperands`).

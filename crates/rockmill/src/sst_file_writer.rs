@@ -140,10 +140,6 @@ impl<'a> SstFileWriter<'a> {
         let (db, cf) = table_writer_options(self.options)?;
         let (fs, cf) = (&self.options.db.fs, &cf);
         let failed = |e: &io::Error| Error::io(format_args!("cannot create {}", path.display()), e);
-        // Not emptied but removed: it may be a second name of a table that a database took in.
-        if fs.exists(path).map_err(|e| failed(&e))? {
-            fs.remove(path).map_err(|e| failed(&e))?;
-        }
         let how = WriteOptions {
             direct: db.use_direct_io_for_flush_and_compaction,
             buffer_size: db.writable_file_max_buffer_size,

@@ -710,13 +710,27 @@ fn a_database_with_a_time_to_live_takes_values_with_times_only() {
     // RocksDB's own writer knows nothing of times: whoever appends them says so.
     let mut says_so = IngestExternalFileOptions::default();
     says_so.set_values_with_times(true);
-    options.cf.merge_operator = None;
-    let path = write(SstFileWriter::create(&options), "appended", &1_700_000_000_u32.to_le_bytes());
-    refused(&plain, &path, &says_so, "no time to live");
-    refused(&db, &path, &usual, "values_with_times");
-    db.put("b", "0").unwrap();
-    db.ingest_external_file_opts(&says_so, vec![path]).unwrap();
+    let mut without_operator = options.clone();
+    without_operator.cf.merge_operator = None;
+    let time = 1_700_000_000_u32.to_le_bytes();
+    // With an operator, the table names that one, not the one around it.
+    for (name, options) in [("appended", &options), ("nameless", &without_operator)] {
+        let path = write(SstFileWriter::create(options), name, &time);
+        refused(&plain, &path, &says_so, "no time to live");
+        refused(&db, &path, &usual, "values_with_times");
+        db.put("b", "0").unwrap();
+        db.ingest_external_file_opts(&says_so, vec![path]).unwrap();
+        expect(&db);
+    }
+    drop(db);
+    let db = Db::open_with_ttl(&options, "/db", Duration::from_secs(1000)).unwrap();
     expect(&db);
+    // What a database wrote without a time to live has values without times.
+    plain.merge("b", "longer than a time").unwrap();
+    plain.flush().unwrap();
+    drop(plain);
+    let e = Db::open_with_ttl(&options, "/plain", Duration::from_secs(1000)).err().unwrap();
+    assert!(e.to_string().contains("TtlMergeOperator"), "{e}");
     // There is no value that could lack one.
     let mut writer = SstFileWriter::create(&options);
     writer.open("/deletions.sst").unwrap();

@@ -711,3 +711,56 @@ fn rocksdb_and_we_share_a_wal_directory_and_kept_wals() {
     assert_eq!(entries.len(), 6, "{entries:?}");
     assert_eq!(entries[0], (b"newest".to_vec(), b"ours again".to_vec()));
 }
+
+/// A directory on the real file system, and options for a database in it.
+fn on_disk() -> (tempfile::TempDir, Options) {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    (tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")), options)
+}
+
+#[test]
+fn a_recycled_wal_that_somebody_keeps_under_another_name_stays_as_it_is() {
+    let (dir, mut options) = on_disk();
+    options.set_recycle_log_file_num(2);
+    let db = Db::open(&options, dir.path().join("db")).unwrap();
+    let wals = || {
+        let names = std::fs::read_dir(dir.path().join("db")).unwrap().map(|e| e.unwrap().path());
+        let mut wals: Vec<_> = names.filter(|p| p.extension().is_some_and(|e| e == "log")).collect();
+        wals.sort();
+        wals
+    };
+    db.put("first", "1").unwrap();
+    let kept = dir.path().join("kept.log");
+    std::fs::hard_link(wals().last().unwrap(), &kept).unwrap();
+    let held = std::fs::read(&kept).unwrap();
+    assert!(!held.is_empty());
+    for round in 0..6 {
+        db.put(format!("key{round}"), "x".repeat(500)).unwrap();
+        db.flush().unwrap();
+    }
+    let now = std::fs::read(&kept).unwrap();
+    assert_eq!(now[..held.len()], held, "the other name holds what it held");
+    assert!(!String::from_utf8_lossy(&now).contains("key5"));
+    drop(db);
+    let db = Db::open(&options, dir.path().join("db")).unwrap();
+    assert_eq!(db.get("key5").unwrap().map(|v| v.len()), Some(500));
+}
+
+#[test]
+fn wals_are_archived_in_no_directory_that_a_link_leads_to() {
+    let (dir, mut options) = on_disk();
+    let outside = dir.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("000001.log"), "precious").unwrap();
+    let path = dir.path().join("db");
+    drop(Db::open(&options, &path).unwrap());
+    std::os::unix::fs::symlink(&outside, path.join("archive")).unwrap();
+    options.set_wal_size_limit_mb(1);
+    let e = Db::open(&options, &path).unwrap_err();
+    assert!(e.to_string().contains("archive") && e.to_string().contains("link"), "{e}");
+    options.set_wal_size_limit_mb(0);
+    drop(Db::open(&options, &path).unwrap());
+    Db::destroy(&options, &path).unwrap();
+    assert_eq!(std::fs::read(outside.join("000001.log")).unwrap(), b"precious");
+}

@@ -1,15 +1,16 @@
 //! Reading files: `pread` at any offset, or front to back.
 
+use super::PosixFileSystem;
 use super::sys::{self, Advice};
 use crate::aligned::{ALIGNMENT, AlignedBuf};
 use crate::error::path_error;
 use crate::fs::{AccessPattern, RandomAccessFile, SequentialFile};
 use crate::ring::{BatchIo, BatchLimits};
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -39,8 +40,8 @@ pub(super) struct PosixRandomAccessFile {
 }
 
 impl PosixRandomAccessFile {
-    pub(super) fn open(path: &Path, direct: bool) -> io::Result<Self> {
-        let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
+    pub(super) fn open(fs: &PosixFileSystem, path: &Path, direct: bool) -> io::Result<Self> {
+        let open = |flags| fs.open_for_reading(path, flags);
         let (opened, direct) = match direct {
             true => match open(libc::O_DIRECT) {
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
@@ -48,8 +49,9 @@ impl PosixRandomAccessFile {
             },
             false => (open(0), false),
         };
-        let file = opened.map_err(|e| path_error("open for reading", path, e))?;
-        let facts = sys::facts(&file).map_err(|e| path_error("statx", path, e))?;
+        let (file, facts) = opened.map_err(|e| path_error("open for reading", path, e))?;
+        // A ring would take the flag for its own way of reading.
+        sys::clear_nonblock(&file, direct).map_err(|e| path_error("clear O_NONBLOCK of", path, e))?;
         // Blocks that are larger than ours, or of no size that fits, are found out by what is refused.
         let told = facts.direct_alignment.filter(|n| n.is_power_of_two() && *n <= ALIGNMENT as u64);
         if !direct {
@@ -194,8 +196,8 @@ pub(super) struct PosixSequentialFile {
 }
 
 impl PosixSequentialFile {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path).map_err(|e| path_error("open for reading", path, e))?;
+    pub(super) fn open(fs: &PosixFileSystem, path: &Path) -> io::Result<Self> {
+        let (file, _) = fs.open_for_reading(path, 0).map_err(|e| path_error("open for reading", path, e))?;
         sys::advise(&file, 0, 0, Advice::Sequential);
         Ok(Self { file, path: path.to_path_buf() })
     }

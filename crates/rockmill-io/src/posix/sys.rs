@@ -1,10 +1,10 @@
 //! The system calls that `std` does not offer: all `unsafe` of the POSIX file system.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -69,6 +69,13 @@ pub(super) fn punch_hole(file: &File, start: u64, len: u64) -> io::Result<()> {
     check(result).map(drop)
 }
 
+/// Makes calls on a file wait again that was opened with O_NONBLOCK; `direct` if it was opened with O_DIRECT.
+pub(super) fn clear_nonblock(file: &File, direct: bool) -> io::Result<()> {
+    let flags = if direct { libc::O_DIRECT } else { 0 };
+    // SAFETY: F_SETFL takes an integer; the descriptor is open as long as `file` lives.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
+}
+
 /// Takes O_DIRECT off an open file whose file system accepted the flag but refuses the transfers.
 pub(super) fn clear_direct(file: &File) -> io::Result<()> {
     // SAFETY: F_GETFL gives an integer; the descriptor is open as long as `file` lives.
@@ -105,15 +112,17 @@ pub(super) fn free_space(path: &Path) -> io::Result<u64> {
 pub(super) struct FileFacts {
     /// Its length in bytes.
     pub size: u64,
+    /// True if it is no directory, link, device, pipe or socket.
+    pub is_regular: bool,
     /// To a multiple of what offsets and lengths of direct transfers must be; `None` where the kernel (before 6.1) or
     /// the file system does not say.
     pub direct_alignment: Option<u64>,
 }
 
-/// Asks a file's length and how direct transfers must be aligned (statx).
+/// Asks a file's kind, its length and how direct transfers must be aligned (statx).
 pub(super) fn facts(file: &File) -> io::Result<FileFacts> {
     let mut stat = MaybeUninit::<libc::statx>::zeroed();
-    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_SIZE | libc::STATX_DIOALIGN);
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_TYPE | libc::STATX_SIZE | libc::STATX_DIOALIGN);
     // SAFETY: the path is an empty C string, which with the flag means the descriptor, open as long as `file` lives;
     // `stat` is writable memory of the right type.
     check(unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, stat.as_mut_ptr()) })?;
@@ -121,7 +130,159 @@ pub(super) fn facts(file: &File) -> io::Result<FileFacts> {
     let stat = unsafe { stat.assume_init() };
     let told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
     let direct_alignment = told.then_some(u64::from(stat.stx_dio_offset_align)).filter(|n| *n > 0);
-    Ok(FileFacts { size: stat.stx_size, direct_alignment })
+    let is_regular = libc::mode_t::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+    Ok(FileFacts { size: stat.stx_size, is_regular, direct_alignment })
+}
+
+/// A name in an open directory, or a path.
+#[derive(Debug)]
+pub(super) struct At {
+    dir: Option<OwnedFd>,
+    name: CString,
+}
+
+impl At {
+    /// A path, as the process sees it.
+    pub(super) fn path(path: &Path) -> io::Result<Self> {
+        Ok(Self { dir: None, name: CString::new(path.as_os_str().as_bytes())? })
+    }
+
+    /// A name in a directory.
+    pub(super) fn below(dir: OwnedFd, name: &std::ffi::OsStr) -> io::Result<Self> {
+        Ok(Self { dir: Some(dir), name: CString::new(name.as_bytes())? })
+    }
+
+    fn fd(&self) -> libc::c_int {
+        self.dir.as_ref().map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd)
+    }
+}
+
+/// Opens; the descriptor is closed in programs that this process starts.
+pub(super) fn open_at(at: &At, flags: libc::c_int, mode: u32) -> io::Result<File> {
+    let flags = flags | libc::O_CLOEXEC;
+    loop {
+        // SAFETY: the name ends in NUL; the directory is open as long as `at` lives.
+        match check(unsafe { libc::openat(at.fd(), at.name.as_ptr(), flags, mode) }) {
+            // SAFETY: a new descriptor that nobody else has.
+            Ok(fd) => return Ok(unsafe { File::from_raw_fd(fd) }),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// What stat says of a name.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stat {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size: u64,
+    /// Seconds since the epoch.
+    pub modified: i64,
+    pub device: u64,
+    pub inode: u64,
+}
+
+impl Stat {
+    pub(super) fn is(&self, kind: libc::mode_t) -> bool {
+        self.mode & libc::S_IFMT == kind
+    }
+
+    #[allow(clippy::unnecessary_cast)] // The fields' widths differ between platforms.
+    fn of(stat: &libc::stat) -> Self {
+        Self {
+            mode: stat.st_mode,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            size: stat.st_size as u64,
+            modified: stat.st_mtime as i64,
+            device: stat.st_dev as u64,
+            inode: stat.st_ino as u64,
+        }
+    }
+}
+
+/// Looks at what a name stands for; with `follow` at what a link leads to.
+pub(super) fn stat_at(at: &At, follow: bool) -> io::Result<Stat> {
+    let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the name ends in NUL, the directory is open as long as `at` lives; `stat` is writable memory of the right
+    // type.
+    check(unsafe { libc::fstatat(at.fd(), at.name.as_ptr(), stat.as_mut_ptr(), flags) })?;
+    // SAFETY: fstatat succeeded and has filled it.
+    Ok(Stat::of(unsafe { stat.assume_init_ref() }))
+}
+
+/// Removes a name; with `dir` that of an empty directory.
+pub(super) fn unlink_at(at: &At, dir: bool) -> io::Result<()> {
+    let flags = if dir { libc::AT_REMOVEDIR } else { 0 };
+    // SAFETY: the name ends in NUL; the directory is open as long as `at` lives.
+    check(unsafe { libc::unlinkat(at.fd(), at.name.as_ptr(), flags) }).map(drop)
+}
+
+/// Gives a name to what has another.
+pub(super) fn rename_at(from: &At, to: &At) -> io::Result<()> {
+    // SAFETY: the names end in NUL; the directories are open as long as both live.
+    check(unsafe { libc::renameat(from.fd(), from.name.as_ptr(), to.fd(), to.name.as_ptr()) }).map(drop)
+}
+
+/// Gives a second name; a link gets one itself.
+pub(super) fn link_at(from: &At, to: &At) -> io::Result<()> {
+    // SAFETY: the names end in NUL; the directories are open as long as both live.
+    check(unsafe { libc::linkat(from.fd(), from.name.as_ptr(), to.fd(), to.name.as_ptr(), 0) }).map(drop)
+}
+
+/// Makes a directory.
+pub(super) fn mkdir_at(at: &At, mode: u32) -> io::Result<()> {
+    // SAFETY: the name ends in NUL; the directory is open as long as `at` lives.
+    check(unsafe { libc::mkdirat(at.fd(), at.name.as_ptr(), mode) }).map(drop)
+}
+
+/// Gives a name's file to another user and group; a link itself.
+pub(super) fn chown_at(at: &At, uid: u32, gid: u32) -> io::Result<()> {
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: the name ends in NUL; the directory is open as long as `at` lives.
+    check(unsafe { libc::fchownat(at.fd(), at.name.as_ptr(), uid, gid, flags) }).map(drop)
+}
+
+/// The effective user and group of the process.
+pub(super) fn effective_ids() -> (u32, u32) {
+    // SAFETY: no arguments, no memory; both always succeed.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// The names in an open directory, without `.` and `..`.
+pub(super) fn names_in(dir: File) -> io::Result<Vec<String>> {
+    let fd = dir.into_raw_fd();
+    // SAFETY: `into_raw_fd` gave the only ownership of an open descriptor, which the stream takes over.
+    let stream = unsafe { libc::fdopendir(fd) };
+    if stream.is_null() {
+        let error = io::Error::last_os_error();
+        // SAFETY: the call failed and left the descriptor with us.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        return Err(error);
+    }
+    let mut names = Vec::new();
+    let result = loop {
+        // SAFETY: the thread's errno is plain writable memory. It tells an error from the end.
+        unsafe { *libc::__errno_location() = 0 };
+        // SAFETY: the stream is open, and only this thread has it.
+        let entry = unsafe { libc::readdir(stream) };
+        if entry.is_null() {
+            let error = io::Error::last_os_error();
+            break if error.raw_os_error() == Some(0) { Ok(()) } else { Err(error) };
+        }
+        // SAFETY: the entry is good until the next call on the stream, and its name ends in NUL.
+        let name = unsafe { CStr::from_ptr((&raw const (*entry).d_name).cast()) };
+        if name != c"." && name != c".." {
+            // A name that is not UTF-8 is none of the store's files; lossy is enough to show it.
+            names.push(name.to_string_lossy().into_owned());
+        }
+    };
+    // SAFETY: the stream is open and is used no more.
+    unsafe { libc::closedir(stream) };
+    result.map(|()| names)
 }
 
 fn whole_file(kind: libc::c_int) -> libc::flock {

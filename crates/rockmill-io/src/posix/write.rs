@@ -307,3 +307,33 @@ impl WritableFile for BufferedWriter {
         self.out.write_backs()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{is_out_of_space, raw_os_error};
+    use rockmill_skip::{Needs, skip};
+    use std::io::ErrorKind;
+    use std::path::Path;
+
+    #[test]
+    fn a_full_disk_is_recognised_and_the_file_never_works_again() {
+        let path = Path::new("/dev/full");
+        if !path.exists() {
+            return skip("a_full_disk_is_recognised", &Needs::DevFull.because("there is no /dev/full"));
+        }
+        let full = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        let options = WriteOptions::default();
+        let mut file = BufferedWriter::new(Output::new(full, path.to_owned(), &options, false), &options);
+        file.append(b"gathered").unwrap();
+        let error = file.flush().unwrap_err();
+        assert_eq!((raw_os_error(&error), error.kind()), (Some(libc::ENOSPC), ErrorKind::StorageFull));
+        assert!(is_out_of_space(&error));
+        assert!(error.to_string().starts_with("write /dev/full: "), "{error}");
+        for result in [file.append(b"x"), file.flush(), file.sync(), file.append_and_flush(b"y"), file.close()] {
+            let error = result.unwrap_err();
+            assert_eq!(raw_os_error(&error), Some(libc::ENOSPC));
+            assert!(error.to_string().contains("earlier failure: write /dev/full"), "{error}");
+        }
+    }
+}

@@ -203,7 +203,10 @@ impl Store for Ours<'_> {
 
     fn write_table(&mut self, kind: Kind, path: &Path, ops: &[Op]) -> Said<()> {
         let options = kind.options(&self.options);
-        let mut writer = SstFileWriter::create(&options);
+        let mut writer = match self.ttl {
+            Some(_) => SstFileWriter::create_with_ttl(&options),
+            None => SstFileWriter::create(&options),
+        };
         writer.open(path)?;
         for op in ops {
             match op {
@@ -221,6 +224,7 @@ impl Store for Ours<'_> {
         let mut options = IngestExternalFileOptions::default();
         options.set_move_files(moved);
         options.set_ingest_behind(behind);
+        options.set_values_with_times(self.ttl.is_some());
         Ok(self.db.ingest_external_file_cf_opts(&self.family(family)?, &options, files.to_vec())?)
     }
 

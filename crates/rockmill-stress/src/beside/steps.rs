@@ -64,6 +64,8 @@ const PROPERTIES: &[(&str, bool)] = &[
     ("rocksdb.total-sst-files-size", false),
     ("rocksdb.live-sst-files-size", false),
     ("rocksdb.base-level", false),
+    ("rocksdb.block-cache-capacity", false),
+    ("rocksdb.block-cache-usage", false),
     ("rocksdb.estimate-pending-compaction-bytes", false),
     ("rocksdb.aggregated-table-properties", false),
     ("rocksdb.actual-delayed-write-rate", false),

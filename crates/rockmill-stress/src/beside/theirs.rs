@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rockmill_rocksdb::Library;
 use rockmill_rocksdb::store::{self as rocksdb, CompactHow, Go, Look, Op, WriteHow};
@@ -15,6 +16,7 @@ pub(super) struct Theirs {
     pub db: rocksdb::Store,
     pub library: Arc<Library>,
     pub texts: Texts,
+    pub ttl: Option<Duration>,
 }
 
 fn refused(text: String) -> Refusal {
@@ -79,7 +81,19 @@ impl Store for Theirs {
 
     fn write_table(&mut self, kind: Kind, path: &Path, ops: &[Op]) -> Said<()> {
         let options = self.texts.family(&self.library, kind)?;
-        self.library.write_table(&options, path, ops).map_err(refused)
+        if self.ttl.is_none() {
+            return self.library.write_table(&options, path, ops).map_err(refused);
+        }
+        // RocksDB's writers of tables know of no time to live: the time after each value is the caller's to add.
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+        let now = i32::try_from(now).unwrap_or(i32::MAX).to_le_bytes();
+        let mut ops = ops.to_vec();
+        for op in &mut ops {
+            if let Op::Put(_, _, value) | Op::Merge(_, _, value) = op {
+                value.extend(now);
+            }
+        }
+        self.library.write_table(&options, path, &ops).map_err(refused)
     }
 
     fn ingest(&mut self, family: &str, files: &[PathBuf], moved: bool, behind: bool) -> Said<()> {

@@ -8,16 +8,19 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 use rockmill_format::log::LogEncoder;
+use rockmill_io::FileSystem;
 
 use super::copy::{Contents, in_parallel};
 use super::meta::{self, BackupMeta, META, MetaFile, PRIVATE, SHARED_CHECKSUM};
 use super::{BackupEngine, CreateBackupOptions, ShareFilesNaming, State, Transfer, identity};
-use crate::db::Db;
 use crate::db::checkpoint::{DeletionsOff, Moment, moment, newest_options};
+use crate::db::{Db, DbInner};
+use crate::env::{narrower, with_access};
 use crate::error::{Error, Result};
 use crate::table::properties_of;
 
@@ -36,8 +39,10 @@ enum Item {
 /// One backup being made.
 struct Making<'a> {
     engine: &'a BackupEngine,
+    /// What is made through it is as private as the database.
+    fs: Arc<dyn FileSystem>,
     state: &'a State,
-    db: &'a crate::db::DbInner,
+    db: &'a DbInner,
     transfer: &'a Transfer<'a>,
     id: u32,
 }
@@ -68,7 +73,8 @@ impl BackupEngine {
             db.flush_all()?;
         }
         let made = {
-            let making = Making { engine: self, state: &state, db: &db.inner, transfer: &transfer, id };
+            let fs = self.fs_for(&db.inner)?;
+            let making = Making { engine: self, fs, state: &state, db: &db.inner, transfer: &transfer, id };
             making.run(app_metadata)
         };
         match made {
@@ -88,9 +94,20 @@ impl BackupEngine {
     }
 }
 
+impl BackupEngine {
+    /// The backup directory's file system, for files that are as private as the directory and the database.
+    fn fs_for(&self, db: &DbInner) -> Result<Arc<dyn FileSystem>> {
+        let own = self.fs().access(&self.options.dir, &[]);
+        let own = own.map_err(|e| Error::io(self.options.dir.display(), &e))?;
+        let theirs = db.opts.fs.access(&db.path, &[&db.path.join(filename::CURRENT)]);
+        let theirs = theirs.map_err(|e| Error::io(db.path.display(), &e))?;
+        with_access(&self.backup.fs, &self.options.dir, narrower(own, theirs))
+    }
+}
+
 impl Making<'_> {
     fn run(&self, app_metadata: &[u8]) -> Result<(BackupMeta, BTreeMap<String, u64>)> {
-        let (engine, fs) = (self.engine, self.engine.fs());
+        let (engine, fs) = (self.engine, &*self.fs);
         let private = engine.path(PRIVATE).join(self.id.to_string());
         fs.create_dir(&private, false)
             .map_err(|e| Error::io(format_args!("cannot create {}", private.display()), &e))?;
@@ -121,7 +138,7 @@ impl Making<'_> {
 
     /// Makes everything durable, then gives the meta file its name: from there on the backup exists.
     fn install(&self, meta: &BackupMeta, private: &Path) -> Result<()> {
-        let (engine, fs, sync) = (self.engine, self.engine.fs(), self.engine.options.sync);
+        let (engine, fs, sync) = (self.engine, &*self.fs, self.engine.options.sync);
         if sync {
             engine.sync_dir(private)?;
             engine.sync_dir(&engine.path(PRIVATE))?;
@@ -166,7 +183,7 @@ impl Making<'_> {
 
     /// Puts a file into the backup, unless an earlier backup has it; gives its path there.
     fn put(&self, item: &Item) -> Result<(String, Contents)> {
-        let (engine, fs, sync) = (self.engine, self.engine.fs(), self.engine.options.sync);
+        let (engine, fs, sync) = (self.engine, &*self.fs, self.engine.options.sync);
         let private = |name: &str| format!("{PRIVATE}/{}/{name}", self.id);
         match item {
             Item::Bytes { name, bytes } => {
@@ -187,7 +204,7 @@ impl Making<'_> {
 
     fn copy(&self, from: &Path, to: &Path, size: u64) -> Result<Contents> {
         let (engine, source) = (self.engine, &*self.db.opts.fs);
-        self.transfer.copy((source, from), (engine.fs(), to), Some(size), engine.options.sync)
+        self.transfer.copy((source, from), (&*self.fs, to), Some(size), engine.options.sync)
     }
 
     fn put_table(&self, from: &Path, entry: &FileEntry) -> Result<(String, Contents)> {

@@ -31,7 +31,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rockmill_format::checksum::xxh64;
-use rockmill_io::{FileLock, FileSystem};
+use rockmill_io::error::is_not_plain;
+use rockmill_io::{EntryKind, FileLock, FileSystem, View};
 
 use crate::db::Db;
 use crate::env::Env;
@@ -177,7 +178,9 @@ impl BackupEngine {
     /// Opens the backup directory, creating it if it is not there. `env` says where databases are that are restored;
     /// backups are there too, unless the options name another place.
     pub fn open(options: &BackupEngineOptions, env: &Env) -> Result<Self> {
-        let engine = Self::new(options, env, false)?;
+        let mut engine = Self::new(options, env, false)?;
+        engine.create_top()?;
+        engine.look_beneath()?;
         engine.create_dirs()?;
         *engine.state.lock() = engine.load()?;
         if options.destroy_old_data {
@@ -196,7 +199,7 @@ impl BackupEngine {
         if options.destroy_old_data {
             return Err(Error::invalid_argument("destroy_old_data with a backup engine that is opened read-only"));
         }
-        let engine = Self::new(options, env, true)?;
+        let mut engine = Self::new(options, env, true)?;
         let there = engine.fs().exists(&engine.path(META));
         if !there.map_err(|e| Error::io(engine.options.dir.display(), &e))? {
             return Err(Error::new(
@@ -204,6 +207,7 @@ impl BackupEngine {
                 format!("{}: no backup directory (it has no directory {META})", engine.options.dir.display()),
             ));
         }
+        engine.look_beneath()?;
         *engine.state.lock() = engine.load()?;
         Ok(engine)
     }
@@ -338,15 +342,33 @@ impl BackupEngine {
         }
     }
 
+    fn create_top(&self) -> Result<()> {
+        let (fs, top) = (self.fs(), &self.options.dir);
+        match self.options.sync {
+            true => create_dir_durably(fs, top),
+            false => {
+                fs.create_dir(top, true).map_err(|e| Error::io(format_args!("cannot create {}", top.display()), &e))
+            }
+        }
+    }
+
+    /// From here on follows no links below the directory: another may have put them there, and what the engine deletes
+    /// and copies would be elsewhere.
+    fn look_beneath(&mut self) -> Result<()> {
+        let top = &self.options.dir;
+        let failed = |e: io::Error| Error::io(top.display(), &e);
+        let access = self.fs().access(top, &[]).map_err(failed)?;
+        let view = self.fs().view(&View { beneath: Some(top.clone()), access }).map_err(failed)?;
+        if let Some(view) = view {
+            self.backup.fs = view;
+        }
+        Ok(())
+    }
+
     fn create_dirs(&self) -> Result<()> {
         let top = &self.options.dir;
         let failed = |path: &Path, e: &io::Error| Error::io(format_args!("cannot create {}", path.display()), e);
         let fs = self.fs();
-        if self.options.sync {
-            create_dir_durably(fs, top)?;
-        } else {
-            fs.create_dir(top, true).map_err(|e| failed(top, &e))?;
-        }
         for name in [PRIVATE, META].into_iter().chain(self.shared_dir()) {
             let path = self.path(name);
             fs.create_dir(&path, false).map_err(|e| failed(&path, &e))?;
@@ -475,6 +497,8 @@ impl BackupEngine {
     fn size_of(&self, path: &Path) -> Result<u64> {
         self.fs().file_size(path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => Error::corruption(format!("{}: the file is missing", path.display())),
+            // The backup cannot be used, and can still be deleted: the link goes then.
+            _ if is_not_plain(&e) => Error::corruption(e.to_string()),
             _ => Error::io(path.display(), &e),
         })
     }
@@ -555,11 +579,17 @@ impl BackupEngine {
                 continue;
             }
             let dir = format!("{PRIVATE}/{name}");
+            let path = self.path(&dir);
+            let entry = fs.entry(&path).map_err(|e| Error::io(path.display(), &e))?;
+            if entry.is_some_and(|e| e.kind != EntryKind::Directory) {
+                // A link, which no backup of ours is: the name goes, and what it leads to stays.
+                note(&path, fs.remove(&path));
+                continue;
+            }
             for file in list(&dir)? {
                 let path = self.path(&dir).join(file);
                 note(&path, fs.remove(&path));
             }
-            let path = self.path(&dir);
             note(&path, fs.remove_dir(&path));
         }
         for name in list(META)? {

@@ -10,13 +10,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rockmill_format::filename::{self, FileType};
-use rockmill_io::FileSystem;
+use rockmill_io::{Access, FileSystem};
 
 use super::copy::{Contents, Transfer, in_parallel};
-use super::meta::{BackupMeta, MetaFile, database_name, is_session_id};
+use super::meta::{BackupMeta, MetaFile, PRIVATE, database_name, is_session_id};
 use super::{BackupEngine, RestoreMode, RestoreOptions, State};
 use crate::db::wal_owner;
-use crate::env::create_dir_durably;
+use crate::env::{LINE_FILE_BYTES_MAX, beneath, create_dir_durably, narrower, with_access};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::file::with_wal_dir;
 use crate::sync::MutexGuard;
@@ -151,12 +151,17 @@ impl BackupEngine {
                 "it was made without {missing} (exclude_files_callback), to be found in another backup directory"
             )));
         }
-        let fs = &*self.target.fs;
         let transfer = self.transfer(&self.options.restore_rate, options.callback.as_ref());
         transfer.check_stop()?;
+        // As private as the backup's files, and then as what the directory is and held.
+        let theirs = self.access(id, meta)?;
+        let fs = &with_access(&self.target.fs, db_dir, theirs)?;
         for dir in [db_dir, wal_dir] {
-            create_dir_durably(fs, dir)?;
+            create_dir_durably(&**fs, dir)?;
         }
+        let own = fs.access(db_dir, &[&db_dir.join(filename::CURRENT)]);
+        let own = own.map_err(|e| Error::io(db_dir.display(), &e))?;
+        let fs = &*with_access(fs, db_dir, narrower(own, theirs))?;
         let _lock = lock_database(fs, db_dir)?;
         let own_wals = wal_dir != db_dir && !fs.same_file(wal_dir, db_dir).unwrap_or(false);
         let _wal_lock = if own_wals { Some(wal_owner::lock(fs, wal_dir)?) } else { None };
@@ -169,7 +174,7 @@ impl BackupEngine {
         }
 
         let pieces = pieces(&state, meta, db_dir, wal_dir)?;
-        let kept = self.tables_to_keep(&pieces, options.mode, &transfer)?;
+        let kept = self.tables_to_keep(fs, &pieces, options.mode, &transfer)?;
         let current = db_dir.join(filename::CURRENT);
         let (last, mut pieces): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|p| p.to == current);
         let [last] = last.as_slice() else {
@@ -188,7 +193,7 @@ impl BackupEngine {
 
         pieces.iter().for_each(|p| transfer.expect(p.size));
         let sync = self.options.sync;
-        in_parallel(self.options.threads, &pieces, |p| self.bring_back(p, &p.to, &transfer))?;
+        in_parallel(self.options.threads, &pieces, |p| self.bring_back(fs, p, &p.to, &transfer))?;
         for piece in pieces.iter().filter(|p| matches!(file_type(&p.to), Some(FileType::Options(_)))) {
             set_wal_dir(fs, &piece.to, if own_wals { wal_dir } else { Path::new("") })?;
         }
@@ -199,7 +204,7 @@ impl BackupEngine {
         sync_dir(db_dir)?;
         sync_dir(wal_dir)?;
         let temp = db_dir.join(filename::temp(u64::from(id)));
-        self.bring_back(last, &temp, &transfer)?;
+        self.bring_back(fs, last, &temp, &transfer)?;
         fs.rename(&temp, &current).map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;
         sync_dir(db_dir)
     }
@@ -212,7 +217,7 @@ impl BackupEngine {
             .ok()
             .and_then(|number| database_id(fs, &db_dir.join(filename::manifest(number))))
             .or_else(|| {
-                let bytes = fs.read_to_vec(&db_dir.join(filename::IDENTITY)).ok()?;
+                let bytes = fs.read_small(&db_dir.join(filename::IDENTITY), LINE_FILE_BYTES_MAX).ok()?;
                 Some(String::from_utf8_lossy(&bytes).trim_end().to_owned()).filter(|id| !id.is_empty())
             });
         if there.is_none() && !exists {
@@ -242,9 +247,19 @@ impl BackupEngine {
         )))
     }
 
-    fn bring_back(&self, piece: &Piece<'_>, to: &Path, transfer: &Transfer<'_>) -> Result<()> {
+    /// The rights that all files of a backup leave, and the directory of its own ones.
+    fn access(&self, id: u32, meta: &BackupMeta) -> Result<Option<Access>> {
+        let files: Vec<PathBuf> = meta.files.iter().map(|f| self.path(&f.path)).collect();
+        let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+        let private = self.path(PRIVATE).join(id.to_string());
+        match self.fs().access(&private, &files) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found.map_err(|e| Error::io(private.display(), &e)),
+        }
+    }
+
+    fn bring_back(&self, target: &dyn FileSystem, piece: &Piece<'_>, to: &Path, transfer: &Transfer<'_>) -> Result<()> {
         let from = self.path(&piece.file.path);
-        let target = &*self.target.fs;
         let copied = transfer.copy((self.fs(), &from), (target, to), Some(piece.size), self.options.sync)?;
         check_crc(&from, piece.file, copied)
     }
@@ -252,11 +267,11 @@ impl BackupEngine {
     /// The tables in the way that are those of the backup, as far as `mode` looks.
     fn tables_to_keep(
         &self,
+        fs: &dyn FileSystem,
         pieces: &[Piece<'_>],
         mode: RestoreMode,
         transfer: &Transfer<'_>,
     ) -> Result<BTreeSet<PathBuf>> {
-        let fs = &*self.target.fs;
         let same = |p: &&Piece<'_>| -> Result<bool> {
             if !matches!(file_type(&p.to), Some(FileType::Table(_))) || fs.file_size(&p.to).ok() != Some(p.size) {
                 return Ok(false);
@@ -404,13 +419,13 @@ fn clear(
     kept: &BTreeSet<PathBuf>,
     keep_log_files: bool,
 ) -> Result<()> {
-    let remove = |path: &Path| match fs.remove(path) {
+    let remove = |fs: &dyn FileSystem, path: &Path| match fs.remove(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(format_args!("cannot remove {}", path.display()), &e))
         }
         _ => Ok(()),
     };
-    remove(&db_dir.join(filename::CURRENT))?;
+    remove(fs, &db_dir.join(filename::CURRENT))?;
     fs.sync_dir(db_dir).map_err(|e| Error::io(format_args!("cannot sync {}", db_dir.display()), &e))?;
     let mut dirs = vec![db_dir.to_owned()];
     if !keep_log_files {
@@ -420,9 +435,12 @@ fn clear(
         }
     }
     for dir in dirs {
+        let fs = beneath(fs, if dir == db_dir { db_dir } else { wal_dir })?;
+        let remove = |path: &Path| remove(&*fs, path);
         let names = match fs.list_dir(&dir) {
             Ok(names) => names,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            // An archive that is a link is left alone.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
             Err(e) => return Err(Error::io(format_args!("cannot list {}", dir.display()), &e)),
         };
         for name in names {
@@ -441,9 +459,10 @@ fn clear(
 /// Moves archived WALs back to the others.
 fn unarchive(fs: &dyn FileSystem, wal_dir: &Path) -> Result<()> {
     let archive = wal_dir.join(ARCHIVE);
+    let fs = beneath(fs, wal_dir)?;
     let names = match fs.list_dir(&archive) {
         Ok(names) => names,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
         Err(e) => return Err(Error::io(format_args!("cannot list {}", archive.display()), &e)),
     };
     for name in names.iter().filter(|n| matches!(filename::parse(n), Some(FileType::Wal(_)))) {

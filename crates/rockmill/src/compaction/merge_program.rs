@@ -23,6 +23,9 @@ use crate::options::DbOptions;
 /// The name of the built-in program, beside the empty one.
 const BUILT_IN: &str = "builtin";
 
+/// Longer than any object that the kernel takes.
+const OBJECT_BYTES_MAX: u64 = 64 << 20;
+
 /// Reads what `kernel_merge_program` names into the options; `builtin` becomes an empty path.
 pub(crate) fn load(db: &mut DbOptions) -> Result<()> {
     let path = &db.kernel_merge_program;
@@ -34,7 +37,7 @@ pub(crate) fn load(db: &mut DbOptions) -> Result<()> {
     let bad = |what: String| Error::invalid_argument(format!("kernel_merge_program {}: {what}", path.display()));
     let bytes = match &db.kernel_program_bytes {
         Some((name, object)) if name == path => object.to_vec(),
-        _ => db.fs.read_to_vec(path).map_err(|e| bad(format!("cannot be read: {e}")))?,
+        _ => db.fs.read_small(path, OBJECT_BYTES_MAX).map_err(|e| bad(format!("cannot be read: {e}")))?,
     };
     let object = MergeObject::read(path.display().to_string(), &bytes).map_err(|e| bad(e.to_string()))?;
     db.kernel_program = Some(Arc::new(object));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rockmill_format::checksum::crc32c_extend;
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename::{self, FileType};
-use rockmill_io::{FileLock, FileSystem, WriteOptions as FileWriteOptions};
+use rockmill_io::{Entry, EntryKind, FileLock, FileSystem, WriteOptions as FileWriteOptions};
 
 use super::options_file::latest_options_file;
 use super::{Db, DbInner};
@@ -385,11 +385,18 @@ fn staging_dir(db: &DbInner, path: &Path, name: &OsStr) -> Result<(PathBuf, Box<
         let temp = path.with_file_name(temp_name);
         let failed = |e| Error::io(format_args!("cannot create {}", temp.display()), &e);
         let marker = temp.join(UNFINISHED);
-        let there = fs.exists(&temp).map_err(failed)?;
-        if there && !fs.exists(&marker).map_err(failed)? {
-            continue;
+        // A directory of another user would let him into the copy, and a link lead it elsewhere.
+        let there = match fs.entry(&temp).map_err(failed)? {
+            None => false,
+            Some(Entry { kind: EntryKind::Directory, ours: true }) if fs.exists(&marker).map_err(failed)? => true,
+            Some(_) => continue,
+        };
+        if !there {
+            match fs.create_new_dir(&temp) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+                made => made.map_err(failed)?,
+            }
         }
-        fs.create_dir(&temp, false).map_err(failed)?;
         let lock = match fs.lock(&temp.join(filename::LOCK)) {
             Ok(lock) => lock,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue, // it is being made now

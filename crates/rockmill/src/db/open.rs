@@ -36,7 +36,7 @@ use crate::compaction::merge_program;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::aging;
 use crate::compaction::strategy::score::level_scores;
-use crate::env::create_dir_durably;
+use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::FlushReason;
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
@@ -185,6 +185,7 @@ impl Db {
         if !fs.exists(path).unwrap_or(false) {
             return Ok(());
         }
+        let fs = &for_database(fs, path)?;
         let lock_path = path.join(filename::LOCK);
         let lock = fs.lock(&lock_path).map_err(|e| lock_error(path, &e))?;
         let wal_dir = wal_dir_of(&options.db, path);
@@ -266,18 +267,20 @@ pub(super) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let (mut options, wanted) = taken_options(options, cfs, &mut adjusted)?;
     if !read_only {
         merge_program::load(&mut options.db)?;
+        let fs = &options.db.fs;
+        if options.db.create_if_missing {
+            if !fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))? {
+                create_dir_durably(&**fs, path)?;
+            }
+        } else {
+            check_is_database(&options.db, path)?;
+        }
+        options.db.fs = for_database(fs, path)?;
     }
     let (options, db_options) = (&options, &options.db);
     let fs = &db_options.fs;
     let mut lock = None;
     if !read_only {
-        if db_options.create_if_missing {
-            if !fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))? {
-                create_dir_durably(&**fs, path)?;
-            }
-        } else {
-            check_is_database(db_options, path)?;
-        }
         lock = Some(fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?);
     }
     let exists = fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))?;
@@ -336,6 +339,9 @@ fn open_files(
         }
     }
     db.pass_options_files(&names);
+    if !read_only {
+        db.check_archive()?;
+    }
     if db.wal_dir != path {
         if !read_only {
             create_dir_durably(&**fs, &db.wal_dir)?;
@@ -585,7 +591,7 @@ pub(super) fn assemble(
     let db_id = recovered
         .and_then(|r| r.db_id.clone())
         .or_else(|| {
-            let bytes = options.db.fs.read_to_vec(&path.join(filename::IDENTITY)).ok()?;
+            let bytes = options.db.fs.read_small(&path.join(filename::IDENTITY), LINE_FILE_BYTES_MAX).ok()?;
             let id = String::from_utf8(bytes).ok()?.trim_end().to_owned();
             (!id.is_empty()).then_some(id)
         })

@@ -41,6 +41,7 @@ use super::wal_files::wal_dir_of;
 use super::wal_owner;
 use super::write::parts;
 use super::{Db, DbInner};
+use crate::env::for_database;
 use crate::error::{Error, ErrorKind, Result};
 use crate::info_log::{InfoLog, log_info, log_warn};
 use crate::memtable::MemTable;
@@ -135,10 +136,11 @@ impl Db {
             ));
         }
         let mut adjusted = Adjusted::default();
-        let (options, wanted) = taken_options(options, cfs.into_iter().collect(), &mut adjusted)?;
-        let options = &options;
+        let (mut options, wanted) = taken_options(options, cfs.into_iter().collect(), &mut adjusted)?;
         let fs = &options.db.fs;
         fs.create_dir(own, true).map_err(|e| Error::io(format_args!("cannot create {}", own.display()), &e))?;
+        options.db.fs = for_database(fs, own)?;
+        let (options, fs) = (&options, &options.db.fs);
         let purge = Arc::new(PurgeQueue::default());
         let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
         let mode = OpenMode { read_only: true, ..OpenMode::default() };

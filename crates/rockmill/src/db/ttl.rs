@@ -387,6 +387,10 @@ impl MergeOperator for TtlMergeOperator {
         TTL_MERGE_OPERATOR
     }
 
+    fn wraps(&self) -> Option<&str> {
+        Some(self.user.name())
+    }
+
     fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
         let existing = match existing {
             Some(value) => Some(split(value)?.0),

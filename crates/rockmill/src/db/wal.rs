@@ -7,6 +7,7 @@ use rockmill_format::SequenceNumber;
 use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::filename;
 use rockmill_format::log::LogEncoder;
+use rockmill_io::error::is_not_plain;
 use rockmill_io::{FileSystem, WritableFile, WriteOptions};
 
 use crate::error::{Error, Result};
@@ -101,7 +102,14 @@ impl WalWriter {
     ) -> Result<Self> {
         let path = dir.join(filename::wal(number));
         let file = match recycle {
-            Some(old) => fs.reuse(&dir.join(filename::wal(old)), &path, options),
+            Some(old) => {
+                let old = dir.join(filename::wal(old));
+                match fs.reuse(&old, &path, options) {
+                    // Somebody gave it a second name, under which it is to stay as it is.
+                    Err(e) if is_not_plain(&e) => fs.remove(&old).and_then(|()| fs.create(&path, options)),
+                    reused => reused,
+                }
+            }
             None => fs.create(&path, options),
         };
         let file = file.map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;

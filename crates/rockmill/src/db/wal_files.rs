@@ -8,15 +8,17 @@
 //! - with a TTL, files whose last write is longer ago are deleted;
 //! - with a size limit, as many are kept, the newest, as fit when each counts as much as the largest.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rockmill_format::batch::BatchRep;
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::log::{LogEvent, LogReader};
-use rockmill_io::FileSystem;
+use rockmill_io::{Entry, EntryKind, FileSystem};
 
 use super::recovery::wal_numbers;
 use super::{Db, DbInner};
+use crate::env::beneath;
 use crate::error::{Error, Result};
 use crate::options::DbOptions;
 use crate::sync::atomic::Ordering;
@@ -97,6 +99,22 @@ impl DbInner {
         }
     }
 
+    /// Refuses an archive that is a link, where WALs are to be archived: what is moved there and deleted there would be
+    /// in another directory.
+    pub fn check_archive(&self) -> Result<()> {
+        let archive = self.wal_dir.join(ARCHIVE);
+        if !self.archives() {
+            return Ok(());
+        }
+        match self.opts.fs.entry(&archive).map_err(|e| Error::io(archive.display(), &e))? {
+            None | Some(Entry { kind: EntryKind::Directory, .. }) => Ok(()),
+            Some(_) => Err(Error::invalid_argument(format!(
+                "{}: is a link or a file, and WALs are to be archived there: make it a directory",
+                archive.display()
+            ))),
+        }
+    }
+
     /// Deletes what the archive need not keep.
     fn purge_archive(&self) {
         let (ttl, limit) = (self.opts.WAL_ttl_seconds, self.opts.WAL_size_limit_MB);
@@ -109,7 +127,8 @@ impl DbInner {
         if self.archive_purged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_err() {
             return;
         }
-        let (fs, archive) = (&self.opts.fs, self.wal_dir.join(ARCHIVE));
+        let archive = self.wal_dir.join(ARCHIVE);
+        let Ok(fs) = beneath(&*self.opts.fs, &self.wal_dir) else { return };
         let Ok(names) = fs.list_dir(&archive) else { return };
         let (mut kept, mut largest) = (Vec::new(), 0);
         for number in wal_numbers(&names) {
@@ -191,11 +210,14 @@ fn first_sequence(fs: &dyn FileSystem, path: &Path, number: u64) -> std::io::Res
 
 /// Removes the WALs of a database that is destroyed, from the WAL directory and from the archives.
 pub(crate) fn destroy_wals(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
-    for dir in [path.join(ARCHIVE), wal_dir.join(ARCHIVE), wal_dir.to_owned()] {
-        if !fs.exists(&dir).unwrap_or(false) {
-            continue;
-        }
-        for name in fs.list_dir(&dir).map_err(|e| Error::io(dir.display(), &e))? {
+    for (base, dir) in [(path, path.join(ARCHIVE)), (wal_dir, wal_dir.join(ARCHIVE)), (wal_dir, wal_dir.to_owned())] {
+        let fs = beneath(fs, base)?;
+        // A link is left alone, with where it leads.
+        let names = match fs.list_dir(&dir) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            names => names.map_err(|e| Error::io(dir.display(), &e))?,
+        };
+        for name in names {
             if matches!(filename::parse(&name), Some(FileType::Wal(_))) {
                 let file = dir.join(&name);
                 fs.remove(&file).map_err(|e| Error::io(format_args!("cannot remove {}", file.display()), &e))?;

@@ -48,7 +48,7 @@ impl Note {
         if fs.file_size(&path).is_ok_and(|bytes| bytes > NOTE_BYTES_MAX) {
             return Err(Error::corruption(format!("{}: more than {NOTE_BYTES_MAX} bytes", path.display())));
         }
-        match fs.read_to_vec(&path) {
+        match fs.read_small(&path, NOTE_BYTES_MAX) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
                 let mut lines = text.lines().map(str::trim);

@@ -34,6 +34,10 @@ impl MergeOperator for CountedOperator {
         self.operator.name()
     }
 
+    fn wraps(&self) -> Option<&str> {
+        self.operator.wraps()
+    }
+
     fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
         if self.reads {
             self.statistics.record(Histogram::ReadNumMergeOperands, operands.len() as u64);

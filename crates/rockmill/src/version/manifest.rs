@@ -15,6 +15,7 @@ use rockmill_io::{FileSystem, WritableFile, WriteOptions};
 use super::manifest_tail::{Damage, is_unsynced};
 use super::{LogSource, PurgeQueue, Version, VersionBuilder};
 use crate::DEFAULT_COLUMN_FAMILY_NAME;
+use crate::env::LINE_FILE_BYTES_MAX;
 use crate::error::{Error, ErrorKind, Result};
 
 /// No table has more bytes: 256 TiB. All tables of a database together then have less than a `u64` can hold.
@@ -72,7 +73,8 @@ const ENCRYPTION_PREFIX_BYTES: usize = 4096;
 /// Number of the MANIFEST that CURRENT names.
 pub fn current_manifest(fs: &dyn FileSystem, dir: &Path) -> Result<u64> {
     let path = dir.join(filename::CURRENT);
-    let bytes = fs.read_to_vec(&path).map_err(|e| Error::io(format_args!("cannot read {}", path.display()), &e))?;
+    let bytes = fs.read_small(&path, LINE_FILE_BYTES_MAX);
+    let bytes = bytes.map_err(|e| Error::io(format_args!("cannot read {}", path.display()), &e))?;
     if bytes.len() >= ENCRYPTION_PREFIX_BYTES {
         return Err(Error::not_supported(format!(
             "{}: has {} bytes where a name should be, as behind an encrypting Env: encryption is not supported",

@@ -7,7 +7,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rockmill_io::{AccessPattern, FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use rockmill_io::{
+    AccessPattern, Entry, FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions,
+};
 
 #[derive(Debug, Default)]
 pub struct Seen {
@@ -180,5 +182,8 @@ impl FileSystem for WatchedFileSystem {
     }
     fn free_space(&self, path: &Path) -> io::Result<u64> {
         self.inner.free_space(path)
+    }
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        self.inner.entry(path)
     }
 }

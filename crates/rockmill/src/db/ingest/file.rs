@@ -1,5 +1,6 @@
 //! External files: what is in them, and how they get into the database's directory.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::{MAX_SEQUENCE, ParsedInternalKey};
 use rockmill_format::properties::{EXTERNAL_VERSION, GLOBAL_SEQNO, TableProperties, UNKNOWN_COLUMN_FAMILY};
 use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, ValueType};
+use rockmill_io::{Entry, EntryKind};
 
 use super::IngestExternalFileOptions;
 use crate::compaction::internal_unique_id;
@@ -118,7 +120,15 @@ impl ExternalFile {
         let to = db.path.join(filename::table(self.number));
         self.inside = true; // whatever happens from here on, it is looked for
         if options.move_files || options.link_files {
-            match fs.hard_link(&self.path, &to) {
+            let linked = fs.hard_link(&self.path, &to).and_then(|()| match fs.entry(&to)? {
+                Some(Entry { kind: EntryKind::File, ours: true }) => Ok(()),
+                // Who owns the file could change it later. Looked at where nobody can exchange it any more.
+                _ => {
+                    fs.remove(&to)?;
+                    Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user may write to it"))
+                }
+            });
+            match linked {
                 // Whether its writer synced it is unknown.
                 Ok(()) => {
                     return fs.sync_file(&to).map_err(|e| Error::io(format_args!("cannot sync {}", to.display()), &e));

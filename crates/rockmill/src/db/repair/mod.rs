@@ -53,6 +53,7 @@ use super::wal_owner;
 use super::{Db, new_session_id};
 use crate::compaction::rewrite::write_run;
 use crate::compaction::{JobContext, JobEvents};
+use crate::env::{LINE_FILE_BYTES_MAX, beneath, for_database};
 use crate::error::{Error, ErrorKind, Result};
 use crate::iter::InternalIterator;
 use crate::merge_iter::MergingIterator;
@@ -217,10 +218,14 @@ struct Repair<'a> {
 
 fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairReport> {
     let options = &Options { db: job_db_options(&options.db)?, cf: options.cf.clone() };
-    let fs = Arc::clone(&options.db.fs);
+    let fs = &options.db.fs;
     if !fs.exists(path).map_err(|e| Error::io(path.display(), &e))? {
         return Err(Error::invalid_argument("the directory does not exist"));
     }
+    let fs = for_database(fs, path)?;
+    let mut options = options.clone();
+    options.db.fs = Arc::clone(&fs);
+    let options = &options;
     let _lock = fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?;
     let mut report = RepairReport::default();
     let (wal_dir, _wal_lock) = wal_directory(options, path, how, &mut report)?;
@@ -241,7 +246,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
     let next = hints.next_file_number.max(dir.largest_number + 1);
     let now = options.db.clock.now_micros();
     let identity = || {
-        let bytes = fs.read_to_vec(&path.join(filename::IDENTITY)).ok()?;
+        let bytes = fs.read_small(&path.join(filename::IDENTITY), LINE_FILE_BYTES_MAX).ok()?;
         String::from_utf8(bytes).ok().map(|s| s.trim_end().to_owned()).filter(|s| !s.is_empty())
     };
     let mut repair = Repair {
@@ -807,13 +812,14 @@ impl Repair<'_> {
 
     /// Moves files to `lost` in their directory.
     fn archive(&mut self, files: &BTreeSet<PathBuf>, wal_dir: &Path) -> Result<()> {
-        let fs = &*self.fs;
         for dir in BTreeSet::from([self.path, wal_dir]) {
             let mut here = files.iter().filter(|f| f.parent() == Some(dir)).peekable();
             if here.peek().is_none() {
                 continue;
             }
             let lost = dir.join(LOST);
+            // A link of that name would lead what is moved out of the directory.
+            let fs = &*beneath(&*self.fs, dir)?;
             fs.create_dir(&lost, false).map_err(|e| Error::io(format_args!("cannot create {}", lost.display()), &e))?;
             for from in here {
                 let to = free_name(fs, &lost, &name_of(from))?;
