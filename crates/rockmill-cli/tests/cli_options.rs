@@ -59,6 +59,45 @@ fn options_of_one_database_make_another() {
     assert!(tried.contains("* compression=kZSTD"), "{}", tried);
 }
 
+/// A directory may come from anybody. What its OPTIONS file asks for loads no program, whatever command is run.
+#[test]
+fn no_command_takes_an_engine_or_a_program_from_a_stored_file() {
+    let s = Sandbox::new();
+    s.ok(&["put", "a.db", "--create", "k", "v"]);
+    s.ok(&["put", "a.db", "k2", "v"]);
+    let file = options_file(&s, "a.db");
+    let sound = std::fs::read_to_string(&file).unwrap();
+    let evil = s.file("evil.o", "not even a program");
+    let hostile = format!("[DBOptions]\n  merge_engine=kernel\n  kernel_merge_program={evil}");
+    let hostile = sound.replace("[DBOptions]", &hostile);
+    std::fs::write(&file, &hostile).unwrap();
+    let commands: [&[&str]; 8] = [
+        &["get", "a.db", "k"],
+        &["scan", "a.db"],
+        &["put", "a.db", "k", "v"],
+        &["compact", "a.db"],
+        &["compact", "a.db", "--explain"],
+        &["options", "a.db"],
+        &["repair", "a.db"],
+        &["checkpoint", "a.db", "c.db"],
+    ];
+    for command in commands {
+        let out = s.run(command);
+        let said = format!("{}{}", out.text(), out.stderr);
+        // It is refused by name, or the command needs no options; the program's file is never looked at.
+        assert!(!said.contains("not a program") && !said.contains("evil.o: "), "{command:?}: {said}");
+        std::fs::write(&file, &hostile).unwrap();
+    }
+    for command in &commands[2..4] {
+        s.run(command).fails(2, &["\"merge_engine\"", "Rockmill's own", "--ignore-stored-options"]);
+        s.ok(&[*command, &["--ignore-stored-options"]].concat());
+        std::fs::write(options_file(&s, "a.db"), &hostile).unwrap();
+    }
+    // A file that is given by name is a file, too.
+    let file = options_file(&s, "a.db");
+    s.run(&["put", "b.db", "--create", "--options", file.to_str().unwrap(), "k", "v"]).fails(2, &["\"merge_engine\""]);
+}
+
 #[test]
 fn what_is_wrong_with_options_is_said() {
     let s = Sandbox::new();

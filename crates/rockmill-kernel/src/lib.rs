@@ -9,6 +9,7 @@
 //! kernel's.
 //!
 //! - [`object`]: reading the object;
+//! - `allowed`: what an object may have, whoever gives it;
 //! - [`merge_object`]: what it stands for: the built-in program, or a user's with an order or a filter of its own;
 //! - [`btf`]: what the kernel says of its own types, for the driver `loop`;
 //! - [`machine`]: a loaded program with its arena, or why there is none;
@@ -17,6 +18,7 @@
 //! - [`layout`]: the structures that both sides know;
 //! - `sys`: the system calls.
 
+mod allowed;
 pub mod btf;
 pub mod layout;
 pub mod machine;

@@ -63,8 +63,15 @@ impl MergeObject {
                 "it brings an order named {BYTEWISE}, which is that of the merge by itself"
             )));
         }
-        let read = |driver: Driver| (driver, Program::read(bytes, driver.entry()).map(Arc::new));
-        let programs: Vec<_> = Driver::ALL.into_iter().map(read).collect();
+        let mut programs = Vec::new();
+        for driver in Driver::ALL {
+            let program = match Program::read(bytes, driver.entry()) {
+                // An object may lack a driver. One with a program that is refused is refused whole.
+                Err(e) if object::section(bytes, driver.entry())?.is_some() => return Err(e),
+                program => program.map(Arc::new),
+            };
+            programs.push((driver, program));
+        }
         match programs.iter().find_map(|(_, program)| program.as_ref().err()) {
             Some(e) if programs.iter().all(|(_, program)| program.is_err()) => Err(e.clone()),
             _ => Ok(Self { origin: origin.into(), info, programs }),

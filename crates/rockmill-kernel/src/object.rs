@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::allowed;
+
 /// ELF's number for this machine, `EM_BPF`.
 const MACHINE_BPF: u16 = 247;
 const SECTION_REL: u32 = 9;
@@ -14,11 +16,11 @@ const SECTION_REL: u32 = 9;
 const R_BPF_64_64: u32 = 1;
 /// The target of a call.
 const R_BPF_64_32: u32 = 10;
-const BPF_LD_IMM64: u8 = 0x18;
-const BPF_CALL: u8 = 0x85;
+pub(crate) const BPF_LD_IMM64: u8 = 0x18;
+pub(crate) const BPF_CALL: u8 = 0x85;
 /// In the source register: the constant is a map's descriptor; the call's target is a function of this program.
 const BPF_PSEUDO_MAP_FD: u8 = 1;
-const BPF_PSEUDO_CALL: u8 = 1;
+pub(crate) const BPF_PSEUDO_CALL: u8 = 1;
 /// The same: the call's target is a function of the kernel.
 const BPF_PSEUDO_KFUNC_CALL: u8 = 2;
 const BPF_EXIT: u8 = 0x95;
@@ -35,7 +37,7 @@ impl fmt::Display for BadObject {
 
 impl std::error::Error for BadObject {}
 
-fn bad(what: impl Into<String>) -> BadObject {
+pub(crate) fn bad(what: impl Into<String>) -> BadObject {
     BadObject(what.into())
 }
 
@@ -52,12 +54,12 @@ pub struct Program {
 }
 
 #[derive(Debug)]
-struct Section<'a> {
-    name: &'a str,
-    kind: u32,
-    data: &'a [u8],
-    link: u32,
-    info: u32,
+pub(crate) struct Section<'a> {
+    pub name: &'a str,
+    pub kind: u32,
+    pub data: &'a [u8],
+    pub link: u32,
+    pub info: u32,
 }
 
 #[derive(Debug)]
@@ -151,12 +153,14 @@ impl Program {
     /// The program whose entry is in section `entry` of `object`.
     ///
     /// # Errors
-    /// An object that is none for BPF, or that needs what this loader does not do (other maps, global variables,
-    /// functions of other objects).
+    /// An object that is none for BPF, that needs what this loader does not do (other maps, global variables,
+    /// functions of other objects), or that has what no merge program needs (`allowed.rs`).
     pub fn read(object: &[u8], entry: &str) -> Result<Self, BadObject> {
         let sections = sections(object)?;
+        allowed::check_sections(&sections)?;
         let symbols = symbols(&sections)?;
         let of = |name: &str| sections.iter().position(|s| s.name == name && s.kind == 1);
+        let entry_name = entry;
         let entry = of(entry).ok_or_else(|| bad(format!("no section {entry}")))?;
         let licence = of("license").map_or(&[][..], |i| sections[i].data);
         let licence = String::from_utf8_lossy(licence).trim_end_matches('\0').to_owned();
@@ -181,10 +185,16 @@ impl Program {
         if program.instructions.last().is_none_or(|last| *last as u8 != BPF_EXIT) {
             return Err(bad("it does not end with an exit"));
         }
+        for (_, name) in &program.calls {
+            allowed::check_function(entry_name, name)?;
+        }
+        let calls: Vec<usize> = program.calls.iter().map(|(i, _)| *i).collect();
+        allowed::check_instructions(&program.instructions, &program.arena, &calls)?;
         Ok(program)
     }
 
-    /// A program of these instructions, in which those at `arena` name the arena.
+    /// A program of these instructions, in which those at `arena` name the arena. For tests of the verifier: nothing is
+    /// checked.
     pub fn of_instructions(instructions: Vec<u64>, arena: Vec<usize>, licence: &str) -> Self {
         Self { instructions, arena, calls: Vec::new(), licence: licence.to_owned() }
     }

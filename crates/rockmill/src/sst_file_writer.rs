@@ -137,7 +137,8 @@ impl<'a> SstFileWriter<'a> {
     pub fn open(&mut self, path: impl AsRef<Path>) -> Result<()> {
         self.abandon();
         let path = path.as_ref();
-        let (fs, db) = (&self.options.db.fs, &self.options.db);
+        let (db, cf) = table_writer_options(self.options)?;
+        let (fs, cf) = (&self.options.db.fs, &cf);
         let failed = |e: &io::Error| Error::io(format_args!("cannot create {}", path.display()), e);
         let how = WriteOptions {
             direct: db.use_direct_io_for_flush_and_compaction,
@@ -147,7 +148,6 @@ impl<'a> SstFileWriter<'a> {
             preallocate: 0,
         };
         let file = fs.create(path, how).map_err(|e| failed(&e))?;
-        let cf = &table_writer_options(&self.options.cf)?;
         let options =
             builder_options(cf, self.cmp.clone(), compression(cf), self.properties(self.next_number), path.to_owned());
         self.next_number += 1;

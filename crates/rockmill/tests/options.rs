@@ -389,6 +389,42 @@ fn nothing_in_a_file_is_passed_over_silently() {
     assert_eq!(OptionsLoader::new().load_latest(empty.path()).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
+/// A file may come from anybody: it chooses no engine, loads no program, and slows nothing down by RocksDB's shorthands
+/// for objects, which no file has.
+#[test]
+fn what_is_the_callers_is_never_taken_from_a_file() {
+    let own: Vec<_> = Options::default().values().into_iter().filter(|o| !o.in_files).collect();
+    for name in ["merge_engine", "kernel_driver", "kernel_merge_program", "compaction_downforce"] {
+        assert!(own.iter().any(|o| o.name == name), "{name}");
+    }
+    for option in own {
+        let section = if option.section == "CFOptions" { "[CFOptions \"default\"]" } else { "[DBOptions]" };
+        for value in [&*option.value, "kernel", "loop", "/evil.o", "true", "17"] {
+            let line = format!("{}={value}", option.name);
+            let dir = with_line(&line, section);
+            let e = OptionsLoader::new().load_latest(dir.path()).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+            assert!(e.message().contains(&format!("option {:?} ", option.name)), "{e}");
+            assert!(e.message().contains("OPTIONS-") && e.message().contains("remove the line"), "{e}");
+            // Passed over on demand: it is said, it has no effect, and it is not written on.
+            let loaded = OptionsLoader::new().ignore_unknown_options(true).load_latest(dir.path()).unwrap();
+            assert!(loaded.warnings.len() == 1 && loaded.warnings[0].name == option.name, "{:?}", loaded.warnings);
+            let taken = loaded.options.values().into_iter().find(|o| o.name == option.name).unwrap();
+            assert_eq!(taken.value, taken.default, "{line}");
+            drop(Db::open_cf_descriptors(&loaded.options, dir.path(), loaded.column_families).unwrap());
+            let written = std::fs::read_to_string(options_files(dir.path()).pop().unwrap()).unwrap();
+            assert!(!written.contains(option.name), "{written}");
+        }
+    }
+    // Shorthands for objects are for strings.
+    let dir = with_line("rate_limiter_bytes_per_sec=1", "[DBOptions]");
+    let loaded = OptionsLoader::new().load_latest(dir.path()).unwrap();
+    assert!(loaded.options.db.rate_limiter.is_none());
+    let dir = with_line("block_cache={capacity=1T}", "[TableOptions/BlockBasedTable \"default\"]");
+    let loaded = OptionsLoader::new().load_latest(dir.path()).unwrap();
+    assert!(loaded.options.cf.table.block_cache.is_none() && loaded.warnings.len() == 1, "{:?}", loaded.warnings);
+}
+
 /// As in RocksDB, a string can ask for a cache; before, such a string was refused.
 #[test]
 fn a_string_makes_a_block_cache_of_its_own() {

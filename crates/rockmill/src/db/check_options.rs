@@ -11,18 +11,21 @@ use rockmill_format::log::RecoveryMode;
 use super::open::LEVELS_MAX;
 use crate::error::{Error, Result};
 use crate::info_log::{InfoLog, log_warn};
+use crate::options::declare::TextOption;
+use crate::options::known::Notes;
+use crate::options::parse;
 use crate::options::{
-    BlockBasedIndexType, BlockBasedOptions, CfOptions, CompactionStyle, DataBlockIndexType, DbOptions,
+    BlockBasedIndexType, BlockBasedOptions, CfOptions, CompactionStyle, DataBlockIndexType, DbOptions, Options,
 };
 
 /// Smallest memtable. RocksDB's is 64 KiB.
-const WRITE_BUFFER_MIN: usize = 4 << 10;
+const WRITE_BUFFER_MIN: i128 = 4 << 10;
 
 /// Largest memtable.
-const WRITE_BUFFER_MAX: usize = 64 << 30;
+const WRITE_BUFFER_MAX: i128 = 64 << 30;
 
 /// RocksDB's least for `max_open_files`; here it stands for numbers that mean nothing.
-const OPEN_FILES_MIN: i32 = 20;
+const OPEN_FILES_MIN: i128 = 20;
 
 /// `delayed_write_rate` where nothing says another.
 const DELAYED_WRITE_RATE: u64 = 16 << 20;
@@ -31,7 +34,165 @@ const DELAYED_WRITE_RATE: u64 = 16 << 20;
 const LIMITED_BYTES_PER_SYNC: u64 = 1 << 20;
 
 /// The version of tables from which on they are written.
-const FORMAT_VERSION_MIN: u32 = 5;
+const FORMAT_VERSION_MIN: i128 = 5;
+const OLD_VERSIONS: &str = "older ones are read and not written; RocksDB reads it from 6.6 on";
+
+/// Threads of one kind at most, whatever an option says: more than a machine has cores for, and few enough to start.
+const THREADS_MAX: i128 = 1024;
+
+/// Bytes of one buffer at most.
+const BUFFER_MAX: i128 = 256 << 20;
+
+/// Bits of a Bloom filter for each key at most.
+const BLOOM_BITS_MAX: f64 = 100.0;
+
+/// What an option may be by itself, and what becomes of a value outside.
+struct Range {
+    /// As in RocksDB's text; a dot leads into a struct.
+    name: &'static str,
+    least: i128,
+    most: i128,
+    outside: Outside,
+    why: &'static str,
+}
+
+/// What becomes of a value outside of its range.
+#[derive(Clone, Copy)]
+enum Outside {
+    /// The nearest value in the range, and a line in the info log.
+    Nearest,
+    /// This value, and a line in the info log.
+    Is(i128),
+    /// Not opened, or not changed.
+    Refused,
+}
+use Outside::{Is, Nearest, Refused};
+
+const fn range(name: &'static str, least: i128, most: i128, outside: Outside, why: &'static str) -> Range {
+    Range { name, least, most, outside, why }
+}
+
+/// More, and less, than any integer that an option has.
+const ANY: i128 = i128::MAX;
+const NONE: i128 = i128::MIN;
+
+/// Every option of the database whose type allows what makes no sense. What follows from several options together
+/// stands in the functions below.
+const DB_RANGES: &[Range] = &[
+    range("max_open_files", -1, ANY, Is(OPEN_FILES_MIN), "-1 is no limit, and others are at least 0"),
+    range("max_background_jobs", 1, THREADS_MAX, Nearest, "there is at least one, and each has a thread"),
+    range("max_subcompactions", 1, THREADS_MAX, Nearest, "a compaction has a thread, and so has each part"),
+    range("compaction_helper_threads", -1, THREADS_MAX, Nearest, "-1 is idle cores"),
+    range("writable_file_max_buffer_size", 0, BUFFER_MAX, Nearest, "each file that is written has such a buffer"),
+    range("compaction_readahead_size", 0, BUFFER_MAX, Nearest, "each input of a compaction has such a buffer"),
+    range("compaction_io_memory", 0, 64 << 30, Nearest, "each part of a compaction takes so much"),
+    range("keep_log_file_num", 1, ANY, Refused, "the present file is one"),
+];
+
+/// The same for column families.
+const CF_RANGES: &[Range] = &[
+    range("num_levels", NONE, LEVELS_MAX as i128, Refused, "a tree has so many levels at most"),
+    range("write_buffer_size", WRITE_BUFFER_MIN, WRITE_BUFFER_MAX, Nearest, "it is between 4 KiB and 64 GiB"),
+    range("max_write_buffer_number", 2, ANY, Nearest, "one is written to while one is flushed"),
+    range("level0_file_num_compaction_trigger", 1, ANY, Nearest, "a compaction has an input"),
+    range("target_file_size_base", 1, ANY, Nearest, "a table has an entry"),
+    range("target_file_size_multiplier", 1, ANY, Nearest, "deeper tables are not smaller"),
+    range("max_bytes_for_level_base", 1, ANY, Nearest, "a level is compacted when it is larger"),
+    range("compression_opts.parallel_threads", 0, THREADS_MAX, Nearest, "a table is compressed by so many"),
+    range("bottommost_compression_opts.parallel_threads", 0, THREADS_MAX, Nearest, "a table is compressed by so many"),
+    range("compression_opts.max_dict_bytes", 0, BUFFER_MAX, Nearest, "a table is held in memory for it"),
+    range("bottommost_compression_opts.max_dict_bytes", 0, BUFFER_MAX, Nearest, "a table is held in memory for it"),
+    range("compression_opts.zstd_max_train_bytes", 0, BUFFER_MAX, Nearest, "a table is held in memory for it"),
+    range(
+        "bottommost_compression_opts.zstd_max_train_bytes",
+        0,
+        BUFFER_MAX,
+        Nearest,
+        "a table is held in memory for it",
+    ),
+];
+
+/// The same for tables.
+const TABLE_RANGES: &[Range] = &[
+    range("block_size", 1, ANY, Nearest, "a block has an entry"),
+    range("block_size", NONE, u32::MAX as i128, Refused, "a block is below 4 GiB"),
+    range("block_size_deviation", 0, 100, Is(0), "it is a percentage"),
+    range("block_restart_interval", 1, ANY, Nearest, "a restart point has an entry"),
+    range("index_block_restart_interval", 1, ANY, Nearest, "a restart point has an entry"),
+    range("metadata_block_size", 1, u32::MAX as i128, Nearest, "a partition has an entry"),
+    range("format_version", FORMAT_VERSION_MIN, ANY, Nearest, OLD_VERSIONS),
+    range("format_version", NONE, 7, Refused, "there is no later one"),
+];
+
+impl Range {
+    /// The option's value, if it is outside.
+    fn broken<O>(&self, o: &O, all: &[TextOption<O>]) -> Option<i128> {
+        let (outer, inner) = self.name.split_once('.').unwrap_or((self.name, ""));
+        let text = all.iter().find(|option| option.name == outer).and_then(|option| (option.write)(o))?;
+        let text = match inner {
+            "" => text,
+            // What is left out of the text is RocksDB's default.
+            _ => parse::pairs(&text).ok()?.into_iter().find(|(name, _)| name == inner)?.1,
+        };
+        text.parse().ok().filter(|n| !(self.least..=self.most).contains(n))
+    }
+
+    fn set<O>(&self, o: &mut O, all: &[TextOption<O>], value: i128) {
+        let (outer, text) = match self.name.split_once('.') {
+            Some((outer, inner)) => (outer, format!("{{{inner}={value}}}")),
+            None => (self.name, value.to_string()),
+        };
+        if let Some(option) = all.iter().find(|option| option.name == outer) {
+            (option.read)(o, &text, &mut Notes::default());
+        }
+    }
+}
+
+/// Every range, by the option's name, in words: for the page of options.
+#[cfg(test)]
+pub(crate) fn ranges() -> impl Iterator<Item = (&'static str, String)> {
+    let words = |r: &Range| {
+        let (least, most) = (r.least != NONE, r.most != ANY);
+        let bounds = match (least, most) {
+            (true, true) => format!("{} to {}", r.least, r.most),
+            (true, false) => format!("at least {}", r.least),
+            _ => format!("at most {}", r.most),
+        };
+        let otherwise = match r.outside {
+            Refused => ", others are refused".to_owned(),
+            Is(value) => format!(", others are taken for {value}"),
+            Nearest => String::new(),
+        };
+        (r.name, bounds + &otherwise)
+    };
+    [DB_RANGES, CF_RANGES, TABLE_RANGES].into_iter().flatten().map(words)
+}
+
+/// Brings options into their ranges.
+fn adjust_ranges<O>(of: &str, o: &mut O, all: &[TextOption<O>], ranges: &[Range], adjusted: &mut Adjusted) {
+    for range in ranges {
+        let Some(given) = range.broken(o, all) else { continue };
+        let value = match range.outside {
+            Refused => continue,
+            Is(value) => value,
+            Nearest => given.clamp(range.least, range.most),
+        };
+        range.set(o, all, value);
+        adjusted.0.push(format!("{of}{} is {given}, and is taken for {value}: {}", range.name, range.why));
+    }
+}
+
+/// Refuses options that are outside of their ranges.
+fn check_ranges<O>(of: &str, o: &O, all: &[TextOption<O>], ranges: &[Range]) -> Result<()> {
+    for range in ranges.iter().filter(|r| matches!(r.outside, Refused)) {
+        if let Some(given) = range.broken(o, all) {
+            let Range { name, least, most, why, .. } = range;
+            let bound = if given < *least { format!("at least {least}") } else { format!("at most {most}") };
+            return Err(Error::invalid_argument(format!("{of}{name} must be {bound}, and is {given}: {why}")));
+        }
+    }
+    Ok(())
+}
 
 /// What was changed, a line for each option.
 #[derive(Debug, Default)]
@@ -77,19 +238,7 @@ pub(super) fn adjust_db_options(o: &mut DbOptions, adjusted: &mut Adjusted) {
 
 /// The same for options that were changed while the database is open.
 pub(super) fn adjust_changed_db_options(o: &mut DbOptions, adjusted: &mut Adjusted) {
-    let mut set = |name: &str, option: &mut i32, value: i32, why: &str| adjusted.set("", name, option, value, why);
-    if o.max_open_files < -1 {
-        set("max_open_files", &mut o.max_open_files, OPEN_FILES_MIN, "-1 is no limit, and others are at least 0");
-    }
-    if o.max_background_jobs < 1 {
-        set("max_background_jobs", &mut o.max_background_jobs, 1, "there is at least one");
-    }
-    if o.compaction_helper_threads < -1 {
-        set("compaction_helper_threads", &mut o.compaction_helper_threads, -1, "-1 is idle cores");
-    }
-    if o.max_subcompactions == 0 {
-        adjusted.set("", "max_subcompactions", &mut o.max_subcompactions, 1, "a compaction has a thread");
-    }
+    adjust_ranges("", o, DbOptions::TEXT, DB_RANGES, adjusted);
     if o.delayed_write_rate == 0 {
         let limit = o.rate_limiter.as_ref().and_then(|l| u64::try_from(l.bytes_per_second()).ok());
         let rate = limit.filter(|&rate| rate > 0).unwrap_or(DELAYED_WRITE_RATE);
@@ -99,9 +248,7 @@ pub(super) fn adjust_changed_db_options(o: &mut DbOptions, adjusted: &mut Adjust
 
 /// Refuses options of the database that contradict one another or that cannot be served.
 pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
-    if o.keep_log_file_num == 0 {
-        return Err(Error::invalid_argument("keep_log_file_num must be at least 1"));
-    }
+    check_ranges("", o, DbOptions::TEXT, DB_RANGES)?;
     if o.use_direct_io_for_flush_and_compaction && o.writable_file_max_buffer_size == 0 {
         return Err(Error::invalid_argument(
             "use_direct_io_for_flush_and_compaction needs writable_file_max_buffer_size above 0",
@@ -115,26 +262,15 @@ pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
 
 /// Brings options of tables to values that can be served. `of` begins each line.
 fn adjust_table_options(of: &str, t: &mut BlockBasedOptions, adjusted: &mut Adjusted) {
-    let mut set = |name: &str, option: &mut usize, value, why: &str| adjusted.set(of, name, option, value, why);
-    if t.block_size == 0 {
-        set("block_size", &mut t.block_size, 1, "a block has an entry");
-    }
-    if t.block_size_deviation > 100 {
-        set("block_size_deviation", &mut t.block_size_deviation, 0, "it is a percentage");
-    }
-    if t.block_restart_interval == 0 {
-        set("block_restart_interval", &mut t.block_restart_interval, 1, "a restart point has an entry");
-    }
-    if t.index_block_restart_interval == 0 {
-        set("index_block_restart_interval", &mut t.index_block_restart_interval, 1, "a restart point has an entry");
-    }
+    adjust_ranges(of, t, BlockBasedOptions::TEXT, TABLE_RANGES, adjusted);
     if t.partition_filters && t.index_type != BlockBasedIndexType::TwoLevelIndexSearch {
         let why = "it needs the index type kTwoLevelIndexSearch";
         adjusted.set(of, "partition_filters", &mut t.partition_filters, false, why);
     }
-    if t.format_version < FORMAT_VERSION_MIN {
-        let why = "older ones are read and not written; RocksDB reads it from 6.6 on";
-        adjusted.set(of, "format_version", &mut t.format_version, FORMAT_VERSION_MIN, why);
+    // As RocksDB bounds them. What is no number is refused.
+    let bits = t.bloom_bits_per_key.clamp(0.0, BLOOM_BITS_MAX);
+    if !t.bloom_bits_per_key.is_nan() {
+        adjusted.set(of, "filter_policy", &mut t.bloom_bits_per_key, bits, "a key has 0 to 100 bits");
     }
 }
 
@@ -163,16 +299,33 @@ pub(crate) fn take_cf_options(
         let why = "it is at most hard_pending_compaction_bytes_limit, and that where it is 0";
         adjusted.set(&of, "soft_pending_compaction_bytes_limit", &mut o.soft_pending_compaction_bytes_limit, hard, why);
     }
-    let least = match o.compaction_style {
+    let levels = o.num_levels.max(levels_of_style(o));
+    adjusted.set(&of, "num_levels", &mut o.num_levels, levels, "the compaction style needs as many");
+    Ok(())
+}
+
+/// Refuses a compaction style that an open column family has too few levels for: L0 alone cannot be compacted into
+/// another level, and would be rewritten for ever.
+pub(super) fn check_style_of_open(o: &CfOptions) -> Result<()> {
+    let (has, needs) = (o.num_levels, levels_of_style(o));
+    if has >= needs {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "compaction_style {:?} needs num_levels of at least {needs}, and the column family has {has}: open with more",
+        o.compaction_style
+    )))
+}
+
+/// The levels that a compaction style needs.
+fn levels_of_style(o: &CfOptions) -> i32 {
+    match o.compaction_style {
         CompactionStyle::Fifo => 1,
         // One for L0, one for compactions, and one for files that are ingested behind.
         _ if o.reserve_last_level => 3,
         CompactionStyle::Level => 2,
         CompactionStyle::Universal => 1,
-    };
-    let levels = o.num_levels.max(least);
-    adjusted.set(&of, "num_levels", &mut o.num_levels, levels, "the compaction style needs as many");
-    Ok(())
+    }
 }
 
 /// The same for options that were changed while the column family is open. As in RocksDB, those that bound one another
@@ -186,8 +339,10 @@ pub(super) fn take_changed_cf_options(
     let of = format!("column family {name:?}: ");
     adjust_table_options(&of, &mut o.table, adjusted);
     check_cf_options(name, o)?;
-    let buffer = o.write_buffer_size.clamp(WRITE_BUFFER_MIN, WRITE_BUFFER_MAX);
-    adjusted.set(&of, "write_buffer_size", &mut o.write_buffer_size, buffer, "it is between 4 KiB and 64 GiB");
+    adjust_ranges(&of, o, CfOptions::TEXT, CF_RANGES, adjusted);
+    let step = o.arena_block_size.min(o.write_buffer_size);
+    let why = "a memtable grows by so much, and is no larger than write_buffer_size";
+    adjusted.set(&of, "arena_block_size", &mut o.arena_block_size, step, why);
     let mut set = |name: &str, option: &mut i32, value, why: &str| adjusted.set(&of, name, option, value, why);
     let merged = match atomic_flush {
         true => 1,
@@ -195,12 +350,6 @@ pub(super) fn take_changed_cf_options(
     };
     let why = if atomic_flush { "atomic_flush waits for none" } else { "it is below max_write_buffer_number" };
     set("min_write_buffer_number_to_merge", &mut o.min_write_buffer_number_to_merge, merged, why);
-    let buffers = o.max_write_buffer_number.max(2);
-    set("max_write_buffer_number", &mut o.max_write_buffer_number, buffers, "one is written to while one is flushed");
-    if o.level0_file_num_compaction_trigger == 0 {
-        let why = "a compaction has an input";
-        set("level0_file_num_compaction_trigger", &mut o.level0_file_num_compaction_trigger, 1, why);
-    }
     let mut set = |name: &str, option: &mut f64, value, why: &str| adjusted.set(&of, name, option, value, why);
     let ratio = o.memtable_prefix_bloom_size_ratio.clamp(0.0, 0.25);
     let why = "it is between 0 and 0.25";
@@ -208,24 +357,24 @@ pub(super) fn take_changed_cf_options(
     if o.max_bytes_for_level_multiplier <= 0.0 {
         set("max_bytes_for_level_multiplier", &mut o.max_bytes_for_level_multiplier, 1.0, "it is above 0");
     }
-    let mut set = |name: &str, option: &mut u64, value, why: &str| adjusted.set(&of, name, option, value, why);
-    let size = o.target_file_size_base.max(1);
-    set("target_file_size_base", &mut o.target_file_size_base, size, "a table has an entry");
-    let size = o.max_bytes_for_level_base.max(1);
-    set("max_bytes_for_level_base", &mut o.max_bytes_for_level_base, size, "a level is compacted when it is larger");
     Ok(())
 }
 
 /// Refuses options of a column family that contradict one another or that cannot be served.
 pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     let bad = |what: &str| Err(Error::invalid_argument(format!("column family {name:?}: {what}")));
-    if o.num_levels > LEVELS_MAX as i32 {
-        return bad("num_levels must be at most 64");
-    }
+    let of = format!("column family {name:?}: ");
+    check_ranges(&of, o, CfOptions::TEXT, CF_RANGES)?;
+    check_ranges(&of, &o.table, BlockBasedOptions::TEXT, TABLE_RANGES)?;
     use crate::options::CompressionType::{Bzip2, Xpress};
-    let all = o.compression_per_level.iter().chain(&o.bottommost_compression).chain([&o.compression]);
-    if let Some(c) = all.into_iter().find(|c| matches!(c, Bzip2 | Xpress)) {
-        return bad(&format!("compression {c:?} is not supported"));
+    for (option, kinds) in [
+        ("compression", std::slice::from_ref(&o.compression)),
+        ("bottommost_compression", o.bottommost_compression.as_slice()),
+        ("compression_per_level", &o.compression_per_level),
+    ] {
+        if let Some(c) = kinds.iter().find(|c| matches!(c, Bzip2 | Xpress)) {
+            return bad(&format!("{option}: compression {c:?} is not supported"));
+        }
     }
     for (opts, what) in
         [(&o.compression_opts, "compression_opts"), (&o.bottommost_compression_opts, "bottommost_compression_opts")]
@@ -249,12 +398,6 @@ pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
         );
     }
     let t = &o.table;
-    if t.format_version > 7 {
-        return bad("format_version must be at most 7");
-    }
-    if t.block_size > u32::MAX as usize {
-        return bad("block_size must be below 4 GiB");
-    }
     if t.no_block_cache {
         for (on, option) in [
             (t.cache_index_and_filter_blocks, "cache_index_and_filter_blocks"),
@@ -268,20 +411,32 @@ pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     if t.data_block_index_type == DataBlockIndexType::BinaryAndHash && t.data_block_hash_table_util_ratio <= 0.0 {
         return bad("data_block_hash_table_util_ratio must be above 0 with kDataBlockBinaryAndHash");
     }
-    if o.memtable_prefix_bloom_size_ratio.is_nan()
-        || o.max_bytes_for_level_multiplier.is_nan()
-        || t.data_block_hash_table_util_ratio.is_nan()
-        || t.bloom_bits_per_key.is_nan()
-    {
-        return bad("a ratio is not a number");
+    for (option, value) in [
+        ("memtable_prefix_bloom_size_ratio", o.memtable_prefix_bloom_size_ratio),
+        ("max_bytes_for_level_multiplier", o.max_bytes_for_level_multiplier),
+        ("data_block_hash_table_util_ratio", t.data_block_hash_table_util_ratio),
+        ("filter_policy", t.bloom_bits_per_key),
+    ] {
+        if value.is_nan() {
+            return bad(&format!("{option} is not a number"));
+        }
     }
     Ok(())
 }
 
-/// What a table is written with, of options that no database was opened with.
-pub(crate) fn table_writer_options(o: &CfOptions) -> Result<CfOptions> {
+/// What jobs take of the database's options where no database was opened with them.
+pub(crate) fn job_db_options(o: &DbOptions) -> Result<DbOptions> {
+    check_db_options(o)?;
     let mut taken = o.clone();
-    adjust_table_options("", &mut taken.table, &mut Adjusted::default());
-    check_cf_options("default", &taken)?;
+    adjust_changed_db_options(&mut taken, &mut Adjusted::default());
     Ok(taken)
+}
+
+/// What a table is written with, of options that no database was opened with.
+pub(crate) fn table_writer_options(o: &Options) -> Result<(DbOptions, CfOptions)> {
+    let (db, mut cf) = (job_db_options(&o.db)?, o.cf.clone());
+    adjust_table_options("", &mut cf.table, &mut Adjusted::default());
+    adjust_ranges("", &mut cf, CfOptions::TEXT, CF_RANGES, &mut Adjusted::default());
+    check_cf_options("default", &cf)?;
+    Ok((db, cf))
 }

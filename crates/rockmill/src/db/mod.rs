@@ -29,7 +29,7 @@
 mod approximate_sizes;
 mod background;
 mod batch;
-mod check_options;
+pub(crate) mod check_options;
 pub(crate) mod checkpoint;
 mod column_family;
 pub(crate) mod delete_files;

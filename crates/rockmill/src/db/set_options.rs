@@ -8,13 +8,15 @@
 use std::sync::Arc;
 
 use super::background;
-use super::check_options::{Adjusted, adjust_changed_db_options, check_db_options, take_changed_cf_options};
+use super::check_options::{
+    Adjusted, adjust_changed_db_options, check_db_options, check_style_of_open, take_changed_cf_options,
+};
 use super::{AsColumnFamilyRef, Db, DbInner, State};
 use crate::compaction::{MergeEngine, merge_program};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::known::Notes;
-use crate::options::text::{Allow, Escapes, refuse, set_cf, set_db};
+use crate::options::text::{Allow, Source, refuse, set_cf, set_db};
 use crate::options::{CfOptions, CompactionStyle, DbOptions, Options};
 use crate::sync::atomic::Ordering;
 use crate::sync::has_ended;
@@ -48,7 +50,7 @@ impl Db {
         // The engine is the whole database's; who tries one out need not know.
         let mut of_db = DbOptions::clone(&db.live());
         let engine: Vec<_> = options.extract_if(.., |(name, _)| ENGINE.contains(&name.as_str())).collect();
-        set_db(&mut of_db, &engine, Allow::Mutable, Escapes::No, &mut Notes::default())?;
+        set_db(&mut of_db, &engine, Allow::Mutable, Source::Caller, &mut Notes::default())?;
         db.take_program(&mut of_db, &engine)?;
         let mut state = db.state.lock();
         let oldest_snapshot = state.oldest_snapshot;
@@ -57,10 +59,11 @@ impl Db {
         };
         let mut changed = CfOptions::clone(&c.cf.options.load());
         let mut notes = Notes::default();
-        set_cf(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
+        set_cf(&mut changed, &options, Allow::Mutable, Source::Caller, &mut notes)?;
         refuse(&notes)?;
         let mut adjusted = Adjusted::default();
         take_changed_cf_options(cf.name(), &mut changed, db.opts.atomic_flush, &mut adjusted)?;
+        check_style_of_open(&changed)?;
         if changed.compaction_style == CompactionStyle::Fifo
             && c.cf.options.load().compaction_style != CompactionStyle::Fifo
         {
@@ -96,7 +99,7 @@ impl Db {
         let before = db.live.load_full();
         let mut changed = DbOptions::clone(&before);
         let mut notes = Notes::default();
-        set_db(&mut changed, &options, Allow::Mutable, Escapes::No, &mut notes)?;
+        set_db(&mut changed, &options, Allow::Mutable, Source::Caller, &mut notes)?;
         refuse(&notes)?;
         check_db_options(&changed)?;
         let mut adjusted = Adjusted::default();

@@ -19,7 +19,7 @@ use rockmill_io::Clock;
 use super::flush_bound::FlushBound;
 use super::rate_control::{DEBT_OF_A_BYTE, RateControl};
 use crate::compaction::strategy::score::LevelScores;
-use crate::options::CfOptions;
+use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -113,7 +113,7 @@ pub fn write_control(scores: &LevelScores, o: &CfOptions) -> WriteControl {
         ..0 => f64::from(o.level0_stop_writes_trigger),
         slow => f64::from(slow),
     };
-    let stop = f64::from(o.level0_stop_writes_trigger).max(slow + 1.0);
+    let stop = f64::from(runs_that_stop(o)).max(slow + 1.0);
     let l0 = Slope { begin: trigger.max((trigger + slow) / 2.0).min(slow - 1.0), slowdown: slow, stop };
     let runs = scores.runs as f64;
     // RocksDB's marks where compaction is to speed up.
@@ -138,6 +138,13 @@ pub fn write_control(scores: &LevelScores, o: &CfOptions) -> WriteControl {
     control
 }
 
+/// Runs that stop writers: never fewer than begin a compaction, and more than universal compaction leaves, which merges
+/// down to one. Otherwise nothing would let them go on. An open puts the triggers in order, `set_options` does not.
+fn runs_that_stop(o: &CfOptions) -> i32 {
+    let left = if o.compaction_style == CompactionStyle::Universal { 2 } else { 1 };
+    o.level0_stop_writes_trigger.max(o.level0_file_num_compaction_trigger).max(left)
+}
+
 /// Why writers must wait, if they must, with so many full memtables.
 pub fn write_stop(scores: &LevelScores, o: &CfOptions, full_memtables: usize) -> Option<StallReason> {
     if full_memtables >= o.max_write_buffer_number.max(1) as usize {
@@ -146,7 +153,7 @@ pub fn write_stop(scores: &LevelScores, o: &CfOptions, full_memtables: usize) ->
     if o.disable_auto_compactions {
         return None;
     }
-    if scores.runs >= o.level0_stop_writes_trigger.max(1) as usize {
+    if scores.runs >= runs_that_stop(o) as usize {
         return Some(StallReason::L0Files);
     }
     let hard = o.hard_pending_compaction_bytes_limit;

@@ -48,6 +48,8 @@ pub(crate) enum What {
     Object,
     /// It asks for what Rockmill cannot do.
     Refused(&'static str),
+    /// It is Rockmill's own, and stands in a file.
+    Own,
 }
 
 /// What reading options found worth saying.

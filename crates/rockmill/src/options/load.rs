@@ -10,7 +10,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem};
 use super::declare::{Kind, TextOption};
 use super::file::OptionsFile;
 use super::known::{Note, Notes, Section, What};
-use super::text::{self, Allow, Escapes, Pairs};
+use super::text::{self, Allow, Pairs, Source};
 use super::{BlockBasedOptions, CfOptions, DbOptions, Options, parse};
 use crate::db::{ColumnFamilyDescriptor, latest_options_file};
 use crate::env::Env;
@@ -59,9 +59,10 @@ pub struct LoadedOptions {
 /// Reads OPTIONS files (RocksDB's `LoadLatestOptions` and `LoadOptionsFromFile`).
 ///
 /// RocksDB's comparators, merge operators and filters are made from their names; others are given here and found by
-/// their names, or set in what was loaded. An object that nobody gives is among the warnings; its name stays in the
-/// OPTIONS files of a database that is opened with what was loaded. An option that asks for what Rockmill cannot do is
-/// an error, one that has no effect here is among the warnings.
+/// their names, or set in what was loaded. Rockmill's own options (`merge_engine`, `kernel_merge_program`) are never
+/// taken from a file, which anybody may have written. An object that nobody gives is among the warnings; its name
+/// stays in the OPTIONS files of a database that is opened with what was loaded. An option that asks for what Rockmill
+/// cannot do is an error, one that has no effect here is among the warnings.
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {
@@ -98,8 +99,8 @@ impl OptionsLoader {
         Self::default()
     }
 
-    /// Takes options that neither Rockmill nor any RocksDB it knows has: they are among the warnings then, and errors
-    /// otherwise.
+    /// Passes over options that neither Rockmill nor any RocksDB it knows has, and over Rockmill's own, which no
+    /// OPTIONS file has: they are among the warnings then, and errors otherwise.
     pub fn ignore_unknown_options(&mut self, ignore: bool) -> &mut Self {
         self.ignore_unknown_options = ignore;
         self
@@ -201,7 +202,7 @@ impl OptionsLoader {
         }
         let mut warnings = Vec::new();
         let mut notes = Notes::default();
-        text::set_db(&mut options.db, &file.db, Allow::All, Escapes::Yes, &mut notes).map_err(in_file)?;
+        text::set_db(&mut options.db, &file.db, Allow::All, Source::File, &mut notes).map_err(in_file)?;
         options.db.carried = carried(&notes, &file.db, DbOptions::TEXT);
         options.db.carried_version = file.rocksdb_version;
         self.report(notes, None, &mut warnings).map_err(in_file)?;
@@ -211,7 +212,7 @@ impl OptionsLoader {
             let mut cf = CfOptions::default();
             let mut notes = Notes::default();
             let pairs = self.with_objects(&family.options, &mut cf);
-            text::set_cf(&mut cf, &pairs, Allow::All, Escapes::Yes, &mut notes).map_err(in_family)?;
+            text::set_cf(&mut cf, &pairs, Allow::All, Source::File, &mut notes).map_err(in_family)?;
             cf.carried = carried(&notes, &pairs, CfOptions::TEXT);
             self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
             if let Some((factory, entries)) = &family.table {
@@ -221,7 +222,7 @@ impl OptionsLoader {
                     ))));
                 }
                 let mut notes = Notes::default();
-                text::set_table(&mut cf.table, entries, Allow::All, Escapes::Yes, &mut notes).map_err(in_family)?;
+                text::set_table(&mut cf.table, entries, Allow::All, Source::File, &mut notes).map_err(in_family)?;
                 cf.table.carried = carried(&notes, entries, BlockBasedOptions::TEXT);
                 self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
             }
@@ -276,7 +277,16 @@ impl OptionsLoader {
                          passes over it"
                     )));
                 }
+                What::Own if !self.ignore_unknown_options => {
+                    let whose = family.map_or_else(String::new, |f| format!("column family {f:?}: "));
+                    return Err(Error::invalid_argument(format!(
+                        "{whose}option {name:?} (with the value {value:?}) is Rockmill's own, which no Rockmill writes \
+                         into a file: somebody else did. It is taken from code and from a command line only; remove \
+                         the line, or pass over it with ignore_unknown_options"
+                    )));
+                }
                 What::Unknown => "not known: ignored".to_owned(),
+                What::Own => "Rockmill's own, and not taken from files: ignored".to_owned(),
                 What::NoEffect(why) => format!("has no effect: {why}"),
                 What::Object => {
                     "not built in: give the object that has this name; it stays in OPTIONS files".to_owned()
@@ -378,9 +388,9 @@ impl Options {
                     && !CfOptions::TEXT.iter().any(|o| o.name == outer));
             let pair = [(name, value)];
             if of_db {
-                text::set_db(&mut out.db, &pair, Allow::All, Escapes::No, &mut notes)?;
+                text::set_db(&mut out.db, &pair, Allow::All, Source::Caller, &mut notes)?;
             } else {
-                text::set_cf(&mut out.cf, &pair, Allow::All, Escapes::No, &mut notes)?;
+                text::set_cf(&mut out.cf, &pair, Allow::All, Source::Caller, &mut notes)?;
             }
         }
         match notes.list.into_iter().next() {
@@ -390,6 +400,7 @@ impl Options {
                 What::Object => Error::invalid_argument(format!("{name}={value}: no such object is built in")),
                 What::NoEffect(why) => Error::not_supported(format!("{name}={value} would have no effect: {why}")),
                 What::Refused(why) => Error::not_supported(format!("{name}={value}: {why}")),
+                What::Own => Error::invalid_argument(format!("option {name:?} is not taken from files")),
             }),
         }
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::declare::{Kind, TextOption};
 use super::known::{self, Meaning, Section};
 use super::{BlockBasedOptions, CfOptions, DbOptions};
+use crate::db::check_options;
 
 /// How to make the page anew.
 const HOW: &str = "ROCKMILL_WRITE_DOCS=1 cargo test -p rockmill --lib options_page";
@@ -21,6 +22,11 @@ Options are given when opening (`Options`), as text (`Options::from_string`), or
 families and their tables (`block_based_table_factory={block_size=16K}`), `set_db_options` for the database. Each open
 for writing and each change leaves a new OPTIONS file; the two newest are kept. On the command line, `rockmill options`
 shows what is stored, and `--option NAME=VALUE` sets any option of this page.
+
+Options that are Rockmill's own are given in code or on a command line. OPTIONS files do not have them, and one that
+does is refused: anybody may have written it (docs/security.md). Values outside of the range that is given here are
+adjusted when a database is opened, with a line in the info log, or refused; so are some that do not go together
+(docs/rocksdb.md, \"Options that are adjusted\").
 ";
 
 fn cell(text: &str) -> String {
@@ -37,8 +43,20 @@ fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>])
         let own = if option.kind == Kind::Own { " Rockmill's own: not in OPTIONS files." } else { "" };
         let words: Vec<&str> = option.doc.iter().map(|line| line.trim()).collect();
         let default = if default.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(&default)) };
-        let _ = writeln!(page, "| `{}` | {default} | {changes} | {}{own} |", option.name, cell(&words.join(" ")));
+        let words = format!("{}{}{own}", cell(&words.join(" ")), range_words(option.name));
+        let _ = writeln!(page, "| `{}` | {default} | {changes} | {words} |", option.name);
     }
+}
+
+/// The range of an option, and of those nested in it.
+fn range_words(name: &str) -> String {
+    let inner = |n: &'static str| match n.strip_prefix(name) {
+        Some("") => Some(String::new()),
+        Some(rest) => rest.strip_prefix('.').map(|inner| format!(" of `{inner}`")),
+        None => None,
+    };
+    let of_this = check_options::ranges().filter_map(|(n, words)| Some(format!(" Range{}: {words}.", inner(n)?)));
+    of_this.collect()
 }
 
 fn undeclared<O>(page: &mut String, title: &str, section: Section, table: &[TextOption<O>]) {

@@ -229,13 +229,13 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::super::known::Notes;
-    use super::super::text::{Allow, Escapes, set_cf};
+    use super::super::text::{Allow, Source, set_cf};
     use super::*;
 
     fn set(pairs: &[(&str, &str)]) -> (CfOptions, Vec<String>, bool) {
         let (mut o, mut notes) = (CfOptions::default(), Notes::default());
         let pairs: Vec<_> = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        let done = set_cf(&mut o, &pairs, Allow::All, Escapes::No, &mut notes).is_ok();
+        let done = set_cf(&mut o, &pairs, Allow::All, Source::Caller, &mut notes).is_ok();
         (o, notes.list.iter().map(|n| n.name.clone()).collect(), done)
     }
 

@@ -26,11 +26,14 @@ pub(crate) enum Allow {
     Mutable,
 }
 
-/// Values as they stand in strings, or with the escapes of files.
+/// Who gives the options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Escapes {
-    No,
-    Yes,
+pub(crate) enum Source {
+    /// The program, or its user: strings, `set_options`, a command line.
+    Caller,
+    /// A stored OPTIONS file, which anybody may have written. Its values have escapes. It has RocksDB's options only:
+    /// what loads code or chooses an engine comes from the caller.
+    File,
 }
 
 fn bad_value(name: &str, value: &str) -> Error {
@@ -38,23 +41,17 @@ fn bad_value(name: &str, value: &str) -> Error {
 }
 
 /// Changes options of the database. On an error some may have changed: give it a copy.
-pub(crate) fn set_db(
-    o: &mut DbOptions,
-    pairs: &Pairs,
-    allow: Allow,
-    escapes: Escapes,
-    notes: &mut Notes,
-) -> Result<()> {
+pub(crate) fn set_db(o: &mut DbOptions, pairs: &Pairs, allow: Allow, source: Source, notes: &mut Notes) -> Result<()> {
     for pair in pairs {
         let (name, value) = pair;
-        if name == "rate_limiter_bytes_per_sec" && allow == Allow::All {
+        if name == "rate_limiter_bytes_per_sec" && allow == Allow::All && source == Source::Caller {
             // RocksDB's shorthand for a limiter with its defaults; OPTIONS files have none.
             let rate = <u64 as Value>::read(value).and_then(|n| i64::try_from(n).ok());
             let rate = rate.ok_or_else(|| bad_value(name, value))?;
             let limiter = || RateLimiter::new(rate, 100_000, 10, RateLimiterMode::KWritesOnly, false);
             o.rate_limiter = (rate > 0).then(limiter);
         } else {
-            set(o, DbOptions::TEXT, Section::Db, std::slice::from_ref(pair), allow, escapes, notes)?;
+            set(o, DbOptions::TEXT, Section::Db, std::slice::from_ref(pair), allow, source, notes)?;
         }
     }
     Ok(())
@@ -65,16 +62,16 @@ pub(crate) fn set_table(
     o: &mut BlockBasedOptions,
     pairs: &Pairs,
     allow: Allow,
-    escapes: Escapes,
+    source: Source,
     notes: &mut Notes,
 ) -> Result<()> {
     for pair in pairs {
         let (name, value) = pair;
         // RocksDB's shorthand for a cache of its own with the defaults; OPTIONS files have none.
-        let capacity = if name == "block_cache" && allow == Allow::All { capacity_of(value) } else { None };
-        match capacity {
+        let shorthand = name == "block_cache" && allow == Allow::All && source == Source::Caller;
+        match shorthand.then(|| capacity_of(value)).flatten() {
             Some(bytes) => o.set_block_cache(&BlockCache::new(bytes)),
-            None => set(o, BlockBasedOptions::TEXT, Section::Table, std::slice::from_ref(pair), allow, escapes, notes)?,
+            None => set(o, BlockBasedOptions::TEXT, Section::Table, std::slice::from_ref(pair), allow, source, notes)?,
         }
         o.carried.retain(|(kept, _)| kept != name); // as in `set_cf`
     }
@@ -89,30 +86,24 @@ fn capacity_of(value: &str) -> Option<usize> {
 }
 
 /// Changes options of a column family, and of its tables as `block_based_table_factory={...}`; see [`set_db`].
-pub(crate) fn set_cf(
-    o: &mut CfOptions,
-    pairs: &Pairs,
-    allow: Allow,
-    escapes: Escapes,
-    notes: &mut Notes,
-) -> Result<()> {
+pub(crate) fn set_cf(o: &mut CfOptions, pairs: &Pairs, allow: Allow, source: Source, notes: &mut Notes) -> Result<()> {
     for pair in pairs {
         let (name, value) = pair;
         let (outer, inner) = name.split_once('.').unwrap_or((name, ""));
         match outer {
             "block_based_table_factory" | "table_factory" if !inner.is_empty() => {
-                set_table(&mut o.table, &[(inner.to_owned(), value.clone())], allow, escapes, notes)?;
+                set_table(&mut o.table, &[(inner.to_owned(), value.clone())], allow, source, notes)?;
             }
-            "block_based_table_factory" => set_table(&mut o.table, &parse::pairs(value)?, allow, escapes, notes)?,
+            "block_based_table_factory" => set_table(&mut o.table, &parse::pairs(value)?, allow, source, notes)?,
             "table_factory" => {
                 let (id, properties) = parse::object(value)?;
                 if id != "BlockBasedTable" {
                     return Err(Error::not_supported(format!("table_factory={id}: tables are block-based")));
                 }
-                set_table(&mut o.table, &properties, allow, escapes, notes)?;
+                set_table(&mut o.table, &properties, allow, source, notes)?;
             }
             _ => {
-                set(o, CfOptions::TEXT, Section::Cf, std::slice::from_ref(pair), allow, escapes, notes)?;
+                set(o, CfOptions::TEXT, Section::Cf, std::slice::from_ref(pair), allow, source, notes)?;
                 // What is said now is what counts, also when it is that there is no object.
                 o.carried.retain(|(kept, _)| kept != outer);
             }
@@ -127,11 +118,11 @@ fn set<O>(
     section: Section,
     pairs: &Pairs,
     allow: Allow,
-    escapes: Escapes,
+    source: Source,
     notes: &mut Notes,
 ) -> Result<()> {
     for (name, value) in pairs {
-        let value = if escapes == Escapes::Yes { parse::unescape(value) } else { value.clone() };
+        let value = if source == Source::File { parse::unescape(value) } else { value.clone() };
         let find = |name: &str| table.iter().find(|o| o.name == name && o.kind.has_text());
         // `compression_opts.level=3` is `compression_opts={level=3}`.
         let (option, value) = match (find(name), name.split_once('.')) {
@@ -148,7 +139,9 @@ fn set<O>(
         if allow == Allow::Mutable && !option.kind.is_mutable() {
             return Err(not_changeable(table, section, name));
         }
-        if let Some(why) = known::other_value(name, &value) {
+        if option.kind == Kind::Own && source == Source::File {
+            notes.add(name, &value, What::Own);
+        } else if let Some(why) = known::other_value(name, &value) {
             notes.add(name, &value, What::NoEffect(why));
         } else if !(option.read)(options, &value, notes) {
             match option.kind {

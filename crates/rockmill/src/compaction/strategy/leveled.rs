@@ -373,7 +373,7 @@ impl Picker<'_> {
     /// The newest free L0 files for which the work for each file saved still falls.
     pub(super) fn intra_l0_by_cost(&self) -> Option<Start> {
         let files = self.files(0);
-        if files.len() < (self.options.level0_file_num_compaction_trigger + 2).max(0) as usize {
+        if files.len() < self.options.level0_file_num_compaction_trigger.saturating_add(2).max(0) as usize {
             return None;
         }
         let free = files.iter().take_while(|f| !f.being_compacted.load(Atomic::Acquire)).count();

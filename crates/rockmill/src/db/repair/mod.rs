@@ -45,7 +45,7 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileLock, FileSystem};
 
-use super::check_options::{Adjusted, take_cf_options};
+use super::check_options::{Adjusted, job_db_options, take_cf_options};
 use super::column_family::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 use super::open::{lock_error, new_db_id};
 use super::wal_files::wal_dir_of;
@@ -217,6 +217,7 @@ struct Repair<'a> {
 }
 
 fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairReport> {
+    let options = &Options { db: job_db_options(&options.db)?, cf: options.cf.clone() };
     let fs = &options.db.fs;
     if !fs.exists(path).map_err(|e| Error::io(path.display(), &e))? {
         return Err(Error::invalid_argument("the directory does not exist"));
