@@ -141,3 +141,33 @@ fn copies_do_not_inherit_the_wal_directory() {
     assert_eq!(get(&db, "later").as_deref(), Some("synced"));
     assert_eq!(get(&db, "own"), None);
 }
+
+/// Whoever forgets `wal_dir` would see a database without what is in its WALs, and write on without it.
+#[test]
+fn a_database_is_not_opened_without_its_wals() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs);
+    o.set_wal_dir("/wals");
+    let db = open_two(&o);
+    db.put_opt("k", "synced", &synced()).expect("a write");
+    drop(db);
+    let forgot = options(&fs);
+    let mut another = options(&fs);
+    another.set_wal_dir("/others");
+    for wrong in [&forgot, &another] {
+        for refused in [
+            Db::open_cf(wrong, path(), FAMILIES),
+            Db::open_cf_for_read_only(wrong, path(), FAMILIES, false),
+            Db::open_cf_as_secondary(wrong, path(), Path::new("/second"), FAMILIES),
+        ] {
+            let e = refused.err().expect("opened without its WALs");
+            assert!(e.to_string().contains("/wals") && e.to_string().contains("wal_dir"), "{e}");
+        }
+    }
+    assert_eq!(get(&open_two(&o), "k").as_deref(), Some("synced"));
+    // Moved by hand, they are where they are looked for.
+    for name in names(&fs, "/wals", ".log") {
+        fs.rename(&Path::new("/wals").join(&name), &path().join(&name)).expect("moved");
+    }
+    assert_eq!(get(&open_two(&forgot), "k").as_deref(), Some("synced"));
+}

@@ -49,6 +49,9 @@ impl Reader {
         let (db, expected) = (paths.db.clone(), paths.expected());
         let (settings, mut options) = (settings.clone(), configuration.options());
         options.set_max_open_files(-1);
+        if settings.own_wals {
+            options.set_wal_dir(paths.wals());
+        }
         let mut rng = fastrand::Rng::with_seed(seed);
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {

@@ -342,6 +342,7 @@ fn open_files(
     if !read_only {
         db.check_archive()?;
     }
+    wal_owner::refuse_if_elsewhere(&**fs, path, &db.wal_dir)?;
     if db.wal_dir != path {
         if !read_only {
             create_dir_durably(&**fs, &db.wal_dir)?;

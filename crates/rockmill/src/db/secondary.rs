@@ -144,7 +144,9 @@ impl Db {
         let purge = Arc::new(PurgeQueue::default());
         let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
         let mode = OpenMode { read_only: true, ..OpenMode::default() };
-        wal_owner::check(&**fs, path, &wal_dir_of(&options.db, path))?;
+        let wal_dir = wal_dir_of(&options.db, path);
+        wal_owner::refuse_if_elsewhere(&**fs, path, &wal_dir)?;
+        wal_owner::check(&**fs, path, &wal_dir)?;
         let db = assemble(options, path, &wanted, Some(&recovered), purge, mode, InfoLog::begin(&options.db, own))?;
         adjusted.log(&db.log);
         let mut secondary = Secondary::new(&db, wanted, &recovered);

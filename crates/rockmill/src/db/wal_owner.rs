@@ -101,6 +101,28 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     )))
 }
 
+/// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had last:
+/// an opening would not see what is in them, and a later one would delete them. RocksDB opens.
+pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    let Some(own) = Note::read(fs, path)? else { return Ok(()) };
+    if own.other.as_os_str().is_empty() || fs.same_file(&own.other, wal_dir).unwrap_or(own.other == wal_dir) {
+        return Ok(());
+    }
+    // A directory that is gone, cannot be read or belongs to somebody else has no WALs that could be used.
+    let theirs = Note::read(fs, &own.other).ok().flatten();
+    if theirs.is_none_or(|theirs| theirs.token != own.token) || !holds_wals(fs, &own.other).unwrap_or(false) {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "{}: the WALs of this database are in {}, and wal_dir is {}: set wal_dir to that directory, or move the WALs. \
+         If this is a copy that is to do without them, delete {}",
+        path.display(),
+        own.other.display(),
+        wal_dir.display(),
+        path.join(WAL_OWNER).display()
+    )))
+}
+
 fn holds_wals(fs: &dyn FileSystem, wal_dir: &Path) -> Result<bool> {
     let names = fs.list_dir(wal_dir).map_err(|e| Error::io(format_args!("cannot list {}", wal_dir.display()), &e))?;
     Ok(!wal_numbers(&names).is_empty())

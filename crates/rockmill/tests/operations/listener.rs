@@ -137,8 +137,9 @@ fn stalls_and_dropped_column_families_are_told() {
     options.set_disable_auto_compactions(false);
     options.set_level_zero_file_num_compaction_trigger(100);
     let db = Db::open(&options, path()).unwrap();
-    // An opening would take them for 100, so that compactions begin before writers are slowed.
-    db.set_options(&[("level0_slowdown_writes_trigger", "3"), ("level0_stop_writes_trigger", "6")]).unwrap();
+    // An opening would take slowdown for 6, so that compactions begin before writers are slowed.
+    let triggers = ["level0_file_num_compaction_trigger", "level0_stop_writes_trigger"].map(|name| (name, "6"));
+    db.set_options(&[triggers[0], triggers[1], ("level0_slowdown_writes_trigger", "3")]).unwrap();
     db.create_cf("other", &options).unwrap();
     for i in 0..6 {
         // A stop would keep the writer of another batch waiting: the sixth table is the last.
@@ -150,7 +151,9 @@ fn stalls_and_dropped_column_families_are_told() {
     db.flush().unwrap();
     let lines = notes.lines();
     let stalls: Vec<_> = lines.iter().filter_map(|l| l.strip_prefix("stall: ")).collect();
-    assert_eq!(stalls, ["Normal to Delayed", "Delayed to Stopped", "Stopped to Normal"], "{lines:?}");
+    // The compaction of the six may have ended before the one by hand, or not.
+    assert_eq!(stalls[..2], ["Normal to Delayed", "Delayed to Stopped"], "{lines:?}");
+    assert!(matches!(stalls[2..], ["Stopped to Normal"] | ["Stopped to Delayed", "Delayed to Normal"]), "{lines:?}");
     assert!(lines.contains(&"dropped: other".to_owned()), "{lines:?}");
     let info =
         WriteStallInfo { cf_name: "x".into(), cur: WriteStallCondition::Normal, prev: WriteStallCondition::Delayed };
