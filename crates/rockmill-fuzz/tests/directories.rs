@@ -117,8 +117,8 @@ fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> Strin
     let mut what = format!("{kind:?} {}", path.strip_prefix(dir).unwrap_or(&path).display());
     match kind {
         Kind::Damage => {
-            if let Some(mut bytes) = fs::symlink_metadata(&path).ok().filter(|m| m.is_file()).and(fs::read(&path).ok())
-            {
+            let is_file = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
+            if is_file && let Ok(mut bytes) = fs::read(&path) {
                 mutate::mutate(dice, &mut bytes, b"");
                 let _ = fs::write(&path, bytes);
             }
@@ -150,6 +150,8 @@ fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> Strin
             replace();
             let _ = symlink("/dev/zero", &path);
         }
+        // What took its place before is left alone: reading a pipe would wait.
+        Kind::Options if fs::symlink_metadata(&path).is_ok_and(|m| !m.is_file()) => {}
         Kind::Options => {
             let place = outside.join("folder").display().to_string();
             let lines = [

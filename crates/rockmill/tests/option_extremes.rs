@@ -204,7 +204,7 @@ impl Case {
     }
 
     /// Opens with options as they are in code, and once more.
-    fn from_code(&self, pairs: &[(&str, &str)]) -> Result<(), Error> {
+    fn given_in_code(&self, pairs: &[(&str, &str)]) -> Result<(), Error> {
         let o = self.with(pairs)?;
         for round in 0..2 {
             let mut o = o.clone();
@@ -217,7 +217,7 @@ impl Case {
     }
 
     /// Opens with an OPTIONS file that has a line of somebody else's.
-    fn from_file(&self, section: &str, name: &str, value: &str) -> Result<(), Error> {
+    fn stored_in_file(&self, section: &str, name: &str, value: &str) -> Result<(), Error> {
         self.work(&Db::open(&self.base(), DIR)?, 0)?;
         let mut names = self.fs.list_dir(Path::new(DIR)).unwrap();
         names.retain(|n| n.starts_with("OPTIONS-"));
@@ -354,7 +354,7 @@ fn every_option_from_code_works_is_adjusted_or_is_refused_by_name() {
                     for value in o.values.iter().filter(|v| !is_asked_for(&o.name, v)) {
                         let what = format!("{setting:?} {}={value}", o.name);
                         let (name, value) = (o.name.clone(), value.clone());
-                        let case = move || Case::new().from_code(&[setting, &[(&*name, &*value)]].concat());
+                        let case = move || Case::new().given_in_code(&[setting, &[(&*name, &*value)]].concat());
                         wrong.extend(judge(&what, &[&o.name], case).map(|why| format!("{what}: {why}")));
                     }
                 }
@@ -372,7 +372,7 @@ fn every_option_of_a_file_works_is_adjusted_or_is_refused_by_name() {
             for value in o.values.iter().filter(|v| !is_asked_for(&o.name, v)) {
                 let what = format!("in a file: {}={value}", o.name);
                 let (section, name, value) = (o.section, o.name.clone(), value.clone());
-                let case = move || Case::new().from_file(section, &name, &value);
+                let case = move || Case::new().stored_in_file(section, &name, &value);
                 wrong.extend(judge(&what, &[&o.name], case).map(|why| format!("{what}: {why}")));
             }
         }
@@ -422,7 +422,7 @@ fn some_options_at_extremes_together_work_are_adjusted_or_are_refused_by_name() 
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let case = move || {
                 let pairs: Vec<(&str, &str)> = pairs.iter().map(|(n, v)| (&**n, &**v)).collect();
-                Case::new().from_code(&pairs)
+                Case::new().given_in_code(&pairs)
             };
             wrong.extend(judge(&what, &names, case).map(|why| format!("{what}: {why}")));
         }

@@ -160,7 +160,7 @@ fn a_database_is_not_opened_without_its_wals() {
             Db::open_cf_for_read_only(wrong, path(), FAMILIES, false),
             Db::open_cf_as_secondary(wrong, path(), Path::new("/second"), FAMILIES),
         ] {
-            let e = refused.err().expect("opened without its WALs");
+            let e = refused.expect_err("opened without its WALs");
             assert!(e.to_string().contains("/wals") && e.to_string().contains("wal_dir"), "{e}");
         }
     }

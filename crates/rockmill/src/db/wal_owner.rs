@@ -101,8 +101,8 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     )))
 }
 
-/// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had last:
-/// an opening would not see what is in them, and a later one would delete them. RocksDB opens.
+/// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had
+/// last: an opening would not see what is in them, and a later one would delete them. RocksDB opens.
 pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     let Some(own) = Note::read(fs, path)? else { return Ok(()) };
     if own.other.as_os_str().is_empty() || fs.same_file(&own.other, wal_dir).unwrap_or(own.other == wal_dir) {

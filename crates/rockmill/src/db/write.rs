@@ -6,7 +6,8 @@
 //! 3. One WAL record holds the whole group; one sync, if any member asked for it. Then the next writer may lead.
 //! 4. Members who are awake insert their batches, the leader its own and the others'; other groups are inserted at the
 //!    same time (with `allow_concurrent_memtable_write`).
-//! 5. When all groups before it are visible, the group's last sequence number becomes visible, and members are released.
+//! 5. When all groups before it are visible, the group's last sequence number becomes visible, and members are
+//!    released.
 //!
 //! Sequence numbers are given in log order, so what recovery finds is a prefix of what was written, and groups become
 //! visible in that order. Whoever leads alone first waits until no group is in flight: memtables and WALs are switched
@@ -243,8 +244,8 @@ impl DbInner {
         panic
     }
 
-    /// Notes that a panic ended a group that is in the WAL, and gives the error that its members get. Nothing behind the
-    /// group becomes visible, now or ever. Its members have inserted all that they will.
+    /// Notes that a panic ended a group that is in the WAL, and gives the error that its members get. Nothing behind
+    /// the group becomes visible, now or ever. Its members have inserted all that they will.
     #[cold]
     fn panicked_behind(&self, place: Place, panic: Error) -> Error {
         self.queue.in_flight.fail(place, panic, &self.last_sequence, |panic| {

@@ -10,8 +10,8 @@
 //! threads while writers are many more than cores. A barrier (a memtable switch, a flush, a sync of the WAL) shares
 //! no group, so it is handed leadership when it is at the front, as is a writer in a listener's call.
 //!
-//! **A writer that waits** looks for a microsecond or two, then sleeps. It inserts its own batch if it is awake when the
-//! group is logged; its leader inserts what nobody took.
+//! **A writer that waits** looks for a microsecond or two, then sleeps. It inserts its own batch if it is awake when
+//! the group is logged; its leader inserts what nobody took.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -373,8 +373,8 @@ impl WriteQueue {
     }
 }
 
-/// Inserts a group's batches: the leader's, numbered from `first`, and those of members, who have theirs. With `shared`,
-/// members who are awake insert their own.
+/// Inserts a group's batches: the leader's, numbered from `first`, and those of members, who have theirs. With
+/// `shared`, members who are awake insert their own.
 pub(super) fn insert_group(
     db: &DbInner,
     own: &BatchRep,

@@ -249,7 +249,7 @@ fn a_compactions_coverage_agrees_with_asking_each_file() {
             let list = Arc::new(either(&mut rng, &memtable, &cmp));
             compaction.add_memtable(list);
             for (t, bounds) in &files {
-                let list = Arc::new(either(&mut rng, &t, &cmp));
+                let list = Arc::new(either(&mut rng, t, &cmp));
                 compaction.add_file(list, &bounds.0, &bounds.1);
             }
             let newest = |k: &[u8], seq: u64, snapshot: u64| {
