@@ -67,7 +67,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = String>) -> ExitCode {
     match main_result(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {e}");
+            eprintln!("error: {}", rockmill_format::printable::lines(&e.to_string()));
             ExitCode::from(e.exit_code())
         }
     }

@@ -63,9 +63,9 @@ pub fn get(args: &GetArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     if args.hex {
         return out.line(output::hex(&value));
     }
-    out.bytes(&value)?;
-    // Piped on, the value is all there is; before people's eyes the prompt should not stick to it.
-    if out.is_terminal() { out.bytes(b"\n") } else { Ok(()) }
+    // Piped on, the value is all there is. Before people's eyes the prompt should not stick to it, and the terminal
+    // must not take orders from it.
+    if out.is_terminal() { out.line(output::escape(&value, usize::MAX)) } else { out.bytes(&value) }
 }
 
 /// `rockmill delete`

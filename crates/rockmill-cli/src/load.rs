@@ -171,7 +171,7 @@ impl Loader<'_> {
         }
         self.skipped += 1;
         if self.skipped <= BAD_SHOWN_MAX && !self.out.quiet {
-            self.bar.suspend(|| eprintln!("warning: {place}: {why}; left out"));
+            self.bar.suspend(|| output::tell(&format!("warning: {place}: {why}; left out")));
         }
         Ok(())
     }

@@ -41,6 +41,7 @@ mod store;
 mod stress;
 mod verify;
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -50,6 +51,7 @@ use clap::error::ErrorKind as ClapErrorKind;
 use args::{Cli, Command};
 use error::{CliError, EXIT_OK, EXIT_USAGE, Result};
 use output::Out;
+use rockmill_format::printable;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -130,12 +132,12 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
 fn report(e: &CliError, json: bool) {
     let mut stderr = std::io::stderr().lock();
     if json {
-        let _ = writeln!(stderr, "{}", output::error_json(e));
+        let _ = writeln!(stderr, "{}", printable::json(&output::error_json(e).to_string()));
         return;
     }
-    let _ = writeln!(stderr, "error: {}", e.message);
+    let _ = writeln!(stderr, "error: {}", output::message(&e.message));
     if let Some(hint) = &e.hint {
-        let _ = writeln!(stderr, "hint: {hint}");
+        let _ = writeln!(stderr, "hint: {}", output::message(hint));
     }
 }
 
@@ -152,7 +154,13 @@ fn usage_error(e: &clap::Error) -> ExitCode {
         let error = CliError::usage(message).hint("`rockmill --help` shows the commands and their flags");
         report(&error, true);
     } else {
-        let _ = e.print();
+        // In clap's colours, unless an argument would give the terminal orders, or lines that look like others.
+        let acts = |a: std::ffi::OsString| matches!(printable::line(&a.to_string_lossy()), Cow::Owned(_));
+        if std::env::args_os().any(acts) {
+            output::tell(e.render().to_string().trim_end());
+        } else {
+            let _ = e.print();
+        }
     }
     ExitCode::from(EXIT_USAGE)
 }

@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
+use rockmill_format::printable;
 use serde_json::{Map, Value, json};
+
+pub use rockmill_format::printable::bytes as escape;
 
 use crate::error::{CliError, Result};
 
@@ -27,15 +30,20 @@ impl Out {
         io::stdout().is_terminal()
     }
 
-    /// Prints bytes as they are.
+    /// Prints bytes as they are: what the caller made, or values for a pipe.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|e| CliError::output(&e))
     }
 
-    /// Prints a line of text.
+    /// Prints one line of text, whatever the names in it are: line breaks and all that terminals act upon are escaped.
     pub fn line(&mut self, text: impl AsRef<str>) -> Result<()> {
-        self.bytes(text.as_ref().as_bytes())?;
+        self.bytes(printable::line(text.as_ref()).as_bytes())?;
         self.bytes(b"\n")
+    }
+
+    /// Prints a text whose line breaks are meant: a table, a report. Names in it must have none of their own.
+    pub fn text(&mut self, text: impl AsRef<str>) -> Result<()> {
+        self.bytes(printable::lines(text.as_ref()).as_bytes())
     }
 
     /// Prints a line for people: nothing with `--quiet`.
@@ -45,13 +53,18 @@ impl Out {
 
     /// Prints a JSON value in one line.
     pub fn json_line(&mut self, value: &Value) -> Result<()> {
-        self.line(value.to_string())
+        self.json_text(&value.to_string())
+    }
+
+    fn json_text(&mut self, text: &str) -> Result<()> {
+        self.bytes(printable::json(text).as_bytes())?;
+        self.bytes(b"\n")
     }
 
     /// Prints a JSON value over several lines: one object that is the whole output.
     pub fn json_object(&mut self, value: &Value) -> Result<()> {
         let text = serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string());
-        self.line(text)
+        self.json_text(&text)
     }
 
     /// Hands everything to whoever reads.
@@ -74,7 +87,7 @@ impl JsonList {
             text.push(',');
         }
         let _ = write!(text, "{}:[", Value::from(name));
-        out.bytes(text.as_bytes())?;
+        out.bytes(printable::json(&text).as_bytes())?;
         Ok(Self { any: false })
     }
 
@@ -82,14 +95,14 @@ impl JsonList {
     pub fn item(&mut self, out: &mut Out, value: &Value) -> Result<()> {
         out.bytes(if self.any { b",\n" } else { b"\n" })?;
         self.any = true;
-        out.bytes(value.to_string().as_bytes())
+        out.bytes(printable::json(&value.to_string()).as_bytes())
     }
 
     /// Closes the list and the object, with its last fields.
     pub fn close(self, out: &mut Out, tail: &Map<String, Value>) -> Result<()> {
         out.bytes(b"\n]")?;
         for (name, value) in tail {
-            out.bytes(format!(",{}:{value}", Value::from(name.as_str())).as_bytes())?;
+            out.bytes(printable::json(&format!(",{}:{value}", Value::from(name.as_str()))).as_bytes())?;
         }
         out.bytes(b"}\n")
     }
@@ -125,36 +138,6 @@ pub fn unhex(text: &[u8]) -> Option<Vec<u8>> {
         _ => None,
     };
     text.as_chunks::<2>().0.iter().map(|[a, b]| Some(digit(*a)? << 4 | digit(*b)?)).collect()
-}
-
-/// Bytes for people: text as it is, the rest as `\xNN`; shortened when longer than `len_max` bytes.
-pub fn escape(bytes: &[u8], len_max: usize) -> String {
-    let shown = bytes.get(..len_max).unwrap_or(bytes);
-    let mut out = String::with_capacity(shown.len() + 8);
-    for chunk in shown.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\t' => out.push_str("\\t"),
-                '\r' => out.push_str("\\r"),
-                c if c.is_control() => {
-                    let mut buf = [0; 4];
-                    for b in c.encode_utf8(&mut buf).bytes() {
-                        let _ = write!(out, "\\x{b:02x}");
-                    }
-                }
-                c => out.push(c),
-            }
-        }
-        for b in chunk.invalid() {
-            let _ = write!(out, "\\x{b:02x}");
-        }
-    }
-    if shown.len() < bytes.len() {
-        let _ = write!(out, "... ({} bytes)", bytes.len());
-    }
-    out
 }
 
 /// Adds `name` (as text, if it is text) and `name_hex` to a JSON object.
@@ -216,6 +199,27 @@ pub fn round(v: f64, decimals: i32) -> f64 {
     (v * scale).round() / scale
 }
 
+/// What standard error gets for an error or a warning: no control character of a name in it, and lines behind the first
+/// indented, so that none of them looks like another message.
+pub fn message(text: &str) -> String {
+    let text = printable::lines(text);
+    let mut out = String::with_capacity(text.len());
+    for (i, line) in text.split('\n').enumerate() {
+        match (i, line.is_empty() || line.starts_with("  ")) {
+            (0, _) => {}
+            (_, true) => out.push('\n'),
+            (_, false) => out.push_str("\n  "),
+        }
+        out.push_str(line);
+    }
+    out
+}
+
+/// Prints a note or a warning on standard error; if that fails there is nobody to tell.
+pub fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", message(text));
+}
+
 /// The error as `--json` prints it.
 pub fn error_json(e: &CliError) -> Value {
     let mut error = json!({ "kind": e.kind, "message": e.message });
@@ -239,13 +243,6 @@ mod tests {
         for bad in ["6", "6g", "0x6", "+1", " 61"] {
             assert_eq!(unhex(bad.as_bytes()), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn escapes_show_every_byte_once() {
-        assert_eq!(escape("aä\n\\\u{1}".as_bytes(), 99), "aä\\n\\\\\\x01");
-        assert_eq!(escape(b"\xff\x00a", 99), "\\xff\\x00a");
-        assert_eq!(escape(b"abcdef", 3), "abc... (6 bytes)");
     }
 
     #[test]

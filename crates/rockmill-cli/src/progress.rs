@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rockmill_format::printable;
 
 /// Redraws per second: enough to look alive, too few to cost anything.
 const REDRAWS_PER_SECOND: u8 = 10;
@@ -14,6 +15,11 @@ const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 fn shown(quiet: bool) -> bool {
     !quiet && std::io::stderr().is_terminal()
+}
+
+/// What a bar is about may be a file's name: a terminal must not act upon it.
+fn shown_name(what: &str) -> String {
+    printable::line(what).into_owned()
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -27,7 +33,7 @@ fn target(quiet: bool) -> ProgressDrawTarget {
 
 /// A bar over `total` bytes with rate and time left; without a total (standard input) only what was done.
 pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(total, target(quiet)).with_prefix(what);
+    let bar = ProgressBar::with_draw_target(total, target(quiet)).with_prefix(shown_name(&what.into()));
     bar.set_style(match total {
         Some(_) => style(
             "{prefix} {percent:>3}% {bar:30.cyan/black.bright} {binary_bytes}/{binary_total_bytes} \
@@ -43,7 +49,7 @@ pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool
 
 /// A bar over `total` things.
 pub fn count(what: impl Into<Cow<'static, str>>, total: u64, quiet: bool) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total), target(quiet)).with_prefix(what);
+    let bar = ProgressBar::with_draw_target(Some(total), target(quiet)).with_prefix(shown_name(&what.into()));
     bar.set_style(style("{prefix} {percent:>3}% {bar:30.cyan/black.bright} {human_pos}/{human_len} left {eta}"));
     bar
 }

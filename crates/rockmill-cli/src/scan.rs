@@ -38,6 +38,7 @@ pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let mut iter = db.raw_iterator_cf_opt(&cf, options);
     let mut found = 0u64;
     let mut line = Vec::new();
+    let append = append_as(args.hex, out.is_terminal());
     if limit > 0 {
         if args.reverse { iter.seek_to_last() } else { iter.seek_to_first() }
     }
@@ -50,7 +51,7 @@ pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
                 out.json_line(&output::entry_json(key, (!args.keys_only).then_some(value)))?;
             } else {
                 line.clear();
-                entry_line(&mut line, key, (!args.keys_only).then_some(value), args.hex);
+                entry_line(&mut line, key, (!args.keys_only).then_some(value), append);
                 out.bytes(&line)?;
             }
         }
@@ -66,9 +67,19 @@ pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     }
 }
 
-fn entry_line(line: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, hex: bool) {
-    let append =
-        if hex { output::append_hex } else { |line: &mut Vec<u8>, bytes: &[u8]| line.extend_from_slice(bytes) };
+/// Appends a key or a value to a line.
+type Append = fn(&mut Vec<u8>, &[u8]);
+
+/// As hexadecimal, as it is for a pipe, or escaped: a terminal must not take orders from it.
+fn append_as(hex: bool, terminal: bool) -> Append {
+    match (hex, terminal) {
+        (true, _) => output::append_hex,
+        (false, false) => |line, bytes| line.extend_from_slice(bytes),
+        (false, true) => |line, bytes| line.extend_from_slice(output::escape(bytes, usize::MAX).as_bytes()),
+    }
+}
+
+fn entry_line(line: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, append: Append) {
     append(line, key);
     if let Some(value) = value {
         line.push(b'\t');

@@ -252,7 +252,7 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
         let both = both.map_err(|e| CliError::usage(e.to_string()))?;
         return match out.json {
             true => out.json_object(&both.to_json()),
-            false => out.bytes(both.to_text().as_bytes()),
+            false => out.text(both.to_text()),
         };
     }
     let report = rockmill_sim::run_telling(&args.settings()?, tell);
@@ -264,6 +264,6 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     }
     match out.json {
         true => out.json_object(&report.to_json()),
-        false => out.bytes(report.to_text().as_bytes()),
+        false => out.text(report.to_text()),
     }
 }

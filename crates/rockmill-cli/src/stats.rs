@@ -239,7 +239,7 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
             out.line("")?;
         }
         out.line(format!("column family {} (id {})", f.name, f.id))?;
-        out.line(level_table(f).to_string())?;
+        out.text(format!("{}\n", level_table(f)))?;
         for line in words(f) {
             out.line(line)?;
         }

@@ -2,7 +2,6 @@
 //! with as many levels as it has.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -358,7 +357,7 @@ pub fn open_to_read(path: &Path, args: &ReadArgs, shape: Option<ShapeArgs>, fami
     let stored = match stored_options(path, &args.stored) {
         // Reading needs no options that were not asked for.
         Err(e) if args.stored.options_file.is_none() => {
-            let _ = writeln!(std::io::stderr(), "note: the stored options are not used: {e}");
+            output::tell(&format!("note: the stored options are not used: {e}"));
             Stored::none()
         }
         stored => stored?,

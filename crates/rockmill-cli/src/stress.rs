@@ -352,7 +352,7 @@ fn one(
         bar.set_message(in_short(report));
         if bar.is_hidden() && !out.quiet && Instant::now() >= next_line {
             next_line += LINE_EVERY;
-            eprintln!("{name}: {}: {}", output::seconds(report.seconds), in_short(report));
+            output::tell(&format!("{name}: {}: {}", output::seconds(report.seconds), in_short(report)));
         }
     };
     let done = match args.verify {
@@ -510,7 +510,7 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
     for (what, why) in &r.skipped {
         table.add_row([format!("skipped: {what}"), why.to_string()]);
     }
-    out.note(table.to_string())
+    if out.quiet { Ok(()) } else { out.text(format!("{table}\n")) }
 }
 
 fn json_of(name: &str, plan: &Plan, r: &Report, verdict: &str) -> Value {

@@ -20,6 +20,7 @@ pub mod hash;
 pub mod key;
 pub mod key_buffer;
 pub mod log;
+pub mod printable;
 pub mod properties;
 pub mod slice_transform;
 

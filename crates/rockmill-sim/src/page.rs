@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use rockmill_format::printable;
+
 use crate::report::{Report, Sample};
 
 const STYLE: &str = "\
@@ -92,7 +94,7 @@ fn number(v: f64) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    printable::lines(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// A line of blocks for a terminal, as high as the values are.

@@ -78,6 +78,8 @@ needs! {
     Limits = "limits",
     /// `setpriv`, and the permission to give privileges away.
     Setpriv = "setpriv",
+    /// `script`, which runs a command in a terminal of its own.
+    Script = "script",
     /// `renice`.
     Renice = "renice",
     /// More than one core.

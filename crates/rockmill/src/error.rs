@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use rockmill_format::FormatError;
+use rockmill_format::{FormatError, printable};
 
 /// What kind of failure; the names are RocksDB's (`rocksdb::ErrorKind`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -112,7 +112,8 @@ impl Error {
         self.inner.kind
     }
 
-    /// The message without the kind's words.
+    /// The message without the kind's words, as it was made: names of files and families in it are not escaped, as
+    /// they are where the error is displayed.
     pub fn message(&self) -> &str {
         &self.inner.message
     }
@@ -152,7 +153,8 @@ fn is_no_space(error: &io::Error) -> bool {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.inner.kind.prefix(), self.inner.message)
+        // Here and not where errors are made: most are never shown.
+        write!(f, "{}: {}", self.inner.kind.prefix(), printable::line(&self.inner.message))
     }
 }
 
@@ -161,5 +163,17 @@ impl std::error::Error for Error {}
 impl From<Error> for String {
     fn from(e: Error) -> String {
         e.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_without_escape_sequences() {
+        let e = Error::corruption("a\x1b]0;x\x07\n\u{9b}\u{202e}b: bad block");
+        assert_eq!(e.to_string(), "Corruption: a\\x1b]0;x\\x07\\n\\xc2\\x9b\\xe2\\x80\\xaeb: bad block");
+        assert!(e.message().contains('\x1b'), "programs get the name as it is");
     }
 }

@@ -3,6 +3,8 @@
 
 use std::fmt::Write;
 
+use rockmill_format::printable;
+
 use crate::timeline::short;
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito), strongest contrast on white first.
@@ -31,7 +33,7 @@ pub(super) fn level_colour(level: usize) -> &'static str {
 
 /// Text with what HTML would take for markup made harmless.
 pub(super) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    printable::lines(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// How an axis is divided.

@@ -21,7 +21,8 @@ pub fn run(dump: &mut Dump<'_>, out: &mut Out) -> Result<()> {
     }
     let f = table.footer;
     out.line(format!("{}: table of {} ({} bytes)", dump.path.display(), output::size(table.size()), table.size()))?;
-    out.line("\nFooter")?;
+    out.line("")?;
+    out.line("Footer")?;
     out.line(format!("  format_version {}, checksum {:?}", f.format_version, f.checksum))?;
     if f.base_context_checksum != 0 {
         out.line(format!("  base context checksum {:#010x}", f.base_context_checksum))?;
@@ -30,15 +31,18 @@ pub fn run(dump: &mut Dump<'_>, out: &mut Out) -> Result<()> {
     if let Some(h) = f.index {
         out.line(format!("  {:<52} offset {:>12}  size {:>10}", "index", h.offset, h.size))?;
     }
-    out.line("\nMetaindex")?;
+    out.line("")?;
+    out.line("Metaindex")?;
     for (name, h) in &table.metaindex {
         out.line(format!("  {name:<52} offset {:>12}  size {:>10}", h.offset, h.size))?;
     }
-    out.line("\nProperties")?;
+    out.line("")?;
+    out.line("Properties")?;
     for (name, value) in properties.for_display() {
         out.line(format!("  {name:<52} {value}"))?;
     }
-    out.line(format!("\nIndex: {} data blocks", output::count(index.len() as u64)))?;
+    out.line("")?;
+    out.line(format!("Index: {} data blocks", output::count(index.len() as u64)))?;
     let mut partition = None;
     let shown = usize::try_from(dump.left).unwrap_or(usize::MAX);
     for (i, e) in index.iter().enumerate().take(shown) {
@@ -55,13 +59,15 @@ pub fn run(dump: &mut Dump<'_>, out: &mut Out) -> Result<()> {
         out.line(format!("  ... and {} more", output::count((index.len() - shown) as u64)))?;
     }
     if !tombstones.is_empty() {
-        out.line(format!("\nRange deletions: {}", tombstones.len()))?;
+        out.line("")?;
+        out.line(format!("Range deletions: {}", tombstones.len()))?;
         for (begin, end) in &tombstones {
             out.line(format!("  {} up to {}", dump.show_key(begin), dump.show(end)))?;
         }
     }
     if dump.args.entries {
-        out.line("\nEntries")?;
+        out.line("")?;
+        out.line("Entries")?;
         for e in &index {
             if dump.left == 0 {
                 break;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use rockmill_format::printable;
+
 use super::column_family::CfData;
 use super::{Db, DbInner};
 use crate::compaction::{Compaction, JobProgress};
@@ -101,7 +103,7 @@ impl DbInner {
     /// A column family's running jobs by start level, for `rocksdb.cfstats`; flushes first.
     pub(super) fn running_text(&self, cf_name: &str) -> String {
         let jobs: Vec<RunningJob> = self.jobs_now().into_iter().filter(|j| j.cf_name == cf_name).collect();
-        let mut text = format!("\n** Running Jobs [{cf_name}] **\n");
+        let mut text = format!("\n** Running Jobs [{}] **\n", printable::line(cf_name));
         let _ = writeln!(text, " From  Jobs Threads   To   Done(MB)  Total(MB)  Done(%) Longest(sec)");
         if jobs.is_empty() {
             text.push_str("none\n");

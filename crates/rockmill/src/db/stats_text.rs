@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use rockmill_format::printable;
+
 use super::events::LevelJobStats;
 use super::properties::levels;
 use super::stats::DbCounters;
@@ -182,7 +184,8 @@ fn cf_text(c: &CfState, now: u64) -> String {
     let head = "Level    Files   Size     Score Read(GB)  Rn(GB) Rnp1(GB) Write(GB) WPreComp(GB) Wnew(GB) Moved(GB) \
                 W-Amp Rd(MB/s) Wr(MB/s) Comp(sec) CompMergeCPU(sec) Comp(cnt) Avg(sec) KeyIn KeyDrop Rblob(GB) \
                 Wblob(GB)";
-    let mut s = format!("\n** Compaction Stats [{}] **\n{head}\n{}\n", c.cf.name, "-".repeat(head.len()));
+    let mut s =
+        format!("\n** Compaction Stats [{}] **\n{head}\n{}\n", printable::line(&c.cf.name), "-".repeat(head.len()));
     let none = LevelJobStats::default();
     let (mut files, mut compacting, mut bytes) = (0, 0, 0);
     for l in levels(c) {

@@ -54,9 +54,9 @@ impl DbInner {
             return;
         }
         log_warn!(self.log, "------- DUMPING STATS -------");
-        log_warn!(self.log, "{}", self.stats_text());
+        self.log.log_lines(LogLevel::Warn, format_args!("{}", self.stats_text()));
         if let Some(s) = &self.opts.statistics {
-            log_warn!(self.log, "STATISTICS:\n {s}");
+            self.log.log_lines(LogLevel::Warn, format_args!("STATISTICS:\n {s}"));
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Events as JSON, in the form in which RocksDB's tools read them: `{"time_micros": 1, "event": "flush_started"}`.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use rockmill_format::printable;
 use rockmill_io::Clock;
 
 /// A JSON object being written.
@@ -61,10 +63,13 @@ impl Event {
         self
     }
 
-    /// The object as text.
+    /// The object as text, in one line without anything that a terminal acts upon.
     pub fn finish(mut self) -> String {
         self.text.push('}');
-        self.text
+        match printable::json(&self.text) {
+            Cow::Borrowed(_) => self.text,
+            Cow::Owned(text) => text,
+        }
     }
 
     fn string(&mut self, value: &str) {

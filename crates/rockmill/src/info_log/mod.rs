@@ -7,12 +7,14 @@
 mod event;
 mod file;
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rockmill_format::printable;
 use rockmill_io::Clock;
 
 pub(crate) use event::Event;
@@ -194,10 +196,18 @@ impl InfoLog {
         self.inner.as_ref().is_some_and(|i| level as u8 >= i.level.load(Ordering::Relaxed))
     }
 
-    /// Adds a line (or several: each line break begins one) if its level is wanted. Never waits for I/O.
+    /// Adds a line if its level is wanted. Never waits for I/O. Line breaks, escape sequences and the like that names
+    /// in it have are escaped: a name must not look like a line of the log.
     pub fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
         if let Some(inner) = self.inner.as_ref().filter(|_| self.wants(level)) {
-            inner.log(level, message);
+            inner.log(level, message, printable::line);
+        }
+    }
+
+    /// Adds several lines, as [`log`](Self::log) adds one: the line breaks are meant. Names in it must have none.
+    pub fn log_lines(&self, level: LogLevel, message: fmt::Arguments<'_>) {
+        if let Some(inner) = self.inner.as_ref().filter(|_| self.wants(level)) {
+            inner.log(level, message, printable::lines);
         }
     }
 
@@ -225,20 +235,25 @@ impl InfoLog {
 }
 
 impl Inner {
-    fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
+    fn log(&self, level: LogLevel, message: fmt::Arguments<'_>, escape: fn(&str) -> Cow<'_, str>) {
         if let Sink::Callback(logger) = &self.sink {
             let text = message.to_string();
+            let text = escape(text.trim_end_matches('\n'));
             // The user's logger must not bring down what it reports on.
-            let _ = catch_unwind(AssertUnwindSafe(|| (logger.call)(level, text.trim_end_matches('\n'))));
+            let _ = catch_unwind(AssertUnwindSafe(|| (logger.call)(level, &text)));
             return;
         }
         let mut line = String::with_capacity(160);
         stamp(&mut line, self.clock.now_micros());
         line.push_str(level.prefix());
+        let at = line.len();
         let _ = line.write_fmt(message);
-        if !line.ends_with('\n') {
-            line.push('\n');
+        line.truncate(line.trim_end_matches('\n').len().max(at));
+        if let Cow::Owned(escaped) = escape(line.get(at..).unwrap_or_default()) {
+            line.truncate(at);
+            line.push_str(&escaped);
         }
+        line.push('\n');
         let mut pending = self.pending.lock();
         if pending.lines.len() + line.len() > PENDING_BYTES_MAX {
             self.lost.fetch_add(1, Ordering::Relaxed);
