@@ -186,6 +186,7 @@ impl BackupEngine {
             self.verify_checksums(&state, &files, &transfer)?;
         }
         clear(fs, db_dir, wal_dir, &kept, options.keep_log_files)?;
+        wal_owner::forget_elsewhere(fs, db_dir, wal_dir)?;
         if options.keep_log_files {
             unarchive(fs, wal_dir)?;
             pieces.retain(|p| !is_wal(&p.to) || !fs.exists(&p.to).unwrap_or(false));

@@ -123,6 +123,17 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
     )))
 }
 
+/// Forgets where the WALs of the database in `path` were, unless in `wal_dir`: another one takes its place, which has
+/// its WALs there.
+pub(crate) fn forget_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    let Some(own) = Note::read(fs, path)? else { return Ok(()) };
+    if fs.same_file(&own.other, wal_dir).unwrap_or(own.other == wal_dir) {
+        return Ok(());
+    }
+    let note = path.join(WAL_OWNER);
+    fs.remove(&note).map_err(|e| Error::io(format_args!("cannot remove {}", note.display()), &e))
+}
+
 fn holds_wals(fs: &dyn FileSystem, wal_dir: &Path) -> Result<bool> {
     let names = fs.list_dir(wal_dir).map_err(|e| Error::io(format_args!("cannot list {}", wal_dir.display()), &e))?;
     Ok(!wal_numbers(&names).is_empty())
