@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use oracle::content::{read, read_at, same};
 use oracle::{Peer, Script};
@@ -712,7 +712,9 @@ fn a_database_with_a_time_to_live_takes_values_with_times_only() {
     says_so.set_values_with_times(true);
     let mut without_operator = options.clone();
     without_operator.cf.merge_operator = None;
-    let time = 1_700_000_000_u32.to_le_bytes();
+    // Times of long ago would have ended: a compaction may drop those at any moment.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let time = u32::try_from(now).unwrap().to_le_bytes();
     // With an operator, the table names that one, not the one around it.
     for (name, options) in [("appended", &options), ("nameless", &without_operator)] {
         let path = write(SstFileWriter::create(options), name, &time);

@@ -67,9 +67,20 @@ pub fn repair_in_place(paths: &Paths, settings: &Settings, configuration: &Confi
     // To be looked at if the next child finds something, and until the next repair: the database must not grow by it.
     let (lost, kept) = (paths.db.join("lost"), paths.own("lost"));
     let _ = std::fs::remove_dir_all(&kept);
-    match std::fs::rename(&lost, &kept) {
-        Err(e) if lost.exists() => Err(format!("cannot move {} away: {e}", lost.display())),
-        _ => Ok(()),
+    if !lost.exists() {
+        return Ok(());
+    }
+    move_tree(&lost, &kept).map_err(|e| format!("cannot move {} away: {e}", lost.display()))
+}
+
+/// Renames, or copies and removes: a database whose space is limited is a file system of its own.
+fn move_tree(from: &Path, to: &Path) -> std::io::Result<()> {
+    match std::fs::rename(from, to) {
+        Err(e) if e.kind() == std::io::ErrorKind::CrossesDevices => {
+            copy_tree(from, to)?;
+            std::fs::remove_dir_all(from)
+        }
+        done => done,
     }
 }
 
