@@ -284,11 +284,13 @@ impl DbInner {
         }
         let mut current = self.wal.lead();
         if let Some(w) = current.as_mut() {
-            if w.is_unused() {
+            // Tables come of the switch, and may have numbers that no WAL has.
+            let marked = w.mark_end(self.queue.in_flight.newest(&self.last_sequence) + 1);
+            if marked.is_ok() && w.is_unused() {
                 return Ok(w.number);
             }
             // What gathered in it must not be behind what the next one holds.
-            if let Err(e) = w.flush() {
+            if let Err(e) = marked.and_then(|()| w.flush()) {
                 drop(current);
                 self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", &e);
                 return Err(e);

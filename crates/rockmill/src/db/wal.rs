@@ -29,6 +29,8 @@ pub(crate) struct WalWriter {
     unsynced: bool,
     /// Records gather in the file's buffer until `flush` (the option `manual_wal_flush`).
     gathers: bool,
+    /// The file may be used again: its records have the long headers.
+    recyclable: bool,
     /// A call on the file failed: it takes no more.
     failed: bool,
     /// Length up to the last record that was acknowledged, in bytes.
@@ -56,6 +58,7 @@ pub(crate) struct WalKind {
 /// gaps, too. With this record, recovery knows. RocksDB passes over log data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Follows {
+    /// That of the WAL itself in its last record: numbers were used without it ([`WalWriter::mark_end`]).
     pub wal: u64,
     pub end: SequenceNumber,
 }
@@ -122,6 +125,7 @@ impl WalWriter {
             buffer,
             unsynced: false,
             gathers: kind.gathers,
+            recyclable: kind.recyclable,
             merged: None,
             failed: false,
             good: 0,
@@ -145,6 +149,21 @@ impl WalWriter {
     pub fn begin_records(&mut self) -> Result<()> {
         let Some(follows) = self.follows.take() else { return Ok(()) };
         self.add_batch(&follows.record()).map(drop)
+    }
+
+    /// Writes that numbers before `next` were used without this WAL, if any were: its end is there, and tables with
+    /// those numbers are not newer than it. Whoever flushes such tables makes this durable first.
+    ///
+    /// Only files that may be used again need it. What stands behind the last record of such a file looks like a hole,
+    /// and the WAL after it, which would tell, may still be empty after a power cut.
+    pub fn mark_end(&mut self, next: SequenceNumber) -> Result<()> {
+        let end = self.end.or(self.follows.map(|f| f.end));
+        if !self.recyclable || end.is_none_or(|end| end >= next) {
+            return Ok(());
+        }
+        self.add_batch(&Follows { wal: self.number, end: next }.record()).map(drop)?;
+        self.acknowledge();
+        Ok(())
     }
 
     /// Appends a batch and, unless records gather, hands it to the kernel: it survives the process from here on.
