@@ -11,7 +11,7 @@ use rockmill_format::compression::CompressionType;
 use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, ValueType};
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{Comparator, InternalKeyComparator, SequenceNumber, SliceTransform};
-use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
+use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, WriteOptions};
 
 use super::*;
 use crate::get::{GetContext, GetState};
@@ -525,4 +525,36 @@ fn readahead_grows_from_small_and_streams_are_few_reads() {
     limited.limit_readahead(&entries[30].0);
     limited.seek(&entries[20].0);
     assert!(limited.bytes_read() < 20_000 && limited.reads() == 1);
+}
+
+/// What a flush or a compaction wrote past the page cache is read from the device: it works while a scan goes on.
+#[test]
+fn a_long_scan_tells_what_it_reads_next_and_a_short_one_nothing() {
+    let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
+    let o = options(InternalKeyComparator::default());
+    let entry = |i: u32| InternalKey::new(format!("{i:08}").as_bytes(), 1, ValueType::Value).as_bytes().to_vec();
+    let entries: Entries = (0..8000).map(|i| (entry(i), vec![7; 500])).collect();
+    build(&fs, &o, &entries, &Vec::new());
+    let table = open_at(&fs, &o.path, &o.cmp, None).unwrap();
+    let told = |scan: &dyn Fn()| {
+        let before = fs.counts().prefetches;
+        scan();
+        fs.counts().prefetches - before
+    };
+    let short = |n: usize| {
+        let mut it = table.iter(TableReadOptions::default());
+        it.seek(&entries[100].0);
+        (0..n).for_each(|_| it.next());
+        let mut it = table.iter(TableReadOptions::default());
+        it.seek(&entries[7000].0);
+        (0..n).for_each(|_| it.prev());
+    };
+    assert_eq!([1, 10, 60].map(|n| told(&|| short(n))), [0; 3]);
+    // 4 MB: once for each window from 64 KiB on, until what was told reaches the end of the blocks.
+    let forwards = told(&|| assert_eq!(forward(table.iter(TableReadOptions::default())).len(), 8000));
+    let backwards = told(&|| assert_eq!(backward(table.iter(TableReadOptions::default())).len(), 8000));
+    assert!((10..18).contains(&forwards) && (10..18).contains(&backwards), "{forwards}, {backwards}");
+    let explicit = TableReadOptions { readahead: 1 << 20, ..TableReadOptions::default() };
+    assert_eq!(told(&|| assert_eq!(forward(table.iter(explicit)).len(), 8000)), 3);
+    assert_eq!(told(&|| assert_eq!(forward(table.compaction_iter(1 << 20, true)).len(), 8000)), 0);
 }
