@@ -2,6 +2,8 @@
 //! writer waits for what is done to WALs that were left.
 
 mod oracle;
+#[path = "wal/support.rs"]
+mod support;
 #[path = "wal/updates.rs"]
 mod updates;
 
@@ -17,25 +19,7 @@ use rockmill::{
 };
 use rockmill_io::{CrashMode, Fault, FileSystem, ManualClock, MemFileSystem, OpKind};
 use rockmill_skip::skip;
-
-const FAMILIES: [&str; 2] = ["default", "second"];
-
-fn path() -> &'static Path {
-    Path::new("/db")
-}
-
-fn options(fs: &MemFileSystem) -> Options {
-    let mut options = Options::default();
-    options.create_if_missing(true);
-    options.create_missing_column_families(true);
-    options.set_file_system(Arc::new(fs.clone()));
-    options
-}
-
-fn open_two(options: &Options) -> Db {
-    let families = FAMILIES.map(|f| ColumnFamilyDescriptor::new(f, options.clone()));
-    Db::open_cf_descriptors(options, path(), families).unwrap_or_else(|e| panic!("open: {e}"))
-}
+use support::{FAMILIES, get, names, open_two, options, path, synced};
 
 /// The same options on what a crash leaves.
 fn after(fs: &MemFileSystem, mode: CrashMode, options: &Options) -> Options {
@@ -44,27 +28,10 @@ fn after(fs: &MemFileSystem, mode: CrashMode, options: &Options) -> Options {
     options
 }
 
-fn get(db: &Db, key: &str) -> Option<String> {
-    db.get(key).unwrap_or_else(|e| panic!("{key}: {e}")).map(|v| String::from_utf8_lossy(&v).into_owned())
-}
-
-fn synced() -> WriteOptions {
-    let mut how = WriteOptions::default();
-    how.set_sync(true);
-    how
-}
-
 fn unlogged() -> WriteOptions {
     let mut how = WriteOptions::default();
     how.disable_wal(true);
     how
-}
-
-fn names(fs: &MemFileSystem, dir: &str, end: &str) -> Vec<String> {
-    let mut names = fs.list_dir(Path::new(dir)).unwrap_or_default();
-    names.retain(|n| n.ends_with(end));
-    names.sort();
-    names
 }
 
 #[test]

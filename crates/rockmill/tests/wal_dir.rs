@@ -1,46 +1,14 @@
 //! Whose a WAL directory is, and what copies of a database do with it.
 
+#[path = "wal/support.rs"]
+mod support;
+
 use std::path::Path;
 use std::sync::Arc;
 
-use rockmill::{Checkpoint, ColumnFamilyDescriptor, Db, Options, WriteOptions};
+use rockmill::{Checkpoint, Db, Options};
 use rockmill_io::{FileSystem, MemFileSystem};
-
-const FAMILIES: [&str; 2] = ["default", "second"];
-
-fn path() -> &'static Path {
-    Path::new("/db")
-}
-
-fn options(fs: &MemFileSystem) -> Options {
-    let mut options = Options::default();
-    options.create_if_missing(true);
-    options.create_missing_column_families(true);
-    options.set_file_system(Arc::new(fs.clone()));
-    options
-}
-
-fn open_two(options: &Options) -> Db {
-    let families = FAMILIES.map(|f| ColumnFamilyDescriptor::new(f, options.clone()));
-    Db::open_cf_descriptors(options, path(), families).unwrap_or_else(|e| panic!("open: {e}"))
-}
-
-fn get(db: &Db, key: &str) -> Option<String> {
-    db.get(key).unwrap_or_else(|e| panic!("{key}: {e}")).map(|v| String::from_utf8_lossy(&v).into_owned())
-}
-
-fn synced() -> WriteOptions {
-    let mut how = WriteOptions::default();
-    how.set_sync(true);
-    how
-}
-
-fn names(fs: &MemFileSystem, dir: &str, end: &str) -> Vec<String> {
-    let mut names = fs.list_dir(Path::new(dir)).unwrap_or_default();
-    names.retain(|n| n.ends_with(end));
-    names.sort();
-    names
-}
+use support::{FAMILIES, get, names, open_two, options, path, synced};
 
 /// A copy of a database, whoever made it, may name the original's WAL directory in its options: opening it there would
 /// replay the original's WALs into the copy and then delete them.
