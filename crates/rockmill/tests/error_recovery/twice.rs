@@ -52,14 +52,25 @@ impl Gate {
     }
 }
 
-/// A compaction runs out of space while the recovery from a failed write is half done. Its error is the lesser one: it
-/// must not let writers in before what was acknowledged is in tables.
-#[test]
-fn a_lesser_failure_during_a_recovery_lets_no_writer_in() {
+/// A store whose compaction and whose recovery wait where the tests want to look at them.
+struct HalfDone {
+    fs: MemFileSystem,
+    options: Options,
+    db: Db,
+    compaction: Arc<Gate>,
+    flush: Arc<Gate>,
+    wal_fails: Arc<AtomicBool>,
+    compaction_fails: Arc<AtomicBool>,
+}
+
+/// Two tables whose compaction waits and will run out of space. The recovery's flush waits, too. The store tries this
+/// often to resume by itself.
+fn half_done(tries: i32) -> HalfDone {
     let fs = MemFileSystem::new();
     let mut options = options(&fs);
     options.set_level_zero_file_num_compaction_trigger(2);
     options.set_max_background_jobs(4);
+    options.set_max_bgerror_resume_count(tries);
     let db = Db::open(&options, path()).expect("a database");
     let (compaction, flush) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
     let (wal_fails, compaction_fails) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
@@ -97,6 +108,14 @@ fn a_lesser_failure_during_a_recovery_lets_no_writer_in() {
         db.flush().expect("a flush");
     }
     compaction.wait("the compaction");
+    HalfDone { fs, options, db, compaction, flush, wal_fails, compaction_fails }
+}
+
+/// A compaction runs out of space while the recovery from a failed write is half done. Its error is the lesser one: it
+/// must not let writers in before what was acknowledged is in tables.
+#[test]
+fn a_lesser_failure_during_a_recovery_lets_no_writer_in() {
+    let HalfDone { fs, options, db, compaction, flush, wal_fails, compaction_fails } = half_done(i32::MAX);
     for n in 0..5 {
         db.put(format!("u{n}"), "not synced").expect("a write");
     }
@@ -128,6 +147,32 @@ fn a_lesser_failure_during_a_recovery_lets_no_writer_in() {
     compaction_fails.store(false, Ordering::SeqCst);
     wait_until("the compaction's error goes", || db.background_error().is_none());
     db.wait_for_background_work().expect("quiet");
+    assert_eq!(db.get("refused").expect("a read"), None);
+}
+
+/// As RocksDB's `Resume` does: whoever calls it is told of what failed meanwhile, also if that stops no writes.
+#[test]
+fn resume_tells_of_a_lesser_failure_meanwhile() {
+    let HalfDone { db, compaction, flush, wal_fails, compaction_fails, .. } = half_done(0);
+    db.put("acknowledged", "1").expect("a write, which the recovery is to flush");
+    wal_fails.store(true, Ordering::SeqCst);
+    db.put("refused", "x").expect_err("the disk is full");
+    let errors = || db.property_int_value("rocksdb.background-errors").expect("a property").expect("known");
+    std::thread::scope(|s| {
+        let resume = s.spawn(|| db.resume());
+        flush.wait("the recovery's flush");
+        compaction.open.store(true, Ordering::SeqCst);
+        wait_until("the compaction fails", || errors() > 1);
+        flush.open.store(true, Ordering::SeqCst);
+        let e = resume.join().expect("no panic").expect_err("the compaction failed meanwhile");
+        assert!(e.to_string().contains("compactions wait"), "{e}");
+    });
+    assert_eq!(db.background_error_severity(), Some(ErrorSeverity::Soft));
+    db.put("k", "taken").expect("what failed stops no writes");
+    compaction_fails.store(false, Ordering::SeqCst);
+    db.resume().expect("nothing fails now");
+    db.wait_for_background_work().expect("quiet");
+    assert_eq!(db.get("k").expect("a read").as_deref(), Some(&b"taken"[..]));
     assert_eq!(db.get("refused").expect("a read"), None);
 }
 
