@@ -175,6 +175,19 @@ pub struct StoredArgs {
     /// Take the defaults instead of the options that the database has stored
     #[arg(long, conflicts_with = "options_file")]
     pub ignore_stored_options: bool,
+    /// Directory of the WALs [default: as stored, if it is in the database's directory or belongs to it]
+    #[arg(long, value_name = "DIR")]
+    pub wal_dir: Option<PathBuf>,
+    /// Follow stored paths out of the database's directory: whoever wrote its OPTIONS file is trusted
+    #[arg(long)]
+    pub trust_paths: bool,
+}
+
+impl StoredArgs {
+    /// For commands that set no option of the store by a flag of its own.
+    pub fn alone(&self) -> WriteArgs {
+        WriteArgs { stored: self.clone(), ..WriteArgs::default() }
+    }
 }
 
 /// Options of reads.
@@ -730,6 +743,9 @@ pub struct CreateCfArgs {
     /// Order keys from the largest to the smallest (RocksDB's ReverseBytewiseComparator)
     #[arg(long)]
     pub reverse_order: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub stored: StoredArgs,
 }
 
 /// Drop a column family with everything in it
@@ -742,6 +758,9 @@ pub struct DropCfArgs {
     pub db: PathBuf,
     /// Its name
     pub name: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub stored: StoredArgs,
 }
 
 #[cfg(test)]

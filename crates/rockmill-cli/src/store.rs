@@ -188,9 +188,42 @@ pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
     }
 }
 
+/// Refuses stored paths that lead out of the database's directory, unless the command line names the place or says that
+/// they are trusted. A WAL directory that says that it belongs to this database is its own place, too.
+fn check_paths(options: &Options, path: &Path, args: &StoredArgs, logs: bool) -> Result<()> {
+    let named = |name: &str| args.option.iter().any(|o| o.split_once('=').is_some_and(|(n, _)| n.trim() == name));
+    let refused = |name: &str, dir: &Path, hint: &str| {
+        let what = format!(
+            "{}: the stored option {name} leads out of the database's directory, to {}, and nothing there says that \
+             it belongs to this database",
+            path.display(),
+            dir.display()
+        );
+        let e = refuse("InvalidArgument", what);
+        e.hint(format!("{hint}; --trust-paths follows what is stored. Whoever wrote the OPTIONS file chose that place"))
+    };
+    let leads_out = |dir: &Path| {
+        !args.trust_paths && !dir.as_os_str().is_empty() && Db::check_stored_path(options, path, dir).is_err()
+    };
+    let wal_dir = &options.db.wal_dir;
+    if args.wal_dir.is_none() && !named("wal_dir") && leads_out(wal_dir) {
+        return Err(refused("wal_dir", wal_dir, "--wal-dir DIR says where the WALs are"));
+    }
+    let log_dir = &options.db.db_log_dir;
+    if logs && !named("db_log_dir") && leads_out(log_dir) {
+        let hint = "--option db_log_dir=DIR names a directory for the info log, none (`db_log_dir=`) the database's";
+        return Err(refused("db_log_dir", log_dir, hint));
+    }
+    Ok(())
+}
+
 /// Options as the command line sets them by RocksDB's names.
 pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     let mut out = options.clone();
+    if let Some(dir) = &args.wal_dir {
+        // The OPTIONS file will name it, for commands that are run from elsewhere, too.
+        out.set_wal_dir(std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e))?);
+    }
     for text in &args.option {
         let Some((name, value)) = text.split_once('=') else {
             return Err(CliError::usage(format!("--option {text:?}: NAME=VALUE is expected")));
@@ -371,10 +404,12 @@ pub fn open_to_read(path: &Path, args: &ReadArgs, shape: Option<ShapeArgs>, fami
         }
         Ok(options)
     };
+    let options = options_of(DEFAULT_COLUMN_FAMILY_NAME)?;
+    check_paths(&options, path, &args.stored, false)?;
     let wanted = |f: &&DbSummary| f.id == 0 || family.is_none_or(|name| f.name == name);
     let descriptors: Vec<_> =
         found.iter().filter(wanted).map(|f| descriptor(options_of(&f.name)?, f)).collect::<Result<_>>()?;
-    Ok(Db::open_cf_descriptors_read_only(&options_of(DEFAULT_COLUMN_FAMILY_NAME)?, path, descriptors, false)?)
+    Ok(Db::open_cf_descriptors_read_only(&options, path, descriptors, false)?)
 }
 
 /// How to open a database for writing.
@@ -437,6 +472,7 @@ impl OpenToWrite<'_> {
         set_db_options(&mut options, self.args, new);
         // The flags that have names of their own come first, RocksDB's names decide.
         options.db = with_named(&options, &self.args.stored)?.db;
+        check_paths(&options, self.path, &self.args.stored, !manner.read_only)?;
         options.create_if_missing(new);
         options.set_error_if_exists(false);
         options.set_reproducible(manner.reproducible);

@@ -140,7 +140,8 @@ pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
         report = Report::default();
         let before = manifest_mark(&*fs, &args.db);
         let wal_dir = Db::find_wal_dir(&options, &args.db).map_err(|e| {
-            report.problem(filename::wal(0), format!("the WALs were not checked: {}", e.message()));
+            let what = format!("the WALs were not checked: {}; --wal-dir DIR says where they are", e.message());
+            report.problem(filename::wal(0), what);
         });
         let context = Context { dir: &args.db, wal_dir: wal_dir.ok(), fs: &fs, direct: args.direct, quiet: out.quiet };
         check(&context, &mut report)?;

@@ -96,7 +96,7 @@ impl RepairOptions {
     }
 
     /// Where the WALs are, if no file of the database says it, or says it wrongly. Without it, and without `wal_dir` in
-    /// the options, the newest OPTIONS file says it.
+    /// the options, the newest OPTIONS file says it; it is followed only where [`Db::check_stored_path`] allows it.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.wal_dir = Some(path.as_ref().to_owned());
     }
@@ -302,7 +302,7 @@ fn wal_directory(
         return Ok((dir, lock));
     }
     let Some(stored) = wal_owner::stored_wal_dir(fs, path) else { return Ok((path.to_owned(), None)) };
-    match open(&stored) {
+    match wal_owner::refuse_unasked(fs, path, &stored).and_then(|()| open(&stored)) {
         Ok(lock) => Ok((stored, lock)),
         Err(e) => {
             report.wals_not_read = Some((stored, e.message().to_owned()));

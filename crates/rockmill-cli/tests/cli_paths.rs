@@ -1,0 +1,173 @@
+//! Stored paths that lead out of a directory: commands keep to it unless the command line says otherwise.
+
+mod cli_support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cli_support::{Done, Sandbox};
+
+/// Every file below a directory.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut out = BTreeMap::new();
+    for entry in fs::read_dir(dir).expect("listed") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => out.extend(contents(&path)),
+            false => drop(out.insert(path.clone(), fs::read(&path).expect("read"))),
+        }
+    }
+    out
+}
+
+/// Puts a line into the section of the database's options of its newest OPTIONS file.
+fn plant(s: &Sandbox, db: &str, line: &str) {
+    let file = s.files(db, "").into_iter().rfind(|p| p.to_string_lossy().contains("OPTIONS-")).expect("options");
+    let text = fs::read_to_string(&file).expect("text");
+    let name = line.split_once('=').expect("name=value").0;
+    let kept: Vec<&str> = text.lines().filter(|l| !l.trim().starts_with(&format!("{name}="))).collect();
+    let text = kept.join("\n").replacen("[DBOptions]", &format!("[DBOptions]\n  {line}"), 1);
+    fs::write(file, text + "\n").expect("written");
+}
+
+/// Commands that open a database with its stored options. The first number of them only read.
+const COMMANDS: [&[&str]; 14] = [
+    &["get", "db", "key000001"],
+    &["scan", "db", "--limit", "1"],
+    &["stats", "db"],
+    &["put", "db", "a", "1"],
+    &["delete", "db", "a"],
+    &["load", "db", "rows.csv", "--format", "csv"],
+    &["ingest", "db", "t.sst"],
+    &["compact", "db"],
+    &["downgrade", "db"],
+    &["create-cf", "db", "new"],
+    &["drop-cf", "db", "other"],
+    &["checkpoint", "db", "copy"],
+    &["backup", "create", "db", "backups"],
+    &["put", "db", "b", "1", "--create"],
+];
+const READERS: usize = 3;
+
+#[test]
+fn no_command_follows_a_stored_wal_dir_out_of_the_directory() {
+    let s = Sandbox::new();
+    s.file("rows.csv", "k,v\n");
+    s.ok(&["write-sst", "t.sst", "rows.csv", "--format", "csv"]);
+    // The WALs of somebody else, made by a store that says nothing of whose they are; and of one of our own.
+    for (outside, owned) in [("outside", false), ("owned", true)] {
+        s.ok(&["put", "theirs", "precious", "1", "--create", "--option", &format!("wal_dir={outside}")]);
+        if !owned {
+            fs::remove_file(s.path("outside/WAL_OWNER")).expect("removed");
+        }
+        let outside = s.path(outside);
+        s.database("db", 200);
+        s.ok(&["create-cf", "db", "other"]);
+        // What is known of the other database may be written here.
+        if owned {
+            fs::copy(s.path("theirs/WAL_OWNER"), s.path("db/WAL_OWNER")).expect("copied");
+        }
+        fs::remove_dir_all(s.path("theirs")).expect("removed");
+        plant(&s, "db", &format!("wal_dir={}", outside.display()));
+        let before = (contents(&outside), contents(&s.path("db")));
+        for command in COMMANDS {
+            let done: Done = s.run(command);
+            let text = done.stderr;
+            assert!(done.code != 0 && text.contains("wal_dir") && text.contains("--wal-dir"), "{command:?}: {text}");
+            assert!(
+                text.contains("--trust-paths") && text.contains(&*outside.to_string_lossy()),
+                "{command:?}: {text}"
+            );
+            assert_eq!(contents(&outside), before.0, "{command:?}");
+            assert_eq!(contents(&s.path("db")), before.1, "{command:?}");
+        }
+        let found = s.run(&["verify", "db"]).fails(1, &["problem"]).text();
+        assert!(found.contains("the WALs were not checked") && found.contains("--wal-dir"), "{found}");
+        s.ok(&["options", "db"]);
+        s.ok(&["list-cf", "db"]);
+        assert!(s.ok(&["repair", "db"]).contains("not read: the WALs in"));
+        assert_eq!(contents(&outside), before.0, "repair");
+        // Who says where the WALs are is obeyed.
+        if !owned {
+            s.ok(&["get", "db", "key000001", "--option", "wal_dir="]);
+            s.ok(&["get", "db", "key000001", "--trust-paths"]);
+        }
+        fs::remove_dir_all(s.path("db")).expect("removed");
+    }
+}
+
+#[test]
+fn a_directory_that_a_stored_path_names_is_not_made() {
+    let s = Sandbox::new();
+    s.file("rows.csv", "k,v\n");
+    s.ok(&["write-sst", "t.sst", "rows.csv", "--format", "csv"]);
+    for option in ["wal_dir", "db_log_dir"] {
+        s.database("db", 200);
+        s.ok(&["create-cf", "db", "other"]);
+        let outside = s.path("outside");
+        plant(&s, "db", &format!("{option}={}", outside.display()));
+        for (i, command) in COMMANDS.iter().enumerate() {
+            let done = s.run(command);
+            // Reading writes no log.
+            let reads = option == "db_log_dir" && i < READERS;
+            assert_eq!(done.code == 0, reads, "{option}, {command:?}: {}", done.stderr);
+            assert!(reads || done.stderr.contains(option), "{option}, {command:?}: {}", done.stderr);
+            assert!(!outside.exists(), "{option}, {command:?}");
+        }
+        // Those that write first: they make it.
+        for command in COMMANDS.into_iter().rev() {
+            s.ok(&[command, &["--trust-paths"]].concat());
+        }
+        assert!(outside.exists(), "{option}");
+        for made in ["db", "copy", "backups", "outside"] {
+            fs::remove_dir_all(s.path(made)).expect("removed");
+        }
+    }
+}
+
+#[test]
+fn paths_within_the_directory_and_those_that_agree_need_no_flag() {
+    let s = Sandbox::new();
+    let inside = s.path("db/wals").display().to_string();
+    s.ok(&["put", "db", "a", "1", "--create", "--option", &format!("wal_dir={inside}")]);
+    s.ok(&["put", "db", "b", "2"]);
+    assert_eq!(s.ok(&["get", "db", "a"]), "1");
+    // Under another name of the directory, and by a name that is no absolute one.
+    std::os::unix::fs::symlink("db", s.path("linked")).expect("a link");
+    assert_eq!(s.ok(&["get", "linked", "b"]), "2");
+    // A link within the directory leads out of it.
+    fs::rename(s.path("db/wals"), s.path("away")).expect("a rename");
+    std::os::unix::fs::symlink("../away", s.path("db/wals")).expect("a link");
+    fs::remove_file(s.path("away/WAL_OWNER")).expect("removed");
+    s.run(&["get", "db", "b"]).fails(3, &["wal_dir", "--wal-dir"]);
+    assert_eq!(s.ok(&["get", "db", "b", "--wal-dir", "away"]), "2");
+    s.ok(&["put", "db", "c", "3", "--wal-dir", "away"]);
+    // From here on it is stored, and the directory says whose it is.
+    assert_eq!(s.ok(&["get", "db", "b"]), "2");
+    assert_eq!(s.ok(&["get", "db", "c"]), "3");
+    s.ok(&["verify", "db"]);
+    // A database that was moved is not the one that the WAL directory names: once by flag, then again without.
+    fs::rename(s.path("db"), s.path("moved")).expect("a rename");
+    s.run(&["put", "moved", "d", "4"]).fails(3, &["wal_dir", "--wal-dir"]);
+    s.ok(&["put", "moved", "d", "4", "--trust-paths"]);
+    assert_eq!(s.ok(&["get", "moved", "c"]), "3");
+}
+
+/// Who copies a database file by file copies what says whose its WALs are.
+#[test]
+fn a_copy_made_file_by_file_does_not_take_the_originals_wals() {
+    let s = Sandbox::new();
+    s.ok(&["put", "db", "a", "1", "--create", "--option", &format!("wal_dir={}", s.path("wals").display())]);
+    let copied = std::process::Command::new("cp").args(["-a", "db", "copy"]).current_dir(s.dir.path()).status();
+    assert!(copied.expect("cp").success());
+    let before = contents(&s.path("wals"));
+    for command in [&["put", "copy", "b", "2", "--trust-paths"][..], &["get", "copy", "a", "--trust-paths"]] {
+        let text = s.run(command).fails(2, &["copy of it"]).stderr;
+        assert!(text.contains("wal_dir of its own"), "{text}");
+        assert_eq!(contents(&s.path("wals")), before, "{command:?}");
+    }
+    assert!(s.ok(&["repair", "copy"]).contains("not read: the WALs in"));
+    assert_eq!(contents(&s.path("wals")), before);
+    assert_eq!(s.ok(&["get", "db", "a"]), "1");
+}
