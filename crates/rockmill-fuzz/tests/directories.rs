@@ -176,7 +176,7 @@ fn options() -> Options {
     options
 }
 
-/// Options that were stored, without paths that lead out of the directory: as a program does that opens what others gave.
+/// Options that were stored, without paths that lead out of the directory: as a program that opens what others gave.
 fn kept_inside(mut options: Options, dir: &Path) -> Options {
     let paths = options.values().into_iter().filter(|o| o.name == "wal_dir" || o.name == "db_log_dir");
     let out = |path: &str| !path.is_empty() && Db::check_stored_path(&Options::default(), dir, path).is_err();

@@ -194,7 +194,7 @@ pub(crate) fn release(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) {
     }
 }
 
-/// True if `dir` is the database's directory or lies in it, whatever it is called, without a link on the way from there.
+/// True if `dir` is the database's directory or lies in it, whatever its name, without a link on the way from there.
 pub(crate) fn is_inside(fs: &dyn FileSystem, path: &Path, dir: &Path) -> bool {
     let is_database = |a: &Path| fs.same_file(a, path).unwrap_or(a == path);
     let Some(base) = dir.ancestors().find(|a| !a.as_os_str().is_empty() && is_database(a)) else { return false };
