@@ -12,7 +12,7 @@ use rockmill::backup::{
 use rockmill::{Checkpoint, Env, ErrorKind};
 use serde_json::{Value, json};
 
-use crate::args::{WriteArgs, parse_size};
+use crate::args::{PathArgs, parse_size};
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::progress;
@@ -73,6 +73,9 @@ pub struct CreateArgs {
     /// Text to store with the backup
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub paths: PathArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub copy: CopyArgs,
@@ -199,6 +202,9 @@ pub struct CheckpointArgs {
     /// Copy the WALs instead of flushing them to tables, if they are smaller than this
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     pub keep_log: u64,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub paths: PathArgs,
 }
 
 /// `rockmill backup`
@@ -253,7 +259,7 @@ fn follow(bar: &ProgressBar) -> impl Fn(BackupProgress) + Send + Sync + 'static 
 }
 
 fn create(args: &CreateArgs, out: &mut Out) -> Result<()> {
-    let store = WriteArgs::default();
+    let store = args.paths.for_writing();
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family: None, fs: None };
     let (db, _) = open.open()?;
     let started = Instant::now();
@@ -459,7 +465,7 @@ fn delete(args: &DeleteBackupArgs, out: &mut Out) -> Result<()> {
 
 /// `rockmill checkpoint`
 pub fn checkpoint(args: &CheckpointArgs, out: &mut Out) -> Result<()> {
-    let store = WriteArgs::default();
+    let store = args.paths.for_writing();
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family: None, fs: None };
     let (db, _) = open.open()?;
     Checkpoint::new(&db)?.create_checkpoint_with_log_size(&args.dir, args.keep_log)?;

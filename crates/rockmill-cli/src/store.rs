@@ -155,6 +155,9 @@ pub struct Stored {
     pub file: Option<PathBuf>,
     /// What of the file has no effect.
     pub warnings: Vec<OptionWarning>,
+    /// Stored paths that lead out of the database's directory, by their options' names.
+    outside: Vec<(&'static str, PathBuf)>,
+    rocksdb_version: (u32, u32, u32),
 }
 
 impl Stored {
@@ -166,11 +169,19 @@ impl Stored {
     }
 
     fn none() -> Self {
-        Self { options: Options::default(), families: Vec::new(), file: None, warnings: Vec::new() }
+        Self {
+            options: Options::default(),
+            families: Vec::new(),
+            file: None,
+            warnings: Vec::new(),
+            outside: Vec::new(),
+            rocksdb_version: (0, 0, 0),
+        }
     }
 }
 
-/// The options of the database in `path`, of the file that was given, or none.
+/// The options of the database in `path`, of the file that was given, or none. Before a database is opened with them,
+/// [`with_paths`] comes.
 pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
     let loader = OptionsLoader::new();
     let loaded = match &args.options_file {
@@ -180,11 +191,74 @@ pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
     };
     match loaded {
         Ok(l) => {
-            Ok(Stored { options: l.options, families: l.column_families, file: Some(l.path), warnings: l.warnings })
+            let outside = l.paths_outside(path).into_iter().map(|(name, to)| (name, to.to_owned())).collect();
+            Ok(Stored {
+                options: l.options,
+                families: l.column_families,
+                file: Some(l.path),
+                warnings: l.warnings,
+                outside,
+                rocksdb_version: l.rocksdb_version,
+            })
         }
         // A database of old, or one whose options somebody removed.
         Err(e) if e.kind() == ErrorKind::NotFound && args.options_file.is_none() => Ok(Stored::none()),
         Err(e) => Err(CliError::from(e).hint("--ignore-stored-options takes the defaults, --options another file")),
+    }
+}
+
+/// The version of RocksDB from which on OPTIONS files name no `wal_dir` that is the database's own directory.
+const OWN_PATH_BEFORE: (u32, u32, u32) = (6, 23, 0);
+
+fn leads_out(path: &Path, option: &str, to: &Path, hint: String) -> CliError {
+    refuse(
+        "InvalidArgument",
+        format!("{}: its stored option {option} leads out of the directory, to {}", path.display(), to.display()),
+    )
+    .hint(format!("if that is right, {hint}; --trust-paths follows all stored paths"))
+}
+
+/// The same options, with the paths that the command line gives. A stored path that leads out of the database's
+/// directory is refused unless the command line gives another, or trusts it: whoever wrote the directory chose it. A
+/// command that does not write needs no place for logs.
+fn with_paths(mut stored: Stored, path: &Path, args: &StoredArgs, writes: bool) -> Result<Stored> {
+    let (paths, named) = (&args.paths, |name: &str| {
+        args.option.iter().any(|text| text.split_once('=').is_some_and(|(n, _)| n.trim() == name))
+    });
+    for (option, to) in std::mem::take(&mut stored.outside) {
+        match option {
+            _ if paths.trust_paths || named(option) => {}
+            "wal_dir" if paths.wal_dir.is_some() => {}
+            // It was the database's own directory, which was moved or copied.
+            "wal_dir" if stored.rocksdb_version < OWN_PATH_BEFORE && !to.exists() => stored.options.set_wal_dir(""),
+            "db_log_dir" if !writes || paths.db_log_dir.is_some() => {}
+            _ => {
+                let flag = option.replace('_', "-");
+                return Err(leads_out(path, option, &to, format!("give it: --{flag} {}", to.display())));
+            }
+        }
+    }
+    // The OPTIONS file will name them, for commands that are run from elsewhere, too.
+    let absolute = |dir: &Path| std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e));
+    if let Some(dir) = &paths.wal_dir {
+        stored.options.set_wal_dir(absolute(dir)?);
+    }
+    if let Some(dir) = &paths.db_log_dir {
+        stored.options.set_db_log_dir(absolute(dir)?);
+    }
+    Ok(stored)
+}
+
+/// Refuses a directory whose files name a directory for the WALs outside of it, unless one is given or they are
+/// trusted.
+pub fn check_wals_are_inside(path: &Path, given: Option<&Path>, trusts: bool) -> Result<()> {
+    if given.is_some() || trusts {
+        return Ok(());
+    }
+    match Db::stored_wal_dir_outside(&Options::default(), path) {
+        // What is not there can neither be read nor changed.
+        Some(to) if to.exists() => Err(leads_out(path, "wal_dir", &to, format!("give it: --wal-dir {}", to.display()))),
+        _ => Ok(()),
     }
 }
 
@@ -362,6 +436,7 @@ pub fn open_to_read(path: &Path, args: &ReadArgs, shape: Option<ShapeArgs>, fami
         }
         stored => stored?,
     };
+    let stored = with_paths(stored, path, &args.stored, false)?;
     let cache = new_cache(args.cache_size)?;
     let options_of = |name: &str| -> Result<Options> {
         let mut options = with_named(&stored.family(name), &args.stored)?;
@@ -419,6 +494,7 @@ impl OpenToWrite<'_> {
             (true, None) => Stored::none(),
             _ => stored_options(self.path, &self.args.stored)?,
         };
+        let stored = with_paths(stored, self.path, &self.args.stored, !manner.read_only)?;
         let bytes = self.args.cache_size.unwrap_or(CACHE_BYTES);
         let cache = new_cache(bytes)?;
         // What the command line sets of a column family is for the one that the command is about.

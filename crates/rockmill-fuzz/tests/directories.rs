@@ -1,6 +1,6 @@
-//! Whole directories by chance: damaged files, odd modes, directories and (see [`is_on`]) links, FIFOs, devices and
-//! options where a database has its files. Everything that the library does with a directory is done with them.
-//! Nothing outside of the directory may change, nothing may hang, panic, or take memory beyond a bound.
+//! Whole directories by chance: damaged files, odd modes, directories, links, FIFOs, devices and options where a
+//! database has its files. Everything that the library does with a directory is done with them. Nothing outside of the
+//! directory may change, nothing may hang, panic, or take memory beyond a bound.
 //!
 //! Prints its seed; `ROCKMILL_SEED` repeats a run, `ROCKMILL_FUZZ_SECONDS` makes it longer.
 
@@ -56,13 +56,7 @@ enum Kind {
     Options,
 }
 
-const ALWAYS: [Kind; 3] = [Kind::Damage, Kind::Mode, Kind::Folder];
 const ALL: [Kind; 7] = [Kind::Damage, Kind::Mode, Kind::Folder, Kind::Link, Kind::Fifo, Kind::Device, Kind::Options];
-
-/// What is done to directories: with `ROCKMILL_FUZZ_DIRECTORIES=all` also links, FIFOs, devices and options.
-fn is_on() -> &'static [Kind] {
-    if std::env::var("ROCKMILL_FUZZ_DIRECTORIES").is_ok_and(|v| v == "all") { &ALL } else { &ALWAYS }
-}
 
 /// Every path below a directory, with what it is.
 fn everything(root: &Path) -> BTreeMap<PathBuf, String> {
@@ -99,7 +93,7 @@ fn lay_out(root: &Path, fixture: &Fixture) {
 
 /// Does one thing to `dir`; says what.
 fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> String {
-    let kind = dice.one_of(is_on()).unwrap_or(Kind::Damage);
+    let kind = dice.one_of(&ALL).unwrap_or(Kind::Damage);
     let paths: Vec<PathBuf> = everything(dir).into_keys().collect();
     let options = |p: &&PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("OPTIONS-"));
     let path = if kind == Kind::Options {
@@ -186,7 +180,8 @@ fn options() -> Options {
 fn operate(dice: &mut Dice<'_>, root: &Path) {
     let (dir, backups) = (root.join("db"), root.join("backups"));
     let given = match OptionsLoader::new().load_latest(&dir) {
-        Ok(loaded) if dice.once_in(2) => loaded.options,
+        // What leads out of the directory is followed by who wants it.
+        Ok(loaded) if loaded.paths_outside(&dir).is_empty() && dice.once_in(2) => loaded.options,
         _ => options(),
     };
     let names = Db::list_cf(&given, &dir).unwrap_or_else(|_| vec!["default".to_owned(), "other".to_owned()]);

@@ -129,6 +129,7 @@ pub struct Context<'a> {
 /// `rockmill verify`
 pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
     store::check_is_database(&args.db)?;
+    store::check_wals_are_inside(&args.db, args.wal_dir.as_deref(), args.trust_paths)?;
     let started = Instant::now();
     let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
     let mut options = Options::default();

@@ -80,6 +80,7 @@ pub struct RepairOptions {
     families: Vec<ColumnFamilyDescriptor>,
     unknown: Option<Options>,
     wal_dir: Option<PathBuf>,
+    trust_stored_paths: bool,
     callback: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
 }
 
@@ -96,9 +97,15 @@ impl RepairOptions {
     }
 
     /// Where the WALs are, if no file of the database says it, or says it wrongly. Without it, and without `wal_dir` in
-    /// the options, the newest OPTIONS file says it.
+    /// the options, the newest OPTIONS file says it, or `WAL_OWNER`. If that directory is outside of the database's,
+    /// the repair is refused: whoever wrote the database's files chose it. Give it here, or trust the files.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.wal_dir = Some(path.as_ref().to_owned());
+    }
+
+    /// Follows the directory of the WALs that the database's files name also out of the database's directory.
+    pub fn set_trust_stored_paths(&mut self, trust: bool) {
+        self.trust_stored_paths = trust;
     }
 
     /// Called now and then while tables are read, with the bytes read and those that there are. It must be quick.
@@ -288,6 +295,8 @@ fn wal_directory(
         if !fs.exists(dir).map_err(|e| Error::io(dir.display(), &e))? {
             return Err(Error::invalid_argument(format!("{}: wal_dir does not exist", dir.display())));
         }
+        // Before the lock, too, which would leave a file in a directory of somebody else.
+        wal_owner::check(fs, path, dir)?;
         let lock = wal_owner::lock(fs, dir)?;
         wal_owner::check(fs, path, dir)?;
         Ok(Some(lock))
@@ -302,7 +311,17 @@ fn wal_directory(
         return Ok((dir, lock));
     }
     let Some(stored) = wal_owner::stored_wal_dir(fs, path) else { return Ok((path.to_owned(), None)) };
-    match open(&stored) {
+    let is_there = fs.exists(&stored).map_err(|e| Error::io(stored.display(), &e))?;
+    if is_there && !how.trust_stored_paths && wal_owner::leads_out(fs, path, &stored) {
+        return Err(Error::invalid_argument(format!(
+            "{}: its files name {} as the directory of its WALs (wal_dir), which is outside of it: if that is right, give \
+             the directory (RepairOptions::set_wal_dir, `rockmill repair --wal-dir`)",
+            path.display(),
+            stored.display()
+        )));
+    }
+    let unclaimed = || if is_there { wal_owner::check_unclaimed(fs, path, &stored) } else { Ok(()) };
+    match unclaimed().and_then(|()| open(&stored)) {
         Ok(lock) => Ok((stored, lock)),
         Err(e) => {
             report.wals_not_read = Some((stored, e.message().to_owned()));
