@@ -175,30 +175,18 @@ pub struct StoredArgs {
     /// Take the defaults instead of the options that the database has stored
     #[arg(long, conflicts_with = "options_file")]
     pub ignore_stored_options: bool,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub paths: PathArgs,
-}
-
-/// Places outside of the database's directory. What a stored option names is used there only if one of these says so.
-#[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Places outside of the database")]
-pub struct PathArgs {
-    /// Directory of the WALs [default: the database's]
+    /// Directory of the WALs [default: as stored, if it is in the database's directory or belongs to it]
     #[arg(long, value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
-    /// Directory of the info log [default: the database's]
-    #[arg(long, value_name = "DIR")]
-    pub db_log_dir: Option<PathBuf>,
-    /// Follow stored paths (wal_dir, db_log_dir) out of the database's directory
+    /// Follow stored paths out of the database's directory: whoever wrote its OPTIONS file is trusted
     #[arg(long)]
     pub trust_paths: bool,
 }
 
-impl PathArgs {
-    /// The options of a command that takes nothing else of the store's.
-    pub fn for_writing(&self) -> WriteArgs {
-        WriteArgs { stored: StoredArgs { paths: self.clone(), ..StoredArgs::default() }, ..WriteArgs::default() }
+impl StoredArgs {
+    /// For commands that set no option of the store by a flag of its own.
+    pub fn alone(&self) -> WriteArgs {
+        WriteArgs { stored: self.clone(), ..WriteArgs::default() }
     }
 }
 
@@ -667,12 +655,9 @@ pub struct VerifyArgs {
     /// Read tables past the page cache (O_DIRECT), so that it is the disk that is checked
     #[arg(long)]
     pub direct: bool,
-    /// Directory of the WALs [default: what the database's OPTIONS file says, if that is inside the database's]
+    /// Directory of the WALs [default: what the database's OPTIONS file says]
     #[arg(long, value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
-    /// Look for the WALs where the OPTIONS file says, also outside of the database's directory
-    #[arg(long)]
-    pub trust_paths: bool,
 }
 
 /// Show what is in one file: a table, a WAL, a MANIFEST or CURRENT
@@ -760,7 +745,7 @@ pub struct CreateCfArgs {
     pub reverse_order: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub paths: PathArgs,
+    pub stored: StoredArgs,
 }
 
 /// Drop a column family with everything in it
@@ -775,7 +760,7 @@ pub struct DropCfArgs {
     pub name: String,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub paths: PathArgs,
+    pub stored: StoredArgs,
 }
 
 #[cfg(test)]

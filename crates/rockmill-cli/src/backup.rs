@@ -12,7 +12,7 @@ use rockmill::backup::{
 use rockmill::{Checkpoint, Env, ErrorKind};
 use serde_json::{Value, json};
 
-use crate::args::{PathArgs, parse_size};
+use crate::args::{StoredArgs, parse_size};
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::progress;
@@ -75,10 +75,10 @@ pub struct CreateArgs {
     pub note: Option<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub paths: PathArgs,
+    pub copy: CopyArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub copy: CopyArgs,
+    pub stored: StoredArgs,
 }
 
 /// List backups, damaged ones too
@@ -204,7 +204,7 @@ pub struct CheckpointArgs {
     pub keep_log: u64,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub paths: PathArgs,
+    pub stored: StoredArgs,
 }
 
 /// `rockmill backup`
@@ -259,7 +259,7 @@ fn follow(bar: &ProgressBar) -> impl Fn(BackupProgress) + Send + Sync + 'static 
 }
 
 fn create(args: &CreateArgs, out: &mut Out) -> Result<()> {
-    let store = args.paths.for_writing();
+    let store = args.stored.alone();
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family: None, fs: None };
     let (db, _) = open.open()?;
     let started = Instant::now();
@@ -465,7 +465,7 @@ fn delete(args: &DeleteBackupArgs, out: &mut Out) -> Result<()> {
 
 /// `rockmill checkpoint`
 pub fn checkpoint(args: &CheckpointArgs, out: &mut Out) -> Result<()> {
-    let store = args.paths.for_writing();
+    let store = args.stored.alone();
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family: None, fs: None };
     let (db, _) = open.open()?;
     Checkpoint::new(&db)?.create_checkpoint_with_log_size(&args.dir, args.keep_log)?;

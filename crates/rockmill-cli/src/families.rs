@@ -29,7 +29,7 @@ pub fn create(args: &CreateCfArgs, out: &mut Out) -> Result<()> {
     if args.name.is_empty() {
         return Err(CliError::usage("a column family needs a name"));
     }
-    let store = args.paths.for_writing();
+    let store = args.stored.alone();
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family: None, fs: None };
     let (db, _) = open.open()?;
     let mut options = Options::default();
@@ -45,7 +45,7 @@ pub fn create(args: &CreateCfArgs, out: &mut Out) -> Result<()> {
 
 /// `rockmill drop-cf`
 pub fn drop(args: &DropCfArgs, out: &mut Out) -> Result<()> {
-    let store = args.paths.for_writing();
+    let store = args.stored.alone();
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family: Some(&args.name), fs: None };
     let (db, _) = open.open()?;
     db.drop_cf(&args.name)?;

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::progress;
-use crate::store;
 
 /// Make a damaged database usable again, from what is left of it
 ///
@@ -26,12 +25,9 @@ Examples:
 pub struct RepairArgs {
     /// Database directory
     pub db: PathBuf,
-    /// Directory of the WALs [default: what the database's OPTIONS file says, if that is inside the database's]
+    /// Directory of the WALs [default: what the database's OPTIONS file says]
     #[arg(long, value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
-    /// Look for the WALs where the OPTIONS file says, also outside of the database's directory
-    #[arg(long)]
-    pub trust_paths: bool,
 }
 
 /// `rockmill repair`
@@ -41,11 +37,9 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
     }
     let bar = progress::bytes("repair", Some(0), out.quiet);
     let mut how = RepairOptions::default();
-    store::check_wals_are_inside(&args.db, args.wal_dir.as_deref(), args.trust_paths)?;
     if let Some(dir) = &args.wal_dir {
         how.set_wal_dir(dir);
     }
-    how.set_trust_stored_paths(args.trust_paths);
     let shown = bar.clone();
     how.set_progress_callback(move |done, total| {
         shown.set_length(total);

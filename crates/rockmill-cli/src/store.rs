@@ -155,9 +155,6 @@ pub struct Stored {
     pub file: Option<PathBuf>,
     /// What of the file has no effect.
     pub warnings: Vec<OptionWarning>,
-    /// Stored paths that lead out of the database's directory, by their options' names.
-    outside: Vec<(&'static str, PathBuf)>,
-    rocksdb_version: (u32, u32, u32),
 }
 
 impl Stored {
@@ -169,19 +166,11 @@ impl Stored {
     }
 
     fn none() -> Self {
-        Self {
-            options: Options::default(),
-            families: Vec::new(),
-            file: None,
-            warnings: Vec::new(),
-            outside: Vec::new(),
-            rocksdb_version: (0, 0, 0),
-        }
+        Self { options: Options::default(), families: Vec::new(), file: None, warnings: Vec::new() }
     }
 }
 
-/// The options of the database in `path`, of the file that was given, or none. Before a database is opened with them,
-/// [`with_paths`] comes.
+/// The options of the database in `path`, of the file that was given, or none.
 pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
     let loader = OptionsLoader::new();
     let loaded = match &args.options_file {
@@ -191,15 +180,7 @@ pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
     };
     match loaded {
         Ok(l) => {
-            let outside = l.paths_outside(path).into_iter().map(|(name, to)| (name, to.to_owned())).collect();
-            Ok(Stored {
-                options: l.options,
-                families: l.column_families,
-                file: Some(l.path),
-                warnings: l.warnings,
-                outside,
-                rocksdb_version: l.rocksdb_version,
-            })
+            Ok(Stored { options: l.options, families: l.column_families, file: Some(l.path), warnings: l.warnings })
         }
         // A database of old, or one whose options somebody removed.
         Err(e) if e.kind() == ErrorKind::NotFound && args.options_file.is_none() => Ok(Stored::none()),
@@ -207,64 +188,42 @@ pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
     }
 }
 
-/// The version of RocksDB from which on OPTIONS files name no `wal_dir` that is the database's own directory.
-const OWN_PATH_BEFORE: (u32, u32, u32) = (6, 23, 0);
-
-fn leads_out(path: &Path, option: &str, to: &Path, hint: String) -> CliError {
-    refuse(
-        "InvalidArgument",
-        format!("{}: its stored option {option} leads out of the directory, to {}", path.display(), to.display()),
-    )
-    .hint(format!("if that is right, {hint}; --trust-paths follows all stored paths"))
-}
-
-/// The same options, with the paths that the command line gives. A stored path that leads out of the database's
-/// directory is refused unless the command line gives another, or trusts it: whoever wrote the directory chose it. A
-/// command that does not write needs no place for logs.
-fn with_paths(mut stored: Stored, path: &Path, args: &StoredArgs, writes: bool) -> Result<Stored> {
-    let (paths, named) = (&args.paths, |name: &str| {
-        args.option.iter().any(|text| text.split_once('=').is_some_and(|(n, _)| n.trim() == name))
-    });
-    for (option, to) in std::mem::take(&mut stored.outside) {
-        match option {
-            _ if paths.trust_paths || named(option) => {}
-            "wal_dir" if paths.wal_dir.is_some() => {}
-            // It was the database's own directory, which was moved or copied.
-            "wal_dir" if stored.rocksdb_version < OWN_PATH_BEFORE && !to.exists() => stored.options.set_wal_dir(""),
-            "db_log_dir" if !writes || paths.db_log_dir.is_some() => {}
-            _ => {
-                let flag = option.replace('_', "-");
-                return Err(leads_out(path, option, &to, format!("give it: --{flag} {}", to.display())));
-            }
-        }
+/// Refuses stored paths that lead out of the database's directory, unless the command line names the place or says that
+/// they are trusted. A WAL directory that says that it belongs to this database is its own place, too.
+fn check_paths(options: &Options, path: &Path, args: &StoredArgs, logs: bool) -> Result<()> {
+    let named = |name: &str| args.option.iter().any(|o| o.split_once('=').is_some_and(|(n, _)| n.trim() == name));
+    let refused = |name: &str, dir: &Path, hint: &str| {
+        let what = format!(
+            "{}: the stored option {name} leads out of the database's directory, to {}, and nothing there says that \
+             it belongs to this database",
+            path.display(),
+            dir.display()
+        );
+        let e = refuse("InvalidArgument", what);
+        e.hint(format!("{hint}; --trust-paths follows what is stored. Whoever wrote the OPTIONS file chose that place"))
+    };
+    let leads_out = |dir: &Path| {
+        !args.trust_paths && !dir.as_os_str().is_empty() && Db::check_stored_path(options, path, dir).is_err()
+    };
+    let wal_dir = &options.db.wal_dir;
+    if args.wal_dir.is_none() && !named("wal_dir") && leads_out(wal_dir) {
+        return Err(refused("wal_dir", wal_dir, "--wal-dir DIR says where the WALs are"));
     }
-    // The OPTIONS file will name them, for commands that are run from elsewhere, too.
-    let absolute = |dir: &Path| std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e));
-    if let Some(dir) = &paths.wal_dir {
-        stored.options.set_wal_dir(absolute(dir)?);
+    let log_dir = &options.db.db_log_dir;
+    if logs && !named("db_log_dir") && leads_out(log_dir) {
+        let hint = "--option db_log_dir=DIR names a directory for the info log, none (`db_log_dir=`) the database's";
+        return Err(refused("db_log_dir", log_dir, hint));
     }
-    if let Some(dir) = &paths.db_log_dir {
-        stored.options.set_db_log_dir(absolute(dir)?);
-    }
-    Ok(stored)
-}
-
-/// Refuses a directory whose files name a directory for the WALs outside of it, unless one is given or they are
-/// trusted.
-pub fn check_wals_are_inside(path: &Path, given: Option<&Path>, trusts: bool) -> Result<()> {
-    if given.is_some() || trusts {
-        return Ok(());
-    }
-    match Db::stored_wal_dir_outside(&Options::default(), path) {
-        // What is not there can neither be read nor changed.
-        Some(to) if to.exists() => Err(leads_out(path, "wal_dir", &to, format!("give it: --wal-dir {}", to.display()))),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// Options as the command line sets them by RocksDB's names.
 pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     let mut out = options.clone();
+    if let Some(dir) = &args.wal_dir {
+        // The OPTIONS file will name it, for commands that are run from elsewhere, too.
+        out.set_wal_dir(std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e))?);
+    }
     for text in &args.option {
         let Some((name, value)) = text.split_once('=') else {
             return Err(CliError::usage(format!("--option {text:?}: NAME=VALUE is expected")));
@@ -436,7 +395,6 @@ pub fn open_to_read(path: &Path, args: &ReadArgs, shape: Option<ShapeArgs>, fami
         }
         stored => stored?,
     };
-    let stored = with_paths(stored, path, &args.stored, false)?;
     let cache = new_cache(args.cache_size)?;
     let options_of = |name: &str| -> Result<Options> {
         let mut options = with_named(&stored.family(name), &args.stored)?;
@@ -446,10 +404,12 @@ pub fn open_to_read(path: &Path, args: &ReadArgs, shape: Option<ShapeArgs>, fami
         }
         Ok(options)
     };
+    let options = options_of(DEFAULT_COLUMN_FAMILY_NAME)?;
+    check_paths(&options, path, &args.stored, false)?;
     let wanted = |f: &&DbSummary| f.id == 0 || family.is_none_or(|name| f.name == name);
     let descriptors: Vec<_> =
         found.iter().filter(wanted).map(|f| descriptor(options_of(&f.name)?, f)).collect::<Result<_>>()?;
-    Ok(Db::open_cf_descriptors_read_only(&options_of(DEFAULT_COLUMN_FAMILY_NAME)?, path, descriptors, false)?)
+    Ok(Db::open_cf_descriptors_read_only(&options, path, descriptors, false)?)
 }
 
 /// How to open a database for writing.
@@ -494,7 +454,6 @@ impl OpenToWrite<'_> {
             (true, None) => Stored::none(),
             _ => stored_options(self.path, &self.args.stored)?,
         };
-        let stored = with_paths(stored, self.path, &self.args.stored, !manner.read_only)?;
         let bytes = self.args.cache_size.unwrap_or(CACHE_BYTES);
         let cache = new_cache(bytes)?;
         // What the command line sets of a column family is for the one that the command is about.
@@ -513,6 +472,7 @@ impl OpenToWrite<'_> {
         set_db_options(&mut options, self.args, new);
         // The flags that have names of their own come first, RocksDB's names decide.
         options.db = with_named(&options, &self.args.stored)?.db;
+        check_paths(&options, self.path, &self.args.stored, !manner.read_only)?;
         options.create_if_missing(new);
         options.set_error_if_exists(false);
         options.set_reproducible(manner.reproducible);

@@ -161,34 +161,32 @@ fn a_restore_replaces_another_database_only_by_force() {
     assert_eq!(s.ok(&["scan", "other"]), all);
 }
 
-/// The commands find the WALs where the flag, or a file that is trusted, says that they are.
+/// The commands find the WALs where the database's options say they are.
 #[test]
 fn wals_elsewhere_are_verified_and_repaired_and_not_shared_with_a_checkpoint() {
     let s = Sandbox::new();
     let wals = s.path("wals").display().to_string();
     let option = format!("wal_dir={wals}");
     s.ok(&["put", "db", "a", "flushed", "--create", "--option", &option]);
-    let there = ["--wal-dir", &*wals];
-    let with = |args: &[&str]| s.ok(&[args, &there].concat());
-    with(&["put", "db", "b", "logged"]);
-    with(&["checkpoint", "db", "copy", "--keep-log", "1G"]);
+    s.ok(&["put", "db", "b", "logged"]);
+    s.ok(&["checkpoint", "db", "copy", "--keep-log", "1G"]);
     s.ok(&["put", "copy", "b", "another"]);
-    assert_eq!(with(&["get", "db", "b"]), "logged");
-    with(&["put", "db", "c", "logged"]);
-    assert_eq!(s.json(&["verify", "db", "--trust-paths"])["wal_records"], 1);
+    assert_eq!(s.ok(&["get", "db", "b"]), "logged");
+    s.ok(&["put", "db", "c", "logged"]);
+    assert_eq!(s.json(&["verify", "db"])["wal_records"], 1);
     let wal = s.files("wals", ".log").pop().expect("a WAL");
     flip(&wal, 12);
-    assert!(s.run(&["verify", "db", "--wal-dir", &wals]).fails(1, &["1 problem"]).text().contains(".log"));
+    assert!(s.run(&["verify", "db"]).fails(1, &["1 problem"]).text().contains(".log"));
     flip(&wal, 12);
     std::fs::rename(s.path("wals"), s.path("away")).expect("a rename");
     assert!(s.run(&["verify", "db"]).fails(1, &["1 problem"]).text().contains("were not checked"));
     let text = s.ok(&["repair", "db"]);
     assert!(text.contains("not read: the WALs in") && text.contains("--wal-dir"), "{text}");
     std::fs::rename(s.path("away"), s.path("wals")).expect("a rename");
-    assert_eq!(with(&["get", "db", "c"]), "logged");
+    assert_eq!(s.ok(&["get", "db", "c"]), "logged");
     let v = s.json(&["repair", "db", "--wal-dir", &wals]);
     assert_eq!((&v["wals"], &v["wal_entries"]), (&Value::from(1), &Value::from(1)), "{v}");
-    assert_eq!(with(&["get", "db", "c"]), "logged");
+    assert_eq!(s.ok(&["get", "db", "c"]), "logged");
 }
 
 #[test]

@@ -313,7 +313,7 @@ fn a_benchmark_empties_nothing_that_it_did_not_make() {
         s.ok(&[&["bench"][..], &fills, &more].concat());
         s.ok(&[&["bench", "--db=mine", "--peer=rockmill"][..], &fills, &["--nomeasure_device"]].concat());
     }
-    s.ok(&["verify", "mine", "--quiet", "--wal-dir", "wals"]);
+    s.ok(&["verify", "mine", "--quiet"]);
 }
 
 #[test]

@@ -1,183 +1,173 @@
-//! Paths that a database's files name: they lead no command out of the directory, unless a flag says so.
+//! Stored paths that lead out of a directory: commands keep to it unless the command line says otherwise.
 
 mod cli_support;
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use cli_support::{ROCKMILL, Sandbox};
-use rockmill_skip::{Needs, skip};
+use cli_support::{Done, Sandbox};
 
-/// A user that owns nothing else.
-const NOBODY: u32 = 65534;
-
-/// Puts a line into the database's section of its newest OPTIONS file.
-fn plant(s: &Sandbox, db: &str, line: &str) {
-    let entries = fs::read_dir(s.path(db)).expect("a database").map(|e| e.expect("an entry").path());
-    let file = entries.filter(|p| p.to_string_lossy().contains("OPTIONS-")).max().expect("an OPTIONS file");
-    let text = fs::read_to_string(&file).expect("read");
-    let name = line.split_once('=').expect("an option").0;
-    let kept: Vec<&str> = text.lines().filter(|l| !l.trim().starts_with(&format!("{name}="))).collect();
-    let text = kept.join("\n").replacen("[DBOptions]", &format!("[DBOptions]\n  {line}"), 1);
-    fs::write(&file, text + "\n").expect("written");
-}
-
-/// Every entry of a directory with its time and contents.
-fn state(dir: &Path) -> Vec<(PathBuf, i64, i64, Option<Vec<u8>>)> {
-    let mut all = Vec::new();
+/// Every file below a directory.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut out = BTreeMap::new();
     for entry in fs::read_dir(dir).expect("listed") {
         let path = entry.expect("an entry").path();
-        let meta = fs::symlink_metadata(&path).expect("there");
-        all.push((
-            path.clone(),
-            meta.mtime(),
-            meta.mtime_nsec(),
-            meta.is_file().then(|| fs::read(&path).expect("read")),
-        ));
+        match path.is_dir() {
+            true => out.extend(contents(&path)),
+            false => drop(out.insert(path.clone(), fs::read(&path).expect("read"))),
+        }
     }
-    all.sort();
-    all
+    out
 }
 
-/// Commands that open `db` to read it.
-const READ: [&[&str]; 5] =
-    [&["get", "db", "a"], &["scan", "db"], &["stats", "db"], &["verify", "db"], &["compact", "db", "--explain"]];
-/// Commands that open it to write.
-const WRITE: [&[&str]; 11] = [
-    &["put", "db", "b", "2"],
+/// Puts a line into the section of the database's options of its newest OPTIONS file.
+fn plant(s: &Sandbox, db: &str, line: &str) {
+    let file = s.files(db, "").into_iter().rfind(|p| p.to_string_lossy().contains("OPTIONS-")).expect("options");
+    let text = fs::read_to_string(&file).expect("text");
+    let name = line.split_once('=').expect("name=value").0;
+    let kept: Vec<&str> = text.lines().filter(|l| !l.trim().starts_with(&format!("{name}="))).collect();
+    let text = kept.join("\n").replacen("[DBOptions]", &format!("[DBOptions]\n  {line}"), 1);
+    fs::write(file, text + "\n").expect("written");
+}
+
+/// Commands that open a database with its stored options. The first number of them only read.
+const COMMANDS: [&[&str]; 14] = [
+    &["get", "db", "key000001"],
+    &["scan", "db", "--limit", "1"],
+    &["stats", "db"],
+    &["put", "db", "a", "1"],
     &["delete", "db", "a"],
-    &["load", "db", "rows.tsv"],
-    &["ingest", "db", "rows.sst"],
+    &["load", "db", "rows.csv", "--format", "csv"],
+    &["ingest", "db", "t.sst"],
     &["compact", "db"],
     &["downgrade", "db"],
-    &["create-cf", "db", "more"],
+    &["create-cf", "db", "new"],
     &["drop-cf", "db", "other"],
-    &["backup", "create", "db", "backups"],
     &["checkpoint", "db", "copy"],
-    &["repair", "db"],
+    &["backup", "create", "db", "backups"],
+    &["put", "db", "b", "1", "--create"],
 ];
+const READERS: usize = 3;
 
-fn as_user(s: &Sandbox, user: Option<u32>, args: &[&str]) -> std::io::Result<(i32, String)> {
-    let mut command = Command::new("timeout");
-    command.args(["120", ROCKMILL]).args(args).current_dir(s.dir.path());
-    if let Some(user) = user {
-        command.uid(user).gid(user);
-    }
-    let done = command.output()?;
-    Ok((done.status.code().unwrap_or(-1), String::from_utf8_lossy(&done.stderr).into_owned()))
-}
-
-fn give(path: &Path, user: u32) {
-    chown(path, Some(user), Some(user)).expect("given away");
-    if path.is_dir() {
-        fs::read_dir(path).expect("listed").for_each(|e| give(&e.expect("an entry").path(), user));
-    }
-}
-
-/// Numbered logs and tables of somebody else are neither read, moved nor deleted, and nothing is made beside them.
-fn nothing_outside(user: Option<u32>) {
+#[test]
+fn no_command_follows_a_stored_wal_dir_out_of_the_directory() {
     let s = Sandbox::new();
-    let outside = s.path("outside");
-    fs::create_dir(&outside).expect("made");
-    for name in ["000001.log", "000099.log", "000005.sst", "precious"] {
-        fs::write(outside.join(name), "precious").expect("written");
+    s.file("rows.csv", "k,v\n");
+    s.ok(&["write-sst", "t.sst", "rows.csv", "--format", "csv"]);
+    // The WALs of somebody else, made by a store that says nothing of whose they are; and of one of our own.
+    for (outside, owned) in [("outside", false), ("owned", true)] {
+        s.ok(&["put", "theirs", "precious", "1", "--create", "--option", &format!("wal_dir={outside}")]);
+        if !owned {
+            fs::remove_file(s.path("outside/WAL_OWNER")).expect("removed");
+        }
+        let outside = s.path(outside);
+        s.database("db", 200);
+        s.ok(&["create-cf", "db", "other"]);
+        // What is known of the other database may be written here.
+        if owned {
+            fs::copy(s.path("theirs/WAL_OWNER"), s.path("db/WAL_OWNER")).expect("copied");
+        }
+        fs::remove_dir_all(s.path("theirs")).expect("removed");
+        plant(&s, "db", &format!("wal_dir={}", outside.display()));
+        let before = (contents(&outside), contents(&s.path("db")));
+        for command in COMMANDS {
+            let done: Done = s.run(command);
+            let text = done.stderr;
+            assert!(done.code != 0 && text.contains("wal_dir") && text.contains("--wal-dir"), "{command:?}: {text}");
+            assert!(
+                text.contains("--trust-paths") && text.contains(&*outside.to_string_lossy()),
+                "{command:?}: {text}"
+            );
+            assert_eq!(contents(&outside), before.0, "{command:?}");
+            assert_eq!(contents(&s.path("db")), before.1, "{command:?}");
+        }
+        let found = s.run(&["verify", "db"]).fails(1, &["problem"]).text();
+        assert!(found.contains("the WALs were not checked") && found.contains("--wal-dir"), "{found}");
+        s.ok(&["options", "db"]);
+        s.ok(&["list-cf", "db"]);
+        assert!(s.ok(&["repair", "db"]).contains("not read: the WALs in"));
+        assert_eq!(contents(&outside), before.0, "repair");
+        // Who says where the WALs are is obeyed.
+        if !owned {
+            s.ok(&["get", "db", "key000001", "--option", "wal_dir="]);
+            s.ok(&["get", "db", "key000001", "--trust-paths"]);
+        }
+        fs::remove_dir_all(s.path("db")).expect("removed");
     }
-    s.file("rows.tsv", "x\t1\n");
-    s.ok(&["write-sst", "rows.sst", "rows.tsv"]);
-    let there = outside.display().to_string();
-    let before = state(&outside);
+}
+
+#[test]
+fn a_directory_that_a_stored_path_names_is_not_made() {
+    let s = Sandbox::new();
+    s.file("rows.csv", "k,v\n");
+    s.ok(&["write-sst", "t.sst", "rows.csv", "--format", "csv"]);
     for option in ["wal_dir", "db_log_dir"] {
-        for path in [&there, "outside", "db/../outside", "DB/link", "DB/../outside/new"] {
-            let _ = fs::remove_dir_all(s.path("db"));
-            s.ok(&["put", "db", "a", "1", "--create"]);
-            s.ok(&["create-cf", "db", "other"]);
-            symlink(&outside, s.path("db/link")).expect("linked");
-            plant(&s, "db", &format!("{option}={}", path.replace("DB", &s.path("db").display().to_string())));
-            if let Some(user) = user {
-                fs::set_permissions(s.dir.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
-                give(&s.path("db"), user);
-                give(&outside, user);
-            }
-            for args in READ.iter().chain(&WRITE) {
-                // A place for logs is of no interest to who writes none.
-                let passes = option == "db_log_dir" && (READ.contains(args) || args[0] == "repair");
-                // A directory that is not there has no WALs, which the report says.
-                let passes = passes || args[0] == "repair" && path.ends_with("new");
-                let passes = passes || args[0] == "verify" && path.ends_with("new");
-                let (code, said) = match as_user(&s, user, args) {
-                    Ok(done) => done,
-                    Err(e) => {
-                        let missing = Needs::Root.because(format!("another user cannot start the command: {e}"));
-                        return skip("a_stored_path_leads_no_command_out_of_the_directory", &missing);
-                    }
-                };
-                if !passes {
-                    assert_ne!(code, 0, "{option}={path}: {args:?} went on");
-                    assert!(said.contains(option) && said.contains("--trust-paths"), "{args:?}: {said}");
-                    assert!(said.contains(&format!("--{}", option.replace('_', "-"))), "{args:?}: {said}");
-                }
-                assert_eq!(state(&outside), before, "{option}={path}: {args:?}");
-                assert!(!s.path("copy").exists() && !s.path("backups").exists(), "{option}={path}: {args:?}");
-            }
-            for args in [&["options", "db"][..], &["list-cf", "db"], &["dump", "db/CURRENT"]] {
-                s.ok(args);
-            }
-            assert!(as_user(&s, None, &["dump", "db"]).expect("run").0 != 0);
-            assert_eq!(state(&outside), before, "{option}={path}");
+        s.database("db", 200);
+        s.ok(&["create-cf", "db", "other"]);
+        let outside = s.path("outside");
+        plant(&s, "db", &format!("{option}={}", outside.display()));
+        for (i, command) in COMMANDS.iter().enumerate() {
+            let done = s.run(command);
+            // Reading writes no log.
+            let reads = option == "db_log_dir" && i < READERS;
+            assert_eq!(done.code == 0, reads, "{option}, {command:?}: {}", done.stderr);
+            assert!(reads || done.stderr.contains(option), "{option}, {command:?}: {}", done.stderr);
+            assert!(!outside.exists(), "{option}, {command:?}");
+        }
+        // Those that write first: they make it.
+        for command in COMMANDS.into_iter().rev() {
+            s.ok(&[command, &["--trust-paths"]].concat());
+        }
+        assert!(outside.exists(), "{option}");
+        for made in ["db", "copy", "backups", "outside"] {
+            fs::remove_dir_all(s.path(made)).expect("removed");
         }
     }
 }
 
 #[test]
-fn a_stored_path_leads_no_command_out_of_the_directory() {
-    nothing_outside(None);
-    if fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0) {
-        nothing_outside(Some(NOBODY));
-    } else {
-        let missing = Needs::Root.because("the test runs commands as two users");
-        skip("a_stored_path_leads_no_command_out_of_the_directory", &missing);
-    }
+fn paths_within_the_directory_and_those_that_agree_need_no_flag() {
+    let s = Sandbox::new();
+    let inside = s.path("db/wals").display().to_string();
+    s.ok(&["put", "db", "a", "1", "--create", "--option", &format!("wal_dir={inside}")]);
+    s.ok(&["put", "db", "b", "2"]);
+    assert_eq!(s.ok(&["get", "db", "a"]), "1");
+    // Under another name of the directory, and by a name that is no absolute one.
+    std::os::unix::fs::symlink("db", s.path("linked")).expect("a link");
+    assert_eq!(s.ok(&["get", "linked", "b"]), "2");
+    // A link within the directory leads out of it.
+    fs::rename(s.path("db/wals"), s.path("away")).expect("a rename");
+    std::os::unix::fs::symlink("../away", s.path("db/wals")).expect("a link");
+    fs::remove_file(s.path("away/WAL_OWNER")).expect("removed");
+    s.run(&["get", "db", "b"]).fails(3, &["wal_dir", "--wal-dir"]);
+    assert_eq!(s.ok(&["get", "db", "b", "--wal-dir", "away"]), "2");
+    s.ok(&["put", "db", "c", "3", "--wal-dir", "away"]);
+    // From here on it is stored, and the directory says whose it is.
+    assert_eq!(s.ok(&["get", "db", "b"]), "2");
+    assert_eq!(s.ok(&["get", "db", "c"]), "3");
+    s.ok(&["verify", "db"]);
+    // A database that was moved is not the one that the WAL directory names: once by flag, then again without.
+    fs::rename(s.path("db"), s.path("moved")).expect("a rename");
+    s.run(&["put", "moved", "d", "4"]).fails(3, &["wal_dir", "--wal-dir"]);
+    s.ok(&["put", "moved", "d", "4", "--trust-paths"]);
+    assert_eq!(s.ok(&["get", "moved", "c"]), "3");
 }
 
-/// WALs and logs elsewhere that are the database's own: any of three flags, for every command; and places inside of the
-/// directory need none.
+/// Who copies a database file by file copies what says whose its WALs are.
 #[test]
-fn a_place_outside_is_one_flag_away() {
+fn a_copy_made_file_by_file_does_not_take_the_originals_wals() {
     let s = Sandbox::new();
-    let (wals, logs) = (s.path("wals").display().to_string(), s.path("logs").display().to_string());
-    s.ok(&["put", "db", "a", "1", "--create", "--wal-dir", "wals", "--db-log-dir", "logs"]);
-    assert!(s.files("logs", "LOG").len() == 1 && !s.files("wals", ".log").is_empty());
-    let wal_option = format!("wal_dir={wals}");
-    let log_option = format!("db_log_dir={logs}");
-    let both = ["--wal-dir", &wals, "--db-log-dir", &logs];
-    let named = ["--option", &wal_option, "--option", &log_option];
-    for flags in [&both[..], &named, &["--trust-paths"]] {
-        s.ok(&[&["put", "db", "a", "2"], flags].concat());
-        assert_eq!(s.ok(&[&["get", "db", "a"], flags].concat()), "2");
-        assert_eq!(s.ok(&[&["scan", "db"], flags].concat()), "a\t2\n");
-        s.ok(&[&["compact", "db"], flags].concat());
+    s.ok(&["put", "db", "a", "1", "--create", "--option", &format!("wal_dir={}", s.path("wals").display())]);
+    let copied = std::process::Command::new("cp").args(["-a", "db", "copy"]).current_dir(s.dir.path()).status();
+    assert!(copied.expect("cp").success());
+    let before = contents(&s.path("wals"));
+    for command in [&["put", "copy", "b", "2", "--trust-paths"][..], &["get", "copy", "a", "--trust-paths"]] {
+        let text = s.run(command).fails(2, &["copy of it"]).stderr;
+        assert!(text.contains("wal_dir of its own"), "{text}");
+        assert_eq!(contents(&s.path("wals")), before, "{command:?}");
     }
-    for flags in [&["--wal-dir", "wals", "--db-log-dir", "logs"][..], &["--trust-paths"]] {
-        s.ok(&[&["create-cf", "db", "other"], flags].concat());
-        s.ok(&[&["drop-cf", "db", "other"], flags].concat());
-        s.ok(&[&["backup", "create", "db", "backups"], flags].concat());
-        s.ok(&[&["checkpoint", "db", "copy"], flags].concat());
-        assert_eq!(s.ok(&["get", "copy", "a", "--db-log-dir", "logs"]), "2");
-        fs::remove_dir_all(s.path("copy")).expect("removed");
-        s.ok(&[&["verify", "db"], &flags[..flags.len().min(2)]].concat());
-        s.ok(&[&["repair", "db"], &flags[..flags.len().min(2)]].concat());
-        assert_eq!(s.ok(&["get", "db", "a", "--wal-dir", "wals"]), "2");
-    }
-    // Inside, and the directory itself by other names.
-    for path in [s.path("own/wals"), s.path("own"), PathBuf::from("own/wals")] {
-        s.ok(&["put", "own", "k", "v", "--create"]);
-        plant(&s, "own", &format!("wal_dir={}", path.display()));
-        s.ok(&["put", "own", "k", "w"]);
-        assert_eq!(s.ok(&["get", "own", "k"]), "w");
-        s.ok(&["verify", "own"]);
-        fs::remove_dir_all(s.path("own")).expect("removed");
-    }
+    assert!(s.ok(&["repair", "copy"]).contains("not read: the WALs in"));
+    assert_eq!(contents(&s.path("wals")), before);
+    assert_eq!(s.ok(&["get", "db", "a"]), "1");
 }

@@ -1,6 +1,6 @@
-//! Whole directories by chance: damaged files, odd modes, directories, links, FIFOs, devices and options where a
-//! database has its files. Everything that the library does with a directory is done with them. Nothing outside of the
-//! directory may change, nothing may hang, panic, or take memory beyond a bound.
+//! Whole directories by chance: damaged files, odd modes, directories and (see [`is_on`]) links, FIFOs, devices and
+//! options where a database has its files. Everything that the library does with a directory is done with them.
+//! Nothing outside of the directory may change, nothing may hang, panic, or take memory beyond a bound.
 //!
 //! Prints its seed; `ROCKMILL_SEED` repeats a run, `ROCKMILL_FUZZ_SECONDS` makes it longer.
 
@@ -56,7 +56,7 @@ enum Kind {
     Options,
 }
 
-const ALL: [Kind; 7] = [Kind::Damage, Kind::Mode, Kind::Folder, Kind::Link, Kind::Fifo, Kind::Device, Kind::Options];
+const KINDS: [Kind; 7] = [Kind::Damage, Kind::Mode, Kind::Folder, Kind::Link, Kind::Fifo, Kind::Device, Kind::Options];
 
 /// Every path below a directory, with what it is.
 fn everything(root: &Path) -> BTreeMap<PathBuf, String> {
@@ -93,7 +93,7 @@ fn lay_out(root: &Path, fixture: &Fixture) {
 
 /// Does one thing to `dir`; says what.
 fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> String {
-    let kind = dice.one_of(&ALL).unwrap_or(Kind::Damage);
+    let kind = dice.one_of(&KINDS).unwrap_or(Kind::Damage);
     let paths: Vec<PathBuf> = everything(dir).into_keys().collect();
     let options = |p: &&PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("OPTIONS-"));
     let path = if kind == Kind::Options {
@@ -176,12 +176,25 @@ fn options() -> Options {
     options
 }
 
+/// Options that were stored, without paths that lead out of the directory: as a program that opens what others gave.
+fn kept_inside(mut options: Options, dir: &Path) -> Options {
+    let paths = options.values().into_iter().filter(|o| o.name == "wal_dir" || o.name == "db_log_dir");
+    let out = |path: &str| !path.is_empty() && Db::check_stored_path(&Options::default(), dir, path).is_err();
+    let leads_out: Vec<String> = paths.filter(|o| out(&o.value)).map(|o| o.name.to_string()).collect();
+    for name in leads_out {
+        match &*name {
+            "wal_dir" => options.set_wal_dir(""),
+            _ => options.set_db_log_dir(""),
+        }
+    }
+    options
+}
+
 /// Everything that is done with a directory. Errors are answers.
 fn operate(dice: &mut Dice<'_>, root: &Path) {
     let (dir, backups) = (root.join("db"), root.join("backups"));
     let given = match OptionsLoader::new().load_latest(&dir) {
-        // What leads out of the directory is followed by who wants it.
-        Ok(loaded) if loaded.paths_outside(&dir).is_empty() && dice.once_in(2) => loaded.options,
+        Ok(loaded) if dice.once_in(2) => kept_inside(loaded.options, &dir),
         _ => options(),
     };
     let names = Db::list_cf(&given, &dir).unwrap_or_else(|_| vec!["default".to_owned(), "other".to_owned()]);

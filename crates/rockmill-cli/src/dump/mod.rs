@@ -102,13 +102,12 @@ pub fn run(args: &DumpArgs, out: &mut Out) -> Result<()> {
     let meta = std::fs::metadata(path).map_err(|e| CliError::io(format_args!("cannot open {}", path.display()), &e))?;
     if meta.is_dir() {
         return Err(CliError::usage(format!("{}: is a directory; dump shows one file", path.display())).hint(
-            match rockmill::Db::stored_wal_dir_outside(&rockmill::Options::default(), path) {
-                Some(wals) => format!(
-                    "give one of its files: `rockmill dump DB/CURRENT` names the MANIFEST; its files say that the WALs \
-                     are in {}",
+            match rockmill::Db::find_wal_dir(&rockmill::Options::default(), path) {
+                Ok(wals) if wals != path => format!(
+                    "give one of its files: `rockmill dump DB/CURRENT` names the MANIFEST; WALs are in {}",
                     wals.display()
                 ),
-                None => "give one of its files: `rockmill dump DB/CURRENT` names the MANIFEST".to_owned(),
+                _ => "give one of its files: `rockmill dump DB/CURRENT` names the MANIFEST".to_owned(),
             },
         ));
     }

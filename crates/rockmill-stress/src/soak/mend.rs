@@ -1,7 +1,7 @@
 //! Repairs after kills: what a kill leaves is a sound database with leftovers, and a repair of it must lose nothing,
 //! bring nothing back, and find no damage.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rockmill::{Db, IteratorMode, Options, ReadOptions, RepairOptions};
 
@@ -27,6 +27,17 @@ fn repair(path: &Path, settings: &Settings, options: &Options) -> Result<(), Str
     if sound { Ok(()) } else { Err(format!("a repair after a kill took a sound database for damaged: {report:?}")) }
 }
 
+/// The WALs of the dead database beside its copy, for which they are not the original's any more.
+fn copy_wals(paths: &Paths, copy: &Path) -> std::io::Result<PathBuf> {
+    let wals = paths.own("repaired-wals");
+    let _ = std::fs::remove_dir_all(&wals);
+    copy_tree(&paths.wals(), &wals)?;
+    for dir in [copy, &wals] {
+        std::fs::remove_file(dir.join("WAL_OWNER"))?;
+    }
+    Ok(wals)
+}
+
 /// Repairs a copy of the dead database and compares all of it; the keys that were compared.
 ///
 /// # Errors
@@ -35,7 +46,11 @@ pub fn repair_copy(paths: &Paths, settings: &Settings, configuration: &Configura
     let copy = paths.own("repaired");
     let _ = std::fs::remove_dir_all(&copy);
     copy_tree(&paths.db, &copy).map_err(|e| format!("cannot copy the dead database to {}: {e}", copy.display()))?;
-    let options = configuration.options();
+    let mut options = configuration.options();
+    if settings.own_wals {
+        let wals = copy_wals(paths, &copy).map_err(|e| format!("cannot copy the WALs of the dead database: {e}"))?;
+        options.set_wal_dir(wals);
+    }
     repair(&copy, settings, &options)?;
     let expected = Expected::open(&paths.expected(), settings)?;
     let families = child::families(settings, &options);
@@ -55,6 +70,7 @@ pub fn repair_copy(paths: &Paths, settings: &Settings, configuration: &Configura
     let checked = judge::judge_dead("a repaired copy", settings, &expected, entries, |_, _, _| ())?;
     drop(db);
     let _ = std::fs::remove_dir_all(&copy);
+    let _ = std::fs::remove_dir_all(paths.own("repaired-wals"));
     Ok(checked)
 }
 

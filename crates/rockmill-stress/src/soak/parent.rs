@@ -675,12 +675,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        let mut verify = Command::new(&plan.program);
-        verify.arg("verify").arg(&paths.db);
-        if plan.settings.own_wals {
-            verify.arg("--wal-dir").arg(paths.wals());
-        }
-        let out = verify.stdin(Stdio::null()).output();
+        let out = Command::new(&plan.program).arg("verify").arg(&paths.db).stdin(Stdio::null()).output();
         let out = out.map_err(|e| format!("cannot run {} verify: {e}", plan.program.display()))?;
         if !out.status.success() {
             let said = [out.stdout, out.stderr].concat();

@@ -6,9 +6,10 @@
 //!
 //! - The file `WAL_OWNER` is in both directories, with the same random token in its first line. The second line names
 //!   the other directory, for people and for a repair. RocksDB ignores files of that name.
-//! - The database that has the token may use the directory. Without a `WAL_OWNER` in the WAL directory (RocksDB made
-//!   it, or it is new) the first opening for writing claims it, if the WALs in it can be this database's by what its
-//!   MANIFEST says. A directory without WALs may be claimed by anyone.
+//! - The database that has the token may use the directory, unless the one that the WAL directory names is still there:
+//!   then it is a copy, made file by file. Without a `WAL_OWNER` in the WAL directory (RocksDB made it, or it is new)
+//!   the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be claimed by
+//!   anyone.
 //! - The WAL directory is locked while the database is open for writing.
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
@@ -76,6 +77,15 @@ impl Note {
     }
 }
 
+impl Note {
+    /// Of a WAL directory: true if the database that it names is there still, and is not the one in `path`, which has
+    /// the same token: that one is a copy of it, file by file.
+    fn is_elsewhere(&self, fs: &dyn FileSystem, path: &Path) -> bool {
+        !fs.same_file(&self.other, path).unwrap_or(self.other == path)
+            && Note::read(fs, &self.other).is_ok_and(|n| n.is_some_and(|n| n.token == self.token))
+    }
+}
+
 /// Refuses a WAL directory that belongs to another database than the one in `path`. Changes nothing.
 pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     if path == wal_dir {
@@ -95,7 +105,8 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     }
     let Some(theirs) = Note::read(fs, wal_dir)? else { return Ok(()) };
     let own = Note::read(fs, path)?;
-    if own.is_some_and(|own| own.token == theirs.token) || !holds_wals(fs, wal_dir)? {
+    let known = own.is_some_and(|own| own.token == theirs.token);
+    if (known && !theirs.is_elsewhere(fs, path)) || !holds_wals(fs, wal_dir)? {
         return Ok(());
     }
     Err(Error::invalid_argument(format!(
@@ -233,12 +244,15 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
     let own = Note::read(fs, path)?;
     let theirs = Note::read(fs, wal_dir)?;
     let token = own.as_ref().map_or(token, |own| own.token.clone());
+    // Commands are run from anywhere.
+    let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
+    let (database, wals) = (absolute(path), absolute(wal_dir));
     // First here: a WAL directory with a token that no database has would be nobody's.
-    if own.is_none_or(|own| own.other != wal_dir) {
-        Note { token: token.clone(), other: wal_dir.to_owned() }.write(fs, path)?;
+    if own.is_none_or(|own| own.other != wals) {
+        Note { token: token.clone(), other: wals }.write(fs, path)?;
     }
-    if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != path) {
-        Note { token, other: path.to_owned() }.write(fs, wal_dir)?;
+    if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != database) {
+        Note { token, other: database }.write(fs, wal_dir)?;
     }
     Ok(())
 }
@@ -267,14 +281,54 @@ pub(crate) fn release(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) {
     }
 }
 
+/// True if `dir` is the database's directory or lies in it, whatever its name, without a link on the way from there.
+pub(crate) fn is_inside(fs: &dyn FileSystem, path: &Path, dir: &Path) -> bool {
+    let is_database = |a: &Path| fs.same_file(a, path).unwrap_or(a == path);
+    let Some(base) = dir.ancestors().find(|a| !a.as_os_str().is_empty() && is_database(a)) else { return false };
+    let Ok(rest) = dir.strip_prefix(base) else { return false };
+    let mut at = base.to_owned();
+    rest.components().all(|part| {
+        at.push(part);
+        let plain = matches!(part, Component::Normal(_));
+        plain && matches!(fs.entry(&at), Ok(None | Some(Entry { kind: EntryKind::Directory, .. })))
+    })
+}
+
+/// Refuses a WAL directory that nobody names but the files of the database in `path`, which anybody may have written:
+/// unless it lies in that directory, or says itself that it belongs to the database there.
+pub(crate) fn refuse_unasked(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    if is_inside(fs, path, wal_dir) {
+        return Ok(());
+    }
+    let own = Note::read(fs, path).ok().flatten();
+    let theirs = Note::read(fs, wal_dir).ok().flatten();
+    // The token alone may have been read there and copied here.
+    let agree = |own: &Note, theirs: &Note| {
+        own.token == theirs.token && fs.same_file(&theirs.other, path).unwrap_or(theirs.other == path)
+    };
+    if own.zip(theirs).is_some_and(|(own, theirs)| agree(&own, &theirs)) {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "{}: the files of this database say that its WALs are in {}, and nothing there says that it belongs to this \
+         database",
+        path.display(),
+        wal_dir.display()
+    )))
+}
+
 impl Db {
     /// Where the WALs of a database are that need not be open: `wal_dir` of the options, or else what its newest
     /// OPTIONS file says, or else its own directory. An error if that directory is missing or belongs to another
-    /// database. What the OPTIONS file says is followed wherever it leads; see [`Self::stored_wal_dir_outside`].
+    /// database, or if only the OPTIONS file names it and [`Self::check_stored_path`] refuses it.
     pub fn find_wal_dir(options: &Options, path: impl AsRef<Path>) -> Result<PathBuf> {
         let (fs, path) = (&*options.db.fs, path.as_ref());
         let given = wal_dir_of(&options.db, path);
-        let dir = if given == path { stored_wal_dir(fs, path).unwrap_or(given) } else { given };
+        let stored = if given == path { stored_wal_dir(fs, path) } else { None };
+        if let Some(dir) = &stored {
+            refuse_unasked(fs, path, dir)?;
+        }
+        let dir = stored.unwrap_or(given);
         if !fs.exists(&dir).map_err(|e| Error::io(dir.display(), &e))? {
             return Err(Error::invalid_argument(format!("{}: wal_dir does not exist", dir.display())));
         }
@@ -283,27 +337,15 @@ impl Db {
         Ok(dir)
     }
 
-    /// The directory of the WALs that the database's own files name (its newest OPTIONS file, or `WAL_OWNER`), if it is
-    /// not in the database's directory. Whoever wrote the files chose it. Nothing there is looked at.
-    pub fn stored_wal_dir_outside(options: &Options, path: impl AsRef<Path>) -> Option<PathBuf> {
-        let (fs, path) = (&*options.db.fs, path.as_ref());
-        stored_wal_dir(fs, path).filter(|dir| leads_out(fs, path, dir))
+    /// For programs that open databases of others with the options that are stored there: refuses a directory (a
+    /// `wal_dir`, or a `db_log_dir`) that the OPTIONS file of the database in `path` names, if following it would lead
+    /// to files of somebody else. It must lie in `path`, without a link on the way, or have a file `WAL_OWNER` that
+    /// names this database. The second is so wherever Rockmill made the WALs and the database was not moved since.
+    ///
+    /// Opening does not ask this: what is in the options that it is given is the caller's word.
+    pub fn check_stored_path(options: &Options, path: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<()> {
+        refuse_unasked(&*options.db.fs, path.as_ref(), dir.as_ref())
     }
-}
-
-/// Says whether `path`, which is stored in a file of the database in `dir`, leads out of the directory: by its text, or
-/// through a link. An empty one means the directory itself.
-pub(crate) fn leads_out(fs: &dyn FileSystem, dir: &Path, path: &Path) -> bool {
-    if path.as_os_str().is_empty() {
-        return false;
-    }
-    let (Ok(path), Ok(dir)) = (std::path::absolute(path), std::path::absolute(dir)) else { return true };
-    if path.components().any(|c| c == Component::ParentDir) {
-        return !fs.same_file(&path, &dir).unwrap_or(false);
-    }
-    let Some(base) = path.ancestors().find(|a| fs.same_file(a, &dir).unwrap_or(*a == dir)) else { return true };
-    let inside: Vec<&Path> = path.ancestors().take_while(|a| *a != base).collect();
-    inside.iter().any(|p| !matches!(fs.entry(p), Ok(None | Some(Entry { kind: EntryKind::Directory, .. }))))
 }
 
 /// Where the WALs of the database in `path` are, by what its own files say: the newest OPTIONS file, or where that is

@@ -215,9 +215,10 @@ impl Options {
     }
 
     /// Directory of the WALs; empty is the database's own. It must be given at every open (an OPTIONS file has it, but
-    /// an open does not look there). It belongs to one database: an open with another's is refused. Wherever it leads,
-    /// it is made, locked, written to, and its WALs that are not needed any more are deleted: for a path out of a file
-    /// of somebody else see [`LoadedOptions::paths_outside`](crate::LoadedOptions::paths_outside).
+    /// an open does not look there). It belongs to one database: an open with another's is refused.
+    ///
+    /// An open follows it wherever it leads, and makes the directory, also where the options were loaded from a file
+    /// that somebody else may have written: [`crate::Db::check_stored_path`] tells.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.db.wal_dir = path.as_ref().to_owned();
     }

@@ -12,7 +12,6 @@ use super::file::OptionsFile;
 use super::known::{Note, Notes, Section, What};
 use super::text::{self, Allow, Pairs, Source};
 use super::{BlockBasedOptions, CfOptions, DbOptions, Options, parse};
-use crate::db::wal_owner::leads_out;
 use crate::db::{ColumnFamilyDescriptor, latest_options_file};
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
@@ -57,25 +56,13 @@ pub struct LoadedOptions {
     pub rocksdb_version: (u32, u32, u32),
 }
 
-impl LoadedOptions {
-    /// The paths of these options, by their options' names, that lead out of the database's directory `dir`: `wal_dir`
-    /// and `db_log_dir`. An open with these options follows them, and whoever wrote the file chose them. Look here
-    /// before opening a database that came from somebody else.
-    pub fn paths_outside(&self, dir: impl AsRef<Path>) -> Vec<(&'static str, &Path)> {
-        let (db, dir) = (&self.options.db, dir.as_ref());
-        let all = [("wal_dir", db.wal_dir.as_path()), ("db_log_dir", db.db_log_dir.as_path())];
-        all.into_iter().filter(|(_, path)| leads_out(&*db.fs, dir, path)).collect()
-    }
-}
-
 /// Reads OPTIONS files (RocksDB's `LoadLatestOptions` and `LoadOptionsFromFile`).
 ///
 /// RocksDB's comparators, merge operators and filters are made from their names; others are given here and found by
 /// their names, or set in what was loaded. Rockmill's own options (`merge_engine`, `kernel_merge_program`) are never
-/// taken from a file, which anybody may have written. An object that nobody gives is among the warnings; its name stays
-/// in the OPTIONS files of a database that is opened with what was loaded. Paths are taken as they are:
-/// [`LoadedOptions::paths_outside`] tells those that lead out of the database's directory. An option that asks for what
-/// Rockmill cannot do is an error, one that has no effect here is among the warnings.
+/// taken from a file, which anybody may have written. An object that nobody gives is among the warnings; its name
+/// stays in the OPTIONS files of a database that is opened with what was loaded. An option that asks for what Rockmill
+/// cannot do is an error, one that has no effect here is among the warnings.
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {

@@ -47,9 +47,8 @@ impl Options {
         self.db.info_logger = Some(logger);
     }
 
-    /// Puts the info log into this directory, under a name made of the database's path. Wherever it leads, it is made,
-    /// and old logs of that name are deleted there: for a path out of a file of somebody else see
-    /// [`LoadedOptions::paths_outside`](crate::LoadedOptions::paths_outside).
+    /// Puts the info log into this directory, under a name made of the database's path. An open makes the directory,
+    /// and removes old logs of that name there; about options from a file see [`crate::Db::check_stored_path`].
     pub fn set_db_log_dir(&mut self, path: impl AsRef<Path>) {
         self.db.db_log_dir = path.as_ref().to_owned();
     }

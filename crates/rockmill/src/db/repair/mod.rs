@@ -80,7 +80,6 @@ pub struct RepairOptions {
     families: Vec<ColumnFamilyDescriptor>,
     unknown: Option<Options>,
     wal_dir: Option<PathBuf>,
-    trust_stored_paths: bool,
     callback: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
 }
 
@@ -97,15 +96,9 @@ impl RepairOptions {
     }
 
     /// Where the WALs are, if no file of the database says it, or says it wrongly. Without it, and without `wal_dir` in
-    /// the options, the newest OPTIONS file says it, or `WAL_OWNER`. If that directory is outside of the database's,
-    /// the repair is refused: whoever wrote the database's files chose it. Give it here, or trust the files.
+    /// the options, the newest OPTIONS file says it; it is followed only where [`Db::check_stored_path`] allows it.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.wal_dir = Some(path.as_ref().to_owned());
-    }
-
-    /// Follows the directory of the WALs that the database's files name also out of the database's directory.
-    pub fn set_trust_stored_paths(&mut self, trust: bool) {
-        self.trust_stored_paths = trust;
     }
 
     /// Called now and then while tables are read, with the bytes read and those that there are. It must be quick.
@@ -311,17 +304,7 @@ fn wal_directory(
         return Ok((dir, lock));
     }
     let Some(stored) = wal_owner::stored_wal_dir(fs, path) else { return Ok((path.to_owned(), None)) };
-    let is_there = fs.exists(&stored).map_err(|e| Error::io(stored.display(), &e))?;
-    if is_there && !how.trust_stored_paths && wal_owner::leads_out(fs, path, &stored) {
-        return Err(Error::invalid_argument(format!(
-            "{}: its files name {} as the directory of its WALs (wal_dir), which is outside of it: if that is right, give \
-             the directory (RepairOptions::set_wal_dir, `rockmill repair --wal-dir`)",
-            path.display(),
-            stored.display()
-        )));
-    }
-    let unclaimed = || if is_there { wal_owner::check_unclaimed(fs, path, &stored) } else { Ok(()) };
-    match unclaimed().and_then(|()| open(&stored)) {
+    match wal_owner::refuse_unasked(fs, path, &stored).and_then(|()| open(&stored)) {
         Ok(lock) => Ok((stored, lock)),
         Err(e) => {
             report.wals_not_read = Some((stored, e.message().to_owned()));
