@@ -6,10 +6,10 @@
 //!
 //! - The file `WAL_OWNER` is in both directories, with the same random token in its first line. The second line names
 //!   the other directory, for people and for a repair. RocksDB ignores files of that name.
-//! - The database that has the token may use the directory, unless the one that the WAL directory names is still there:
-//!   then it is a copy, made file by file. Without a `WAL_OWNER` in the WAL directory (RocksDB made it, or it is new)
-//!   the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be claimed by
-//!   anyone.
+//! - The database that has the token may use the directory, unless the one that the WAL directory names is still
+//!   there: then it is a copy, made file by file. Without a `WAL_OWNER` in the WAL directory (RocksDB made it, or it is
+//!   new) the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be
+//!   claimed by anyone.
 //! - The WAL directory is locked while the database is open for writing.
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
