@@ -365,6 +365,7 @@ fn page_bytes() -> usize {
 mod tests {
     use super::*;
     use rockmill_skip::{Needs, skip};
+    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
 
     const TEST: &str = "what_the_kernel_holds_for_us_no_other_user_and_no_child_can_reach";
@@ -417,14 +418,14 @@ mod tests {
             info(program.fd.as_raw_fd(), "prog_id:")
         );
         // Another user may not be able to enter the directory that the test was built in.
-        let dir = std::env::temp_dir().join(format!("rockmill-kernel-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        let copy = dir.join("test");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let copy = dir.path().join("test");
         std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
         let mut child = std::process::Command::new(&copy);
         child.args(["--exact", "sys::tests::child_process", "--nocapture"]).env(CHILD, ids).current_dir("/");
         let done = child.uid(NOBODY).gid(NOBODY).output();
-        std::fs::remove_dir_all(&dir).unwrap();
+        dir.close().unwrap();
         match done {
             Ok(done) => {
                 let said = String::from_utf8_lossy(&done.stdout).into_owned();

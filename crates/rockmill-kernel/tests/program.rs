@@ -55,10 +55,10 @@ fn machine(what: &str, bytes: usize) -> Option<Machine> {
 
 #[test]
 fn the_committed_object_is_what_the_source_gives() {
-    let out = std::env::temp_dir().join(format!("rockmill-bpf-{}", std::process::id()));
-    std::fs::create_dir_all(&out).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/build-bpf");
-    let built = Command::new(script).arg(&out).output().unwrap();
+    let built = Command::new(script).arg(out).output().unwrap();
     let said = String::from_utf8_lossy(&built.stderr).into_owned();
     if built.status.code() == Some(3) {
         skip("the_committed_object_is_what_the_source_gives", &Needs::Clang.because(said));
@@ -69,9 +69,8 @@ fn the_committed_object_is_what_the_source_gives() {
             let fresh = Program::read(&fresh, driver.entry()).unwrap();
             assert!(fresh == *program_of(driver), "bpf/{name} is not what its source gives: run scripts/build-bpf");
         }
-        own::are_as_committed(&out);
+        own::are_as_committed(out);
     }
-    std::fs::remove_dir_all(&out).unwrap();
 }
 
 /// Entries as internal keys and values.

@@ -16,6 +16,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -274,6 +275,8 @@ struct Watch<'a> {
 
 /// Written to every column family after a failure, and deleted again.
 const PROBE: (&str, &[u8]) = ("written after a failure", b"99999999");
+/// Written by another thread while the store resumes, and deleted again.
+const MEANWHILE: (&str, &[u8]) = ("written during a recovery", b"99999999");
 /// Calls of a recovery of which one fails.
 const SECOND_WITHIN: u64 = 24;
 /// Or the first of one of these kinds.
@@ -312,7 +315,7 @@ impl Watch<'_> {
         }
         // A job beside the recovery may be what fails; and then what it has done counts, once that is known.
         for _ in 0..3 {
-            let done = db.resume();
+            let done = self.resume_beside_a_writer(db)?;
             let fired = {
                 let mut hit = self.hit.lock();
                 hit.second_at = None;
@@ -341,6 +344,49 @@ impl Watch<'_> {
         db.resume().map_err(|e| format!("does not resume after {text} and another failure: {e}"))
     }
 
+    /// Resumes while another thread writes, synced: a write that is taken meanwhile, and everything that was acknowledged
+    /// before it, is there after a power cut.
+    fn resume_beside_a_writer(&self, db: &Db) -> Result<rockmill::Result<()>, String> {
+        // FIFO compaction may drop it.
+        if self.configurations.iter().any(|c| c.get("strategy") == "fifo") {
+            return Ok(db.resume());
+        }
+        let resumed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                while !resumed.load(Ordering::Acquire) {
+                    let synced = WriteOptions { sync: true, no_slowdown: true, ..WriteOptions::default() };
+                    if db.put_opt(MEANWHILE.0, MEANWHILE.1, &synced).is_ok() {
+                        return self.taken_meanwhile();
+                    }
+                    std::thread::yield_now();
+                }
+                Ok(())
+            });
+            let done = db.resume();
+            resumed.store(true, Ordering::Release);
+            let taken = writer.join().map_err(|_| "the writer beside a recovery panics".to_owned())?;
+            taken.map_err(|e| format!("a write was taken while the store resumed, and after a power cut: {e}"))?;
+            Ok(done)
+        })
+    }
+
+    /// Looks at what a power cut would leave now that [`MEANWHILE`] is written and synced.
+    fn taken_meanwhile(&self) -> Result<(), String> {
+        let image: Arc<dyn FileSystem> = Arc::new(self.fs.crash_image(CrashMode::SyncedOnly));
+        let place = Place { fs: image, ..self.place.clone() };
+        let db = place.open(&self.configurations.first().cloned().unwrap_or_default()).map_err(|e| e.to_string())?;
+        if db.get(MEANWHILE.0).map_err(|e| e.to_string())?.as_deref() != Some(MEANWHILE.1) {
+            return Err("it is not there".to_owned());
+        }
+        db.delete(MEANWHILE.0).map_err(|e| e.to_string())?;
+        // The step that failed is done or not done.
+        let done = self.models.len() - 1;
+        let contents = Contents::read(&db).map_err(|e| e.to_string())?;
+        let rest = &self.steps[done.min(self.steps.len())..];
+        contents.find(&self.models[done], rest, 0, rest.len().min(1)).map(drop).map_err(|d| d.to_string())
+    }
+
     /// What is written, synced, after a failure is there after a crash, with the column families that the store names,
     /// and in a checkpoint.
     fn probe(&self, db: &Db) -> Result<(), String> {
@@ -356,6 +402,7 @@ impl Watch<'_> {
             put.put_cf(&cf, PROBE.0, PROBE.1);
             delete.delete_cf(&cf, PROBE.0);
         }
+        delete.delete(MEANWHILE.0);
         let write = |batch: &WriteBatch| match db.write_opt(batch, &synced) {
             // The second call that failed was a job's, which says so now.
             Err(_) if self.hit.lock().second.is_some() && db.background_error().is_some() => {
@@ -523,6 +570,8 @@ fn moment(
         return if at_least == 0 { Ok(()) } else { Err("the database is gone".to_owned()) };
     }
     let db = place.open(configuration).map_err(|e| format!("does not open: {e}"))?;
+    // The writer beside a recovery may have been let in.
+    db.delete(MEANWHILE.0).map_err(|e| e.to_string())?;
     let contents = Contents::read(&db).map_err(|e| e.to_string())?;
     let found = contents.find(&models[at_least], &steps[at_least..], 0, started.saturating_sub(at_least));
     found.map(drop).map_err(|d| d.to_string())

@@ -633,7 +633,8 @@ fn an_engine_that_has_not_looked_since_leaves_other_engines_backups_alone() {
         |e: &BackupEngine| e.verify_backup(2),
         |e: &BackupEngine| e.verify_backup_with_checksum(2),
         |e: &BackupEngine| {
-            let to = std::env::temp_dir().join("rockmill-never-made");
+            let dir = tempfile::tempdir().unwrap();
+            let to = dir.path().join("never-made");
             e.restore_from_backup(&to, &to, &RestoreOptions::default(), 2)
         },
     ] {

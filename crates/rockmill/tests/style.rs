@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 #[path = "style/lexer.rs"]
 mod lexer;
+#[path = "style/supply.rs"]
+mod supply;
 
 use lexer::{Line, has_word};
 

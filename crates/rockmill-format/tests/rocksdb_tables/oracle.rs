@@ -3,30 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rockmill_skip::{Needs, python_with_rocksdict, skip};
+use tempfile::TempDir;
 
 use crate::table::Entries;
-
-/// A directory of this process, removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("rockmill-format-oracle-{}-{n}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Runs a tool that must succeed.
 fn run(command: &mut Command) -> Output {
@@ -61,16 +42,16 @@ fn only_table(dir: &Path) -> Vec<u8> {
 
 /// Debian's RocksDB through `tests/oracle/tables.cc`.
 pub struct Cpp {
-    dir: Scratch,
+    dir: TempDir,
 }
 
 impl Cpp {
     pub fn build() -> Option<Self> {
-        let dir = Scratch::new();
+        let dir = tempfile::tempdir().unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle/tables.cc");
         let built = Command::new("g++")
             .args(["-O0", "-std=c++17", "-o"])
-            .arg(dir.0.join("tables"))
+            .arg(dir.path().join("tables"))
             .arg(source)
             .arg("-lrocksdb")
             .output();
@@ -91,22 +72,22 @@ impl Cpp {
 
     /// Writes a database of one table per configuration and gives their names.
     pub fn write_tables(&self) -> Vec<String> {
-        let dir = self.dir.0.join("written");
+        let dir = self.dir.path().join("written");
         fs::create_dir_all(&dir).unwrap();
-        let out = run(Command::new(self.dir.0.join("tables")).arg("write").arg(&dir));
+        let out = run(Command::new(self.dir.path().join("tables")).arg("write").arg(&dir));
         String::from_utf8(out.stdout).unwrap().lines().map(String::from).collect()
     }
 
     pub fn table(&self, name: &str) -> Vec<u8> {
-        only_table(&self.dir.0.join("written").join(name))
+        only_table(&self.dir.path().join("written").join(name))
     }
 
     /// What RocksDB reads in each of `tables`: user keys and values.
     pub fn read_tables(&self, tables: &[Vec<u8>]) -> Vec<Entries> {
-        let mut command = Command::new(self.dir.0.join("tables"));
+        let mut command = Command::new(self.dir.path().join("tables"));
         command.arg("read");
         for (i, table) in tables.iter().enumerate() {
-            let path = self.dir.0.join(format!("{i:06}.sst"));
+            let path = self.dir.path().join(format!("{i:06}.sst"));
             fs::write(&path, table).unwrap();
             command.arg(path);
         }
@@ -124,7 +105,7 @@ impl Cpp {
 /// RocksDB 9 through the Python package rocksdict.
 pub struct Python {
     python: PathBuf,
-    dir: Scratch,
+    dir: TempDir,
 }
 
 /// One database per configuration; the same operations as in `tables.cc`.
@@ -187,21 +168,21 @@ impl Python {
     pub fn find() -> Option<Self> {
         let found = python_with_rocksdict();
         let python = found.inspect_err(|missing| skip("blocks of RocksDB 9.8", missing)).ok()?;
-        Some(Self { python, dir: Scratch::new() })
+        Some(Self { python, dir: tempfile::tempdir().unwrap() })
     }
 
     /// (configuration, table) for each.
     pub fn write_tables(&self) -> Vec<(String, Vec<u8>)> {
-        let out = run(Command::new(&self.python).args(["-c", WRITE]).arg(&self.dir.0));
+        let out = run(Command::new(&self.python).args(["-c", WRITE]).arg(self.dir.path()));
         let names = String::from_utf8(out.stdout).unwrap();
-        names.lines().map(|name| (name.into(), only_table(&self.dir.0.join(name)))).collect()
+        names.lines().map(|name| (name.into(), only_table(&self.dir.path().join(name)))).collect()
     }
 
     /// What RocksDB reads after ingesting `table` into an empty database.
     pub fn ingest_and_read(&self, table: &[u8]) -> Entries {
-        let path = self.dir.0.join("ours.sst");
+        let path = self.dir.path().join("ours.sst");
         fs::write(&path, table).unwrap();
-        let db = self.dir.0.join("ingested");
+        let db = self.dir.path().join("ingested");
         let out = run(Command::new(&self.python).args(["-c", INGEST]).arg(&db).arg(&path));
         fs::remove_dir_all(&db).unwrap();
         hex_entries(String::from_utf8(out.stdout).unwrap().lines())

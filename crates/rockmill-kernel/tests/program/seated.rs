@@ -8,29 +8,13 @@ use std::sync::Mutex;
 
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits, ReadOptions, ReadPlan, ReadStream, Tamper, Window, coalesce};
 use rockmill_io::{FileSystem, PosixFileSystem, RandomAccessFile};
+use tempfile::TempDir;
 
 use super::*;
 
-/// A folder that goes in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("rockmill-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Runs in files, a block behind the other.
 struct Files {
-    folder: Folder,
+    folder: TempDir,
     /// Path of each, and where its blocks are.
     runs: Vec<(PathBuf, Vec<(u64, u32)>)>,
     sorted: Entries,
@@ -38,10 +22,10 @@ struct Files {
 
 impl Files {
     fn new(name: &str, rng: &mut fastrand::Rng, runs: usize, entries: usize) -> Self {
-        let folder = Folder::new(name);
+        let folder = tempfile::Builder::new().prefix(name).tempdir().unwrap();
         let lists = random_runs(rng, runs, entries, 300);
         let write = |(i, list): (usize, &Entries)| {
-            let path = folder.0.join(format!("run{i}"));
+            let path = folder.path().join(format!("run{i}"));
             let mut file = std::fs::File::create(&path).unwrap();
             let (mut places, mut at) = (Vec::new(), 0u64);
             for block in blocks(list, 2000, 16) {
@@ -275,7 +259,7 @@ fn reads_that_fail_say_the_same_as_without_a_program() {
         for seat in [false, true] {
             let Some(io) = ring() else { return };
             let files = Files::new("failing", &mut fastrand::Rng::with_seed(3), 3, 1200);
-            let broken = files.folder.0.join("run1");
+            let broken = files.folder.path().join("run1");
             if errno != 0 {
                 let broken = broken.clone();
                 io.set_shim(Box::new(move |op| match op.path == broken && op.offset > 100_000 {
@@ -308,7 +292,7 @@ fn reads_that_fail_say_the_same_as_without_a_program() {
                 machine
             });
             assert!(io.is_idle(), "{what}: something was left in the ring");
-            assert_eq!(std::fs::read_dir(&files.folder.0).unwrap().count(), 3);
+            assert_eq!(std::fs::read_dir(files.folder.path()).unwrap().count(), 3);
         }
         assert_eq!(said[0], said[1], "{what}");
     }
