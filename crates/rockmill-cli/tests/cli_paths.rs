@@ -91,7 +91,17 @@ fn no_command_follows_a_stored_wal_dir_out_of_the_directory() {
         // Who says where the WALs are is obeyed.
         if !owned {
             s.ok(&["get", "db", "key000001", "--option", "wal_dir="]);
+            // But WALs that the MANIFEST does not know are another database's all the same.
+            for command in [&["get", "db", "key000001"][..], &["put", "db", "a", "1"], &["compact", "db"]] {
+                for flags in [&["--trust-paths"][..], &["--wal-dir", "outside"]] {
+                    s.run(&[command, flags].concat()).fails(2, &["holds WALs", "`rockmill repair --wal-dir`"]);
+                    assert_eq!(contents(&outside), before.0, "{command:?}");
+                }
+            }
+            fs::create_dir(s.path("empty")).expect("made");
+            plant(&s, "db", &format!("wal_dir={}", s.path("empty").display()));
             s.ok(&["get", "db", "key000001", "--trust-paths"]);
+            s.ok(&["put", "db", "a", "1", "--trust-paths"]);
         }
         fs::remove_dir_all(s.path("db")).expect("removed");
     }

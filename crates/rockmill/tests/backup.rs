@@ -111,7 +111,9 @@ fn backups_are_incremental_and_each_restores_its_own_moment() {
         engine
             .restore_from_latest_backup(dir.path().join("new"), dir.path().join("wals"), &Default::default())
             .unwrap();
-        std::fs::remove_file(dir.path().join("wals/LOCK")).unwrap();
+        for own in ["LOCK", "WAL_OWNER"] {
+            std::fs::remove_file(dir.path().join("wals").join(own)).unwrap();
+        }
         assert_eq!(names(&dir.path().join("wals")).len(), 1, "one WAL");
         for wal in names(&dir.path().join("wals")) {
             std::fs::rename(dir.path().join("wals").join(&wal), dir.path().join("new").join(&wal)).unwrap();

@@ -139,3 +139,96 @@ fn a_database_is_not_opened_without_its_wals() {
     }
     assert_eq!(get(&open_two(&forgot), "k").as_deref(), Some("synced"));
 }
+
+/// RocksDB writes no `WAL_OWNER`: only the MANIFEST of the database that wants them says whose WALs they are.
+#[test]
+fn unclaimed_wals_of_another_database_are_neither_read_nor_deleted() {
+    for (flushes, other_flushes) in [(0, 20), (20, 0), (3, 3)] {
+        let fs = MemFileSystem::new();
+        let mut o = options(&fs);
+        o.set_wal_dir("/wals");
+        let db = open_two(&o);
+        for n in 0..flushes {
+            db.put("flushed", n.to_string()).expect("a write");
+            db.flush_all().expect("a flush");
+        }
+        db.put_opt("k", "synced", &synced()).expect("a write");
+        drop(db);
+        let other = Db::open_cf(&options(&fs), "/other", FAMILIES).expect("another database");
+        for n in 0..other_flushes {
+            other.put("flushed", n.to_string()).expect("a write");
+            other.flush_all().expect("a flush");
+        }
+        drop(other);
+        // As RocksDB would have left it.
+        for name in ["/wals/WAL_OWNER", "/wals/LOCK", "/db/WAL_OWNER"] {
+            fs.remove(Path::new(name)).expect("there");
+        }
+        let before = fs.list_dir(Path::new("/wals")).expect("a list");
+        let refused = |what: &str, done: rockmill::Result<()>| {
+            let e = done.err().unwrap_or_else(|| panic!("{flushes} {other_flushes}: {what}: done"));
+            assert!(e.to_string().contains("/wals"), "{what}: {e}");
+            assert_eq!(fs.list_dir(Path::new("/wals")).expect("a list"), before, "{what}");
+        };
+        refused("open", Db::open_cf(&o, "/other", FAMILIES).map(drop));
+        refused("read", Db::open_cf_for_read_only(&o, "/other", FAMILIES, false).map(drop));
+        let second = Db::open_cf_as_secondary(&o, "/other", "/second", FAMILIES);
+        refused("a secondary", second.map(drop));
+        refused("find", Db::find_wal_dir(&o, "/other").map(drop));
+        refused("destroy", Db::destroy(&o, "/other"));
+        refused("create", Db::open_cf(&o, "/new", FAMILIES).map(drop));
+        // Its own database takes them, once more after a restart, and they are claimed then.
+        for _ in 0..2 {
+            let db = open_two(&o);
+            assert_eq!(get(&db, "k").as_deref(), Some("synced"));
+        }
+        let e = Db::open_cf(&o, "/other", FAMILIES).expect_err("claimed");
+        assert!(e.to_string().contains("/wals"), "{e}");
+    }
+}
+
+/// A copy that RocksDB made has the WALs in its own directory, the same MANIFEST, and options that name the original's
+/// directory.
+#[test]
+fn a_copy_with_wals_of_its_own_does_not_claim_those_of_the_original() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs);
+    o.set_wal_dir("/wals");
+    let db = open_two(&o);
+    db.put_opt("k", "synced", &synced()).expect("a write");
+    drop(db);
+    fs.create_dir(Path::new("/copy"), true).expect("a directory");
+    for dir in ["/db", "/wals"] {
+        for name in fs.list_dir(Path::new(dir)).expect("a list") {
+            if !matches!(&*name, "LOCK" | "WAL_OWNER") {
+                let bytes = fs.read_to_vec(&Path::new(dir).join(&name)).expect("a file");
+                fs.write_all(&Path::new("/copy").join(&name), &bytes).expect("a copy");
+            }
+        }
+    }
+    for name in ["/wals/WAL_OWNER", "/wals/LOCK", "/db/WAL_OWNER"] {
+        fs.remove(Path::new(name)).expect("there");
+    }
+    let before = fs.list_dir(Path::new("/wals")).expect("a list");
+    let e = Db::open_cf(&o, "/copy", FAMILIES).expect_err("the WALs of the original");
+    assert!(e.to_string().contains("/wals") && e.to_string().contains("WALs of its own"), "{e}");
+    assert_eq!(fs.list_dir(Path::new("/wals")).expect("a list"), before);
+    let copy = Db::open_cf(&options(&fs), "/copy", FAMILIES).expect("in its own directory");
+    assert_eq!(get(&copy, "k").as_deref(), Some("synced"));
+    assert_eq!(get(&open_two(&o), "k").as_deref(), Some("synced"));
+}
+
+/// The directory of a database that lost its CURRENT is no place for WALs, either.
+#[test]
+fn the_directory_of_a_damaged_database_is_no_wal_directory() {
+    let fs = MemFileSystem::new();
+    drop(Db::open_cf(&options(&fs), "/damaged", FAMILIES).expect("a database"));
+    fs.remove(Path::new("/damaged/CURRENT")).expect("removed");
+    let before = fs.list_dir(Path::new("/damaged")).expect("a list");
+    let mut o = options(&fs);
+    drop(open_two(&o));
+    o.set_wal_dir("/damaged");
+    let e = Db::open_cf(&o, path(), FAMILIES).expect_err("the directory of a database");
+    assert!(e.to_string().contains("another database"), "{e}");
+    assert_eq!(fs.list_dir(Path::new("/damaged")).expect("a list"), before);
+}

@@ -15,7 +15,8 @@ use rockmill_io::{Access, FileSystem};
 use super::copy::{Contents, Transfer, in_parallel};
 use super::meta::{BackupMeta, MetaFile, PRIVATE, database_name, is_session_id};
 use super::{BackupEngine, RestoreMode, RestoreOptions, State};
-use crate::db::wal_owner;
+use crate::db::new_db_id;
+use crate::db::wal_owner::{self, WAL_OWNER};
 use crate::env::{LINE_FILE_BYTES_MAX, beneath, create_dir_durably, narrower, with_access};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::file::with_wal_dir;
@@ -164,10 +165,17 @@ impl BackupEngine {
         let fs = &*with_access(fs, db_dir, narrower(own, theirs))?;
         let _lock = lock_database(fs, db_dir)?;
         let own_wals = wal_dir != db_dir && !fs.same_file(wal_dir, db_dir).unwrap_or(false);
+        if own_wals {
+            // Before the lock, too, which would leave a file in a directory of somebody else.
+            wal_owner::check(fs, db_dir, wal_dir)?;
+        }
         let _wal_lock = if own_wals { Some(wal_owner::lock(fs, wal_dir)?) } else { None };
         fresh.locked.set(true);
         if own_wals {
             wal_owner::check(fs, db_dir, wal_dir)?;
+            if !options.keep_log_files {
+                wal_owner::check_before_restore(fs, db_dir, wal_dir)?;
+            }
         }
         if options.same_database_only {
             self.check_identity(fs, db_dir, meta)?;
@@ -187,6 +195,9 @@ impl BackupEngine {
         }
         clear(fs, db_dir, wal_dir, &kept, options.keep_log_files)?;
         wal_owner::forget_elsewhere(fs, db_dir, wal_dir)?;
+        if own_wals {
+            wal_owner::mark(fs, db_dir, wal_dir, new_db_id(self.target.clock.now_micros()))?;
+        }
         if options.keep_log_files {
             unarchive(fs, wal_dir)?;
             pieces.retain(|p| !is_wal(&p.to) || !fs.exists(&p.to).unwrap_or(false));
@@ -332,7 +343,7 @@ impl Fresh {
     fn clear(&self, fs: &dyn FileSystem) {
         for dir in self.empty.iter().filter(|_| self.locked.get()) {
             for name in fs.list_dir(dir).unwrap_or_default() {
-                if filename::parse(&name).is_some() {
+                if filename::parse(&name).is_some() || name == WAL_OWNER {
                     let _ = fs.remove(&dir.join(name));
                 }
             }

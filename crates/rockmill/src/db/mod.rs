@@ -136,7 +136,7 @@ pub use wal_iterator::DBWALIterator;
 use column_family::CfData;
 use error_recovery::BackgroundError;
 use events::{CfJobStats, Later};
-pub(crate) use open::new_session_id;
+pub(crate) use open::{new_db_id, new_session_id};
 use running::RunningJobs;
 use secondary::Secondary;
 use snapshot::SnapshotList;

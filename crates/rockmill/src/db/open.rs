@@ -189,6 +189,11 @@ impl Db {
         let lock_path = path.join(filename::LOCK);
         let lock = fs.lock(&lock_path).map_err(|e| lock_error(path, &e))?;
         let wal_dir = wal_dir_of(&options.db, path);
+        if wal_dir != path && fs.exists(&wal_dir).unwrap_or(false) {
+            // Before the lock, too, which would leave a file in a directory of somebody else.
+            wal_owner::check(&**fs, path, &wal_dir)?;
+            wal_owner::check_unclaimed(&**fs, path, &wal_dir)?;
+        }
         let wal_lock = match wal_dir != path && fs.exists(&wal_dir).unwrap_or(false) {
             true => Some(wal_owner::lock(&**fs, &wal_dir)?),
             false => None,
@@ -359,6 +364,7 @@ fn open_files(
     }
     if read_only {
         wal_owner::check(&**fs, path, &db.wal_dir)?;
+        wal_owner::check_unclaimed(&**fs, path, &db.wal_dir)?;
     }
     let logs = wal_numbers(&names);
     if recovered.is_none() {
@@ -861,7 +867,7 @@ fn random_bits(salt: u64) -> u64 {
 }
 
 /// A database id in the shape of a UUID (version 4), as RocksDB's IDENTITY holds.
-pub(super) fn new_db_id(now: u64) -> String {
+pub(crate) fn new_db_id(now: u64) -> String {
     let (a, b) = (random_bits(now), random_bits(now ^ 1));
     format!(
         "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",

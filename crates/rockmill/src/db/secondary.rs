@@ -147,6 +147,9 @@ impl Db {
         let wal_dir = wal_dir_of(&options.db, path);
         wal_owner::refuse_if_elsewhere(&**fs, path, &wal_dir)?;
         wal_owner::check(&**fs, path, &wal_dir)?;
+        if fs.exists(&wal_dir).unwrap_or(false) {
+            wal_owner::check_unclaimed(&**fs, path, &wal_dir)?;
+        }
         let db = assemble(options, path, &wanted, Some(&recovered), purge, mode, InfoLog::begin(&options.db, own))?;
         adjusted.log(&db.log);
         let mut secondary = Secondary::new(&db, wanted, &recovered);

@@ -6,16 +6,19 @@
 //!
 //! - The file `WAL_OWNER` is in both directories, with the same random token in its first line. The second line names
 //!   the other directory, for people and for a repair. RocksDB ignores files of that name.
-//! - The database that has the token may use the directory, unless the one that the WAL directory names is still there:
-//!   then it is a copy, made file by file. Without a `WAL_OWNER` in the WAL directory (RocksDB made
-//!   it, or it is new) the first opening for writing claims it. A directory without WALs may be claimed by anyone.
+//! - The database that has the token may use the directory, unless the one that the WAL directory names is still
+//!   there: then it is a copy, made file by file. Without a `WAL_OWNER` in the WAL directory (RocksDB made it, or it is
+//!   new) the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be
+//!   claimed by anyone.
 //! - The WAL directory is locked while the database is open for writing.
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
-use rockmill_format::filename;
+use rockmill_format::filename::{self, FileType};
 use rockmill_io::{Entry, EntryKind, FileLock, FileSystem};
 
 use super::Db;
@@ -26,6 +29,7 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::options::load::read_file;
 use crate::options::parse;
+use crate::version::{current_manifest, for_each_edit, look_again};
 
 /// In the database's directory and in its WAL directory.
 pub(crate) const WAL_OWNER: &str = "WAL_OWNER";
@@ -88,7 +92,11 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
         return Ok(());
     }
     let failed = |e| Error::io(format_args!("cannot look into {}", wal_dir.display()), &e);
-    if fs.exists(&wal_dir.join(filename::CURRENT)).map_err(failed)? {
+    let manifest = |name: &String| matches!(filename::parse(name), Some(FileType::Manifest(_)));
+    // One without CURRENT is a database, too, that somebody may repair.
+    if fs.exists(&wal_dir.join(filename::CURRENT)).map_err(failed)?
+        || fs.list_dir(wal_dir).is_ok_and(|names| names.iter().any(manifest))
+    {
         return Err(Error::invalid_argument(format!(
             "{}: wal_dir is the directory of another database; give one that is for the WALs of {} alone",
             wal_dir.display(),
@@ -110,6 +118,60 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
         path.display(),
         wal_dir.join(WAL_OWNER).display()
     )))
+}
+
+/// Refuses a WAL directory that nobody has claimed and whose WALs are not those of the database in `path`, as far as
+/// its MANIFEST says. RocksDB writes no `WAL_OWNER`, and locks only the database's own directory.
+///
+/// The WAL that was written to when the MANIFEST got its last edit is still there: it has a number below the next file
+/// number of then, and is deleted only when an edit says that it is not needed. WALs that are all older are not needed,
+/// and those that are all newer cannot be without it. So one must be in between, unless there is none at all. Where
+/// WALs that are needed are in the database's own directory, too, it is a copy that brought its WALs along.
+pub(crate) fn check_unclaimed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    if path == wal_dir || Note::read(fs, wal_dir)?.is_some() {
+        return Ok(());
+    }
+    let names = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
+    let wals = wal_numbers(&names(wal_dir)?);
+    let Some(&first) = wals.first() else { return Ok(()) };
+    // Without a MANIFEST that can be read there is nothing to compare with: whoever needs it says so.
+    let Some(needed) = needed_wals(fs, path) else { return Ok(()) };
+    let shown = wal_dir.join(filename::wal(first));
+    let what = if !wals.iter().any(|n| needed.contains(n)) {
+        format!("the MANIFEST of {} knows none of its WALs", path.display())
+    } else if let Some(own) = wal_numbers(&names(path)?).iter().find(|n| needed.contains(n)) {
+        format!("{} has WALs of its own ({})", path.display(), filename::wal(*own))
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid_argument(format!(
+        "{}: this wal_dir holds WALs (such as {}), and {what}: they are another database's, or this is a copy of one. \
+         Give it a wal_dir of its own. If they are this database's after all, `rockmill repair --wal-dir` takes them in",
+        wal_dir.display(),
+        shown.display(),
+    )))
+}
+
+/// The numbers that WALs have which the database in `path` needs: from the oldest one that a column family needs up to
+/// the next file number. `None` where the MANIFEST cannot be read.
+fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Range<u64>> {
+    look_again(fs, path, || {
+        let manifest = path.join(filename::manifest(current_manifest(fs, path)?));
+        let mut logs = BTreeMap::from([(0, 0)]);
+        let (mut least, mut next) = (0, 0);
+        for_each_edit(fs, &manifest, &mut |edit| {
+            if edit.column_family_drop {
+                logs.remove(&edit.column_family);
+            } else if let Some(n) = edit.log_number {
+                logs.insert(edit.column_family, n);
+            }
+            least = edit.min_log_number_to_keep.map_or(least, |n| n.max(least));
+            next = edit.next_file_number.unwrap_or(next);
+            Ok(())
+        })?;
+        Ok(logs.into_values().min().unwrap_or(0).max(least)..next)
+    })
+    .ok()
 }
 
 /// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had
@@ -164,8 +226,18 @@ pub(crate) fn lock(fs: &dyn FileSystem, wal_dir: &Path) -> Result<Box<dyn FileLo
 /// Locks the WAL directory and makes it the database's, whose own lock is held. `token` is a new one, for a database
 /// without any.
 pub(crate) fn claim(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: String) -> Result<Box<dyn FileLock>> {
+    // Before the lock, too, which would leave a file in a directory of somebody else.
+    check(fs, path, wal_dir)?;
+    check_unclaimed(fs, path, wal_dir)?;
     let lock = lock(fs, wal_dir)?;
     check(fs, path, wal_dir)?;
+    check_unclaimed(fs, path, wal_dir)?;
+    mark(fs, path, wal_dir, token)?;
+    Ok(lock)
+}
+
+/// Writes whose the WAL directory is, which is locked.
+pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: String) -> Result<()> {
     for dir in [path, wal_dir] {
         let _ = fs.remove(&dir.join(format!("{WAL_OWNER}.dbtmp"))); // what a crash left
     }
@@ -182,7 +254,22 @@ pub(crate) fn claim(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Str
     if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != database) {
         Note { token, other: database }.write(fs, wal_dir)?;
     }
-    Ok(lock)
+    Ok(())
+}
+
+/// Refuses WALs that nobody has claimed where a database is to be restored and there is none.
+pub(crate) fn check_before_restore(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    check_unclaimed(fs, path, wal_dir)?;
+    let is_there = fs.exists(&path.join(filename::CURRENT)).unwrap_or(true);
+    // A restore that was cut short left its claim.
+    if is_there || Note::read(fs, wal_dir)?.is_some() || !holds_wals(fs, wal_dir)? {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "{}: holds WALs, and {} has no database that they could belong to: give another directory for the WALs",
+        wal_dir.display(),
+        path.display()
+    )))
 }
 
 /// Removes what [`claim`] wrote, of a database that is destroyed.
@@ -246,6 +333,7 @@ impl Db {
             return Err(Error::invalid_argument(format!("{}: wal_dir does not exist", dir.display())));
         }
         check(fs, path, &dir)?;
+        check_unclaimed(fs, path, &dir)?;
         Ok(dir)
     }
 

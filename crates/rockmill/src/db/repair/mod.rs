@@ -288,6 +288,8 @@ fn wal_directory(
         if !fs.exists(dir).map_err(|e| Error::io(dir.display(), &e))? {
             return Err(Error::invalid_argument(format!("{}: wal_dir does not exist", dir.display())));
         }
+        // Before the lock, too, which would leave a file in a directory of somebody else.
+        wal_owner::check(fs, path, dir)?;
         let lock = wal_owner::lock(fs, dir)?;
         wal_owner::check(fs, path, dir)?;
         Ok(Some(lock))
