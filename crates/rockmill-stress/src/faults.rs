@@ -187,13 +187,37 @@ impl fmt::Display for Report {
 struct Hit {
     /// The call that failed, and how.
     what: Option<(OpKind, Way, PathBuf)>,
-    /// Another call that is to fail, while the store resumes: the first from this number on, of this kind if one is
-    /// given.
-    second_at: Option<(u64, Option<OpKind>)>,
+    /// Another call that is to fail, while the store resumes.
+    second_at: Option<Second>,
     /// That call.
     second: Option<(OpKind, Way, PathBuf)>,
     /// A file whose sync failed was synced again.
     retried: Option<PathBuf>,
+}
+
+/// A call to fail: the first from a number on that fits.
+#[derive(Debug, Clone, Copy)]
+enum Second {
+    /// Whatever it is.
+    Any(u64),
+    /// Of a kind.
+    Of(u64, OpKind),
+    /// A write to a table, for want of space: of a job that runs beside the recovery, or of its flush.
+    Table(u64),
+}
+
+impl Second {
+    fn fits(self, op: &Op<'_>) -> bool {
+        match self {
+            Second::Any(from) => op.number >= from,
+            Second::Of(from, kind) => op.number >= from && op.kind == kind,
+            Second::Table(from) => op.number >= from && op.kind == OpKind::Write && is_table(op),
+        }
+    }
+}
+
+fn is_table(op: &Op<'_>) -> bool {
+    op.path.extension().is_some_and(|e| e == "sst")
 }
 
 impl Hit {
@@ -224,6 +248,7 @@ fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64) -> Arc<Mutex<
     let hit = Arc::new(Mutex::new(Hit::default()));
     let (noted, at) = (Arc::clone(&hit), fs.calls() + n);
     let mut rng = fastrand::Rng::with_seed(seed);
+    let mut slow = if rng.u8(..4) == 0 { SLOW_WRITES } else { 0 };
     fs.set_hook(Box::new(move |op| {
         let mut hit = noted.lock();
         if op.number == at {
@@ -236,13 +261,22 @@ fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64) -> Arc<Mutex<
             return Fault::Error(io::Error::from_raw_os_error(Way::Dead.errno()));
         }
         hit.watch(op);
-        if hit.second_at.is_some_and(|(from, kind)| op.number >= from && kind.is_none_or(|kind| kind == op.kind)) {
+        if let Some(second) = hit.second_at.filter(|second| second.fits(op)) {
             hit.second_at = None;
+            if matches!(second, Second::Table(_)) {
+                hit.second = Some((op.kind, Way::Enospc, op.path.to_owned()));
+                return Way::Enospc.fault(op, &mut rng);
+            }
             let mut ways = Way::of(op.kind).to_vec();
             ways.retain(|way| !matches!(way, Way::Dead | Way::Flip) && !way.is_harmless());
             let way = ways[rng.usize(..ways.len())];
             hit.second = Some((op.kind, way, op.path.to_owned()));
             return way.fault(op, &mut rng);
+        }
+        // Jobs of tables this small would be over before a recovery begins.
+        if slow > 0 && op.kind == OpKind::Write && is_table(op) {
+            slow -= 1;
+            return Fault::Delay(SLOW);
         }
         Fault::None
     }));
@@ -277,6 +311,9 @@ struct Watch<'a> {
 const PROBE: (&str, &[u8]) = ("written after a failure", b"99999999");
 /// Written by another thread while the store resumes, and deleted again.
 const MEANWHILE: (&str, &[u8]) = ("written during a recovery", b"99999999");
+/// In one of four runs so many writes to tables take so long.
+const SLOW_WRITES: u32 = 300;
+const SLOW: Duration = Duration::from_millis(2);
 /// Calls of a recovery of which one fails.
 const SECOND_WITHIN: u64 = 24;
 /// Or the first of one of these kinds.
@@ -307,9 +344,10 @@ impl Watch<'_> {
         if self.rng.bool() {
             let calls = self.fs.calls();
             // Calls of which a recovery has few would hardly ever be hit by their number.
-            let second = match self.rng.usize(..2 * SECOND_KINDS.len()) {
-                n if n < SECOND_KINDS.len() => (calls, Some(SECOND_KINDS[n])),
-                _ => (calls + self.rng.u64(..SECOND_WITHIN), None),
+            let second = match self.rng.usize(..3 * SECOND_KINDS.len()) {
+                n if n < SECOND_KINDS.len() => Second::Of(calls, SECOND_KINDS[n]),
+                n if n < 2 * SECOND_KINDS.len() => Second::Table(calls),
+                _ => Second::Any(calls + self.rng.u64(..SECOND_WITHIN)),
             };
             self.hit.lock().second_at = Some(second);
         }
@@ -344,8 +382,8 @@ impl Watch<'_> {
         db.resume().map_err(|e| format!("does not resume after {text} and another failure: {e}"))
     }
 
-    /// Resumes while another thread writes, synced: a write that is taken meanwhile, and everything that was acknowledged
-    /// before it, is there after a power cut.
+    /// Resumes while another thread writes, synced: a write that is taken meanwhile, and everything that was
+    /// acknowledged before it, is there after a power cut.
     fn resume_beside_a_writer(&self, db: &Db) -> Result<rockmill::Result<()>, String> {
         // FIFO compaction may drop it.
         if self.configurations.iter().any(|c| c.get("strategy") == "fifo") {
