@@ -634,3 +634,32 @@ fn properties_mean_what_rocksdbs_mean() {
     db.enable_file_deletions().unwrap();
     assert_eq!(number(properties::OBSOLETE_SST_FILES_SIZE), Some(0));
 }
+
+/// Each read after a new range tombstone looks at all of the memtable's: whoever writes them one by one says how many
+/// there may be.
+#[test]
+fn a_memtable_with_as_many_range_tombstones_as_it_may_have_is_flushed() {
+    let fs = MemFileSystem::new();
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_file_system(Arc::new(fs.clone()));
+    options.set_disable_auto_compactions(true);
+    let db = Db::open(&options, "/db").unwrap();
+    let tables = |db: &Db| db.live_files().unwrap().len();
+    let cf = db.default_cf();
+    let delete = |from: u32| {
+        (from..from + 10).for_each(|n| db.delete_range_cf(&cf, format!("{n:04}"), "9999".to_owned()).unwrap());
+    };
+    delete(0);
+    db.put("0500", "1").unwrap();
+    assert_eq!(tables(&db), 0, "by default there is no limit");
+    db.set_options(&[("memtable_max_range_deletions", "5")]).unwrap();
+    delete(10);
+    // The write after the last one that it may have finds it full.
+    db.put("0600", "1").unwrap();
+    db.flush().unwrap();
+    // A flush takes all that wait.
+    assert!((2..=4).contains(&tables(&db)), "{}", tables(&db));
+    assert_eq!(db.get("0500").unwrap(), None);
+    assert_eq!(db.get("0600").unwrap().as_deref(), Some(&b"1"[..]));
+}

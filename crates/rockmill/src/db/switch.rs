@@ -157,7 +157,7 @@ impl DbInner {
     /// two it is. Immutable memtables that hold them back are due from here on.
     fn full_memtables(&self, state: &mut State) -> (Vec<u32>, FlushReason) {
         let mut reason = FlushReason::WriteBufferFull;
-        let is_full = |c: &CfState| c.mem.memory_usage() >= c.cf.options.load().write_buffer_size;
+        let is_full = |c: &CfState| MemTableLimit::of(&c.cf.options.load()).is_reached(&c.mem);
         let mut full: Vec<u32> =
             state.cfs.iter().filter(|(_, c)| !c.mem.is_empty() && is_full(c)).map(|(&id, _)| id).collect();
         let room = self.wal_room(state);
@@ -338,6 +338,29 @@ impl DbInner {
 /// Column families whose memtables have data.
 pub(crate) fn with_data(state: &State) -> Vec<u32> {
     state.cfs.iter().filter(|(_, c)| !c.mem.is_empty()).map(|(&id, _)| id).collect()
+}
+
+/// What makes a memtable full.
+#[derive(Clone, Copy)]
+pub(crate) struct MemTableLimit {
+    bytes: usize,
+    range_deletions: u64,
+}
+
+impl MemTableLimit {
+    #[inline]
+    pub fn of(options: &CfOptions) -> Self {
+        let range_deletions = match options.memtable_max_range_deletions {
+            0 => u64::MAX,
+            n => n.into(),
+        };
+        Self { bytes: options.write_buffer_size, range_deletions }
+    }
+
+    #[inline]
+    pub fn is_reached(self, mem: &MemTable) -> bool {
+        mem.memory_usage() >= self.bytes || mem.num_range_deletes() >= self.range_deletions
+    }
 }
 
 /// Where the memory of a store's memtables comes from, and where it is charged.

@@ -28,6 +28,7 @@ use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
 use super::background::caught;
 use super::column_family::CfData;
 use super::stats::count;
+use super::switch::MemTableLimit;
 use super::wal::WalWriter;
 use super::write_queue::{Leadership, Place, Slot, insert_group};
 use super::{AsColumnFamilyRef, Db, DbInner, WriteBatch};
@@ -338,23 +339,23 @@ impl DbInner {
     /// would do.
     fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
         let mut seq = first;
-        let mut at: Option<(u32, Arc<super::super_version::SuperVersion>, usize)> = None;
+        let mut at: Option<(u32, Arc<super::super_version::SuperVersion>, MemTableLimit)> = None;
         let mut full = false;
         for record in rep.iter() {
             let Ok(record) = record else { break }; // the batch was checked when it was built
             let Some((cf, t, key, value)) = parts(&record) else { continue };
             if at.as_ref().is_none_or(|(id, ..)| *id != cf) {
-                full |= at.take().is_some_and(|(_, sv, limit)| sv.mem.memory_usage() >= limit);
+                full |= at.take().is_some_and(|(_, sv, limit)| limit.is_reached(&sv.mem));
                 at = self
                     .cf_by_id(cf)
-                    .map(|c| (cf, c.data.current.load_full(), c.data.options.load().write_buffer_size));
+                    .map(|c| (cf, c.data.current.load_full(), MemTableLimit::of(&c.data.options.load())));
             }
             if let Some((_, sv, _)) = &at {
                 sv.mem.add(seq, t, key, value);
             }
             seq += 1;
         }
-        full |= at.is_some_and(|(_, sv, limit)| sv.mem.memory_usage() >= limit);
+        full |= at.is_some_and(|(_, sv, limit)| limit.is_reached(&sv.mem));
         if full {
             self.attention.store(true, Ordering::Release);
         }

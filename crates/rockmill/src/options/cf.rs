@@ -53,6 +53,8 @@ declare_options! {
     table: BlockBasedOptions = BlockBasedOptions::default(), part;
     /// Size of a memtable, in bytes; at least 4 KiB.
     write_buffer_size: usize = 64 << 20, mutable, set_write_buffer_size;
+    /// Range tombstones that make a memtable full; 0: any number. Reads look at all of them after each new one.
+    memtable_max_range_deletions: u32 = 0, mutable, set_memtable_max_range_deletions;
     /// Memtables, the active one included, before writers stop; at least 2.
     max_write_buffer_number: i32 = 2, mutable, set_max_write_buffer_number;
     /// Immutable memtables that a flush waits for, fewer than `max_write_buffer_number`; 1 with `atomic_flush`.

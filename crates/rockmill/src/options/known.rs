@@ -322,7 +322,6 @@ const CF: &[(&str, Meaning)] = &[
     ("memtable_factory", NoEffect("SkipListFactory|skip_list", "memtables are skip lists")),
     ("memtable_huge_page_size", NoEffect("0", HINT)),
     ("memtable_insert_with_hint_prefix_extractor", NoEffect("nullptr", ONE_WAY)),
-    ("memtable_max_range_deletions", NoEffect("0", ONE_WAY)),
     ("memtable_op_scan_flush_trigger", NoEffect("0", ONE_WAY)),
     ("memtable_prefix_bloom_bits", Retired),
     ("memtable_prefix_bloom_huge_page_tlb_size", Retired),
