@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout};
+use crate::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout, check_meta_keys};
 use crate::coding;
 use crate::error::{FormatError, Result};
 
@@ -232,8 +232,11 @@ impl TableProperties {
         let mut last: Vec<u8> = Vec::new();
         let mut cursor = BlockCursor::new(BlockLayout::parse(data)?, BlockKind::Meta);
         cursor.seek_to_first(data)?;
+        let mut keys = 0;
         while cursor.valid() {
             let range = cursor.value_range();
+            keys += cursor.key().len();
+            check_meta_keys(keys, data.len())?;
             if !last.is_empty() && cursor.key() <= last.as_slice() {
                 return Err(FormatError::corruption("table properties are not in order", range.start as u64));
             }
@@ -390,6 +393,24 @@ mod tests {
         assert!(back.user_defined_timestamps_persisted());
         assert_eq!(back.key_smallest_seqno, None);
         assert_eq!(TableProperties::decode_block(&TableProperties::default().encode_block()), Ok(Default::default()));
+    }
+
+    /// Names that share almost all bytes stand in the block once, and would stand in memory a thousand times.
+    #[test]
+    fn names_take_memory_in_proportion_to_the_block() {
+        let block = |n: u32, shared: usize| {
+            let options = BlockBuilderOptions { restart_interval: 1 << 20, ..BlockBuilderOptions::default() };
+            let mut block = BlockBuilder::new(options);
+            for i in 0..n {
+                let mut name = vec![b'n'; shared];
+                name.extend_from_slice(&i.to_be_bytes());
+                block.add(&name, b"", None);
+            }
+            block.finish().to_vec()
+        };
+        assert!(TableProperties::decode_block(&block(100, 100)).is_ok());
+        let refused = TableProperties::decode_block(&block(2000, 100_000)).unwrap_err();
+        assert!(refused.to_string().contains("in a block of"), "{refused}");
     }
 
     #[test]

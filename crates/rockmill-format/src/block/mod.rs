@@ -63,6 +63,20 @@ pub enum BlockKind {
     Meta,
 }
 
+/// Bounds the keys of a block of properties, of a metaindex or of range tombstones: `total` bytes of them so far in a
+/// block of `block_len`. Who keeps them all would otherwise need memory without bound for a small block, in which each
+/// shares almost all with the one before. RocksDB writes these blocks with whole keys.
+///
+/// # Errors
+/// `Corruption` when they take more than sixteen times the block, and 64 KiB.
+pub fn check_meta_keys(total: usize, block_len: usize) -> Result<()> {
+    if total > (64 << 10) + 16 * block_len {
+        let what = format!("keys of {total} bytes and more in a block of {block_len}");
+        return Err(FormatError::corruption(what, 0));
+    }
+    Ok(())
+}
+
 /// Where the parts of a block are; found once per block, then every cursor over the block uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockLayout {

@@ -41,6 +41,12 @@ struct Entry {
 
 type Result<T> = std::result::Result<T, FormatError>;
 
+/// Bytes that the keys of an index may take: this, and [`SEPARATORS_PER_BYTE`] for each byte of the file. In the file a
+/// key needs only what it does not share with the one before, so a small one could ask for memory without bound. Tables
+/// of 4 KiB blocks come near this with keys of tens of KiB that compress tenfold.
+const SEPARATORS_MAX: u64 = 64 << 20;
+const SEPARATORS_PER_BYTE: u64 = 64;
+
 impl TableIndex {
     /// An index without entries.
     pub fn new(user_keys: bool) -> Self {
@@ -98,6 +104,12 @@ impl TableIndex {
             if order == Ordering::Greater {
                 return Err(bad("separators out of order".into()));
             }
+        }
+        let most = SEPARATORS_MAX.saturating_add(file_size.saturating_mul(SEPARATORS_PER_BYTE));
+        if (self.separators.len() + separator.len()) as u64 > most {
+            return Err(FormatError::unsupported(format!(
+                "an index whose keys take more than {most} bytes, in a file of {file_size}"
+            )));
         }
         self.separators.extend_from_slice(separator);
         let end = u32::try_from(self.separators.len())
@@ -206,5 +218,40 @@ fn head(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
         Some(chunk) => u64::from_be_bytes(*chunk),
         None => bytes.iter().enumerate().fold(0, |h, (i, b)| h | u64::from(*b) << (56 - 8 * i)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
+
+    use super::*;
+
+    /// Keys that share almost all bytes stand in a block once, and would stand in memory a thousand times.
+    #[test]
+    fn the_keys_of_an_index_take_memory_in_proportion_to_the_file() {
+        let (cmp, kind) = (
+            InternalKeyComparator::default(),
+            BlockKind::Index { value_delta: false, user_keys: true, first_key: false },
+        );
+        let index = |n: u64, shared: usize| {
+            let options = BlockBuilderOptions { restart_interval: 1 << 20, ..BlockBuilderOptions::default() };
+            let mut block = BlockBuilder::new(options);
+            let mut key = vec![b'k'; shared];
+            for i in 0..n {
+                key.truncate(shared);
+                key.extend_from_slice(&(i as u32).to_be_bytes());
+                let mut handle = Vec::new();
+                BlockHandle { offset: i * 10, size: 5 }.encode(&mut handle);
+                block.add(&key, &handle, None);
+            }
+            let block = block.finish().to_vec();
+            let file_size = n * 10 + block.len() as u64;
+            let mut index = TableIndex::new(true);
+            index.append_block(&block, kind, &cmp, file_size).map(|()| (index.len(), index.separators.len()))
+        };
+        assert_eq!(index(1000, 20_000).expect("what real tables may have"), (1000, 20_004_000));
+        let refused = index(20_000, 100_000).expect_err("two gigabytes out of half a megabyte");
+        assert!(refused.to_string().contains("an index whose keys take more than"), "{refused}");
     }
 }

@@ -12,7 +12,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout, check_meta_keys};
 use rockmill_format::coding;
 use rockmill_format::compression::{Dictionary, check_compression_name, decompress_into};
 use rockmill_format::filter::FilterReader;
@@ -221,7 +221,10 @@ fn for_each_meta(
     let mut walk = || {
         let mut cursor = BlockCursor::new(BlockLayout::parse(data)?, kind);
         cursor.seek_to_first(data)?;
+        let mut keys = 0;
         while cursor.valid() {
+            keys += cursor.key().len();
+            check_meta_keys(keys, data.len())?;
             f(cursor.key(), cursor.value_range())?;
             cursor.next(data)?;
         }
