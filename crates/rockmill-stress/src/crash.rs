@@ -530,6 +530,10 @@ impl Cutter<'_> {
     /// Saves a disk for people to look at, once.
     fn save(&self, image: &MemFileSystem) -> String {
         let Some(to) = &self.plan.save else { return String::new() };
+        // What is there already stays.
+        let numbered = |n: u32| if n == 1 { to.clone() } else { PathBuf::from(format!("{}.{n}", to.display())) };
+        let free = |to: &PathBuf| std::fs::read_dir(to).map_or(!to.exists(), |mut names| names.next().is_none());
+        let to = &(1..).map(numbered).find(free).unwrap_or_else(|| to.clone());
         match copy_out(image, Path::new("/"), to) {
             Ok(()) => format!(" (the disk is saved in {})", to.display()),
             Err(e) => format!(" (the disk cannot be saved: {e})"),

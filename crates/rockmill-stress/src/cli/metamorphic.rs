@@ -166,9 +166,16 @@ pub(super) fn progress(text: &str) {
     }
 }
 
+/// In each file that [`write_case`] makes.
+const MADE_HERE: &str = "# rockmill-stress replay ";
+
+/// Writes a case, over one that was written before and over nothing else.
 pub(super) fn write_case(path: &Path, case: &Case, remark: &str) -> Result<(), String> {
+    if std::fs::read(path).is_ok_and(|old| !String::from_utf8_lossy(&old).contains(MADE_HERE)) {
+        return Err(format!("{}: is not a case of rockmill-stress, and stays; the case is:\n{case}", path.display()));
+    }
     let remark: Vec<String> = remark.lines().map(|line| format!("# {line}\n")).collect();
-    let command = format!("# rockmill-stress replay {}\n", path.display());
+    let command = format!("{MADE_HERE}{}\n", path.display());
     let text = format!("{}{command}{case}", remark.concat());
     std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
