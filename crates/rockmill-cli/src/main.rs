@@ -53,7 +53,22 @@ use error::{CliError, EXIT_OK, EXIT_USAGE, Result};
 use output::Out;
 use rockmill_format::printable;
 
+/// What a panic says may name a key or a path of somebody else.
+fn escape_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let thread = std::thread::current();
+        let text = format!("thread '{}' {info}", thread.name().unwrap_or("without a name"));
+        let mut stderr = std::io::stderr().lock();
+        let _ = writeln!(stderr, "{}", printable::lines(&text));
+        let trace = std::backtrace::Backtrace::capture();
+        if trace.status() == std::backtrace::BacktraceStatus::Captured {
+            let _ = writeln!(stderr, "stack backtrace:\n{trace}");
+        }
+    }));
+}
+
 fn main() -> ExitCode {
+    escape_panics();
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == "bench") {
         // Its flags are db_bench's, in db_bench's syntax: not clap's business.
