@@ -211,7 +211,7 @@ fn a_copy_with_wals_of_its_own_does_not_claim_those_of_the_original() {
     }
     let before = fs.list_dir(Path::new("/wals")).expect("a list");
     let e = Db::open_cf(&o, "/copy", FAMILIES).expect_err("the WALs of the original");
-    assert!(e.to_string().contains("/wals") && e.to_string().contains("WALs of its own"), "{e}");
+    assert!(e.to_string().contains("/wals") && e.to_string().contains("WALs in its own directory"), "{e}");
     assert_eq!(fs.list_dir(Path::new("/wals")).expect("a list"), before);
     let copy = Db::open_cf(&options(&fs), "/copy", FAMILIES).expect("in its own directory");
     assert_eq!(get(&copy, "k").as_deref(), Some("synced"));
@@ -231,4 +231,39 @@ fn the_directory_of_a_damaged_database_is_no_wal_directory() {
     let e = Db::open_cf(&o, path(), FAMILIES).expect_err("the directory of a database");
     assert!(e.to_string().contains("another database"), "{e}");
     assert_eq!(fs.list_dir(Path::new("/damaged")).expect("a list"), before);
+}
+
+/// Who gives a `wal_dir` for the first time has the WALs of before in the database's own directory. RocksDB begins
+/// without what is in them.
+#[test]
+fn a_new_wal_directory_does_not_hide_the_wals_of_before() {
+    let fs = MemFileSystem::new();
+    let o = options(&fs);
+    let db = open_two(&o);
+    db.put("flushed", "1").expect("a write");
+    db.flush_all().expect("a flush");
+    db.put_opt("k", "synced", &synced()).expect("a write");
+    drop(db);
+    let mut elsewhere = options(&fs);
+    elsewhere.set_wal_dir("/wals");
+    for read_only in [false, true] {
+        let opened = match read_only {
+            true => Db::open_cf_for_read_only(&elsewhere, path(), FAMILIES, false),
+            false => Db::open_cf(&elsewhere, path(), FAMILIES),
+        };
+        let e = opened.expect_err("refused").to_string();
+        assert!(e.contains("in its own directory") && e.contains(".log"), "{e}");
+    }
+    assert_eq!(get(&open_two(&o), "k").as_deref(), Some("synced"));
+    // Moved, they are found; and WALs that are not needed any more are in nobody's way.
+    fs.create_dir(Path::new("/wals"), true).expect("a directory");
+    for name in names(&fs, "/db", ".log") {
+        fs.rename(&path().join(&name), &Path::new("/wals").join(&name)).expect("a rename");
+    }
+    let db = open_two(&elsewhere);
+    assert_eq!(get(&db, "k").as_deref(), Some("synced"));
+    db.flush_all().expect("a flush");
+    drop(db);
+    fs.write_all(&path().join("000001.log"), b"left behind").expect("a file");
+    assert_eq!(get(&open_two(&elsewhere), "k").as_deref(), Some("synced"));
 }

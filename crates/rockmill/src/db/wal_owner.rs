@@ -177,6 +177,7 @@ fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Range<u64>> {
 /// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had
 /// last: an opening would not see what is in them, and a later one would delete them. RocksDB opens.
 pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    refuse_if_at_home(fs, path, wal_dir)?;
     let Some(own) = Note::read(fs, path)? else { return Ok(()) };
     if own.other.as_os_str().is_empty() || fs.same_file(&own.other, wal_dir).unwrap_or(own.other == wal_dir) {
         return Ok(());
@@ -193,6 +194,28 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
         own.other.display(),
         wal_dir.display(),
         path.join(WAL_OWNER).display()
+    )))
+}
+
+/// The same where they are in the database's own directory: there was no `wal_dir` before.
+fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    if fs.same_file(path, wal_dir).unwrap_or(path == wal_dir) {
+        return Ok(());
+    }
+    let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
+    let mut wals = wal_numbers(&names);
+    wals.retain(|n| fs.file_size(&path.join(filename::wal(*n))).is_ok_and(|bytes| bytes > 0));
+    if wals.is_empty() {
+        return Ok(());
+    }
+    let Some(needed) = needed_wals(fs, path) else { return Ok(()) };
+    let Some(wal) = wals.into_iter().find(|n| *n >= needed.start) else { return Ok(()) };
+    Err(Error::invalid_argument(format!(
+        "{}: this database has WALs in its own directory, and wal_dir is {}: leave wal_dir empty, or move the WALs there \
+         first ({})",
+        path.display(),
+        wal_dir.display(),
+        path.join(filename::wal(wal)).display()
     )))
 }
 
