@@ -648,7 +648,7 @@ fn a_memtable_with_as_many_range_tombstones_as_it_may_have_is_flushed() {
     let tables = |db: &Db| db.live_files().unwrap().len();
     let cf = db.default_cf();
     let delete = |from: u32| {
-        (from..from + 10).for_each(|n| db.delete_range_cf(&cf, format!("{n:04}"), "9999".to_owned()).unwrap());
+        (from..from + 10).for_each(|n| db.delete_range_cf(&cf, &*format!("{n:04}"), "9999").unwrap());
     };
     delete(0);
     db.put("0500", "1").unwrap();
