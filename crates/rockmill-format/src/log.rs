@@ -366,6 +366,11 @@ impl<R: ReadBlock> LogReader<R> {
         &self.source
     }
 
+    /// The same, to do more with it than read: its place must stay.
+    pub fn source_mut(&mut self) -> &mut R {
+        &mut self.source
+    }
+
     /// True once a recyclable header was seen.
     pub fn is_recycled(&self) -> bool {
         self.recycled

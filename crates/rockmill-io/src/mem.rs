@@ -126,6 +126,10 @@ impl Shared {
             Some(hook) => hook(&Op { kind, path, to, offset, len, number }),
             None => Fault::None,
         };
+        let fault = match fault {
+            Fault::Later(decide) => decide(),
+            fault => fault,
+        };
         match fault {
             Fault::Delay(time) => std::thread::sleep(time),
             Fault::After(wait) => {
@@ -292,7 +296,12 @@ impl MemFileSystem {
     fn enter_at(&self, kind: OpKind, path: &Path, to: Option<&Path>, offset: u64) -> io::Result<()> {
         match self.shared.gate(kind, path, to, offset, 0) {
             Fault::Error(e) | Fault::Partial(_, e) => Err(e),
-            Fault::None | Fault::Short(_) | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) => Ok(()),
+            Fault::None
+            | Fault::Short(_)
+            | Fault::FlipBit(_)
+            | Fault::Delay(_)
+            | Fault::After(_)
+            | Fault::Later(_) => Ok(()),
         }
     }
 

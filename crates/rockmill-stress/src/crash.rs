@@ -356,9 +356,11 @@ impl Cutter<'_> {
             CrashMode::KeepAll => *self.rng.choice(&RECOVERY_MODES).unwrap_or(&RecoveryMode::PointInTime),
             _ => RecoveryMode::PointInTime,
         };
-        // A record that was being written; a listener's, which nobody waits for, also between steps.
-        let cut =
-            |e: &rockmill::Error| recovery == RecoveryMode::AbsoluteConsistency && e.kind() == ErrorKind::Corruption;
+        // A record that was being written.
+        let writing = window.started > window.returned;
+        let cut = |e: &rockmill::Error| {
+            writing && recovery == RecoveryMode::AbsoluteConsistency && e.kind() == ErrorKind::Corruption
+        };
         let db = match self.open(image, &configuration, recovery) {
             Ok(db) => db,
             Err(e) if may_refuse(mode, &e) || cut(&e) => {

@@ -193,6 +193,10 @@ struct Hit {
     second: Option<(OpKind, Way, PathBuf)>,
     /// A file whose sync failed was synced again.
     retried: Option<PathBuf>,
+    /// The store resumes.
+    resuming: bool,
+    /// The table that it writes then.
+    rescued: Option<PathBuf>,
 }
 
 /// A call to fail: the first from a number on that fits.
@@ -273,14 +277,45 @@ fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64) -> Arc<Mutex<
             hit.second = Some((op.kind, way, op.path.to_owned()));
             return way.fault(op, &mut rng);
         }
+        if hit.resuming && op.kind == OpKind::Create && is_table(op) {
+            hit.rescued.get_or_insert_with(|| op.path.to_owned());
+        }
         // Jobs of tables this small would be over before a recovery begins.
         if slow > 0 && op.kind == OpKind::Write && is_table(op) {
             slow -= 1;
-            return Fault::Delay(SLOW);
+            if hit.rescued.as_deref() == Some(op.path) {
+                return Fault::Delay(RESCUE);
+            }
+            let (noted, path) = (Arc::clone(&noted), op.path.to_owned());
+            return Fault::Later(Box::new(move || beside_a_recovery(&noted, path)));
         }
         Fault::None
     }));
     hit
+}
+
+/// A write of a job, which takes its time. If a call fails meanwhile, it waits for the recovery to write its table,
+/// and then there is no space for it.
+fn beside_a_recovery(hit: &Mutex<Hit>, path: PathBuf) -> Fault {
+    let begun = Instant::now();
+    loop {
+        {
+            let mut hit = hit.lock();
+            let taken = match hit.what.is_some() && hit.second.is_none() {
+                true => begun.elapsed() > WAITS_FOR_RECOVERY,
+                false => begun.elapsed() > SLOW,
+            };
+            if taken {
+                return Fault::None;
+            }
+            if hit.rescued.is_some() && hit.second.is_none() {
+                hit.second_at = None;
+                hit.second = Some((OpKind::Write, Way::Enospc, path));
+                return Fault::Error(io::Error::from_raw_os_error(Way::Enospc.errno()));
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }
 
 /// Looks on while a history is done with one call failing.
@@ -314,6 +349,10 @@ const MEANWHILE: (&str, &[u8]) = ("written during a recovery", b"99999999");
 /// In one of four runs so many writes to tables take so long.
 const SLOW_WRITES: u32 = 300;
 const SLOW: Duration = Duration::from_millis(2);
+/// The longest that a job's write waits for a recovery once a call has failed.
+const WAITS_FOR_RECOVERY: Duration = Duration::from_millis(30);
+/// What a recovery's writes take in such a run: writers that are let in too early come while they last.
+const RESCUE: Duration = Duration::from_millis(10);
 /// Calls of a recovery of which one fails.
 const SECOND_WITHIN: u64 = 24;
 /// Or the first of one of these kinds.
@@ -401,7 +440,9 @@ impl Watch<'_> {
                 }
                 Ok(())
             });
+            self.hit.lock().resuming = true;
             let done = db.resume();
+            self.hit.lock().resuming = false;
             resumed.store(true, Ordering::Release);
             let taken = writer.join().map_err(|_| "the writer beside a recovery panics".to_owned())?;
             taken.map_err(|e| format!("a write was taken while the store resumed, and after a power cut: {e}"))?;

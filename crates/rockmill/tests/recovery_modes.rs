@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rockmill::{Db, ErrorKind, IteratorMode, Options, RecoveryMode, Result, WriteBatch, WriteOptions};
-use rockmill_io::{CrashMode, FileSystem as _, MemFileSystem};
+use rockmill_io::{CrashMode, Fault, FileSystem as _, MemFileSystem, OpKind};
 use rockmill_skip::{Missing, Needs, program, skip};
 
 const RECORDS: u32 = 40;
@@ -409,6 +409,62 @@ fn killed(mode: RecoveryMode, n: usize) -> MemFileSystem {
 
 fn found(db: &Db, n: usize) -> Vec<usize> {
     (0..n).filter(|i| db.get(format!("z{i:02}")).unwrap().is_some()).collect()
+}
+
+/// What stands behind the end of a WAL in a file that is used again may look like a fragment that reaches past the
+/// file's end: nothing is missing.
+#[test]
+fn a_recycled_wal_may_end_in_old_bytes_that_reach_past_its_file() {
+    const N: usize = 7;
+    for mode in MODES {
+        let fs = killed(RecoveryMode::PointInTime, N);
+        let names = fs.list_dir(Path::new("/db")).unwrap();
+        let wal = names.into_iter().filter(|n| n.ends_with(".log")).max().unwrap();
+        let path = Path::new("/db").join(wal);
+        let mut bytes = fs.read_to_vec(&path).unwrap();
+        let last = format!("z{:02}", N - 1).into_bytes();
+        let at = bytes.windows(last.len()).rposition(|w| w == last).unwrap();
+        let end = at + last.len() + 1 + 91;
+        assert!(bytes.len() > end + 20, "the file is not used again");
+        bytes.truncate(end + 20);
+        // A checksum, 65,535 bytes, the first fragment of several in a recyclable log, and another log's number.
+        bytes[end..end + 11].copy_from_slice(&[1, 2, 3, 4, 0xFF, 0xFF, 6, 9, 0, 0, 0]);
+        fs.write_all(&path, &bytes).unwrap();
+        let db = Db::open(&in_memory(&fs, mode), "/db").unwrap_or_else(|e| panic!("{mode:?}: {e}"));
+        assert_eq!(found(&db, N).len(), N, "{mode:?}");
+    }
+}
+
+/// Damage is looked at a second time, since a bit may have flipped on the way: a WAL with a thousand damaged places is
+/// read twice, not a thousand times.
+#[test]
+fn a_wal_with_much_damage_is_read_twice() {
+    let fs = MemFileSystem::new();
+    let o = in_memory(&fs, RecoveryMode::SkipAnyCorruptedRecords);
+    let db = Db::open(&o, "/db").unwrap();
+    (0..1000).for_each(|n| db.put(key(n), value(n)).unwrap());
+    let fs = fs.crash_image(CrashMode::KeepAll);
+    drop(db);
+    let names = fs.list_dir(Path::new("/db")).unwrap();
+    let wal = names.into_iter().filter(|n| n.ends_with(".log")).max().unwrap();
+    let path = Path::new("/db").join(wal);
+    let mut bytes = fs.read_to_vec(&path).unwrap();
+    bytes.chunks_mut(32 << 10).for_each(|block| block[block.len() / 2] ^= 1);
+    fs.write_all(&path, &bytes).unwrap();
+    let read = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let (sum, log) = (Arc::clone(&read), path.clone());
+    fs.set_hook(Box::new(move |op| {
+        if op.kind == OpKind::Read && op.path == log {
+            sum.fetch_add(op.len, std::sync::atomic::Ordering::Relaxed);
+        }
+        Fault::None
+    }));
+    let db = Db::open(&in_memory(&fs, RecoveryMode::SkipAnyCorruptedRecords), "/db").unwrap();
+    let found = db.iterator(IteratorMode::Start).count();
+    assert!((400..999).contains(&found), "{found} of 1000");
+    let (read, size) = (read.load(std::sync::atomic::Ordering::Relaxed), bytes.len() as u64);
+    // A read asks for as much as its buffer takes.
+    assert!(read <= 2 * size + (4 << 16), "{read} bytes of {size}");
 }
 
 #[test]

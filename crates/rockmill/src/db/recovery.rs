@@ -165,10 +165,11 @@ impl DbInner {
             replay.irregular |= failure.is_some();
             if failure.is_some() && flush_full {
                 // What is lost here is gone: the WAL goes with it. (A reader beside a writer may see it change.)
-                reader.source().check_again(&*self.opts.fs, &path)?;
+                reader.source_mut().check_again(&*self.opts.fs, &path)?;
             }
             if let LogEvent::Damage { kind, error, .. } = &event
-                && matches!(kind, DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true })
+                && (matches!(kind, DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true })
+                    || (*kind == DamageKind::CutTail && reader.is_recycled()))
                 && matches!(mode, RecoveryMode::TolerateCorruptedTailRecords | RecoveryMode::AbsoluteConsistency)
             {
                 // Written under another mode, or by RocksDB: what looks damaged is most often the end.

@@ -16,12 +16,14 @@ pub struct LogSource {
     begin: u64,
     read: u64,
     crc: u32,
+    /// What [`Self::check_again`] has read.
+    again: Option<Box<LogSource>>,
 }
 
 impl LogSource {
     /// A file that stands at its beginning.
     pub fn new(file: Box<dyn SequentialFile>) -> Self {
-        Self { file, begin: 0, read: 0, crc: 0 }
+        Self { file, begin: 0, read: 0, crc: 0, again: None }
     }
 
     /// Opens a log to read on from `from`; the source for
@@ -40,13 +42,16 @@ impl LogSource {
 
     /// Reads everything again, and compares: to be called where a log seems to end in damage, before anything is lost
     /// over it. A bit that flipped between the disk and here makes an acknowledged record look like one that a crash
-    /// cut short.
+    /// cut short. Called at each of many damages, it goes on where it stood: a log is read twice, not more often.
     ///
     /// # Errors
     /// `IOError` when the file reads differently this time, or cannot be read.
-    pub fn check_again(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+    pub fn check_again(&mut self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
         let failed = |e: io::Error| Error::io(format_args!("cannot read {} again", path.display()), &e);
-        let mut second = Self::open(fs, path, self.begin).map_err(failed)?;
+        let second = match &mut self.again {
+            Some(second) => second,
+            none => none.insert(Box::new(Self::open(fs, path, self.begin).map_err(failed)?)),
+        };
         let mut buf = vec![0; 64 << 10];
         while second.read < self.read {
             let want = (self.read - second.read).min(buf.len() as u64) as usize;

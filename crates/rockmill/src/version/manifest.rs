@@ -207,7 +207,7 @@ pub fn for_each_edit_from(
     loop {
         let event = reader.next_record(&mut record).map_err(|e| Error::io(path.display(), &e))?;
         if reader.zeros_at().is_some() || matches!(event, LogEvent::Damage { .. }) {
-            reader.source().check_again(fs, path)?;
+            reader.source_mut().check_again(fs, path)?;
         }
         let unsynced = |damage| is_unsynced(fs, path, end, damage);
         if let Some(at) = reader.zeros_at() {
