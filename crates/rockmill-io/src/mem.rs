@@ -296,12 +296,9 @@ impl MemFileSystem {
     fn enter_at(&self, kind: OpKind, path: &Path, to: Option<&Path>, offset: u64) -> io::Result<()> {
         match self.shared.gate(kind, path, to, offset, 0) {
             Fault::Error(e) | Fault::Partial(_, e) => Err(e),
-            Fault::None
-            | Fault::Short(_)
-            | Fault::FlipBit(_)
-            | Fault::Delay(_)
-            | Fault::After(_)
-            | Fault::Later(_) => Ok(()),
+            Fault::None | Fault::Short(_) | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) | Fault::Later(_) => {
+                Ok(())
+            }
         }
     }
 

@@ -1,7 +1,6 @@
 //! Does a history with a database, and compares everything that it shows with a model.
 
 mod copies;
-mod events;
 mod reads;
 mod session;
 
@@ -13,11 +12,11 @@ use rockmill::{ColumnFamily, Db, ErrorKind, Options, OptionsLoader, RepairOption
 
 use crate::configuration::Configuration;
 use crate::contents::{Difference, matches};
+use crate::events::Events;
 use crate::history::{History, Reopen, Step};
 use crate::kinds::FoldedComparator;
 use crate::model::Model;
 use crate::place::{Place, descriptors, existing};
-use events::Events;
 use session::Session;
 pub(crate) use session::TOGETHER;
 

@@ -22,6 +22,7 @@ use super::settings::{Paths, Settings};
 use super::value::{self, Kind};
 use super::work::{Counts, Shared, Trouble};
 use crate::configuration::Configuration;
+use crate::events::Events;
 use crate::kinds::Expire;
 
 /// All is well.
@@ -241,12 +242,18 @@ fn live(orders: &Orders, lines: &mpsc::Receiver<String>) -> Result<(), Ending> {
         options.set_wal_dir(paths.wals());
     }
     let began = Instant::now();
-    let db = Db::open_cf_descriptors(&options, &orders.db, families(&settings, &options)).map_err(|e| match orders
-        .limit
-    {
+    // In every second life a listener writes whenever it is told something. It is no listener of copies.
+    let events = Events::default();
+    let mut own = options.clone();
+    if orders.life % 2 == 1 {
+        own.add_event_listener(events.clone());
+    }
+    let opened = Db::open_cf_descriptors(&own, &orders.db, families(&settings, &options));
+    let db = Arc::new(opened.map_err(|e| match orders.limit {
         Some(limit) if limit.explains(&e) => Ending::Refused(e.to_string()),
         _ => Ending::Wrong(format!("the database does not open: {e}")),
-    })?;
+    })?);
+    events.open(&db);
     say(&Said::Opened(began.elapsed().as_millis() as u64));
     let mut handles = Vec::new();
     for family in 0..=settings.families {
@@ -283,6 +290,7 @@ fn live(orders: &Orders, lines: &mpsc::Receiver<String>) -> Result<(), Ending> {
         say(&Said::Verified(verify(&shared, "at the end of a life", orders.life + 1)?));
     }
     drop(shared);
+    events.close();
     drop(db);
     Ok(())
 }

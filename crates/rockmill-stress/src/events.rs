@@ -1,5 +1,5 @@
-//! A listener of every database that a history opens: what begins, ends; and whatever it is told, it writes. What it
-//! writes is log data, which goes the way of every write and changes nothing.
+//! A listener of every database that a history opens, and of every second life of a soak: what begins, ends; and
+//! whatever it is told, it writes. What it writes is log data, which goes the way of every write and changes nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ struct Counts {
 
 /// Counts what it is told, and writes. Clones count together.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Events {
+pub(crate) struct Events {
     counts: Arc<Counts>,
     /// The database while it is open. Whoever closes it takes it out first.
     db: Arc<RwLock<Weak<Db>>>,
