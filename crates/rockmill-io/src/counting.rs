@@ -394,6 +394,10 @@ impl RandomAccessFile for CountingRandomAccessFile {
         self.inner.advise(pattern);
     }
 
+    fn cached_bytes(&self) -> Option<u64> {
+        self.inner.cached_bytes()
+    }
+
     fn is_direct(&self) -> bool {
         self.inner.is_direct()
     }

@@ -245,6 +245,10 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     fn advise(&self, _pattern: AccessPattern) {}
     /// True when reads bypass the page cache.
     fn is_direct(&self) -> bool;
+    /// About how many bytes of the file are in the page cache, whoever put them there; `None` where that is not known.
+    fn cached_bytes(&self) -> Option<u64> {
+        None
+    }
     /// To a multiple of what offsets and lengths of direct reads through the descriptor must be, in bytes: a power of
     /// two, at most [`ALIGNMENT`](crate::ALIGNMENT).
     fn direct_alignment(&self) -> u64 {

@@ -221,3 +221,13 @@ fn direct_reads_are_aligned_as_the_kernel_tells_and_the_kernel_takes_them() {
     assert_eq!(file.read_at(12_345, &mut some).unwrap(), 4101);
     assert_eq!(some, data[12_345..12_345 + 4101]);
 }
+
+#[test]
+fn what_was_just_written_is_in_the_page_cache() {
+    let dir = real_dir();
+    for len in [0, 1, 2 * 4096 + 17] {
+        let path = dir.path().join(format!("{len}"));
+        std::fs::write(&path, vec![7; len]).unwrap();
+        assert_eq!(FS.open_random(&path, false).unwrap().cached_bytes(), Some(len as u64));
+    }
+}

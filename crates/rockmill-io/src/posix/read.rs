@@ -170,6 +170,10 @@ impl RandomAccessFile for PosixRandomAccessFile {
         }
     }
 
+    fn cached_bytes(&self) -> Option<u64> {
+        sys::resident_bytes(&self.file, self.size).ok()
+    }
+
     fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
     }

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -35,6 +36,40 @@ pub(super) fn advise(file: &File, start: u64, len: u64, advice: Advice) {
     };
     // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), offset(start), offset(len), advice) };
+}
+
+/// Bytes that are looked at in the page cache at a time.
+const RESIDENT_PIECE: u64 = 256 << 20;
+
+/// How many of the file's first `len` bytes are in the page cache, in whole pages (mincore). A file that neither is
+/// this user's nor may be written by it is all there, as the kernel tells it.
+pub(super) fn resident_bytes(file: &File, len: u64) -> io::Result<u64> {
+    // SAFETY: sysconf takes and gives integers.
+    let page = check_size(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
+    let (mut there, mut at) = (0, 0);
+    while at < len {
+        let piece = (len - at).min(RESIDENT_PIECE) as usize;
+        let mut pages = vec![0u8; piece.div_ceil(page)];
+        // SAFETY: a mapping of its own at a place that the kernel chooses, which nobody reads.
+        let start = unsafe {
+            libc::mmap(ptr::null_mut(), piece, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd(), offset(at))
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `start` is a mapping of `piece` bytes, and `pages` has a byte for each of its pages.
+        let told = check(unsafe { libc::mincore(start, piece, pages.as_mut_ptr()) });
+        // SAFETY: the mapping made above, to which there are no references.
+        check(unsafe { libc::munmap(start, piece) })?;
+        told?;
+        there += pages.iter().filter(|p| **p & 1 == 1).count() as u64 * page as u64;
+        at += piece as u64;
+    }
+    Ok(there.min(len))
+}
+
+fn check_size(size: libc::c_long) -> io::Result<usize> {
+    usize::try_from(size).ok().filter(|s| *s > 0).ok_or_else(io::Error::last_os_error)
 }
 
 /// Starts write-back of a range without waiting for it.

@@ -15,7 +15,7 @@ use super::merge::{Heads, Merger};
 use super::output::{Created, remove_created};
 use super::plan::{JobPlan, OutputPlan, Part, Rules};
 use super::tombstones::Tombstones;
-use super::{JobContext, JobStats};
+use super::{JobContext, JobStats, page_cache};
 use crate::error::Result;
 use crate::helpers::{Help, Working};
 use crate::memtable::MemTable;
@@ -67,6 +67,7 @@ fn write(
         split_key: None,
         compression: ctx.cf.compression_per_level.first().copied().unwrap_or(ctx.cf.compression),
         compression_opts: ctx.cf.compression_opts.clone(),
+        page_cache: page_cache::takes_flush(&ctx.db),
         io_priority: IoPriority::High,
         extra_run: 0,
         epoch_number: 0,
@@ -81,7 +82,7 @@ fn write(
     let tombstones = Tombstones::of_memtables(memtables);
     let heads = Heads::new(&ctx.cmp, None);
     let merger = Merger::new(runs, ctx.cmp.clone(), heads, None, None)?;
-    let engine = Engine::of(ctx, 0);
+    let engine = if plan.output.page_cache { Engine::Pread } else { Engine::of(ctx, 0) };
     ctx.engines.count_flush(engine.kind());
     let part = Part::default();
     let (_working, help) = (Working::begin(), ctx.help());

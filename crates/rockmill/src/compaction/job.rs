@@ -309,7 +309,8 @@ pub(super) fn drain<S: MergeStream>(
     stop: Stop<'_>,
 ) -> Result<(Vec<FileEntry>, ResolveStats)> {
     let Destination { ctx, plan, part, tombstones, created, engine, help } = *output;
-    let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created, engine.io());
+    let io = engine.io().filter(|_| !plan.output.page_cache);
+    let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created, io);
     outputs.set_help(help);
     let mut resolver = Resolver::new(merger, &plan.rules, tombstones, stop)?;
     loop {

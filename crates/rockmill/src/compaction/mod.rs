@@ -12,6 +12,7 @@ pub(crate) mod merge_program;
 #[cfg(test)]
 mod model;
 mod output;
+mod page_cache;
 pub mod plan;
 mod reads_first;
 pub mod resolve;

@@ -388,8 +388,9 @@ fn open_table(
     let buffer_size = ctx.db.writable_file_max_buffer_size;
     let chunk = limit.as_ref().map(|l| l.chunk(buffer_size));
     let options = WriteOptions {
-        // A ring's writes go past the page cache, or they would wait in it one after another.
-        direct: io.is_some() || ctx.db.use_direct_io_for_flush_and_compaction,
+        // Into the page cache a ring's writes would go one after another, by a thread of the kernel's that costs more
+        // than the calls: what goes there goes by plain calls.
+        direct: !plan.page_cache && (io.is_some() || ctx.db.use_direct_io_for_flush_and_compaction),
         buffer_size: chunk.unwrap_or(buffer_size),
         bytes_per_sync: ctx.db.bytes_per_sync,
         strict_bytes_per_sync: ctx.db.strict_bytes_per_sync,

@@ -10,7 +10,7 @@ use rockmill_format::key::{InternalKey, SequenceNumber};
 use rockmill_format::{InternalKeyComparator, ValueType};
 
 use super::filter::FilterPlan;
-use super::{Compaction, JobContext};
+use super::{Compaction, JobContext, page_cache};
 use crate::error::Result;
 use crate::merge_operator::MergeOperator;
 use crate::options::{CfOptions, CompressionOptions};
@@ -119,6 +119,8 @@ pub struct OutputPlan {
     pub compression: CompressionType,
     /// Level, dictionary and the like of compression.
     pub compression_opts: CompressionOptions,
+    /// Written through the page cache, by plain calls; else as the engine does, which is past it with a ring.
+    pub page_cache: bool,
     /// How urgent the job is to the rate limiter.
     pub io_priority: IoPriority,
     /// Of the outputs: the inputs' smallest, so that L0 order holds.
@@ -155,6 +157,11 @@ impl JobPlan {
         // What is ingested behind later lies below everything; what an intra-DF merge's parts wait for, too.
         let knows = compaction.output_level > 0 && !ctx.cf.reserve_last_level && !compaction.is_intra_df();
         let below = knows.then(|| compaction.older_runs());
+        let mut tables = Vec::new();
+        for f in compaction.input_files() {
+            tables.push((ctx.tables.table(f)?, f.size()));
+        }
+        let page_cache = page_cache::takes_outputs(ctx, tables.iter().map(|(table, size)| (&**table, *size)));
         let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
         Ok(Self {
             runs,
@@ -177,6 +184,7 @@ impl JobPlan {
                 split_key: compaction.split_key.clone(),
                 compression: compaction.compression,
                 compression_opts: compression_opts(&ctx.cf, version, compaction.output_level).clone(),
+                page_cache,
                 io_priority: IoPriority::Low,
                 epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
                 oldest_ancestor_time: times.min().unwrap_or(0),

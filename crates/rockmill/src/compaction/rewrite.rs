@@ -57,6 +57,7 @@ fn write(
         split_key: None,
         compression: ctx.cf.compression,
         compression_opts: ctx.cf.compression_opts.clone(),
+        page_cache: false,
         io_priority: IoPriority::Low,
         extra_run: 0,
         epoch_number: 0,

@@ -528,6 +528,11 @@ impl TableReader {
         Ok(stored == Stored::Plain)
     }
 
+    /// About how many bytes of the file are in the page cache; `None` where that is not known.
+    pub(crate) fn cached_bytes(&self) -> Option<u64> {
+        self.blocks.file.cached_bytes()
+    }
+
     /// A compaction's read, or its wait for one, begins.
     pub(crate) fn compaction_read_begins(&self) -> Started {
         self.blocks.statistics.start_now()

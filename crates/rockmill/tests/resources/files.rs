@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rockmill::compaction::MergeEngine;
 use rockmill::{BlockBasedOptions, Cache, Db, Direction, ErrorKind, IteratorMode, Options, ReadOptions};
@@ -54,6 +55,57 @@ fn direct_io_is_chosen_for_reads_and_for_writes() {
         }
         let advised = fs.seen.advised.lock().unwrap();
         assert_eq!(advised.contains(&AccessPattern::Normal), !reads, "a table is taken to be read at random");
+    }
+}
+
+/// What is in the page cache stays there, and what is not does not go there.
+#[test]
+fn jobs_leave_the_page_cache_as_they_find_it() {
+    struct Case {
+        engine: MergeEngine,
+        /// Direct I/O for users' reads, and for flushes and compactions.
+        direct: [bool; 2],
+        /// Percent of each table that is there.
+        cached: usize,
+        /// Whether a flush's table, a compaction's inputs and its outputs go past it.
+        past: [bool; 3],
+    }
+    use MergeEngine::{Pread, Uring};
+    let case = |engine, direct, cached, past| Case { engine, direct, cached, past };
+    for Case { engine, direct, cached, past } in [
+        case(Uring, [false, false], 100, [false, false, false]),
+        case(Uring, [false, false], 90, [false, false, false]),
+        case(Uring, [false, false], 60, [false, true, false]),
+        case(Uring, [false, false], 40, [false, true, true]),
+        case(Uring, [false, false], 0, [false, true, true]),
+        case(Uring, [false, true], 100, [true, true, true]),
+        case(Uring, [true, false], 100, [true, true, true]),
+        case(Pread, [false, false], 0, [false, false, false]),
+        case(Pread, [false, true], 100, [true, false, true]),
+    ] {
+        let what = format!("{engine:?}, direct {direct:?}, {cached} % in the page cache");
+        let (fs, mut o) = watched();
+        fs.seen.rings.store(true, Ordering::SeqCst);
+        fs.seen.cached_percent.store(cached, Ordering::SeqCst);
+        o.set_merge_engine(engine);
+        o.set_use_direct_reads(direct[0]);
+        o.set_use_direct_io_for_flush_and_compaction(direct[1]);
+        let db = Db::open(&o, "/db").unwrap();
+        for _ in 0..2 {
+            fill(&db, 0..100, 1000);
+            db.flush().unwrap();
+        }
+        assert_eq!(db.get(key(7)).unwrap(), Some(noise(7, 1000)), "{what}");
+        let made: Vec<_> = std::mem::take(&mut *fs.seen.created.lock().unwrap());
+        assert!(made.len() == 2 && made.iter().all(|c| c.direct == past[0]), "{what}: {made:?}");
+        fs.seen.opened_direct.lock().unwrap().clear();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        let read: Vec<_> = std::mem::take(&mut *fs.seen.opened_direct.lock().unwrap());
+        assert!(read.contains(&past[1]), "{what}: {read:?}");
+        assert!(past[1] || direct[0] || !read.contains(&true), "{what}: {read:?}");
+        let made: Vec<_> = std::mem::take(&mut *fs.seen.created.lock().unwrap());
+        assert!(made.len() == 1 && made[0].direct == past[2], "{what}: {made:?}");
+        assert_eq!(db.get(key(7)).unwrap(), Some(noise(7, 1000)), "{what}");
     }
 }
 

@@ -371,6 +371,8 @@ fn memory_of_rings_is_that_of_jobs_at_a_time_whoever_runs_them_and_goes_when_it_
     let mut o = options(&fs);
     o.set_clock(Arc::new(clock.clone()));
     o.set_merge_engine(MergeEngine::Uring);
+    // A flush that writes through the page cache has no ring.
+    o.set_use_direct_io_for_flush_and_compaction(true);
     let db = Db::open(&o, "/db").unwrap();
     let io = || number(&db, IO_MEMORY);
     assert_eq!(io(), 0, "a store that does nothing has none");

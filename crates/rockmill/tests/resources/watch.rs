@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
 use rockmill_io::{
     AccessPattern, Entry, FileLock, FileSystem, RandomAccessFile, SequentialFile, WritableFile, WriteOptions,
 };
@@ -22,6 +23,10 @@ pub struct Seen {
     pub advised: Mutex<Vec<AccessPattern>>,
     /// A read of a table takes 100 us at least, and each byte written to one 100 ns, as on a slow device.
     pub slow: AtomicBool,
+    /// There are rings, if there are below.
+    pub rings: AtomicBool,
+    /// Of each table so much of a hundred is in the page cache.
+    pub cached_percent: AtomicUsize,
     open: AtomicUsize,
     open_max: AtomicUsize,
 }
@@ -86,6 +91,9 @@ impl RandomAccessFile for WatchedTable {
     }
     fn is_direct(&self) -> bool {
         self.inner.is_direct()
+    }
+    fn cached_bytes(&self) -> Option<u64> {
+        Some(self.size() * self.seen.cached_percent.load(Ordering::SeqCst) as u64 / 100)
     }
 }
 
@@ -185,5 +193,12 @@ impl FileSystem for WatchedFileSystem {
     }
     fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
         self.inner.entry(path)
+    }
+    fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {
+        match kind {
+            _ if self.seen.rings.load(Ordering::SeqCst) => self.inner.batch_io(kind, limits),
+            BatchKind::Uring => Err(io::ErrorKind::Unsupported.into()),
+            BatchKind::Auto | BatchKind::Pread => BatchIo::plain(limits, None),
+        }
     }
 }

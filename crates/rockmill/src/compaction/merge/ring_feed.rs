@@ -21,7 +21,7 @@ use rockmill_io::ring::{BatchIo, ReadMemory, ReadOptions, ReadPlan, ReadStream, 
 use super::ahead::{Batch, DecompressAhead};
 use super::feed::{BlockFeed, Next};
 use crate::compaction::sst_map::SstMap;
-use crate::compaction::{JobContext, JobProgress};
+use crate::compaction::{JobContext, JobProgress, page_cache};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
@@ -84,7 +84,8 @@ pub(crate) fn feeds(
             let table = ctx.tables.table(&f.file)?;
             let path = table.path();
             let open = |e| Error::io(format_args!("cannot open {} for a compaction", path.display()), &e);
-            let number = plan.add_file(ctx.fs.open_random(path, true).map_err(open)?, path);
+            let direct = into.is_some() || !page_cache::has_input(&ctx.db, &table, f.file.size());
+            let number = plan.add_file(ctx.fs.open_random(path, direct).map_err(open)?, path);
             let len = |h: &BlockHandle| u32::try_from(h.size + BLOCK_TRAILER_LEN as u64);
             let ranges: std::result::Result<Vec<_>, _> =
                 f.blocks.iter().map(|h| len(h).map(|len| (h.offset, len))).collect();

@@ -1,0 +1,47 @@
+//! What jobs do with the page cache: what is there stays there, and what is not does not push it out.
+//!
+//! Users who leave direct I/O off have the kernel keep what they read. A flush's table holds the newest data, which was
+//! in memory until now, so it is written through the page cache. A compaction whose inputs are there, most of them,
+//! reads those from there and leaves its outputs there; else the next lookups would find on the device alone what they
+//! had in memory before. Any other goes past it in both directions: inputs that are read once and outputs that nobody
+//! asked for would push out what is read.
+//!
+//! RocksDB leaves everything in the page cache unless `use_direct_io_for_flush_and_compaction` is on. Here that option,
+//! or `use_direct_reads`, has everything go past it, and the engine `pread` without them nothing. The engine `kernel`
+//! reads and writes past it, whatever the kernel may have there.
+
+use super::{JobContext, MergeEngine};
+use crate::options::DbOptions;
+use crate::table::TableReader;
+
+/// True where nobody asked for direct I/O.
+fn in_use(db: &DbOptions) -> bool {
+    !db.use_direct_io_for_flush_and_compaction && !db.use_direct_reads
+}
+
+/// Whether a flush writes through the page cache.
+pub(super) fn takes_flush(db: &DbOptions) -> bool {
+    in_use(db)
+}
+
+/// Whether a compaction of these tables, of so many bytes in all, writes through the page cache: where at least half of
+/// the bytes are there.
+pub(super) fn takes_outputs<'a>(ctx: &JobContext, inputs: impl Iterator<Item = (&'a TableReader, u64)>) -> bool {
+    match ctx.db.merge_engine {
+        MergeEngine::Pread => !ctx.db.use_direct_io_for_flush_and_compaction,
+        MergeEngine::Kernel => false,
+        MergeEngine::Auto | MergeEngine::Uring => {
+            in_use(&ctx.db) && {
+                let (there, all) = inputs.fold((0, 0), |(there, all), (table, size)| {
+                    (there + table.cached_bytes().unwrap_or(0).min(size), all + size)
+                });
+                2 * there >= all && there > 0
+            }
+        }
+    }
+}
+
+/// Whether an input is read through the page cache: where it is there, but for an eighth.
+pub(super) fn has_input(db: &DbOptions, table: &TableReader, size: u64) -> bool {
+    in_use(db) && table.cached_bytes().is_some_and(|there| there >= size - size / 8)
+}
