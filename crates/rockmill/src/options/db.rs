@@ -46,9 +46,9 @@ declare_options! {
     /// Old WAL files kept for reuse. 0 beside an archive of WALs, and under the recovery modes that must tell damage
     /// from a WAL's end (tolerate corrupted tail, absolute consistency).
     recycle_log_file_num: usize = 0, fixed, set_recycle_log_file_num;
-    /// Read tables past the page cache.
+    /// Read tables past the page cache. Jobs with a ring then read and write them past it, too.
     use_direct_reads: bool = false, fixed, set_use_direct_reads;
-    /// Write tables past the page cache.
+    /// Write tables past the page cache. Without it and direct reads, those that are there stay there.
     use_direct_io_for_flush_and_compaction: bool = false, fixed, set_use_direct_io_for_flush_and_compaction;
     /// Start write-back of tables every so many bytes; 0 off, and at open, with a rate limiter, 1 MiB.
     bytes_per_sync: u64 = 0, mutable, set_bytes_per_sync;
