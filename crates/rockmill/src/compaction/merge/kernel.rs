@@ -757,11 +757,13 @@ impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
     }
 
     fn take_block(&mut self, taken: bool) -> Result<()> {
+        // Behind it, or on its first entry, of which it was only asked so far whether it may come.
+        let stands_on = if taken { self.entries.len().saturating_sub(1) } else { 0 };
+        if let Some(check) = &mut self.check {
+            check.last.clear();
+            check.last.extend_from_slice(self.entries.key(stands_on));
+        }
         if taken {
-            if let Some(check) = &mut self.check {
-                check.last.clear();
-                check.last.extend_from_slice(self.entries.key(self.entries.len().saturating_sub(1)));
-            }
             return self.next_record();
         }
         self.state = State::Block;

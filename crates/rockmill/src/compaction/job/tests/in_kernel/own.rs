@@ -246,6 +246,37 @@ fn an_order_in_the_kernel_gives_the_tables_of_its_twin() {
     assert!(parts > 40 && hidden > 1000, "{parts} parts, {hidden} hidden");
 }
 
+/// A block of one entry, which resolution does not take whole, is followed by a block that begins with an older version.
+#[test]
+fn older_versions_behind_a_block_of_one_entry_are_hidden() {
+    if !kernel_is_there() {
+        return;
+    }
+    for newer in [ValueType::Value, ValueType::Deletion] {
+        let reverse = InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator));
+        let cf = CfOptions { target_file_size_base: 64 << 20, ..small_options() };
+        let mut tree = tree_in(reverse, cf);
+        tree.ctx.snapshots = vec![20];
+        let mut m = Model::default();
+        let key = |n: u64| format!("key{n:05}").into_bytes();
+        for n in 0..20 {
+            m.entries.push((key(n), n + 1, ValueType::Value, vec![b'v'; 30_000]));
+            if n % 3 == 0 {
+                let value = if newer == ValueType::Value { vec![b'w'; 30_000] } else { Vec::new() };
+                m.entries.push((key(n), 40 + n, newer, value));
+            }
+        }
+        tree.flush(&[m]);
+        let c = whole(&tree, 0);
+        tree.compact(&c);
+        tree.ctx.snapshots.clear();
+        tree.ctx.db.kernel_program = object(REVERSE);
+        let (pread, kernel) = same_as_pread(&tree, &whole(&tree, 1), &format!("{newer:?}"));
+        let left = if newer == ValueType::Value { 20 } else { 13 };
+        assert_eq!((pread.output_records, kernel.output_records), (left, left), "{newer:?}");
+    }
+}
+
 /// Keys whose bytes differ are the same, and the filter leaves some values to its twin, which does with them what a
 /// program cannot.
 #[test]
