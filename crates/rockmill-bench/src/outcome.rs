@@ -85,13 +85,13 @@ impl EngineReport {
         self.said = said.unwrap_or_default();
     }
 
-    /// Parts of compactions and flushes that another engine than the one asked for did. With `kernel`, flushes are no
-    /// merges: they are not its work.
+    /// Parts of compactions that another engine than the one asked for did. Flushes are no merges: `kernel` has no part
+    /// in them, and `uring` only where they go past the page cache (`use_direct_io_for_flush_and_compaction`).
     fn by_others(&self) -> u64 {
         let p = &self.parts;
         match self.asked.as_str() {
             "kernel" => p.pread + p.uring,
-            "uring" => p.pread + p.flushes_pread,
+            "uring" => p.pread,
             _ => 0,
         }
     }
@@ -682,7 +682,9 @@ mod tests {
         (parts.uring, parts.handed_over) = (0, 0);
         assert_eq!(side("kernel", parts).engine_warning(), None, "a flush is no merge");
         assert_eq!(side("auto", parts).engine_warning(), None);
-        parts.flushes_pread = 1;
+        (parts.uring, parts.kernel, parts.flushes_pread) = (1, 0, 1);
+        assert_eq!(side("uring", parts).engine_warning(), None, "a flush goes through the page cache");
+        parts.pread = 1;
         assert!(side("uring", parts).engine_warning().is_some());
         assert_eq!(parts_text(&EngineParts::default()), None);
     }

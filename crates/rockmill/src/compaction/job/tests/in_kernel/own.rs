@@ -246,7 +246,7 @@ fn an_order_in_the_kernel_gives_the_tables_of_its_twin() {
     assert!(parts > 40 && hidden > 1000, "{parts} parts, {hidden} hidden");
 }
 
-/// A block of one entry, which resolution does not take whole, is followed by a block that begins with an older version.
+/// A block of one entry, which resolution does not take whole, stands before a block that begins with an older version.
 #[test]
 fn older_versions_behind_a_block_of_one_entry_are_hidden() {
     if !kernel_is_there() {
