@@ -226,8 +226,9 @@ impl Compressor {
             }
             Engine::Zlib(deflate) => {
                 coding::put_varint32(out, input.len() as u32);
-                // Room for the limit and no more: what does not fit is not kept.
-                out.reserve_exact(limit - out.len());
+                // Room for the limit and a byte: zlib does not say that it came to its end where no byte of room is left,
+                // and whether a block of just that size is kept must not depend on the room of an earlier one.
+                out.reserve_exact(limit + 1 - out.len());
                 let Some(deflate) = deflate else { return false };
                 deflate.reset();
                 if !self.dictionary.is_empty() && deflate.set_dictionary(&self.dictionary).is_err() {
@@ -537,6 +538,26 @@ mod tests {
         assert!(compressor.compress(&input, &mut out));
         compressor.engine = Engine::Zlib(None);
         assert!(!compressor.compress(&input, &mut out));
+    }
+
+    #[test]
+    fn what_is_kept_does_not_depend_on_the_room_of_an_earlier_block() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for kind in WRITTEN {
+            let (mut fresh, mut used) = (Compressor::new(kind, 6).unwrap(), Compressor::new(kind, 6).unwrap());
+            let mut roomy = Vec::with_capacity(1 << 16);
+            for _ in 0..3000 {
+                let len = rng.usize(1..400);
+                let input: Vec<u8> = match rng.bool() {
+                    true => sample(&mut rng, len),
+                    false => std::iter::repeat_with(|| rng.u8(b'a'..b'h')).take(len).collect(),
+                };
+                let mut tight = Vec::new();
+                let (a, b) = (fresh.compress(&input, &mut tight), used.compress(&input, &mut roomy));
+                assert_eq!(a, b, "{kind:?}: {} bytes became {} and {}", input.len(), tight.len(), roomy.len());
+                assert!(!a || tight == roomy, "{kind:?}");
+            }
+        }
     }
 
     #[test]
