@@ -287,6 +287,8 @@ flags! {
     "Compaction debt that slows writers, in bytes." soft_pending_compaction_bytes_limit: u64 = 64 << 30;
     "Compaction debt that stops writers, in bytes." hard_pending_compaction_bytes_limit: u64 = 128 << 30;
     "Levels of the tree." num_levels: i32 = 7;
+    "Column families; a key is in one by its hash." num_column_families: usize = 1;
+    "Databases in the process; a key is in one by its hash. 0 and 1: one." num_multi_db: usize = 0;
     "Bytes of a table." target_file_size_base: u64 = 64 << 20;
     "How much larger tables are one level deeper." target_file_size_multiplier: i32 = 1;
     "Bytes of the base level." max_bytes_for_level_base: u64 = 256 << 20;
@@ -382,6 +384,9 @@ impl Flags {
         }
         if self.batch_size < 1 {
             return bad("--batch_size must be at least 1");
+        }
+        if self.num_column_families < 1 || self.num_column_families > 4096 || self.num_multi_db > 256 {
+            return bad("--num_column_families must be 1 to 4096, --num_multi_db at most 256");
         }
         if !(0.0..=1.0).contains(&self.compression_ratio) {
             return bad("--compression_ratio must be 0 to 1");

@@ -69,6 +69,7 @@ pub fn options_text(flags: &Flags, preset_extra: &[(&str, String)]) -> Result<St
     }
     let mut all: Vec<(&str, String)> = vec![
         ("create_if_missing", (!f.use_existing_db).to_string()),
+        ("create_missing_column_families", (f.num_column_families > 1).to_string()),
         ("max_open_files", f.open_files.to_string()),
         ("max_background_jobs", f.max_background_jobs.to_string()),
         ("max_subcompactions", f.subcompactions.to_string()),

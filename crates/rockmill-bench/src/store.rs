@@ -1,8 +1,10 @@
 //! What a benchmark asks of a store. Rockmill and its peers implement it.
 
 use rockmill::compaction::EngineParts;
+use rockmill_format::hash::hash64;
 
 use crate::error::Result;
+use crate::flags::Flags;
 
 /// The column family of [`Store::warm_up`].
 pub(crate) const WARM_UP: &str = "warm_up";
@@ -10,6 +12,18 @@ pub(crate) const WARM_UP: &str = "warm_up";
 /// What its table number `i` has: keys between those of the others.
 pub(crate) fn warm_up_entries(i: usize) -> impl Iterator<Item = (String, [u8; 100])> {
     (0..64).map(move |key| (format!("{key:04}{i:04}"), [b'v'; 100]))
+}
+
+/// The column families that a store of RocksDB's kind has: db_bench's names.
+pub(crate) fn family_names(flags: &Flags) -> Vec<String> {
+    let name = |i| if i == 0 { "default".to_owned() } else { format!("column_family_name_{i:06}") };
+    (0..flags.num_column_families).map(name).collect()
+}
+
+/// Which of `count` column families or databases a key is in.
+#[inline]
+pub(crate) fn place_of(key: &[u8], count: usize) -> usize {
+    if count == 1 { 0 } else { (hash64(key) % count as u64) as usize }
 }
 
 /// An open store.

@@ -423,3 +423,36 @@ fn mistakes_of_a_compaction_benchmark_are_found_before_any_work() {
     let e = run_compact(&compact_flags(&db, "--engines=pread --mb=1"), &mut Vec::new()).expect_err("not empty");
     assert!(e.to_string().contains("choose another --db") && db.join("precious").exists(), "{e}");
 }
+
+/// Keys are spread over column families and databases, and all are found again, on either side.
+#[test]
+fn column_families_and_databases_share_the_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "--num=600 --reads=600 --seek_nexts=3 --num_column_families=3 --num_multi_db=2 --batch_size=4 \
+        --benchmarks=filluniquerandom,flush,compact,readrandom,readseq,seekrandom,overwrite,deleterandom \
+        --nomeasure_device";
+    let both = with_rocksdb(&dir.path().join("both"), &format!("--peer rocksdb {line}")).map(|(report, _)| report);
+    let report = both.unwrap_or_else(|| run_line(&dir.path().join("alone"), line).0);
+    for o in &report.outcomes {
+        match o.workload.name() {
+            "readrandom" => assert_eq!(o.record.found, Some(600)),
+            "readseq" => assert_eq!(o.record.ops, 600),
+            _ => {}
+        }
+    }
+    assert!(report.spaces.iter().all(|s| s.entries == report.spaces[0].entries));
+    let root = dir.path().join(if report.sides.len() > 1 { "both/rockmill" } else { "alone" });
+    for db in ["0", "1"] {
+        let db = root.join(db);
+        let families = rockmill::Db::list_cf(&rockmill::Options::default(), &db).unwrap();
+        assert_eq!(families, ["default", "column_family_name_000001", "column_family_name_000002"]);
+        let db = rockmill::Db::open_cf_for_read_only(&rockmill::Options::default(), &db, &families, false).unwrap();
+        for name in families {
+            let cf = db.cf_handle(&name).unwrap();
+            assert!(db.iterator_cf(&cf, rockmill::IteratorMode::Start).count() > 0, "{name} has nothing");
+        }
+    }
+    let refused =
+        run(&flags(&dir.path().join("no"), "--num_column_families=2 --benchmarks=multireadrandom"), &mut Vec::new());
+    assert!(refused.unwrap_err().to_string().contains("--num_column_families=1"));
+}

@@ -220,7 +220,7 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
     families.sort_by_key(|f| f.id);
     let capacity = db.property_int_value("rocksdb.block-cache-capacity")?.unwrap_or(0);
     let usage = db.property_int_value("rocksdb.block-cache-usage")?.unwrap_or(0);
-    let jobs = running::jobs(&args.db);
+    let (jobs, memory) = (running::jobs(&args.db), db.memory_parts());
     if out.json {
         // The levels of the one column family that most databases have stand at the top as well.
         let first = families.first().map_or(Value::Null, |f| levels_json(&f.levels));
@@ -232,6 +232,16 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
             "column_families": all,
             "running_jobs": jobs.map(|jobs| jobs.iter().map(running::Job::json).collect::<Vec<_>>()),
             "block_cache": { "capacity_bytes": capacity, "usage_bytes": usage },
+            "memory_bytes": {
+                "memtables": memory.memtables,
+                "flushed_memtables": memory.flushed_memtables,
+                "kept_for_memtables": memory.kept_for_memtables,
+                "table_readers": memory.table_readers,
+                "block_cache": memory.block_cache,
+                "io": memory.io,
+                "kernel": memory.kernel,
+                "total": memory.total(),
+            },
         }));
     }
     for (i, f) in families.iter().enumerate() {
@@ -255,6 +265,10 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
         }
     }
     out.line("")?;
+    let parts = memory.named().into_iter().filter(|(_, bytes)| *bytes > 0);
+    let parts: Vec<String> = parts.map(|(name, bytes)| format!("{name} {}", output::size(bytes))).collect();
+    let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+    out.line(format!("memory of this command {}{parts}", output::size(memory.total())))?;
     out.line(format!(
         "block cache {} of {}; last sequence number {}",
         output::size(usage),

@@ -23,11 +23,15 @@ fn stats_show_the_levels() {
     assert_eq!(sum("entries") + family["memtable_entries"].as_u64().expect("a number"), 8000);
     assert!(family["space_amplification"].as_f64().is_some_and(|a| a >= 1.0));
     assert_eq!(family["estimated_keys"], 8000);
+    let memory = |part: &str| v["memory_bytes"][part].as_u64().expect("a number");
+    assert_eq!(memory("memtables"), family["memtable_bytes"].as_u64().expect("a number"));
+    assert!(memory("total") >= memory("memtables") + memory("table_readers"));
 
     let text = s.ok(&["stats", "db"]);
     for word in ["column family default", "Level", "Files", "Score", "Debt", "L0", "L6", "space amplification"] {
         assert!(text.contains(word), "no {word} in\n{text}");
     }
+    assert!(text.contains("memory of this command "), "{text}");
     // Jobs are those of a process that has it open.
     assert_eq!(v["running_jobs"], Value::Null);
     let open = rockmill::Db::open(&rockmill::Options::default(), s.path("db")).expect("opens");

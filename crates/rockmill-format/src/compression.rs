@@ -226,8 +226,8 @@ impl Compressor {
             }
             Engine::Zlib(deflate) => {
                 coding::put_varint32(out, input.len() as u32);
-                // Room for the limit and a byte: zlib does not say that it came to its end where no byte of room is left,
-                // and whether a block of just that size is kept must not depend on the room of an earlier one.
+                // Room for the limit and a byte: zlib does not say that it came to its end where no byte of room is
+                // left, and whether a block of just that size is kept must not depend on the room of an earlier one.
                 out.reserve_exact(limit + 1 - out.len());
                 let Some(deflate) = deflate else { return false };
                 deflate.reset();

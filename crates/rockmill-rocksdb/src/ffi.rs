@@ -68,17 +68,17 @@ symbols! {
     writebatch_create: fn() -> Obj;
     writebatch_destroy: fn(Obj);
     writebatch_clear: fn(Obj);
-    writebatch_put: fn(Obj, *const c_char, usize, *const c_char, usize);
-    writebatch_merge: fn(Obj, *const c_char, usize, *const c_char, usize);
-    writebatch_delete: fn(Obj, *const c_char, usize);
+    writebatch_put_cf: fn(Obj, Obj, *const c_char, usize, *const c_char, usize);
+    writebatch_merge_cf: fn(Obj, Obj, *const c_char, usize, *const c_char, usize);
+    writebatch_delete_cf: fn(Obj, Obj, *const c_char, usize);
     write: fn(Obj, Obj, Obj, ErrOut);
-    get_pinned: fn(Obj, Obj, *const c_char, usize, ErrOut) -> Obj;
+    get_pinned_cf: fn(Obj, Obj, Obj, *const c_char, usize, ErrOut) -> Obj;
     pinnableslice_value: fn(Obj, *mut usize) -> *const c_char;
     pinnableslice_destroy: fn(Obj);
     multi_get: fn(Obj, Obj, usize, *const *const c_char, *const usize, *mut *mut c_char, *mut usize, ErrOut);
     batched_multi_get_cf:
         fn(Obj, Obj, Obj, usize, *const *const c_char, *const usize, *mut Obj, ErrOut, bool);
-    create_iterator: fn(Obj, Obj) -> Obj;
+    create_iterator_cf: fn(Obj, Obj, Obj) -> Obj;
     iter_destroy: fn(Obj);
     iter_valid: fn(Obj) -> c_uchar;
     iter_seek: fn(Obj, *const c_char, usize);
@@ -91,14 +91,12 @@ symbols! {
     iter_get_error: fn(Obj, ErrOut);
     flushoptions_create: fn() -> Obj;
     flushoptions_destroy: fn(Obj);
-    flush: fn(Obj, Obj, ErrOut);
-    compact_range: fn(Obj, *const c_char, usize, *const c_char, usize);
     create_column_family: fn(Obj, Obj, *const c_char, ErrOut) -> Obj;
     drop_column_family: fn(Obj, Obj, ErrOut);
     put_cf: fn(Obj, Obj, Obj, *const c_char, usize, *const c_char, usize, ErrOut);
     flush_cf: fn(Obj, Obj, Obj, ErrOut);
     compact_range_cf: fn(Obj, Obj, *const c_char, usize, *const c_char, usize);
-    property_value: fn(Obj, *const c_char) -> *mut c_char;
+    property_value_cf: fn(Obj, Obj, *const c_char) -> *mut c_char;
     livefiles: fn(Obj) -> Obj;
     livefiles_count: fn(Obj) -> c_int;
     livefiles_level: fn(Obj, c_int) -> c_int;
@@ -231,7 +229,8 @@ impl Drop for DbOptions {
 pub struct Db {
     library: Arc<Library>,
     db: Obj,
-    default_family: Obj,
+    /// The default column family first.
+    families: Vec<Obj>,
     write_options: Obj,
     read_options: Obj,
 }
@@ -242,24 +241,26 @@ unsafe impl Send for Db {}
 unsafe impl Sync for Db {}
 
 impl Db {
-    /// Opens the database at `path`.
-    pub fn open(options: &DbOptions, path: &Path, sync: bool, no_wal: bool, verify: bool) -> Result<Self, String> {
+    /// Opens the database at `path` with these column families, all with the same options. `default` is the first.
+    pub fn open(
+        options: &DbOptions,
+        path: &Path,
+        names: &[String],
+        sync: bool,
+        no_wal: bool,
+        verify: bool,
+    ) -> Result<Self, String> {
         let library = Arc::clone(&options.library);
         let s = &library.symbols;
         let path = c_string(path.to_string_lossy().as_bytes())?;
-        let (names, mut family) = ([c"default".as_ptr()], [ptr::null_mut()]);
+        let names = names.iter().map(|name| c_string(name.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+        let texts: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+        let (own, mut families) = (vec![options.raw; names.len()], vec![ptr::null_mut(); names.len()]);
+        let (p, count) = (path.as_ptr(), names.len() as c_int);
         let db = library.checked(|e| {
-            // SAFETY: one name, one options object and one place for a handle; all live during the call.
+            // SAFETY: for each column family a name, options and a place for a handle; all live during the call.
             unsafe {
-                (s.open_column_families)(
-                    options.raw,
-                    path.as_ptr(),
-                    1,
-                    names.as_ptr(),
-                    &raw const options.raw,
-                    family.as_mut_ptr(),
-                    e,
-                )
+                (s.open_column_families)(options.raw, p, count, texts.as_ptr(), own.as_ptr(), families.as_mut_ptr(), e)
             }
         })?;
         // SAFETY: no arguments; the results belong to us.
@@ -270,24 +271,34 @@ impl Db {
             (s.writeoptions_disable_WAL)(write_options, c_int::from(no_wal));
             (s.readoptions_set_verify_checksums)(read_options, c_uchar::from(verify));
         }
-        Ok(Self { library, db, default_family: family[0], write_options, read_options })
+        Ok(Self { library, db, families, write_options, read_options })
+    }
+
+    /// Column families.
+    pub fn families(&self) -> usize {
+        self.families.len()
     }
 
     /// A property's text; `None` if there is no such property.
-    pub fn property(&self, name: &str) -> Option<String> {
+    pub fn property(&self, family: usize, name: &str) -> Option<String> {
         let name = c_string(name.as_bytes()).ok()?;
+        let cf = self.families[family];
         // SAFETY: the database is open and the name ends in a zero byte; the result is null or a text for us.
-        let text = unsafe { (self.library.symbols.property_value)(self.db, name.as_ptr()) };
+        let text = unsafe { (self.library.symbols.property_value_cf)(self.db, cf, name.as_ptr()) };
         (!text.is_null()).then(|| self.library.take_text(text))
     }
 
-    /// Writes the memtable as a table and waits for it.
+    /// Writes the memtable of each column family as a table and waits for it.
     pub fn flush(&self) -> Result<(), String> {
+        self.families.iter().try_for_each(|cf| self.flush_family(*cf))
+    }
+
+    fn flush_family(&self, cf: Obj) -> Result<(), String> {
         let s = &self.library.symbols;
         // SAFETY: no arguments; the result belongs to us.
         let options = unsafe { (s.flushoptions_create)() };
         // SAFETY: the database is open and the options are live.
-        let done = self.library.checked(|e| unsafe { (s.flush)(self.db, options, e) });
+        let done = self.library.checked(|e| unsafe { (s.flush_cf)(self.db, options, cf, e) });
         // SAFETY: made above, destroyed once.
         unsafe { (s.flushoptions_destroy)(options) };
         done
@@ -295,8 +306,10 @@ impl Db {
 
     /// Compacts every key.
     pub fn compact_all(&self) {
-        // SAFETY: the database is open; null keys mean no bound.
-        unsafe { (self.library.symbols.compact_range)(self.db, ptr::null(), 0, ptr::null(), 0) };
+        for cf in &self.families {
+            // SAFETY: the database is open; null keys mean no bound.
+            unsafe { (self.library.symbols.compact_range_cf)(self.db, *cf, ptr::null(), 0, ptr::null(), 0) };
+        }
     }
 
     /// Writes tables in a new column family, compacts them and drops it.
@@ -320,13 +333,7 @@ impl Db {
                         (s.put_cf)(self.db, self.write_options, cf, k, key.len(), v, value.len(), e);
                     })?;
                 }
-                // SAFETY: no arguments; the result belongs to us.
-                let flush = unsafe { (s.flushoptions_create)() };
-                // SAFETY: database, options and handle are live.
-                let done = library.checked(|e| unsafe { (s.flush_cf)(self.db, flush, cf, e) });
-                // SAFETY: made above, destroyed once.
-                unsafe { (s.flushoptions_destroy)(flush) };
-                done?;
+                self.flush_family(cf)?;
             }
             // SAFETY: database and handle are live; null keys mean no bound.
             unsafe { (s.compact_range_cf)(self.db, cf, ptr::null(), 0, ptr::null(), 0) };
@@ -357,11 +364,11 @@ impl Db {
 
     /// Looks a key up and shows its value where it lies.
     #[inline]
-    pub fn get(&self, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool, String> {
-        let s = &self.library.symbols;
+    pub fn get(&self, family: usize, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool, String> {
+        let (s, cf) = (&self.library.symbols, self.families[family]);
         let slice = self.library.checked(|e| {
             // SAFETY: the database is open, the options are live, the key is readable for its length.
-            unsafe { (s.get_pinned)(self.db, self.read_options, key.as_ptr().cast(), key.len(), e) }
+            unsafe { (s.get_pinned_cf)(self.db, self.read_options, cf, key.as_ptr().cast(), key.len(), e) }
         })?;
         if slice.is_null() {
             return Ok(false);
@@ -376,10 +383,11 @@ impl Db {
         Ok(true)
     }
 
-    /// An iterator over everything.
-    pub fn iterator(&self) -> Iter<'_> {
+    /// An iterator over everything in a column family.
+    pub fn iterator(&self, family: usize) -> Iter<'_> {
+        let cf = self.families[family];
         // SAFETY: the database is open and the options are live as long as `self`, which the iterator borrows.
-        let raw = unsafe { (self.library.symbols.create_iterator)(self.db, self.read_options) };
+        let raw = unsafe { (self.library.symbols.create_iterator_cf)(self.db, self.read_options, cf) };
         Iter { db: self, raw }
     }
 
@@ -410,7 +418,7 @@ impl Drop for Db {
         unsafe {
             (s.writeoptions_destroy)(self.write_options);
             (s.readoptions_destroy)(self.read_options);
-            (s.column_family_handle_destroy)(self.default_family);
+            self.families.iter().for_each(|cf| (s.column_family_handle_destroy)(*cf));
             (s.close)(self.db);
         }
     }
@@ -435,23 +443,24 @@ pub struct Batch<'a> {
 impl Batch<'_> {
     /// Adds a put.
     #[inline]
-    pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+    pub fn put(&mut self, family: usize, key: &[u8], value: &[u8]) {
+        let (cf, k, v) = (self.db.families[family], key.as_ptr().cast(), value.as_ptr().cast());
         // SAFETY: the batch is live; key and value are readable for their lengths and are copied.
-        unsafe { (self.db.library.symbols.writebatch_put)(self.raw, k, key.len(), v, value.len()) };
+        unsafe { (self.db.library.symbols.writebatch_put_cf)(self.raw, cf, k, key.len(), v, value.len()) };
     }
 
     /// Adds a merge operand.
-    pub fn merge(&mut self, key: &[u8], value: &[u8]) {
-        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+    pub fn merge(&mut self, family: usize, key: &[u8], value: &[u8]) {
+        let (cf, k, v) = (self.db.families[family], key.as_ptr().cast(), value.as_ptr().cast());
         // SAFETY: as in `put`.
-        unsafe { (self.db.library.symbols.writebatch_merge)(self.raw, k, key.len(), v, value.len()) };
+        unsafe { (self.db.library.symbols.writebatch_merge_cf)(self.raw, cf, k, key.len(), v, value.len()) };
     }
 
     /// Adds a deletion.
-    pub fn delete(&mut self, key: &[u8]) {
+    pub fn delete(&mut self, family: usize, key: &[u8]) {
+        let cf = self.db.families[family];
         // SAFETY: as in `put`.
-        unsafe { (self.db.library.symbols.writebatch_delete)(self.raw, key.as_ptr().cast(), key.len()) };
+        unsafe { (self.db.library.symbols.writebatch_delete_cf)(self.raw, cf, key.as_ptr().cast(), key.len()) };
     }
 
     /// Writes the batch and empties it, also after an error.
@@ -546,8 +555,8 @@ pub struct Multi<'a> {
 }
 
 impl Multi<'_> {
-    /// Looks `keys` up, in RocksDB's batched call or in the older one that copies: how many are there, and the bytes
-    /// of their values.
+    /// Looks `keys` of the default column family up, in RocksDB's batched call or in the older one that copies: how
+    /// many are there, and the bytes of their values.
     pub fn get(&mut self, keys: &[Vec<u8>], batched: bool) -> Result<(u64, u64), String> {
         let (library, n) = (&self.db.library, keys.len());
         let s = &library.symbols;
@@ -570,7 +579,7 @@ impl Multi<'_> {
         // SAFETY: every list has `n` places; the keys are readable for their lengths; the database is open.
         unsafe {
             if batched {
-                (s.batched_multi_get_cf)(db, read, self.db.default_family, n, k, l, self.slices.as_mut_ptr(), e, false);
+                (s.batched_multi_get_cf)(db, read, self.db.families[0], n, k, l, self.slices.as_mut_ptr(), e, false);
             } else {
                 (s.multi_get)(db, read, n, k, l, self.values.as_mut_ptr(), self.value_lens.as_mut_ptr(), e);
             }

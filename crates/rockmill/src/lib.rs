@@ -38,9 +38,9 @@ pub use db::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction,
-    ErrorSeverity, IteratorMode, LevelStats, LiveFile, MemoryUsageStats, ReadOptions, RepairOptions, RepairReport,
-    RunningJob, Snapshot, StallReason, WalFile, WalFileType, WriteBatch, WriteBatchIterator, WriteBatchIteratorCf,
-    get_memory_usage_stats,
+    ErrorSeverity, IteratorMode, LevelStats, LiveFile, MemoryParts, MemoryUsageStats, ReadOptions, RepairOptions,
+    RepairReport, RunningJob, Snapshot, StallReason, WalFile, WalFileType, WriteBatch, WriteBatchIterator,
+    WriteBatchIteratorCf, get_memory_usage_stats,
 };
 pub use db::{ColumnFamilyMetaData, LevelMetaData, Range, SizeApproximationOptions};
 pub use db::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};

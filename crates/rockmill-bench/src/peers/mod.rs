@@ -4,6 +4,7 @@
 mod fjall;
 #[cfg(feature = "heed")]
 mod lmdb;
+mod many;
 #[cfg(feature = "redb")]
 mod redb;
 pub(crate) mod rockmill;
@@ -17,6 +18,7 @@ use crate::place;
 use crate::settings::{self, Preset};
 use crate::store::Store;
 use crate::workload::Workload;
+use many::ManyStores;
 use rockmill::RockmillStore;
 use rocksdb::{RocksDbLibrary, RocksDbStore};
 
@@ -221,6 +223,12 @@ impl Side {
         if workloads.contains(&Workload::MergeRandom) && !merges {
             return Err(Error::Usage(format!("mergerandom: {} has no merge operators", self.label)));
         }
+        if self.flags.num_column_families > 1 && !merges {
+            return Err(Error::Usage(format!("--num_column_families: {} has none", self.label)));
+        }
+        if self.flags.num_column_families > 1 && workloads.contains(&Workload::MultiReadRandom) {
+            return Err(Error::Usage("multireadrandom reads one column family: --num_column_families=1".to_owned()));
+        }
         Ok(())
     }
 
@@ -230,19 +238,35 @@ impl Side {
             place::make(&self.dir)?;
             self.wal_dir().map_or(Ok(()), |dir| place::make(&dir))?;
         }
-        std::fs::create_dir_all(self.dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+        let dirs = self.databases();
+        // RocksDB makes no more than the last folder of a path.
+        let folder = if dirs.len() > 1 { Some(self.dir.as_path()) } else { self.dir.parent() };
+        std::fs::create_dir_all(folder.filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
             .map_err(|e| Error::io(format_args!("cannot create the folder of {}", self.dir.display()), &e))?;
+        if let [dir] = &dirs[..] {
+            return self.open_one(dir, count);
+        }
+        Ok(Box::new(ManyStores::new(dirs.iter().map(|dir| self.open_one(dir, count)).collect::<Result<_>>()?)))
+    }
+
+    /// The directories of its databases: its own, or as many below it as were asked for.
+    fn databases(&self) -> Vec<PathBuf> {
+        match self.flags.num_multi_db {
+            0 | 1 => vec![self.dir.clone()],
+            n => (0..n).map(|i| self.dir.join(format!("{i}"))).collect(),
+        }
+    }
+
+    fn open_one(&self, dir: &Path, count: bool) -> Result<Box<dyn Store>> {
         Ok(match &self.kind {
-            Kind::Rockmill => Box::new(RockmillStore::open(&self.flags, &self.options_text, &self.dir, count)?),
-            Kind::RocksDb(library) => {
-                Box::new(RocksDbStore::open(library, &self.flags, &self.options_text, &self.dir)?)
-            }
+            Kind::Rockmill => Box::new(RockmillStore::open(&self.flags, &self.options_text, dir, count)?),
+            Kind::RocksDb(library) => Box::new(RocksDbStore::open(library, &self.flags, &self.options_text, dir)?),
             #[cfg(feature = "fjall")]
-            Kind::Fjall => Box::new(fjall::FjallStore::open(&self.flags, &self.dir)?),
+            Kind::Fjall => Box::new(fjall::FjallStore::open(&self.flags, dir)?),
             #[cfg(feature = "redb")]
-            Kind::Redb => Box::new(redb::RedbStore::open(&self.flags, &self.dir)?),
+            Kind::Redb => Box::new(redb::RedbStore::open(&self.flags, dir)?),
             #[cfg(feature = "heed")]
-            Kind::Lmdb => Box::new(lmdb::LmdbStore::open(&self.flags, &self.dir)?),
+            Kind::Lmdb => Box::new(lmdb::LmdbStore::open(&self.flags, dir)?),
         })
     }
 
@@ -267,18 +291,20 @@ impl Side {
         if let Some(dir) = self.wal_dir() {
             place::remove_wals(&dir)?;
         }
-        match &self.kind {
-            Kind::Rockmill => RockmillStore::destroy(&self.dir),
-            Kind::RocksDb(library) => library.destroy(&self.dir),
+        self.databases().iter().filter(|dir| dir.exists()).try_for_each(|dir| match &self.kind {
+            Kind::Rockmill => RockmillStore::destroy(dir),
+            Kind::RocksDb(library) => library.destroy(dir),
             #[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
-            _ => remove_peer_files(&self.dir),
-        }
+            _ => remove_peer_files(dir),
+        })
     }
 
     /// What the store says that it took, once it was opened: RocksDB's names for Rockmill and RocksDB.
     pub fn settings(&self) -> Vec<(String, String)> {
         match &self.kind {
-            Kind::Rockmill | Kind::RocksDb(_) => settings::effective(&self.dir).unwrap_or_default(),
+            Kind::Rockmill | Kind::RocksDb(_) => {
+                self.databases().first().and_then(|dir| settings::effective(dir)).unwrap_or_default()
+            }
             #[cfg(feature = "fjall")]
             Kind::Fjall => fjall::settings(&self.flags),
             #[cfg(feature = "redb")]

@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use rockmill::compaction::{EngineParts, MergeEngine, probe_kernel_engine};
 use rockmill::{
-    BottommostLevelCompaction, CompactOptions, Db, Env, Options, OptionsLoader, ReadOptions, WriteBatch, WriteOptions,
-    properties,
+    BottommostLevelCompaction, ColumnFamily, ColumnFamilyDescriptor, CompactOptions, Db, Env, Options, OptionsLoader,
+    ReadOptions, WriteBatch, WriteOptions, properties,
 };
 use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, ThrottledFileSystem};
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::store::{Session, Sought, Stalls, Store, WARM_UP, warm_up_entries};
+use crate::store::{Session, Sought, Stalls, Store, WARM_UP, family_names, place_of, warm_up_entries};
 
 /// An open Rockmill database.
 pub(crate) struct RockmillStore {
     db: Db,
+    /// The default column family first.
+    families: Vec<ColumnFamily>,
     write: WriteOptions,
     read: ReadOptions,
     counting: Option<CountingFileSystem>,
@@ -92,12 +94,16 @@ impl RockmillStore {
         if slowed || count {
             options.set_env(&Env::from_parts(fs, Arc::new(SystemClock::default())));
         }
-        let db = Db::open(&options, path)?;
+        let names = family_names(flags);
+        options.create_missing_column_families(names.len() > 1);
+        let families = names.iter().map(|name| ColumnFamilyDescriptor::new(name, options.clone()));
+        let db = Db::open_cf_descriptors(&options, path, families)?;
+        let families = names.iter().filter_map(|name| db.cf_handle(name)).collect();
         let write = WriteOptions { sync: flags.sync, disable_wal: flags.disable_wal, ..WriteOptions::default() };
         let mut read = ReadOptions::default();
         read.set_verify_checksums(flags.verify_checksum);
         read.set_async_io(flags.async_io);
-        Ok(Self { db, write, read, counting })
+        Ok(Self { db, families, write, read, counting })
     }
 
     /// Deletes the database at `path`, if there is one.
@@ -107,6 +113,11 @@ impl RockmillStore {
 
     fn number(&self, property: &str) -> Result<u64> {
         Ok(self.db.property_int_value(property)?.unwrap_or(0))
+    }
+
+    #[inline]
+    fn family(&self, key: &[u8]) -> &ColumnFamily {
+        &self.families[place_of(key, self.families.len())]
     }
 }
 
@@ -132,13 +143,14 @@ impl Store for RockmillStore {
     }
 
     fn flush(&self) -> Result<()> {
-        Ok(self.db.flush()?)
+        Ok(self.families.iter().try_for_each(|cf| self.db.flush_cf(cf))?)
     }
 
     fn compact(&self) -> Result<()> {
         let mut options = CompactOptions::default();
         options.set_bottommost_level_compaction(BottommostLevelCompaction::IfHaveCompactionFilter);
-        Ok(self.db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &options)?)
+        let compact = |cf| self.db.compact_range_cf_opt(cf, None::<&[u8]>, None::<&[u8]>, &options);
+        Ok(self.families.iter().try_for_each(compact)?)
     }
 
     fn warm_up(&self, inputs: usize) -> Result<()> {
@@ -196,15 +208,15 @@ struct RockmillSession<'a> {
 impl Session for RockmillSession<'_> {
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.batch.put(key, value);
+        self.batch.put_cf(self.store.family(key), key, value);
     }
 
     fn delete(&mut self, key: &[u8]) {
-        self.batch.delete(key);
+        self.batch.delete_cf(self.store.family(key), key);
     }
 
     fn merge(&mut self, key: &[u8], operand: &[u8]) -> Result<()> {
-        self.batch.merge(key, operand);
+        self.batch.merge_cf(self.store.family(key), key, operand);
         Ok(())
     }
 
@@ -217,7 +229,7 @@ impl Session for RockmillSession<'_> {
 
     #[inline]
     fn get(&mut self, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let got = self.store.db.get_pinned_opt(key, &self.store.read)?;
+        let got = self.store.db.get_pinned_cf_opt(self.store.family(key), key, &self.store.read)?;
         if let Some(pinned) = &got {
             value(pinned);
         }
@@ -235,7 +247,7 @@ impl Session for RockmillSession<'_> {
     }
 
     fn seek(&mut self, key: &[u8], entries: u64) -> Result<Sought> {
-        let mut iter = self.store.db.raw_iterator_opt(self.store.read.clone());
+        let mut iter = self.store.db.raw_iterator_cf_opt(self.store.family(key), self.store.read.clone());
         iter.seek(key);
         let mut out = Sought { found: iter.key() == Some(key), ..Sought::default() };
         while out.entries < entries {
@@ -249,19 +261,22 @@ impl Session for RockmillSession<'_> {
     }
 
     fn scan(&mut self, reverse: bool, visit: &mut dyn FnMut(u64) -> Result<bool>) -> Result<()> {
-        let mut iter = self.store.db.raw_iterator_opt(self.store.read.clone());
-        if reverse {
-            iter.seek_to_last()
-        } else {
-            iter.seek_to_first()
-        }
-        while let Some((k, v)) = iter.item() {
-            if !visit((k.len() + v.len()) as u64)? {
-                break;
+        for cf in &self.store.families {
+            let mut iter = self.store.db.raw_iterator_cf_opt(cf, self.store.read.clone());
+            if reverse {
+                iter.seek_to_last()
+            } else {
+                iter.seek_to_first()
             }
-            if reverse { iter.prev() } else { iter.next() }
+            while let Some((k, v)) = iter.item() {
+                if !visit((k.len() + v.len()) as u64)? {
+                    return Ok(());
+                }
+                if reverse { iter.prev() } else { iter.next() }
+            }
+            iter.status()?;
         }
-        Ok(iter.status()?)
+        Ok(())
     }
 }
 

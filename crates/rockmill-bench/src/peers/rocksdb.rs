@@ -9,7 +9,7 @@ use rockmill_rocksdb as ffi;
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::store::{Session, Sought, Stalls, Store, WARM_UP, warm_up_entries};
+use crate::store::{Session, Sought, Stalls, Store, WARM_UP, family_names, place_of, warm_up_entries};
 
 /// A loaded library, and what can be known of it without opening a database.
 #[derive(Clone)]
@@ -71,7 +71,9 @@ impl RocksDbStore {
     pub fn open(library: &RocksDbLibrary, flags: &Flags, options_text: &str, path: &Path) -> Result<Self> {
         let at = |e: String| Error::Run(format!("RocksDB, {}: {e}", path.display()));
         let options = library.library.options(options_text, flags.statistics).map_err(at)?;
-        let db = ffi::Db::open(&options, path, flags.sync, flags.disable_wal, flags.verify_checksum).map_err(at)?;
+        let names = family_names(flags);
+        let db = ffi::Db::open(&options, path, &names, flags.sync, flags.disable_wal, flags.verify_checksum);
+        let db = db.map_err(at)?;
         Ok(Self {
             db,
             auto_compactions: !flags.disable_auto_compactions,
@@ -85,8 +87,18 @@ impl RocksDbStore {
         library.library.options(options_text, false).map(drop).map_err(|e| Error::Usage(format!("RocksDB: {e}")))
     }
 
+    /// A number of the default column family, or the database.
     fn number(&self, property: &str) -> u64 {
-        self.db.property(property).and_then(|t| t.trim().parse().ok()).unwrap_or(0)
+        self.number_of(0, property)
+    }
+
+    fn number_of(&self, family: usize, property: &str) -> u64 {
+        self.db.property(family, property).and_then(|t| t.trim().parse().ok()).unwrap_or(0)
+    }
+
+    #[inline]
+    fn family(&self, key: &[u8]) -> usize {
+        place_of(key, self.db.families())
     }
 }
 
@@ -124,7 +136,8 @@ impl Store for RocksDbStore {
                 return Err(Error::Run("RocksDB reports an error of background work; its LOG says more".to_owned()));
             }
             // They are asked one after the other: between one job and the next all of them can say 0 once.
-            idle = if asked.iter().all(|p| self.number(p) == 0) { idle + 1 } else { 0 };
+            let quiet = |family| asked.iter().all(|p| self.number_of(family, p) == 0);
+            idle = if (0..self.db.families()).all(quiet) { idle + 1 } else { 0 };
             if idle == 3 {
                 return Ok(());
             }
@@ -133,8 +146,8 @@ impl Store for RocksDbStore {
     }
 
     fn stalls(&self) -> Result<Stalls> {
-        let db_stats = self.db.property("rocksdb.dbstats").unwrap_or_default();
-        let cf_stats = self.db.property("rocksdb.cfstats-no-file-histogram").unwrap_or_default();
+        let db_stats = self.db.property(0, "rocksdb.dbstats").unwrap_or_default();
+        let cf_stats = self.db.property(0, "rocksdb.cfstats-no-file-histogram").unwrap_or_default();
         let stopped = self.number("rocksdb.is-write-stopped") > 0;
         let delayed = self.number("rocksdb.actual-delayed-write-rate") > 0;
         Ok(Stalls {
@@ -164,11 +177,11 @@ impl Store for RocksDbStore {
     }
 
     fn stats(&self) -> Result<String> {
-        let stats = self.db.property("rocksdb.stats").unwrap_or_default();
+        let stats = self.db.property(0, "rocksdb.stats").unwrap_or_default();
         if !self.statistics {
             return Ok(stats);
         }
-        let all = self.db.property("rocksdb.options-statistics").unwrap_or_default();
+        let all = self.db.property(0, "rocksdb.options-statistics").unwrap_or_default();
         Ok(format!("{stats}\nSTATISTICS:\n{all}"))
     }
 
@@ -222,15 +235,15 @@ struct RocksDbSession<'a> {
 impl Session for RocksDbSession<'_> {
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.batch.put(key, value);
+        self.batch.put(self.store.family(key), key, value);
     }
 
     fn delete(&mut self, key: &[u8]) {
-        self.batch.delete(key);
+        self.batch.delete(self.store.family(key), key);
     }
 
     fn merge(&mut self, key: &[u8], operand: &[u8]) -> Result<()> {
-        self.batch.merge(key, operand);
+        self.batch.merge(self.store.family(key), key, operand);
         Ok(())
     }
 
@@ -241,7 +254,7 @@ impl Session for RocksDbSession<'_> {
 
     #[inline]
     fn get(&mut self, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        self.store.db.get(key, value).map_err(Error::Run)
+        self.store.db.get(self.store.family(key), key, value).map_err(Error::Run)
     }
 
     fn multi_get(&mut self, keys: &[Vec<u8>]) -> Result<(u64, u64)> {
@@ -249,7 +262,7 @@ impl Session for RocksDbSession<'_> {
     }
 
     fn seek(&mut self, key: &[u8], entries: u64) -> Result<Sought> {
-        let mut iter = self.store.db.iterator();
+        let mut iter = self.store.db.iterator(self.store.family(key));
         iter.seek(key);
         let mut out = Sought { found: iter.item().is_some_and(|(k, _)| k == key), ..Sought::default() };
         while out.entries < entries {
@@ -263,15 +276,18 @@ impl Session for RocksDbSession<'_> {
     }
 
     fn scan(&mut self, reverse: bool, visit: &mut dyn FnMut(u64) -> Result<bool>) -> Result<()> {
-        let mut iter = self.store.db.iterator();
-        iter.seek_to_end(reverse);
-        while let Some((k, v)) = iter.item() {
-            if !visit((k.len() + v.len()) as u64)? {
-                break;
+        for family in 0..self.store.db.families() {
+            let mut iter = self.store.db.iterator(family);
+            iter.seek_to_end(reverse);
+            while let Some((k, v)) = iter.item() {
+                if !visit((k.len() + v.len()) as u64)? {
+                    return Ok(());
+                }
+                iter.step(reverse);
             }
-            iter.step(reverse);
+            iter.status().map_err(Error::Run)?;
         }
-        iter.status().map_err(Error::Run)
+        Ok(())
     }
 }
 

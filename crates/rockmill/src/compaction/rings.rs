@@ -6,8 +6,8 @@
 //!    goes along, and as much of it is set up as any borrower wanted. Where the thread is another one than before, the
 //!    memory gets a new ring, since the kernel takes a ring's operations from the thread that made it alone.
 //! 2. A borrower gives it back by dropping it. What a failed job left in an unclear state is not kept.
-//! 3. What nobody borrowed for a minute goes, what was made with other options goes at the next look, and everything
-//!    when the database closes.
+//! 3. What nobody borrowed for five seconds goes, what was made with other options goes at the next look, and
+//!    everything when the database closes.
 //!
 //! There are never more rings than were lent at once, so their memory is bounded by the jobs at a time.
 
@@ -22,8 +22,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::{self, ThreadId};
 
-/// How long a ring is kept that nobody borrows.
-const IDLE_NANOS: u64 = 60_000_000_000;
+/// How long a ring is kept that nobody borrows: a hundred times what it takes to set one up.
+const IDLE_NANOS: u64 = 5_000_000_000;
 
 /// Rings of one purpose.
 #[derive(Debug, Default)]
@@ -154,7 +154,7 @@ impl Rings {
         drop(idle);
     }
 
-    /// Lets go of what nobody borrowed for a minute.
+    /// Lets go of what nobody borrowed for [`IDLE_NANOS`].
     pub fn trim(&self, clock: &dyn Clock) {
         let old = |idle: &mut Idle, now: u64| now.saturating_sub(idle.since) >= IDLE_NANOS;
         let mut state = self.state.lock();

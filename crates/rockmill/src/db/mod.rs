@@ -117,7 +117,7 @@ pub use flush_pace::FlushPace;
 pub use ingest::deepest_place;
 pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
-pub use memory_usage::{MemoryUsageStats, get_memory_usage_stats};
+pub use memory_usage::{MemoryParts, MemoryUsageStats, get_memory_usage_stats};
 pub use open::DbSummary;
 pub(crate) use options_file::latest_options_file;
 pub use properties::LevelStats;

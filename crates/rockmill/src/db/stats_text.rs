@@ -57,6 +57,9 @@ impl DbInner {
             self.controller.longest_micros.load(Ordering::Relaxed) as f64 / 1e3
         );
         let _ = writeln!(s, "Merge engine: {}", self.engine_text());
+        let memory = self.memory_parts();
+        let parts = memory.named().map(|(name, bytes)| format!("{name} {:.2} MB", bytes as f64 / MB));
+        let _ = writeln!(s, "Memory: {:.2} MB; {}", memory.total() as f64 / MB, parts.join(", "));
         s
     }
 

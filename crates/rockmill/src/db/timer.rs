@@ -13,7 +13,7 @@ use crate::sync::atomic::Ordering;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// How long memory that no memtable uses is kept for one that may, in nanoseconds.
-const MEMORY_KEPT_NANOS: u64 = 10_000_000_000;
+const MEMORY_KEPT_NANOS: u64 = 1_500_000_000;
 
 /// What the thread runs.
 pub(crate) fn run(db: &Arc<DbInner>) {

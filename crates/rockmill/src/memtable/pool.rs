@@ -27,7 +27,7 @@ pub(super) const BEFORE_PIECES: usize = 1 << 20;
 pub(super) const MEMTABLE_MIN: usize = 8 * PIECE;
 
 /// Pieces that are made ready before they are asked for.
-const AHEAD: usize = 4;
+const AHEAD: usize = 1;
 
 /// See the module's text. One for each store.
 pub(crate) struct MemoryPool {

@@ -1,20 +1,20 @@
 //! An insert-only skip list of internal entries, after RocksDB's `InlineSkipList`.
 //!
 //! A node is one allocation. The list's pointers lead to its level-0 link; the higher links stand in front of it, the
-//! entry behind it, so that a search finds link, prefix, lengths and a short key in one cache line:
+//! entry behind it, so that a search finds link, length and a short key in one cache line:
 //!
 //! ```text
 //!              node pointer
 //!                   v
-//! +-----+ ... +-----+-----+---------+---------+-----------+--------------+-------+
-//! | n-1 | ... |  1  |  0  | prefix  | key len | value len | internal key | value |
-//! +-----+ ... +-----+-----+---------+---------+-----------+--------------+-------+
-//!   links, 8 bytes each     8 bytes   4 bytes   4 bytes
+//! +-----+ ... +-----+-----+----------+--------------+-----------+-------+
+//! | n-1 | ... |  1  |  0  | key len  | internal key | value len | value |
+//! +-----+ ... +-----+-----+----------+--------------+-----------+-------+
+//!   links, 8 bytes each     varint32                  varint32
 //! ```
 //!
-//! `prefix` is the first eight bytes of the user key as an integer that orders as the keys do (big-endian for the
-//! bytewise order, its complement for the reverse, zero for others): different prefixes decide a comparison, equal
-//! ones leave it to the comparator.
+//! The first eight bytes of the user key, read as an integer that orders as the keys do (big-endian for the bytewise
+//! order, its complement for the reverse, zero for others), are its *prefix*: different prefixes decide a comparison,
+//! equal ones leave it to the comparator.
 //!
 //! Insert: pick a height, search the predecessor on each level, link from level 0 upwards by compare-and-swap; when one
 //! fails, search on from the same predecessor. A thread whose last insert was right in front of the new key takes its
@@ -47,16 +47,17 @@ const MAX_HEIGHT: usize = 20;
 /// Entries of a level that make an estimate of how many there are below.
 const SAMPLES_MIN: u64 = 64;
 
-/// The fixed part of a node from its level-0 link on.
+/// The fixed part of a node from its level-0 link on; the entry stands behind it.
 #[repr(C)]
 struct Node {
     next: AtomicPtr<Node>,
-    prefix: u64,
-    key_len: u32,
-    value_len: u32,
 }
 
 const LINK: usize = size_of::<AtomicPtr<Node>>();
+/// Bytes of a key that its prefix has.
+const PREFIX: usize = size_of::<u64>();
+// An internal key of an empty user key still has as many bytes as a prefix is read from.
+const _: () = assert!(PREFIX <= key::TAG_LEN);
 const _: () = assert!(align_of::<Node>() <= ALIGN && size_of::<Node>().is_multiple_of(ALIGN));
 
 /// The links at which a key goes in: on each level the node before it and the one after.
@@ -120,7 +121,7 @@ impl SkipList {
             PrefixOrder::Unknown
         };
         let arena = Arena::charging(arena_block_size, account, pool);
-        let head = new_node(&arena, 0, MAX_HEIGHT, Target { ikey: &[], prefix: 0 }, &[]);
+        let head = new_entry(&arena, 0, MAX_HEIGHT, &[], 0, &[]);
         let hints = (0..shard_count()).map(|_| CachePadded(std::array::from_fn(|_| AtomicPtr::default()))).collect();
         Self { arena, cmp, prefix_order, head, height: AtomicUsize::new(1), hints }
     }
@@ -143,29 +144,34 @@ impl SkipList {
 
     #[inline]
     fn target<'a>(&self, ikey: &'a [u8]) -> Target<'a> {
-        let user = key::user_key(ikey);
-        let prefix = match self.prefix_order {
-            PrefixOrder::Bytewise => key_prefix(user),
-            PrefixOrder::ReverseBytewise => !key_prefix(user),
+        Target { ikey, prefix: self.prefix(ikey) }
+    }
+
+    #[inline]
+    fn prefix(&self, ikey: &[u8]) -> u64 {
+        match self.prefix_order {
+            PrefixOrder::Bytewise => key_prefix(ikey),
+            PrefixOrder::ReverseBytewise => !key_prefix(ikey),
             PrefixOrder::Unknown => 0,
-        };
-        Target { ikey, prefix }
+        }
     }
 
     /// Orders a node against a key.
     #[inline]
     fn compare(&self, node: *mut Node, target: Target<'_>) -> KeyOrdering {
-        match node_prefix(node).cmp(&target.prefix) {
-            KeyOrdering::Equal => self.cmp.compare(node_key(node), target.ikey),
+        let ikey = node_key(node);
+        match self.prefix(ikey).cmp(&target.prefix) {
+            KeyOrdering::Equal => self.cmp.compare(ikey, target.ikey),
             other => other,
         }
     }
 
     #[inline]
     fn is_before(&self, node: *mut Node, target: Target<'_>) -> bool {
-        let prefix = node_prefix(node);
+        let ikey = node_key(node);
+        let prefix = self.prefix(ikey);
         if prefix == target.prefix {
-            self.cmp.compare(node_key(node), target.ikey) == KeyOrdering::Less
+            self.cmp.compare(ikey, target.ikey) == KeyOrdering::Less
         } else {
             prefix < target.prefix
         }
@@ -178,7 +184,6 @@ impl SkipList {
         let height = height_of(tag);
         let node = new_entry(&self.arena, slot, height, user_key, tag, value);
         let target = self.target(node_key(node));
-        set_prefix(node, target.prefix);
 
         // Relaxed: the height only says where searches start; levels above are found empty or complete either way.
         let mut list_height = self.height.load(Ordering::Relaxed);
@@ -418,15 +423,15 @@ impl Cursor {
     }
 }
 
-/// The first eight bytes of a user key, as a big-endian integer; missing ones are zero.
+/// The first eight bytes of an internal key's user key, as a big-endian integer; missing ones are zero.
 #[inline]
-fn key_prefix(user_key: &[u8]) -> u64 {
-    if let Some(bytes) = user_key.first_chunk::<8>() {
-        return u64::from_be_bytes(*bytes);
+fn key_prefix(ikey: &[u8]) -> u64 {
+    let Some(first) = ikey.first_chunk::<PREFIX>() else { return 0 };
+    let prefix = u64::from_be_bytes(*first);
+    match ikey.len() - key::TAG_LEN {
+        PREFIX.. => prefix,
+        len => prefix & !(u64::MAX >> (8 * len)), // without the tag's bytes
     }
-    let mut bytes = [0; 8];
-    bytes[..user_key.len()].copy_from_slice(user_key);
-    u64::from_be_bytes(bytes)
 }
 
 /// One with probability 1/2, two with 1/4, and so on; the same for the same sequence number. So a memtable that is
@@ -454,38 +459,79 @@ fn prefetch(node: *mut Node) {
     let _ = node;
 }
 
-/// Allocates a node and writes all of it but the links above level 0, which `insert` writes before it links them.
-fn new_node(arena: &Arena, slot: usize, height: usize, key: Target<'_>, value: &[u8]) -> *mut Node {
-    let (user, tag) = (key::user_key(key.ikey), key::tag(key.ikey));
-    let node = new_entry(arena, slot, height, user, tag, value);
-    set_prefix(node, key.prefix);
-    node
-}
-
+/// Allocates a node and writes all of it; `insert` writes the links again before it links the node.
 fn new_entry(arena: &Arena, slot: usize, height: usize, user_key: &[u8], tag: u64, value: &[u8]) -> *mut Node {
     let (key_len, value_len) = (user_key.len() + key::TAG_LEN, value.len());
     let (Ok(key_len32), Ok(value_len32)) = (u32::try_from(key_len), u32::try_from(value_len)) else {
         panic!("a memtable entry has a key of {key_len} and a value of {value_len} bytes; both must be below 4 GiB");
     };
     let tower = (height - 1) * LINK;
-    let base = arena.allocate(tower + size_of::<Node>() + key_len + value_len, slot);
+    let entry = varint32_len(key_len32) + key_len + varint32_len(value_len32) + value_len;
+    let base = arena.allocate(tower + size_of::<Node>() + entry, slot);
     // SAFETY: the allocation is ours, aligned to 8 and has the summed size: `tower` bytes of links, the node, then
-    // the key and the value. Every link is written, so that all are initialised atomics. The pointers all come from
+    // lengths, key and value. Every link is written, so that all are initialised atomics. The pointers all come from
     // the allocation's, so they may reach both in front of the node and behind it.
     unsafe {
         for level in 0..height - 1 {
             base.as_ptr().add(level * LINK).cast::<AtomicPtr<Node>>().write(AtomicPtr::new(ptr::null_mut()));
         }
         let node = base.as_ptr().add(tower).cast::<Node>();
-        let next = AtomicPtr::new(ptr::null_mut());
-        node.write(Node { next, prefix: 0, key_len: key_len32, value_len: value_len32 });
-        let mut data = node.cast::<u8>().add(size_of::<Node>());
+        node.write(Node { next: AtomicPtr::new(ptr::null_mut()) });
+        let mut data = write_varint32(node.add(1).cast(), key_len32);
         ptr::copy_nonoverlapping(user_key.as_ptr(), data, user_key.len());
         data = data.add(user_key.len());
         ptr::copy_nonoverlapping(tag.to_le_bytes().as_ptr(), data, key::TAG_LEN);
-        data = data.add(key::TAG_LEN);
+        data = write_varint32(data.add(key::TAG_LEN), value_len32);
         ptr::copy_nonoverlapping(value.as_ptr(), data, value.len());
         node
+    }
+}
+
+fn varint32_len(n: u32) -> usize {
+    // Seven bits a byte, and one byte for zero.
+    (38 - (n | 1).leading_zeros() as usize) / 7
+}
+
+/// Writes a length; gives the place behind it.
+///
+/// # Safety
+///
+/// The [`varint32_len`] bytes at `at` must be the caller's to write.
+#[inline]
+unsafe fn write_varint32(mut at: *mut u8, mut n: u32) -> *mut u8 {
+    // SAFETY: a byte is written for each seven bits, as many as the caller vouches for.
+    unsafe {
+        while n >= 0x80 {
+            at.write(n as u8 | 0x80);
+            (at, n) = (at.add(1), n >> 7);
+        }
+        at.write(n as u8);
+        at.add(1)
+    }
+}
+
+/// Reads a length; gives it and the place behind it.
+///
+/// # Safety
+///
+/// [`write_varint32`] wrote at `at`, and it was not changed since.
+#[inline]
+unsafe fn read_varint32(at: *const u8) -> (usize, *const u8) {
+    // SAFETY: the first byte is there; as long as a byte has the high bit, another was written behind it.
+    unsafe {
+        let first = usize::from(at.read());
+        if first < 0x80 {
+            return (first, at.add(1));
+        }
+        let (mut n, mut shift, mut at) = (first & 0x7f, 7, at.add(1));
+        loop {
+            let byte = usize::from(at.read());
+            n |= (byte & 0x7f) << shift;
+            (at, shift) = (at.add(1), shift + 7);
+            if byte < 0x80 {
+                return (n, at);
+            }
+        }
     }
 }
 
@@ -493,30 +539,22 @@ fn new_entry(arena: &Arena, slot: usize, height: usize, user_key: &[u8], tag: u6
 // in this file hold a reference to the list or an `Arc` of it, and no pointer leaves the file.
 
 #[inline]
-fn set_prefix(node: *mut Node, prefix: u64) {
-    // SAFETY: called before the node is linked, by the thread that made it: nobody else has the pointer.
-    unsafe { (*node).prefix = prefix };
-}
-
-#[inline]
-fn node_prefix(node: *mut Node) -> u64 {
-    // SAFETY: the node is alive and its prefix is not written after it was published.
-    unsafe { (*node).prefix }
-}
-
-#[inline]
 fn node_key<'a>(node: *mut Node) -> &'a [u8] {
-    // SAFETY: `new_entry` wrote `key_len` bytes behind the fixed part, and they never change. The lifetime is chosen
-    // by the callers, which tie it to the list.
-    unsafe { std::slice::from_raw_parts(node.cast::<u8>().add(size_of::<Node>()), (*node).key_len as usize) }
+    // SAFETY: `new_entry` wrote the length and as many bytes behind the link, and they never change. The lifetime is
+    // chosen by the callers, which tie it to the list.
+    unsafe {
+        let (len, data) = read_varint32(node.add(1).cast());
+        std::slice::from_raw_parts(data, len)
+    }
 }
 
 #[inline]
 fn node_value<'a>(node: *mut Node) -> &'a [u8] {
-    // SAFETY: as for the key; the value stands behind it.
+    // SAFETY: as for the key; the value and its length stand behind it.
     unsafe {
-        let data = node.cast::<u8>().add(size_of::<Node>() + (*node).key_len as usize);
-        std::slice::from_raw_parts(data, (*node).value_len as usize)
+        let (key_len, data) = read_varint32(node.add(1).cast());
+        let (len, data) = read_varint32(data.add(key_len));
+        std::slice::from_raw_parts(data, len)
     }
 }
 

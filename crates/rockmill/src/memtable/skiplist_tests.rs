@@ -37,6 +37,9 @@ fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
     if rng.bool() {
         k.splice(0..0, b"common-prefix".iter().copied());
     }
+    if rng.u8(..20) == 0 {
+        k.resize(k.len() + rng.usize(100..400), b'l'); // lengths of two bytes
+    }
     k
 }
 
@@ -81,7 +84,8 @@ fn random_inserts_agree_with_a_sorted_vector() {
         let mut model = Vec::new();
         for seq in 1..=OPERATIONS as u64 {
             let user = random_key(&mut rng);
-            let value: Vec<u8> = (0..rng.usize(0..30)).map(|_| rng.u8(..)).collect();
+            let most = if rng.u8(..50) == 0 { 20_000 } else { 30 };
+            let value: Vec<u8> = (0..rng.usize(0..most)).map(|_| rng.u8(..)).collect();
             list.insert(&user, pack_tag(seq, ValueType::Value), &value);
             model.push((ikey(&user, seq), value));
         }

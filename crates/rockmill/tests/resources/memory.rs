@@ -151,8 +151,41 @@ fn a_writer_does_not_wait_for_its_own_iterator() {
 }
 
 #[test]
+fn the_parts_of_memory_are_named() {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(8 << 20));
+    let mut o = options(&memory());
+    o.set_block_based_table_factory(&table);
+    let db = Db::open(&o, "/db").unwrap();
+    let other = db.create_cf("other", &o).unwrap();
+    fill(&db, 0..500, 1000);
+    let before = db.iterator(IteratorMode::Start); // keeps that memtable in memory
+    db.flush().unwrap();
+    fill(&db, 500..600, 1000);
+    for n in 0..100 {
+        db.put_cf(&other, key(n), noise(n, 1000)).unwrap();
+    }
+    let parts = db.memory_parts();
+    let sum = |property| {
+        [&db.cf_handle("default").unwrap(), &other].map(|cf| db.property_int_value_cf(cf, property).unwrap().unwrap())
+    };
+    assert_eq!(parts.memtables, sum("rocksdb.cur-size-all-mem-tables").iter().sum::<u64>());
+    assert!(parts.memtables > 200_000 && parts.flushed_memtables > 500_000, "{parts:?}");
+    assert_eq!(parts.table_readers, sum("rocksdb.estimate-table-readers-mem").iter().sum::<u64>());
+    drop(before);
+    assert_eq!(db.get(key(3)).unwrap(), Some(noise(3, 1000)));
+    let parts = db.memory_parts();
+    // Both column families have one cache.
+    assert_eq!(parts.block_cache, number(&db, "rocksdb.block-cache-usage"));
+    assert!(parts.block_cache > 1000 && parts.flushed_memtables == 0, "{parts:?}");
+    assert_eq!(parts.total(), parts.named().iter().map(|(_, bytes)| bytes).sum::<u64>());
+    let text = db.property_value("rocksdb.stats").unwrap().unwrap();
+    assert!(text.contains("\nMemory: ") && text.contains("indexes and filters of open tables"), "{text}");
+}
+
+#[test]
 fn memory_of_flushed_memtables_is_kept_for_the_next_and_given_back_when_none_comes() {
-    const READY: u64 = 8 << 20;
+    const READY: u64 = 2 << 20;
     let clock = ManualClock::new(0);
     let mut o = options(&memory());
     o.set_write_buffer_size(32 << 20);
