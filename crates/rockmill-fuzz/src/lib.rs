@@ -13,6 +13,7 @@ pub mod database;
 pub mod decoders;
 pub mod files;
 pub mod fixtures;
+pub mod hostile;
 pub mod memory;
 pub mod mend;
 pub mod mutate;

@@ -1,25 +1,21 @@
-//! Whole directories by chance: damaged files, odd modes, directories and (see [`is_on`]) links, FIFOs, devices and
-//! options where a database has its files. Everything that the library does with a directory is done with them.
-//! Nothing outside of the directory may change, nothing may hang, panic, or take memory beyond a bound.
+//! Whole directories by chance, harmed as `rockmill_fuzz::hostile` does it. Everything that the library does with a
+//! directory is done with them. Nothing outside of the directory may change, nothing may hang, panic, or take memory
+//! beyond a bound.
 //!
 //! Prints its seed; `ROCKMILL_SEED` repeats a run, `ROCKMILL_FUZZ_SECONDS` makes it longer.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions};
 use rockmill::merge_operator::StringAppendOperator;
 use rockmill::{Checkpoint, Db, Env, IteratorMode, Options, OptionsLoader};
-use rockmill_format::hash::hash64;
-use rockmill_fuzz::fixtures::{self, Fixture};
+use rockmill_fuzz::fixtures;
+use rockmill_fuzz::hostile::Hostile;
 use rockmill_fuzz::memory::{self, Counted};
-use rockmill_fuzz::mutate::{self, Dice};
+use rockmill_fuzz::mutate::Dice;
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
@@ -28,152 +24,6 @@ static ALLOCATOR: Counted = Counted;
 const MEMORY: usize = 128 << 20;
 /// After so long by the clock a case is taken to hang.
 const HANG: Duration = Duration::from_secs(120);
-/// Names that a program may make in a database, or in a directory of backups.
-const MADE: [&str; 12] = [
-    "CURRENT",
-    "IDENTITY",
-    "LOCK",
-    "LOG",
-    "LOG.old.1",
-    "MANIFEST-000099",
-    "000099.log",
-    "000099.dbtmp",
-    "OPTIONS-000099.dbtmp",
-    "OPTIONS-000099",
-    "lost",
-    "archive",
-];
-const MADE_IN_BACKUPS: [&str; 6] = ["meta/3", "meta/3.tmp", "private/3", "private/1.tmp", "shared", "shared_checksum"];
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
-    Damage,
-    Mode,
-    Folder,
-    Link,
-    Fifo,
-    Device,
-    Options,
-}
-
-const KINDS: [Kind; 7] = [Kind::Damage, Kind::Mode, Kind::Folder, Kind::Link, Kind::Fifo, Kind::Device, Kind::Options];
-
-/// Every path below a directory, with what it is.
-fn everything(root: &Path) -> BTreeMap<PathBuf, String> {
-    let mut out = BTreeMap::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            let data = fs::symlink_metadata(&path).expect("an entry");
-            let kind = data.file_type();
-            let what = if kind.is_dir() {
-                folders.push(path.clone());
-                String::new()
-            } else if kind.is_symlink() {
-                format!("{:?}", fs::read_link(&path).expect("a link"))
-            } else if kind.is_file() {
-                format!("{:x}", hash64(&fs::read(&path).expect("a file")))
-            } else {
-                String::new()
-            };
-            out.insert(path, format!("{kind:?} {:o} {} {what}", data.mode(), data.nlink()));
-        }
-    }
-    out
-}
-
-fn lay_out(root: &Path, fixture: &Fixture) {
-    for (name, bytes) in &fixture.files {
-        let path = root.join(name);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        fs::write(path, bytes).expect("a file");
-    }
-}
-
-/// Does one thing to `dir`; says what.
-fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> String {
-    let kind = dice.one_of(&KINDS).unwrap_or(Kind::Damage);
-    let paths: Vec<PathBuf> = everything(dir).into_keys().collect();
-    let options = |p: &&PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("OPTIONS-"));
-    let path = if kind == Kind::Options {
-        paths.iter().rfind(options).cloned()
-    } else if kind == Kind::Damage || kind == Kind::Mode || dice.once_in(2) {
-        dice.one_of(&paths.iter().collect::<Vec<_>>()).cloned()
-    } else {
-        dice.one_of(made).map(|name| dir.join(name))
-    };
-    let Some(path) = path else { return String::new() };
-    // What an earlier harm made a link to outside is not walked through: that would be this test's own doing.
-    let inside = path.ancestors().skip(1).take_while(|p| *p != dir);
-    if inside.into_iter().any(|p| fs::symlink_metadata(p).is_ok_and(|m| m.is_symlink())) {
-        return String::new();
-    }
-    let replace = || {
-        let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
-        let _ = fs::create_dir_all(path.parent().unwrap_or(dir));
-    };
-    let mut what = format!("{kind:?} {}", path.strip_prefix(dir).unwrap_or(&path).display());
-    match kind {
-        Kind::Damage => {
-            let is_file = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
-            if is_file && let Ok(mut bytes) = fs::read(&path) {
-                mutate::mutate(dice, &mut bytes, b"");
-                let _ = fs::write(&path, bytes);
-            }
-        }
-        Kind::Mode => {
-            let mode = dice.one_of(&[0o000, 0o444, 0o222, 0o777, 0o4755, 0o600]).unwrap_or(0);
-            if fs::symlink_metadata(&path).is_ok_and(|m| !m.is_symlink()) {
-                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
-            }
-            what += &format!(" {mode:o}");
-        }
-        Kind::Folder => {
-            replace();
-            let _ = fs::create_dir(&path);
-        }
-        Kind::Link => {
-            replace();
-            let targets =
-                [outside.join("file"), outside.join("folder"), outside.join("new"), outside.join("000001.log")];
-            let target = &targets[dice.among(0..targets.len())];
-            let _ = symlink(target, &path);
-            what += &format!(" to {}", target.display());
-        }
-        Kind::Fifo => {
-            replace();
-            let _ = Command::new("mkfifo").arg(&path).status();
-        }
-        Kind::Device => {
-            replace();
-            let _ = symlink("/dev/zero", &path);
-        }
-        // What took its place before is left alone: reading a pipe would wait.
-        Kind::Options if fs::symlink_metadata(&path).is_ok_and(|m| !m.is_file()) => {}
-        Kind::Options => {
-            let place = outside.join("folder").display().to_string();
-            let lines = [
-                format!("wal_dir={place}"),
-                format!("db_log_dir={place}"),
-                format!("db_paths={{{{path={place};target_size=1}}}}"),
-                format!("merge_engine=kernel\n  kernel_merge_program={place}/program.o"),
-                "num_levels=1".to_owned(),
-                "level0_stop_writes_trigger=0".to_owned(),
-                "writable_file_max_buffer_size=18446744073709551615".to_owned(),
-                "write_buffer_size=18446744073709551615".to_owned(),
-                "max_background_jobs=2147483647".to_owned(),
-                "max_open_files=-2147483648".to_owned(),
-            ];
-            let line = &lines[dice.among(0..lines.len())];
-            let text = fs::read_to_string(&path).unwrap_or_default();
-            let section = if dice.once_in(2) { "[DBOptions]" } else { "[CFOptions \"default\"]" };
-            let _ = fs::write(&path, text.replacen(section, &format!("{section}\n  {line}"), 1));
-            what += &format!(" {section} {line}");
-        }
-    }
-    what
-}
 
 fn options() -> Options {
     let mut options = Options::default();
@@ -212,6 +62,11 @@ fn operate(dice: &mut Dice<'_>, root: &Path) {
         let _ = db.property_value("rocksdb.stats");
     };
     let _ = Db::open_cf_for_read_only(&given, &dir, &names, false).map(|db| read(&db));
+    if let Ok(db) = Db::open_cf_as_secondary(&given, &dir, root.join("made/secondary"), &names) {
+        read(&db);
+        let _ = db.try_catch_up_with_primary();
+        read(&db);
+    }
     let engine = BackupEngineOptions::new(&backups).and_then(|o| BackupEngine::open(&o, &Env::new()?));
     if let Ok(db) = Db::open_cf(&given, &dir, &names) {
         read(&db);
@@ -240,44 +95,13 @@ fn case(seed: u64) -> (String, Vec<String>) {
     let bytes = seed.to_le_bytes();
     let mut dice = Dice::new(&bytes);
     let root = tempfile::tempdir().expect("a directory");
-    let outside = root.path().join("outside");
-    fs::create_dir_all(outside.join("folder/inner")).expect("a folder");
-    for name in ["file", "folder/1", "folder/inner/2", "000001.log", "folder/000003.log", "folder/000004.sst"] {
-        fs::write(outside.join(name), format!("this is {name}")).expect("a file");
-    }
-    fs::create_dir(root.path().join("made")).expect("a folder");
-    let all = &fixtures::all()[..fixtures::MADE];
-    lay_out(&root.path().join("db"), &all[dice.among(0..all.len())]);
-    lay_out(&root.path().join("backups"), &fixtures::backups()[0]);
-    let before = everything(&outside);
-    let mut what = Vec::new();
-    for _ in 0..dice.among(1..4) {
-        let (dir, made) = if dice.once_in(3) { ("backups", &MADE_IN_BACKUPS[..]) } else { ("db", &MADE[..]) };
-        what.push(format!("{dir}: {}", harm(&mut dice, &root.path().join(dir), made, &outside)));
-    }
+    let hostile = Hostile::new(&mut dice, root.path());
     let mut broken = Vec::new();
     if std::panic::catch_unwind(AssertUnwindSafe(|| operate(&mut dice, root.path()))).is_err() {
         broken.push("a panic".to_owned());
     }
-    let after = everything(&outside);
-    for (path, was) in &before {
-        if after.get(path) != Some(was) {
-            broken.push(format!("{}: was {was}, is {:?}", path.display(), after.get(path)));
-        }
-    }
-    broken.extend(after.keys().filter(|p| !before.contains_key(*p)).map(|p| format!("{}: is new", p.display())));
-    let known = ["outside", "made", "db", "backups"];
-    for entry in fs::read_dir(root.path()).expect("the root") {
-        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
-        if !known.contains(&&*name) {
-            broken.push(format!("{name} is beside the database"));
-        }
-    }
-    // What has no permission would stay behind.
-    for path in everything(root.path()).keys().filter(|p| fs::symlink_metadata(p).is_ok_and(|m| m.is_dir())) {
-        let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o755));
-    }
-    (what.join("; "), broken)
+    broken.extend(hostile.broken());
+    (hostile.what, broken)
 }
 
 #[test]

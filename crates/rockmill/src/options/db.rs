@@ -111,8 +111,8 @@ declare_options! {
     /// What `kernel_merge_program` named when the database took it.
     kernel_program: Option<Arc<MergeObject>> = None, hidden;
     /// Most memory for reads and writes in flight of each part of a compaction and each flush with `uring`, in bytes. A
-    /// flush takes 9 MiB, a part that merges 4, 8 or 16 inputs 14, 17 or 22 MiB. It is kept for the next jobs, for a
-    /// minute.
+    /// flush takes 9 MiB, a part that merges 4, 8 or 16 inputs 14, 17 or 22 MiB. It is kept for the next jobs, for
+    /// 5 seconds.
     compaction_io_memory: usize = 24 << 20, own, set_compaction_io_memory;
     /// Milliseconds that a thread of the kernel goes on looking for submissions to the ring of a compacting or flushing
     /// thread (`IORING_SETUP_SQPOLL`); 0 for none. It takes a core meanwhile, and brought nothing where it was
