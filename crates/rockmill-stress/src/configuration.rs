@@ -170,7 +170,11 @@ pub const AXES: &[Axis] = &[
     },
     Axis {
         name: "inserts",
-        choices: &[is("together", |_| {}), is("one-by-one", |d| d.options.set_allow_concurrent_memtable_write(false))],
+        choices: &[
+            is("together", |_| {}),
+            is("one-by-one", |d| d.options.set_allow_concurrent_memtable_write(false)),
+            is("small-groups", |d| d.options.set_max_write_batch_group_size_bytes(200)),
+        ],
     },
     Axis {
         name: "files",

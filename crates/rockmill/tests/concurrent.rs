@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rockmill::statistics::Ticker;
 use rockmill::{Db, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions};
 
 fn small_options() -> Options {
@@ -317,4 +318,33 @@ fn flush_all_does_not_fail_for_a_column_family_that_goes() {
         stop.store(true, Ordering::Relaxed);
         assert!(rounds > 5, "{rounds}");
     });
+}
+
+#[test]
+fn a_group_has_no_more_bytes_than_the_option_says() {
+    // Bytes of a group at most, batches of 1 KiB in it at most.
+    for (bytes, most) in [(1, 1), (2000, 1), (2500, 2), (9 << 10, 2), (1 << 20, 8)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut o = small_options();
+        o.set_write_buffer_size(8 << 20);
+        o.set_max_write_batch_group_size_bytes(bytes);
+        o.enable_statistics();
+        let db = Db::open(&o, dir.path()).unwrap();
+        thread::scope(|s| {
+            for w in 0..8u8 {
+                let db = &db;
+                s.spawn(move || {
+                    for n in 0..50u8 {
+                        let o = WriteOptions { sync: true, ..WriteOptions::default() };
+                        db.put_opt([w, n], [n; 1 << 10], &o).unwrap();
+                    }
+                });
+            }
+        });
+        let count = |ticker| o.get_ticker_count(ticker);
+        let (groups, all) = (count(Ticker::WriteDoneBySelf), 400);
+        assert_eq!(groups + count(Ticker::WriteDoneByOther), all);
+        assert!(groups >= all.div_ceil(most), "{groups} groups of at most {most} batches ({bytes} bytes)");
+        assert_eq!(db.iterator(IteratorMode::Start).filter_map(Result::ok).count(), 400);
+    }
 }

@@ -649,7 +649,7 @@ pub(super) fn assemble(
         recovery: Condvar::new(),
         recovery_running: Mutex::new(()),
         manifest: Mutex::new(None),
-        queue: super::write_queue::WriteQueue::default(),
+        queue: super::write_queue::WriteQueue::new(options.db.max_write_batch_group_size_bytes),
         wal: Wal::default(),
         archive_purged: AtomicU64::new(0),
         last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),

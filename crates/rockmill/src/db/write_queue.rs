@@ -27,10 +27,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Backoff, Mutex, MutexGuard};
 
-/// Bytes of batches in one group at most (RocksDB's `max_write_batch_group_size_bytes`).
-const GROUP_BYTES_MAX: usize = 1 << 20;
-/// Batches smaller than this are not made to wait for a large group (RocksDB's rule, an eighth of the maximum).
-const SMALL_BATCH_BYTES: usize = GROUP_BYTES_MAX / 8;
+/// Batches of up to this part of the largest group are not made to wait for a large one (RocksDB's rule).
+const SMALL_BATCH_PART: usize = 8;
 
 /// In the queue.
 const WAITING: u8 = 0;
@@ -80,7 +78,6 @@ impl Group {
     }
 }
 
-#[derive(Default)]
 pub(crate) struct WriteQueue {
     inner: Mutex<QueueInner>,
     /// Somebody leads. Changed under the lock; looked at without it by those who wait.
@@ -95,6 +92,8 @@ struct QueueInner {
     asleep: usize,
     /// Writers in calls of listeners: they lead next, and a leader who waits for background work lends them its place.
     urgent: VecDeque<Arc<Slot>>,
+    /// The option `max_write_batch_group_size_bytes`.
+    group_bytes_max: usize,
 }
 
 impl QueueInner {
@@ -121,9 +120,16 @@ impl QueueInner {
         }
     }
 
+    /// Bytes of a group at most whose leader's batch has so many.
+    fn group_limit(&self, leader_bytes: usize) -> usize {
+        let small = self.group_bytes_max / SMALL_BATCH_PART;
+        if leader_bytes <= small { leader_bytes + small } else { self.group_bytes_max }
+    }
+
     /// Whether a writer may take leadership that is free: who waits longest must come along, or it would wait for ever.
     fn may_lead(&self, options: &WriteOptions, bytes: usize, barrier: bool) -> bool {
-        self.waiting.front().is_none_or(|front| !barrier && front.may_join(options, bytes, bytes))
+        let limit = self.group_limit(bytes);
+        self.waiting.front().is_none_or(|front| !barrier && front.may_join(options, bytes, limit))
     }
 }
 
@@ -172,9 +178,8 @@ impl Slot {
         self.thread.unpark();
     }
 
-    /// True if it may share a group, which has so many bytes by now, with a leader of these options and bytes.
-    fn may_join(&self, leader: &WriteOptions, leader_bytes: usize, group_bytes: usize) -> bool {
-        let limit = if leader_bytes <= SMALL_BATCH_BYTES { leader_bytes + SMALL_BATCH_BYTES } else { GROUP_BYTES_MAX };
+    /// True if it may share a group, which has so many bytes by now, at most `limit`, with a leader of these options.
+    fn may_join(&self, leader: &WriteOptions, group_bytes: usize, limit: usize) -> bool {
         !self.barrier
             && group_bytes + self.bytes <= limit
             && self.options.disable_wal == leader.disable_wal
@@ -223,6 +228,13 @@ impl Slot {
 }
 
 impl WriteQueue {
+    /// A queue whose groups have so many bytes of batches at most (RocksDB's `max_write_batch_group_size_bytes`).
+    pub fn new(group_bytes_max: u64) -> Self {
+        let group_bytes_max = usize::try_from(group_bytes_max).unwrap_or(usize::MAX);
+        let inner = QueueInner { group_bytes_max, ..QueueInner::default() };
+        Self { inner: Mutex::new(inner), led: AtomicBool::new(false), in_flight: InFlight::default() }
+    }
+
     /// Becomes leader if there is none.
     pub fn try_lead(&self, options: &WriteOptions, bytes: usize) -> Option<Leadership<'_>> {
         self.lead_now(&self.inner.lock(), |q| q.may_lead(options, bytes, false))
@@ -361,9 +373,10 @@ impl WriteQueue {
         if q.waiting.is_empty() {
             return Vec::new();
         }
+        let limit = q.group_limit(leader_bytes);
         let mut bytes = leader_bytes;
         let mut members = Vec::new();
-        while q.waiting.front().is_some_and(|s| s.may_join(&leader, leader_bytes, bytes)) {
+        while q.waiting.front().is_some_and(|s| s.may_join(&leader, bytes, limit)) {
             let Some(member) = q.pop() else { break };
             bytes += member.bytes;
             member.state.store(TAKEN, Ordering::Relaxed);

@@ -70,6 +70,9 @@ declare_options! {
     writable_file_max_buffer_size: usize = 1 << 20, mutable, set_writable_file_max_buffer_size;
     /// Let the members of a write group insert at the same time.
     allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
+    /// Bytes of batches that are logged together at most, if the first of them is larger than an eighth of it; a
+    /// smaller one takes an eighth of it along. One larger batch is written by itself.
+    max_write_batch_group_size_bytes: u64 = 1 << 20, fixed, set_max_write_batch_group_size_bytes;
     /// Directory of the WALs; empty is the database's own. It must be given at every open: only the OPTIONS file
     /// has it. It belongs to one database.
     wal_dir: PathBuf = PathBuf::new(), fixed;

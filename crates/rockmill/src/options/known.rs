@@ -159,6 +159,7 @@ const OTHER_VALUES: &[(&str, &str, &str)] = &[
 ];
 
 const ONE_WAY: &str = "Rockmill has one way of doing this";
+const WRITERS_SLEEP: &str = "a writer that waits looks for a microsecond or two, then sleeps; who is awake leads";
 const LOG: &str = "Rockmill writes no such log";
 const BLOB: &str = "there are no blob files";
 const TEMPERATURE: &str = "files have no temperatures";
@@ -187,9 +188,9 @@ const DB: &[(&str, Meaning)] = &[
     ("disableDataSync", Retired),
     ("disable_data_sync", Retired),
     ("dump_malloc_stats", NoEffect("false", LOG)),
-    ("enable_pipelined_write", NoEffect("false", ONE_WAY)),
+    ("enable_pipelined_write", NoEffect("true|false", "a group is always logged while others are inserted")),
     ("enable_thread_tracking", NoEffect("false", ONE_WAY)),
-    ("enable_write_thread_adaptive_yield", NoEffect("true", ONE_WAY)),
+    ("enable_write_thread_adaptive_yield", NoEffect("true|false", WRITERS_SLEEP)),
     ("enforce_single_del_contracts", NoEffect("true", ONE_WAY)),
     ("enforce_write_buffer_manager_during_recovery", NoEffect("true|false", ONE_WAY)),
     ("env", Object("|nullptr|Default|DefaultEnv")),
@@ -213,7 +214,6 @@ const DB: &[(&str, Meaning)] = &[
     ("max_compaction_trigger_wakeup_seconds", NoEffect("43200", ONE_WAY)),
     ("max_file_opening_threads", NoEffect("16", ONE_WAY)),
     ("max_manifest_space_amp_pct", NoEffect("500", "a new MANIFEST is begun at max_manifest_file_size")),
-    ("max_write_batch_group_size_bytes", NoEffect("1048576", ONE_WAY)),
     ("metadata_write_temperature", NoEffect("kUnknown", TEMPERATURE)),
     ("new_table_reader_for_compaction_inputs", Retired),
     ("open_files_async", NoEffect("false", ONE_WAY)),
@@ -237,8 +237,8 @@ const DB: &[(&str, Meaning)] = &[
     ("table_cache_numshardbits", NoEffect("6", ONE_WAY)),
     ("track_and_verify_wals", NoEffect("false", "each WAL says where the one before it ended")),
     ("track_and_verify_wals_in_manifest", NoEffect("false", "each WAL says where the one before it ended")),
-    ("two_write_queues", NoEffect("false", ONE_WAY)),
-    ("unordered_write", NoEffect("false", ONE_WAY)),
+    ("two_write_queues", NoEffect("false", "there are no transactions to be prepared beside other writes")),
+    ("unordered_write", NoEffect("true|false", "groups are inserted side by side all the same, and snapshots hold")),
     ("use_adaptive_mutex", NoEffect("false", ONE_WAY)),
     ("use_direct_io_for_compaction_reads", NoEffect("false", "give use_direct_io_for_flush_and_compaction")),
     ("use_direct_writes", Retired),
@@ -249,8 +249,8 @@ const DB: &[(&str, Meaning)] = &[
     ("wal_write_temperature", NoEffect("kUnknown", TEMPERATURE)),
     ("write_dbid_to_manifest", NoEffect("false|true", ONE_WAY)),
     ("write_identity_file", NoEffect("true", "the file is always written")),
-    ("write_thread_max_yield_usec", NoEffect("100", ONE_WAY)),
-    ("write_thread_slow_yield_usec", NoEffect("3", ONE_WAY)),
+    ("write_thread_max_yield_usec", NoEffect("100", WRITERS_SLEEP)),
+    ("write_thread_slow_yield_usec", NoEffect("3", WRITERS_SLEEP)),
 ];
 
 const CF: &[(&str, Meaning)] = &[

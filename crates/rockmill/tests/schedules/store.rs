@@ -42,6 +42,10 @@ pub fn options(fs: &MemFileSystem) -> Options {
     o.set_arena_block_size(4 << 10);
     o.set_level_zero_file_num_compaction_trigger(2);
     o.set_max_background_jobs(2);
+    if thread_rng().gen_range(0..4) == 0 {
+        // Groups of one or a few batches, and such that are too large for any.
+        o.set_max_write_batch_group_size_bytes(thread_rng().gen_range(1..400));
+    }
     if thread_rng().gen_range(0..3) == 0 {
         // Several compactions at once, of which some wait for others, and what waits is merged.
         o.set_max_background_jobs(4);
