@@ -15,7 +15,7 @@ use crate::place::Caches;
 use crate::record::Recorder;
 use crate::settings;
 use crate::store::{OpKind, Stalls};
-use crate::timeline::Timeline;
+use crate::timeline::{Sample, Timeline};
 use crate::workload::Workload;
 
 pub(crate) const MIB: f64 = (1 << 20) as f64;
@@ -120,6 +120,18 @@ pub(crate) fn parts_text(p: &EngineParts) -> Option<String> {
     let handed = (p.handed_over > 0).then(|| format!("handed over by kernel {}", p.handed_over));
     let all: Vec<String> = [compactions, flushes, handed].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join("; "))
+}
+
+fn sample_json(s: &Sample) -> Value {
+    json!({
+        "seconds": s.seconds,
+        "operations": s.ops,
+        "background_operations": s.background_ops,
+        "stall_micros": s.stall_micros,
+        "held_back_by": s.reason,
+        "level_bytes": s.levels,
+        "running_jobs": s.jobs,
+    })
 }
 
 pub(crate) fn parts_json(p: &EngineParts) -> Value {
@@ -475,15 +487,10 @@ impl Outcome {
             "stall_micros_by_reason": names(&self.stalls.by_reason),
             "stall_counts": names(&self.stalls.counts),
             "ops_per_second_of_each_second": self.timeline.per_second(),
-            "samples": self.timeline.samples.iter().map(|s| json!({
-                "seconds": s.seconds,
-                "operations": s.ops,
-                "background_operations": s.background_ops,
-                "stall_micros": s.stall_micros,
-                "held_back_by": s.reason,
-                "level_bytes": s.levels,
-            })).collect::<Vec<_>>(),
+            "samples": self.timeline.samples.iter().map(sample_json).collect::<Vec<_>>(),
         });
+        // Flushes, then compactions by the level that they began at, from L0.
+        v["mean_running_jobs"] = self.timeline.mean_jobs().into();
         if let Some(d) = &self.cost.device {
             v["whole_device"] = json!({ "read_bytes": d.read, "written_bytes": d.written });
         }

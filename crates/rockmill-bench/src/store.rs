@@ -53,6 +53,12 @@ pub trait Store: Send + Sync {
     /// Bytes of tables in each level, from L0; empty for stores without levels.
     fn levels(&self) -> Result<Vec<u64>>;
 
+    /// Jobs that run now: flushes, then compactions by the level that they begin at, from L0; empty for a store that
+    /// does not say.
+    fn running_jobs(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
     /// The store's own statistics, as text.
     fn stats(&self) -> Result<String>;
 

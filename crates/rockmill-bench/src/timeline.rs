@@ -29,6 +29,8 @@ pub struct Sample {
     pub reason: String,
     /// Bytes of each level, in the samples that asked.
     pub levels: Option<Vec<u64>>,
+    /// Jobs that run: flushes, then compactions by the level that they begin at; empty where the store does not say.
+    pub jobs: Vec<u64>,
 }
 
 /// The samples of a benchmark, from its beginning to its end.
@@ -66,6 +68,12 @@ impl Timeline {
         out
     }
 
+    /// Jobs that ran at a time, on average: flushes, then compactions by the level that they began at.
+    pub fn mean_jobs(&self) -> Vec<f64> {
+        let places = self.samples.iter().map(|s| s.jobs.len()).max().unwrap_or(0);
+        mean_jobs(&self.samples, places)
+    }
+
     /// Stalled microseconds by reason: what was added between two samples goes to the reason seen in either.
     pub fn stalls_by_reason(&self) -> Vec<(String, u64)> {
         let mut out: Vec<(String, u64)> = Vec::new();
@@ -85,6 +93,12 @@ impl Timeline {
         out.sort_by_key(|(_, micros)| std::cmp::Reverse(*micros));
         out
     }
+}
+
+/// The mean of what samples saw running, for so many places.
+pub(crate) fn mean_jobs(samples: &[Sample], places: usize) -> Vec<f64> {
+    let sum = |place: usize| samples.iter().filter_map(|s| s.jobs.get(place)).sum::<u64>();
+    (0..places).map(|place| sum(place) as f64 / samples.len().max(1) as f64).collect()
 }
 
 /// What the live line says beside the throughput.
@@ -133,6 +147,7 @@ impl Live<'_> {
                 stall_micros: stalls.micros().saturating_sub(stalled_before),
                 reason: stalls.reason,
                 levels: levels_due.then(|| self.store.levels().unwrap_or_default()),
+                jobs: self.store.running_jobs(),
             };
             if levels_due {
                 levels_at = Some(Instant::now());
@@ -192,7 +207,8 @@ mod tests {
     use super::*;
 
     fn sample(seconds: f64, ops: u64, stall_micros: u64, reason: &str) -> Sample {
-        Sample { seconds, ops, background_ops: 0, stall_micros, reason: reason.to_owned(), levels: None }
+        let reason = reason.to_owned();
+        Sample { seconds, ops, background_ops: 0, stall_micros, reason, levels: None, jobs: vec![] }
     }
 
     #[test]
@@ -224,6 +240,14 @@ mod tests {
         let wanted = [("L0 files", 100), ("memtables", 70), ("over before it was looked at", 10)];
         let wanted: Vec<_> = wanted.iter().map(|(r, n)| ((*r).to_owned(), *n)).collect();
         assert_eq!(t.stalls_by_reason(), wanted);
+    }
+
+    #[test]
+    fn jobs_are_averaged() {
+        let seen = |jobs: &[u64]| Sample { jobs: jobs.to_vec(), ..sample(1.0, 0, 0, "") };
+        let t = Timeline { samples: vec![seen(&[1]), seen(&[0, 2]), seen(&[1, 1, 0, 3]), seen(&[])] };
+        assert_eq!(t.mean_jobs(), [0.5, 0.75, 0.0, 0.75]);
+        assert!(Timeline::default().mean_jobs().is_empty());
     }
 
     #[test]

@@ -54,6 +54,19 @@ fn every_workload_runs_and_counts() {
 }
 
 #[test]
+fn jobs_that_run_are_sampled_by_level_and_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "--num=150000 --write_buffer_size=65536 --target_file_size_base=65536 --max_bytes_for_level_base=262144 \
+        --sample_ms=10 --benchmarks=fillrandom";
+    let (report, _) = run_line(dir.path(), line);
+    let json = report.to_json();
+    let mean: Vec<f64> = serde_json::from_value(json["results"][0]["mean_running_jobs"].clone()).unwrap();
+    assert!(mean.len() >= 2 && mean[0] > 0.0, "no flush was seen: {mean:?}");
+    assert!(mean[1..].iter().sum::<f64>() > 0.0, "no compaction was seen: {mean:?}");
+    assert!(report.to_html().contains("Jobs that run: rockmill"));
+}
+
+#[test]
 fn threads_share_the_database_and_are_added_up() {
     let dir = tempfile::tempdir().unwrap();
     let (report, _) = run_line(dir.path(), "--num=300 --threads=3 --batch_size=7 --benchmarks=fillseq,readrandom");

@@ -10,7 +10,7 @@ use crate::outcome::{MIB, Outcome, Report, SideReport, latency_numbers};
 use crate::pairs::{self, Comparison, median};
 use crate::settings;
 use crate::store::OpKind;
-use crate::timeline::{Timeline, short};
+use crate::timeline::{Sample, Timeline, mean_jobs, short};
 
 /// More points than this in a line cannot be seen.
 const POINTS_MAX: usize = 600;
@@ -200,6 +200,7 @@ pub(super) fn benchmark(report: &Report, position: usize, example: &Outcome) -> 
         charts.push(latencies(report, position, kind));
     }
     charts.extend((0..report.sides.len()).filter_map(|side| levels(report, position, side)));
+    charts.extend((0..report.sides.len()).filter_map(|side| running_jobs(report, position, side)));
     charts.push(elapsed(report, position, example));
     charts.push(costs(report, position, !example.workload.is_threaded()));
     let charts: String = charts.iter().filter(|c| !c.is_empty()).map(|c| format!("<div>{c}</div>\n")).collect();
@@ -318,6 +319,29 @@ fn levels(report: &Report, position: usize, side: usize) -> Option<String> {
     let x = Axis::over("seconds since the start", Scale::Linear, xs.iter().copied());
     let y = Axis::over("MB in tables", Scale::Linear, sums);
     let mut chart = Chart::new(&format!("Levels of the tree: {}", report.sides[side].label), x, y);
+    chart.stack(&xs, &layers);
+    Some(chart.finish())
+}
+
+/// Jobs at a time, by the level that they begin at (DownForce's Figure 8 counts them so).
+fn running_jobs(report: &Report, position: usize, side: usize) -> Option<String> {
+    let samples = &middle(report, position, side)?.timeline.samples;
+    let places = samples.iter().map(|s| s.jobs.len()).max()?;
+    if samples.len() < 3 || samples.iter().all(|s| s.jobs.iter().all(|n| *n == 0)) {
+        return None;
+    }
+    let some: Vec<&[Sample]> = samples.chunks(samples.len().div_ceil(POINTS_MAX)).collect();
+    let xs: Vec<f64> = some.iter().filter_map(|s| Some(s.last()?.seconds)).collect();
+    let means: Vec<Vec<f64>> = some.iter().map(|s| mean_jobs(s, places)).collect();
+    let name = |place: usize| place.checked_sub(1).map_or("flushes".to_owned(), |level| format!("from L{level}"));
+    let fill = |place: usize| place.checked_sub(1).map_or(svg::colour(1), svg::level_colour);
+    let layers: Vec<(String, &str, Vec<f64>)> = (0..places)
+        .filter(|place| means.iter().any(|m| m[*place] > 0.0))
+        .map(|place| (name(place), fill(place), means.iter().map(|m| m[place]).collect()))
+        .collect();
+    let x = Axis::over("seconds since the start", Scale::Linear, xs.iter().copied());
+    let y = Axis::over("jobs at a time", Scale::Linear, means.iter().map(|m| m.iter().sum()));
+    let mut chart = Chart::new(&format!("Jobs that run: {}", report.sides[side].label), x, y);
     chart.stack(&xs, &layers);
     Some(chart.finish())
 }

@@ -68,6 +68,15 @@ impl Store for ManyStores {
         Ok(sum)
     }
 
+    fn running_jobs(&self) -> Vec<u64> {
+        let mut sum = Vec::new();
+        for jobs in self.all.iter().map(|store| store.running_jobs()) {
+            sum.resize(jobs.len().max(sum.len()), 0);
+            sum.iter_mut().zip(jobs).for_each(|(sum, jobs)| *sum += jobs);
+        }
+        sum
+    }
+
     fn stats(&self) -> Result<String> {
         Ok(self.all.iter().map(|store| store.stats()).collect::<Result<Vec<_>>>()?.join("\n"))
     }

@@ -177,6 +177,16 @@ impl Store for RockmillStore {
         Ok(self.db.get_column_family_metadata().levels.iter().map(|l| l.size).collect())
     }
 
+    fn running_jobs(&self) -> Vec<u64> {
+        let mut counts = vec![0];
+        for job in self.db.running_jobs() {
+            let place = job.start_level.map_or(0, |level| level + 1);
+            counts.resize(counts.len().max(place + 1), 0);
+            counts[place] += 1;
+        }
+        counts
+    }
+
     fn stats(&self) -> Result<String> {
         let stats = self.db.property_value(properties::STATS)?.unwrap_or_default();
         let statistics = self.db.property_value(properties::OPTIONS_STATISTICS)?.unwrap_or_default();
