@@ -104,14 +104,14 @@ fn what_is_wrong_with_options_is_said() {
     s.ok(&["put", "a.db", "--create", "k", "v"]);
     s.run(&["put", "a.db", "k", "v", "--option", "nonsense"]).fails(2, &["NAME=VALUE"]);
     s.run(&["put", "a.db", "k", "v", "--option", "nonsense=1"]).fails(2, &["nonsense"]);
-    s.run(&["put", "a.db", "k", "v", "--option", "enable_pipelined_write=true"]).fails(2, &["no effect"]);
+    s.run(&["put", "a.db", "k", "v", "--option", "two_write_queues=true"]).fails(2, &["no effect"]);
     s.run(&["options", "missing.db"]).fails(3, &["no such directory"]);
     s.run(&["options", "a.db", "--options", "missing"]).fails(3, &["missing"]);
     let file = options_file(&s, "a.db");
     let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, text.replace("[DBOptions]", "[DBOptions]\n  enable_pipelined_write=true")).unwrap();
+    std::fs::write(&file, text.replace("[DBOptions]", "[DBOptions]\n  two_write_queues=true")).unwrap();
     let shown = s.ok(&["options", "a.db"]);
-    assert!(shown.contains("not used: enable_pipelined_write=true"), "{shown}");
+    assert!(shown.contains("not used: two_write_queues=true"), "{shown}");
     std::fs::write(&file, text.replace("[DBOptions]", "[DBOptions]\n  a_new_option=1")).unwrap();
     s.run(&["put", "a.db", "k", "w"]).fails(2, &["--ignore-stored-options"]);
     let read = s.run(&["get", "a.db", "k"]);

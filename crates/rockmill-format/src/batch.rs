@@ -371,8 +371,20 @@ impl<'a> BatchIter<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn slice(&mut self, what: &'static str) -> Result<&'a [u8]> {
+        // Most have less than 128 bytes, so that the length is one.
+        if let Some((&n, rest)) = self.rep.get(self.pos..).and_then(<[u8]>::split_first)
+            && n < 0x80
+            && let Some(s) = rest.get(..usize::from(n))
+        {
+            self.pos += 1 + s.len();
+            return Ok(s);
+        }
+        self.long_slice(what)
+    }
+
+    fn long_slice(&mut self, what: &'static str) -> Result<&'a [u8]> {
         let n = self.varint(what)? as usize;
         let rest = self.rep.get(self.pos..).unwrap_or(&[]);
         match rest.get(..n) {

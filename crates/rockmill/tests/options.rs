@@ -309,7 +309,7 @@ fn what_rocksdb_wrote_is_loaded_and_opens_the_database() {
     let mut script = Script::new();
     script.line(format!("load {}", path.display())).line("options db").open(&path).line("close");
     let answer = driver.answer(TEST, &script).unwrap();
-    for option in ["table_cache_numshardbits=4", "max_open_files=333"] {
+    for option in ["table_cache_numshardbits=4", "max_open_files=333", "enable_pipelined_write=true"] {
         assert!(answer.options().iter().any(|o| o.trim() == option), "{option}: {:#?}", answer.options());
     }
 }
@@ -368,7 +368,7 @@ fn nothing_in_a_file_is_passed_over_silently() {
         assert!(kind == ErrorKind::Corruption || e.message().contains(name), "{e}");
     }
     for (line, section) in [
-        ("enable_pipelined_write=true", "[DBOptions]"),
+        ("two_write_queues=true", "[DBOptions]"),
         ("comparator=my.Comparator", CF),
         ("merge_operator=MyOperator", CF),
         ("prefix_extractor=MyExtractor", CF),
@@ -387,6 +387,27 @@ fn nothing_in_a_file_is_passed_over_silently() {
     assert_eq!(OptionsLoader::new().load_latest("/no/such").unwrap_err().kind(), ErrorKind::NotFound);
     let empty = tempfile::tempdir().unwrap();
     assert_eq!(OptionsLoader::new().load_latest(empty.path()).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// Both values of these do as little here, but not to RocksDB.
+#[test]
+fn what_is_taken_without_a_word_stays_in_the_file() {
+    const TABLE: &str = "[TableOptions/BlockBasedTable \"default\"]";
+    for (line, section) in [
+        ("unordered_write=true", "[DBOptions]"),
+        ("enable_write_thread_adaptive_yield=false", "[DBOptions]"),
+        ("strict_max_successive_merges=true", "[CFOptions \"default\"]"),
+        ("optimize_filters_for_memory=true", TABLE),
+    ] {
+        let dir = with_line(line, section);
+        for _ in 0..2 {
+            let loaded = OptionsLoader::new().load_latest(dir.path()).unwrap();
+            assert_eq!(loaded.warnings, [], "{line}");
+            drop(Db::open(&loaded.options, dir.path()).unwrap());
+            let written = std::fs::read_to_string(options_files(dir.path()).pop().unwrap()).unwrap();
+            assert!(written.lines().any(|l| l.trim() == line), "{line}: {written}");
+        }
+    }
 }
 
 /// A file may come from anybody: it chooses no engine, loads no program, and slows nothing down by RocksDB's shorthands
@@ -456,7 +477,7 @@ fn options_come_from_strings() {
         ("no_such=1", "no_such"),
         ("write_buffer_size", "write_buffer_size"),
         ("write_buffer_size={1", "brace"),
-        ("enable_pipelined_write=true", "enable_pipelined_write"),
+        ("two_write_queues=true", "two_write_queues"),
         ("block_based_table_factory={no_such=1}", "no_such"),
         ("block_based_table_factory={block_size=x}", "block_size"),
         ("merge_operator=mine", "mine"),
@@ -465,7 +486,7 @@ fn options_come_from_strings() {
         let e = Options::from_string(&base, text).unwrap_err();
         assert!(e.message().contains(named), "{text}: {e}");
     }
-    assert!(Options::from_string(&base, "enable_pipelined_write=false").is_ok(), "RocksDB's default is no request");
+    assert!(Options::from_string(&base, "two_write_queues=false").is_ok(), "RocksDB's default is no request");
 }
 
 /// Background threads of this process by the beginning of their names.
@@ -637,7 +658,7 @@ fn options_of_the_database_change_while_it_is_open() {
         ("no_such", "1", ErrorKind::NotFound),
         ("create_if_missing", "true", ErrorKind::NotFound),
         ("max_background_jobs", "many", ErrorKind::InvalidArgument),
-        ("enable_pipelined_write", "true", ErrorKind::NotSupported),
+        ("two_write_queues", "true", ErrorKind::NotSupported),
         ("write_buffer_size", "1M", ErrorKind::NotFound),
     ] {
         let e = db.set_db_options(&[("max_open_files", "99"), (name, value)]).unwrap_err();

@@ -81,7 +81,7 @@ pub(crate) mod wal_owner;
 mod write;
 mod write_queue;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -251,7 +251,8 @@ pub(crate) struct DbInner {
 #[derive(Default, Clone)]
 pub(crate) struct CfMap {
     pub by_name: BTreeMap<String, ColumnFamily>,
-    pub by_id: HashMap<u32, ColumnFamily>,
+    /// In a tree: writes look each record's up, and there are few as a rule.
+    pub by_id: BTreeMap<u32, ColumnFamily>,
 }
 
 /// What the database's lock guards.
@@ -373,13 +374,6 @@ impl DbInner {
              one from cf_handle",
             self.path.display()
         ))
-    }
-
-    pub fn cf_by_id(&self, id: u32) -> Option<ColumnFamily> {
-        if id == 0 {
-            return Some(self.default_cf.clone());
-        }
-        self.cfs.load().by_id.get(&id).cloned()
     }
 
     /// True for an instance that follows another process's database.

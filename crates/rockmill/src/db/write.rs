@@ -28,15 +28,17 @@ use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
 use super::background::caught;
 use super::column_family::CfData;
 use super::stats::count;
+use super::super_version::SuperVersion;
 use super::switch::MemTableLimit;
 use super::wal::WalWriter;
 use super::write_queue::{Leadership, Place, Slot, insert_group};
-use super::{AsColumnFamilyRef, Db, DbInner, WriteBatch};
+use super::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::options::WriteOptions;
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::Guard;
 use crate::sync::atomic::Ordering;
 
 /// Key and value together are no longer than this: an entry stands in one block, which is addressed with 32 bits, and
@@ -339,26 +341,53 @@ impl DbInner {
     /// would do.
     fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
         let mut seq = first;
-        let mut at: Option<(u32, Arc<super::super_version::SuperVersion>, MemTableLimit)> = None;
+        let mut families = Families::of(self);
+        let mut at: Option<(u32, CurrentVersion, MemTableLimit)> = None;
         let mut full = false;
         for record in rep.iter() {
             let Ok(record) = record else { break }; // the batch was checked when it was built
             let Some((cf, t, key, value)) = parts(&record) else { continue };
             if at.as_ref().is_none_or(|(id, ..)| *id != cf) {
-                full |= at.take().is_some_and(|(_, sv, limit)| limit.is_reached(&sv.mem));
-                at = self
-                    .cf_by_id(cf)
-                    .map(|c| (cf, c.data.current.load_full(), MemTableLimit::of(&c.data.options.load())));
+                full |= at.take().is_some_and(|(_, sv, limit)| is_full(&sv, limit));
+                let limit = |c: &ColumnFamily| MemTableLimit::of(&c.data.options.load());
+                at = families.get(cf).map(|c| (cf, c.data.current.load(), limit(c)));
             }
             if let Some((_, sv, _)) = &at {
                 sv.mem.add(seq, t, key, value);
             }
             seq += 1;
         }
-        full |= at.is_some_and(|(_, sv, limit)| limit.is_reached(&sv.mem));
+        full |= at.is_some_and(|(_, sv, limit)| is_full(&sv, limit));
         if full {
             self.attention.store(true, Ordering::Release);
         }
+    }
+}
+
+/// What is current in a column family, without a count of who holds it.
+type CurrentVersion = Guard<Arc<SuperVersion>>;
+
+fn is_full(version: &CurrentVersion, limit: MemTableLimit) -> bool {
+    limit.is_reached(&version.mem)
+}
+
+/// Finds the column families of a batch's records. Most batches have the default one's only.
+struct Families<'a> {
+    db: &'a DbInner,
+    others: Option<Guard<Arc<CfMap>>>,
+}
+
+impl<'a> Families<'a> {
+    fn of(db: &'a DbInner) -> Self {
+        Self { db, others: None }
+    }
+
+    #[inline]
+    fn get(&mut self, id: u32) -> Option<&ColumnFamily> {
+        if id == 0 {
+            return Some(&self.db.default_cf);
+        }
+        self.others.get_or_insert_with(|| self.db.cfs.load()).by_id.get(&id)
     }
 }
 
@@ -552,11 +581,11 @@ impl Db {
                 self.inner.path.display()
             )));
         }
-        let cfs = self.inner.cfs.load();
+        let mut families = Families::of(&self.inner);
         for record in batch.rep.iter() {
             let record = record.map_err(|e| Error::corruption(format!("write batch: {e}")))?;
             let Some((cf, t, key, value)) = parts(&record) else { continue };
-            let Some(cf) = cfs.by_id.get(&cf) else {
+            let Some(cf) = families.get(cf) else {
                 if options.ignore_missing_column_families {
                     continue; // the insertion passes it over, too
                 }
@@ -569,7 +598,7 @@ impl Db {
                 return Err(Error::invalid_argument("delete_range: the end comes before the start"));
             }
         }
-        drop(cfs);
+        drop(families);
         self.inner.write_shared(&batch.rep, options)
     }
 

@@ -66,20 +66,31 @@ struct Splice {
     next: [*mut Node; MAX_HEIGHT],
 }
 
-/// How prefixes are made.
+/// How prefixes are made of a key's first bytes: some bits are turned, and some are left out.
 #[derive(Clone, Copy)]
-enum PrefixOrder {
-    Bytewise,
-    ReverseBytewise,
-    /// All prefixes are equal.
-    Unknown,
+struct PrefixOrder {
+    turned: u64,
+    kept: u64,
 }
 
-/// The key of a search with its prefix.
+impl PrefixOrder {
+    const BYTEWISE: Self = Self { turned: 0, kept: u64::MAX };
+    const REVERSE_BYTEWISE: Self = Self { turned: u64::MAX, kept: u64::MAX };
+    /// All prefixes are equal.
+    const UNKNOWN: Self = Self { turned: 0, kept: 0 };
+
+    #[inline]
+    fn of(self, first_bytes: u64) -> u64 {
+        (first_bytes ^ self.turned) & self.kept
+    }
+}
+
+/// The key of a search with its prefix, and how those of nodes are made.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     ikey: &'a [u8],
     prefix: u64,
+    order: PrefixOrder,
 }
 
 /// See the module's text.
@@ -114,11 +125,11 @@ impl SkipList {
         pool: Option<Arc<MemoryPool>>,
     ) -> Self {
         let prefix_order = if cmp.is_bytewise() {
-            PrefixOrder::Bytewise
+            PrefixOrder::BYTEWISE
         } else if cmp.is_reverse_bytewise() {
-            PrefixOrder::ReverseBytewise
+            PrefixOrder::REVERSE_BYTEWISE
         } else {
-            PrefixOrder::Unknown
+            PrefixOrder::UNKNOWN
         };
         let arena = Arena::charging(arena_block_size, account, pool);
         let head = new_entry(&arena, 0, MAX_HEIGHT, &[], 0, &[]);
@@ -144,34 +155,23 @@ impl SkipList {
 
     #[inline]
     fn target<'a>(&self, ikey: &'a [u8]) -> Target<'a> {
-        Target { ikey, prefix: self.prefix(ikey) }
-    }
-
-    #[inline]
-    fn prefix(&self, ikey: &[u8]) -> u64 {
-        match self.prefix_order {
-            PrefixOrder::Bytewise => key_prefix(ikey),
-            PrefixOrder::ReverseBytewise => !key_prefix(ikey),
-            PrefixOrder::Unknown => 0,
-        }
+        Target { ikey, prefix: self.prefix_order.of(first_bytes(ikey)), order: self.prefix_order }
     }
 
     /// Orders a node against a key.
     #[inline]
     fn compare(&self, node: *mut Node, target: Target<'_>) -> KeyOrdering {
-        let ikey = node_key(node);
-        match self.prefix(ikey).cmp(&target.prefix) {
-            KeyOrdering::Equal => self.cmp.compare(ikey, target.ikey),
+        match target.order.of(node_first_bytes(node)).cmp(&target.prefix) {
+            KeyOrdering::Equal => self.cmp.compare(node_key(node), target.ikey),
             other => other,
         }
     }
 
     #[inline]
     fn is_before(&self, node: *mut Node, target: Target<'_>) -> bool {
-        let ikey = node_key(node);
-        let prefix = self.prefix(ikey);
+        let prefix = target.order.of(node_first_bytes(node));
         if prefix == target.prefix {
-            self.cmp.compare(ikey, target.ikey) == KeyOrdering::Less
+            self.cmp.compare(node_key(node), target.ikey) == KeyOrdering::Less
         } else {
             prefix < target.prefix
         }
@@ -425,7 +425,7 @@ impl Cursor {
 
 /// The first eight bytes of an internal key's user key, as a big-endian integer; missing ones are zero.
 #[inline]
-fn key_prefix(ikey: &[u8]) -> u64 {
+fn first_bytes(ikey: &[u8]) -> u64 {
     let Some(first) = ikey.first_chunk::<PREFIX>() else { return 0 };
     let prefix = u64::from_be_bytes(*first);
     match ikey.len() - key::TAG_LEN {
@@ -537,6 +537,21 @@ unsafe fn read_varint32(at: *const u8) -> (usize, *const u8) {
 
 // The functions below take node pointers that come from `new_entry` and belong to a list that is alive: the callers
 // in this file hold a reference to the list or an `Arc` of it, and no pointer leaves the file.
+
+/// The [`first_bytes`] of a node's key, without a look at the rest of it where the key has as many.
+#[inline]
+fn node_first_bytes(node: *mut Node) -> u64 {
+    const LEAST: u8 = (PREFIX + key::TAG_LEN) as u8;
+    // SAFETY: `new_entry` wrote a length behind the link, whose first byte is all of it where it is below 0x80. Behind
+    // it are as many bytes as it says, which never change.
+    unsafe {
+        let len = node.add(1).cast::<u8>();
+        if (LEAST..0x80).contains(&len.read()) {
+            return u64::from_be_bytes(len.add(1).cast::<[u8; PREFIX]>().read());
+        }
+    }
+    first_bytes(node_key(node))
+}
 
 #[inline]
 fn node_key<'a>(node: *mut Node) -> &'a [u8] {

@@ -15,7 +15,7 @@ pub(crate) enum Section {
 /// What is to be said about a RocksDB option that is not one of Rockmill's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Nothing at one of these values, parted by `|`; any other has no effect here, and why.
+    /// Nothing at one of these values, parted by `|`, RocksDB's default first; any other has no effect here, and why.
     NoEffect(&'static str, &'static str),
     /// Nothing at these values; any other names an object that the caller has to bring.
     Object(&'static str),
@@ -56,6 +56,9 @@ pub(crate) enum What {
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     pub list: Vec<Note>,
+    /// Options whose value does as little here as RocksDB's default does, so that there is nothing to say. Files keep
+    /// them: to RocksDB they mean something.
+    pub silent: Vec<String>,
 }
 
 impl Notes {
@@ -82,6 +85,8 @@ impl Notes {
             NoEffect(usual, why) => {
                 if !is_one_of(usual, value) {
                     self.add(name, value, What::NoEffect(why));
+                } else if !is_one_of(usual.split('|').next().unwrap_or_default(), value) {
+                    self.silent.push(name.to_owned());
                 }
             }
             Object(usual) => {
@@ -178,7 +183,7 @@ const DB: &[(&str, Meaning)] = &[
     ("background_close_inactive_wals", NoEffect("false", ONE_WAY)),
     ("base_background_compactions", Retired),
     ("best_efforts_recovery", NoEffect("false", "a damaged database is not opened in part")),
-    ("calculate_sst_write_lifetime_hint_set", NoEffect("|kCompactionStyleLevel", HINT)),
+    ("calculate_sst_write_lifetime_hint_set", NoEffect("kCompactionStyleLevel|", HINT)),
     ("compaction_service", Object("nullptr")),
     ("compaction_verify_record_count", NoEffect("true|false", ONE_WAY)),
     ("concurrent_prepare", Retired),
@@ -188,7 +193,7 @@ const DB: &[(&str, Meaning)] = &[
     ("disableDataSync", Retired),
     ("disable_data_sync", Retired),
     ("dump_malloc_stats", NoEffect("false", LOG)),
-    ("enable_pipelined_write", NoEffect("true|false", "a group is always logged while others are inserted")),
+    ("enable_pipelined_write", NoEffect("false|true", "a group is always logged while others are inserted")),
     ("enable_thread_tracking", NoEffect("false", ONE_WAY)),
     ("enable_write_thread_adaptive_yield", NoEffect("true|false", WRITERS_SLEEP)),
     ("enforce_single_del_contracts", NoEffect("true", ONE_WAY)),
@@ -231,14 +236,14 @@ const DB: &[(&str, Meaning)] = &[
     ("skip_checking_sst_file_sizes_on_db_open", NoEffect("false", ONE_WAY)),
     ("skip_log_error_on_recovery", Retired),
     ("skip_stats_update_on_db_open", NoEffect("false", ONE_WAY)),
-    ("statistics", NoEffect("|nullptr", "enable_statistics turns statistics on")),
+    ("statistics", NoEffect("nullptr|", "enable_statistics turns statistics on")),
     ("stats_history_buffer_size", NoEffect("1048576", "no history of statistics is kept")),
     ("stats_persist_period_sec", NoEffect("600|0", "no history of statistics is kept")),
     ("table_cache_numshardbits", NoEffect("6", ONE_WAY)),
     ("track_and_verify_wals", NoEffect("false", "each WAL says where the one before it ended")),
     ("track_and_verify_wals_in_manifest", NoEffect("false", "each WAL says where the one before it ended")),
     ("two_write_queues", NoEffect("false", "there are no transactions to be prepared beside other writes")),
-    ("unordered_write", NoEffect("true|false", "groups are inserted side by side all the same, and snapshots hold")),
+    ("unordered_write", NoEffect("false|true", "groups are inserted side by side all the same, and snapshots hold")),
     ("use_adaptive_mutex", NoEffect("false", ONE_WAY)),
     ("use_direct_io_for_compaction_reads", NoEffect("false", "give use_direct_io_for_flush_and_compaction")),
     ("use_direct_writes", Retired),
@@ -254,7 +259,7 @@ const DB: &[(&str, Meaning)] = &[
 ];
 
 const CF: &[(&str, Meaning)] = &[
-    ("blob_cache", NoEffect("|nullptr", BLOB)),
+    ("blob_cache", NoEffect("nullptr|", BLOB)),
     ("blob_compaction_readahead_size", NoEffect("0", BLOB)),
     ("blob_compression_opts", Struct),
     ("blob_compression_opts.checksum", NoEffect("false", BLOB)),
@@ -358,7 +363,7 @@ const CF: &[(&str, Meaning)] = &[
 
 const TABLE: &[(&str, Meaning)] = &[
     ("block_align", NoEffect("false", "blocks are written one behind the other")),
-    ("block_cache", NoEffect("|nullptr", "give a cache when loading")),
+    ("block_cache", NoEffect("nullptr|", "give a cache when loading")),
     ("block_cache_compressed", Retired),
     ("decouple_partitioned_filters", NoEffect("false|true", "filters written are not partitioned")),
     ("detect_filter_construct_corruption", NoEffect("false", ONE_WAY)),
@@ -450,7 +455,10 @@ mod tests {
         notes.undeclared(Section::Cf, "blob_garbage_collection_age_cutoff", "0.250000");
         notes.undeclared(Section::Cf, "blob_compression_opts", "window_bits=-14;enabled=false;");
         notes.undeclared(Section::Db, "fail_if_options_file_error", "whatever");
-        assert_eq!(notes.list, []);
+        notes.undeclared(Section::Db, "unordered_write", "false");
+        assert_eq!((notes.list.len(), notes.silent.len()), (0, 0));
+        notes.undeclared(Section::Db, "unordered_write", "true");
+        assert_eq!((notes.list.len(), &*notes.silent), (0, &["unordered_write".to_owned()][..]));
         notes.undeclared(Section::Cf, "blob_compression_opts", "level=16384;nonsense=1");
         notes.undeclared(Section::Cf, "compaction_filter", "mine");
         notes.undeclared(Section::Cf, "enable_blob_files", "true");

@@ -315,7 +315,8 @@ pub(crate) fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<OptionsFile>
 fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Vec<(String, String)> {
     let outer = |n: &Note| n.name.split('.').next().unwrap_or_default().to_owned();
     let kept = |n: &&Note| matches!(n.what, What::NoEffect(_) | What::Object);
-    let names: Vec<String> = notes.list.iter().filter(kept).map(outer).collect();
+    let mut names: Vec<String> = notes.list.iter().filter(kept).map(outer).collect();
+    names.extend(notes.silent.iter().cloned());
     // What is declared stands in the options, unless it is an object that is not there.
     let object = |name: &str| notes.list.iter().any(|n| n.name == name && n.value != "nullptr");
     let declared = |name: &str| table.iter().any(|o| o.name == name);
