@@ -3,7 +3,8 @@
 use rockmill::{ColumnFamilyDescriptor, Db, Options, WriteBatch, WriteOptions};
 
 fn main() -> rockmill::Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-atomic-flush-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);

@@ -4,7 +4,8 @@ use rockmill::backup::{BackupEngine, BackupEngineOptions, CreateBackupOptions, R
 use rockmill::{Db, Env};
 
 fn main() -> rockmill::Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-backup-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let path = dir.join("db");
     let db = Db::open_default(&path)?;
     let mut options = BackupEngineOptions::new(dir.join("backups"))?;
@@ -34,6 +35,5 @@ fn main() -> rockmill::Result<()> {
     assert_eq!(engine.get_backup_info().len(), 1);
 
     drop((db, engine));
-    let _ = std::fs::remove_dir_all(dir);
     Ok(())
 }

@@ -3,7 +3,8 @@
 use rockmill::{Checkpoint, Db, Options};
 
 fn main() -> rockmill::Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-checkpoint-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let (live, copy) = (dir.join("live"), dir.join("copy"));
     let db = Db::open_default(&live)?;
     db.put("balance", "100")?;

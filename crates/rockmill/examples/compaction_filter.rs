@@ -50,7 +50,8 @@ impl CompactionFilterFactory for Cleaners {
 }
 
 fn main() -> Result<()> {
-    let path = std::env::temp_dir().join(format!("rockmill-compaction-filter-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let path = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_compaction_filter_factory(Cleaners);

@@ -16,7 +16,8 @@ fn by_version(a: &[u8], b: &[u8]) -> Ordering {
 }
 
 fn main() -> Result<()> {
-    let path = std::env::temp_dir().join(format!("rockmill-comparator-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let path = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     // The name is stored: give another order another name.
@@ -39,6 +40,5 @@ fn main() -> Result<()> {
     let refused = Db::open(&Options::default(), &path).err().map(|e| e.to_string()).unwrap_or_default();
     println!("{refused}");
     assert!(refused.contains("example.ByVersion") && refused.contains("leveldb.BytewiseComparator"));
-    let _ = std::fs::remove_dir_all(&path);
     Ok(())
 }

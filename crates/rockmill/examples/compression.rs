@@ -3,7 +3,8 @@
 use rockmill::{BottommostLevelCompaction, CompactOptions, CompressionType, Db, Error, Options};
 
 fn main() -> Result<(), Error> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-compression-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_compression_per_level(&[CompressionType::None, CompressionType::Lz4, CompressionType::Zstd]);
@@ -29,5 +30,5 @@ fn main() -> Result<(), Error> {
     assert!(rested * 2 < young);
 
     drop(db);
-    std::fs::remove_dir_all(&dir).map_err(|e| Error::io(dir.display(), &e))
+    Ok(())
 }

@@ -4,7 +4,8 @@
 use rockmill::{Db, IteratorMode, Options};
 
 fn main() -> rockmill::Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-delete-range-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_target_file_size_base(16 << 10);

@@ -26,7 +26,8 @@ impl EventListener for Counts {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-listener-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let counts = Counts::default();
     let mut options = Options::default();
     options.create_if_missing(true);

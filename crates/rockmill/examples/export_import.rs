@@ -3,7 +3,8 @@
 use rockmill::{Checkpoint, Db, ImportColumnFamilyOptions, Options};
 
 fn main() -> rockmill::Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-export-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let (from, to, export) = (dir.join("from"), dir.join("to"), dir.join("export"));
     let mut options = Options::default();
     options.create_if_missing(true);

@@ -3,7 +3,8 @@
 use rockmill::{Db, Options, Range};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-live-files-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let db = Db::open_default(&dir)?;
     for i in 0..10_000 {
         db.put(format!("key{i:05}"), format!("value {i}"))?;

@@ -3,7 +3,8 @@
 use rockmill::{Db, Options, WriteOptions};
 
 fn main() -> rockmill::Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-manual-wal-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_manual_wal_flush(true);

@@ -13,7 +13,8 @@ fn add_words(_key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>)
 }
 
 fn main() -> Result<()> {
-    let path = std::env::temp_dir().join(format!("rockmill-merge-operator-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let path = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);
@@ -40,6 +41,5 @@ fn main() -> Result<()> {
             assert_eq!((visits, words.as_deref()), (Some(15), Some("blue red round")));
         }
     }
-    let _ = std::fs::remove_dir_all(&path);
     Ok(())
 }

@@ -5,7 +5,8 @@
 use rockmill::{CompressionType, Db, ErrorKind, Options, OptionsLoader, Result};
 
 fn main() -> Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-options-file-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
 
     // Options from a text, as RocksDB has them.
     let text = "compression=kZSTD;write_buffer_size=8M;block_based_table_factory={filter_policy=bloomfilter:10:false}";

@@ -4,7 +4,8 @@ use rockmill::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rockmill::{Db, Options};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-perf-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let db = Db::open_default(&dir)?;
     for i in 0..10_000 {
         db.put(format!("key{i:05}"), "value")?;

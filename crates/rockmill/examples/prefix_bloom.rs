@@ -6,7 +6,8 @@ use rockmill::statistics::Ticker;
 use rockmill::{BlockBasedOptions, Db, Direction, IteratorMode, Options, ReadOptions, Result, SliceTransform};
 
 fn main() -> Result<()> {
-    let path = std::env::temp_dir().join(format!("rockmill-prefix-bloom-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let path = scratch.path().join("db");
     let mut table = BlockBasedOptions::default();
     table.set_bloom_filter(10.0, false);
     let mut options = Options::default();
@@ -44,6 +45,5 @@ fn main() -> Result<()> {
         println!("events of users 10 to 19: {several}");
         assert_eq!(several, 15);
     }
-    let _ = std::fs::remove_dir_all(&path);
     Ok(())
 }

@@ -3,7 +3,8 @@
 use rockmill::{Db, Error, ErrorKind, Options};
 
 fn main() -> Result<(), Error> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-read-only-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let writer = Db::open_default(&dir)?;
     writer.put("balance", "100")?;
 
@@ -18,5 +19,5 @@ fn main() -> Result<(), Error> {
     println!("writing to it: {refused}");
 
     drop((writer, reader));
-    std::fs::remove_dir_all(&dir).map_err(|e| Error::io(dir.display(), &e))
+    Ok(())
 }

@@ -3,7 +3,8 @@
 use rockmill::{Db, Options};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = std::env::temp_dir().join(format!("rockmill-example-repair-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let path = scratch.path().join("db");
     {
         let db = Db::open_default(&path)?;
         for table in ["a", "b", "c"] {
@@ -39,6 +40,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let db = Db::open(&options, &path)?;
     assert!(db.get("d")?.is_some() && db.get("a00")?.is_some());
     drop(db);
-    let _ = std::fs::remove_dir_all(path);
     Ok(())
 }

@@ -3,7 +3,8 @@
 use rockmill::{Db, Error, Options};
 
 fn main() -> Result<(), Error> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-secondary-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let (primary_path, own_path) = (dir.join("primary"), dir.join("secondary"));
     let primary = Db::open_default(&primary_path)?;
     primary.put("answer", "41")?;
@@ -23,5 +24,5 @@ fn main() -> Result<(), Error> {
     println!("writing to it: {}", refused.expect_err("a secondary only reads"));
 
     drop((primary, secondary));
-    std::fs::remove_dir_all(&dir).map_err(|e| Error::io(dir.display(), &e))
+    Ok(())
 }

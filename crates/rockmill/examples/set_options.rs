@@ -5,7 +5,8 @@
 use rockmill::{Db, ErrorKind, Result};
 
 fn main() -> Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-set-options-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let db = Db::open_default(&dir)?;
 
     db.set_options(&[("disable_auto_compactions", "true"), ("write_buffer_size", "128M")])?;

@@ -4,7 +4,8 @@
 use rockmill::{CompactOptions, Db, Error, Options};
 
 fn main() -> Result<(), Error> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-single-delete-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     let db = Db::open(&options, &dir)?;
@@ -26,5 +27,5 @@ fn main() -> Result<(), Error> {
     assert_eq!(entries, 1);
 
     drop(db);
-    std::fs::remove_dir_all(&dir).map_err(|e| Error::io(dir.display(), &e))
+    Ok(())
 }

@@ -4,7 +4,8 @@
 use rockmill::{Db, IngestExternalFileOptions, Options, SstFileWriter};
 
 fn main() -> rockmill::Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-sst-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     let db = Db::open(&options, dir.join("db"))?;

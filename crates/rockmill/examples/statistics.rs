@@ -4,7 +4,8 @@ use rockmill::statistics::{Histogram, StatsLevel, Ticker};
 use rockmill::{Db, Options, properties};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dir = std::env::temp_dir().join(format!("rockmill-example-statistics-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     options.enable_statistics();

@@ -41,7 +41,8 @@ fn main() -> Result<(), Failure> {
 fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
     let count = (128 << 20) / (value_len + 24);
     let fs = PosixFileSystem::default();
-    let path = std::env::temp_dir().join(format!("rockmill-table-bench-{}.sst", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let path = scratch.path().join("table.sst");
     let cmp = InternalKeyComparator::default();
     let mut rng = fastrand::Rng::with_seed(1);
     let noise: Vec<u8> = (0..1 << 20).map(|i| if i % 2 == 0 { rng.u8(..) } else { b' ' }).collect();

@@ -7,7 +7,8 @@ use std::time::Duration;
 use rockmill::{ColumnFamilyDescriptor, ColumnFamilyTtl, Db, Options, Result};
 
 fn main() -> Result<()> {
-    let path = std::env::temp_dir().join(format!("rockmill-ttl-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let path = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);

@@ -15,7 +15,8 @@ fn follow(source: &Db, copy: &Db) -> rockmill::Result<usize> {
 }
 
 fn main() -> rockmill::Result<()> {
-    let dir = std::env::temp_dir().join(format!("rockmill-wal-iterator-{}", std::process::id()));
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let dir = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
     // WALs whose data is in tables move to `archive/` and stay there for an hour.

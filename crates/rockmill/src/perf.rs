@@ -5,7 +5,8 @@
 //!
 //! ```
 //! use rockmill::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
-//! # let dir = std::env::temp_dir().join(format!("rockmill-doc-perf-{}", std::process::id()));
+//! # let scratch = tempfile::tempdir().expect("a temporary directory");
+//! # let dir = scratch.path().join("db");
 //! # let db = rockmill::Db::open_default(&dir)?;
 //! db.put("k", "v")?;
 //! set_perf_stats(PerfStatsLevel::EnableTime);

@@ -59,7 +59,8 @@ pub struct ExternalSstFileInfo {
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {
-/// # let dir = std::env::temp_dir().join(format!("rockmill-doc-sst-file-writer-{}", std::process::id()));
+/// # let scratch = tempfile::tempdir().expect("a temporary directory");
+/// # let dir = scratch.path().join("db");
 /// # std::fs::create_dir_all(&dir).unwrap();
 /// let options = rockmill::Options::default();
 /// let mut writer = rockmill::SstFileWriter::create(&options);

@@ -57,7 +57,8 @@ const LOCK: &str = "LOCK";
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {
-/// # let dir = std::env::temp_dir().join(format!("rockmill-doc-backup-{}", std::process::id()));
+/// # let scratch = tempfile::tempdir().expect("a temporary directory");
+/// # let dir = scratch.path().join("db");
 /// # let _ = std::fs::remove_dir_all(&dir);
 /// use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
 ///

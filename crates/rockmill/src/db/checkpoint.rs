@@ -34,7 +34,8 @@ const COPY_BYTES: usize = 256 << 10;
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {
-/// # let dir = std::env::temp_dir().join(format!("rockmill-doc-checkpoint-{}", std::process::id()));
+/// # let scratch = tempfile::tempdir().expect("a temporary directory");
+/// # let dir = scratch.path().join("db");
 /// # let options = rockmill::Options::default();
 /// # for d in ["db", "copy"] { rockmill::Db::destroy(&options, dir.join(d))?; }
 /// let db = rockmill::Db::open_default(dir.join("db"))?;

@@ -66,7 +66,8 @@ pub struct LoadedOptions {
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {
-/// # let dir = std::env::temp_dir().join(format!("rockmill-doc-options-{}", std::process::id()));
+/// # let scratch = tempfile::tempdir().expect("a temporary directory");
+/// # let dir = scratch.path().join("db");
 /// # rockmill::Db::destroy(&rockmill::Options::default(), &dir)?;
 /// # drop(rockmill::Db::open_default(&dir)?);
 /// let loaded = rockmill::OptionsLoader::new().load_latest(&dir)?;
