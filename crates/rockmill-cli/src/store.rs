@@ -217,6 +217,28 @@ fn check_paths(options: &Options, path: &Path, args: &StoredArgs, logs: bool) ->
     Ok(())
 }
 
+/// Refuses options without a WAL directory for a database whose own files name one: with `--ignore-stored-options`, or
+/// another OPTIONS file, what is in its WALs would not be seen, and a later opening with them would find them too old.
+fn check_wals_are_found(options: &Options, path: &Path, args: &StoredArgs) -> Result<()> {
+    let named = args.option.iter().any(|o| o.split_once('=').is_some_and(|(n, _)| n.trim() == "wal_dir"));
+    if args.wal_dir.is_some() || named || !options.db.wal_dir.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let hint = "--wal-dir DIR says where the WALs are; with the database's own directory, WALs elsewhere are left out";
+    match Db::find_wal_dir(options, path) {
+        Ok(dir) if dir == path => Ok(()),
+        Ok(dir) => {
+            let what = format!(
+                "{}: the WALs of this database are in {}, which the options that it is to be opened with do not say",
+                path.display(),
+                dir.display()
+            );
+            Err(refuse("InvalidArgument", what).hint(hint))
+        }
+        Err(e) => Err(CliError::from(e).hint(hint)),
+    }
+}
+
 /// Options as the command line sets them by RocksDB's names.
 pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     let mut out = options.clone();
@@ -406,6 +428,7 @@ pub fn open_to_read(path: &Path, args: &ReadArgs, shape: Option<ShapeArgs>, fami
     };
     let options = options_of(DEFAULT_COLUMN_FAMILY_NAME)?;
     check_paths(&options, path, &args.stored, false)?;
+    check_wals_are_found(&options, path, &args.stored)?;
     let wanted = |f: &&DbSummary| f.id == 0 || family.is_none_or(|name| f.name == name);
     let descriptors: Vec<_> =
         found.iter().filter(wanted).map(|f| descriptor(options_of(&f.name)?, f)).collect::<Result<_>>()?;
@@ -473,6 +496,9 @@ impl OpenToWrite<'_> {
         // The flags that have names of their own come first, RocksDB's names decide.
         options.db = with_named(&options, &self.args.stored)?.db;
         check_paths(&options, self.path, &self.args.stored, !manner.read_only)?;
+        if !new {
+            check_wals_are_found(&options, self.path, &self.args.stored)?;
+        }
         options.create_if_missing(new);
         options.set_error_if_exists(false);
         options.set_reproducible(manner.reproducible);

@@ -21,9 +21,13 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     out
 }
 
+fn is_options(path: &PathBuf) -> bool {
+    path.to_string_lossy().contains("OPTIONS-")
+}
+
 /// Puts a line into the section of the database's options of its newest OPTIONS file.
 fn plant(s: &Sandbox, db: &str, line: &str) {
-    let file = s.files(db, "").into_iter().rfind(|p| p.to_string_lossy().contains("OPTIONS-")).expect("options");
+    let file = s.files(db, "").into_iter().rfind(is_options).expect("options");
     let text = fs::read_to_string(&file).expect("text");
     let name = line.split_once('=').expect("name=value").0;
     let kept: Vec<&str> = text.lines().filter(|l| !l.trim().starts_with(&format!("{name}="))).collect();
@@ -104,6 +108,34 @@ fn no_command_follows_a_stored_wal_dir_out_of_the_directory() {
             s.ok(&["put", "db", "a", "1", "--trust-paths"]);
         }
         fs::remove_dir_all(s.path("db")).expect("removed");
+    }
+}
+
+/// Without the stored options nothing but the database's own files says where its WALs are. RocksDB makes no WAL_OWNER.
+#[test]
+fn a_database_is_not_opened_without_its_wals_because_its_options_are_left_out() {
+    let s = Sandbox::new();
+    s.ok(&["put", "db", "k", "v", "--create", "--option", "wal_dir=wals"]);
+    s.file("OPTIONS", fs::read(s.files("db", "").into_iter().rfind(is_options).expect("options")).expect("text"));
+    let text = fs::read_to_string(s.path("OPTIONS")).expect("text").replace("wal_dir=", "#");
+    s.file("OPTIONS", text.lines().filter(|l| !l.contains('#')).collect::<Vec<_>>().join("\n") + "\n");
+    for owned in [true, false] {
+        if !owned {
+            for dir in ["db", "wals"] {
+                fs::remove_file(s.path(dir).join("WAL_OWNER")).expect("removed");
+            }
+        }
+        for command in COMMANDS.iter().filter(|c| !["load", "ingest", "create-cf", "drop-cf"].contains(&c[0])) {
+            for flags in [&["--ignore-stored-options"][..], &["--options", "OPTIONS"]] {
+                let before = (contents(&s.path("wals")), contents(&s.path("db")));
+                let done = s.run(&[*command, flags].concat());
+                let told = ["WALs", "wals", "--wal-dir"].iter().all(|what| done.stderr.contains(what));
+                assert!(done.code >= 2 && told, "{command:?}: {}", done.stderr);
+                assert_eq!((contents(&s.path("wals")), contents(&s.path("db"))), before, "{command:?}");
+            }
+        }
+        let found = s.ok(&["get", "db", "k", "--ignore-stored-options", "--wal-dir", "wals"]);
+        assert_eq!(found.trim(), "v");
     }
 }
 

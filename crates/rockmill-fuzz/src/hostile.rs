@@ -29,6 +29,9 @@ const MADE: [&str; 12] = [
 ];
 const MADE_IN_BACKUPS: [&str; 6] = ["meta/3", "meta/3.tmp", "private/3", "private/1.tmp", "shared", "shared_checksum"];
 
+/// A directory outside, under the root of all, with WALs of a database that is not here and has not claimed them.
+pub const FOREIGN_WALS: &str = "outside/wals";
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Damage,
@@ -177,9 +180,12 @@ impl Hostile {
     pub fn new(dice: &mut Dice<'_>, root: &Path) -> Self {
         let outside = root.join("outside");
         fs::create_dir_all(outside.join("folder/inner")).expect("a folder");
+        fs::create_dir_all(root.join(FOREIGN_WALS)).expect("a folder");
         for name in ["file", "folder/1", "folder/inner/2", "000001.log", "folder/000003.log", "folder/000004.sst"] {
             fs::write(outside.join(name), format!("this is {name}")).expect("a file");
         }
+        // No database here has come to this number.
+        fs::write(root.join(FOREIGN_WALS).join("900000.log"), "somebody's writes").expect("a file");
         fs::create_dir(root.join("made")).expect("a folder");
         let all = &fixtures::all()[..fixtures::MADE];
         lay_out(&root.join("db"), &all[dice.among(0..all.len())]);
