@@ -21,13 +21,13 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     out
 }
 
-fn is_options(path: &PathBuf) -> bool {
+fn is_options(path: &Path) -> bool {
     path.to_string_lossy().contains("OPTIONS-")
 }
 
 /// Puts a line into the section of the database's options of its newest OPTIONS file.
 fn plant(s: &Sandbox, db: &str, line: &str) {
-    let file = s.files(db, "").into_iter().rfind(is_options).expect("options");
+    let file = s.files(db, "").into_iter().rfind(|p| is_options(p)).expect("options");
     let text = fs::read_to_string(&file).expect("text");
     let name = line.split_once('=').expect("name=value").0;
     let kept: Vec<&str> = text.lines().filter(|l| !l.trim().starts_with(&format!("{name}="))).collect();
@@ -116,7 +116,10 @@ fn no_command_follows_a_stored_wal_dir_out_of_the_directory() {
 fn a_database_is_not_opened_without_its_wals_because_its_options_are_left_out() {
     let s = Sandbox::new();
     s.ok(&["put", "db", "k", "v", "--create", "--option", "wal_dir=wals"]);
-    s.file("OPTIONS", fs::read(s.files("db", "").into_iter().rfind(is_options).expect("options")).expect("text"));
+    s.file(
+        "OPTIONS",
+        fs::read(s.files("db", "").into_iter().rfind(|p| is_options(p)).expect("options")).expect("text"),
+    );
     let text = fs::read_to_string(s.path("OPTIONS")).expect("text").replace("wal_dir=", "#");
     s.file("OPTIONS", text.lines().filter(|l| !l.contains('#')).collect::<Vec<_>>().join("\n") + "\n");
     for owned in [true, false] {
