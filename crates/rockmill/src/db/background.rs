@@ -18,7 +18,7 @@ use super::install::{Change, add_files};
 use super::stall::write_control;
 use super::switch::with_data;
 use super::tables::CfTables;
-use super::{CfState, DbInner, State, timer};
+use super::{CfState, DbInner, State, Weighed, timer};
 use crate::compaction::commit::{CommitQueue, MergeTicket, Ticket};
 use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::strategy::intra::{self, IntraDf, PendingRun};
@@ -31,7 +31,7 @@ use crate::options::{CfOptions, DbOptions};
 use crate::statistics::CountedOperator;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
-use crate::version::FileMeta;
+use crate::version::{FileMeta, Version};
 use crate::write_buffer_manager::WriteBufferManager;
 
 /// How long compaction threads wait between looks at tables that are due: at least, so that they do not spin, and at
@@ -277,6 +277,20 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 if worker.ends(db, &mut state) {
                     return;
                 }
+                if let Some((cf, version)) = take_unweighed(&mut state) {
+                    drop(state);
+                    // Without it the choice is another one, but none that does harm.
+                    let _ = caught("the weighing of tombstones", || db.weigh_tombstones(&cf, &version));
+                    state = db.state.lock();
+                    let oldest_snapshot = state.oldest_snapshot;
+                    if let Some(c) = state.cfs.get_mut(&cf.id) {
+                        c.weighed = Weighed::Done;
+                        c.rescore(oldest_snapshot);
+                    }
+                    db.update_pressure(&state);
+                    db.work.notify_all();
+                    continue;
+                }
                 let now = db.now_seconds();
                 let threads = thread_counts(db.live().max_background_jobs).1;
                 let (bound, lately) = db.controller.waits_for_flushes(&*db.opts.clock);
@@ -313,6 +327,23 @@ fn next_due(state: &State, now: u64) -> Option<Duration> {
     Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
 }
 
+/// Nothing keeps compactions from being chosen.
+fn may_pick(state: &State) -> bool {
+    state.background_error.is_none() && state.exclusive_manual == 0 && state.paused == 0
+}
+
+/// A column family in which a compaction is due, and whose tables nobody has looked into since the database was opened.
+/// Which compaction that is depends on the tombstones in them.
+fn take_unweighed(state: &mut State) -> Option<(Arc<CfData>, Arc<Version>)> {
+    if !may_pick(state) {
+        return None;
+    }
+    let due = |c: &CfState| c.scores.needs_compaction() && !c.cf.options.load().disable_auto_compactions;
+    let c = state.cfs.values_mut().find(|c| c.weighed == Weighed::NotYet && due(c))?;
+    c.weighed = Weighed::Now;
+    Some((Arc::clone(&c.cf), Arc::clone(&c.version)))
+}
+
 /// What a compaction thread is to do.
 enum Picked {
     Job(Arc<CfData>, Compaction, Ticket),
@@ -322,7 +353,7 @@ enum Picked {
 
 /// Writers wait for flushes, and did so a moment ago.
 fn pick_compaction(state: &mut State, now: u64, threads: usize, (bound, lately): (bool, bool)) -> Option<Picked> {
-    if state.background_error.is_some() || state.exclusive_manual > 0 || state.paused > 0 {
+    if !may_pick(state) {
         return None;
     }
     // A job may have several threads: no more are to work than there are.
@@ -339,6 +370,7 @@ fn pick_compaction(state: &mut State, now: u64, threads: usize, (bound, lately):
         .iter()
         .filter(|(id, c)| {
             !c.cf.options.load().disable_auto_compactions
+                && c.weighed != Weighed::Now
                 && (c.scores.needs_compaction()
                     || has_marked(c)
                     || c.is_aging_due(now)

@@ -294,6 +294,15 @@ pub(crate) struct ImmTable {
     pub wal: u64,
 }
 
+/// See [`CfState::weighed`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weighed {
+    NotYet,
+    /// A thread opens the tables. No compaction begins meanwhile.
+    Now,
+    Done,
+}
+
 /// The mutable part of a column family.
 pub(crate) struct CfState {
     pub cf: Arc<CfData>,
@@ -315,6 +324,8 @@ pub(crate) struct CfState {
     pub aging_blocked: bool,
     /// The tree as it is was looked at, and no job was found: with universal compaction a score of 1 need not mean one.
     pub nothing_found: bool,
+    /// Whether it is known how many tombstones the tables have that were there when the database was opened.
+    pub weighed: Weighed,
     pub next_epoch: u64,
     pub next_mem_id: u64,
     /// Flush what is immutable even if it is fewer than `min_write_buffer_number_to_merge`.

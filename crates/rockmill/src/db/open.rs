@@ -31,7 +31,7 @@ use super::switch::{MemTableMemory, new_memtable};
 use super::wal::Wal;
 use super::wal_files::{destroy_wals, wal_dir_of};
 use super::wal_owner;
-use super::{CfState, Db, DbInner, State};
+use super::{CfState, Db, DbInner, State, Weighed};
 use crate::compaction::merge_program;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::aging;
@@ -730,6 +730,7 @@ pub(super) fn new_cf_state(
         aging,
         aging_blocked: false,
         nothing_found: false,
+        weighed: Weighed::NotYet,
         next_mem_id: 1,
         flush_requested: false,
         flush_reason: FlushReason::WriteBufferFull,

@@ -17,10 +17,15 @@ use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::atomic::Ordering;
 use crate::table::{AutoReadahead, BlockCache, MetaCaching, TableOpenOptions, TableReader};
-use crate::version::{FileMeta, TableNumbers};
+use crate::version::{FileMeta, TableNumbers, Version};
 
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
 const RESERVED_FILES: usize = 10;
+
+/// Tables that are opened at most to weigh the tombstones of a tree before its first compaction: with `max_open_files`
+/// (as in RocksDB), and without a limit, where RocksDB opens all of them when it opens the database.
+const WEIGHED_MAX_OF_LIMITED: usize = 20;
+const WEIGHED_MAX: usize = 1000;
 
 /// What the tables of one column family are opened with.
 pub(crate) struct TableSettings {
@@ -153,6 +158,21 @@ impl DbInner {
             }
         }
         Ok(())
+    }
+
+    /// Opens tables that were there when the database was opened, from L0 down, and weighs their tombstones (RocksDB's
+    /// `UpdateAccumulatedStats`). Others are weighed when they are read. What is wrong with a table is for those who
+    /// read it.
+    pub fn weigh_tombstones(&self, cf: &CfData, version: &Version) {
+        let most = if self.live().max_open_files >= 0 { WEIGHED_MAX_OF_LIMITED } else { WEIGHED_MAX };
+        let settings = self.tables_of(cf);
+        for file in version.files().filter(|f| f.numbers.get().is_none()).take(most) {
+            if self.shutdown.load(Ordering::Acquire) {
+                return;
+            }
+            let _ = settings.table(self, file);
+        }
+        version.weigh_tombstones();
     }
 
     #[cold]
