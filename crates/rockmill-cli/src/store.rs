@@ -188,10 +188,15 @@ pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
     }
 }
 
+/// True if `--option` sets this option.
+fn is_named(args: &StoredArgs, name: &str) -> bool {
+    args.option.iter().any(|o| o.split_once('=').is_some_and(|(n, _)| n.trim() == name))
+}
+
 /// Refuses stored paths that lead out of the database's directory, unless the command line names the place or says that
 /// they are trusted. A WAL directory that says that it belongs to this database is its own place, too.
 fn check_paths(options: &Options, path: &Path, args: &StoredArgs, logs: bool) -> Result<()> {
-    let named = |name: &str| args.option.iter().any(|o| o.split_once('=').is_some_and(|(n, _)| n.trim() == name));
+    let named = |name: &str| is_named(args, name);
     let refused = |name: &str, dir: &Path, hint: &str| {
         let what = format!(
             "{}: the stored option {name} leads out of the database's directory, to {}, and nothing there says that \
@@ -220,8 +225,7 @@ fn check_paths(options: &Options, path: &Path, args: &StoredArgs, logs: bool) ->
 /// Refuses options without a WAL directory for a database whose own files name one: with `--ignore-stored-options`, or
 /// another OPTIONS file, what is in its WALs would not be seen, and a later opening with them would find them too old.
 fn check_wals_are_found(options: &Options, path: &Path, args: &StoredArgs) -> Result<()> {
-    let named = args.option.iter().any(|o| o.split_once('=').is_some_and(|(n, _)| n.trim() == "wal_dir"));
-    if args.wal_dir.is_some() || named || !options.db.wal_dir.as_os_str().is_empty() {
+    if args.wal_dir.is_some() || is_named(args, "wal_dir") || !options.db.wal_dir.as_os_str().is_empty() {
         return Ok(());
     }
     let hint = "--wal-dir DIR says where the WALs are; with the database's own directory, WALs elsewhere are left out";

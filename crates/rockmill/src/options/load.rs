@@ -314,10 +314,10 @@ pub(crate) fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<OptionsFile>
 /// What is to be written back: options that do nothing here (whole structs for what is nested in them), and objects
 /// that nobody gave, which whoever opens the database next may have.
 fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Vec<(String, String)> {
-    let outer = |n: &Note| n.name.split('.').next().unwrap_or_default().to_owned();
+    let outer = |name: &String| name.split('.').next().unwrap_or_default().to_owned();
     let kept = |n: &&Note| matches!(n.what, What::NoEffect(_) | What::Object);
-    let mut names: Vec<String> = notes.list.iter().filter(kept).map(outer).collect();
-    names.extend(notes.silent.iter().cloned());
+    let names = notes.list.iter().filter(kept).map(|n| &n.name).chain(&notes.silent);
+    let names: Vec<String> = names.map(outer).collect();
     // What is declared stands in the options, unless it is an object that is not there.
     let object = |name: &str| notes.list.iter().any(|n| n.name == name && n.value != "nullptr");
     let declared = |name: &str| table.iter().any(|o| o.name == name);
