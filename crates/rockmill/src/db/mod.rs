@@ -80,6 +80,7 @@ mod wal_iterator;
 pub(crate) mod wal_owner;
 mod write;
 mod write_queue;
+mod write_turn;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};

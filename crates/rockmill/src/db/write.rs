@@ -32,7 +32,7 @@ use super::super_version::SuperVersion;
 use super::switch::MemTableLimit;
 use super::wal::WalWriter;
 use super::write_queue::{Leadership, Place, Slot, insert_group};
-use super::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch};
+use super::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch, write_turn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::options::WriteOptions;
@@ -167,7 +167,10 @@ impl DbInner {
         let written = caught("a write", || self.write_group(&mut leadership, own, options, &mut members, &mut stage));
         let done = match (stage, written) {
             (Stage::Inserts(place), Ok(Ok(()))) => {
-                return self.queue.in_flight.publish(place, members, &self.last_sequence);
+                let met_others = !members.is_empty() || self.queue.in_flight.has_others();
+                let done = self.queue.in_flight.publish(place, members, &self.last_sequence);
+                write_turn::end_group(place.next - place.first, met_others);
+                return done;
             }
             (Stage::Inserts(place), Ok(Err(panic)) | Err(panic)) => Err(self.panicked_behind(place, panic)),
             (_, Ok(done)) => done,
@@ -209,6 +212,9 @@ impl DbInner {
         }
         let own = own.get();
         let sync = options.sync || members.iter().any(|m| m.options.sync);
+        if sync && let Some(leadership) = leadership {
+            leadership.syncs();
+        }
         let place = Place { first, next, wal_size: self.wal.size() };
         let timer = perf::time(PerfMetric::WriteWalTime);
         let logged = if next > MAX_SEQUENCE {

@@ -10,8 +10,9 @@
 //! threads while writers are many more than cores. A barrier (a memtable switch, a flush, a sync of the WAL) shares
 //! no group, so it is handed leadership when it is at the front, as is a writer in a listener's call.
 //!
-//! **A writer that waits** looks for a microsecond or two, then sleeps. It inserts its own batch if it is awake when
-//! the group is logged; its leader inserts what nobody took.
+//! **A writer that waits** looks, then lets others run for some tens of microseconds, then sleeps; at once where the
+//! group is synced. It inserts its own batch if it is awake when the group is logged; its leader inserts what nobody
+//! took. How long one goes on that does not wait is in `write_turn.rs`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use rockmill_format::SequenceNumber;
 use rockmill_format::batch::BatchRep;
 
-use super::DbInner;
+use super::{DbInner, write_turn};
 use crate::error::{Error, Result};
 use crate::event_listener::in_listener;
 use crate::options::WriteOptions;
@@ -36,10 +37,19 @@ const WAITING: u8 = 0;
 const LEADER: u8 = 1;
 /// In a group that is being logged.
 const TAKEN: u8 = 2;
+/// In a group that is being logged and synced.
+const SYNCED: u8 = 6;
 /// In a group that is logged: whoever makes it `INSERTING` inserts the batch.
 const INSERT: u8 = 3;
 const INSERTING: u8 = 4;
 const DONE: u8 = 5;
+
+/// Nobody leads.
+const FREE: u8 = 0;
+/// Somebody leads.
+const LED: u8 = 1;
+/// Somebody leads, and waits for the device.
+const SYNCS: u8 = 2;
 
 /// A waiting writer.
 pub(super) struct Slot {
@@ -80,8 +90,8 @@ impl Group {
 
 pub(crate) struct WriteQueue {
     inner: Mutex<QueueInner>,
-    /// Somebody leads. Changed under the lock; looked at without it by those who wait.
-    led: AtomicBool,
+    /// [`FREE`], [`LED`] or [`SYNCS`]. Taken and given back under the lock; looked at without it by those who wait.
+    led: AtomicU8,
     pub in_flight: InFlight,
 }
 
@@ -144,12 +154,13 @@ impl Drop for Leadership<'_> {
         let at_front = |q: &QueueInner| q.waiting.front().is_some_and(|front| front.barrier);
         let next = q.urgent.pop_front().or_else(|| if at_front(&q) { q.pop() } else { None });
         if let Some(slot) = next {
+            self.queue.led.store(LED, Ordering::Relaxed);
             drop(q);
             slot.wake(LEADER);
             return;
         }
         // Release: who leads next sees what this one did.
-        self.queue.led.store(false, Ordering::Release);
+        self.queue.led.store(FREE, Ordering::Release);
         // Somebody who is awake will look.
         if q.asleep == q.waiting.len() {
             q.wake_front();
@@ -217,8 +228,9 @@ impl Slot {
                         group.ended(inserted);
                     }
                 }
-                _ => {
-                    if !backoff.wait() {
+                state => {
+                    let awake = if state == SYNCED { backoff.wait_for_device() } else { backoff.wait() };
+                    if !awake {
                         thread::park();
                     }
                 }
@@ -227,12 +239,19 @@ impl Slot {
     }
 }
 
+impl Leadership<'_> {
+    /// Says that the device is waited for from now on.
+    pub fn syncs(&self) {
+        self.queue.led.store(SYNCS, Ordering::Relaxed);
+    }
+}
+
 impl WriteQueue {
     /// A queue whose groups have so many bytes of batches at most (RocksDB's `max_write_batch_group_size_bytes`).
     pub fn new(group_bytes_max: u64) -> Self {
         let group_bytes_max = usize::try_from(group_bytes_max).unwrap_or(usize::MAX);
         let inner = QueueInner { group_bytes_max, ..QueueInner::default() };
-        Self { inner: Mutex::new(inner), led: AtomicBool::new(false), in_flight: InFlight::default() }
+        Self { inner: Mutex::new(inner), led: AtomicU8::new(FREE), in_flight: InFlight::default() }
     }
 
     /// Becomes leader if there is none.
@@ -245,10 +264,10 @@ impl WriteQueue {
         q: &MutexGuard<'_, QueueInner>,
         may: impl FnOnce(&QueueInner) -> bool,
     ) -> Option<Leadership<'_>> {
-        if self.led.load(Ordering::Relaxed) || !may(q) {
+        if self.led.load(Ordering::Relaxed) != FREE || !may(q) {
             return None;
         }
-        self.led.store(true, Ordering::Relaxed);
+        self.led.store(LED, Ordering::Relaxed);
         Some(Leadership { queue: self })
     }
 
@@ -280,6 +299,7 @@ impl WriteQueue {
         if !leads {
             slot.wait_done(db);
         }
+        write_turn::begin();
         std::mem::swap(rep, &mut slot.rep.lock());
         if leads {
             return Ok(Leadership { queue: self });
@@ -295,7 +315,8 @@ impl WriteQueue {
                 WAITING => {}
                 state => return state == LEADER,
             }
-            if !self.led.load(Ordering::Acquire) {
+            let led = self.led.load(Ordering::Acquire);
+            if led == FREE {
                 // Who has the lock now takes leadership, or is about to sleep and looks first.
                 if let Some(mut q) = self.inner.try_lock()
                     && self.take_out_to_lead(&mut q, slot)
@@ -303,7 +324,10 @@ impl WriteQueue {
                     return true;
                 }
                 thread::yield_now();
-            } else if !backoff.wait() {
+                continue;
+            }
+            let awake = if led == SYNCS { backoff.wait_for_device() } else { backoff.wait() };
+            if !awake {
                 let mut q = self.inner.lock();
                 if self.take_out_to_lead(&mut q, slot) {
                     return true;
@@ -326,7 +350,7 @@ impl WriteQueue {
 
     /// Makes a waiting writer leader if leadership is free and it may. If it may not, who waits longest is awake.
     fn take_out_to_lead(&self, q: &mut QueueInner, slot: &Arc<Slot>) -> bool {
-        if self.led.load(Ordering::Relaxed) || slot.state.load(Ordering::Acquire) != WAITING {
+        if self.led.load(Ordering::Relaxed) != FREE || slot.state.load(Ordering::Acquire) != WAITING {
             return false;
         }
         let is_front = q.waiting.front().is_some_and(|front| Arc::ptr_eq(front, slot));
@@ -337,7 +361,7 @@ impl WriteQueue {
         let Some(at) = q.waiting.iter().position(|s| Arc::ptr_eq(s, slot)) else { return false };
         q.waiting.remove(at);
         q.no_longer_sleeps(slot);
-        self.led.store(true, Ordering::Relaxed);
+        self.led.store(LED, Ordering::Relaxed);
         slot.state.store(LEADER, Ordering::Relaxed);
         true
     }
@@ -379,7 +403,7 @@ impl WriteQueue {
         while q.waiting.front().is_some_and(|s| s.may_join(&leader, bytes, limit)) {
             let Some(member) = q.pop() else { break };
             bytes += member.bytes;
-            member.state.store(TAKEN, Ordering::Relaxed);
+            member.state.store(if leader.sync { SYNCED } else { TAKEN }, Ordering::Relaxed);
             members.push(member);
         }
         members
@@ -486,6 +510,12 @@ struct Inserted {
 }
 
 impl InFlight {
+    /// Whether another group is in flight, for the leader of one.
+    #[inline]
+    pub(super) fn has_others(&self) -> bool {
+        self.groups.load(Ordering::Relaxed) > 1
+    }
+
     /// The last sequence number that was given away; `visible` is the last one that can be seen. For the leader.
     #[inline]
     pub fn newest(&self, visible: &AtomicU64) -> SequenceNumber {
