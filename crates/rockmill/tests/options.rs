@@ -410,6 +410,27 @@ fn what_is_taken_without_a_word_stays_in_the_file() {
     }
 }
 
+/// The same of what is a part of an option.
+#[test]
+fn what_is_taken_without_a_word_stays_in_its_struct() {
+    const CF: &str = "[CFOptions \"default\"]";
+    for (line, part) in [
+        ("compaction_options_universal={size_ratio=7;reduce_file_locking=true;}", "reduce_file_locking=true"),
+        ("metadata_cache_options={top_level_index_pinning=kAll;}", "top_level_index_pinning=kAll"),
+    ] {
+        let section = if line.starts_with("meta") { "[TableOptions/BlockBasedTable \"default\"]" } else { CF };
+        let dir = with_line(line, section);
+        for _ in 0..2 {
+            let loaded = OptionsLoader::new().load_latest(dir.path()).unwrap();
+            drop(Db::open(&loaded.options, dir.path()).unwrap());
+            let written = std::fs::read_to_string(options_files(dir.path()).pop().unwrap()).unwrap();
+            let name = line.split('=').next().unwrap();
+            let kept = written.lines().find(|l| l.trim().starts_with(name)).unwrap_or_default();
+            assert!(kept.contains(part), "{line}: {kept}");
+        }
+    }
+}
+
 /// A file may come from anybody: it chooses no engine, loads no program, and slows nothing down by RocksDB's shorthands
 /// for objects, which no file has.
 #[test]

@@ -32,6 +32,7 @@ mod batch;
 pub(crate) mod check_options;
 pub(crate) mod checkpoint;
 mod column_family;
+mod commit_delay;
 pub(crate) mod delete_files;
 mod error_recovery;
 mod events;

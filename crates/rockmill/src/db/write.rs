@@ -20,6 +20,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::block::ENTRY_LEN_MAX;
@@ -327,10 +328,12 @@ impl DbInner {
         }
         if sync {
             let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
-            let began = statistics.start(clock);
+            let (began, sync_began) = (statistics.start(clock), Instant::now());
             self.wal.sync_left()?;
             current.sync()?;
             statistics.stop(Histogram::WalFileSyncMicros, clock, began);
+            let writers = members.iter().filter(|m| m.options.sync).count() + 1;
+            self.queue.has_synced(writers, sync_began);
             statistics.add(Ticker::WalFileSynced, 1);
             count(&self.stats.wal_syncs, 1);
         }

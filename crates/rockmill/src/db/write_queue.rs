@@ -16,10 +16,12 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use rockmill_format::SequenceNumber;
 use rockmill_format::batch::BatchRep;
 
+use super::commit_delay::{CommitDelay, Company};
 use super::{DbInner, write_turn};
 use crate::error::{Error, Result};
 use crate::event_listener::in_listener;
@@ -63,6 +65,8 @@ pub(super) struct Slot {
     result: Mutex<Result<()>>,
     /// Wants to lead alone (memtable switches, WAL syncs).
     barrier: bool,
+    /// Groups that had been synced when it came.
+    since: u64,
     /// Sleeps in the queue. Changed under the queue's lock.
     asleep: AtomicBool,
 }
@@ -104,9 +108,72 @@ struct QueueInner {
     urgent: VecDeque<Arc<Slot>>,
     /// The option `max_write_batch_group_size_bytes`.
     group_bytes_max: usize,
+    delay: CommitDelay,
+    /// Who is at the front waits for others to lead, or be led, in one group with them.
+    company: Option<Company>,
+    /// The next group has waited.
+    company_over: bool,
 }
 
 impl QueueInner {
+    /// Writers who wait to be synced, and how many of them were there before the last sync ended.
+    fn to_be_synced(&self) -> (usize, usize) {
+        let synced = self.delay.synced();
+        let mut count = (0, 0);
+        for slot in self.waiting.iter().filter(|s| s.options.sync) {
+            count.0 += 1;
+            count.1 += usize::from(slot.since < synced);
+        }
+        count
+    }
+
+    /// Whether a synced group is not to begin yet, because others are to come. `new` when the writer that asks is not
+    /// in the queue; [`super::commit_delay`] says why.
+    fn waits_for_company(&mut self, new: bool) -> bool {
+        if self.company_over {
+            return false;
+        }
+        let (waiting, earlier) = self.to_be_synced();
+        let present = waiting + usize::from(new);
+        if self.company.is_none() {
+            self.company = self.delay.company(present, earlier, Instant::now());
+        }
+        match self.company {
+            Some(company) if company.is_whole(present) => self.end_company(present),
+            Some(_) => return true,
+            None => {}
+        }
+        false
+    }
+
+    fn end_company(&mut self, present: usize) {
+        if let Some(company) = self.company.take() {
+            self.delay.has_waited(company, present, Instant::now());
+            self.company_over = true;
+        }
+    }
+
+    /// Somebody leads now.
+    fn begin_group(&mut self) {
+        (self.company, self.company_over) = (None, false);
+    }
+
+    /// Whether the one at the front is to sleep for a time only, until others have come.
+    fn company_until(&mut self, slot: &Arc<Slot>) -> Option<Instant> {
+        let is_front = self.waiting.front().is_some_and(|front| Arc::ptr_eq(front, slot));
+        let company = self.company.as_mut().filter(|_| is_front)?;
+        Some(company.sleep(Instant::now()))
+    }
+
+    /// The one at the front has waited for the next to come.
+    fn company_waited(&mut self) {
+        let present = self.to_be_synced().0;
+        let waits = |company: &mut Company| company.waits_on(present, Instant::now());
+        if !self.company.as_mut().is_some_and(waits) {
+            self.end_company(present);
+        }
+    }
+
     /// Takes the writer at the front out.
     fn pop(&mut self) -> Option<Arc<Slot>> {
         let slot = self.waiting.pop_front()?;
@@ -136,10 +203,20 @@ impl QueueInner {
         if leader_bytes <= small { leader_bytes + small } else { self.group_bytes_max }
     }
 
-    /// Whether a writer may take leadership that is free: who waits longest must come along, or it would wait for ever.
-    fn may_lead(&self, options: &WriteOptions, bytes: usize, barrier: bool) -> bool {
+    /// Whether a writer may take leadership that is free: who waits longest must come along, or it would wait for ever;
+    /// and a group that is synced may be waiting for others. `new`: the writer is not in the queue.
+    fn may_lead(&mut self, options: &WriteOptions, bytes: usize, barrier: bool, new: bool) -> bool {
         let limit = self.group_limit(bytes);
         self.waiting.front().is_none_or(|front| !barrier && front.may_join(options, bytes, limit))
+            && !(options.sync && self.waits_for_company(new))
+    }
+
+    /// Somebody has come who cannot be in the group that is waiting for others.
+    fn interrupt_company(&mut self) {
+        if self.company.is_some() {
+            self.end_company(0);
+            self.wake_front();
+        }
     }
 }
 
@@ -169,7 +246,7 @@ impl Drop for Leadership<'_> {
 }
 
 impl Slot {
-    fn new(rep: &mut BatchRep, options: WriteOptions, barrier: bool) -> Arc<Self> {
+    fn new(rep: &mut BatchRep, options: WriteOptions, barrier: bool, since: u64) -> Arc<Self> {
         Arc::new(Self {
             state: AtomicU8::new(WAITING),
             thread: thread::current(),
@@ -179,6 +256,7 @@ impl Slot {
             group: Mutex::new(None),
             result: Mutex::new(Ok(())),
             barrier,
+            since,
             asleep: AtomicBool::new(false),
         })
     }
@@ -202,6 +280,21 @@ impl Slot {
     fn claim(&self) -> bool {
         self.state.load(Ordering::Relaxed) == INSERT
             && self.state.compare_exchange(INSERT, INSERTING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Sleeps in the queue, for a time at most.
+    fn sleep_until(&self, until: Instant) {
+        if cfg!(rockmill_shuttle) {
+            return thread::yield_now(); // no time passes there
+        }
+        while self.asleep.load(Ordering::Relaxed) && self.state.load(Ordering::Acquire) == WAITING {
+            // What woke the thread may have been meant for an earlier sleep.
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(left);
+        }
     }
 
     /// Tells the writer that its group is through.
@@ -256,17 +349,18 @@ impl WriteQueue {
 
     /// Becomes leader if there is none.
     pub fn try_lead(&self, options: &WriteOptions, bytes: usize) -> Option<Leadership<'_>> {
-        self.lead_now(&self.inner.lock(), |q| q.may_lead(options, bytes, false))
+        self.lead_now(&mut self.inner.lock(), |q| q.may_lead(options, bytes, false, true))
     }
 
     fn lead_now(
         &self,
-        q: &MutexGuard<'_, QueueInner>,
-        may: impl FnOnce(&QueueInner) -> bool,
+        q: &mut MutexGuard<'_, QueueInner>,
+        may: impl FnOnce(&mut QueueInner) -> bool,
     ) -> Option<Leadership<'_>> {
         if self.led.load(Ordering::Relaxed) != FREE || !may(q) {
             return None;
         }
+        q.begin_group();
         self.led.store(LED, Ordering::Relaxed);
         Some(Leadership { queue: self })
     }
@@ -283,12 +377,17 @@ impl WriteQueue {
         let slot = {
             let mut q = self.inner.lock();
             let urgent = in_listener();
-            if let Some(leadership) = self.lead_now(&q, |q| urgent || q.may_lead(&options, rep.len_bytes(), barrier)) {
+            if let Some(leadership) =
+                self.lead_now(&mut q, |q| urgent || q.may_lead(&options, rep.len_bytes(), barrier, true))
+            {
                 return Ok(leadership);
             }
-            let slot = Slot::new(rep, options, barrier);
+            let slot = Slot::new(rep, options, barrier, q.delay.synced());
             let queue = if urgent { &mut q.urgent } else { &mut q.waiting };
             queue.push_back(Arc::clone(&slot));
+            if !urgent && !options.sync {
+                q.interrupt_company();
+            }
             if urgent {
                 drop(q);
                 db.wake_waiting_leader();
@@ -318,15 +417,19 @@ impl WriteQueue {
             let led = self.led.load(Ordering::Acquire);
             if led == FREE {
                 // Who has the lock now takes leadership, or is about to sleep and looks first.
-                if let Some(mut q) = self.inner.try_lock()
-                    && self.take_out_to_lead(&mut q, slot)
-                {
-                    return true;
+                let mut waits_for_company = false;
+                if let Some(mut q) = self.inner.try_lock() {
+                    if self.take_out_to_lead(&mut q, slot) {
+                        return true;
+                    }
+                    waits_for_company = q.company.is_some();
                 }
-                thread::yield_now();
-                continue;
+                if !waits_for_company {
+                    thread::yield_now();
+                    continue;
+                }
             }
-            let awake = if led == SYNCS { backoff.wait_for_device() } else { backoff.wait() };
+            let awake = if led == LED { backoff.wait() } else { backoff.wait_for_device() };
             if !awake {
                 let mut q = self.inner.lock();
                 if self.take_out_to_lead(&mut q, slot) {
@@ -339,10 +442,18 @@ impl WriteQueue {
                 if !slot.asleep.swap(true, Ordering::Relaxed) {
                     q.asleep += 1;
                 }
+                let until = q.company_until(slot);
                 drop(q);
-                thread::park();
+                match until {
+                    Some(until) => slot.sleep_until(until),
+                    None => thread::park(),
+                }
                 // Awake: who gives leadership back may count on it.
-                self.inner.lock().no_longer_sleeps(slot);
+                let mut q = self.inner.lock();
+                q.no_longer_sleeps(slot);
+                if until.is_some() && slot.state.load(Ordering::Acquire) == WAITING {
+                    q.company_waited();
+                }
                 backoff = Backoff::new();
             }
         }
@@ -354,16 +465,29 @@ impl WriteQueue {
             return false;
         }
         let is_front = q.waiting.front().is_some_and(|front| Arc::ptr_eq(front, slot));
-        if !is_front && !q.may_lead(&slot.options, slot.bytes, slot.barrier) {
-            q.wake_front();
+        let may = match is_front {
+            true => !(slot.options.sync && q.waits_for_company(false)),
+            false => q.may_lead(&slot.options, slot.bytes, slot.barrier, false),
+        };
+        if !may {
+            if !is_front && !q.company.as_ref().is_some_and(Company::has_sleeper) {
+                q.wake_front();
+            }
             return false;
         }
+        q.begin_group();
         let Some(at) = q.waiting.iter().position(|s| Arc::ptr_eq(s, slot)) else { return false };
         q.waiting.remove(at);
         q.no_longer_sleeps(slot);
         self.led.store(LED, Ordering::Relaxed);
         slot.state.store(LEADER, Ordering::Relaxed);
         true
+    }
+
+    /// A group was synced, so many of whose writers had asked for it; the sync began at `began`.
+    pub fn has_synced(&self, writers: usize, began: Instant) {
+        let now = Instant::now();
+        self.inner.lock().delay.has_synced(writers, now.saturating_duration_since(began), now);
     }
 
     /// True when a writer in a call of a listener wants to lead.
@@ -380,7 +504,7 @@ impl WriteQueue {
                 let mut q = self.inner.lock();
                 let Some(next) = q.urgent.pop_front() else { return lent };
                 // The next to lead after them; in no group of theirs.
-                let own = Slot::new(&mut BatchRep::default(), WriteOptions::default(), true);
+                let own = Slot::new(&mut BatchRep::default(), WriteOptions::default(), true, q.delay.synced());
                 q.waiting.push_front(Arc::clone(&own));
                 (next, own)
             };

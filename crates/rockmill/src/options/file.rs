@@ -168,7 +168,7 @@ impl OptionsFile {
 const NO_OBJECT: &str = "nullptr";
 
 /// What goes into a file besides what is declared: options that a file had and that do nothing here, and the names of
-/// objects that nobody gave.
+/// objects that nobody gave. `outer.inner` is a part of a struct that is declared.
 pub(crate) type Carried = Vec<(String, String)>;
 
 /// Options as lines, and the RocksDB version that they take.
@@ -184,12 +184,14 @@ impl Lines {
             let Some(value) = (option.write)(options) else { continue };
             // An object that nobody gave keeps the name that it had in the file.
             let kept = carried.iter().find(|(name, _)| value == NO_OBJECT && name == option.name);
-            self.option(option.name, kept.map_or(&value, |(_, kept)| kept));
+            let value = kept.map_or(value, |(_, kept)| kept.clone());
+            self.option(option.name, &with_parts(value, option.name, carried));
         }
         for (name, value) in more {
             self.option(name, value);
         }
-        for (name, value) in carried.iter().filter(|(n, _)| !table.iter().any(|o| o.name == n)) {
+        let is_whole = |name: &str| !name.contains('.') && !table.iter().any(|o| o.name == name);
+        for (name, value) in carried.iter().filter(|(name, _)| is_whole(name)) {
             self.option(name, value);
         }
         self.text.push_str("  \n");
@@ -207,6 +209,16 @@ impl Lines {
         let value = escape(value).replace("\\:", ":");
         let _ = writeln!(self.text, "  {name}={value}"); // writing to a String cannot fail
     }
+}
+
+/// A struct's text with what a file had in it besides.
+fn with_parts(mut value: String, name: &str, carried: &Carried) -> String {
+    for (inner, part) in carried.iter().filter_map(|(n, v)| Some((n.strip_prefix(name)?.strip_prefix('.')?, v))) {
+        if let Some(open) = value.strip_suffix('}') {
+            value = format!("{open}{inner}={part};}}");
+        }
+    }
+    value
 }
 
 /// The text of a file with these options, the default column family first.

@@ -58,7 +58,7 @@ pub(crate) struct Notes {
     pub list: Vec<Note>,
     /// Options whose value does as little here as RocksDB's default does, so that there is nothing to say. Files keep
     /// them: to RocksDB they mean something.
-    pub silent: Vec<String>,
+    pub silent: Vec<(String, String)>,
 }
 
 impl Notes {
@@ -86,7 +86,7 @@ impl Notes {
                 if !is_one_of(usual, value) {
                     self.add(name, value, What::NoEffect(why));
                 } else if !is_one_of(usual.split('|').next().unwrap_or_default(), value) {
-                    self.silent.push(name.to_owned());
+                    self.silent.push((name.to_owned(), value.to_owned()));
                 }
             }
             Object(usual) => {
@@ -164,7 +164,7 @@ const OTHER_VALUES: &[(&str, &str, &str)] = &[
 ];
 
 const ONE_WAY: &str = "Rockmill has one way of doing this";
-const WRITERS_SLEEP: &str = "a writer that waits looks for a microsecond or two, then sleeps; who is awake leads";
+const WRITERS_WAIT: &str = "a writer that waits lets others run a hundred times at most, then sleeps";
 const LOG: &str = "Rockmill writes no such log";
 const BLOB: &str = "there are no blob files";
 const TEMPERATURE: &str = "files have no temperatures";
@@ -195,7 +195,7 @@ const DB: &[(&str, Meaning)] = &[
     ("dump_malloc_stats", NoEffect("false", LOG)),
     ("enable_pipelined_write", NoEffect("false|true", "a group is always logged while others are inserted")),
     ("enable_thread_tracking", NoEffect("false", ONE_WAY)),
-    ("enable_write_thread_adaptive_yield", NoEffect("true|false", WRITERS_SLEEP)),
+    ("enable_write_thread_adaptive_yield", NoEffect("true|false", WRITERS_WAIT)),
     ("enforce_single_del_contracts", NoEffect("true", ONE_WAY)),
     ("enforce_write_buffer_manager_during_recovery", NoEffect("true|false", ONE_WAY)),
     ("env", Object("|nullptr|Default|DefaultEnv")),
@@ -254,8 +254,8 @@ const DB: &[(&str, Meaning)] = &[
     ("wal_write_temperature", NoEffect("kUnknown", TEMPERATURE)),
     ("write_dbid_to_manifest", NoEffect("false|true", ONE_WAY)),
     ("write_identity_file", NoEffect("true", "the file is always written")),
-    ("write_thread_max_yield_usec", NoEffect("100", WRITERS_SLEEP)),
-    ("write_thread_slow_yield_usec", NoEffect("3", WRITERS_SLEEP)),
+    ("write_thread_max_yield_usec", NoEffect("100", WRITERS_WAIT)),
+    ("write_thread_slow_yield_usec", NoEffect("3", WRITERS_WAIT)),
 ];
 
 const CF: &[(&str, Meaning)] = &[
@@ -458,7 +458,7 @@ mod tests {
         notes.undeclared(Section::Db, "unordered_write", "false");
         assert_eq!((notes.list.len(), notes.silent.len()), (0, 0));
         notes.undeclared(Section::Db, "unordered_write", "true");
-        assert_eq!((notes.list.len(), &*notes.silent), (0, &["unordered_write".to_owned()][..]));
+        assert_eq!((notes.list.len(), &*notes.silent), (0, &[("unordered_write".to_owned(), "true".to_owned())][..]));
         notes.undeclared(Section::Cf, "blob_compression_opts", "level=16384;nonsense=1");
         notes.undeclared(Section::Cf, "compaction_filter", "mine");
         notes.undeclared(Section::Cf, "enable_blob_files", "true");

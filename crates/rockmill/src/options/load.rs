@@ -311,18 +311,23 @@ pub(crate) fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<OptionsFile>
     OptionsFile::parse(&text).map_err(|e| e.context(path.display()))
 }
 
-/// What is to be written back: options that do nothing here (whole structs for what is nested in them), and objects
-/// that nobody gave, which whoever opens the database next may have.
+/// What is to be written back: options that do nothing here, and objects that nobody gave, which whoever opens the
+/// database next may have. What is nested in an option that is not declared goes with the whole of it; what is nested
+/// in one that is, by itself, as `outer.inner`.
 fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Vec<(String, String)> {
-    let outer = |name: &String| name.split('.').next().unwrap_or_default().to_owned();
     let kept = |n: &&Note| matches!(n.what, What::NoEffect(_) | What::Object);
-    let names = notes.list.iter().filter(kept).map(|n| &n.name).chain(&notes.silent);
-    let names: Vec<String> = names.map(outer).collect();
+    let noted = notes.list.iter().filter(kept).map(|n| (&n.name, &n.value));
+    let noted: Vec<(&String, &String)> = noted.chain(notes.silent.iter().map(|(n, v)| (n, v))).collect();
+    let outer = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     // What is declared stands in the options, unless it is an object that is not there.
     let object = |name: &str| notes.list.iter().any(|n| n.name == name && n.value != "nullptr");
     let declared = |name: &str| table.iter().any(|o| o.name == name);
-    let kept = pairs.iter().filter(|(n, _)| names.contains(n) && (!declared(n) || object(n)));
-    kept.map(|(n, v)| (n.clone(), parse::unescape(v))).collect()
+    let whole = pairs
+        .iter()
+        .filter(|(name, _)| noted.iter().any(|(noted, _)| outer(noted) == *name) && (!declared(name) || object(name)));
+    let whole = whole.map(|(n, v)| (n.clone(), parse::unescape(v)));
+    let parts = noted.iter().filter(|(name, _)| name.contains('.') && declared(&outer(name)));
+    whole.chain(parts.map(|(n, v)| ((*n).clone(), (*v).clone()))).collect()
 }
 
 /// An option with its value, as text.

@@ -173,11 +173,13 @@ fn the_parts_of_memory_are_named() {
     assert!(parts.memtables > 200_000 && parts.flushed_memtables > 500_000, "{parts:?}");
     assert_eq!(parts.table_readers, sum("rocksdb.estimate-table-readers-mem").iter().sum::<u64>());
     drop(before);
+    // The thread that flushed may still hold the memtable when the call returns.
+    until(|| db.memory_parts().flushed_memtables == 0);
     assert_eq!(db.get(key(3)).unwrap(), Some(noise(3, 1000)));
     let parts = db.memory_parts();
     // Both column families have one cache.
     assert_eq!(parts.block_cache, number(&db, "rocksdb.block-cache-usage"));
-    assert!(parts.block_cache > 1000 && parts.flushed_memtables == 0, "{parts:?}");
+    assert!(parts.block_cache > 1000, "{parts:?}");
     assert_eq!(parts.total(), parts.named().iter().map(|(_, bytes)| bytes).sum::<u64>());
     let text = db.property_value("rocksdb.stats").unwrap().unwrap();
     assert!(text.contains("\nMemory: ") && text.contains("indexes and filters of open tables"), "{text}");
