@@ -99,6 +99,16 @@ pub(crate) struct WriteQueue {
     pub in_flight: InFlight,
 }
 
+/// Writers in the queue whose group is to be synced.
+#[derive(Default)]
+struct ToBeSynced {
+    writers: usize,
+    /// Who was there before the last sync ended.
+    earlier: usize,
+    /// Of their batches.
+    bytes: usize,
+}
+
 #[derive(Default)]
 struct QueueInner {
     waiting: VecDeque<Arc<Slot>>,
@@ -116,27 +126,32 @@ struct QueueInner {
 }
 
 impl QueueInner {
-    /// Writers who wait to be synced, and how many of them were there before the last sync ended.
-    fn to_be_synced(&self) -> (usize, usize) {
+    /// Writers who wait to be synced.
+    fn to_be_synced(&self) -> ToBeSynced {
         let synced = self.delay.synced();
-        let mut count = (0, 0);
+        let mut all = ToBeSynced::default();
         for slot in self.waiting.iter().filter(|s| s.options.sync) {
-            count.0 += 1;
-            count.1 += usize::from(slot.since < synced);
+            all.writers += 1;
+            all.earlier += usize::from(slot.since < synced);
+            all.bytes += slot.bytes;
         }
-        count
+        all
     }
 
-    /// Whether a synced group is not to begin yet, because others are to come. `new` when the writer that asks is not
-    /// in the queue; [`super::commit_delay`] says why.
-    fn waits_for_company(&mut self, new: bool) -> bool {
+    /// Whether a synced group is not to begin yet, because others are to come. `new` is the batch of the writer that
+    /// asks, in bytes, if it is not in the queue; [`super::commit_delay`] says why.
+    fn waits_for_company(&mut self, new: Option<usize>) -> bool {
         if self.company_over {
             return false;
         }
-        let (waiting, earlier) = self.to_be_synced();
-        let present = waiting + usize::from(new);
+        let waiting = self.to_be_synced();
+        let present = waiting.writers + usize::from(new.is_some());
+        if waiting.bytes + new.unwrap_or(0) >= self.group_limit(0) {
+            self.end_company(present); // a group cannot have many more
+            return false;
+        }
         if self.company.is_none() {
-            self.company = self.delay.company(present, earlier, Instant::now());
+            self.company = self.delay.company(present, waiting.earlier, Instant::now());
         }
         match self.company {
             Some(company) if company.is_whole(present) => self.end_company(present),
@@ -167,7 +182,7 @@ impl QueueInner {
 
     /// The one at the front has waited for the next to come.
     fn company_waited(&mut self) {
-        let present = self.to_be_synced().0;
+        let present = self.to_be_synced().writers;
         let waits = |company: &mut Company| company.waits_on(present, Instant::now());
         if !self.company.as_mut().is_some_and(waits) {
             self.end_company(present);
@@ -208,7 +223,7 @@ impl QueueInner {
     fn may_lead(&mut self, options: &WriteOptions, bytes: usize, barrier: bool, new: bool) -> bool {
         let limit = self.group_limit(bytes);
         self.waiting.front().is_none_or(|front| !barrier && front.may_join(options, bytes, limit))
-            && !(options.sync && self.waits_for_company(new))
+            && !(options.sync && self.waits_for_company(new.then_some(bytes)))
     }
 
     /// Somebody has come who cannot be in the group that is waiting for others.
@@ -466,7 +481,7 @@ impl WriteQueue {
         }
         let is_front = q.waiting.front().is_some_and(|front| Arc::ptr_eq(front, slot));
         let may = match is_front {
-            true => !(slot.options.sync && q.waits_for_company(false)),
+            true => !(slot.options.sync && q.waits_for_company(None)),
             false => q.may_lead(&slot.options, slot.bytes, slot.barrier, false),
         };
         if !may {
