@@ -339,6 +339,35 @@ fn what_is_private_stays_private_in_every_copy() {
     assert_eq!(fs::metadata(s.path("db/LOCK")).expect("there").permissions().mode() & 0o777, 0o600);
 }
 
+/// The directory and CURRENT may be read by all; tables may not, nor their copies.
+#[test]
+fn a_copy_of_a_private_file_is_private() {
+    let s = Sandbox::new();
+    s.database("db", 300);
+    s.ok(&["compact", "db", "--bottommost", "force"]); // so that no command has to flush
+    let is_table = |path: &Path| path.extension().is_some_and(|e| e == "sst");
+    for (path, _) in below(&s.path("db")).into_iter().filter(|(path, _)| is_table(path)) {
+        fs::set_permissions(path, Permissions::from_mode(0o600)).expect("set");
+    }
+    s.ok(&["backup", "create", "db", "backups"]);
+    s.ok(&["backup", "restore", "backups", "restored"]);
+    s.ok(&["checkpoint", "db", "copy", "--keep-log", "1G"]);
+    // A table that is a link is copied, not linked.
+    let (table, _) = below(&s.path("db")).into_iter().find(|(path, _)| is_table(path)).expect("a table");
+    fs::rename(&table, s.path("elsewhere")).expect("moved");
+    std::os::unix::fs::symlink(s.path("elsewhere"), &table).expect("a link");
+    s.ok(&["checkpoint", "db", "copy2"]);
+    let mut seen = 0;
+    for dir in ["backups", "restored", "copy", "copy2"] {
+        for (path, meta) in below(&s.path(dir)).into_iter().filter(|(path, _)| is_table(path)) {
+            seen += 1;
+            let mode = meta.permissions().mode() & 0o777;
+            assert_eq!(mode & 0o077, 0, "{}: {mode:o}", path.display());
+        }
+    }
+    assert!(seen >= 4, "{seen}");
+}
+
 #[test]
 fn what_root_makes_in_another_s_database_is_theirs() {
     if !is_root() {

@@ -27,6 +27,9 @@ pub struct WriteOptions {
     pub strict_bytes_per_sync: bool,
     /// Space to reserve ahead in steps of this many bytes (`fallocate`, size kept); 0 off.
     pub preallocate: u64,
+    /// Permission bits that the file may have at most, of those that the file system gives files: those of the file
+    /// that it is a copy of.
+    pub mode_max: Option<u32>,
 }
 
 /// What a name stands for.
@@ -144,6 +147,14 @@ pub trait FileSystem: Send + Sync + Debug {
     fn access(&self, _dir: &Path, _files: &[&Path]) -> io::Result<Option<Access>> {
         Ok(None)
     }
+
+    /// How a copy of a file is written: nobody may read it who may not read the file.
+    fn like(&self, path: &Path) -> io::Result<WriteOptions> {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mode_max = self.access(dir, &[path])?.map(|access| access.mode);
+        Ok(WriteOptions { mode_max, ..WriteOptions::default() })
+    }
+
     /// The same file system, with less allowed or with other rights for what is made; `None` where it knows neither
     /// links nor modes, so that it is as good as any view of it.
     fn view(&self, _view: &View) -> io::Result<Option<Arc<dyn FileSystem>>> {
@@ -156,6 +167,7 @@ pub trait FileSystem: Send + Sync + Debug {
         let inner = self.create(path, options)?;
         Ok(Box::new(InOrderFile { path: path.to_path_buf(), inner: Mutex::new(inner) }))
     }
+
     /// Many reads and writes in flight at once, for the calling thread. The default has plain calls only.
     fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {
         let reason = "this file system has no io_uring".to_string();

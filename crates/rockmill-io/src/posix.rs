@@ -145,10 +145,10 @@ impl PosixFileSystem {
     }
 
     /// Makes a file, in the place of one of that name.
-    fn create_file(&self, path: &Path, flags: libc::c_int) -> io::Result<File> {
+    fn create_file(&self, path: &Path, flags: libc::c_int, mode_max: Option<u32>) -> io::Result<File> {
         let at = self.locate(path)?;
         let flags = flags | libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        let mode = self.access.map_or(FILE_MODE, |access| access.mode);
+        let mode = self.access.map_or(FILE_MODE, |access| access.mode) & mode_max.unwrap_or(FILE_MODE);
         for _ in 0..TRIES {
             match sys::open_at(&at, flags, mode) {
                 Err(e) if e.raw_os_error() == Some(libc::EEXIST) => match Self::make_way(&at) {
@@ -194,8 +194,9 @@ impl PosixFileSystem {
         }
     }
 
-    fn create_any(&self, path: &Path, direct: bool) -> io::Result<(File, bool)> {
-        Self::maybe_direct(direct, |flags| self.create_file(path, flags)).map_err(|e| path_error("create", path, e))
+    fn create_any(&self, path: &Path, direct: bool, mode_max: Option<u32>) -> io::Result<(File, bool)> {
+        Self::maybe_direct(direct, |flags| self.create_file(path, flags, mode_max))
+            .map_err(|e| path_error("create", path, e))
     }
 
     fn writer(file: File, path: &Path, direct: bool, options: &WriteOptions, recycled: bool) -> Box<dyn WritableFile> {
@@ -270,7 +271,7 @@ impl FileSystem for PosixFileSystem {
     }
 
     fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
-        let (file, direct) = self.create_any(path, options.direct)?;
+        let (file, direct) = self.create_any(path, options.direct, options.mode_max)?;
         Ok(Self::writer(file, path, direct, &options, false))
     }
 
@@ -409,7 +410,7 @@ impl FileSystem for PosixFileSystem {
     }
 
     fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
-        let (file, direct) = self.create_any(path, options.direct)?;
+        let (file, direct) = self.create_any(path, options.direct, options.mode_max)?;
         let out = write::Output::new(file, path.to_path_buf(), &options, false);
         Ok(Box::new(positioned::PosixPositionedFile::new(out, path, direct)?))
     }

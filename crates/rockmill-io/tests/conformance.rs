@@ -151,6 +151,7 @@ fn any_mix_of_appends_flushes_and_syncs_gives_the_same_bytes() {
         for seed in 0..24 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let options = WriteOptions {
+                mode_max: None,
                 strict_bytes_per_sync: rng.bool(),
                 direct: place.direct,
                 buffer_size: [0, 1, 100, 4096, 10_000][rng.usize(0..5)],

@@ -142,6 +142,7 @@ impl<'a> SstFileWriter<'a> {
         let (fs, cf) = (&self.options.db.fs, &cf);
         let failed = |e: &io::Error| Error::io(format_args!("cannot create {}", path.display()), e);
         let how = WriteOptions {
+            mode_max: None,
             direct: db.use_direct_io_for_flush_and_compaction,
             buffer_size: db.writable_file_max_buffer_size,
             bytes_per_sync: db.bytes_per_sync,

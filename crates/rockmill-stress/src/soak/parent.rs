@@ -158,6 +158,13 @@ pub fn prepare(plan: &mut Plan) -> Result<bool, String> {
     let (paths, db) = (plan.paths.clone(), plan.paths.db.display().to_string());
     let kept = paths.settings().exists();
     if kept {
+        // Somebody else may have put them there: what stands behind them would be written to.
+        let entries = std::fs::read_dir(&paths.home).map_err(|e| failed(&paths.home, &e))?;
+        for entry in entries.filter_map(Result::ok) {
+            if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                return Err(format!("{} is a link, which no stress run makes; remove it", entry.path().display()));
+            }
+        }
         let text = std::fs::read_to_string(paths.settings()).map_err(|e| failed(&paths.settings(), &e))?;
         let old = Settings::from_text(&text)?;
         let new = &mut plan.settings;

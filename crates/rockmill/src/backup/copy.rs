@@ -144,7 +144,8 @@ impl<'a> Transfer<'a> {
     ) -> Result<Contents> {
         let path = to.1;
         let failed = |e: io::Error| Error::io(format_args!("cannot write {}", path.display()), &e);
-        let mut target = to.0.create(path, WriteOptions::default()).map_err(failed)?;
+        let like = from.0.like(from.1).map_err(failed)?;
+        let mut target = to.0.create(path, like).map_err(failed)?;
         let contents = self.read(from.0, from.1, limit, |bytes| {
             self.ask(bytes.len() as u64, RateLimiterMode::limits_writes);
             self.statistics.add(Ticker::BackupWriteBytes, bytes.len() as u64);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rockmill_format::checksum::crc32c_extend;
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename::{self, FileType};
-use rockmill_io::{Entry, EntryKind, FileLock, FileSystem, WriteOptions as FileWriteOptions};
+use rockmill_io::{Entry, EntryKind, FileLock, FileSystem};
 
 use super::options_file::latest_options_file;
 use super::{Db, DbInner};
@@ -316,7 +316,7 @@ pub(crate) fn cannot_link(e: &io::Error) -> bool {
 pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64) -> Result<()> {
     let fs = &db.opts.fs;
     let copied = (|| -> io::Result<()> {
-        let mut target = fs.create(to, FileWriteOptions::default())?;
+        let mut target = fs.create(to, fs.like(from)?)?;
         read_start(&**fs, from, size, &mut |bytes| target.append(bytes))?;
         target.sync()?;
         target.close()

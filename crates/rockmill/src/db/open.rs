@@ -13,9 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rockmill_format::InternalKeyComparator;
-use rockmill_format::comparator::{
-    BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
-};
+use rockmill_format::comparator::{BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator};
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
@@ -47,10 +45,7 @@ use crate::sync::ArcSwap;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, RwLock, unique_number};
 use crate::table::BlockCache;
-use crate::version::{
-    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, current_manifest, for_each_edit, look_again,
-    recover_manifest,
-};
+use crate::version::{ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, look_again, recover_manifest};
 use crate::write_buffer_manager::WriteBufferManager;
 
 /// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
@@ -58,19 +53,6 @@ const DEFAULT_CACHE_BYTES: usize = 32 << 20;
 
 /// Levels that a tree can have.
 pub(super) const LEVELS_MAX: usize = 64;
-
-/// A column family of a database that is not open, as the MANIFEST describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DbSummary {
-    /// Its name.
-    pub name: String,
-    /// Its id.
-    pub id: u32,
-    /// Name of its comparator.
-    pub comparator: String,
-    /// Levels that hold tables: the deepest one's number plus one.
-    pub levels: u32,
-}
 
 impl Db {
     /// Opens a database, creating it if needed.
@@ -133,50 +115,6 @@ impl Db {
     ) -> Result<Self> {
         let mode = OpenMode { read_only: true, error_if_wal_exists, ..OpenMode::default() };
         open(options, path.as_ref(), cfs.into_iter().collect(), mode)
-    }
-
-    /// Names of the column families of a database that is not open.
-    pub fn list_cf(options: &Options, path: impl AsRef<Path>) -> Result<Vec<String>> {
-        Ok(Self::summary(options, path)?.into_iter().map(|c| c.name).collect())
-    }
-
-    /// The column families of a database that is not open, with what is needed to open them.
-    pub fn summary(options: &Options, path: impl AsRef<Path>) -> Result<Vec<DbSummary>> {
-        let path = path.as_ref();
-        check_is_readable(&options.db, path)?;
-        look_again(&*options.db.fs, path, || Self::summary_now(options, path))
-    }
-
-    fn summary_now(options: &Options, path: &Path) -> Result<Vec<DbSummary>> {
-        let manifest = path.join(filename::manifest(current_manifest(&*options.db.fs, path)?));
-        let mut found: BTreeMap<u32, DbSummary> = BTreeMap::new();
-        let entry = |id: u32, name: &str| DbSummary {
-            name: name.to_owned(),
-            id,
-            comparator: BYTEWISE_NAME.to_owned(),
-            levels: 1,
-        };
-        found.insert(0, entry(0, DEFAULT_COLUMN_FAMILY_NAME));
-        for_each_edit(&*options.db.fs, &manifest, &mut |edit| {
-            if let Some(name) = &edit.column_family_add {
-                if found.values().any(|cf| cf.name == *name && (cf.id, edit.column_family) != (0, 0)) {
-                    let path = manifest.display();
-                    return Err(Error::corruption(format!("{path}: two column families have the name {name:?}")));
-                }
-                found.insert(edit.column_family, entry(edit.column_family, name));
-            }
-            if edit.column_family_drop {
-                found.remove(&edit.column_family);
-            }
-            if let Some(cf) = found.get_mut(&edit.column_family) {
-                if let Some(c) = edit.comparator {
-                    cf.comparator = c;
-                }
-                cf.levels = edit.new_files.iter().map(|(l, _)| l + 1).fold(cf.levels, u32::max);
-            }
-            Ok(())
-        })?;
-        Ok(found.into_values().collect())
     }
 
     /// Deletes a database: its files, and its directory if nothing else is in it.
@@ -532,8 +470,11 @@ pub(super) fn recover(
                 unopened.join(", ")
             )));
         }
-    } else if let Some(missing) = wanted.keys().find(|n| !state.column_families.iter().any(|c| c.name == **n)) {
-        return Err(Error::invalid_argument(format!("column family {missing:?} does not exist")));
+    } else {
+        let names: HashSet<&str> = state.column_families.iter().map(|c| &*c.name).collect();
+        if let Some(missing) = wanted.keys().find(|n| !names.contains(&***n)) {
+            return Err(Error::invalid_argument(format!("column family {missing:?} does not exist")));
+        }
     }
     Ok(state)
 }
@@ -845,7 +786,7 @@ fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
 }
 
 /// As [`check_is_database`], for those who only read: there RocksDB's kind is that of a file which cannot be read.
-fn check_is_readable(options: &DbOptions, path: &Path) -> Result<()> {
+pub(super) fn check_is_readable(options: &DbOptions, path: &Path) -> Result<()> {
     let exists = |p: &Path| options.fs.exists(p).map_err(|e| Error::io(p.display(), &e));
     let why = match (exists(path)?, exists(&path.join(filename::CURRENT))?) {
         (_, true) => return Ok(()),

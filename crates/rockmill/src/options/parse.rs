@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use crate::error::{Error, Result};
 
 /// Characters that stand behind a backslash in a file.
+/// Of a value in a message.
+const EXCERPT_BYTES: usize = 200;
 const SPECIAL: [char; 5] = ['\\', '#', ':', '\r', '\n'];
 
 /// A text as a file has it.
@@ -55,14 +57,43 @@ pub(crate) fn without_comment(line: &str) -> &str {
 
 /// The text without the braces around all of it.
 pub(crate) fn without_braces(text: &str) -> &str {
-    let mut text = text.trim();
-    while let Some(inner) = text.strip_prefix('{')
-        && let Some(end) = closing_brace(inner)
-        && end + 1 == inner.len()
-    {
-        text = inner[..end].trim();
+    let text = text.trim();
+    // Where the braces close with which the text begins, the outermost first: found in one pass, as there may be many.
+    let (mut closes, mut open, mut leading) = (Vec::new(), Vec::new(), true);
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => {
+                open.push(leading.then_some(closes.len()));
+                if leading {
+                    closes.push(None);
+                }
+            }
+            '}' => {
+                leading = false;
+                if let Some(Some(which)) = open.pop() {
+                    closes[which] = Some(at);
+                }
+            }
+            c if c.is_whitespace() => {}
+            _ => leading = false,
+        }
     }
-    text
+    let (mut from, mut to) = (0, text.len());
+    for close in closes {
+        let inner = text[from..to].trim_start();
+        from = to - inner.len();
+        to = from + inner.trim_end().len();
+        if close.is_none_or(|close| close + 1 != to) {
+            break;
+        }
+        (from, to) = (from + 1, to - 1);
+    }
+    text[from..to].trim()
+}
+
+/// As much of a text as a message may have of it.
+pub(crate) fn excerpt(text: &str) -> &str {
+    &text[..text.floor_char_boundary(EXCERPT_BYTES)]
 }
 
 /// Where the brace closes that was opened before `text`.
@@ -92,13 +123,15 @@ fn next_value(text: &str, delimiter: char) -> Result<(&str, Option<&str>)> {
         });
     };
     let Some(end) = closing_brace(inner) else {
-        return Err(Error::invalid_argument(format!("a brace is not closed in {text:?}")));
+        return Err(Error::invalid_argument(format!("a brace is not closed in {:?}", excerpt(text))));
     };
     let rest = inner[end + 1..].trim_start();
     match rest.strip_prefix(delimiter) {
         Some(rest) => Ok((inner[..end].trim(), Some(rest))),
         None if rest.is_empty() => Ok((inner[..end].trim(), None)),
-        None => Err(Error::invalid_argument(format!("{rest:?} follows a closing brace; {delimiter:?} should"))),
+        None => {
+            Err(Error::invalid_argument(format!("{:?} follows a closing brace; {delimiter:?} should", excerpt(rest))))
+        }
     }
 }
 
@@ -108,7 +141,7 @@ pub(crate) fn pairs(text: &str) -> Result<Vec<(String, String)>> {
     let mut rest = Some(without_braces(text));
     while let Some(text) = rest.map(str::trim_start).filter(|t| !t.is_empty()) {
         let Some(at) = text.find(['=', '{', '}', ';']).filter(|&at| text[at..].starts_with('=')) else {
-            return Err(Error::invalid_argument(format!("a name and `=` are expected at {text:?}")));
+            return Err(Error::invalid_argument(format!("a name and `=` are expected at {:?}", excerpt(text))));
         };
         let name = text[..at].trim();
         if name.is_empty() {
@@ -143,7 +176,7 @@ pub(crate) fn object(text: &str) -> Result<(String, Vec<(String, String)>)> {
     let mut all = pairs(text)?;
     match all.iter().position(|(name, _)| name == "id") {
         Some(at) => Ok((all.remove(at).1, all)),
-        None => Err(Error::invalid_argument(format!("{text:?} has properties and no id"))),
+        None => Err(Error::invalid_argument(format!("{:?} has properties and no id", excerpt(text)))),
     }
 }
 
@@ -193,6 +226,30 @@ mod tests {
         for bad in ["a", "=1", "a=1;b", "a={b=1", "a={b}c", "{", ";a=1", "{a=1}{b=2}", "a}=1"] {
             assert!(pairs(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn braces_around_all_of_it_are_taken_off() {
+        // One pair after another.
+        let plainly = |text: &str| {
+            let mut text = text.trim();
+            while let Some(inner) = text.strip_prefix('{')
+                && closing_brace(inner).is_some_and(|end| end + 1 == inner.len())
+            {
+                text = inner[..inner.len() - 1].trim();
+            }
+            text.to_owned()
+        };
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..20_000 {
+            let text: String = (0..rng.usize(..12)).map(|_| *rng.choice(&['{', '}', 'a', ' ']).unwrap()).collect();
+            assert_eq!(without_braces(&text), plainly(&text), "{text:?}");
+        }
+        // Many of them take no longer than their number allows: pair by pair this would take minutes.
+        let (open, close) = ("{".repeat(1_000_000), "}".repeat(1_000_000));
+        assert_eq!(without_braces(&format!("{open}a{close}")), "a");
+        let refused = pairs(&format!("a={open}")).unwrap_err();
+        assert!(refused.message().len() < 1000, "{}", refused.message().len());
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) enum Source {
 }
 
 fn bad_value(name: &str, value: &str) -> Error {
-    Error::invalid_argument(format!("option {name:?} cannot have the value {value:?}"))
+    Error::invalid_argument(format!("option {name:?} cannot have the value {:?}", parse::excerpt(value)))
 }
 
 /// Changes options of the database. On an error some may have changed: give it a copy.

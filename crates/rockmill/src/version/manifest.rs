@@ -1,6 +1,6 @@
 //! Reading and writing the MANIFEST, and CURRENT which names it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -164,6 +164,7 @@ pub fn recover_manifest(
         purge,
         cf_order,
         cfs: BTreeMap::new(),
+        names: HashSet::new(),
         db_id: None,
         next_file_number: None,
         last_sequence: None,
@@ -309,6 +310,8 @@ struct Recovery<'a> {
     purge: &'a Arc<PurgeQueue>,
     cf_order: &'a mut CfOrder<'a>,
     cfs: BTreeMap<u32, CfState>,
+    /// Of the column families: there may be very many.
+    names: HashSet<String>,
     db_id: Option<String>,
     next_file_number: Option<u64>,
     last_sequence: Option<SequenceNumber>,
@@ -335,7 +338,7 @@ impl Recovery<'_> {
             if self.cfs.contains_key(&id) {
                 return Err(self.corrupt(format_args!("column family {id} ({name}) is created twice")));
             }
-            if self.cfs.values().any(|cf| cf.name == *name) {
+            if self.names.contains(name) {
                 return Err(self.corrupt(format_args!("two column families have the name {name:?}")));
             }
             self.create_cf(id, name.clone(), edit.comparator.as_deref())?;
@@ -348,8 +351,11 @@ impl Recovery<'_> {
         }
         // What else such an edit says counts, the oldest WAL that is still needed above all: without it recovery would
         // miss a WAL that only the dropped one needed, and take what follows for lost.
-        if edit.column_family_drop && self.cfs.remove(&id).is_none() {
-            return Err(self.corrupt(format_args!("column family {id} is dropped and does not exist")));
+        if edit.column_family_drop {
+            let Some(dropped) = self.cfs.remove(&id) else {
+                return Err(self.corrupt(format_args!("column family {id} is dropped and does not exist")));
+            };
+            self.names.remove(&dropped.name);
         }
         let path = self.path;
         if let Some(cf) = self.cfs.get_mut(&id) {
@@ -390,7 +396,9 @@ impl Recovery<'_> {
             *e = size.or(*e);
         }
         if let Some(below) = edit.wal_deletions {
-            self.wals.retain(|&n, _| n >= below);
+            while self.wals.first_key_value().is_some_and(|(&n, _)| n < below) {
+                self.wals.pop_first();
+            }
         }
         Ok(())
     }
@@ -400,6 +408,7 @@ impl Recovery<'_> {
         let (cmp, num_levels) = (self.cf_order)(&name, &comparator_name).map_err(|e| e.context(self.path.display()))?;
         let base = Arc::new(Version::empty(num_levels, cmp));
         let builder = VersionBuilder::new(base, Arc::clone(self.purge));
+        self.names.insert(name.clone());
         let cf = CfState { name, comparator_name, log_number: 0, builder, cursors: BTreeMap::new() };
         self.cfs.insert(id, cf);
         Ok(())
@@ -559,6 +568,37 @@ mod tests {
         drop(ManifestWriter::create(&fs, dir, 5, edits).unwrap());
         set_current(&*fs, dir, 5).unwrap();
         recover_manifest(&*fs, dir, &Arc::default(), &mut |_, _| Ok((InternalKeyComparator::default(), 7)))
+    }
+
+    /// Looked up one by one, as many names would take a minute.
+    #[test]
+    fn very_many_column_families_take_no_longer_than_their_number_allows() {
+        const FAMILIES: u32 = 200_000;
+        let created = |id: u32, name: String| VersionEdit {
+            column_family: id,
+            column_family_add: Some(name),
+            comparator: Some(rockmill_format::comparator::BYTEWISE_NAME.to_owned()),
+            ..VersionEdit::default()
+        };
+        let first = VersionEdit {
+            comparator: Some(rockmill_format::comparator::BYTEWISE_NAME.to_owned()),
+            log_number: Some(1),
+            next_file_number: Some(6),
+            last_sequence: Some(0),
+            ..VersionEdit::default()
+        };
+        let mut edits = vec![first];
+        edits.extend((1..=FAMILIES).map(|id| created(id, format!("f{id}"))));
+        let began = std::time::Instant::now();
+        assert_eq!(recover(&edits).unwrap().column_families.len(), FAMILIES as usize + 1);
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+        // A name is free again once its column family is gone.
+        let dropped = VersionEdit { column_family: 7, column_family_drop: true, ..VersionEdit::default() };
+        edits.truncate(10);
+        edits.extend([dropped, created(11, "f7".to_owned())]);
+        assert_eq!(recover(&edits).unwrap().column_families.len(), 10);
+        edits.push(created(12, "f8".to_owned()));
+        assert!(recover(&edits).err().unwrap().message().contains("two column families have the name \"f8\""));
     }
 
     #[test]
