@@ -161,6 +161,8 @@ struct Known {
 impl Known {
     fn of(f: &Arc<FileMeta>) -> Self {
         let e = &f.entry;
+        // Before its size is looked at: another thread may weigh it in between, and then it is looked at again.
+        let weighed = f.tombstone_weight.get().is_some();
         Self {
             file: Arc::downgrade(f),
             bytes: f.size(),
@@ -169,7 +171,7 @@ impl Known {
                 .then(|| e.oldest_ancester_time.min(e.file_creation_time)),
             busy: is_busy(f),
             marked: e.marked_for_compaction,
-            weighed: f.tombstone_weight.get().is_some(),
+            weighed,
         }
     }
 
