@@ -368,6 +368,23 @@ fn a_copy_of_a_private_file_is_private() {
     assert!(seen >= 4, "{seen}");
 }
 
+/// A table that was made in a private directory becomes one of the database's.
+#[test]
+fn what_is_ingested_is_as_private_as_the_database() {
+    let s = Sandbox::new();
+    s.database("db", 10);
+    s.file("a.tsv", "a\t1\n");
+    fs::create_dir(s.path("own")).expect("made");
+    fs::set_permissions(s.path("own"), Permissions::from_mode(0o700)).expect("set");
+    s.ok(&["write-sst", "own/a.sst", "a.tsv"]);
+    let before = s.files("db", ".sst");
+    s.ok(&["ingest", "db", "own/a.sst"]);
+    let new: Vec<PathBuf> = s.files("db", ".sst").into_iter().filter(|path| !before.contains(path)).collect();
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert!(!new.is_empty());
+    new.iter().for_each(|path| assert_eq!(mode(path), mode(&s.path("db/CURRENT")), "{}", path.display()));
+}
+
 #[test]
 fn what_root_makes_in_another_s_database_is_theirs() {
     if !is_root() {

@@ -39,6 +39,19 @@ fn number(figures: &Value, name: &str) -> u64 {
     figures[name].as_u64().unwrap_or_else(|| panic!("no {name} in {figures}"))
 }
 
+/// What stands behind it would be written to.
+#[test]
+fn a_kept_run_with_a_link_among_its_files_is_refused() {
+    let s = Sandbox::new();
+    std::fs::create_dir(s.path("db.stress")).expect("made");
+    s.file("db.stress/settings", "");
+    s.file("outside", "precious");
+    std::os::unix::fs::symlink(s.path("outside"), s.path("db.stress/expected")).expect("a link");
+    let refused = s.run(&["stress", "db"]);
+    assert!(refused.code != 0 && refused.stderr.contains("expected is a link"), "{}", refused.stderr);
+    assert_eq!(std::fs::read(s.path("outside")).expect("there"), b"precious");
+}
+
 #[test]
 fn acknowledged_operations_survive_kills_and_rocksdb_reads_them() {
     let args = ["--duration", "5s", "--kill-every", "400ms", "--config", "random,format=5", "--check-every", "2"];

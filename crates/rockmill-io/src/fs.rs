@@ -148,7 +148,10 @@ pub trait FileSystem: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// How a copy of a file is written: nobody may read it who may not read the file.
+    /// How a copy of a file is written, by a system that knows modes: nobody may read it who may not read the file.
+    ///
+    /// # Errors
+    /// The file's directory cannot be looked at.
     fn like(&self, path: &Path) -> io::Result<WriteOptions> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mode_max = self.access(dir, &[path])?.map(|access| access.mode);

@@ -243,12 +243,16 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     link_tables(db, now.versions.iter().flat_map(|v| v.levels.iter().flatten()), dir)?;
     for &(number, size) in &now.wals {
         let name = filename::wal(number);
-        copy_checked(db, &db.wal_path(number), &dir.join(&name), size)?;
+        let wal = db.wal_path(number);
+        copy_checked(db, &wal, &dir.join(&name), size, Some(&wal))?;
     }
     if let Some(options) = newest_options(db)? {
         let to = dir.join(&options.name);
         match options.rewritten {
-            None => copy_checked(db, &db.path.join(&options.name), &to, options.size)?,
+            None => {
+                let from = db.path.join(&options.name);
+                copy_checked(db, &from, &to, options.size, Some(&from))?;
+            }
             Some(text) => fs
                 .write_all(&to, text.as_bytes())
                 .map_err(|e| Error::io(format_args!("cannot write {}", to.display()), &e))?,
@@ -282,7 +286,7 @@ pub(crate) fn link_tables<'f>(
                 }
             }
         }
-        copy(db, &from, &to, file.size())?;
+        copy(db, &from, &to, file.size(), Some(&from))?;
     }
     Ok(())
 }
@@ -312,11 +316,13 @@ pub(crate) fn cannot_link(e: &io::Error) -> bool {
     matches!(e.kind(), CrossesDevices | PermissionDenied | TooManyLinks | Unsupported)
 }
 
-/// Copies the first `size` bytes of a file, durably but for its name.
-pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64) -> Result<()> {
+/// Copies the first `size` bytes of a file, durably but for its name. The copy is as private as other files of the
+/// database, and as `like` where that is given.
+pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64, like: Option<&Path>) -> Result<()> {
     let fs = &db.opts.fs;
     let copied = (|| -> io::Result<()> {
-        let mut target = fs.create(to, fs.like(from)?)?;
+        let how = like.map(|file| fs.like(file)).transpose()?.unwrap_or_default();
+        let mut target = fs.create(to, how)?;
         read_start(&**fs, from, size, &mut |bytes| target.append(bytes))?;
         target.sync()?;
         target.close()
@@ -326,8 +332,8 @@ pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64) -> Result<()
 
 /// The same, and reads the file a second time: a bit that flips on the way would be in the copy for good. For copies
 /// that nothing else can tell so of (a WAL looks cut off), or that are to be the only ones.
-pub(crate) fn copy_checked(db: &DbInner, from: &Path, to: &Path, size: u64) -> Result<()> {
-    copy(db, from, to, size)?;
+pub(crate) fn copy_checked(db: &DbInner, from: &Path, to: &Path, size: u64, like: Option<&Path>) -> Result<()> {
+    copy(db, from, to, size, like)?;
     let fs = &*db.opts.fs;
     let checksum = |path: &Path| -> io::Result<u32> {
         let mut crc = 0;

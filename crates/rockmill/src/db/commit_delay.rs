@@ -8,6 +8,8 @@
 //! So a group waits as long as writers keep coming, an eighth of a sync for the next ones, and until one sync after the
 //! last at most. If that did not pay, the next groups do not wait. Nobody leads meanwhile. The last one to come does,
 //! who is awake: whoever came first sleeps like the others, and leads only if the time is over.
+//!
+//! Time is the machine's here, not that of the database's clock: threads sleep by it.
 
 use std::time::{Duration, Instant};
 

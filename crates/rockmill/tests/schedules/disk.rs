@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rockmill::{Comparator, Db, IteratorMode, Options, WriteBatch, WriteOptions};
+use rockmill::{Comparator, Db, ErrorKind, IteratorMode, Options, WriteBatch, WriteOptions};
 use rockmill_io::{CrashMode, MemFileSystem, OpKind};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
@@ -38,7 +38,13 @@ fn check_image(image: &MemFileSystem, mode: CrashMode, written: [u64; WRITERS], 
     let db = match Db::open_cf_for_read_only(&two_families(image), "/db", ["default", "other"], false) {
         Ok(db) => db,
         // Whether a last edit that lost a part of a sector was acknowledged cannot be told (docs/reliability.md).
-        Err(e) if matches!(mode, CrashMode::Hostile(_)) && e.message().contains("MANIFEST-") => return,
+        Err(e)
+            if matches!(mode, CrashMode::Random(_) | CrashMode::Hostile(_))
+                && e.kind() == ErrorKind::Corruption
+                && e.message().contains("MANIFEST-") =>
+        {
+            return;
+        }
         Err(e) => panic!("{mode:?}: {e}"),
     };
     let other = db.cf_handle("other").expect("it is there");

@@ -141,7 +141,8 @@ impl ExternalFile {
                 }
             }
         }
-        copy_checked(db, &self.path, &to, self.size)
+        // What is taken in is the database's now: a directory of one's own that it was made in says nothing about it.
+        copy_checked(db, &self.path, &to, self.size, None)
     }
 
     /// Removes the file from the database's directory again.
