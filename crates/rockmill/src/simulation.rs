@@ -41,14 +41,11 @@ pub fn check_options(options: &CfOptions) -> Result<()> {
     crate::db::check_cf_options("default", options)
 }
 
-/// Bytes of a full memtable in which nothing is, with one writer: its arena has just begun a block, and the list's head
-/// lies in another one or, as it happens, in the writer's (`db/switch.rs`, `memtable/arena.rs`); the mean of both.
+/// Bytes of a full memtable in which nothing is, with one writer: its arena has just begun a block with which
+/// it has as many bytes as it may, or up to a block more; the mean of both (`db/switch.rs`, `memtable/arena.rs`).
 pub fn memtable_left_over(options: &CfOptions) -> usize {
-    let block = match options.arena_block_size {
-        0 => (options.write_buffer_size / 8).clamp(4096, 1 << 20),
-        n => n,
-    };
-    crate::memtable::block_of_arena(options.write_buffer_size, block) * 3 / 2
+    let step = crate::memtable::arena_step(options.write_buffer_size, options.arena_block_size);
+    crate::memtable::block_of_arena(options.write_buffer_size, step) / 2
 }
 
 #[cfg(test)]
@@ -78,8 +75,8 @@ mod tests {
             // In a table an entry has the eight bytes of its tag, in a memtable some forty.
             let filled = c.flush_bytes as f64 / c.flushes as f64 / 1016.0 * 1048.0;
             let (all, left_over) = ((mib << 20) as f64, memtable_left_over(&options.cf) as f64);
-            // One block or two.
-            let expected = (all - left_over * 4.0 / 3.0) * 0.97..(all - left_over * 2.0 / 3.0) * 1.03;
+            // None, or one block.
+            let expected = (all - left_over * 2.0) * 0.97..all * 1.03;
             assert!(expected.contains(&filled), "{mib} MiB: {filled}, expected {expected:?}");
         }
     }

@@ -6,6 +6,7 @@
 //! 3. When active memtables hold 7/8 of the limit, or all memtables reach it while active ones hold half of it, the
 //!    next writer makes the oldest active memtable of its database immutable, and that is flushed. Databases in which
 //!    nobody writes are left alone, as in RocksDB.
+//!    A limit below two memtables of the least size (some KiB for each core) is taken as these.
 //! 4. With `allow_stall`, writers of all databases wait while the limit is reached and a flush can lower it.
 //! 5. With a block cache the memory is charged to it as well, in steps of 256 KiB: blocks make room for memtables.
 
@@ -13,6 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::memtable::memory_when_full_min;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::table::{BlockCache, Cache, Reservation};
@@ -29,6 +31,8 @@ pub struct WriteBufferManager {
 struct Shared {
     /// 0: no limit.
     size: AtomicUsize,
+    /// The limit, at least, as far as it makes flushes.
+    flush_min: usize,
     allow_stall: AtomicBool,
     /// Bytes of all memtables.
     used: AtomicUsize,
@@ -78,6 +82,7 @@ impl WriteBufferManager {
     fn make(buffer_size: usize, allow_stall: bool, cache: Option<Arc<BlockCache>>) -> Self {
         let shared = Shared {
             size: AtomicUsize::new(buffer_size),
+            flush_min: 2 * memory_when_full_min(),
             allow_stall: AtomicBool::new(allow_stall),
             used: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
@@ -131,7 +136,8 @@ impl WriteBufferManager {
         self.shared.allow_stall.load(Ordering::Relaxed)
     }
 
-    /// True when the next writer should make a memtable immutable.
+    /// True when the next writer should make a memtable immutable. A limit below two memtables of the least size is
+    /// taken as these: with less, each write would be a flush.
     #[inline]
     pub(crate) fn should_flush(&self) -> bool {
         let s = &*self.shared;
@@ -139,6 +145,7 @@ impl WriteBufferManager {
         if size == 0 {
             return false;
         }
+        let size = size.max(s.flush_min);
         let active = s.active.load(Ordering::Relaxed);
         // The second: what waits is not yet freed, but enough has begun to grow beside it. Below half, what would help
         // is being flushed already.
@@ -291,32 +298,42 @@ mod tests {
 
     #[test]
     fn memtables_are_counted_by_state() {
-        let m = WriteBufferManager::new_write_buffer_manager(8000, true);
+        let m = WriteBufferManager::new_write_buffer_manager(8_000_000, true);
         let (a, b) = (m.account(), m.account());
-        a.charge(5000);
-        b.charge(1999);
+        a.charge(5_000_000);
+        b.charge(1_999_000);
         assert!(m.enabled() && !m.should_flush() && !m.should_stall());
-        b.charge(2);
+        b.charge(2000);
         assert!(m.should_flush() && !m.should_stall());
         a.immutable();
-        assert_eq!((m.get_usage(), m.get_mutable_usage()), (7001, 2001));
+        assert_eq!((m.get_usage(), m.get_mutable_usage()), (7_001_000, 2_001_000));
         assert!(!m.should_flush() && !m.should_stall());
-        b.charge(999);
+        b.charge(999_000);
         assert!(m.should_stall() && !m.should_flush(), "what would help is being flushed");
-        b.charge(1000);
+        b.charge(1_000_000);
         assert!(m.should_flush(), "over the limit, and half of it active");
         b.charge(0);
         a.flushed();
         assert!(!m.should_stall(), "only readers hold the rest: waiting does not help");
-        assert_eq!(m.get_usage(), 9000);
+        assert_eq!(m.get_usage(), 9_000_000);
         drop(a);
-        assert_eq!((m.get_usage(), m.get_mutable_usage()), (4000, 4000));
-        m.set_buffer_size(4000);
+        assert_eq!((m.get_usage(), m.get_mutable_usage()), (4_000_000, 4_000_000));
+        m.set_buffer_size(4_000_000);
         assert!(m.should_flush());
         m.set_buffer_size(0);
         assert!(!m.should_flush() && !m.enabled());
         drop(b);
         assert_eq!((m.get_usage(), m.get_mutable_usage()), (0, 0));
+    }
+
+    #[test]
+    fn a_small_limit_does_not_make_each_write_a_flush() {
+        let m = WriteBufferManager::new_write_buffer_manager(1, false);
+        let a = m.account();
+        a.charge(memory_when_full_min());
+        assert!(!m.should_flush());
+        a.charge(memory_when_full_min());
+        assert!(m.should_flush());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rockmill::event_listener::CompactionJobInfo;
+use rockmill::event_listener::{CompactionJobInfo, FlushJobInfo};
 use rockmill::table::BlockCache;
 use rockmill::{
     BlockBasedOptions, BottommostLevelCompaction, Cache, ColumnFamilyDescriptor, CompactOptions, Db, Error, ErrorKind,
@@ -28,6 +28,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Compactions that the work of one case may make. A sound one makes 20 at most.
 const JOBS_MAX: usize = 300;
+
+/// Flushes that the work of one case may make. It asks for six, of 7 KB each, and no bound makes a smaller one.
+const FLUSHES_MAX: usize = 12;
 
 /// Bytes of memory by which a case may raise the most that the process ever had.
 const MEMORY_MAX: u64 = 512 << 20;
@@ -143,11 +146,18 @@ fn options() -> Vec<Walked> {
 }
 
 #[derive(Clone, Default)]
-struct Jobs(Arc<AtomicUsize>);
+struct Jobs {
+    compactions: Arc<AtomicUsize>,
+    flushes: Arc<AtomicUsize>,
+}
 
 impl EventListener for Jobs {
     fn on_compaction_completed(&self, _: &CompactionJobInfo) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.compactions.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn on_flush_completed(&self, _: &FlushJobInfo) {
+        self.flushes.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -185,6 +195,7 @@ impl Case {
 
     /// Some tables, overwritten and deleted keys, a compaction of everything, and all of it read.
     fn work(&self, db: &Db, round: u8) -> Result<(), Error> {
+        let flushes = self.jobs.flushes.load(Ordering::SeqCst);
         for part in 0..6_u8 {
             for key in 0..40_u8 {
                 db.put([b'k', key, key ^ 0x5a], [part ^ round; 150])?;
@@ -200,6 +211,8 @@ impl Case {
         db.compact_range(None::<&[u8]>, None::<&[u8]>)?;
         let entries: Result<Vec<_>, Error> = db.iterator(IteratorMode::Start).collect();
         assert_eq!(entries?.len(), 39);
+        let flushes = self.jobs.flushes.load(Ordering::SeqCst) - flushes;
+        assert!(flushes < FLUSHES_MAX, "{flushes} flushes: memtables are full with nothing in them");
         self.rest()
     }
 
@@ -261,10 +274,10 @@ impl Case {
 
     /// What would go on for ever is seen: compactions come to rest, after not too many.
     fn rest(&self) -> Result<(), Error> {
-        let (mut jobs, mut quiet) = (self.jobs.0.load(Ordering::SeqCst), 0);
+        let (mut jobs, mut quiet) = (self.jobs.compactions.load(Ordering::SeqCst), 0);
         while quiet < 3 {
             std::thread::sleep(Duration::from_millis(2));
-            let now = self.jobs.0.load(Ordering::SeqCst);
+            let now = self.jobs.compactions.load(Ordering::SeqCst);
             assert!(now < JOBS_MAX, "{now} compactions, and no rest");
             quiet = if now == jobs { quiet + 1 } else { 0 };
             jobs = now;
@@ -430,6 +443,29 @@ fn some_options_at_extremes_together_work_are_adjusted_or_are_refused_by_name() 
     });
 }
 
+/// Options whose sizes multiply, each at its largest.
+#[test]
+fn sizes_that_multiply_are_bounded() {
+    in_a_process("sizes_that_multiply_are_bounded", || {
+        let mut wrong = Vec::new();
+        for pairs in [
+            &[
+                ("write_buffer_size", "9223372036854775807"),
+                ("memtable_prefix_bloom_size_ratio", "0.25"),
+                ("memtable_whole_key_filtering", "true"),
+            ][..],
+            &[("write_buffer_size", "9223372036854775807"), ("arena_block_size", "9223372036854775807")],
+            &[("max_subcompactions", "4294967295"), ("compaction_readahead_size", "9223372036854775807")],
+            &[("max_background_jobs", "2147483647"), ("writable_file_max_buffer_size", "9223372036854775807")],
+        ] {
+            let names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
+            let what = format!("{pairs:?}");
+            wrong.extend(judge(&what, &names, || Case::new().given_in_code(pairs)).map(|why| format!("{what}: {why}")));
+        }
+        wrong
+    });
+}
+
 #[test]
 fn sizes_of_reads_caches_and_bounds_without_sense_do_no_harm() {
     in_a_process("sizes_of_reads_caches_and_bounds_without_sense_do_no_harm", || {
@@ -509,4 +545,67 @@ fn sizes_of_reads_caches_and_bounds_without_sense_do_no_harm() {
         }
         wrong
     });
+}
+
+/// Tables that a recovery, or a repair, makes of a WAL of 20,000 small records.
+fn tables_of_a_wal(options: &Options, repair: bool) -> usize {
+    let fs = Arc::new(MemFileSystem::new());
+    let mut large = Options::default();
+    large.create_if_missing(true);
+    large.set_file_system(Arc::clone(&fs) as Arc<dyn FileSystem>);
+    large.set_avoid_flush_during_shutdown(true);
+    let db = Db::open(&large, DIR).unwrap();
+    for key in 0..20_000_u32 {
+        db.put(key.to_be_bytes(), b"v").unwrap();
+    }
+    drop(db);
+    let mut o = options.clone();
+    o.set_file_system(fs);
+    o.set_disable_auto_compactions(true);
+    if repair {
+        Db::repair(&o, DIR).unwrap();
+    }
+    let db = Db::open(&o, DIR).unwrap();
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 20_000);
+    db.live_files().unwrap().len()
+}
+
+#[test]
+fn small_memtables_do_not_make_a_table_of_each_record_of_a_wal() {
+    let mut small = Options::default();
+    small.set_write_buffer_size(1);
+    let mut bounded = Options::default();
+    bounded.set_db_write_buffer_size(1);
+    for options in [&small, &bounded] {
+        for repair in [false, true] {
+            // 32 bytes a record: a table for each 64 KiB of them.
+            let tables = tables_of_a_wal(options, repair);
+            assert!(tables <= 12, "{tables} tables, repair: {repair}");
+        }
+    }
+}
+
+#[test]
+fn a_large_step_of_the_arena_does_not_fill_a_memtable() {
+    for size in [4 << 10, 64 << 10, 1 << 20] {
+        for step in [size, size / 2, size / 4 * 3] {
+            let (fs, jobs) = (Arc::new(MemFileSystem::new()), Jobs::default());
+            let mut o = Options::default();
+            o.create_if_missing(true);
+            o.set_write_buffer_size(size);
+            o.set_arena_block_size(step);
+            o.set_disable_auto_compactions(true);
+            o.set_file_system(fs);
+            o.add_event_listener(jobs.clone());
+            let db = Db::open(&o, DIR).unwrap();
+            let writes = 3 * size / 100;
+            for key in 0..writes as u32 {
+                db.put(key.to_be_bytes(), [7; 60]).unwrap();
+            }
+            db.wait_for_background_work().unwrap();
+            // About 120 bytes of memory each.
+            let flushes = jobs.flushes.load(Ordering::SeqCst);
+            assert!(flushes <= 12, "write_buffer_size {size}, arena_block_size {step}: {flushes} flushes of {writes}");
+        }
+    }
 }

@@ -771,3 +771,41 @@ fn a_repair_reads_wals_in_a_directory_of_their_own_or_leaves_them_needed() {
         assert!(contents(&open(&with(&o, &image), path)) == expected, "{case}: {report:?}");
     }
 }
+
+/// Records whose numbers were there before: the same ones once more, and others, as of a copy that went on by itself.
+#[test]
+fn numbers_that_come_again_make_no_table_of_each_record() {
+    let (fs, shared) = memory();
+    let path = Path::new("/db");
+    let mut o = options(&shared);
+    o.set_avoid_flush_during_shutdown(true);
+    o.set_write_buffer_size(64 << 20);
+    let write = |path: &Path, value: &str| {
+        let db = open(&o, path);
+        for i in 0..2000 {
+            db.put(format!("{value}{i:04}"), value).unwrap();
+        }
+        db.put("both", value).unwrap();
+    };
+    write(path, "own");
+    write(Path::new("/copy"), "copy's");
+    let wals = |dir: &str| {
+        let mut names = fs.list_dir(Path::new(dir)).unwrap();
+        names.retain(|name| name.ends_with(".log"));
+        names
+    };
+    let (own, copys) = (wals("/db"), wals("/copy"));
+    let bytes = |dir: &str, name: &str| fs.read_to_vec(&Path::new(dir).join(name)).unwrap();
+    fs.write_all(&path.join("000901.log"), &bytes("/db", &own[0])).unwrap();
+    fs.write_all(&path.join("000902.log"), &bytes("/copy", &copys[0])).unwrap();
+    fs.remove(&path.join("CURRENT")).unwrap();
+    let report = Db::repair(&o, path).unwrap();
+    assert_eq!(report.wals_converted, 3, "{report:?}");
+    // Numbers from 903 on: tables of the WALs, those that they are merged into, and a MANIFEST.
+    let names = fs.list_dir(path).unwrap();
+    let largest = names.iter().filter_map(|name| name.strip_suffix(".sst")?.parse::<u64>().ok()).max();
+    assert!(largest.is_some_and(|n| n < 950), "{largest:?}");
+    let db = open(&o, path);
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 4001);
+    assert_eq!(db.get("copy's1999").unwrap().as_deref(), Some(&b"copy's"[..]));
+}

@@ -4,7 +4,7 @@
 //! state of the tree. Flushes have threads of their own: a long compaction never keeps a memtable waiting.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rockmill_format::edit::{FileEntry, VersionEdit};
@@ -26,6 +26,7 @@ use crate::compaction::strategy::{self, aging::Moment};
 use crate::compaction::{Compaction, CompactionReason, JobContext, JobEvents, JobOutput, JobStats, flush, job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
+use crate::info_log::log_warn;
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, DbOptions};
 use crate::statistics::CountedOperator;
@@ -45,9 +46,15 @@ const REST_WAIT: Duration = Duration::from_millis((REST_SECONDS * 1000.0) as u64
 /// How long the write leader waits for a flush before it looks again by itself.
 const FLUSH_WAIT: Duration = Duration::from_millis(100);
 
+/// Background threads of one database at most: four for each core, and no fewer than this. An option that somebody
+/// stored starts no thousand of them.
+const THREADS_MIN_MAX: usize = 64;
+
 /// RocksDB's split: a quarter of the background jobs, at least one, flush; the rest, at least one, compact.
 pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
-    let jobs = max_background_jobs.max(1) as usize;
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    let jobs = (max_background_jobs.max(1) as usize).min((4 * cores).max(THREADS_MIN_MAX));
     let flushes = (jobs / 4).max(1);
     (flushes, jobs.saturating_sub(flushes).max(1))
 }
@@ -86,7 +93,15 @@ impl Worker {
 
 /// Starts those of the background threads that should run and do not.
 pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
-    let (flushes, compactions) = thread_counts(db.live().max_background_jobs);
+    let asked = db.live().max_background_jobs;
+    let (flushes, compactions) = thread_counts(asked);
+    if asked as usize > (flushes + compactions).max(2) {
+        let started = flushes + compactions;
+        log_warn!(
+            db.log,
+            "max_background_jobs is {asked}, and {started} threads are started: four for each core, or 64"
+        );
+    }
     let mut threads = Vec::new();
     let jobs = (0..flushes).map(Worker::Flush).chain((0..compactions).map(Worker::Compaction));
     for worker in jobs.chain([Worker::Timer, Worker::Recovery]) {
@@ -728,5 +743,18 @@ impl DbInner {
         let output = job::run(compaction, &ctx)?;
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
         Ok((edit, output))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_of_jobs_starts_threads_without_bound() {
+        assert_eq!([1, 2, 4, 8, 64].map(thread_counts), [(1, 1), (1, 1), (1, 3), (2, 6), (16, 48)]);
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let (flushes, compactions) = thread_counts(i32::MAX);
+        assert_eq!(flushes + compactions, (4 * cores).max(THREADS_MIN_MAX));
     }
 }

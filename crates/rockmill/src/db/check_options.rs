@@ -11,6 +11,7 @@ use rockmill_format::log::RecoveryMode;
 use super::open::LEVELS_MAX;
 use crate::error::{Error, Result};
 use crate::info_log::{InfoLog, log_warn};
+use crate::memtable::BLOCK_SIZE_MIN;
 use crate::options::declare::TextOption;
 use crate::options::known::Notes;
 use crate::options::parse;
@@ -247,7 +248,7 @@ pub(super) fn adjust_changed_db_options(o: &mut DbOptions, adjusted: &mut Adjust
 }
 
 /// Refuses options of the database that contradict one another or that cannot be served.
-pub(super) fn check_db_options(o: &DbOptions) -> Result<()> {
+pub(crate) fn check_db_options(o: &DbOptions) -> Result<()> {
     check_ranges("", o, DbOptions::TEXT, DB_RANGES)?;
     if o.use_direct_io_for_flush_and_compaction && o.writable_file_max_buffer_size == 0 {
         return Err(Error::invalid_argument(
@@ -340,8 +341,8 @@ pub(super) fn take_changed_cf_options(
     adjust_table_options(&of, &mut o.table, adjusted);
     check_cf_options(name, o)?;
     adjust_ranges(&of, o, CfOptions::TEXT, CF_RANGES, adjusted);
-    let step = o.arena_block_size.min(o.write_buffer_size);
-    let why = "a memtable grows by so much, and is no larger than write_buffer_size";
+    let step = o.arena_block_size.min((o.write_buffer_size / 8).max(BLOCK_SIZE_MIN));
+    let why = "a memtable grows by so much, and by no more than an eighth of write_buffer_size";
     adjusted.set(&of, "arena_block_size", &mut o.arena_block_size, step, why);
     let mut set = |name: &str, option: &mut i32, value, why: &str| adjusted.set(&of, name, option, value, why);
     let merged = match atomic_flush {

@@ -110,7 +110,7 @@ use crate::write_buffer_manager::WriteBufferManager;
 
 pub use approximate_sizes::{Range, SizeApproximationOptions};
 pub use batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
-pub(crate) use check_options::{check_cf_options, table_writer_options};
+pub(crate) use check_options::{check_cf_options, check_db_options, table_writer_options};
 pub use checkpoint::Checkpoint;
 pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 pub use error_recovery::ErrorSeverity;

@@ -54,7 +54,13 @@ struct Replay {
     /// Something was damaged or missing, or a memtable was written as a table: what the WALs hold and what the
     /// memtables hold is not the same.
     irregular: bool,
+    /// Bytes of records since memtables were last looked at for whether they are full.
+    unchecked: usize,
 }
+
+/// Memtables are looked at for whether they are full after so many bytes of records, not after each, and smaller ones
+/// are not: a table then has as much, whatever the options say. RocksDB's least `write_buffer_size`.
+pub(super) const CHECK_EVERY: usize = 64 << 10;
 
 /// WALs that stay in use after a recovery.
 pub(crate) struct KeptWals {
@@ -87,6 +93,7 @@ impl DbInner {
             last_wal: 0,
             oldest,
             irregular: false,
+            unchecked: 0,
         };
         for &number in logs.iter().filter(|&&n| n >= oldest) {
             self.next_file.fetch_max(number + 1, Ordering::AcqRel);
@@ -212,8 +219,10 @@ impl DbInner {
                     return Err(Error::format(&path, &e).context(format_args!("WAL recovery ({mode:?})")));
                 }
             }
-            if flush_full && self.flush_full_memtables()? {
-                replay.irregular = true;
+            replay.unchecked += record.len();
+            if flush_full && replay.unchecked >= CHECK_EVERY {
+                replay.unchecked = 0;
+                replay.irregular |= self.flush_full_memtables()?;
             }
         }
     }
@@ -328,7 +337,10 @@ impl DbInner {
         let full: Vec<u32> = {
             let state = self.state.lock();
             let pressed = self.write_buffers.as_ref().is_some_and(|m| m.should_flush());
-            let full = |c: &CfState| pressed || c.mem.memory_usage() >= c.cf.options.load().write_buffer_size;
+            let full = |c: &CfState| {
+                let size = c.mem.memory_usage();
+                size >= CHECK_EVERY && (pressed || size >= c.cf.options.load().write_buffer_size)
+            };
             state.cfs.iter().filter(|(_, c)| full(c)).map(|(&id, _)| id).collect()
         };
         full.iter().try_for_each(|&id| self.flush_recovered(id))?;

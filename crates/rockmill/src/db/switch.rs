@@ -14,7 +14,9 @@ use super::wal::{WalKind, WalWriter};
 use super::{CfState, DbInner, ImmTable, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason, WriteStallCondition, in_listener};
-use crate::memtable::{MemTable, MemTableFilter, MemoryPool};
+use crate::memtable::{
+    BLOCK_SIZE_MIN, MemTable, MemTableFilter, MemoryPool, arena_step, memory_when_full_min, step_of_shards,
+};
 use crate::options::{CfOptions, WriteOptions};
 use crate::perf::{self, PerfMetric};
 use crate::statistics::{Histogram, Ticker};
@@ -354,7 +356,7 @@ impl MemTableLimit {
             0 => u64::MAX,
             n => n.into(),
         };
-        Self { bytes: options.write_buffer_size, range_deletions }
+        Self { bytes: options.write_buffer_size.max(memory_when_full_min()), range_deletions }
     }
 
     #[inline]
@@ -363,6 +365,9 @@ impl MemTableLimit {
     }
 }
 
+/// Bytes of a memtable's filter at most, whatever two options make of each other: ten bits for each of 13 million keys.
+const FILTER_MAX: usize = 16 << 20;
+
 /// Where the memory of a store's memtables comes from, and where it is charged.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct MemTableMemory<'a> {
@@ -370,8 +375,8 @@ pub(crate) struct MemTableMemory<'a> {
     pub pool: Option<&'a Arc<MemoryPool>>,
 }
 
-/// An empty memtable. Its arena grows in RocksDB's steps, an eighth of the memtable and at most 1 MiB, and in smaller
-/// ones where a small limit bounds all memtables together: a fresh memtable must not come near it.
+/// An empty memtable. Its arena grows as [`arena_step`] says, and in smaller steps where a small limit bounds all
+/// memtables together: a fresh memtable must not come near it.
 pub(crate) fn new_memtable(
     id: u64,
     cmp: &InternalKeyComparator,
@@ -379,18 +384,37 @@ pub(crate) fn new_memtable(
     memory: MemTableMemory<'_>,
 ) -> Arc<MemTable> {
     let limit = memory.manager.map_or(0, WriteBufferManager::get_buffer_size);
-    let step_max = if limit == 0 { 1 << 20 } else { (limit / 64).clamp(4096, 1 << 20) };
-    let step = match options.arena_block_size {
-        0 => (options.write_buffer_size / 8).clamp(4096, step_max),
-        n => n,
-    };
+    let mut step = arena_step(options.write_buffer_size, options.arena_block_size);
+    if limit > 0 {
+        step = step.min((limit / 64).max(BLOCK_SIZE_MIN));
+    }
+    let pool = memory.pool.filter(|pool| pool.serves(options.write_buffer_size, step)).cloned();
+    if pool.is_none() {
+        step = step.min(step_of_shards(options.write_buffer_size));
+    }
     // RocksDB's limits.
     let ratio = options.memtable_prefix_bloom_size_ratio.clamp(0.0, 0.25);
     let filter = MemTableFilter {
-        bytes: (options.write_buffer_size as f64 * ratio) as usize,
+        bytes: ((options.write_buffer_size as f64 * ratio) as usize).min(FILTER_MAX),
         whole_keys: options.memtable_whole_key_filtering,
         prefixes: options.prefix_extractor.clone(),
     };
-    let pool = memory.pool.filter(|pool| pool.serves(options.write_buffer_size, step)).cloned();
     Arc::new(MemTable::charging(id, cmp.clone(), step, &filter, memory.manager, pool))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_bounded_whatever_two_options_make_of_each_other() {
+        let options = CfOptions {
+            write_buffer_size: 64 << 30,
+            memtable_prefix_bloom_size_ratio: 0.25,
+            memtable_whole_key_filtering: true,
+            ..CfOptions::default()
+        };
+        let empty = new_memtable(1, &InternalKeyComparator::default(), &options, MemTableMemory::default());
+        assert!((FILTER_MAX..FILTER_MAX + (1 << 20)).contains(&empty.memory_usage()), "{}", empty.memory_usage());
+    }
 }

@@ -1,8 +1,9 @@
 //! A bump allocator that many threads use at once and that frees everything when it is dropped.
 //!
-//! 1. Memory comes in blocks of `block_size` bytes. Each thread draws from the block of its *shard*, so that threads
-//!    on different cores touch different cache lines (RocksDB's `ConcurrentArena`). The blocks of a large memtable are
-//!    cut from pieces that the store's pool gives and takes back (`pool.rs`); the first ones are not.
+//! 1. Memory comes in blocks of up to `block_size` bytes, the first ones smaller. Each thread draws from the block of
+//!    its *shard*, so that threads on different cores touch different cache lines (RocksDB's `ConcurrentArena`). The
+//!    blocks of a large memtable are cut from pieces that the store's pool gives and takes back (`pool.rs`); the first
+//!    ones are not.
 //! 2. An allocation is one `fetch_add` on the position of the shard's block. If the end lies inside the block, the
 //!    bytes in front of it belong to the caller alone.
 //! 3. When the block is used up, one thread of the shard (under the shard's lock) makes a new block the current one.
@@ -20,7 +21,7 @@ use rockmill_io::pages::{PIECE, Pages};
 
 use super::pool::{BEFORE_PIECES, MEMTABLE_MIN, MemoryPool};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::write_buffer_manager::MemoryAccount;
 
 /// Every allocation is aligned to this and a multiple of it.
@@ -30,15 +31,48 @@ pub(super) const ALIGN: usize = 8;
 const BLOCK_ALIGN: usize = 64;
 
 /// The smallest block.
-const BLOCK_SIZE_MIN: usize = 4096;
+pub(crate) const BLOCK_SIZE_MIN: usize = 4096;
 
 /// The size of blocks that are cut from pieces, at most: threads of many shards then share one.
 const CUT_BLOCK_MAX: usize = PIECE / 8;
+
+/// Bytes of a memtable before it takes even a piece that was used before: many memtables never have as many.
+const BEFORE_USED_PIECES: usize = 64 << 10;
 
 /// Bytes of a block of an arena that is told to grow by `step`, where no limit bounds all memtables together.
 pub(crate) fn block_of_arena(write_buffer_size: usize, step: usize) -> usize {
     let cut = write_buffer_size >= MEMTABLE_MIN && step >= BEFORE_PIECES;
     if cut { step.min(CUT_BLOCK_MAX) } else { step }
+}
+
+/// Bytes by which the arena of a memtable grows: RocksDB's step, an eighth of `write_buffer_size` and at most 1 MiB, or
+/// `arena_block_size` where that is above 0. At most an eighth, whatever the option says: a memtable is full by the
+/// blocks that it has, and the last one is hardly used.
+pub(crate) fn arena_step(write_buffer_size: usize, arena_block_size: usize) -> usize {
+    let eighth = (write_buffer_size / 8).max(BLOCK_SIZE_MIN);
+    if arena_block_size == 0 { eighth.min(1 << 20) } else { arena_block_size.min(eighth) }
+}
+
+/// The same at most where blocks are not cut from pieces, in which they are small beside the memtable: each shard has a
+/// block that is not full, and on a machine with many cores they must not be most of it.
+pub(crate) fn step_of_shards(write_buffer_size: usize) -> usize {
+    (write_buffer_size / (2 * shard_count())).max(BLOCK_SIZE_MIN)
+}
+
+/// Bytes below which no memtable is full, whatever `write_buffer_size` says: the list's head and the first entry of
+/// each shard lie in blocks of their own, and with less each write could be a flush.
+pub(crate) fn memory_when_full_min() -> usize {
+    (shard_count() + 2) * BLOCK_SIZE_MIN
+}
+
+/// Words that are 0. Of many the system gives each page only when something is written to it: a filter of a memtable
+/// with next to nothing in it takes next to nothing.
+pub(super) fn zeroed_words(count: usize) -> Box<[AtomicU64]> {
+    if cfg!(rockmill_shuttle) {
+        return (0..count).map(|_| AtomicU64::new(0)).collect(); // the explorer's are no plain words
+    }
+    // SAFETY: a word whose bits are all 0 is an `AtomicU64` of 0.
+    unsafe { Box::new_zeroed_slice(count).assume_init() }
 }
 
 /// At most this many shards; more threads share them.
@@ -184,17 +218,27 @@ impl Arena {
             if let Some(p) = NonNull::new(block).and_then(|b| bump(b, size)) {
                 return p;
             }
-            self.refill(shard, block);
+            self.refill(shard, block, size);
         }
+    }
+
+    /// Bytes of the next block, with room for several entries of `size` bytes, which is at most a quarter of
+    /// `block_size`. The first ones are small, then each a quarter of what there is: thousands of column families with
+    /// next to nothing in them take next to nothing, of a limit of all memtables, too.
+    fn next_block(&self, size: usize) -> usize {
+        // Relaxed: a block of another size is as good.
+        let quarter = self.allocated.load(Ordering::Relaxed) / 4;
+        let least = BLOCK_SIZE_MIN.max(HEADER + 4 * size);
+        quarter.max(least).next_multiple_of(BLOCK_ALIGN).min(self.block_size)
     }
 
     /// Makes a fresh block the shard's current one, unless another thread has replaced `used_up` in the meantime.
     #[cold]
-    fn refill(&self, shard: &Shard, used_up: *mut Block) {
+    fn refill(&self, shard: &Shard, used_up: *mut Block, size: usize) {
         let _guard = shard.refill.lock();
         // Relaxed: `current` changes under this lock only.
         if shard.current.load(Ordering::Relaxed) == used_up {
-            let block = self.new_block(self.block_size);
+            let block = self.new_block(self.next_block(size));
             // Release: a thread that sees the pointer sees the header.
             shard.current.store(block.as_ptr(), Ordering::Release);
         }
@@ -228,8 +272,11 @@ impl Arena {
     fn cut_block(&self, size: usize) -> Option<(NonNull<Block>, usize)> {
         let pieces = self.pieces.as_ref().filter(|_| size <= CUT_BLOCK_MAX)?;
         // Relaxed: one block more or less is no matter.
-        let few = self.allocated.load(Ordering::Relaxed) < BEFORE_PIECES;
-        let (start, taken) = pieces.cut(size, few)?;
+        let there = self.allocated.load(Ordering::Relaxed);
+        if there < BEFORE_USED_PIECES {
+            return None;
+        }
+        let (start, taken) = pieces.cut(size, there < BEFORE_PIECES)?;
         let block = start.cast::<Block>();
         let header = Block { previous: ptr::null_mut(), size, position: AtomicUsize::new(HEADER) };
         // SAFETY: the memory is ours alone, `size` bytes long, which is more than a header, and aligned to BLOCK_ALIGN:
@@ -411,6 +458,27 @@ mod tests {
         assert!(arena.memory_usage() < PIECE / 2);
         drop(arena);
         assert_eq!(pool.bytes(), 0);
+    }
+
+    #[test]
+    fn a_memtable_grows_by_a_quarter_of_itself_up_to_its_step() {
+        let arena = Arena::new(1 << 20);
+        let (mut before, mut blocks, mut used) = (0, 0, 0);
+        while before < 6 << 20 {
+            arena.allocate(120, 0);
+            used += 120;
+            let now = arena.memory_usage();
+            if now != before {
+                assert!(now - before <= (before / 4).max(BLOCK_SIZE_MIN).next_multiple_of(BLOCK_ALIGN).min(1 << 20));
+                assert!(used * 5 / 4 + 2 * BLOCK_SIZE_MIN >= before, "{used} of {before}");
+                (before, blocks) = (now, blocks + 1);
+            }
+        }
+        assert!(blocks < 40, "{blocks} blocks");
+        // What is large for the first blocks, and small for a whole step, gets one in which it fits.
+        let arena = Arena::new(1 << 20);
+        arena.allocate(200 << 10, 0);
+        assert_eq!(arena.memory_usage(), (HEADER + (800 << 10)).next_multiple_of(BLOCK_ALIGN));
     }
 
     #[test]

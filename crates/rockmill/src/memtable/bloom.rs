@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rockmill_format::SliceTransform;
 use rockmill_format::hash::hash64;
 
+use super::arena::zeroed_words;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Words that one entry's probes lie in, rounded up to a power of two.
@@ -39,8 +40,7 @@ impl Bloom {
             return None;
         }
         let words = filter.bytes.div_ceil(8).next_multiple_of(BLOCK);
-        let words = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Some(Self { words, whole_keys: filter.whole_keys, prefixes: filter.prefixes.clone() })
+        Some(Self { words: zeroed_words(words), whole_keys: filter.whole_keys, prefixes: filter.prefixes.clone() })
     }
 
     /// Bytes allocated.

@@ -39,8 +39,9 @@ declare_options! {
     /// Makes the prefixes that filters hold. Tables remember its name: a table's prefixes are used as long as the
     /// extractor has that name. `set_options` takes `fixed:N` and `capped:N`.
     prefix_extractor: Option<SliceTransform> = None, mutable_object(extractor_text, extractor_named);
-    /// Part of a memtable's size that its Bloom filter has; 0 gives it none, above 0.25 counts as 0.25. The filter
-    /// holds prefixes if there is a prefix extractor, and whole keys if `memtable_whole_key_filtering` is set.
+    /// Part of a memtable's size that its Bloom filter has; 0 gives it none, above 0.25 counts as 0.25; at most 16
+    /// MiB. The filter holds prefixes if there is a prefix extractor, and whole keys if `memtable_whole_key_filtering`
+    /// is set.
     memtable_prefix_bloom_size_ratio: f64 = 0.0, mutable, set_memtable_prefix_bloom_ratio;
     /// A memtable's Bloom filter holds whole keys: lookups ask it.
     memtable_whole_key_filtering: bool = false, mutable, set_memtable_whole_key_filtering;

@@ -143,8 +143,8 @@ declare_options! {
     max_log_file_size: usize = 0, fixed, set_max_log_file_size;
     /// Seconds after which another file of the info log is begun; 0 never.
     log_file_time_to_roll: usize = 0, fixed, set_log_file_time_to_roll;
-    /// Bytes of all memtables of the database together; 0 leaves each column family to its `write_buffer_size`. Not
-    /// used beside a `write_buffer_manager`.
+    /// Bytes of all memtables of the database together; 0 leaves each column family to its `write_buffer_size`. A limit
+    /// of some KiB is taken as a few blocks for each core. Not used beside a `write_buffer_manager`.
     db_write_buffer_size: usize = 0, fixed, set_db_write_buffer_size;
     /// Bounds the memory of memtables, over databases; see [`WriteBufferManager`].
     write_buffer_manager: Option<WriteBufferManager> = None, hidden;

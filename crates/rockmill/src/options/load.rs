@@ -56,6 +56,17 @@ pub struct LoadedOptions {
     pub rocksdb_version: (u32, u32, u32),
 }
 
+impl LoadedOptions {
+    /// Refuses options that no database is opened with.
+    ///
+    /// # Errors
+    /// `InvalidArgument` or `NotSupported`, with the option's name.
+    pub fn check(&self) -> Result<()> {
+        crate::db::check_db_options(&self.options.db)?;
+        self.column_families.iter().try_for_each(|d| crate::db::check_cf_options(d.name(), &d.options().cf))
+    }
+}
+
 /// Reads OPTIONS files (RocksDB's `LoadLatestOptions` and `LoadOptionsFromFile`).
 ///
 /// RocksDB's comparators, merge operators and filters are made from their names; others are given here and found by

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use rockmill_format::SequenceNumber;
 use rockmill_format::batch::BatchRep;
 use rockmill_format::edit::FileEntry;
+use rockmill_format::key::{ParsedInternalKey, VALUE_TYPE_FOR_SEEK};
 use rockmill_format::log::{DamageKind, LogEvent, LogReader};
+use rockmill_format::{InternalKey, SequenceNumber, ValueType};
 use rockmill_io::FileSystem;
 
+use super::super::recovery::CHECK_EVERY;
 use super::super::switch::{MemTableMemory, new_memtable};
 use super::super::write::parts;
 use super::RepairReport;
@@ -19,6 +21,15 @@ use crate::error::{Error, Result};
 use crate::event_listener::TableFileCreationReason;
 use crate::memtable::MemTable;
 use crate::version::LogSource;
+
+/// Whether an entry is in a memtable already.
+#[derive(PartialEq, Eq)]
+enum There {
+    No,
+    Same,
+    /// Its key and sequence number are, with another update.
+    Other,
+}
 
 /// A column family that log data goes into.
 pub(super) struct Target {
@@ -45,6 +56,22 @@ impl Target {
         self.mem.get_or_insert_with(|| new_memtable(1, &ctx.cmp, &ctx.cf, MemTableMemory::default()))
     }
 
+    /// What the memtable has of a key with this sequence number.
+    fn there(&self, seq: SequenceNumber, value_type: ValueType, key: &[u8], value: &[u8]) -> There {
+        let Some(mem) = self.mem.as_ref().filter(|mem| !mem.is_empty()) else { return There::No };
+        if value_type == ValueType::RangeDeletion {
+            return There::Other; // they are not found by key and number
+        }
+        let mut at = mem.iter();
+        at.seek(InternalKey::new(key, seq, VALUE_TYPE_FOR_SEEK).as_bytes());
+        let found = at.valid().then(|| ParsedInternalKey::parse(at.key()).ok()).flatten();
+        match found.filter(|f| f.sequence == seq && self.context.cmp.compare_user(f.user_key, key).is_eq()) {
+            Some(found) if found.value_type == value_type && at.value() == value => There::Same,
+            Some(_) => There::Other,
+            None => There::No,
+        }
+    }
+
     fn flush(&mut self) -> Result<()> {
         let Some(mem) = self.mem.take().filter(|m| !m.is_empty()) else { return Ok(()) };
         if let Some((entry, _)) = flush::build_l0(&[mem], &self.context, TableFileCreationReason::Recovery)? {
@@ -62,9 +89,9 @@ pub(super) fn convert(
     dropped: &dyn Fn(u32) -> bool,
     report: &mut RepairReport,
 ) -> Result<()> {
-    let mut next: SequenceNumber = 0;
+    let mut progress = Progress::default();
     for (number, path) in wals {
-        convert_one(fs, *number, path, targets, dropped, &mut next, report)?;
+        convert_one(fs, *number, path, targets, dropped, &mut progress, report)?;
         report.wals_converted += 1;
     }
     targets.values_mut().try_for_each(Target::flush)
@@ -92,13 +119,22 @@ pub(super) fn column_families(fs: &dyn FileSystem, wals: &[(u64, std::path::Path
     out
 }
 
+/// How far the WALs have been read, all of them together.
+#[derive(Default)]
+struct Progress {
+    /// After the largest sequence number.
+    next: SequenceNumber,
+    /// Bytes of records since memtables were last looked at for whether they are full.
+    unchecked: usize,
+}
+
 fn convert_one(
     fs: &dyn FileSystem,
     number: u64,
     path: &Path,
     targets: &mut BTreeMap<u32, Target>,
     dropped: &dyn Fn(u32) -> bool,
-    next: &mut SequenceNumber,
+    progress: &mut Progress,
     report: &mut RepairReport,
 ) -> Result<()> {
     let file = match fs.open_sequential(path) {
@@ -154,7 +190,7 @@ fn convert_one(
                     report.wal_bytes_lost += batch.len_bytes() as u64;
                     report.damaged.push((super::name_of(path), format!("record at offset {offset}: {e}")));
                 } else {
-                    apply(&batch, number, targets, dropped, next, report)?;
+                    apply(&batch, number, targets, dropped, progress, report)?;
                 }
                 record = batch.into_bytes();
             }
@@ -167,20 +203,24 @@ fn apply(
     number: u64,
     targets: &mut BTreeMap<u32, Target>,
     dropped: &dyn Fn(u32) -> bool,
-    next: &mut SequenceNumber,
+    progress: &mut Progress,
     report: &mut RepairReport,
 ) -> Result<()> {
     let mut seq = batch.sequence();
-    if seq < *next {
-        // The same numbers once more: a table each, so that no memtable has an entry twice.
-        targets.values_mut().try_for_each(Target::flush)?;
-    }
+    // The same numbers once more, perhaps with other updates: no memtable gets an entry twice.
+    let repeats = seq < progress.next;
     for record in batch.iter() {
         let record = record.map_err(|e| Error::corruption(e.to_string()))?;
         let Some((cf, value_type, key, value)) = parts(&record) else { continue };
         match targets.get_mut(&cf) {
             Some(target) if target.wants(number, seq) => {
-                target.mem().add(seq, value_type, key, value);
+                let there = if repeats { target.there(seq, value_type, key, value) } else { There::No };
+                if there == There::Other {
+                    target.flush()?;
+                }
+                if there != There::Same {
+                    target.mem().add(seq, value_type, key, value);
+                }
                 report.wal_entries += 1;
             }
             Some(_) => {}
@@ -189,10 +229,16 @@ fn apply(
         }
         seq += 1;
     }
-    *next = (*next).max(seq);
+    progress.next = progress.next.max(seq);
     report.last_sequence = report.last_sequence.max(seq.saturating_sub(1));
+    progress.unchecked += batch.len_bytes();
+    if progress.unchecked < CHECK_EVERY {
+        return Ok(());
+    }
+    progress.unchecked = 0;
     for target in targets.values_mut() {
-        if target.mem.as_ref().is_some_and(|m| m.memory_usage() >= target.context.cf.write_buffer_size) {
+        if target.mem.as_ref().is_some_and(|m| m.memory_usage() >= target.context.cf.write_buffer_size.max(CHECK_EVERY))
+        {
             target.flush()?;
         }
     }
