@@ -109,6 +109,7 @@ fn main_compact(args: impl Iterator<Item = String>) -> Result<()> {
 fn write(path: &str, text: impl FnOnce() -> String) -> Result<()> {
     match path {
         "" => Ok(()),
-        path => std::fs::write(path, text()).map_err(|e| Error::io(format_args!("cannot write {path}"), &e)),
+        path => rockmill_io::report::write(path.as_ref(), &text())
+            .map_err(|e| Error::io(format_args!("cannot write {path}"), &e)),
     }
 }

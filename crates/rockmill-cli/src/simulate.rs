@@ -260,7 +260,8 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     let report = report.map_err(|e| CliError::usage(e.to_string()))?;
     if let Some(path) = &args.report {
         let page = rockmill_sim::page::page(&report);
-        std::fs::write(path, page).map_err(|e| CliError::io(format_args!("cannot write {}", path.display()), &e))?;
+        rockmill_io::report::write(path, &page)
+            .map_err(|e| CliError::io(format_args!("cannot write {}", path.display()), &e))?;
     }
     match out.json {
         true => out.json_object(&report.to_json()),

@@ -542,3 +542,31 @@ fn a_paced_run_writes_what_was_predicted() {
     }
     assert!(s.files(".", ".tmp").is_empty() && std::fs::read_dir(s.dir.path()).expect("there").next().is_none());
 }
+
+#[test]
+fn verify_says_what_is_wrong_with_the_stored_options() {
+    let s = Sandbox::new();
+    s.database("db", 10);
+    let path =
+        s.files("db", "").into_iter().filter(|p| p.display().to_string().contains("OPTIONS-")).max().expect("one");
+    let text = std::fs::read_to_string(&path).expect("read");
+    let with = |line: &str| {
+        let name = |l: &str| l.trim().split('=').next().map(str::to_owned);
+        let others: Vec<&str> = text.lines().filter(|l| name(l) != name(line)).collect();
+        std::fs::write(&path, others.join("\n").replacen("[DBOptions]", &format!("[DBOptions]\n  {line}"), 1))
+    };
+    for (line, says) in [
+        ("merge_engine=kernel", "cannot be used"),
+        ("db_log_dir=/somewhere/else", "leads out"),
+        ("max_background_jobs=many", "cannot be used"),
+        ("keep_log_file_num=0", "keep_log_file_num must be at least 1"),
+    ] {
+        with(line).expect("written");
+        let v = s.json(&["verify", "db"]);
+        assert_eq!(v["ok"], true, "the data are sound");
+        let message = v["warnings"][0]["message"].as_str().unwrap_or_default();
+        assert!(message.contains(says), "{line}: {v}");
+    }
+    std::fs::write(&path, &text).expect("written");
+    assert_eq!(s.json(&["verify", "db"])["warnings"].as_array().map(Vec::len), Some(0));
+}

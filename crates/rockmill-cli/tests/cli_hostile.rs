@@ -18,6 +18,10 @@ use rockmill_fuzz::mutate::Dice;
 
 /// A command that takes longer is taken to hang.
 const HANG: Duration = Duration::from_secs(120);
+/// Memory that a command may write to, in KiB, and seconds that it may take of the processor: with more the system
+/// refuses the memory, or ends it, and that shows. Threads' stacks count whole.
+const MEMORY_KIB: u32 = 256 << 10;
+const SECONDS: u32 = 40;
 /// More than that on one standard output is taken to have no end.
 const OUTPUT: u64 = 64 << 20;
 
@@ -63,7 +67,9 @@ fn run(root: &Path, words: &[&str]) -> Option<String> {
     let line = words.join(" ");
     let (out, err) = (root.join("made/stdout"), root.join("made/stderr"));
     let to = |path: &Path| Stdio::from(File::create(path).expect("a file"));
-    let mut child = Command::new(ROCKMILL)
+    let limited = format!("ulimit -d {MEMORY_KIB} && ulimit -t {SECONDS} && exec \"$0\" \"$@\"");
+    let mut child = Command::new("sh")
+        .args(["-c", &limited, ROCKMILL])
         .args(words)
         .current_dir(root)
         .stdin(Stdio::null())
@@ -113,6 +119,8 @@ fn case(seed: u64) -> (String, Vec<String>) {
     let root = tempfile::tempdir().expect("a directory");
     let hostile = Hostile::new(&mut dice, root.path());
     fs::write(root.path().join("made/lines"), "a line\nanother\n").expect("a file");
+    // Somebody changes it meanwhile, in some cases.
+    let exchange = dice.once_in(4).then(|| hostile.exchange(seed));
     let mut broken = Vec::new();
     // Those that read come first in some cases only: what writes may mend what they would have met.
     let mut order: Vec<&str> = COMMANDS.to_vec();
@@ -132,8 +140,10 @@ fn case(seed: u64) -> (String, Vec<String>) {
         let name = format!("db/{}", file.file_name().to_string_lossy());
         broken.extend(run(root.path(), &["dump", &name, "--limit", "1000"]));
     }
+    let what = format!("{}{}", hostile.what, if exchange.is_some() { "; exchanged meanwhile" } else { "" });
+    drop(exchange);
     broken.extend(hostile.broken());
-    (hostile.what, broken)
+    (what, broken)
 }
 
 #[test]

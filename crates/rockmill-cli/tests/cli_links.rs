@@ -368,6 +368,36 @@ fn a_copy_of_a_private_file_is_private() {
     assert!(seen >= 4, "{seen}");
 }
 
+/// What a compaction writes was in its inputs: it may be read by whom all of them may be read.
+#[test]
+fn a_compaction_grants_what_all_its_inputs_grant() {
+    let s = Sandbox::new();
+    let tables = || s.files("db", ".sst");
+    let modes = || tables().iter().map(|p| fs::metadata(p).expect("there").mode() & 0o777).collect::<Vec<_>>();
+    for engine in ["auto", "pread", "uring"] {
+        s.database("db", 300);
+        s.ok(&["compact", "db", "--bottommost", "force"]);
+        assert!(modes().iter().all(|&mode| mode & 0o044 == 0o044), "{:?}", modes());
+        fs::set_permissions(&tables()[0], Permissions::from_mode(0o640)).expect("set");
+        s.ok(&["put", "db", "new", "value"]);
+        s.ok(&["compact", "db", "--bottommost", "force", "--engine", engine]);
+        assert!(modes().iter().all(|&mode| mode == 0o640), "{engine}: {:?}", modes());
+        fs::remove_dir_all(s.path("db")).expect("removed");
+    }
+}
+
+#[test]
+fn a_report_goes_through_no_link_of_another_user() {
+    let s = Sandbox::new();
+    symlink(s.path("new"), s.path("report.html")).expect("a link");
+    if !is_root() {
+        return skip("a_report_goes_through_no_link_of_another_user", &Needs::Root.because("it makes another's link"));
+    }
+    lchown(s.path("report.html"), Some(NOBODY), Some(NOBODY)).expect("given away");
+    s.run(&["simulate", "--data", "64M", "--report", "report.html"]).fails(3, &["link of user", "another name"]);
+    assert!(!s.path("new").exists());
+}
+
 /// A table that was made in a private directory becomes one of the database's.
 #[test]
 fn what_is_ingested_is_as_private_as_the_database() {
@@ -434,9 +464,11 @@ fn an_ingested_file_that_another_could_change_is_copied() {
     s.file("a.tsv", "a\t1\n");
     s.file("b.tsv", "b\t2\n");
     s.file("c.tsv", "c\t3\n");
-    for n in ["a", "b", "c"] {
+    s.file("d.tsv", "d\t4\n");
+    for n in ["a", "b", "c", "d"] {
         s.ok(&["write-sst", &format!("{n}.sst"), &format!("{n}.tsv")]);
     }
+    fs::set_permissions(s.path("d.sst"), Permissions::from_mode(0o664)).expect("set");
     symlink("a.sst", s.path("link.sst")).expect("a link");
     if is_root() {
         chown(s.path("b.sst"), Some(NOBODY), Some(NOBODY)).expect("given away");
@@ -444,16 +476,18 @@ fn an_ingested_file_that_another_could_change_is_copied() {
         fs::set_permissions(s.path("b.sst"), Permissions::from_mode(0o666)).expect("set");
     }
     let inode = |name: &str| fs::metadata(s.path(name)).expect("there").ino();
-    let inodes = [inode("a.sst"), inode("b.sst"), inode("c.sst")];
+    let inodes = ["a.sst", "b.sst", "c.sst", "d.sst"].map(inode);
     s.ok(&["ingest", "db", "link.sst", "--move", "--create"]);
     s.ok(&["ingest", "db", "b.sst", "--move"]);
     s.ok(&["ingest", "db", "c.sst", "--move"]);
+    s.ok(&["ingest", "db", "d.sst", "--move"]);
     assert!(s.path("a.sst").exists(), "what the link led to stays");
     let tables: Vec<u64> = s.files("db", ".sst").iter().map(|p| fs::metadata(p).expect("there").ino()).collect();
     assert!(!tables.contains(&inodes[0]) && !tables.contains(&inodes[1]), "copied");
     assert!(tables.contains(&inodes[2]), "our own file is moved");
+    assert!(!tables.contains(&inodes[3]), "its group may write to it");
     assert!(s.files("db", ".sst").iter().all(|p| fs::symlink_metadata(p).expect("there").is_file()));
-    assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\t2\nc\t3\n");
+    assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\t2\nc\t3\nd\t4\n");
 }
 
 /// Name, mode, owner, time and contents.

@@ -367,6 +367,10 @@ struct CountingRandomAccessFile {
 }
 
 impl RandomAccessFile for CountingRandomAccessFile {
+    fn mode(&self) -> Option<u32> {
+        self.inner.mode()
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         add(&self.counters.reads, 1);
         let n = self.inner.read_at(offset, buf)?;

@@ -51,7 +51,7 @@ pub struct Entry {
     /// Its kind.
     pub kind: EntryKind,
     /// It belongs to the process's user, or to whom the view gives what it makes, and nobody else can write to it by
-    /// its mode: of a file all others, of a directory its group, too.
+    /// its mode, its group neither.
     pub ours: bool,
 }
 
@@ -254,6 +254,10 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     }
     /// Length in bytes when it was opened.
     fn size(&self) -> u64;
+    /// Permission bits when it was opened; `None` where there are none.
+    fn mode(&self) -> Option<u32> {
+        None
+    }
     /// Tells the kernel that this range will be read soon. May do nothing.
     fn prefetch(&self, offset: u64, len: u64);
     /// Tells the kernel how the file will be read; a new one is taken to be read at random. May do nothing.

@@ -13,6 +13,7 @@ pub mod op;
 pub mod pages;
 pub mod posix;
 pub mod prefetch;
+pub mod report;
 pub mod ring;
 pub mod sync;
 pub mod throttle;

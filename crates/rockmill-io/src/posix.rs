@@ -55,6 +55,16 @@ fn no_file() -> io::Error {
     not_plain("it is no regular file but a directory, pipe, socket or device: remove or rename it")
 }
 
+/// Lets a file that was opened without waiting wait from now on.
+pub(crate) fn clear_nonblock(file: &File) -> io::Result<()> {
+    sys::clear_nonblock(file, false)
+}
+
+/// The user whose rights the process has.
+pub(crate) fn effective_user() -> u32 {
+    sys::effective_ids().0
+}
+
 impl PosixFileSystem {
     /// All of the machine's file system.
     pub const fn new() -> Self {
@@ -111,7 +121,7 @@ impl PosixFileSystem {
         if !target.is(libc::S_IFREG) {
             return Err(no_file());
         }
-        if ![0, sys::effective_ids().0, target.uid].contains(&owner) {
+        if ![0, effective_user(), target.uid].contains(&owner) {
             return Err(not_plain(format!(
                 "it is a symbolic link of user {owner} to a file of user {}, which is not followed",
                 target.uid
@@ -382,8 +392,7 @@ impl FileSystem for PosixFileSystem {
             _ => EntryKind::Other,
         };
         let owner = self.access.and_then(|access| access.owner).map(|(uid, _)| uid);
-        let others = if kind == EntryKind::Directory { 0o022 } else { 0o002 };
-        let ours = stat.mode & others == 0 && (stat.uid == sys::effective_ids().0 || Some(stat.uid) == owner);
+        let ours = stat.mode & 0o022 == 0 && (stat.uid == effective_user() || Some(stat.uid) == owner);
         Ok(Some(Entry { kind, ours }))
     }
 

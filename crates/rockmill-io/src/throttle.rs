@@ -307,6 +307,10 @@ struct ThrottledRandomAccessFile {
 }
 
 impl RandomAccessFile for ThrottledRandomAccessFile {
+    fn mode(&self) -> Option<u32> {
+        self.inner.mode()
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.device.read(|| self.inner.read_at(offset, buf))
     }

@@ -8,6 +8,7 @@
 //! 4. All tables together: each table's keys and sequence numbers inside what the MANIFEST says, and of each user key
 //!    no newer version below an older one (`order.rs`).
 //! 5. Each WAL: every record's checksum and batch, and no records missing between two WALs (`wal.rs`).
+//! 6. The newest OPTIONS file: whether it can be used, and whether its log directory leads out (warnings).
 //!
 //! A writer may be at work meanwhile: tables and WALs that it has replaced are passed over.
 
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rockmill::version::{RecoveredState, look_again, manifest_mark, recover_manifest};
-use rockmill::{Db, Error, ErrorKind, Options};
+use rockmill::{Db, Error, ErrorKind, Options, OptionsLoader};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileSystem, PosixFileSystem};
@@ -177,9 +178,31 @@ fn check(context: &Context<'_>, report: &mut Report) -> Result<()> {
     report.manifest = Some(filename::manifest(state.manifest_number));
     report.last_sequence = state.last_sequence;
     let wals = check_directory(context, &state, report)?;
+    check_options(context, report);
     wal::check(context, &wals, report)?;
     tables::check(context, &state, report);
     Ok(())
+}
+
+/// Whether the stored options can be used. The data are sound without them, so what is wrong there is a warning.
+fn check_options(context: &Context<'_>, report: &mut Report) {
+    match OptionsLoader::new().load_latest(context.dir) {
+        Ok(loaded) => {
+            if let Err(e) = loaded.check() {
+                let name = loaded.path.file_name().unwrap_or_default().display().to_string();
+                report.warning(name, format!("the stored options cannot be used: {}", e.message()));
+            }
+            let log_dir = &loaded.options.db.db_log_dir;
+            if !log_dir.as_os_str().is_empty() && Db::check_stored_path(&loaded.options, context.dir, log_dir).is_err()
+            {
+                let name = loaded.path.file_name().unwrap_or_default().display().to_string();
+                let what = "leads out of the database's directory: a program that follows it writes its log there";
+                report.warning(name, format!("db_log_dir={} {what}", log_dir.display()));
+            }
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => report.warning("OPTIONS", format!("the stored options cannot be used: {}", e.message())),
+    }
 }
 
 /// Compares the directory with the MANIFEST. Gives the WALs that recovery would read.

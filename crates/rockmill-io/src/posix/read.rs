@@ -31,6 +31,7 @@ pub(super) struct PosixRandomAccessFile {
     file: File,
     path: PathBuf,
     size: u64,
+    mode: u32,
     /// Atomic because the first read may find out that the file system takes the flag but not the reads.
     direct: AtomicBool,
     /// Alignment of direct reads as the kernel tells it.
@@ -62,6 +63,7 @@ impl PosixRandomAccessFile {
             file,
             path: path.to_path_buf(),
             size: facts.size,
+            mode: facts.mode,
             direct: AtomicBool::new(direct),
             told,
             block: AtomicU64::new(told.unwrap_or(BLOCK_BYTES_MIN).max(BLOCK_BYTES_MIN)),
@@ -152,6 +154,10 @@ impl RandomAccessFile for PosixRandomAccessFile {
 
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn mode(&self) -> Option<u32> {
+        Some(self.mode)
     }
 
     fn prefetch(&self, offset: u64, len: u64) {

@@ -147,6 +147,8 @@ pub(super) fn free_space(path: &Path) -> io::Result<u64> {
 pub(super) struct FileFacts {
     /// Its length in bytes.
     pub size: u64,
+    /// Its permission bits.
+    pub mode: u32,
     /// True if it is no directory, link, device, pipe or socket.
     pub is_regular: bool,
     /// To a multiple of what offsets and lengths of direct transfers must be; `None` where the kernel (before 6.1) or
@@ -157,7 +159,8 @@ pub(super) struct FileFacts {
 /// Asks a file's kind, its length and how direct transfers must be aligned (statx).
 pub(super) fn facts(file: &File) -> io::Result<FileFacts> {
     let mut stat = MaybeUninit::<libc::statx>::zeroed();
-    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_TYPE | libc::STATX_SIZE | libc::STATX_DIOALIGN);
+    let (flags, mask) =
+        (libc::AT_EMPTY_PATH, libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_SIZE | libc::STATX_DIOALIGN);
     // SAFETY: the path is an empty C string, which with the flag means the descriptor, open as long as `file` lives;
     // `stat` is writable memory of the right type.
     check(unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, stat.as_mut_ptr()) })?;
@@ -166,7 +169,8 @@ pub(super) fn facts(file: &File) -> io::Result<FileFacts> {
     let told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
     let direct_alignment = told.then_some(u64::from(stat.stx_dio_offset_align)).filter(|n| *n > 0);
     let is_regular = libc::mode_t::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG;
-    Ok(FileFacts { size: stat.stx_size, is_regular, direct_alignment })
+    let mode = u32::from(stat.stx_mode) & 0o777;
+    Ok(FileFacts { size: stat.stx_size, mode, is_regular, direct_alignment })
 }
 
 /// A name in an open directory, or a path.

@@ -696,6 +696,21 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_is_private_to_the_process() {
+        let Some((queue, _arena)) = queue(8) else { return };
+        let fd = queue.ring.as_raw_fd();
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+        let flags = text.lines().find_map(|l| l.strip_prefix("flags:")).expect("the line").trim();
+        let flags = u32::from_str_radix(flags, 8).unwrap();
+        assert!(flags & libc::O_CLOEXEC as u32 != 0, "a program that we start would inherit it: {flags:o}");
+        // Nor does a program that is started have its memory: a ring is not mapped in a child.
+        let child = std::process::Command::new("cat").arg("/proc/self/maps").output().unwrap();
+        assert!(child.status.success() && !String::from_utf8_lossy(&child.stdout).contains("io_uring"));
+        let child = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
+        assert!(child.status.success() && !String::from_utf8_lossy(&child.stdout).contains("io_uring"));
+    }
+
+    #[test]
     fn dropping_a_queue_cancels_what_will_never_complete_and_frees_its_memory() {
         let Some((mut queue, arena)) = queue(8) else { return };
         let (reader, writer) = io::pipe().unwrap();

@@ -177,7 +177,7 @@ pub(super) fn write_case(path: &Path, case: &Case, remark: &str) -> Result<(), S
     let remark: Vec<String> = remark.lines().map(|line| format!("# {line}\n")).collect();
     let command = format!("{MADE_HERE}{}\n", path.display());
     let text = format!("{}{command}{case}", remark.concat());
-    std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
+    rockmill_io::report::write(path, &text).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
 /// A failing case: it is shrunk and written down.

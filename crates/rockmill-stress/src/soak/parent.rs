@@ -1,7 +1,7 @@
 //! The parent: starts children, kills them, takes things away from them, and has what they leave behind checked.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -237,6 +237,7 @@ struct Run<'a> {
     /// Counts of earlier lives.
     before: [u64; 4],
     samples: Vec<Sample>,
+    samples_file: Option<File>,
     began: Instant,
     configuration: Configuration,
     used: BTreeSet<String>,
@@ -287,6 +288,7 @@ impl<'a> Run<'a> {
             report,
             before: [0; 4],
             samples: Vec::new(),
+            samples_file: None,
             began: now,
             configuration: Configuration::default(),
             used: BTreeSet::new(),
@@ -646,9 +648,10 @@ impl<'a> Run<'a> {
     fn write_sample(&mut self, s: &Sample) {
         let Some(path) = &self.plan.samples else { return };
         let new = self.samples.is_empty();
-        let Ok(mut file) = OpenOptions::new().create(true).write(true).append(!new).truncate(new).open(path) else {
-            return;
-        };
+        if new {
+            self.samples_file = rockmill_io::report::create(path).ok();
+        }
+        let Some(file) = &mut self.samples_file else { return };
         let head = if new { SAMPLES_HEAD } else { "" };
         let (at, life, memory) = (s.at, s.life, s.memory);
         let _ = writeln!(file, "{head}{at:.1}\t{life}\t{memory}\t{}\t{}\t{}", s.handles, s.threads, s.disk);

@@ -68,6 +68,7 @@ fn write(
         compression: ctx.cf.compression_per_level.first().copied().unwrap_or(ctx.cf.compression),
         compression_opts: ctx.cf.compression_opts.clone(),
         page_cache: page_cache::takes_flush(&ctx.db),
+        mode_max: None,
         io_priority: IoPriority::High,
         extra_run: 0,
         epoch_number: 0,

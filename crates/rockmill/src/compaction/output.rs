@@ -388,7 +388,7 @@ fn open_table(
     let buffer_size = ctx.db.writable_file_max_buffer_size;
     let chunk = limit.as_ref().map(|l| l.chunk(buffer_size));
     let options = WriteOptions {
-        mode_max: None,
+        mode_max: plan.mode_max,
         // Into the page cache a ring's writes would go one after another, by a thread of the kernel's that costs more
         // than the calls: what goes there goes by plain calls.
         direct: !plan.page_cache && (io.is_some() || ctx.db.use_direct_io_for_flush_and_compaction),

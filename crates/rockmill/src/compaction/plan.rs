@@ -121,6 +121,9 @@ pub struct OutputPlan {
     pub compression_opts: CompressionOptions,
     /// Written through the page cache, by plain calls; else as the engine does, which is past it with a ring.
     pub page_cache: bool,
+    /// Permission bits that the outputs have at most: what every input granted when it was opened. `None` where there
+    /// are no modes, and for what was in no table before.
+    pub mode_max: Option<u32>,
     /// How urgent the job is to the rate limiter.
     pub io_priority: IoPriority,
     /// Of the outputs: the inputs' smallest, so that L0 order holds.
@@ -162,6 +165,7 @@ impl JobPlan {
             tables.push((ctx.tables.table(f)?, f.size()));
         }
         let page_cache = page_cache::takes_outputs(ctx, tables.iter().map(|(table, size)| (&**table, *size)));
+        let modes = tables.iter().filter_map(|(table, _)| table.mode());
         let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
         Ok(Self {
             runs,
@@ -185,6 +189,7 @@ impl JobPlan {
                 compression: compaction.compression,
                 compression_opts: compression_opts(&ctx.cf, version, compaction.output_level).clone(),
                 page_cache,
+                mode_max: modes.reduce(|a, b| a & b).map(|mode| mode | 0o600),
                 io_priority: IoPriority::Low,
                 epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
                 oldest_ancestor_time: times.min().unwrap_or(0),

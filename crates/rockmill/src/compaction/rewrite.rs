@@ -58,6 +58,7 @@ fn write(
         compression: ctx.cf.compression,
         compression_opts: ctx.cf.compression_opts.clone(),
         page_cache: false,
+        mode_max: None,
         io_priority: IoPriority::Low,
         extra_run: 0,
         epoch_number: 0,

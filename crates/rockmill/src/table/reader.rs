@@ -431,6 +431,11 @@ impl TableReader {
         &self.blocks.footer
     }
 
+    /// The file's permission bits when it was opened; `None` where there are none.
+    pub fn mode(&self) -> Option<u32> {
+        self.blocks.file.mode()
+    }
+
     /// The file's path, as given to `open`.
     pub fn path(&self) -> &Path {
         &self.blocks.path
