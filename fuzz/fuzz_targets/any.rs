@@ -3,14 +3,18 @@
 
 use std::sync::OnceLock;
 
-use rockmill_fuzz::{Body, TARGETS};
+use rockmill_fuzz::TARGETS;
 
-fn body() -> Body {
-    static BODY: OnceLock<Body> = OnceLock::new();
-    *BODY.get_or_init(|| {
+#[global_allocator]
+static ALLOCATOR: rockmill_fuzz::memory::Counted = rockmill_fuzz::memory::Counted;
+
+/// The target's name.
+fn target() -> &'static str {
+    static TARGET: OnceLock<&str> = OnceLock::new();
+    TARGET.get_or_init(|| {
         let name = std::env::var("ROCKMILL_FUZZ_TARGET").unwrap_or_default();
         match TARGETS.iter().find(|(target, _)| *target == name) {
-            Some((_, body)) => *body,
+            Some((target, _)) => target,
             None => {
                 eprintln!("ROCKMILL_FUZZ_TARGET is {name:?}: one of {:?}", TARGETS.map(|(target, _)| target));
                 std::process::exit(2);
@@ -19,4 +23,4 @@ fn body() -> Body {
     })
 }
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| body()(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| rockmill_fuzz::memory::watched(target(), data));

@@ -2,12 +2,13 @@
 //! one another, and many merge operands of one key. What is read is compared with what was written.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use rockmill::{Db, IteratorMode, Options, ReadOptions, WriteBatch};
-use rockmill_io::{FileSystem, MemFileSystem};
+use rockmill_io::{CrashMode, FileSystem, MemFileSystem};
 
-use crate::fixtures::{self, DIR};
+use crate::fixtures::{self, DIR, Fixture};
 use crate::mutate::Dice;
 
 /// Bytes of files that an input of these stands for, at most.
@@ -191,4 +192,43 @@ pub fn operands(data: &[u8]) {
     check(&db, "compacted");
     drop(db);
     check(&Db::open(&options, DIR).expect("a sound database"), "opened again");
+}
+
+/// Databases as files in which something small could be large in memory or long in time, for whole directories: range
+/// tombstones over one another in a WAL and in a table, operands of one key, many column families.
+pub fn databases() -> &'static [Fixture] {
+    static ALL: OnceLock<Vec<Fixture>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        [("tombstones", false), ("tombstones", true), ("operands", true), ("families", false)].map(make).into()
+    })
+}
+
+fn make((name, flushed): (&str, bool)) -> Fixture {
+    let fs = MemFileSystem::new();
+    fs.create_dir(Path::new(DIR), true).expect("a directory in memory");
+    let fs = Arc::new(fs);
+    let mut options = fixtures::options(&fs);
+    options.create_if_missing(true);
+    options.set_disable_auto_compactions(true);
+    let db = Db::open(&options, DIR).expect("a new database in memory");
+    // One that the commands of the harness name.
+    db.create_cf("other", &options).expect("a column family in memory");
+    let mut batch = WriteBatch::new();
+    batch.put(b"key0001", b"value");
+    const NESTED: u32 = 6_000;
+    for i in 0..NESTED {
+        match name {
+            "tombstones" => batch.delete_range(key(i), key(2 * NESTED - i)),
+            "operands" => batch.merge(b"key0002", format!("{i}")),
+            _ if i < 200 => drop(db.create_cf(format!("family {i}"), &options).expect("a column family in memory")),
+            _ => {}
+        }
+    }
+    db.write(&batch).expect("a write in memory");
+    if flushed {
+        db.flush().expect("a flush in memory");
+    }
+    let files = fixtures::files_of(&fs.crash_image(CrashMode::KeepAll));
+    let name = format!("{name}, {}", if flushed { "in a table" } else { "in a WAL" });
+    Fixture { name, files, written: None, case: None }
 }

@@ -124,7 +124,7 @@ pub fn file_system_at(root: &str, files: &BTreeMap<String, Vec<u8>>) -> Arc<MemF
     Arc::new(fs)
 }
 
-fn files_of(fs: &dyn FileSystem) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn files_of(fs: &dyn FileSystem) -> BTreeMap<String, Vec<u8>> {
     let dir = Path::new(DIR);
     let mut out = BTreeMap::new();
     for name in fs.list_dir(dir).expect("the directory") {

@@ -6,9 +6,14 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rockmill_format::hash::hash64;
 
+use crate::crafted;
 use crate::fixtures::{self, Fixture};
 use crate::mutate::{self, Dice};
 
@@ -44,6 +49,9 @@ enum Kind {
 }
 
 const KINDS: [Kind; 7] = [Kind::Damage, Kind::Mode, Kind::Folder, Kind::Link, Kind::Fifo, Kind::Device, Kind::Options];
+
+/// Sound files of the database, outside: what a link to a table of the right size leads to.
+const COPIES: &str = "copies";
 
 /// Every path below a directory, with what it is.
 fn everything(root: &Path) -> BTreeMap<PathBuf, String> {
@@ -122,8 +130,9 @@ fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> Strin
         }
         Kind::Link => {
             replace();
+            let copy = outside.join(COPIES).join(path.file_name().unwrap_or_default());
             let targets =
-                [outside.join("file"), outside.join("folder"), outside.join("new"), outside.join("000001.log")];
+                [outside.join("file"), outside.join("folder"), outside.join("new"), outside.join("000001.log"), copy];
             let target = &targets[dice.among(0..targets.len())];
             let _ = symlink(target, &path);
             what += &format!(" to {}", target.display());
@@ -151,15 +160,41 @@ fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> Strin
                 "write_buffer_size=18446744073709551615".to_owned(),
                 "max_background_jobs=2147483647".to_owned(),
                 "max_open_files=-2147483648".to_owned(),
+                "write_buffer_size=1".to_owned(),
+                "db_write_buffer_size=1".to_owned(),
+                "max_total_wal_size=1".to_owned(),
+                "arena_block_size=18446744073709551615".to_owned(),
+                "target_file_size_base=1".to_owned(),
+                "max_bytes_for_level_base=1\n  level0_file_num_compaction_trigger=1".to_owned(),
+                "compaction_style=kCompactionStyleUniversal\n  num_levels=1".to_owned(),
             ];
             let line = &lines[dice.among(0..lines.len())];
+            // Of two lines the later one counts.
+            let name = |line: &str| line.trim().split('=').next().map(str::to_owned);
             let text = fs::read_to_string(&path).unwrap_or_default();
+            let text = text.lines().filter(|l| name(l) != name(line)).collect::<Vec<_>>().join("\n");
             let section = if dice.once_in(2) { "[DBOptions]" } else { "[CFOptions \"default\"]" };
             let _ = fs::write(&path, text.replacen(section, &format!("{section}\n  {line}"), 1));
             what += &format!(" {section} {line}");
         }
     }
     what
+}
+
+/// Somebody who exchanges files of a database while it is worked on.
+#[derive(Debug)]
+pub struct Exchange {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// A database and its backups in a directory, harmed, beside things that are none of theirs.
@@ -187,16 +222,55 @@ impl Hostile {
         // No database here has come to this number.
         fs::write(root.join(FOREIGN_WALS).join("900000.log"), "somebody's writes").expect("a file");
         fs::create_dir(root.join("made")).expect("a folder");
-        let all = &fixtures::all()[..fixtures::MADE];
-        lay_out(&root.join("db"), &all[dice.among(0..all.len())]);
+        let all = if dice.once_in(4) { crafted::databases() } else { &fixtures::all()[..fixtures::MADE] };
+        let fixture = &all[dice.among(0..all.len())];
+        lay_out(&root.join("db"), fixture);
+        lay_out(&outside.join(COPIES), fixture);
         lay_out(&root.join("backups"), &fixtures::backups()[0]);
         let before = everything(&outside);
-        let mut what = Vec::new();
+        let mut what = vec![fixture.name.clone()];
         for _ in 0..dice.among(1..4) {
             let (dir, made) = if dice.once_in(3) { ("backups", &MADE_IN_BACKUPS[..]) } else { ("db", &MADE[..]) };
             what.push(format!("{dir}: {}", harm(dice, &root.join(dir), made, &outside)));
         }
         Self { root: root.to_owned(), what: what.join("; "), outside, before }
+    }
+
+    /// Begins to exchange files of the database for links to outside, and back, until what it gives is dropped: what
+    /// was looked at and what is opened are then not the same.
+    ///
+    /// # Panics
+    /// Where no thread can be started.
+    pub fn exchange(&self, seed: u64) -> Exchange {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, root, outside) = (Arc::clone(&stop), self.root.clone(), self.outside.clone());
+        let names: Vec<String> = fs::read_dir(outside.join(COPIES))
+            .expect("the copies")
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .chain(MADE.map(str::to_owned))
+            .collect();
+        let run = move || {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (db, made) = (root.join("db"), root.join("made/exchanged"));
+            // A file that is moved takes the place of what has the name, in one step.
+            let put = |name: &str, make: &dyn Fn() -> std::io::Result<()>| {
+                let _ = fs::remove_file(&made);
+                let _ = make().and_then(|()| fs::rename(&made, db.join(name)));
+            };
+            while !stopped.load(Ordering::Relaxed) {
+                let name = &names[rng.usize(0..names.len())];
+                let copy = outside.join(COPIES).join(name);
+                let targets = [outside.join("file"), outside.join("new"), copy.clone()];
+                let target = &targets[rng.usize(0..targets.len())];
+                put(name, &|| symlink(target, &made));
+                std::thread::sleep(Duration::from_micros(rng.u64(0..1000)));
+                put(name, &|| fs::copy(&copy, &made).map(drop));
+                std::thread::sleep(Duration::from_micros(rng.u64(0..3000)));
+            }
+            let _ = fs::remove_file(&made);
+        };
+        let thread = std::thread::Builder::new().name("exchange".to_owned()).spawn(run).expect("a thread");
+        Exchange { stop, thread: Some(thread) }
     }
 
     /// What changed outside, or is new beside the database. What has no permission gets one, so that all of it can be

@@ -45,3 +45,18 @@ pub const TARGETS: [(&str, Body); 20] = [
     ("operands", crafted::operands),
     ("database", database::mutated),
 ];
+
+/// Bytes of the files that an input of this target stands for, at most: inputs of some are choices, and what they
+/// choose from has a size, too.
+pub fn room_of(target: &str) -> usize {
+    match target {
+        "backup" | "import" => 1 << 20,
+        "tombstones" | "operands" => crafted::SIZE,
+        "database" => {
+            let bytes = |fixture: &fixtures::Fixture| fixture.files.values().map(Vec::len).sum::<usize>();
+            static LARGEST: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+            *LARGEST.get_or_init(|| fixtures::all().iter().map(bytes).max().unwrap_or(0))
+        }
+        _ => 0,
+    }
+}

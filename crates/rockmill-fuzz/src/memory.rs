@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -89,4 +89,38 @@ pub fn processor_time() -> Option<Duration> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
     Some(Duration::from_millis((user + system) * 10))
+}
+
+/// What one input may take of memory: this, and [`MEMORY_PER_BYTE`] for each byte of it and of its files.
+const MEMORY: usize = 64 << 20;
+const MEMORY_PER_BYTE: usize = 4;
+/// What one input may take of time: this, and [`TIME_PER_BYTE`] for each byte of it and of its files.
+const TIME: Duration = Duration::from_secs(20);
+const TIME_PER_BYTE: Duration = Duration::from_micros(40);
+
+/// What an input took beyond its bounds; `size` is the bytes of it and of its files.
+pub fn beyond(size: usize, used: Use, time: Duration) -> Vec<String> {
+    let mut broken = Vec::new();
+    let (memory, longest) = (MEMORY + MEMORY_PER_BYTE * size, TIME + TIME_PER_BYTE * size as u32);
+    if used.peak > memory {
+        broken.push(format!("{} bytes of memory (largest {}), at most {memory}", used.peak, used.largest));
+    }
+    if time > longest {
+        broken.push(format!("{time:?}, at most {longest:?} for {size} bytes"));
+    }
+    broken
+}
+
+/// Runs a target for libFuzzer, which counts only what the process has, and holds it to the same bounds as the tests.
+/// Time is the clock's here: what the processor's costs to ask for is too much for a million inputs.
+///
+/// # Panics
+/// A promise is broken, or there is no such target.
+pub fn watched(target: &str, data: &[u8]) {
+    let body = crate::TARGETS.iter().find(|(name, _)| *name == target).expect("a target").1;
+    let size = data.len() + crate::room_of(target);
+    let (start, clock) = (start(), Instant::now());
+    body(data);
+    let broken = beyond(size, since(start), clock.elapsed());
+    assert!(broken.is_empty(), "{}", broken.join("; "));
 }

@@ -12,16 +12,18 @@ use std::time::{Duration, Instant};
 use rockmill::backup::{BackupEngine, BackupEngineOptions};
 use rockmill::merge_operator::StringAppendOperator;
 use rockmill::{Checkpoint, Db, Env, IteratorMode, Options, OptionsLoader};
-use rockmill_fuzz::fixtures;
 use rockmill_fuzz::hostile::Hostile;
 use rockmill_fuzz::memory::{self, Counted};
 use rockmill_fuzz::mutate::Dice;
+use rockmill_fuzz::{crafted, fixtures};
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
 /// Bytes of memory that a case may take; its files have far fewer.
-const MEMORY: usize = 128 << 20;
+const MEMORY: usize = 48 << 20;
+/// What a case may take of the processor, all its threads together; debug builds are slow.
+const TIME: Duration = Duration::from_secs(40);
 /// After so long by the clock a case is taken to hang.
 const HANG: Duration = Duration::from_secs(120);
 
@@ -108,7 +110,7 @@ fn case(seed: u64) -> (String, Vec<String>) {
 fn operations_on_a_hostile_directory_change_nothing_outside_of_it() {
     let given = std::env::var("ROCKMILL_SEED").ok().and_then(|s| s.parse().ok());
     let seconds = std::env::var("ROCKMILL_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10.0);
-    let _ = (fixtures::all(), fixtures::backups());
+    let _ = (fixtures::all(), fixtures::backups(), crafted::databases());
     let (tell, done) = mpsc::channel();
     let (ask, todo) = mpsc::channel::<u64>();
     let panics = Arc::new(Mutex::new(Vec::new()));
@@ -125,20 +127,22 @@ fn operations_on_a_hostile_directory_change_nothing_outside_of_it() {
     }));
     let run = move || {
         for seed in todo {
-            let start = memory::start();
+            let (start, before) = (memory::start(), memory::processor_time());
             let (what, broken) = case(seed);
-            if tell.send((what, broken, memory::since(start).peak)).is_err() {
+            let busy = memory::processor_time().zip(before).map(|(after, before)| after.saturating_sub(before));
+            if tell.send((what, broken, memory::since(start).peak, busy.unwrap_or_default())).is_err() {
                 return;
             }
         }
     };
     std::thread::Builder::new().name("cases".to_owned()).spawn(run).expect("a thread");
     let mut rng = fastrand::Rng::with_seed(given.unwrap_or_else(|| fastrand::u64(..)));
+    let mut most = (0, Duration::ZERO);
     let (end, mut count, mut all) = (Instant::now() + Duration::from_secs_f64(seconds), 0, Vec::new());
     while Instant::now() < end && all.len() < 20 {
         let seed = if count == 0 { given.unwrap_or_else(|| rng.u64(..)) } else { rng.u64(..) };
         ask.send(seed).expect("the thread");
-        let Ok((what, mut broken, peak)) = done.recv_timeout(HANG) else {
+        let Ok((what, mut broken, peak, busy)) = done.recv_timeout(HANG) else {
             println!("ROCKMILL_SEED={seed}: no end after {HANG:?}");
             eprintln!("ROCKMILL_SEED={seed}: no end after {HANG:?}");
             std::process::abort(); // the thread cannot be stopped
@@ -146,12 +150,16 @@ fn operations_on_a_hostile_directory_change_nothing_outside_of_it() {
         if peak > MEMORY {
             broken.push(format!("{peak} bytes of memory, at most {MEMORY}"));
         }
+        if busy > TIME {
+            broken.push(format!("{busy:?} of the processor, at most {TIME:?}"));
+        }
+        (most.0, most.1) = (peak.max(most.0), busy.max(most.1));
         broken.append(&mut panics.lock().expect("the list of panics"));
         if !broken.is_empty() {
             all.push(format!("ROCKMILL_SEED={seed}: {what}\n  {}", broken.join("\n  ")));
         }
         count += 1;
     }
-    println!("{count} directories");
+    println!("{count} directories, at most {} MiB of memory and {:?} of the processor", most.0 >> 20, most.1);
     assert!(all.is_empty(), "{} directories broke a promise:\n{}", all.len(), all.join("\n"));
 }

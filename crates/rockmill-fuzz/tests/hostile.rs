@@ -10,17 +10,11 @@ use std::time::{Duration, Instant};
 
 use rockmill_fuzz::memory::{self, Counted};
 use rockmill_fuzz::mutate::{self, Dice};
-use rockmill_fuzz::{Body, TARGETS, crafted, fixtures, seeds};
+use rockmill_fuzz::{Body, TARGETS, fixtures, room_of, seeds};
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
-/// What one input may take: this, and [`MEMORY_PER_BYTE`] for each of its bytes.
-const MEMORY: usize = 64 << 20;
-const MEMORY_PER_BYTE: usize = 4;
-/// What one input may take of the processor: this, and [`TIME_PER_BYTE`] for each of its bytes.
-const TIME: Duration = Duration::from_secs(20);
-const TIME_PER_BYTE: Duration = Duration::from_micros(40);
 /// The thread that runs inputs.
 const CASES: &str = "cases";
 /// After so long by the clock an input is taken to hang. Debug builds on busy machines are slow.
@@ -109,14 +103,8 @@ impl Runner {
             std::process::abort();
         };
         let size = input.len() + room;
-        let (bound, time) = (MEMORY + MEMORY_PER_BYTE * size, TIME + TIME_PER_BYTE * size as u32);
         let mut broken = std::mem::take(&mut *panics().lock().expect("the list of panics"));
-        if used.peak > bound {
-            broken.push(format!("{} bytes of memory (largest {}), at most {bound}", used.peak, used.largest));
-        }
-        if busy > time {
-            broken.push(format!("{busy:?} of the processor, at most {time:?} for {size} bytes"));
-        }
+        broken.extend(memory::beyond(size, used, busy));
         (!broken.is_empty()).then(|| format!("{name}: {}\n{}", keep(name, input).display(), broken.join("\n")))
     }
 }
@@ -176,12 +164,7 @@ fn decoders_take_any_bytes() {
         assert!(!committed.is_empty(), "no corpus of {name}");
         let mut inputs = committed.clone();
         inputs.extend(seeds::of(name));
-        // Inputs of these are choices: what they choose from has a size, too.
-        let room = match name {
-            "backup" | "import" => 1 << 20,
-            "tombstones" | "operands" => crafted::SIZE,
-            _ => 0,
-        };
+        let room = room_of(name);
         for input in &committed {
             broken.extend(runner.run(name, body, &Arc::new(input.clone()), room));
         }
@@ -206,7 +189,7 @@ fn whole_databases_with_damaged_files() {
     let mut rng = fastrand::Rng::with_seed(seed() ^ 1);
     let runner = Runner::new();
     let (name, body) = *TARGETS.iter().find(|(name, _)| *name == "database").expect("the target");
-    let room = fixtures::all().iter().map(|f| f.files.values().map(Vec::len).sum::<usize>()).max().unwrap_or(0);
+    let room = room_of(name);
     let mut inputs = corpus(name);
     let mut broken = Vec::new();
     let end = Instant::now() + seconds(0.5);
