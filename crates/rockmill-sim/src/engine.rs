@@ -175,11 +175,11 @@ impl Engine<'_> {
             if self.start_jobs() {
                 scores = self.cursors.level_scores(&self.tree.version, self.options);
             }
-            let control = write_control(&scores, self.options);
+            let control = write_control(scores.load(), self.options);
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &control, self.s.delayed_write_rate as f64, self.written * entry);
             let allowed = self.control.rate(self.now) / entry;
-            let stop = write_stop(&scores, self.options, self.full.len());
+            let stop = write_stop(scores.load(), self.options, self.full.len());
             self.bound.set(self.now, stop, control.pressure);
             let mut wish = 1.0 / (self.s.write_ns * 1e-9).max(1e-12);
             if self.s.ingest_rate > 0 {

@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rockmill::get::GetContext;
 use rockmill::iter::InternalIterator;
+use rockmill::iter::get::GetContext;
 use rockmill::table::{BlockCache, TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableReader};
 use rockmill::{ChecksumType, CompressionType};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, ValueType};

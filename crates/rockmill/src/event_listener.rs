@@ -20,11 +20,33 @@ use rockmill_format::SequenceNumber;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::properties::TableProperties;
 
-pub use crate::compaction::CompactionReason;
-pub use crate::compaction::filter::TableFileCreationReason;
+pub use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Error;
 use crate::info_log::{InfoLog, log_error};
 use crate::sync::thread_local;
+
+/// Why a compaction runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum CompactionReason {
+    LevelL0FilesNum,
+    LevelMaxLevelSize,
+    UniversalSizeAmplification,
+    UniversalSizeRatio,
+    UniversalSortedRunNum,
+    FIFOMaxSize,
+    FIFOReduceNumFiles,
+    FIFOTtl,
+    ManualCompaction,
+    FilesMarkedForCompaction,
+    BottommostFiles,
+    Ttl,
+    PeriodicCompaction,
+    RefitLevel,
+    RoundRobinTtl,
+    /// Pending output of DF jobs is merged among itself; RocksDB has none such.
+    IntraDf,
+}
 
 /// Why a memtable is flushed (RocksDB's `FlushReason`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -283,9 +283,9 @@ impl<T: Piece> Offers for AheadShared<T> {
             begun
         };
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        let began = crate::perf::now_nanos();
+        let began = crate::perf_context::now_nanos();
         let result = guarded(|| piece.run());
-        self.nanos.fetch_add(crate::perf::now_nanos().saturating_sub(began), Ordering::Relaxed);
+        self.nanos.fetch_add(crate::perf_context::now_nanos().saturating_sub(began), Ordering::Relaxed);
         let mut pieces = self.pieces.lock();
         self.helping.fetch_sub(1, Ordering::Relaxed);
         pieces.end(number, piece, result);

@@ -1,5 +1,10 @@
 //! The iterator over internal entries that memtables, tables, levels and merges all implement.
 
+pub mod get;
+pub mod level;
+pub mod merging;
+pub mod prefix_seek;
+
 use std::path::Path;
 
 use crate::error::Result;

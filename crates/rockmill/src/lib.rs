@@ -2,21 +2,20 @@
 
 pub mod backup;
 pub mod compaction;
+mod compaction_filter;
 pub mod db;
 mod env;
 pub mod error;
 pub mod event_listener;
-pub mod get;
 mod helpers;
 pub mod info_log;
 pub mod iter;
-pub mod level_iter;
 pub mod memtable;
-pub mod merge_iter;
 pub mod merge_operator;
 pub mod options;
+mod pacing;
 pub mod perf;
-pub mod prefix_seek;
+mod perf_context;
 pub mod properties;
 pub mod range_del;
 pub mod rate_limiter;
@@ -26,15 +25,14 @@ pub mod statistics;
 mod sync;
 pub mod table;
 pub mod version;
-pub mod write_buffer_manager;
 
-pub use compaction::filter::{
+pub use crate::db::files::delete_files::KeyRange;
+pub use crate::db::files::export::{ExportImportFilesMetaData, ExportedFile, ImportColumnFamilyOptions};
+pub use crate::db::files::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
+pub use compaction_filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, CompactionFilterFn,
     Decision as CompactionDecision, TableFileCreationReason,
 };
-pub use db::delete_files::KeyRange;
-pub use db::export::{ExportImportFilesMetaData, ExportedFile, ImportColumnFamilyOptions};
-pub use db::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction,
@@ -48,6 +46,7 @@ pub use env::Env;
 pub use error::{Error, ErrorKind, Result};
 pub use event_listener::{EventListener, Listeners};
 pub use info_log::{InfoLogger, LogLevel};
+pub use memtable::write_buffer_manager::WriteBufferManager;
 pub use merge_operator::{MergeFn, MergeOperands, MergeOperator};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
@@ -60,7 +59,6 @@ pub use rockmill_format::SliceTransform;
 pub use rockmill_format::comparator::{BytewiseComparator, Comparator, ReverseBytewiseComparator};
 pub use sst_file_writer::{ExternalSstFileInfo, SstFileWriter};
 pub use table::{Cache, LruCacheOptions};
-pub use write_buffer_manager::WriteBufferManager;
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -13,11 +13,9 @@
 use std::any::Any;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::options::Options;
-use crate::perf::{self, PerfMetric};
+use crate::perf_context::{self as perf, PerfMetric};
 
 mod builtin;
 
@@ -118,10 +116,10 @@ pub trait MergeFn: Fn(&[u8], Option<&[u8]>, &MergeOperands<'_>) -> Option<Vec<u8
 impl<F> MergeFn for F where F: Fn(&[u8], Option<&[u8]>, &MergeOperands) -> Option<Vec<u8>> + Send + Sync + 'static {}
 
 /// An operator made of two functions.
-struct FnOperator<F, P> {
-    name: String,
-    full: F,
-    partial: P,
+pub(crate) struct FnOperator<F, P> {
+    pub(crate) name: String,
+    pub(crate) full: F,
+    pub(crate) partial: P,
 }
 
 impl<F: MergeFn, P: MergeFn> MergeOperator for FnOperator<F, P> {
@@ -135,31 +133,6 @@ impl<F: MergeFn, P: MergeFn> MergeOperator for FnOperator<F, P> {
 
     fn partial_merge(&self, key: &[u8], operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
         (self.partial)(key, None, operands)
-    }
-}
-
-impl Options {
-    /// Merges with `full_merge_fn`, and operands without a base with `partial_merge_fn`, which gets no existing value
-    /// and may return `None`.
-    pub fn set_merge_operator<F: MergeFn, P: MergeFn>(
-        &mut self,
-        name: impl Into<String>,
-        full_merge_fn: F,
-        partial_merge_fn: P,
-    ) {
-        let operator = FnOperator { name: name.into(), full: full_merge_fn, partial: partial_merge_fn };
-        self.cf.merge_operator = Some(Arc::new(operator));
-    }
-
-    /// Merges with one function, for operands that are values themselves: what it makes of operands without an
-    /// existing value must be an operand.
-    pub fn set_merge_operator_associative<F: MergeFn + Clone>(&mut self, name: impl Into<String>, full_merge_fn: F) {
-        self.set_merge_operator(name, full_merge_fn.clone(), full_merge_fn);
-    }
-
-    /// Merges with an operator object: an own [`MergeOperator`] or one of RocksDB's ([`by_name`]).
-    pub fn set_merge_operator_object(&mut self, operator: Arc<dyn MergeOperator>) {
-        self.cf.merge_operator = Some(operator);
     }
 }
 

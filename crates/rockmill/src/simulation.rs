@@ -16,6 +16,7 @@
 //!    flush is in flight, a [`FlushPace`], and
 //!    tells [`CompactionCursors::set_sparing`] what [`FlushBound`] makes of why they wait.
 
+pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
 pub use crate::compaction::strategy::aging::Moment;
 pub use crate::compaction::strategy::df::{runs_due, split_over_idle};
@@ -24,10 +25,10 @@ pub use crate::compaction::strategy::manual::{ManualPick, ManualStep, StepKind};
 pub use crate::compaction::strategy::refit::pick as pick_refit;
 pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
-pub use crate::compaction::{Compaction, CompactionReason};
 pub use crate::db::{
     FlushBound, FlushPace, RateControl, StallReason, WriteControl, deepest_place, write_control, write_stop,
 };
+pub use crate::event_listener::CompactionReason;
 pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};
 
 use crate::error::Result;
@@ -38,11 +39,11 @@ use crate::options::CfOptions;
 /// # Errors
 /// `InvalidArgument`, with the option's name.
 pub fn check_options(options: &CfOptions) -> Result<()> {
-    crate::db::check_cf_options("default", options)
+    crate::options::check::check_cf_options("default", options)
 }
 
 /// Bytes of a full memtable in which nothing is, with one writer: its arena has just begun a block with which
-/// it has as many bytes as it may, or up to a block more; the mean of both (`db/switch.rs`, `memtable/arena.rs`).
+/// it has as many bytes as it may, or up to a block more; the mean of both (`db/write/switch.rs`, `memtable/arena.rs`).
 pub fn memtable_left_over(options: &CfOptions) -> usize {
     let step = crate::memtable::arena_step(options.write_buffer_size, options.arena_block_size);
     crate::memtable::block_of_arena(options.write_buffer_size, step) / 2

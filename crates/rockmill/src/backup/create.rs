@@ -18,7 +18,7 @@ use rockmill_io::FileSystem;
 use super::copy::{Contents, in_parallel};
 use super::meta::{self, BackupMeta, META, MetaFile, PRIVATE, SHARED_CHECKSUM};
 use super::{BackupEngine, CreateBackupOptions, ShareFilesNaming, State, Transfer, identity};
-use crate::db::checkpoint::{DeletionsOff, Moment, moment, newest_options};
+use crate::db::files::checkpoint::{DeletionsOff, Moment, moment, newest_options};
 use crate::db::{Db, DbInner};
 use crate::env::{narrower, with_access};
 use crate::error::{Error, Result};

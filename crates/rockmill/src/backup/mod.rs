@@ -35,8 +35,7 @@ use rockmill_io::error::is_not_plain;
 use rockmill_io::{EntryKind, FileLock, FileSystem, View};
 
 use crate::db::Db;
-use crate::env::Env;
-use crate::env::create_dir_durably;
+use crate::env::{Env, create_dir_durably};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};

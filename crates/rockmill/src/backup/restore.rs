@@ -16,7 +16,7 @@ use super::copy::{Contents, Transfer, in_parallel};
 use super::meta::{BackupMeta, MetaFile, PRIVATE, database_name, is_session_id};
 use super::{BackupEngine, RestoreMode, RestoreOptions, State};
 use crate::db::new_db_id;
-use crate::db::wal_owner::{self, WAL_OWNER};
+use crate::db::open::wal_owner::{self, WAL_OWNER};
 use crate::env::{LINE_FILE_BYTES_MAX, beneath, create_dir_durably, narrower, with_access};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::file::with_wal_dir;

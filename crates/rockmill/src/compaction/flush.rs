@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rockmill_format::edit::FileEntry;
 
 use super::engine::Engine;
-use super::filter::{FilterPlan, TableFileCreationReason};
+use super::filter::FilterPlan;
 use super::job::{Destination, ThreadCpu, drain, guarded, sync_dir};
 use super::merge::run::IteratorRun;
 use super::merge::{Heads, Merger};
@@ -16,6 +16,7 @@ use super::output::{Created, remove_created};
 use super::plan::{JobPlan, OutputPlan, Part, Rules};
 use super::tombstones::Tombstones;
 use super::{JobContext, JobStats, page_cache};
+use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Result;
 use crate::helpers::{Help, Working};
 use crate::memtable::MemTable;

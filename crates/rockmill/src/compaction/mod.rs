@@ -3,9 +3,8 @@
 pub mod commit;
 pub mod engine;
 pub mod events;
-pub mod filter;
+mod filter;
 pub mod flush;
-mod give_way;
 pub mod job;
 pub mod merge;
 pub(crate) mod merge_program;
@@ -14,7 +13,6 @@ mod model;
 mod output;
 mod page_cache;
 pub mod plan;
-mod reads_first;
 pub mod resolve;
 pub(crate) mod rewrite;
 mod rings;
@@ -27,7 +25,6 @@ pub(crate) use output::builder_options;
 pub(crate) use unique_id::internal_unique_id;
 
 use std::collections::{HashSet, VecDeque};
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -36,80 +33,21 @@ use rockmill_format::key::{InternalKey, SequenceNumber};
 use rockmill_format::{InternalKeyComparator, edit::FileEntry};
 use rockmill_io::{Clock, FileSystem};
 
-use crate::error::Result;
+pub use crate::event_listener::CompactionReason;
 use crate::helpers::Help;
 use crate::options::{CfOptions, DbOptions};
+pub use crate::options::{KernelDriver, MergeEngine};
+pub use crate::pacing::give_way::GiveWay;
+pub use crate::pacing::reads_first::{PatientJob, ReadsFirst};
 use crate::rate_limiter::{IoPriority, Limit};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
-use crate::table::TableReader;
-use crate::version::{FileMeta, Version};
+use crate::version::{FileMeta, TableSource, Version};
 pub use engine::{EngineParts, Engines, probe_kernel_engine};
 pub use events::{JobEvents, JobProgress};
-pub use give_way::GiveWay;
-pub use reads_first::{PatientJob, ReadsFirst};
 use resolve::ResolveStats;
 pub(crate) use rings::LentRing;
-pub use rockmill_kernel::{Driver as KernelDriver, MergeObject};
-
-/// How compactions read and merge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum MergeEngine {
-    /// The best one that the machine allows.
-    #[default]
-    Auto,
-    /// Positioned reads, merge in user space: always there, the oracle of all others.
-    Pread,
-    /// io_uring: reads and writes in flight while the merge goes on. `Pread` does its work where there is none.
-    Uring,
-    /// An eBPF program merges inside the kernel, on memory that it shares with this process; reads and writes as with
-    /// `Uring`. Where there is none, `Auto` does its work.
-    Kernel,
-}
-
-impl MergeEngine {
-    /// All, in the order of help texts.
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Pread, Self::Uring, Self::Kernel];
-
-    /// The engine's name on the command line and in statistics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Pread => "pread",
-            Self::Uring => "uring",
-            Self::Kernel => "kernel",
-        }
-    }
-}
-
-impl fmt::Display for MergeEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Why a compaction runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum CompactionReason {
-    LevelL0FilesNum,
-    LevelMaxLevelSize,
-    UniversalSizeAmplification,
-    UniversalSizeRatio,
-    UniversalSortedRunNum,
-    FIFOMaxSize,
-    FIFOReduceNumFiles,
-    FIFOTtl,
-    ManualCompaction,
-    FilesMarkedForCompaction,
-    BottommostFiles,
-    Ttl,
-    PeriodicCompaction,
-    RefitLevel,
-    RoundRobinTtl,
-    /// Pending output of DF jobs is merged among itself; RocksDB has none such.
-    IntraDf,
-}
+pub use rockmill_kernel::MergeObject;
 
 /// One compaction, chosen: plain data.
 #[derive(Debug, Clone)]
@@ -248,14 +186,6 @@ pub fn older_runs(
 
 /// Flags of a job that ends when one is set: the store closes, its output is no longer wanted, another part failed.
 pub(crate) type Stop<'a> = [&'a AtomicBool; 3];
-
-/// Opens tables for a job or a read; the store's table cache.
-pub trait TableSource: Send + Sync {
-    /// The reader of a file, opened if it is not yet.
-    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>>;
-    /// A reader for compaction input: own handle where direct I/O or readahead asks for it.
-    fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>>;
-}
 
 /// What a job needs from the store.
 #[derive(Clone)]

@@ -25,15 +25,15 @@ use rockmill_io::ring::BatchIo;
 use rockmill_io::{WritableFile, WriteOptions};
 
 use super::JobContext;
-use super::filter::TableFileCreationReason;
-use super::give_way::GivingWay;
 use super::plan::{OutputPlan, Part, Rules};
-use super::reads_first::PatientFile;
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
+use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::Help;
 use crate::options::{BlockBasedIndexType, CfOptions, DataBlockIndexType};
+use crate::pacing::give_way::GivingWay;
+use crate::pacing::reads_first::PatientFile;
 use crate::range_del::CompactionRangeDel;
 use crate::rate_limiter::LimitedFile;
 use crate::statistics::{Histogram, MeasuredFile};

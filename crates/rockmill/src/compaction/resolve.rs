@@ -26,10 +26,11 @@ use rockmill_format::key_buffer::KeyBuffer;
 use operands::Operands;
 
 use super::Stop;
-use super::filter::{Decision, FilterPlan, PartFilter};
+use super::filter::{FilterPlan, PartFilter};
 use super::merge::MergeStream;
 use super::plan::{Rules, is_supported};
 use super::tombstones::Tombstones;
+use crate::compaction_filter::Decision;
 use crate::error::{Error, ErrorKind, Result};
 use crate::range_del::CompactionRangeDel;
 use crate::sync::atomic::Ordering;

@@ -14,7 +14,7 @@ use super::plan::{OutputPlan, Part, Rules};
 use super::tombstones::Tombstones;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
-use crate::merge_iter::MergingIterator;
+use crate::iter::merging::MergingIterator;
 use crate::range_del::FragmentedRangeTombstones;
 use crate::rate_limiter::IoPriority;
 

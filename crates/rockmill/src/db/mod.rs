@@ -1,88 +1,41 @@
-//! The database: open, write path, read path, background work.
+//! The database: what users hold, and the rooms that its work is done in.
 //!
-//! | file | what happens there |
+//! | room | what happens there |
 //! |---|---|
-//! | `open.rs`, `recovery.rs` | open, MANIFEST and WAL recovery, orphan removal |
-//! | `write.rs`, `wal.rs` | write groups, the log |
-//! | `stall.rs`, `rate_control.rs`, `flush_pace.rs` | write control |
-//! | `wal_owner.rs` | whose a WAL directory is |
-//! | `wal_files.rs`, `wal_iterator.rs` | obsolete WALs and their archive, updates read back |
-//! | `error_recovery.rs` | background errors, how the store resumes |
-//! | `switch.rs` | full memtables become immutable, new WALs |
-//! | `background.rs`, `install.rs` | flush and compaction threads, version installation |
-//! | `delete_files.rs` | whole tables deleted by key range |
-//! | `export.rs` | column families exported and imported |
-//! | `ingest/` | tables that others wrote become part of the database |
-//! | `manual.rs` | `flush`, `compact_range` |
-//! | `read.rs`, `iterator.rs`, `prefix_scan.rs` | point lookups, iterators |
-//! | `secondary.rs` | instances that follow another process's database |
-//! | `repair/` | databases out of what is left of them |
-//! | `checkpoint.rs` | checkpoints; deletions held off |
-//! | `properties.rs`, `stats.rs` | what users can ask about the store |
+//! | `open/` | open, MANIFEST and WAL recovery, orphan removal; secondary instances; values with a time to live |
+//! | `write/` | batches, groups of writers, the log and what becomes of it, memtables that are full |
+//! | `read/` | lookups, iterators, snapshots, the table cache |
+//! | `jobs/` | flushes and compactions, their threads, the order in which they become live, recovery from errors |
+//! | `catalog/` | versions installed, column families, options that change, OPTIONS files |
+//! | `files/` | checkpoints, exports, ingestion, deletion of whole tables, repair |
+//! | `report/` | what users ask about the store, and what listeners and the info log are told |
 //!
-//! Locks, in the order in which they may be taken: `recovery_running`, `options_turn`, write leadership, `manifest`,
-//! `state`, then leaf locks (snapshots, purge queue, the lists in `Wal`). No lock is held across table I/O; `state` is
-//! never held across any I/O. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's; it
-//! waits for no other I/O than what its own group needs, and beginning the next WAL (`wal.rs` says how left WALs are
-//! synced beside it).
+//! What slows writers, and what jobs and reads get of the device, is decided in `pacing/`.
+//!
+//! # Locks
+//!
+//! In the order in which they may be taken:
+//!
+//! | lock | held by | across I/O |
+//! |---|---|---|
+//! | `recovery_running` | a recovery from a background error | yes |
+//! | `options_turn` | who changes options or column families, until the OPTIONS file says so | yes |
+//! | write leadership (`queue`) | the leader of a group, a switch of memtables, an ingestion | its group's |
+//! | `manifest` | who changes the tree, until its edit is durable | the MANIFEST's |
+//! | `state` | everybody, shortly | never, once the database is open |
+//! | `snapshots`, `purge`, `new_tables`, lists in `Wal` and other leaves | everybody, shortly | never |
+//!
+//! No lock is held across the I/O of tables, but that an ingestion reads the few blocks that say whether its keys
+//! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's (`write/wal.rs` says
+//! how left WALs are synced beside it).
 
-mod approximate_sizes;
-mod background;
-mod batch;
-pub(crate) mod check_options;
-pub(crate) mod checkpoint;
-mod column_family;
-mod commit_delay;
-pub(crate) mod delete_files;
-mod error_recovery;
-mod events;
-mod explain;
-pub(crate) mod export;
-mod extra_runs;
-mod families;
-mod flush_bound;
-mod flush_pace;
-pub(crate) mod ingest;
-mod install;
-mod iterator;
-mod iterator_counts;
-mod live_files;
-mod manual;
-mod memory_usage;
-mod merge_names;
-mod multi_get;
-mod open;
-mod open_log;
-mod options_file;
-mod ordered_commit;
-mod prefix_scan;
-mod properties;
-mod range_view;
-mod rate_control;
-mod read;
-mod recovery;
-mod refit;
-mod repair;
-mod running;
-mod secondary;
-mod set_options;
-mod snapshot;
-mod stall;
-mod stats;
-mod stats_text;
-mod summary;
-mod super_version;
-mod switch;
-mod tables;
-mod timer;
-mod ttl;
-mod wal;
-mod wal_files;
-mod wal_iterator;
-pub(crate) mod wal_owner;
-mod write;
-mod write_queue;
-mod write_turn;
+pub(crate) mod catalog;
+pub(crate) mod files;
+pub(crate) mod jobs;
+pub(crate) mod open;
+pub(crate) mod read;
+pub(crate) mod report;
+pub(crate) mod write;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -98,56 +51,55 @@ use crate::compaction::strategy::score::LevelScores;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason, WriteStallCondition};
 use crate::info_log::{InfoLog, log_error, log_info};
+use crate::memtable::write_buffer_manager::WriteBufferManager;
 use crate::memtable::{MemTable, MemoryPool};
 use crate::options::DbOptions;
-use crate::sync::ArcSwap;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::JoinHandle;
-use crate::sync::{Condvar, Mutex, RwLock};
+use crate::sync::{ArcSwap, Condvar, Mutex, RwLock};
 use crate::table::BlockCache;
 use crate::version::{ManifestWriter, PurgeQueue, Version};
-use crate::write_buffer_manager::WriteBufferManager;
 
-pub use approximate_sizes::{Range, SizeApproximationOptions};
-pub use batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
-pub(crate) use check_options::{check_cf_options, check_db_options, table_writer_options};
-pub use checkpoint::Checkpoint;
-pub use column_family::{AsColumnFamilyRef, ColumnFamily, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
-pub use error_recovery::ErrorSeverity;
-pub use explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
-pub use flush_bound::FlushBound;
-pub use flush_pace::FlushPace;
-pub use ingest::deepest_place;
-pub use iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
-pub use live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
-pub use memory_usage::{MemoryParts, MemoryUsageStats, get_memory_usage_stats};
-pub(crate) use options_file::latest_options_file;
-pub use properties::LevelStats;
-pub use rate_control::RateControl;
-pub use read::{DbPinnableSlice, ReadOptions};
-pub use repair::{RepairOptions, RepairReport};
-pub use running::RunningJob;
-pub use snapshot::Snapshot;
-pub use stall::{StallReason, WriteControl, write_control, write_stop};
-pub use stats::DbCounters;
-pub use summary::DbSummary;
-pub use ttl::ColumnFamilyTtl;
-pub(crate) use ttl::{TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, ttl_stamp};
-pub use wal_files::{WalFile, WalFileType};
-pub use wal_iterator::DBWALIterator;
+pub use crate::db::catalog::column_family::{AsColumnFamilyRef, ColumnFamily};
+pub use crate::db::files::checkpoint::Checkpoint;
+pub use crate::db::files::ingest::deepest_place;
+pub use crate::db::files::live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
+pub use crate::db::files::repair::{RepairOptions, RepairReport};
+pub use crate::db::jobs::error_recovery::ErrorSeverity;
+pub use crate::db::jobs::running::RunningJob;
+pub(crate) use crate::db::open::ttl::{TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, ttl_stamp};
+pub use crate::db::read::get::{DbPinnableSlice, ReadOptions};
+pub use crate::db::read::iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
+pub use crate::db::read::snapshot::Snapshot;
+pub use crate::db::report::approximate_sizes::{Range, SizeApproximationOptions};
+pub use crate::db::report::explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
+pub use crate::db::report::memory_usage::{MemoryParts, MemoryUsageStats, get_memory_usage_stats};
+pub use crate::db::report::properties::LevelStats;
+pub use crate::db::report::stats::DbCounters;
+pub use crate::db::report::summary::DbSummary;
+pub use crate::db::write::batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
+pub use crate::db::write::wal_files::{WalFile, WalFileType};
+pub use crate::db::write::wal_iterator::DBWALIterator;
+pub use crate::options::ColumnFamilyTtl;
+pub(crate) use crate::options::check::table_writer_options;
+pub use crate::options::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
+pub use crate::pacing::flush_bound::FlushBound;
+pub use crate::pacing::flush_pace::FlushPace;
+pub use crate::pacing::rate_control::RateControl;
+pub use crate::pacing::write_control::{StallReason, WriteControl, write_control, write_stop};
 
-use column_family::CfData;
-use error_recovery::BackgroundError;
-use events::{CfJobStats, Later};
-pub(crate) use open::{new_db_id, new_session_id};
-use running::RunningJobs;
-use secondary::Secondary;
-use snapshot::SnapshotList;
-use stall::WriteController;
-use stats::InternalStats;
-use stats_text::Reported;
-use wal::Wal;
-use write_queue::WriteQueue;
+use crate::db::catalog::column_family::CfData;
+use crate::db::jobs::error_recovery::BackgroundError;
+use crate::db::jobs::running::RunningJobs;
+use crate::db::open::secondary::Secondary;
+pub(crate) use crate::db::open::start::{new_db_id, new_session_id};
+use crate::db::read::snapshot::SnapshotList;
+use crate::db::report::events::{CfJobStats, Later};
+use crate::db::report::stats::InternalStats;
+use crate::db::report::stats_text::Reported;
+use crate::db::write::queue::WriteQueue;
+use crate::db::write::wal::Wal;
+use crate::pacing::write_control::WriteController;
 
 /// An open database (`rocksdb::DB`). All methods take `&self` and may be called from any thread.
 ///
@@ -278,14 +230,14 @@ pub(crate) struct State {
     pub running_flushes: usize,
     pub running_compactions: usize,
     /// Compactions that began and are not live yet, in the order of their commits, by column family.
-    pub commits: install::Commits,
+    pub commits: catalog::install::Commits,
     /// Manual compactions that want no automatic ones beside them.
     pub exclusive_manual: usize,
     /// Automatic compactions are paused by `pause_background_work`.
     pub paused: usize,
     pub background_errors: u64,
     /// Background threads that run.
-    pub threads: BTreeSet<background::Worker>,
+    pub threads: BTreeSet<jobs::threads::Worker>,
     /// See [`Moment::oldest_snapshot`](crate::compaction::strategy::aging::Moment).
     pub oldest_snapshot: SequenceNumber,
 }
@@ -338,7 +290,7 @@ pub(crate) struct CfState {
     pub flushing: bool,
     /// How fast writers may fill `mem` while a flush is in flight.
     pub pace: FlushPace,
-    pub fill: flush_pace::Fill,
+    pub fill: crate::pacing::flush_pace::Fill,
     /// Compactions of this column family that are running, for `stats` and for drops.
     pub compacting: usize,
     pub job_stats: CfJobStats,

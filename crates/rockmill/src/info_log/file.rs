@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use rockmill_io::{Clock, FileSystem, WritableFile, WriteOptions};
 
+use super::LogSettings;
 use crate::error::{Error, Result};
-use crate::options::DbOptions;
 
 /// Name of the log without `db_log_dir`.
 const LOG: &str = "LOG";
 
 /// The name of the log's file and the directory that it stands in. With `db_log_dir` several databases may share the
 /// directory: the name then has the database's path in it, as in RocksDB.
-fn log_name(options: &DbOptions, dir: &Path) -> (PathBuf, String) {
-    if options.db_log_dir.as_os_str().is_empty() {
+fn log_name(settings: &LogSettings, dir: &Path) -> (PathBuf, String) {
+    if settings.db_log_dir.as_os_str().is_empty() {
         return (dir.to_owned(), LOG.to_owned());
     }
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
@@ -27,7 +27,7 @@ fn log_name(options: &DbOptions, dir: &Path) -> (PathBuf, String) {
         }
     }
     name.push_str("_LOG");
-    (options.db_log_dir.clone(), name)
+    (settings.db_log_dir.clone(), name)
 }
 
 /// Microseconds between attempts to begin another file when one could not be written.
@@ -48,10 +48,10 @@ fn old_logs(fs: &dyn FileSystem, dir: &Path, name: &str) -> Vec<PathBuf> {
 
 /// Removes the info logs of the database at `dir`, also where they are in another directory. What cannot be removed
 /// stays: it is of no harm.
-pub(crate) fn remove_logs(options: &DbOptions, dir: &Path) {
-    let (dir, name) = log_name(options, dir);
-    for path in old_logs(&*options.fs, &dir, &name).into_iter().chain([dir.join(&name)]) {
-        let _ = options.fs.remove(&path);
+pub(crate) fn remove_logs(settings: &LogSettings, dir: &Path) {
+    let (dir, name) = log_name(settings, dir);
+    for path in old_logs(&*settings.fs, &dir, &name).into_iter().chain([dir.join(&name)]) {
+        let _ = settings.fs.remove(&path);
     }
 }
 
@@ -72,19 +72,19 @@ pub(super) struct LogFile {
 
 impl LogFile {
     /// Renames the log of before and begins a new one.
-    pub fn begin(options: &DbOptions, dir: &Path) -> Result<Self> {
-        let (dir, name) = log_name(options, dir);
-        if !options.db_log_dir.as_os_str().is_empty() {
-            options.fs.create_dir(&dir, true).map_err(|e| Error::io(dir.display(), &e))?;
+    pub fn begin(settings: &LogSettings, dir: &Path) -> Result<Self> {
+        let (dir, name) = log_name(settings, dir);
+        if !settings.db_log_dir.as_os_str().is_empty() {
+            settings.fs.create_dir(&dir, true).map_err(|e| Error::io(dir.display(), &e))?;
         }
         let mut log = Self {
-            fs: Arc::clone(&options.fs),
-            clock: Arc::clone(&options.clock),
+            fs: Arc::clone(&settings.fs),
+            clock: Arc::clone(&settings.clock),
             dir,
             name,
-            size_max: options.max_log_file_size as u64,
-            seconds_max: options.log_file_time_to_roll as u64,
-            keep: options.keep_log_file_num.max(1),
+            size_max: settings.max_log_file_size as u64,
+            seconds_max: settings.log_file_time_to_roll as u64,
+            keep: settings.keep_log_file_num.max(1),
             file: None,
             began_micros: 0,
             headers: Vec::new(),

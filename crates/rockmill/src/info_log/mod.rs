@@ -10,17 +10,16 @@ mod file;
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rockmill_format::printable;
-use rockmill_io::Clock;
+use rockmill_io::{Clock, FileSystem};
 
 pub(crate) use event::Event;
 pub(crate) use file::remove_logs;
 
-use crate::options::DbOptions;
 use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 use file::LogFile;
@@ -55,6 +54,19 @@ impl LogLevel {
             Self::Fatal => "[FATAL] ",
         }
     }
+}
+
+/// What a log is begun with: the options of the database that are the log's.
+pub(crate) struct LogSettings {
+    pub fs: Arc<dyn FileSystem>,
+    pub clock: Arc<dyn Clock>,
+    /// Empty for the database's own directory.
+    pub db_log_dir: PathBuf,
+    pub info_logger: Option<InfoLogger>,
+    pub info_log_level: LogLevel,
+    pub max_log_file_size: usize,
+    pub log_file_time_to_roll: usize,
+    pub keep_log_file_num: usize,
 }
 
 /// The user's function that gets the lines instead of the file.
@@ -170,11 +182,11 @@ impl fmt::Debug for InfoLog {
 impl InfoLog {
     /// Begins a log for the database at `dir`: the user's logger, or a new file, the file of before being renamed. A
     /// file that cannot be made gives a log that takes nothing.
-    pub fn begin(options: &DbOptions, dir: &Path) -> Self {
-        let (sink, level) = match &options.info_logger {
+    pub fn begin(settings: &LogSettings, dir: &Path) -> Self {
+        let (sink, level) = match &settings.info_logger {
             Some(logger) => (Sink::Callback(logger.clone()), logger.level),
-            None => match LogFile::begin(options, dir) {
-                Ok(file) => (Sink::File(Box::new(Mutex::new(file))), options.info_log_level),
+            None => match LogFile::begin(settings, dir) {
+                Ok(file) => (Sink::File(Box::new(Mutex::new(file))), settings.info_log_level),
                 Err(_) => return Self::default(),
             },
         };
@@ -182,7 +194,7 @@ impl InfoLog {
         let inner = Arc::new(Inner {
             level: AtomicU8::new(level as u8),
             sink,
-            clock: Arc::clone(&options.clock),
+            clock: Arc::clone(&settings.clock),
             pending: Mutex::default(),
             lost: AtomicU64::new(0),
             alarm: Arc::clone(&alarm),
@@ -310,7 +322,7 @@ fn stamp(line: &mut String, now_micros: u64) {
     );
 }
 
-/// A source file's place as RocksDB writes it: `db/open.rs`.
+/// A source file's place as RocksDB writes it: `db/open/start.rs`.
 pub(crate) fn place(file: &'static str) -> &'static str {
     file.rsplit_once("src/").map_or(file, |(_, name)| name)
 }

@@ -20,9 +20,9 @@ use std::sync::{Arc, OnceLock};
 use rockmill_io::pages::{PIECE, Pages};
 
 use super::pool::{BEFORE_PIECES, MEMTABLE_MIN, MemoryPool};
+use crate::memtable::write_buffer_manager::MemoryAccount;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use crate::write_buffer_manager::MemoryAccount;
 
 /// Every allocation is aligned to this and a multiple of it.
 pub(super) const ALIGN: usize = 8;
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_large_memtable_takes_pieces_and_leaves_them_to_the_next() {
-        use crate::write_buffer_manager::WriteBufferManager;
+        use crate::memtable::write_buffer_manager::WriteBufferManager;
         let manager = WriteBufferManager::new_write_buffer_manager(0, false);
         let pool = Arc::new(MemoryPool::new(Some(&manager), None));
         assert!(pool.serves(8 * PIECE, 1 << 20));

@@ -5,6 +5,7 @@ mod arena;
 mod bloom;
 mod pool;
 mod skiplist;
+pub mod write_buffer_manager;
 
 use std::sync::Arc;
 
@@ -12,14 +13,14 @@ use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, pack_tag};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
 use crate::error::Result;
-use crate::get::{GetContext, ValueSource};
 use crate::iter::InternalIterator;
-use crate::perf::{self, PerfMetric};
-use crate::prefix_seek::PrefixSeek;
+use crate::iter::get::{GetContext, ValueSource};
+use crate::iter::prefix_seek::PrefixSeek;
+use crate::memtable::write_buffer_manager::WriteBufferManager;
+use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::write_buffer_manager::WriteBufferManager;
 pub(crate) use arena::{BLOCK_SIZE_MIN, arena_step, block_of_arena, memory_when_full_min, step_of_shards};
 use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;

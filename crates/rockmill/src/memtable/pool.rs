@@ -15,9 +15,9 @@ use std::sync::Arc;
 use rockmill_io::pages::{PIECE, Pages};
 
 use crate::info_log::Alarm;
+use crate::memtable::write_buffer_manager::{MemoryAccount, WriteBufferManager};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::write_buffer_manager::{MemoryAccount, WriteBufferManager};
 
 /// A memtable takes single blocks first: one that holds a few entries, as in a store of many column families, is not to
 /// hold a piece.

@@ -39,8 +39,8 @@ use rockmill_format::key;
 
 use super::arena::{ALIGN, Arena, CachePadded, shard_count, thread_slot};
 use super::pool::MemoryPool;
+use crate::memtable::write_buffer_manager::MemoryAccount;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use crate::write_buffer_manager::MemoryAccount;
 
 /// Levels at most: enough for a few million entries; more entries make the top level longer, not the list wrong.
 const MAX_HEIGHT: usize = 20;

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use rockmill_format::key::{InternalKey, VALUE_TYPE_FOR_SEEK};
 
 use super::*;
-use crate::get::GetState;
+use crate::iter::get::GetState;
 
 fn table() -> Arc<MemTable> {
     Arc::new(MemTable::new(7, InternalKeyComparator::default(), 4096))

@@ -15,7 +15,7 @@ use super::{
     BlockBasedOptions, CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType,
     FifoCompactOptions, Options, UniversalCompactOptions,
 };
-use crate::compaction::filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
+use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
 use crate::sync::atomic::AtomicU64;
 use crate::table::BlockCache;

@@ -9,13 +9,13 @@ use rockmill_kernel::MergeObject;
 use super::declare::declare_options;
 use super::file::{Carried, RocksDbVersion};
 use super::{OptionWarning, Options, RecoveryMode};
-use crate::compaction::{KernelDriver, MergeEngine};
 use crate::env::Env;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
+use crate::memtable::write_buffer_manager::WriteBufferManager;
+use crate::options::{KernelDriver, MergeEngine};
 use crate::rate_limiter::{RateLimiter, RateLimiterMode};
 use crate::statistics::Statistics;
-use crate::write_buffer_manager::WriteBufferManager;
 
 declare_options! {
     /// Options of the whole database (RocksDB's `DBOptions`).

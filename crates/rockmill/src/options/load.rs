@@ -12,11 +12,12 @@ use super::file::OptionsFile;
 use super::known::{Note, Notes, Section, What};
 use super::text::{self, Allow, Pairs, Source};
 use super::{BlockBasedOptions, CfOptions, DbOptions, Options, parse};
-use crate::db::{ColumnFamilyDescriptor, latest_options_file};
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::merge_operator::MergeOperator;
+use crate::options::ColumnFamilyDescriptor;
 use crate::table::{BlockCache, Cache};
+use rockmill_format::filename::{self, FileType};
 
 /// An option of an OPTIONS file that is not what it was there: it has no effect in Rockmill, or names an object that
 /// the caller has to bring.
@@ -62,8 +63,8 @@ impl LoadedOptions {
     /// # Errors
     /// `InvalidArgument` or `NotSupported`, with the option's name.
     pub fn check(&self) -> Result<()> {
-        crate::db::check_db_options(&self.options.db)?;
-        self.column_families.iter().try_for_each(|d| crate::db::check_cf_options(d.name(), &d.options().cf))
+        crate::options::check::check_db_options(&self.options.db)?;
+        self.column_families.iter().try_for_each(|d| crate::options::check::check_cf_options(d.name(), &d.options().cf))
     }
 }
 
@@ -448,4 +449,23 @@ fn add_values<O>(out: &mut Vec<OptionValue>, section: &'static str, table: &[Tex
             in_files: option.kind.is_in_files() && option.kind != Kind::Own,
         });
     }
+}
+
+/// OPTIONS files in a directory, the newest (highest number) last.
+pub(crate) fn options_files(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let names = fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e))?;
+    let mut files: Vec<(u64, PathBuf)> = names
+        .iter()
+        .filter_map(|name| match filename::parse(name) {
+            Some(FileType::Options(number)) => Some((number, dir.join(name))),
+            _ => None,
+        })
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+/// The newest OPTIONS file of a database, if it has one: its number and path.
+pub(crate) fn latest_options_file(fs: &dyn FileSystem, dir: &Path) -> Result<Option<(u64, PathBuf)>> {
+    Ok(options_files(fs, dir)?.pop())
 }

@@ -3,11 +3,15 @@
 //! Each option is declared once, in `db.rs`, `cf.rs` or `table.rs` (the macro: `declare.rs`); setters have the names of
 //! the `rocksdb` crate. `text.rs` and `value.rs` have options as text.
 
+mod callbacks;
 mod cf;
+pub(crate) mod check;
 mod compact;
 mod compression;
 mod db;
 pub(crate) mod declare;
+mod descriptor;
+mod engine;
 pub(crate) mod file;
 pub(crate) mod known;
 pub(crate) mod load;
@@ -29,6 +33,8 @@ pub use cf::{CfOptions, DEFAULT_AGE};
 pub use compact::{BottommostLevelCompaction, CompactOptions};
 pub use compression::CompressionOptions;
 pub use db::DbOptions;
+pub use descriptor::{ColumnFamilyDescriptor, ColumnFamilyTtl, DEFAULT_COLUMN_FAMILY_NAME};
+pub use engine::{KernelDriver, MergeEngine};
 pub use load::{LoadedOptions, OptionValue, OptionWarning, OptionsLoader};
 pub use style::{
     CompactionPri, CompactionStyle, FifoCompactOptions, UniversalCompactOptions, UniversalCompactionStopStyle,

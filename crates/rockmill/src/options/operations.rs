@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Options;
+use super::{DbOptions, Options};
 use crate::event_listener::EventListener;
-use crate::info_log::InfoLogger;
+use crate::info_log::{InfoLogger, LogSettings};
 use crate::statistics::{Histogram, HistogramData, StatsLevel, Ticker};
 
 impl Options {
@@ -51,5 +51,21 @@ impl Options {
     /// and removes old logs of that name there; about options from a file see [`crate::Db::check_stored_path`].
     pub fn set_db_log_dir(&mut self, path: impl AsRef<Path>) {
         self.db.db_log_dir = path.as_ref().to_owned();
+    }
+}
+
+impl DbOptions {
+    /// Those of them that are the info log's.
+    pub(crate) fn log_settings(&self) -> LogSettings {
+        LogSettings {
+            fs: Arc::clone(&self.fs),
+            clock: Arc::clone(&self.clock),
+            db_log_dir: self.db_log_dir.clone(),
+            info_logger: self.info_logger.clone(),
+            info_log_level: self.info_log_level,
+            max_log_file_size: self.max_log_file_size,
+            log_file_time_to_roll: self.log_file_time_to_roll,
+            keep_log_file_num: self.keep_log_file_num,
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::declare::{Kind, TextOption};
 use super::known::{self, Meaning, Section};
 use super::{BlockBasedOptions, CfOptions, DbOptions};
-use crate::db::check_options;
+use crate::options::check;
 
 /// How to make the page anew.
 const HOW: &str = "ROCKMILL_WRITE_DOCS=1 cargo test -p rockmill --lib options_page";
@@ -55,7 +55,7 @@ fn range_words(name: &str) -> String {
         Some(rest) => rest.strip_prefix('.').map(|inner| format!(" of `{inner}`")),
         None => None,
     };
-    let of_this = check_options::ranges().filter_map(|(n, words)| Some(format!(" Range{}: {words}.", inner(n)?)));
+    let of_this = check::ranges().filter_map(|(n, words)| Some(format!(" Range{}: {words}.", inner(n)?)));
     of_this.collect()
 }
 

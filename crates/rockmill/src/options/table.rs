@@ -7,7 +7,7 @@ use super::file::Carried;
 use super::known::{Notes, What};
 use super::parse;
 use super::{ChecksumType, Options};
-use crate::table::BlockCache;
+use crate::table::{AutoReadahead, BlockCache, MetaCaching};
 
 /// Which index a table has (RocksDB's `BlockBasedIndexType`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -204,5 +204,32 @@ impl BlockBasedOptions {
     pub fn disable_cache(&mut self) {
         self.no_block_cache = true;
         self.block_cache = None;
+    }
+}
+
+impl MetaCaching {
+    /// Of a table; `level0`: it is in L0.
+    pub fn new(options: &BlockBasedOptions, level0: bool) -> Self {
+        Self {
+            in_cache: options.cache_index_and_filter_blocks,
+            high_priority: options.cache_index_and_filter_blocks_with_high_priority,
+            pin: options.pin_l0_filter_and_index_blocks_in_cache && level0,
+        }
+    }
+}
+
+impl AutoReadahead {
+    pub fn new(options: &BlockBasedOptions) -> Self {
+        Self {
+            reads: options.num_file_reads_for_auto_readahead,
+            initial: options.initial_auto_readahead_size,
+            max: options.max_auto_readahead_size,
+        }
+    }
+}
+
+impl Default for AutoReadahead {
+    fn default() -> Self {
+        Self::new(&BlockBasedOptions::default())
     }
 }

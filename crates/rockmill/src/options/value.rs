@@ -8,8 +8,8 @@ use super::{
     BlockBasedIndexType, ChecksumType, CompactionPri, CompactionStyle, CompressionType, DataBlockIndexType,
     RecoveryMode, UniversalCompactionStopStyle,
 };
-use crate::compaction::{KernelDriver, MergeEngine};
 use crate::info_log::LogLevel;
+use crate::options::{KernelDriver, MergeEngine};
 
 /// A type of option values.
 pub(crate) trait Value: Sized {

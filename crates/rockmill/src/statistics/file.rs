@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rockmill_io::WritableFile;
 
 use super::{Histogram, Statistics};
-use crate::perf::now_nanos;
+use crate::perf_context::now_nanos;
 
 /// A file whose calls are measured.
 #[derive(Debug)]

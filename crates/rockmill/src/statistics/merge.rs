@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Histogram, Statistics, Ticker};
 use crate::merge_operator::{MergeOperands, MergeOperator};
-use crate::perf::now_nanos;
+use crate::perf_context::now_nanos;
 
 /// A merge operator whose calls are counted.
 pub(crate) struct CountedOperator {

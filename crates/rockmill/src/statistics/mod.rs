@@ -272,7 +272,7 @@ pub(crate) trait MaybeStatistics {
     #[inline]
     fn start_now(&self) -> Started {
         match self.statistics() {
-            Some(s) if s.collects(StatsLevel::ExceptDetailedTimers) => Started(Some(crate::perf::now_nanos())),
+            Some(s) if s.collects(StatsLevel::ExceptDetailedTimers) => Started(Some(crate::perf_context::now_nanos())),
             _ => Started(None),
         }
     }
@@ -281,7 +281,7 @@ pub(crate) trait MaybeStatistics {
     #[inline]
     fn start_detailed(&self) -> Started {
         match self.statistics() {
-            Some(s) if s.collects(StatsLevel::ExceptTimeForMutex) => Started(Some(crate::perf::now_nanos())),
+            Some(s) if s.collects(StatsLevel::ExceptTimeForMutex) => Started(Some(crate::perf_context::now_nanos())),
             _ => Started(None),
         }
     }
@@ -290,7 +290,7 @@ pub(crate) trait MaybeStatistics {
     #[inline]
     fn stop_now(&self, histogram: Histogram, started: Started) {
         if let (Some(s), Some(before)) = (self.statistics(), started.0) {
-            s.record_time(histogram, crate::perf::now_nanos().saturating_sub(before) / 1000);
+            s.record_time(histogram, crate::perf_context::now_nanos().saturating_sub(before) / 1000);
         }
     }
 
@@ -306,7 +306,7 @@ pub(crate) trait MaybeStatistics {
     #[inline]
     fn stop_nanos(&self, histogram: Histogram, started: Started) {
         if let (Some(s), Some(before)) = (self.statistics(), started.0) {
-            s.record_time(histogram, crate::perf::now_nanos().saturating_sub(before));
+            s.record_time(histogram, crate::perf_context::now_nanos().saturating_sub(before));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rockmill_io::ring::{BatchIo, BatchLimits, ReadOptions, ReadPlan, ReadStream, Span};
 
 use super::block_file::BlockFile;
-use crate::perf::{self, PerfMetric};
+use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics};
 
 /// Less is not read in flight: most scans that come no further end soon.

@@ -10,9 +10,9 @@ use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, Footer};
 use rockmill_io::RandomAccessFile;
 
 use super::cache::CachedBlock;
-use crate::compaction::ReadsFirst;
 use crate::error::{Error, Result};
-use crate::perf::{self, PerfMetric};
+use crate::pacing::reads_first::ReadsFirst;
+use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
 
 /// A table file and what is needed to read a block of it.

@@ -27,13 +27,13 @@ use rockmill_format::{FormatError, InternalKey, InternalKeyComparator, SequenceN
 use rockmill_io::WritableFile;
 
 use super::compress_ahead::CompressAhead;
+use super::compression::CompressionOptions;
 use super::filter_builder::FilterBuilder;
 use super::index_builder::IndexBuilder;
 use super::names;
 use super::syncing::SyncingTable;
 use crate::error::{Error, Result};
 use crate::helpers::Help;
-use crate::options::CompressionOptions;
 use crate::statistics::{Histogram, MaybeStatistics, Started, Statistics, Ticker};
 
 mod ahead;

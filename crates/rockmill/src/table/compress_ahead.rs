@@ -14,9 +14,9 @@ use std::sync::Arc;
 use rockmill_format::compression::{CompressionType, Compressor};
 
 use super::builder::{compressor_params, count_compression};
+use super::compression::CompressionOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::{Ahead, Help, Piece};
-use crate::options::CompressionOptions;
 use crate::statistics::{MaybeStatistics, Statistics};
 use crate::sync::Mutex;
 

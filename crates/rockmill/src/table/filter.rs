@@ -6,7 +6,7 @@ use rockmill_format::{InternalKeyComparator, SliceTransform};
 
 use super::index::TableIndex;
 use super::reader::TableReader;
-use crate::perf::{self, PerfMetric};
+use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{MaybeStatistics, Ticker};
 
 /// Filter blocks.

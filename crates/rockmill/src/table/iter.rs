@@ -17,9 +17,9 @@ use super::cache::CachedBlock;
 use super::index::TableIndex;
 use super::meta::MetaHold;
 use super::reader::{TableReadOptions, TableReader};
-use crate::compaction::PatientJob;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
+use crate::pacing::reads_first::PatientJob;
 use crate::rate_limiter::Limit;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 

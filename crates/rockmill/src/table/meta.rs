@@ -14,7 +14,6 @@ use super::index::TableIndex;
 use super::open;
 use super::reader::TableReader;
 use crate::error::Result;
-use crate::options::BlockBasedOptions;
 use crate::statistics::{MaybeStatistics, Ticker};
 
 /// A table's index and filter.
@@ -46,17 +45,6 @@ pub(crate) struct MetaCaching {
     pub in_cache: bool,
     pub high_priority: bool,
     pub pin: bool,
-}
-
-impl MetaCaching {
-    /// Of a table; `level0`: it is in L0.
-    pub fn new(options: &BlockBasedOptions, level0: bool) -> Self {
-        Self {
-            in_cache: options.cache_index_and_filter_blocks,
-            high_priority: options.cache_index_and_filter_blocks_with_high_priority,
-            pin: options.pin_l0_filter_and_index_blocks_in_cache && level0,
-        }
-    }
 }
 
 /// Index and filter for one operation.

@@ -23,12 +23,11 @@ use super::index::TableIndex;
 use super::iter::{CompactionIter, TableIter};
 use super::meta::{MetaCaching, MetaPlace};
 use super::open;
-use crate::compaction::ReadsFirst;
 use crate::error::{Error, ErrorKind, Result};
-use crate::get::{GetContext, GetState, Resume, ValueSource, WantedBlock};
 use crate::iter::InternalIterator;
-use crate::options::BlockBasedOptions;
-use crate::perf::{self, PerfMetric};
+use crate::iter::get::{GetContext, GetState, Resume, ValueSource, WantedBlock};
+use crate::pacing::reads_first::ReadsFirst;
+use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
 use crate::statistics::{Histogram, MaybeStatistics, Started, Statistics, Ticker};
 
@@ -63,22 +62,6 @@ pub(crate) struct AutoReadahead {
     pub initial: usize,
     /// Bytes at most.
     pub max: usize,
-}
-
-impl AutoReadahead {
-    pub fn new(options: &BlockBasedOptions) -> Self {
-        Self {
-            reads: options.num_file_reads_for_auto_readahead,
-            initial: options.initial_auto_readahead_size,
-            max: options.max_auto_readahead_size,
-        }
-    }
-}
-
-impl Default for AutoReadahead {
-    fn default() -> Self {
-        Self::new(&BlockBasedOptions::default())
-    }
 }
 
 /// What `open` needs.

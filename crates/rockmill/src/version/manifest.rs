@@ -14,9 +14,9 @@ use rockmill_io::{FileSystem, WritableFile, WriteOptions};
 
 use super::manifest_tail::{Damage, is_unsynced};
 use super::{LogSource, PurgeQueue, Version, VersionBuilder};
-use crate::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::env::LINE_FILE_BYTES_MAX;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::DEFAULT_COLUMN_FAMILY_NAME;
 
 /// No table has more bytes: 256 TiB. All tables of a database together then have less than a `u64` can hold.
 const TABLE_LEN_MAX: u64 = 1 << 48;

@@ -6,6 +6,7 @@ mod level;
 mod log_source;
 mod manifest;
 mod manifest_tail;
+mod table_source;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -15,9 +16,8 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
 
 use crate::info_log::Alarm;
-use crate::sync::ArcSwapOption;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex, thread_number};
+use crate::sync::{ArcSwapOption, Condvar, Mutex, thread_number};
 use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
@@ -27,6 +27,7 @@ pub use manifest::{
     CfOrder, ManifestMark, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit,
     for_each_edit_from, look_again, manifest_mark, recover_manifest, set_current,
 };
+pub use table_source::TableSource;
 
 /// Tables that nothing refers to any more, waiting to be deleted.
 #[derive(Debug, Default)]

@@ -206,7 +206,7 @@ fn a_failed_open_says_why_in_the_log() {
     options.create_if_missing(false);
     let e = Db::open(&options, path()).unwrap_err();
     let log = text(&fs, "/db/LOG");
-    assert!(log.contains("[ERROR] [db/open.rs:") && log.contains(&e.to_string()), "{e}: {log}");
+    assert!(log.contains("[ERROR] [db/open/start.rs:") && log.contains(&e.to_string()), "{e}: {log}");
 }
 
 #[test]

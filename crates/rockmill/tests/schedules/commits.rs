@@ -1,5 +1,5 @@
 //! The queue of jobs that are to commit, by itself: jobs that begin while others end, well or not, merges of what
-//! waits, edits that cannot be written, all at the same time, as the store drives it (`db/ordered_commit.rs`).
+//! waits, edits that cannot be written, all at the same time, as the store drives it (`db/jobs/ordered_commit.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -9,16 +9,16 @@ use rockmill_io::{FileSystem, ManualClock, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
 
 use super::*;
-use crate::compaction::filter::TableFileCreationReason;
 use crate::compaction::model::{Entry, Model, random_history};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{self, CompactionCursors, leveled};
-use crate::compaction::{MergeEngine, TableSource, flush};
+use crate::compaction::{MergeEngine, flush};
+use crate::compaction_filter::TableFileCreationReason;
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, CompactionStyle, CompressionType, DbOptions};
 use crate::table::{TableOpenOptions, TableReadOptions, TableReader};
-use crate::version::{FileMeta, Version};
+use crate::version::{FileMeta, TableSource, Version};
 
 /// Opens tables anew each time.
 struct Tables {

@@ -14,12 +14,13 @@ use rockmill_io::ring::Window;
 
 use super::ahead::DecompressAhead;
 use crate::compaction::sst_map::{MapFile, MapRun};
-use crate::compaction::{JobContext, JobProgress, TableSource};
+use crate::compaction::{JobContext, JobProgress};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::Ordering;
 use crate::table::{BlockStream, Source, StoredBlock, TableReader};
+use crate::version::TableSource;
 
 /// Gives the blocks of a run, checked and decompressed.
 pub trait BlockFeed {

@@ -13,8 +13,8 @@
 use rockmill_format::key::{SequenceNumber, ValueType, user_key};
 
 use super::{Resolver, parse};
-use crate::compaction::filter::Decision;
 use crate::compaction::merge::MergeStream;
+use crate::compaction_filter::Decision;
 use crate::error::Result;
 use crate::merge_operator::{MergeOperator, OperandList, full_merge, partial_merge};
 

@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::compaction::Compaction;
-use crate::compaction::filter::{CompactionFilter, SharedFilter};
 use crate::compaction::merge::testing::VecRun;
 use crate::compaction::merge::{Heads, Merger};
 use crate::compaction::model::{Entry, Model, random_history};
 use crate::compaction::strategy::testing::TreeSpec;
 use crate::compaction::tombstones::for_file;
+use crate::compaction_filter::{CompactionFilter, SharedFilter};
 use crate::options::CfOptions;
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::sync::atomic::AtomicBool;

@@ -252,10 +252,11 @@ impl Booster {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compaction::Compaction;
     use crate::compaction::strategy::CompactionCursors;
     use crate::compaction::strategy::leveled::pick;
     use crate::compaction::strategy::testing::{TreeSpec, numbers};
-    use crate::compaction::{Compaction, CompactionReason};
+    use crate::event_listener::CompactionReason;
 
     fn options() -> CfOptions {
         CfOptions {

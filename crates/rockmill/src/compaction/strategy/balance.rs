@@ -11,8 +11,8 @@
 
 use super::CompactionCursors;
 use super::score::LevelScores;
-use crate::db::{StallReason, write_control};
 use crate::options::CfOptions;
+use crate::pacing::write_control::{StallReason, write_control};
 
 /// Half-way from the slowdown trigger to the stop trigger. Where writers are only slowed, by score is better.
 const PRESSURE: f64 = 1.5;
@@ -25,7 +25,7 @@ pub fn turns(scores: &LevelScores, options: &CfOptions, running: &CompactionCurs
     if running.threads() == 0 || levels_due <= running.threads() {
         return order;
     }
-    let control = write_control(scores, options);
+    let control = write_control(scores.load(), options);
     if control.pressure >= PRESSURE && control.reason == StallReason::PendingCompactionBytes {
         let each = |level: usize| {
             let debt = scores.debts.get(level).copied().unwrap_or(0) as f64;

@@ -22,7 +22,8 @@ use rockmill_format::InternalKeyComparator;
 
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::shape::{KeyRange, Stack};
-use crate::compaction::{Compaction, CompactionReason, has_older_runs};
+use crate::compaction::{Compaction, has_older_runs};
+use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Level, touched};

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use super::inputs::{Files, Picker, any_busy, key_range};
-use crate::compaction::{Compaction, CompactionReason};
+use crate::compaction::Compaction;
+use crate::event_listener::CompactionReason;
 use crate::version::{FileMeta, Level, Version};
 
 /// What [`merge_down`] found.

@@ -19,7 +19,8 @@ use std::sync::Arc;
 use super::df::runs_due;
 use super::inputs::{Files, Picker, key_range, total_bytes};
 use super::{CompactionCursors, Running};
-use crate::compaction::{Compaction, CompactionReason};
+use crate::compaction::Compaction;
+use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;
 use crate::version::{FileMeta, Version};
 

@@ -16,7 +16,8 @@ use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::score::level_scores;
 use super::tiered;
 use super::{CompactionCursors, fifo};
-use crate::compaction::{Compaction, CompactionReason};
+use crate::compaction::Compaction;
+use crate::event_listener::CompactionReason;
 use crate::options::{BottommostLevelCompaction, CfOptions, CompactionStyle};
 use crate::version::Version;
 

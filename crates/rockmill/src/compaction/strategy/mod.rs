@@ -40,7 +40,8 @@ use rockmill_format::key::InternalKey;
 
 use std::sync::Arc;
 
-use super::{Compaction, CompactionReason};
+use super::Compaction;
+use crate::event_listener::CompactionReason;
 use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::Version;

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use super::inputs::any_busy;
 use super::score::level_scores;
-use crate::compaction::{Compaction, CompactionReason};
+use crate::compaction::Compaction;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;
 use crate::version::Version;
 

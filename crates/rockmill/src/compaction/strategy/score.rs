@@ -6,6 +6,7 @@
 //! compaction it is the bytes of all tables by what may stay, and nothing slows writers.
 
 use crate::options::{CfOptions, CompactionStyle};
+use crate::pacing::write_control::TreeLoad;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, Level, Version};
 
@@ -47,6 +48,11 @@ impl LevelScores {
     /// The highest score.
     pub fn max_score(&self) -> f64 {
         self.scores.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// What of it slows writers.
+    pub fn load(&self) -> TreeLoad {
+        TreeLoad { runs: self.runs, pending_bytes: self.pending_bytes }
     }
 
     /// True when some level's score asks for a compaction.

@@ -6,7 +6,8 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-use crate::compaction::{Compaction, CompactionReason};
+use crate::compaction::Compaction;
+use crate::event_listener::CompactionReason;
 use crate::options::CompressionType;
 use crate::version::{FileMeta, Level, PurgeQueue, Version};
 

@@ -9,9 +9,9 @@ use super::super::compress_ahead::{Batch, CompressAhead, Recipe};
 use super::TableBuilder;
 use crate::error::Result;
 use crate::helpers::Help;
-use crate::options::CompressionType;
 use crate::sync::Mutex;
 use crate::table::filter_builder::FilterBuilder;
+use rockmill_format::compression::CompressionType;
 
 impl TableBuilder {
     /// Lets helpers compress data blocks, as many as `parallel_threads` allows; before the first entry.

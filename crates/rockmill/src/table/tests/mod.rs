@@ -14,8 +14,8 @@ use rockmill_format::{Comparator, InternalKeyComparator, SequenceNumber, SliceTr
 use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, WriteOptions};
 
 use super::*;
-use crate::get::{GetContext, GetState};
 use crate::iter::InternalIterator;
+use crate::iter::get::{GetContext, GetState};
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 type Tombstones = Vec<(Vec<u8>, Vec<u8>, SequenceNumber)>;
@@ -252,7 +252,7 @@ fn table_get(
     let ikey = InternalKey::new(user_key, seq, VALUE_TYPE_FOR_SEEK);
     let mut ctx = GetContext::new(user_key);
     table.get(ikey.as_bytes(), ro, &mut ctx).unwrap();
-    let all = |ops: Vec<crate::get::PinnedValue>| ops.into_iter().map(|o| o.into_vec()).collect();
+    let all = |ops: Vec<crate::iter::get::PinnedValue>| ops.into_iter().map(|o| o.into_vec()).collect();
     match ctx.state {
         GetState::NotFound => (Vec::new(), None),
         GetState::Found(v) => (Vec::new(), Some(Some(v.into_vec()))),

@@ -6,6 +6,7 @@ use rockmill_format::compression::CompressionType;
 
 use super::*;
 use crate::compaction::JobStats;
+use crate::version::TableSource;
 
 mod own;
 mod seated;

@@ -209,7 +209,7 @@ fn blocks_pass_only_into_tables_of_their_kind() {
         ("files of a block each", |cf| cf.target_file_size_base = 1),
         ("a filter", |cf| {
             let mut options = crate::Options::default();
-            options.set_compaction_filter("keep", |_, _, _| crate::compaction::filter::Decision::Keep);
+            options.set_compaction_filter("keep", |_, _, _| crate::compaction_filter::Decision::Keep);
             cf.compaction_filter = options.cf.compaction_filter.take();
         }),
     ];

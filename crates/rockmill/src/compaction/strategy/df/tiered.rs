@@ -21,7 +21,8 @@ use super::super::aging::Moment;
 use super::super::inputs::{Files, Picker, any_busy, total_bytes};
 use super::super::tiered::Universal;
 use super::Inputs;
-use crate::compaction::{Compaction, CompactionReason};
+use crate::compaction::Compaction;
+use crate::event_listener::CompactionReason;
 use crate::options::{CfOptions, UniversalCompactOptions};
 use crate::version::Version;
 

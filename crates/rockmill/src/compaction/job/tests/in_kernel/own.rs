@@ -4,7 +4,7 @@ use rockmill_format::comparator::{FnComparator, ReverseBytewiseComparator};
 use rockmill_kernel::MergeObject;
 
 use super::*;
-use crate::compaction::filter::{
+use crate::compaction_filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory,
 };
 use crate::merge_operator::StringAppendOperator;
@@ -217,7 +217,7 @@ fn a_filter_of_another_name_is_asked_outside_and_the_log_says_so() {
     let c = whole(&tree, 0);
     let (pread, kernel) = same_as_pread(&tree, &c, "no filter");
     assert_eq!((kernel.dropped, kernel.dropped.filtered), (pread.dropped, 0));
-    tree.ctx.cf.compaction_filter = Some(crate::compaction::filter::SharedFilter::new(Marks));
+    tree.ctx.cf.compaction_filter = Some(crate::compaction_filter::SharedFilter::new(Marks));
     let (pread, kernel) = same_as_pread(&tree, &c, "another filter");
     assert_eq!(kernel.dropped, pread.dropped);
     assert!(kernel.dropped.filtered > 10, "{}", kernel.dropped.filtered);
@@ -290,7 +290,7 @@ fn an_order_and_a_filter_in_one_program_give_the_tables_of_their_twins() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let cf = options(&mut rng);
         let mut tree = filled(&mut rng, &no_case(), cf, &value);
-        tree.ctx.cf.compaction_filter = Some(crate::compaction::filter::SharedFilter::new(Marks));
+        tree.ctx.cf.compaction_filter = Some(crate::compaction_filter::SharedFilter::new(Marks));
         tree.ctx.db.kernel_program = object(BOTH);
         // Those of L1 are all left to the twin.
         let level = usize::from(rng.bool() && !tree.version.levels[1].is_empty());

@@ -8,6 +8,7 @@ use rockmill_io::{CountingFileSystem, WriteOptions};
 use super::*;
 use crate::compaction::KernelDriver;
 use crate::compaction::engine::Engine;
+use crate::version::TableSource;
 
 /// False, and says so, where there is no driver `loop`, or no ring.
 fn is_there(what: &str) -> bool {

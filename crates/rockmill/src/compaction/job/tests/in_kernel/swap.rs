@@ -7,7 +7,7 @@ use rockmill_kernel::{MergeObject, Pool};
 
 use super::own::{EXPIRE, Expire, ExpireBefore, REVERSE};
 use super::*;
-use crate::compaction::filter::{CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision};
+use crate::compaction_filter::{CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision};
 use crate::error::ErrorKind;
 use crate::{Db, LogLevel, Options};
 

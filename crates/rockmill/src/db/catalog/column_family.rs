@@ -1,0 +1,116 @@
+//! Column families: the handle users hold, and the state behind it.
+
+use std::sync::{Arc, Weak};
+
+use rockmill_format::InternalKeyComparator;
+
+use crate::db::read::super_version::SuperVersion;
+use crate::merge_operator::MergeOperator;
+use crate::options::CfOptions;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{ArcSwap, Mutex};
+use crate::version::Version;
+
+/// What readers and writers of a column family share. The mutable rest is under the database's lock.
+pub(crate) struct CfData {
+    pub id: u32,
+    pub name: String,
+    /// The opening that it belongs to ([`DbInner::opening`](crate::db::DbInner::opening)).
+    pub opening: u64,
+    /// Replaced whole by `set_options`.
+    pub options: ArcSwap<CfOptions>,
+    pub cmp: InternalKeyComparator,
+    /// That of the options: no call changes it, and reads need it without a look at them.
+    pub merge_operator: Option<Arc<dyn MergeOperator>>,
+    /// What a reader sees; replaced whole when a memtable or the version changes.
+    pub current: ArcSwap<SuperVersion>,
+    pub dropped: AtomicBool,
+    pub published: Published,
+}
+
+/// What was shown to readers so far.
+#[derive(Default)]
+pub(crate) struct Published {
+    /// Versions that were current, as long as somebody uses them. A leaf lock.
+    versions: Mutex<Vec<Weak<Version>>>,
+    /// Times that `current` was replaced.
+    times: AtomicU64,
+}
+
+impl CfData {
+    /// What readers see was replaced; `version` is in it.
+    pub fn note_published(&self, version: &Arc<Version>) {
+        self.published.times.fetch_add(1, Ordering::Relaxed);
+        let mut versions = self.published.versions.lock();
+        if versions.last().is_none_or(|last| last.as_ptr() != Arc::as_ptr(version)) {
+            versions.retain(|v| v.strong_count() > 0);
+            versions.push(Arc::downgrade(version));
+        }
+    }
+
+    /// Versions that are current or in use.
+    pub fn live_versions(&self) -> Vec<Arc<Version>> {
+        self.published.versions.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Times that what readers see was replaced.
+    pub fn super_version_number(&self) -> u64 {
+        self.published.times.load(Ordering::Relaxed)
+    }
+
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+}
+
+/// A column family of an open database. Cheap to clone; stays usable for reads after the family is dropped.
+///
+/// It is of the [`Db`](crate::Db) that gave it, and of no other: every call that gets a handle of another database, or
+/// one from before the database was opened again, refuses it with `InvalidArgument`. A
+/// [`WriteBatch`](crate::WriteBatch) with such a handle is refused when it is written.
+#[derive(Clone)]
+pub struct ColumnFamily {
+    pub(crate) data: Arc<CfData>,
+}
+
+impl ColumnFamily {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.data.name
+    }
+
+    /// Its id in the database.
+    pub fn id(&self) -> u32 {
+        self.data.id
+    }
+}
+
+impl std::fmt::Debug for ColumnFamily {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ColumnFamily({}, {:?})", self.data.id, self.data.name)
+    }
+}
+
+/// Anything that names a column family in a call (`rocksdb::AsColumnFamilyRef`).
+pub trait AsColumnFamilyRef {
+    /// The handle.
+    fn as_cf(&self) -> &ColumnFamily;
+}
+
+impl AsColumnFamilyRef for ColumnFamily {
+    fn as_cf(&self) -> &ColumnFamily {
+        self
+    }
+}
+
+impl<T: AsColumnFamilyRef + ?Sized> AsColumnFamilyRef for &T {
+    fn as_cf(&self) -> &ColumnFamily {
+        (**self).as_cf()
+    }
+}
+
+impl<T: AsColumnFamilyRef + ?Sized> AsColumnFamilyRef for Arc<T> {
+    fn as_cf(&self) -> &ColumnFamily {
+        (**self).as_cf()
+    }
+}

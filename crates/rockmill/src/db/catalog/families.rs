@@ -1,0 +1,186 @@
+//! Creating and dropping column families of an open database.
+
+use std::sync::Arc;
+
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::{InternalKeyComparator, SequenceNumber};
+
+use crate::db::open::start::{check_new_name, new_cf_state};
+use crate::db::{CfMap, ColumnFamily, Db, DbInner, State};
+use crate::error::{Error, Result};
+use crate::info_log::log_info;
+use crate::options::check::{Adjusted, take_cf_options};
+use crate::options::{DEFAULT_COLUMN_FAMILY_NAME, Options};
+use crate::sync::atomic::Ordering;
+use crate::version::{Version, VersionBuilder};
+
+impl Db {
+    /// Creates a column family. With an I/O error that names an OPTIONS file the family is there: only that file is
+    /// missing. One that names the MANIFEST is a background error: once the database has resumed, the family is not
+    /// there; if it is opened again without that, it may be, and [`Self::list_cf`] says.
+    pub fn create_cf(&self, name: impl AsRef<str>, options: &Options) -> Result<ColumnFamily> {
+        if self.inner.with_ttl {
+            return self.create_cf_with_ttl(name, options, std::time::Duration::ZERO);
+        }
+        self.create_wrapped_cf(name.as_ref(), options)
+    }
+
+    /// Creates a column family. In a database with a time to live, its options know of the times.
+    pub(crate) fn create_wrapped_cf(&self, name: &str, options: &Options) -> Result<ColumnFamily> {
+        self.create_cf_of_files(name, options, Vec::new(), 0)
+    }
+
+    /// Creates a column family with these tables, which are durable in the directory; the last sequence number rises
+    /// to `last_sequence` at least.
+    pub(crate) fn create_cf_of_files(
+        &self,
+        name: &str,
+        options: &Options,
+        files: Vec<(u32, FileEntry)>,
+        last_sequence: SequenceNumber,
+    ) -> Result<ColumnFamily> {
+        let db = &*self.inner;
+        db.check_writable()?;
+        let mut options = options.cf.clone();
+        options.reserve_last_level = db.opts.allow_ingest_behind;
+        check_new_name(name)?;
+        let mut adjusted = Adjusted::default();
+        take_cf_options(name, &mut options, db.opts.atomic_flush, &mut adjusted)?;
+        adjusted.log(&db.log);
+        let turn = db.options_turn.lock();
+        let alone = db.lead_alone();
+        db.check_takes_writes()?;
+        if !files.is_empty() {
+            // As behind an ingestion: what was written before is there when the tables are.
+            db.flush_wal_as_leader(true, true)?;
+        }
+        let mut manifest = db.manifest.lock();
+        let id = {
+            let mut state = db.state.lock();
+            if state.cfs.values().any(|c| c.cf.name == name) {
+                return Err(Error::invalid_argument(format!("column family {name:?} already exists")));
+            }
+            state.max_column_family += 1;
+            state.max_column_family
+        };
+        let wal = db.wal.number();
+        let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
+        let mut edits = vec![VersionEdit {
+            column_family: id,
+            column_family_add: Some(name.to_owned()),
+            comparator: Some(cmp.user_comparator().name().to_owned()),
+            log_number: Some(wal),
+            max_column_family: Some(id),
+            ..VersionEdit::default()
+        }];
+        let mut version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
+        // Entries with number 0 must be older than any snapshot that sees them.
+        let last_sequence = if files.is_empty() { 0 } else { last_sequence.max(1) };
+        if !files.is_empty() {
+            let edit = VersionEdit {
+                column_family: id,
+                new_files: files,
+                last_sequence: Some(last_sequence),
+                ..VersionEdit::default()
+            };
+            let mut builder = VersionBuilder::new(version, Arc::clone(&db.purge));
+            builder.apply(&edit)?;
+            version = Arc::new(builder.build()?);
+            edits.push(edit);
+            // The family is there with all its tables or not at all.
+            (edits[0].remaining_in_group, edits[1].remaining_in_group) = (Some(1), Some(0));
+        }
+        if let Err(e) = db.append_to_manifest(&mut manifest, &mut edits) {
+            drop((manifest, alone, turn));
+            db.tell_waiting();
+            return Err(e);
+        }
+        let c = new_cf_state(
+            id,
+            name.to_owned(),
+            options,
+            cmp,
+            version,
+            wal,
+            db.opening,
+            (db.memory(), db.opts.statistics.as_ref()),
+        );
+        let handle = ColumnFamily { data: Arc::clone(&c.cf) };
+        let mut state = db.state.lock();
+        state.cfs.insert(id, c);
+        db.publish_cfs(&state);
+        db.last_sequence.fetch_max(last_sequence, Ordering::AcqRel);
+        db.update_pressure(&state);
+        drop(state);
+        db.work.notify_all();
+        drop(manifest);
+        drop(alone);
+        db.write_options_file(&turn)?;
+        Ok(handle)
+    }
+
+    /// Drops a column family by name; errors about an OPTIONS file or the MANIFEST as in [`Self::create_cf`]. Its data
+    /// goes when the last handle, snapshot or iterator on it goes.
+    pub fn drop_cf(&self, name: &str) -> Result<()> {
+        let db = &*self.inner;
+        db.check_writable()?;
+        if name == DEFAULT_COLUMN_FAMILY_NAME {
+            return Err(Error::invalid_argument("the default column family cannot be dropped"));
+        }
+        let turn = db.options_turn.lock();
+        let alone = db.lead_alone();
+        db.check_takes_writes()?;
+        let mut manifest = db.manifest.lock();
+        let cf = self
+            .cf_handle(name)
+            .ok_or_else(|| Error::invalid_argument(format!("column family {name:?} does not exist")))?;
+        let bound = db.wal_bound(&db.state.lock(), &[(cf.id(), None)]);
+        let edit = VersionEdit {
+            column_family: cf.id(),
+            column_family_drop: true,
+            min_log_number_to_keep: Some(bound),
+            ..VersionEdit::default()
+        };
+        // The last extra run may go with it.
+        let levels = cf.data.options.load().num_levels.max(1) as usize;
+        let empty = Arc::new(Version::empty(levels, cf.data.cmp.clone()));
+        if let Err(e) = db.write_edits(&mut manifest, &mut [edit], &[(cf.id(), &empty)]) {
+            drop((manifest, alone, turn));
+            db.tell_waiting();
+            return Err(e);
+        }
+        let mut state = db.state.lock();
+        state.wal_bound = state.wal_bound.max(bound);
+        cf.data.dropped.store(true, Ordering::Release);
+        if let Some(c) = state.cfs.remove(&cf.id()) {
+            for f in c.version.levels.iter().flatten() {
+                f.set_obsolete();
+            }
+        }
+        db.publish_cfs(&state);
+        db.update_pressure(&state);
+        drop((state, manifest, alone));
+        db.progress.notify_all();
+        db.delete_obsolete_wals();
+        log_info!(db.log, "Dropped column family with id {}", cf.id());
+        let name = name.to_owned();
+        db.notify_later(move |l| l.on_column_family_handle_deletion_started(&name));
+        let done = db.write_options_file(&turn);
+        drop(turn);
+        db.tell_waiting();
+        done
+    }
+}
+
+impl DbInner {
+    /// Makes the column families of `state` the ones that readers and writers find.
+    pub(crate) fn publish_cfs(&self, state: &State) {
+        let mut map = CfMap::default();
+        for c in state.cfs.values() {
+            let handle = ColumnFamily { data: Arc::clone(&c.cf) };
+            map.by_name.insert(c.cf.name.clone(), handle.clone());
+            map.by_id.insert(c.cf.id, handle);
+        }
+        self.cfs.store(Arc::new(map));
+    }
+}

@@ -1,0 +1,579 @@
+//! Installing versions: the MANIFEST first, then memory.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use rockmill_format::SequenceNumber;
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::filename;
+
+use crate::compaction::commit::CommitQueue;
+use crate::compaction::strategy::aging::aging;
+use crate::db::catalog::column_family::CfData;
+use crate::db::jobs::ordered_commit::Pending;
+use crate::db::read::super_version::SuperVersion;
+use crate::db::{CfState, DbInner, State};
+use crate::error::{Error, Result};
+use crate::event_listener::{BackgroundErrorReason, WriteStallCondition};
+use crate::pacing::write_control::{StallReason, WriteControl, write_control, write_stop};
+use crate::statistics::{Histogram, MaybeStatistics};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::version::{ManifestWriter, Version, VersionBuilder};
+
+/// Compactions that began and are not live yet, by column family.
+pub(crate) type Commits = HashMap<u32, CommitQueue<Pending>>;
+
+/// What to do besides when a change is durable.
+type Install<'a> = Box<dyn FnOnce(&mut CfState, &mut Commits) + 'a>;
+
+/// A change of one column family, to be committed.
+pub(crate) struct Change<'a> {
+    cf: &'a CfData,
+    edit: VersionEdit,
+    install: Install<'a>,
+}
+
+impl<'a> Change<'a> {
+    /// `install` runs under the database's lock when the edit is durable, before readers see the new version. It must
+    /// not panic: the new version is in place already.
+    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState, &mut Commits) + 'a) -> Self {
+        Self { cf, edit, install: Box::new(install) }
+    }
+}
+
+/// The MANIFEST while an edit is written to it and what it says comes into memory. If that panics half-way, memory and
+/// the MANIFEST say different things: then nothing more is appended to it. The next edit begins a new MANIFEST with
+/// what memory says.
+struct Writing<'a>(&'a mut Option<ManifestWriter>);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(writer) = self.0
+        {
+            writer.set_failed();
+        }
+    }
+}
+
+impl CfState {
+    /// Computes anew what is due, after the version, the options or the running jobs changed.
+    pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
+        let options = self.cf.options.load();
+        self.scores = self.cursors.level_scores(&self.version, &options);
+        self.aging = aging(&self.version, &options, oldest_snapshot);
+        self.aging_blocked = false;
+        self.nothing_found = false;
+    }
+
+    /// True when a table is due for its age or for a snapshot that went, and a job for it may be found.
+    pub fn is_aging_due(&self, now: u64) -> bool {
+        !self.aging_blocked && self.aging.is_due(now)
+    }
+
+    /// Makes the present memtables and version what readers see.
+    pub fn publish(&self) {
+        let imm = self.imm.iter().rev().map(|i| Arc::clone(&i.mem)).collect();
+        self.cf.current.store(Arc::new(SuperVersion {
+            mem: Arc::clone(&self.mem),
+            imm,
+            version: Arc::clone(&self.version),
+        }));
+        self.cf.note_published(&self.version);
+    }
+
+    /// The oldest WAL that holds data of this column family which is in no table.
+    pub fn oldest_wal(&self) -> Option<u64> {
+        match self.imm.front() {
+            Some(i) => Some(i.wal),
+            None if !self.mem.is_empty() => Some(self.mem_wal),
+            None => None,
+        }
+    }
+}
+
+impl DbInner {
+    /// Applies `edit` to a column family: writes it to the MANIFEST, then installs the new version. `install` runs
+    /// under the database's lock when the edit is durable, before readers see the new version.
+    pub fn log_and_apply(
+        &self,
+        cf: &CfData,
+        edit: VersionEdit,
+        install: impl FnOnce(&mut CfState, &mut Commits),
+    ) -> Result<()> {
+        self.log_and_apply_all(vec![Change::new(cf, edit, install)])
+    }
+
+    /// The same. `named` is set before the first byte is written: from then on the MANIFEST may name the edit's tables,
+    /// whatever this ends with, a panic too.
+    pub fn log_and_apply_noting(&self, change: Change<'_>, named: &AtomicBool) -> Result<()> {
+        self.log_and_apply_noted(&mut self.manifest.lock(), vec![change], None, named)
+    }
+
+    /// Applies changes of several column families, at most one of each, together: in the MANIFEST they are an atomic
+    /// group, which a recovery takes as a whole or not at all. A column family that was dropped is left out; if it was
+    /// the only one, that is an error.
+    pub fn log_and_apply_all(&self, changes: Vec<Change<'_>>) -> Result<()> {
+        self.log_and_apply_locked(&mut self.manifest.lock(), changes, None)
+    }
+
+    /// The same for whoever holds the MANIFEST's lock already. Reads see sequence numbers up to `last_sequence`, where
+    /// it is given, once they can see every new version and not before.
+    pub fn log_and_apply_locked(
+        &self,
+        manifest: &mut Option<ManifestWriter>,
+        changes: Vec<Change<'_>>,
+        last_sequence: Option<SequenceNumber>,
+    ) -> Result<()> {
+        self.log_and_apply_noted(manifest, changes, last_sequence, &AtomicBool::new(false))
+    }
+
+    fn log_and_apply_noted(
+        &self,
+        manifest: &mut Option<ManifestWriter>,
+        mut changes: Vec<Change<'_>>,
+        last_sequence: Option<SequenceNumber>,
+        named: &AtomicBool,
+    ) -> Result<()> {
+        // The lock is held throughout, so versions change one at a time and `bases` stay current.
+        let (bases, bound): (Vec<Arc<Version>>, u64) = {
+            let state = self.state.lock();
+            if let [only] = &*changes
+                && !state.cfs.contains_key(&only.cf.id)
+            {
+                return Err(Error::new(
+                    crate::ErrorKind::ColumnFamilyDropped,
+                    format!("column family {:?} was dropped", only.cf.name),
+                ));
+            }
+            changes.retain(|change| state.cfs.contains_key(&change.cf.id));
+            let flushed = changes.iter().filter(|change| change.edit.log_number.is_some());
+            let flushed: Vec<_> = flushed.map(|change| (change.cf.id, change.edit.log_number)).collect();
+            let bound = if flushed.is_empty() { 0 } else { self.wal_bound(&state, &flushed) };
+            let states = changes.iter().filter_map(|change| state.cfs.get(&change.cf.id));
+            let bases = states.map(|c| Arc::clone(&c.version)).collect();
+            (bases, if bound > state.wal_bound { bound } else { 0 })
+        };
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let (mut edits, mut versions) = (Vec::new(), Vec::new());
+        for (i, (change, base)) in changes.iter_mut().zip(&bases).enumerate() {
+            let mut edit = std::mem::take(&mut change.edit);
+            edit.column_family = change.cf.id;
+            edit.remaining_in_group = (bases.len() > 1).then(|| (bases.len() - 1 - i) as u32);
+            let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(&self.purge));
+            let placed = builder.apply(&edit).and_then(|()| builder.build());
+            let version = placed.map_err(|e| e.context(self.path.display()))?;
+            if cfg!(debug_assertions) {
+                let place = self.path.display();
+                version.check().map_err(|e| e.context(format_args!("{place}: a new version is out of order")))?;
+            }
+            self.know_new_tables(&version, &edit);
+            versions.push(Arc::new(version));
+            edits.push(edit);
+        }
+        if let Some(last) = edits.last_mut() {
+            last.min_log_number_to_keep = (bound > 0).then_some(bound);
+            last.last_sequence = last_sequence;
+        }
+        let new: Vec<(u32, &Arc<Version>)> = changes.iter().map(|change| change.cf.id).zip(&versions).collect();
+        let manifest = Writing(manifest);
+        named.store(manifest.0.is_some(), Ordering::Release);
+        self.write_edits(manifest.0, &mut edits, &new)?;
+
+        let mut state = self.state.lock();
+        let oldest_snapshot = state.oldest_snapshot;
+        state.wal_bound = state.wal_bound.max(bound);
+        let ids: Vec<u32> = changes.iter().map(|change| change.cf.id).collect();
+        for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
+            let State { cfs, commits, .. } = &mut *state;
+            let c = cfs.get_mut(&change.cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
+            mark_obsolete(base, &version);
+            c.version = version;
+            (change.install)(c, commits);
+            c.publish();
+        }
+        // Scores compare keys, which is users' code: what it does must not keep a part of the edits from memory.
+        for id in &ids {
+            if let Some(c) = state.cfs.get_mut(id) {
+                c.rescore(oldest_snapshot);
+            }
+        }
+        self.update_threshold(&state);
+        if let Some(n) = last_sequence {
+            // Still under the lock: a compaction that drops what the new numbers hide begins after this.
+            self.last_sequence.fetch_max(n, Ordering::AcqRel);
+        }
+        self.update_pressure(&state);
+        drop(state);
+        self.progress.notify_all();
+        self.work.notify_all();
+        Ok(())
+    }
+
+    /// Gives a version's new tables what the jobs that wrote them know.
+    fn know_new_tables(&self, version: &Version, edit: &VersionEdit) {
+        let mut known = self.new_tables.lock();
+        let levels: BTreeSet<u32> = edit.new_files.iter().map(|(level, _)| *level).collect();
+        for f in levels.iter().filter_map(|level| version.levels.get(*level as usize)).flatten() {
+            if f.numbers.get().is_none()
+                && let Some(numbers) = known.remove(&f.number())
+            {
+                let _ = f.numbers.set(numbers);
+            }
+        }
+        drop(known);
+        version.weigh_tombstones();
+    }
+
+    /// Appends edits with the counters that recovery needs, and begins a new MANIFEST when this one is too large or an
+    /// earlier write to it failed.
+    pub fn append_to_manifest(&self, manifest: &mut Option<ManifestWriter>, edits: &mut [VersionEdit]) -> Result<()> {
+        self.write_edits(manifest, edits, &[])
+    }
+
+    /// The same for edits after which column families, by their ids, have `new` versions.
+    ///
+    /// After a failure nobody knows which edits the next open finds, whoever wrote them. So it is a background error:
+    /// no write is acknowledged before a recovery has begun a MANIFEST that says what is in memory. The state lock must
+    /// be free.
+    ///
+    /// RocksDB refuses a MANIFEST that tells of an extra run, whatever follows. So the edits that take the last one are
+    /// not appended to it: they go into the next MANIFEST, with what they leave. Whenever the process dies, RocksDB
+    /// opens the database if there is no extra run.
+    pub fn write_edits(
+        &self,
+        manifest: &mut Option<ManifestWriter>,
+        edits: &mut [VersionEdit],
+        new: &[(u32, &Arc<Version>)],
+    ) -> Result<()> {
+        let Some(writer) = manifest.as_mut() else {
+            return Err(Error::new(crate::ErrorKind::ShutdownInProgress, "the MANIFEST is closed"));
+        };
+        let done = self.write_edits_to(writer, edits, new);
+        if let Err(e) = &done {
+            writer.set_failed();
+            self.set_background_error(BackgroundErrorReason::ManifestWrite, "a write to the MANIFEST", e);
+        }
+        done
+    }
+
+    fn write_edits_to(
+        &self,
+        writer: &mut ManifestWriter,
+        edits: &mut [VersionEdit],
+        new: &[(u32, &Arc<Version>)],
+    ) -> Result<()> {
+        if !new.is_empty() && writer.has_extra_runs() && !has_extra_runs(&self.state.lock(), new) {
+            return self.roll_manifest(writer, edits, new);
+        }
+        if writer.has_failed() || writer.size() > self.opts.max_manifest_file_size {
+            self.roll_manifest(writer, &mut [], &[])?;
+        }
+        self.set_counters(edits);
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let done = writer.append(edits);
+        statistics.stop(Histogram::ManifestFileSyncMicros, clock, began);
+        done
+    }
+
+    /// Gives the last edit the counters that recovery needs.
+    fn set_counters(&self, edits: &mut [VersionEdit]) {
+        if let Some(last) = edits.last_mut() {
+            last.next_file_number = Some(self.next_file.load(Ordering::Acquire));
+            // Sequence numbers that a table of this edit may hold are not above this.
+            last.last_sequence = Some(last.last_sequence.unwrap_or(0).max(self.last_sequence()));
+        }
+    }
+
+    /// Writes the state after `edits`, in which column families have `new` versions, into a new MANIFEST and points
+    /// CURRENT at it. Without edits: the present state.
+    fn roll_manifest(
+        &self,
+        writer: &mut ManifestWriter,
+        edits: &mut [VersionEdit],
+        new: &[(u32, &Arc<Version>)],
+    ) -> Result<()> {
+        let old = writer.number();
+        let number = self.new_file_number();
+        self.set_counters(edits);
+        let mut snapshot = self.snapshot_edits_of(&self.state.lock(), new);
+        // Their tables are in it, and CURRENT makes all of it live at once.
+        snapshot.extend(edits.iter().map(|edit| VersionEdit {
+            new_files: Vec::new(),
+            deleted_files: Vec::new(),
+            remaining_in_group: None,
+            ..edit.clone()
+        }));
+        // Which of the two CURRENT names after a failure is unknown: the old one must not be gone on with.
+        writer.set_failed();
+        *writer = ManifestWriter::create(&self.opts.fs, &self.path, number, &snapshot)?;
+        if self.deletions_off.load(Ordering::Acquire) == 0 {
+            let _ = self.opts.fs.remove(&self.path.join(filename::manifest(old)));
+        } // an orphan is removed at the next open
+        Ok(())
+    }
+
+    /// The edits that describe the present state from nothing.
+    pub fn snapshot_edits(&self, state: &State) -> Vec<VersionEdit> {
+        self.snapshot_edits_of(state, &[])
+    }
+
+    /// The same where column families, by their ids, have `new` versions.
+    fn snapshot_edits_of(&self, state: &State, new: &[(u32, &Arc<Version>)]) -> Vec<VersionEdit> {
+        let mut edits = vec![VersionEdit { db_id: Some(self.db_id.clone()), ..VersionEdit::default() }];
+        for (&id, c) in &state.cfs {
+            edits.push(VersionEdit {
+                column_family: id,
+                column_family_add: (id != 0).then(|| c.cf.name.clone()),
+                comparator: Some(c.cf.cmp.user_comparator().name().to_owned()),
+                ..VersionEdit::default()
+            });
+            let mut files = VersionEdit { column_family: id, log_number: Some(c.log_number), ..VersionEdit::default() };
+            for (level, list) in version_of(c, new).levels.iter().enumerate() {
+                files.new_files.extend(list.iter().map(|f| (level as u32, f.entry.clone())));
+            }
+            files.compact_cursors = c.cursors.places().map(|(level, key)| (level as u32, key.clone())).collect();
+            edits.push(files);
+        }
+        edits.push(VersionEdit {
+            prev_log_number: Some(0),
+            min_log_number_to_keep: Some(state.wal_bound),
+            next_file_number: Some(self.next_file.load(Ordering::Acquire)),
+            last_sequence: Some(self.last_sequence()),
+            max_column_family: Some(state.max_column_family),
+            ..VersionEdit::default()
+        });
+        edits
+    }
+
+    /// Notes from which oldest snapshot on another table at the bottom is due.
+    pub fn update_threshold(&self, state: &State) {
+        let threshold = state.cfs.values().map(|c| c.aging.threshold).min();
+        self.bottommost_threshold.store(threshold.unwrap_or(SequenceNumber::MAX), Ordering::Release);
+    }
+
+    /// Recomputes how much writers are to be slowed, from every column family.
+    pub fn update_pressure(&self, state: &State) {
+        self.wal.set_room(self.wal_room(state));
+        let mut behind = false;
+        let mut worst = (WriteControl::default(), 0);
+        for (&id, c) in &state.cfs {
+            let o = c.cf.options.load();
+            if o.disable_auto_compactions {
+                continue; // nothing would ever lower the debt
+            }
+            let control = write_control(c.scores.load(), &o);
+            behind |= control.behind;
+            if control.pressure > worst.0.pressure {
+                worst = (control, id);
+            }
+        }
+        let (worst, cause) = worst;
+        let delayed = worst.pressure > 0.0;
+        self.controller.set_behind(behind || delayed);
+        let written = self.stats.bytes_written.load(Ordering::Relaxed);
+        self.controller.set(&worst, self.live().delayed_write_rate, written, &*self.opts.clock);
+        let stopped = self.stop_cause(state);
+        self.controller.note_state(stopped.map(|(_, why)| why), worst.pressure, &*self.opts.clock);
+        let at_once = self.flushes_at_once();
+        let pacing = state.background_error.is_none() && state.cfs.values().any(|c| c.waits_for_flush(at_once));
+        self.controller.set_pacing(pacing, written, &*self.opts.clock);
+        self.urgent.store(stopped.is_some() || delayed, Ordering::Relaxed);
+        self.give_way.set(self.flush_priority(state, self.controller.is_behind(), worst.pressure));
+        // A flush that has committed is over, though its thread does not say so before the next change of the tree.
+        let awaited = stopped.is_some() || state.cfs.values().any(|c| c.waits_for_flush(at_once));
+        self.reads_first.set(self.controller.is_behind(), awaited);
+        if stopped.is_some() {
+            self.attention.store(true, Ordering::Release);
+        }
+        match stopped {
+            Some(cause) => self.note_stall(state, WriteStallCondition::Stopped, Some(cause)),
+            None if delayed => {
+                self.note_stall(state, WriteStallCondition::Delayed, Some((cause, worst.reason)));
+            }
+            None if self.controller.is_paced() => {
+                let cause = self.paced_by(state).map(|id| (id, StallReason::Memtables));
+                self.note_stall(state, WriteStallCondition::Delayed, cause);
+            }
+            None => self.note_stall(state, WriteStallCondition::Normal, None),
+        }
+    }
+
+    /// How much compactions leave to the flush that writers wait for, or would if one more memtable were full: 1 all of
+    /// the device, 0 nothing, as where there is no such flush.
+    fn flush_priority(&self, state: &State, behind: bool, pressure: f64) -> f64 {
+        if state.background_error.is_some() {
+            return 0.0;
+        }
+        let at_once = self.flushes_at_once();
+        let awaited = |c: &&CfState| {
+            let most = c.cf.options.load().max_write_buffer_number.max(1) as usize;
+            c.imm.len() + 1 >= most && c.waits_for_flush(at_once)
+        };
+        state.cfs.values().filter(awaited).map(|c| c.pace.priority(behind, pressure)).fold(0.0, f64::max)
+    }
+
+    /// Bytes a second that writers get while flushes are in flight, without bound when none is, and for how many there
+    /// is room.
+    pub fn flush_pace(&self, now: f64, written: u64) -> (f64, f64) {
+        let (at_once, state) = (self.flushes_at_once(), self.state.lock());
+        let free = (f64::INFINITY, f64::INFINITY);
+        if state.background_error.is_some() {
+            return free;
+        }
+        let paces = state.cfs.values().map(|c| c.flush_pace(now, written, at_once));
+        paces.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(free)
+    }
+
+    /// Why writers must wait now, if they must.
+    pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
+        self.stop_cause(state).map(|(_, why)| why)
+    }
+
+    /// The same with the column family that is the cause.
+    fn stop_cause(&self, state: &State) -> Option<(u32, StallReason)> {
+        for (&id, c) in &state.cfs {
+            let o = c.cf.options.load();
+            if let Some(why) = write_stop(c.scores.load(), &o, c.imm.len()) {
+                return Some((id, why));
+            }
+        }
+        None
+    }
+
+    /// The oldest WAL that is needed when column families, by their ids, need these and later ones, or none.
+    pub fn wal_bound(&self, state: &State, changed: &[(u32, Option<u64>)]) -> u64 {
+        let unchanged = |id: &u32| changed.iter().all(|(other, _)| other != id);
+        let others = state.cfs.iter().filter(|(id, _)| unchanged(id)).filter_map(|(_, c)| c.oldest_wal());
+        // What is written from now on goes to the current WAL or a later one.
+        let current = state.wals.back().map_or(0, |(number, _)| *number);
+        others.chain(changed.iter().filter_map(|(_, wal)| *wal)).chain([current]).min().unwrap_or(0)
+    }
+
+    /// Deletes WALs whose data is all in tables, or archives them. Takes no lock that a writer needs while it does.
+    pub fn delete_obsolete_wals(&self) {
+        let mut gone = Vec::new();
+        {
+            let mut state = self.state.lock();
+            // Under the lock: whoever sees a WAL in `state` after forbidding deletions keeps it.
+            if self.deletions_off.load(Ordering::Acquire) > 0 {
+                return;
+            }
+            let oldest = state.cfs.values().filter_map(CfState::oldest_wal).min();
+            while state.wals.len() > 1 {
+                let (number, _) = state.wals[0];
+                if oldest.is_some_and(|o| number >= o) || number >= state.wal_bound {
+                    break;
+                }
+                state.wals.pop_front();
+                gone.push(number);
+            }
+        }
+        self.retire_wals(&gone);
+    }
+
+    /// Deletes tables that no version and no reader refers to any more. An orphan left by a failure here is removed
+    /// at the next open.
+    pub fn delete_purged_files(&self) {
+        if self.deletions_off.load(Ordering::Acquire) > 0 {
+            return; // they stay queued
+        }
+        let mut taken = self.purge.take();
+        if taken.numbers.is_empty() {
+            return;
+        }
+        let remove = |&number: &u64| {
+            let path = self.path.join(filename::table(number));
+            let mut done = self.opts.fs.remove(&path);
+            if done.is_err() && self.opts.fs.remove(&path.with_extension("ldb")).is_ok() {
+                done = Ok(());
+            }
+            (path, done)
+        };
+        let removed: Vec<_> = taken.numbers.iter().map(remove).collect();
+        taken.deleted();
+        for (number, (path, done)) in taken.numbers.iter().zip(&removed) {
+            self.table_deleted(*number, path, done);
+        }
+    }
+
+    /// The same for calls of users, which see the files gone when they return: another thread may have begun. Listeners
+    /// have been told, too, except where a listener calls.
+    pub fn delete_purged_files_and_wait(&self) {
+        self.delete_purged_files();
+        self.purge.wait_deleted();
+    }
+}
+
+/// The version that a column family has with `new` ones.
+fn version_of<'a>(c: &'a CfState, new: &[(u32, &'a Arc<Version>)]) -> &'a Version {
+    new.iter().find(|(id, _)| *id == c.cf.id).map_or(&c.version, |(_, version)| version)
+}
+
+/// True when there are extra runs with `new` versions.
+fn has_extra_runs(state: &State, new: &[(u32, &Arc<Version>)]) -> bool {
+    state.cfs.values().any(|c| version_of(c, new).has_extra_runs())
+}
+
+/// Marks the files that are in `old` and not in `new`, so that the last reference deletes them.
+fn mark_obsolete(old: &Version, new: &Version) {
+    let live: std::collections::HashSet<u64> = new.files().map(|f| f.number()).collect();
+    for f in old.files().filter(|f| !live.contains(&f.number())) {
+        f.set_obsolete();
+    }
+}
+
+/// An edit that adds tables to a level.
+pub(crate) fn add_files(level: usize, files: impl IntoIterator<Item = FileEntry>) -> VersionEdit {
+    VersionEdit { new_files: files.into_iter().map(|f| (level as u32, f)).collect(), ..VersionEdit::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_io::MemFileSystem;
+
+    use super::*;
+    use crate::db::{Db, ImmTable};
+    use crate::options::Options;
+
+    fn in_memory() -> Db {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(MemFileSystem::new()));
+        Db::open(&o, "/db").unwrap()
+    }
+
+    /// Else compactions would go on at full speed beside users' reads, until the next of them ends.
+    #[test]
+    fn nobody_waits_for_a_flush_that_has_committed() {
+        let db = in_memory();
+        db.put("key", "value").unwrap();
+        db.flush().unwrap();
+        assert!(!db.inner.reads_first.is_awaited());
+    }
+
+    #[test]
+    fn compactions_that_are_behind_leave_the_device_to_flushes_that_keep_it_busy() {
+        let db = in_memory();
+        let mut state = db.inner.state.lock();
+        let of = |state: &State, behind, pressure| db.inner.flush_priority(state, behind, pressure);
+        assert_eq!(of(&state, false, 0.0), 0.0, "there is no flush");
+        let c = state.cfs.get_mut(&0).unwrap();
+        c.imm.push_back(ImmTable { mem: Arc::clone(&c.mem), wal: 0 });
+        c.flushing = true;
+        assert_eq!([of(&state, false, 0.0), of(&state, true, 0.0)], [1.0, 0.0], "how long flushes take is not known");
+        let c = state.cfs.get_mut(&0).unwrap();
+        c.pace.begin(0.0, 1e6);
+        c.pace.end(0.1, Some(0.007));
+        assert_eq!([0.0, 0.25, 1.5].map(|pressure| of(&state, true, pressure)), [1.0, 0.75, 0.0]);
+        let c = state.cfs.get_mut(&0).unwrap();
+        let options = crate::options::CfOptions { max_write_buffer_number: 3, ..(*c.cf.options.load_full()).clone() };
+        c.cf.options.store(Arc::new(options));
+        assert_eq!(of(&state, false, 0.0), 0.0, "there is room for a memtable more");
+        let c = state.cfs.get_mut(&0).unwrap();
+        (c.imm, c.flushing) = (Default::default(), false);
+    }
+}

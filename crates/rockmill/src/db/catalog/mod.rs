@@ -1,0 +1,15 @@
+//! What there is: the tree's versions, column families, options.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `install.rs` | edits go to the MANIFEST, versions become current, and what that means for writers |
+//! | `column_family.rs`, `families.rs` | handles; families made and dropped |
+//! | `set_options.rs`, `options_file.rs` | options that change while the database is open; OPTIONS files |
+//! | `merge_names.rs` | whether a table's merge operator is the one given |
+
+pub(crate) mod column_family;
+pub(crate) mod families;
+pub(crate) mod install;
+pub(crate) mod merge_names;
+pub(crate) mod options_file;
+pub(crate) mod set_options;

@@ -1,0 +1,187 @@
+//! Options that change while the database is open.
+//!
+//! 1. The changes are made to a copy of the options and checked as a whole: all or none take effect.
+//! 2. The copy replaces the options. Jobs that run keep those they began with.
+//! 3. Scores and pressure are computed anew, and whoever waits for work or for room looks again.
+//! 4. A new OPTIONS file says so.
+
+use std::sync::Arc;
+
+use crate::compaction::{MergeEngine, merge_program};
+use crate::db::jobs::threads;
+use crate::db::{AsColumnFamilyRef, Db, DbInner, State};
+use crate::error::{Error, Result};
+use crate::info_log::log_info;
+use crate::options::check::{
+    Adjusted, adjust_changed_db_options, check_db_options, check_style_of_open, take_changed_cf_options,
+};
+use crate::options::known::Notes;
+use crate::options::text::{Allow, Source, refuse, set_cf, set_db};
+use crate::options::{CfOptions, CompactionStyle, DbOptions, Options};
+use crate::sync::atomic::Ordering;
+use crate::sync::has_ended;
+
+/// Rockmill's options of how compactions read and merge.
+const ENGINE: [&str; 4] = ["merge_engine", "kernel_driver", "kernel_reads_in_place", PROGRAM];
+const PROGRAM: &str = "kernel_merge_program";
+
+impl Db {
+    /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",
+    /// "64M")]`; those of its tables as `("block_based_table_factory", "{block_size=16K}")`, which tables written from
+    /// then on have. `merge_engine`, which is the database's, may be among them.
+    ///
+    /// An option that is not known, or that cannot change in an open database, or a value that does not fit is
+    /// `InvalidArgument`, and then none of the options changes. The changes are in the database's OPTIONS file when
+    /// this returns; if that file cannot be written, the error says so, and the changes hold until the database is
+    /// closed. The next open takes the options it is given: those of the file, if they are loaded
+    /// ([`OptionsLoader`](crate::OptionsLoader)).
+    pub fn set_options(&self, options: &[(&str, &str)]) -> Result<()> {
+        self.set_options_cf(&self.inner.default_cf, options)
+    }
+
+    /// Changes options of a column family; see [`Self::set_options`].
+    pub fn set_options_cf(&self, cf: &impl AsColumnFamilyRef, options: &[(&str, &str)]) -> Result<()> {
+        let (db, cf) = (&*self.inner, cf.as_cf());
+        db.check_writable()?;
+        db.check_family(&cf.data)?;
+        let mut options = owned(options)?;
+        // Held throughout: of two changes at once, neither is lost.
+        let turn = db.options_turn.lock();
+        // The engine is the whole database's; who tries one out need not know.
+        let mut of_db = DbOptions::clone(&db.live());
+        let engine: Vec<_> = options.extract_if(.., |(name, _)| ENGINE.contains(&name.as_str())).collect();
+        set_db(&mut of_db, &engine, Allow::Mutable, Source::Caller, &mut Notes::default())?;
+        db.take_program(&mut of_db, &engine)?;
+        let mut state = db.state.lock();
+        let oldest_snapshot = state.oldest_snapshot;
+        let Some(c) = state.cfs.get_mut(&cf.id()) else {
+            return Err(crate::db::write::group::dropped(&cf.data));
+        };
+        let mut changed = CfOptions::clone(&c.cf.options.load());
+        let mut notes = Notes::default();
+        set_cf(&mut changed, &options, Allow::Mutable, Source::Caller, &mut notes)?;
+        refuse(&notes)?;
+        let mut adjusted = Adjusted::default();
+        take_changed_cf_options(cf.name(), &mut changed, db.opts.atomic_flush, &mut adjusted)?;
+        check_style_of_open(&changed)?;
+        if changed.compaction_style == CompactionStyle::Fifo
+            && c.cf.options.load().compaction_style != CompactionStyle::Fifo
+        {
+            return Err(Error::invalid_argument(
+                "compaction_style cannot change to kCompactionStyleFIFO while the database is open: it would begin to \
+                 delete the oldest tables; give it when opening",
+            ));
+        }
+        adjusted.log(&db.log);
+        c.cf.options.store(Arc::new(changed));
+        let before = db.live.swap(Arc::new(of_db));
+        db.engines.replaced(&before, &db.live());
+        c.rescore(oldest_snapshot);
+        db.update_threshold(&state);
+        db.update_pressure(&state);
+        drop(state);
+        db.work.notify_all();
+        db.progress.notify_all();
+        db.write_options_file(&turn)
+    }
+
+    /// Changes options of the database (RocksDB's `SetDBOptions`): `[("max_background_jobs", "8")]`. Errors, and what
+    /// is stored, as with [`Self::set_options`].
+    ///
+    /// Background threads are started at once, and end when they have done what they are at. `bytes_per_sync`,
+    /// `compaction_readahead_size` and the like hold for jobs that begin afterwards, `wal_bytes_per_sync` from a new
+    /// WAL on, which is begun here.
+    pub fn set_db_options(&self, options: &[(&str, &str)]) -> Result<()> {
+        let db = &*self.inner;
+        db.check_writable()?;
+        let options = owned(options)?;
+        let turn = db.options_turn.lock();
+        let before = db.live.load_full();
+        let mut changed = DbOptions::clone(&before);
+        let mut notes = Notes::default();
+        set_db(&mut changed, &options, Allow::Mutable, Source::Caller, &mut notes)?;
+        refuse(&notes)?;
+        check_db_options(&changed)?;
+        let mut adjusted = Adjusted::default();
+        adjust_changed_db_options(&mut changed, &mut adjusted);
+        db.take_program(&mut changed, &options)?;
+        adjusted.log(&db.log);
+        db.live.store(Arc::new(changed));
+        let now = db.live.load_full();
+        db.engines.replaced(&before, &now);
+        {
+            let state = db.state.lock();
+            db.update_pressure(&state);
+            if now.max_open_files != before.max_open_files {
+                db.count_open_tables(&state);
+            }
+        }
+        // Memtables that hold back WALs are looked at with the next write.
+        db.attention.store(true, Ordering::Release);
+        db.work.notify_all();
+        db.progress.notify_all();
+        if !db.shutdown.load(Ordering::Acquire) {
+            let mut threads = self.threads.lock();
+            threads.retain(|t| !has_ended(t));
+            threads.extend(threads::start(&self.inner)?);
+        }
+        if now.wal_bytes_per_sync != before.wal_bytes_per_sync {
+            let _alone = db.lead_alone();
+            db.begin_wal()?;
+        }
+        db.write_options_file(&turn)
+    }
+
+    /// The options of the database and of the default column family as they are now (RocksDB's `GetOptions`).
+    pub fn get_options(&self) -> Options {
+        self.get_options_cf(&self.inner.default_cf)
+    }
+
+    /// The options of the database and of a column family as they are now.
+    pub fn get_options_cf(&self, cf: &impl AsColumnFamilyRef) -> Options {
+        let cf = CfOptions::clone(&cf.as_cf().data.options.load());
+        Options { db: self.get_db_options(), cf }
+    }
+
+    /// The options of the database as they are now (RocksDB's `GetDBOptions`).
+    pub fn get_db_options(&self) -> DbOptions {
+        DbOptions::clone(&self.inner.live())
+    }
+}
+
+impl DbInner {
+    /// Reads and checks the merge program that `options`, which are in `changed` already, name. Where they change how a
+    /// program of the user's is run, it is checked again.
+    fn take_program(&self, changed: &mut DbOptions, options: &[(String, String)]) -> Result<()> {
+        let named = options.iter().any(|(name, _)| name == PROGRAM);
+        let engine = options.iter().any(|(name, _)| ENGINE.contains(&name.as_str()));
+        if named {
+            merge_program::load(changed)?;
+        }
+        if changed.kernel_program.is_some() && (named || engine && changed.merge_engine == MergeEngine::Kernel) {
+            self.engines.check_program(changed, &self.log)?;
+        } else if named {
+            log_info!(self.log, "merge program builtin");
+        }
+        Ok(())
+    }
+
+    /// Notes the tables that are open, since `max_open_files` bounds them from now on, and closes what is too much.
+    fn count_open_tables(&self, state: &State) {
+        let mut open = self.open_tables.lock();
+        open.clear();
+        if self.live().max_open_files < 0 {
+            return;
+        }
+        let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
+        open.extend(files.filter(|f| f.table.load().is_some()).map(Arc::downgrade));
+        self.close_tables_above_limit(&mut open);
+    }
+}
+
+fn owned(options: &[(&str, &str)]) -> Result<Vec<(String, String)>> {
+    if options.is_empty() {
+        return Err(Error::invalid_argument("no option is given"));
+    }
+    Ok(options.iter().map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect())
+}

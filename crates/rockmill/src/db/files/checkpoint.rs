@@ -1,0 +1,454 @@
+//! Checkpoints: a database of its own that shows this one as it is at one moment, its tables shared by hard links.
+//!
+//! 1. Memtables are flushed, unless the WAL is small and the caller would rather have it copied.
+//! 2. Under write leadership, so between two write groups: versions, counters, WALs and their lengths are noted.
+//! 3. Without any lock: tables are linked, WALs copied as far as noted, a MANIFEST of the noted state written. Files
+//!    are not deleted meanwhile.
+//! 4. All this happens in `<path>.tmp`, which takes its name when everything in it is durable: after a crash there is
+//!    a whole checkpoint or none. Until then the directory holds a file that says it is unfinished, and is locked. What
+//!    has that file and no lock is what a crash left, and is removed; any other directory of that name is somebody's,
+//!    and `<path>.1.tmp` or the next free name is taken instead.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill_format::checksum::crc32c_extend;
+use rockmill_format::edit::VersionEdit;
+use rockmill_format::filename::{self, FileType};
+use rockmill_io::{Entry, EntryKind, FileLock, FileSystem};
+
+use crate::db::{Db, DbInner};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::BackgroundErrorReason;
+use crate::options::file::with_wal_dir;
+use crate::options::load::latest_options_file;
+use crate::sync::atomic::Ordering;
+use crate::version::{FileMeta, ManifestWriter, Version};
+
+/// Bytes copied at a time.
+const COPY_BYTES: usize = 256 << 10;
+
+/// Makes checkpoints of an open database (`rocksdb::checkpoint::Checkpoint`).
+///
+/// ```
+/// # fn main() -> rockmill::Result<()> {
+/// # let scratch = tempfile::tempdir().expect("a temporary directory");
+/// # let dir = scratch.path().join("db");
+/// # let options = rockmill::Options::default();
+/// # for d in ["db", "copy"] { rockmill::Db::destroy(&options, dir.join(d))?; }
+/// let db = rockmill::Db::open_default(dir.join("db"))?;
+/// db.put("k", "v")?;
+/// rockmill::Checkpoint::new(&db)?.create_checkpoint(dir.join("copy"))?;
+/// let copy = rockmill::Db::open_default(dir.join("copy"))?;
+/// assert_eq!(copy.get("k")?.as_deref(), Some(&b"v"[..]));
+/// # drop((db, copy));
+/// # for d in ["db", "copy"] { rockmill::Db::destroy(&options, dir.join(d))?; }
+/// # let _ = std::fs::remove_dir(dir);
+/// # Ok(()) }
+/// ```
+pub struct Checkpoint<'db> {
+    pub(crate) db: &'db Db,
+}
+
+impl std::fmt::Debug for Checkpoint<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Checkpoint").field(self.db).finish()
+    }
+}
+
+/// The database at one moment.
+pub(crate) struct Moment {
+    /// What a MANIFEST of its own says.
+    pub edits: Vec<VersionEdit>,
+    pub versions: Vec<Arc<Version>>,
+    /// Number and length of the WALs whose data is in no table.
+    pub wals: Vec<(u64, u64)>,
+}
+
+/// Keeps files from being deleted while it lives.
+pub(crate) struct DeletionsOff<'a>(&'a DbInner);
+
+impl<'a> DeletionsOff<'a> {
+    pub fn new(db: &'a DbInner) -> Self {
+        db.deletions_off.fetch_add(1, Ordering::AcqRel);
+        Self(db)
+    }
+}
+
+impl Drop for DeletionsOff<'_> {
+    fn drop(&mut self) {
+        self.0.allow_deletions();
+    }
+}
+
+impl<'db> Checkpoint<'db> {
+    /// Prepares to make checkpoints of `db`; an error if it was opened read-only.
+    pub fn new(db: &'db Db) -> Result<Self> {
+        db.inner.check_writable()?;
+        Ok(Self { db })
+    }
+
+    /// Makes a checkpoint in the directory `path`, which must not exist; its parent must. The memtables of every
+    /// column family are flushed first. What is written meanwhile may be in it or not, always whole batches and never
+    /// a later one without the earlier ones.
+    ///
+    /// Tables are hard links where `path` is on the same file system and copies elsewhere.
+    pub fn create_checkpoint(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.create_checkpoint_with_log_size(path, 0)
+    }
+
+    /// As [`Self::create_checkpoint`]; flushes only if the WALs have `log_size_for_flush` bytes or more, and copies
+    /// them otherwise. 0 always flushes, `u64::MAX` never; without a flush, data written with `disable_wal` is not in
+    /// the checkpoint.
+    pub fn create_checkpoint_with_log_size(&self, path: impl AsRef<Path>, log_size_for_flush: u64) -> Result<()> {
+        let db = &*self.db.inner;
+        let flush = || if wants_flush(db, log_size_for_flush) { self.db.flush_all() } else { Ok(()) };
+        self.stage(path.as_ref(), "checkpoint", flush, |temp| fill(db, temp))
+    }
+
+    /// Makes a directory under another name first: `prepare`, then `fill` it while no file is deleted, then rename it.
+    pub(crate) fn stage<T>(
+        &self,
+        path: &Path,
+        what: &str,
+        prepare: impl FnOnce() -> Result<()>,
+        fill: impl FnOnce(&Path) -> Result<T>,
+    ) -> Result<T> {
+        let db = &*self.db.inner;
+        let fs = &db.opts.fs;
+        let (Some(name), false) = (path.file_name(), path.as_os_str().is_empty()) else {
+            return Err(Error::invalid_argument(format!(
+                "{}: not a name for the directory of a new {what}",
+                path.display()
+            )));
+        };
+        if fs.exists(path).map_err(|e| Error::io(path.display(), &e))? {
+            return Err(Error::invalid_argument(format!(
+                "{}: exists; a new {what} needs a new directory",
+                path.display()
+            )));
+        }
+        let failed = |e: Error| e.context(format_args!("cannot make the {what} {}", path.display()));
+        prepare().map_err(failed)?;
+        let (temp, lock) = staging_dir(db, path, name).map_err(failed)?;
+        let deletions_off = DeletionsOff::new(db);
+        let done = fill(&temp).and_then(|filled| {
+            let parent = match path.parent() {
+                Some(p) if !p.as_os_str().is_empty() => p,
+                _ => Path::new("."),
+            };
+            let finished = fs
+                .remove(&temp.join(UNFINISHED))
+                .and_then(|()| fs.remove(&temp.join(filename::LOCK)))
+                .and_then(|()| fs.sync_dir(&temp));
+            finished.map_err(|e| Error::io(format_args!("cannot finish {}", temp.display()), &e))?;
+            let renamed = fs.rename(&temp, path).and_then(|()| fs.sync_dir(parent));
+            renamed.map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;
+            Ok(filled)
+        });
+        drop(deletions_off);
+        let done = done.map_err(|e| {
+            let _ = remove_staging_dir(db, &temp); // the next attempt removes it otherwise
+            failed(e)
+        });
+        drop(lock);
+        done
+    }
+}
+
+impl Db {
+    /// Keeps files of the database from being deleted until [`Self::enable_file_deletions`] was called as many times,
+    /// so that they can be copied. The database grows meanwhile.
+    pub fn disable_file_deletions(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        self.inner.deletions_off.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Undoes one [`Self::disable_file_deletions`]; the last one deletes what was kept. An error if there was none.
+    pub fn enable_file_deletions(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        if !self.inner.allow_deletions() {
+            return Err(Error::invalid_argument("enable_file_deletions: file deletions are not disabled"));
+        }
+        Ok(())
+    }
+}
+
+impl DbInner {
+    /// Undoes one disabling of deletions; false if there was none.
+    fn allow_deletions(&self) -> bool {
+        let less = |n: usize| n.checked_sub(1);
+        match self.deletions_off.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) {
+            Ok(1) => {
+                self.delete_obsolete_wals();
+                self.delete_purged_files_and_wait();
+                true
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+fn wants_flush(db: &DbInner, log_size_for_flush: u64) -> bool {
+    match log_size_for_flush {
+        0 => true,
+        u64::MAX => false,
+        limit => {
+            let closed: u64 = db.state.lock().wals.iter().map(|w| w.1).sum();
+            closed + db.wal.size() >= limit
+        }
+    }
+}
+
+/// Notes the state between two write groups.
+pub(crate) fn moment(db: &DbInner) -> Result<Moment> {
+    let _alone = db.lead_alone();
+    // Only a leader begins a WAL or writes to it.
+    let current = match db.wal.lead().as_mut() {
+        Some(w) => {
+            // What `manual_wal_flush` gathered is written, so it is to be in the checkpoint.
+            if let Err(e) = w.flush() {
+                db.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", &e);
+                return Err(e);
+            }
+            Some((w.number, w.good()))
+        }
+        None => None,
+    };
+    let state = db.state.lock();
+    let needed = state.cfs.values().map(|c| c.log_number).min().unwrap_or(0);
+    let length = |(number, size)| match current {
+        Some((n, now)) if n == number => (number, now),
+        _ => (number, size),
+    };
+    let wals = state.wals.iter().copied().map(length).filter(|&(n, size)| n >= needed && size > 0).collect();
+    Ok(Moment {
+        edits: db.snapshot_edits(&state),
+        versions: state.cfs.values().map(|c| Arc::clone(&c.version)).collect(),
+        wals,
+    })
+}
+
+/// Makes the whole checkpoint in `dir`, durable but for the directory's own name.
+fn fill(db: &DbInner, dir: &Path) -> Result<()> {
+    let fs = &db.opts.fs;
+    fs.create_dir(dir, false).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
+    // Before the moment, so that it is below the next file number that the checkpoint records.
+    let manifest = db.new_file_number();
+    let now = moment(db)?;
+    link_tables(db, now.versions.iter().flat_map(|v| v.levels.iter().flatten()), dir)?;
+    for &(number, size) in &now.wals {
+        let name = filename::wal(number);
+        let wal = db.wal_path(number);
+        copy_checked(db, &wal, &dir.join(&name), size, Some(&wal))?;
+    }
+    if let Some(options) = newest_options(db)? {
+        let to = dir.join(&options.name);
+        match options.rewritten {
+            None => {
+                let from = db.path.join(&options.name);
+                copy_checked(db, &from, &to, options.size, Some(&from))?;
+            }
+            Some(text) => fs
+                .write_all(&to, text.as_bytes())
+                .map_err(|e| Error::io(format_args!("cannot write {}", to.display()), &e))?,
+        }
+    }
+    let identity = dir.join(filename::IDENTITY);
+    fs.write_all(&identity, db.db_id.as_bytes())
+        .map_err(|e| Error::io(format_args!("cannot write {}", identity.display()), &e))?;
+    // Syncs the directory, then points CURRENT at the MANIFEST.
+    ManifestWriter::create(fs, dir, manifest, &now.edits)?;
+    Ok(())
+}
+
+/// Gives tables a second name in `dir`, or copies them where that cannot be.
+pub(crate) fn link_tables<'f>(
+    db: &DbInner,
+    files: impl IntoIterator<Item = &'f Arc<FileMeta>>,
+    dir: &Path,
+) -> Result<()> {
+    let mut link = true;
+    for file in files {
+        let from = db.table_path(file.number());
+        let Some(name) = from.file_name() else { continue };
+        let to = dir.join(name);
+        if link {
+            match db.opts.fs.hard_link(&from, &to) {
+                Ok(()) => continue,
+                Err(e) if cannot_link(&e) => link = false,
+                Err(e) => {
+                    return Err(Error::io(format_args!("cannot link {} to {}", from.display(), to.display()), &e));
+                }
+            }
+        }
+        copy(db, &from, &to, file.size(), Some(&from))?;
+    }
+    Ok(())
+}
+
+/// The OPTIONS file of a copy.
+pub(crate) struct CopiedOptions {
+    pub name: String,
+    /// Of the database's own file.
+    pub size: u64,
+    /// The text, where it is not that file's: a copy holds its WALs itself.
+    pub rewritten: Option<String>,
+}
+
+/// The newest OPTIONS file, as a copy of the database has it; `None` where there is no file.
+pub(crate) fn newest_options(db: &DbInner) -> Result<Option<CopiedOptions>> {
+    let fs = &db.opts.fs;
+    let Some((number, path)) = latest_options_file(&**fs, &db.path)? else { return Ok(None) };
+    let size = fs.file_size(&path).map_err(|e| Error::io(path.display(), &e))?;
+    let text = fs.read_to_vec(&path).map_err(|e| Error::io(format_args!("cannot read {}", path.display()), &e))?;
+    let rewritten = String::from_utf8(text).ok().and_then(|text| with_wal_dir(&text, ""));
+    Ok(Some(CopiedOptions { name: filename::options(number), size, rewritten }))
+}
+
+/// True where a copy can do what a hard link cannot.
+pub(crate) fn cannot_link(e: &io::Error) -> bool {
+    use io::ErrorKind::{CrossesDevices, PermissionDenied, TooManyLinks, Unsupported};
+    matches!(e.kind(), CrossesDevices | PermissionDenied | TooManyLinks | Unsupported)
+}
+
+/// Copies the first `size` bytes of a file, durably but for its name. The copy is as private as other files of the
+/// database, and as `like` where that is given.
+pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64, like: Option<&Path>) -> Result<()> {
+    let fs = &db.opts.fs;
+    let copied = (|| -> io::Result<()> {
+        let how = like.map(|file| fs.like(file)).transpose()?.unwrap_or_default();
+        let mut target = fs.create(to, how)?;
+        read_start(&**fs, from, size, &mut |bytes| target.append(bytes))?;
+        target.sync()?;
+        target.close()
+    })();
+    copied.map_err(|e| Error::io(format_args!("cannot copy {} to {}", from.display(), to.display()), &e))
+}
+
+/// The same, and reads the file a second time: a bit that flips on the way would be in the copy for good. For copies
+/// that nothing else can tell so of (a WAL looks cut off), or that are to be the only ones.
+pub(crate) fn copy_checked(db: &DbInner, from: &Path, to: &Path, size: u64, like: Option<&Path>) -> Result<()> {
+    copy(db, from, to, size, like)?;
+    let fs = &*db.opts.fs;
+    let checksum = |path: &Path| -> io::Result<u32> {
+        let mut crc = 0;
+        read_start(fs, path, size, &mut |bytes| {
+            crc = crc32c_extend(crc, bytes);
+            Ok(())
+        })?;
+        Ok(crc)
+    };
+    let failed = |e| Error::io(format_args!("cannot compare {} with {}", to.display(), from.display()), &e);
+    if checksum(from).map_err(failed)? == checksum(to).map_err(failed)? {
+        return Ok(());
+    }
+    let _ = fs.remove(to);
+    let what = "reads differently the second time: the disk, what is between, or the memory fails";
+    Err(Error::new(ErrorKind::IOError, format!("{}: {what}; it was not copied", from.display())))
+}
+
+/// Hands on the first `size` bytes of a file.
+fn read_start(
+    fs: &dyn FileSystem,
+    path: &Path,
+    size: u64,
+    take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut source = fs.open_sequential(path)?;
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut left = size;
+    while left > 0 {
+        let want = left.min(COPY_BYTES as u64) as usize;
+        let n = source.read(&mut buffer[..want])?;
+        if n == 0 {
+            let what = format!("{left} of {size} bytes are missing");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+        }
+        take(&buffer[..n])?;
+        left -= n as u64;
+    }
+    Ok(())
+}
+
+/// In a directory that is being made, until it is whole.
+const UNFINISHED: &str = "ROCKMILL_UNFINISHED";
+/// What it says, to people.
+const UNFINISHED_TEXT: &str = "A checkpoint or export of Rockmill that is being made, or that a crash cut short.\n";
+/// Names that are tried for it.
+const STAGING_NAMES_MAX: usize = 1000;
+
+/// Makes the directory in which the one at `path` is prepared, with its lock: a name beside it that nobody has, or that
+/// an earlier attempt left when its process died.
+fn staging_dir(db: &DbInner, path: &Path, name: &OsStr) -> Result<(PathBuf, Box<dyn FileLock>)> {
+    let fs = &db.opts.fs;
+    for n in 0..STAGING_NAMES_MAX {
+        let mut temp_name = name.to_owned();
+        temp_name.push(if n == 0 { ".tmp".to_owned() } else { format!(".{n}.tmp") });
+        let temp = path.with_file_name(temp_name);
+        let failed = |e| Error::io(format_args!("cannot create {}", temp.display()), &e);
+        let marker = temp.join(UNFINISHED);
+        // A directory of another user would let him into the copy, and a link lead it elsewhere.
+        let there = match fs.entry(&temp).map_err(failed)? {
+            None => false,
+            Some(Entry { kind: EntryKind::Directory, ours: true }) if fs.exists(&marker).map_err(failed)? => true,
+            Some(_) => continue,
+        };
+        if !there {
+            match fs.create_new_dir(&temp) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+                made => made.map_err(failed)?,
+            }
+        }
+        let lock = match fs.lock(&temp.join(filename::LOCK)) {
+            Ok(lock) => lock,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue, // it is being made now
+            Err(e) => return Err(failed(e)),
+        };
+        if there {
+            // Finished since, and on its way to its own name.
+            if !fs.exists(&marker).map_err(failed)? {
+                continue;
+            }
+            remove_contents(db, &temp)?;
+        }
+        // Durable before anything else is: what a power cut leaves can be told from another's by it.
+        fs.write_all(&marker, UNFINISHED_TEXT.as_bytes()).and_then(|()| fs.sync_dir(&temp)).map_err(failed)?;
+        return Ok((temp, lock));
+    }
+    let what = format!("{STAGING_NAMES_MAX} names like {}.tmp are taken: remove what is not needed", path.display());
+    Err(Error::invalid_argument(what))
+}
+
+/// Removes the files of a database from a directory that is being made.
+fn remove_contents(db: &DbInner, dir: &Path) -> Result<()> {
+    let fs = &db.opts.fs;
+    let failed = |e| Error::io(format_args!("cannot remove {}", dir.display()), &e);
+    for name in fs.list_dir(dir).map_err(failed)? {
+        if filename::parse(&name).is_some_and(|t| t != FileType::Lock) {
+            fs.remove(&dir.join(&name)).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a directory that [`staging_dir`] made; the file that says so goes last.
+fn remove_staging_dir(db: &DbInner, dir: &Path) -> Result<()> {
+    let fs = &db.opts.fs;
+    let failed = |e| Error::io(format_args!("cannot remove {}", dir.display()), &e);
+    if !fs.exists(dir).map_err(failed)? {
+        return Ok(()); // it has its name already
+    }
+    remove_contents(db, dir)?;
+    for name in [filename::LOCK, UNFINISHED] {
+        match fs.remove(&dir.join(name)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
+            _ => {}
+        }
+    }
+    fs.remove_dir(dir).map_err(failed)
+}

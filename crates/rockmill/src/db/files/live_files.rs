@@ -1,0 +1,254 @@
+//! The tables of the tree, for users: live files, levels, column families, and numbers gathered over tables.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rockmill_format::properties::TableProperties;
+
+use crate::db::catalog::column_family::CfData;
+use crate::db::{AsColumnFamilyRef, Db, DbInner};
+use crate::error::Result;
+use crate::sync::atomic::Ordering;
+use crate::table::TableReader;
+use crate::version::{FileMeta, TableNumbers, Version};
+
+/// Tables that are opened at most for an estimate (RocksDB's number).
+const OPENED_FOR_ESTIMATE_MAX: usize = 20;
+
+/// A table file in use (`rocksdb::LiveFile`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveFile {
+    /// Column family it belongs to.
+    pub column_family_name: String,
+    /// File name, behind a slash.
+    pub name: String,
+    /// File number.
+    pub number: u64,
+    /// Size in bytes.
+    pub size: usize,
+    /// Level.
+    pub level: i32,
+    /// Smallest user key.
+    pub start_key: Option<Vec<u8>>,
+    /// Largest user key.
+    pub end_key: Option<Vec<u8>>,
+    /// Smallest sequence number.
+    pub smallest_seqno: u64,
+    /// Largest sequence number.
+    pub largest_seqno: u64,
+    /// Entries, tombstones of all kinds included.
+    pub num_entries: u64,
+    /// Tombstones of all kinds.
+    pub num_deletions: u64,
+    /// A compaction reads it.
+    pub being_compacted: bool,
+}
+
+/// A level of a column family (RocksDB's `LevelMetaData`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LevelMetaData {
+    /// Its number.
+    pub level: i32,
+    /// Bytes of its tables.
+    pub size: u64,
+    /// Its tables: those of L0 newest first, others by key.
+    pub files: Vec<LiveFile>,
+}
+
+/// A column family's tables (`rocksdb::ColumnFamilyMetaData`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ColumnFamilyMetaData {
+    /// Bytes of its tables.
+    pub size: u64,
+    /// Its name.
+    pub name: String,
+    /// How many tables it has.
+    pub file_count: usize,
+    /// Its levels; empty ones are there too.
+    pub levels: Vec<LevelMetaData>,
+}
+
+impl Db {
+    /// Every table in use. Tables that are not open yet are opened: their properties say how many entries they have.
+    pub fn live_files(&self) -> Result<Vec<LiveFile>> {
+        let cfs: Vec<_> = self.inner.cfs.load().by_id.values().cloned().collect();
+        let mut all = Vec::new();
+        let mut cfs: Vec<&Arc<CfData>> = cfs.iter().map(|c| &c.data).collect();
+        cfs.sort_by_key(|c| c.id);
+        for cf in cfs {
+            let version = Arc::clone(&cf.current.load().version);
+            for (level, files) in version.levels.iter().enumerate() {
+                for f in files {
+                    all.push(LiveFile::new(cf, level, f, self.inner.numbers_of(cf, f)?));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// The tables of the default column family.
+    pub fn get_column_family_metadata(&self) -> ColumnFamilyMetaData {
+        self.get_column_family_metadata_cf(&self.inner.default_cf)
+    }
+
+    /// The tables of a column family. A table that cannot be opened is shown without entries. There is nothing where
+    /// the handle is of another database.
+    pub fn get_column_family_metadata_cf(&self, cf: &impl AsColumnFamilyRef) -> ColumnFamilyMetaData {
+        let cf = &cf.as_cf().data;
+        if self.inner.check_family(cf).is_err() {
+            return ColumnFamilyMetaData::default();
+        }
+        let version = Arc::clone(&cf.current.load().version);
+        let mut levels = Vec::new();
+        for (level, files) in version.levels.iter().enumerate() {
+            let one = |f: &Arc<FileMeta>| LiveFile::new(cf, level, f, self.inner.numbers_of(cf, f).unwrap_or_default());
+            let files = files.iter().map(one).collect();
+            levels.push(LevelMetaData { level: level as i32, size: version.level_bytes(level), files });
+        }
+        ColumnFamilyMetaData {
+            size: levels.iter().map(|l| l.size).sum(),
+            name: cf.name.clone(),
+            file_count: version.num_files(),
+            levels,
+        }
+    }
+}
+
+impl LiveFile {
+    fn new(cf: &CfData, level: usize, f: &FileMeta, numbers: TableNumbers) -> Self {
+        Self {
+            column_family_name: cf.name.clone(),
+            name: format!("/{}", rockmill_format::filename::table(f.number())),
+            number: f.number(),
+            size: f.size() as usize,
+            level: level as i32,
+            start_key: Some(f.smallest_user_key().to_vec()),
+            end_key: Some(f.largest_user_key().to_vec()),
+            smallest_seqno: f.entry.smallest_seqno,
+            largest_seqno: f.entry.largest_seqno,
+            num_entries: numbers.entries,
+            num_deletions: numbers.deletions,
+            being_compacted: f.being_compacted.load(Ordering::Acquire),
+        }
+    }
+}
+
+impl DbInner {
+    /// Numbers from a table's properties; opens the table if nobody did yet.
+    fn numbers_of(&self, cf: &CfData, f: &Arc<FileMeta>) -> Result<TableNumbers> {
+        match f.numbers.get() {
+            Some(numbers) => Ok(*numbers),
+            None => Ok(TableNumbers::of(self.open_for(cf, f)?.properties())),
+        }
+    }
+
+    fn open_for(&self, cf: &CfData, f: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        self.tables_of(cf).table(self, f)
+    }
+
+    /// Numbers of the tables, as far as they are known or a few more can be made known: for estimates. How many tables
+    /// there are is in `version`.
+    pub(crate) fn sampled_numbers(&self, cf: &CfData, version: &Version) -> Vec<TableNumbers> {
+        let mut opened = 0;
+        let mut known = |f: &Arc<FileMeta>| {
+            f.numbers.get().copied().or_else(|| {
+                opened += 1;
+                if opened > OPENED_FOR_ESTIMATE_MAX { None } else { self.numbers_of(cf, f).ok() }
+            })
+        };
+        version.levels.iter().flatten().filter_map(&mut known).collect()
+    }
+
+    /// Bytes of the tables of every version that is current or in use.
+    pub(crate) fn bytes_of_live_versions(cf: &CfData) -> u64 {
+        let mut seen = HashSet::new();
+        let versions = cf.live_versions();
+        let files = versions.iter().flat_map(|v| v.levels.iter().flatten());
+        files.filter(|f| seen.insert(f.number())).map(|f| f.size()).sum()
+    }
+
+    /// RocksDB's text of table properties, added up over some tables.
+    pub(crate) fn aggregated_properties(&self, cf: &CfData, files: &[&Arc<FileMeta>]) -> Result<String> {
+        let mut sum = TableProperties::default();
+        // What a file says may be anything.
+        let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
+        for f in files {
+            let table = self.open_for(cf, f)?;
+            let p = table.properties();
+            add(&mut sum.data_size, p.data_size);
+            add(&mut sum.index_size, p.index_size);
+            add(&mut sum.index_partitions, p.index_partitions);
+            add(&mut sum.top_level_index_size, p.top_level_index_size);
+            add(&mut sum.index_key_is_user_key, p.index_key_is_user_key);
+            add(&mut sum.index_value_is_delta_encoded, p.index_value_is_delta_encoded);
+            add(&mut sum.filter_size, p.filter_size);
+            add(&mut sum.raw_key_size, p.raw_key_size);
+            add(&mut sum.raw_value_size, p.raw_value_size);
+            add(&mut sum.num_data_blocks, p.num_data_blocks);
+            add(&mut sum.num_entries, p.num_entries);
+            add(&mut sum.num_filter_entries, p.num_filter_entries);
+            add(&mut sum.num_deletions, p.num_deletions);
+            add(&mut sum.num_merge_operands, p.num_merge_operands);
+            add(&mut sum.num_range_deletions, p.num_range_deletions);
+        }
+        Ok(text(&sum))
+    }
+}
+
+/// The numbers of `TableProperties::ToString` that add up, in RocksDB's form.
+fn text(p: &TableProperties) -> String {
+    let average = |bytes: u64| if p.num_entries == 0 { 0.0 } else { bytes as f64 / p.num_entries as f64 };
+    let index = format!(
+        "index block size (user-key? {}, delta-value? {})",
+        p.index_key_is_user_key, p.index_value_is_delta_encoded
+    );
+    let mut text = format!(
+        "# data blocks={}; # entries={}; # deletions={}; # merge operands={}; # range deletions={}; raw key size={}; \
+         raw average key size={:.6}; raw value size={}; raw average value size={:.6}; data block size={}; {index}={}; ",
+        p.num_data_blocks,
+        p.num_entries,
+        p.num_deletions,
+        p.num_merge_operands,
+        p.num_range_deletions,
+        p.raw_key_size,
+        average(p.raw_key_size),
+        p.raw_value_size,
+        average(p.raw_value_size),
+        p.data_size,
+        p.index_size
+    );
+    if p.index_partitions != 0 {
+        text +=
+            &format!("# index partitions={}; top-level index size={}; ", p.index_partitions, p.top_level_index_size);
+    }
+    text + &format!(
+        "filter block size={}; # entries for filter={}; (estimated) table size={}; ",
+        p.filter_size,
+        p.num_filter_entries,
+        p.data_size.saturating_add(p.index_size).saturating_add(p.filter_size)
+    )
+}
+
+/// Bytes of the tables that hold the newest data of their keys, from the last level up: a table counts that overlaps
+/// none counted before (RocksDB's estimate).
+pub(crate) fn estimate_live_data_size(version: &Version) -> u64 {
+    let cmp = &version.cmp;
+    let mut counted: Vec<&Arc<FileMeta>> = Vec::new();
+    let mut bytes = 0;
+    for level in version.levels.iter().rev() {
+        for f in level.base.iter().chain(level.extras.iter().rev().flat_map(|run| &run.files)) {
+            // The counted ones do not overlap: they are sorted by their largest keys as by their smallest.
+            let smallest = f.entry.smallest.as_bytes();
+            let at = counted.partition_point(|c| cmp.compare(c.entry.largest.as_bytes(), smallest).is_lt());
+            let free = counted
+                .get(at)
+                .is_none_or(|c| cmp.compare(f.entry.largest.as_bytes(), c.entry.smallest.as_bytes()).is_lt());
+            if free {
+                counted.insert(at, f);
+                bytes += f.size();
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,863 @@
+//! Repair: a database out of the tables and WALs that are left (RocksDB `db/repair.cc`).
+//!
+//! 1. Everything is looked at and nothing changed: the MANIFEST as far as it goes, the properties of every table, then
+//!    all of every table (checksums, order of keys, counts).
+//! 2. New tables are written: from WALs, and from tables whose order nothing says (`place.rs`).
+//! 3. A new MANIFEST with everything is written and CURRENT pointed at it: the one step that makes the repair.
+//! 4. What is not part of the database any more is moved to `lost/`: damaged tables, WALs, old MANIFESTs. Nothing is
+//!    deleted.
+//!
+//! A crash before step 3 leaves the database as it was beside some more tables, one after it a repaired one; repairing
+//! again does the rest.
+//!
+//! Where the MANIFEST is whole, it is believed for each column family whose tables are all sound, or that has no other
+//! source: its tables stay in their levels, and tables that it does not name are leftovers: outputs of jobs that a kill
+//! cut short, and tables whose deletion it did. RocksDB never looks at it and puts every table into L0, leftovers too,
+//! whose deleted keys come back.
+//!
+//! A MANIFEST that is whole may still have lost its last edits (cut off between two of them). Then WALs are gone that
+//! it names as needed: no WAL is deleted before the MANIFEST says that it may be. Tables that it never named and that
+//! are newer than all that it did are taken in on top in that case.
+//!
+//! The new MANIFEST never calls a WAL obsolete that was not read: its directory may be one that nothing names any more.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `hints.rs` | the old MANIFEST |
+//! | `scan.rs` | tables |
+//! | `logs.rs` | WALs |
+//! | `place.rs` | levels |
+
+mod hints;
+mod logs;
+mod place;
+mod scan;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::comparator::{
+    BYTEWISE_NAME, BytewiseComparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
+};
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::filename::{self, FileType};
+use rockmill_io::{FileLock, FileSystem};
+
+use crate::compaction::rewrite::write_run;
+use crate::compaction::{JobContext, JobEvents};
+use crate::db::open::start::{lock_error, new_db_id};
+use crate::db::open::wal_owner;
+use crate::db::write::wal_files::wal_dir_of;
+use crate::db::{Db, new_session_id};
+use crate::env::{LINE_FILE_BYTES_MAX, beneath, for_database};
+use crate::error::{Error, ErrorKind, Result};
+use crate::iter::InternalIterator;
+use crate::iter::merging::MergingIterator;
+use crate::options::check::{Adjusted, job_db_options, take_cf_options};
+use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, Options};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::table::TableReadOptions;
+use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuilder};
+
+use crate::db::files::repair::hints::Hints;
+use crate::db::files::repair::logs::Target;
+use crate::db::files::repair::scan::{Found, Scanned, Tables};
+
+/// Directory for what is not part of the database any more.
+const LOST: &str = "lost";
+/// The epoch number of the deepest tables; 1 is kept for files ingested behind.
+const FIRST_EPOCH: u64 = 2;
+/// The column family of tables that are left over, as nothing says whose they were.
+const NOBODY: u32 = u32::MAX;
+
+/// How a database is repaired.
+#[derive(Clone, Default)]
+pub struct RepairOptions {
+    families: Vec<ColumnFamilyDescriptor>,
+    unknown: Option<Options>,
+    wal_dir: Option<PathBuf>,
+    callback: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
+}
+
+impl RepairOptions {
+    /// A column family with options of its own; needed for those with a comparator of the user's.
+    pub fn add_column_family(&mut self, descriptor: ColumnFamilyDescriptor) {
+        self.families.push(descriptor);
+    }
+
+    /// Options of column families that are found and not described (RocksDB's `unknown_cf_opts`). Without it they have
+    /// the options that the repair is given.
+    pub fn set_unknown_column_family_options(&mut self, options: &Options) {
+        self.unknown = Some(options.clone());
+    }
+
+    /// Where the WALs are, if no file of the database says it, or says it wrongly. Without it, and without `wal_dir` in
+    /// the options, the newest OPTIONS file says it; it is followed only where [`Db::check_stored_path`] allows it.
+    pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
+        self.wal_dir = Some(path.as_ref().to_owned());
+    }
+
+    /// Called now and then while tables are read, with the bytes read and those that there are. It must be quick.
+    pub fn set_progress_callback(&mut self, callback: impl Fn(u64, u64) + Send + Sync + 'static) {
+        self.callback = Some(Arc::new(callback));
+    }
+}
+
+impl std::fmt::Debug for RepairOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RepairOptions").field("families", &self.families).finish_non_exhaustive()
+    }
+}
+
+/// What a repair found and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RepairReport {
+    /// Column families of the repaired database.
+    pub column_families: Vec<String>,
+    /// Why the old MANIFEST could not be used in full; `None` if it could.
+    pub manifest_damage: Option<String>,
+    /// Tables that stayed.
+    pub tables_kept: u64,
+    /// Tables whose entries went into new ones, because nothing said which is newer; they are in `lost`.
+    pub tables_merged: u64,
+    /// Tables written, from WALs and from merged tables.
+    pub tables_written: u64,
+    /// Sound tables that the MANIFEST does not name, or of dropped column families; they are in `lost`.
+    pub tables_left_over: u64,
+    /// Tables that cannot be read, and are in `lost`.
+    pub tables_damaged: u64,
+    /// Tables that the MANIFEST names and that are not there.
+    pub tables_missing: Vec<u64>,
+    /// WALs read; they are in `lost`.
+    pub wals_converted: u64,
+    /// Where the database's WALs are, if they could not be looked for there, and why. They stay needed: an opening with
+    /// this `wal_dir` reads them.
+    pub wals_not_read: Option<(PathBuf, String)>,
+    /// Entries (versions of keys, and range tombstones) in the database's tables.
+    pub entries: u64,
+    /// Updates that came from WALs.
+    pub wal_entries: u64,
+    /// Bytes of WALs that could not be read.
+    pub wal_bytes_lost: u64,
+    /// Updates in WALs of column families of which nothing else is known.
+    pub entries_without_column_family: u64,
+    /// Bytes of the database's tables.
+    pub bytes: u64,
+    /// The newest sequence number.
+    pub last_sequence: u64,
+    /// What is damaged: file and reason.
+    pub damaged: Vec<(String, String)>,
+    /// Where files were moved to.
+    pub lost: Option<PathBuf>,
+}
+
+impl Db {
+    /// Makes a database that does not open, or lost files, usable again, from what is left of it
+    /// (`rocksdb::DB::repair`).
+    ///
+    /// Damaged tables, converted WALs and old MANIFESTs go to the directory `lost` beside them; nothing is deleted. The
+    /// database must not be open. Column families are found by themselves; those with a comparator of the user's must
+    /// be described ([`Self::repair_with`]). Refused, without any change, if files use a feature that Rockmill lacks.
+    pub fn repair(options: &Options, path: impl AsRef<Path>) -> Result<RepairReport> {
+        Self::repair_with(options, path, &RepairOptions::default())
+    }
+
+    /// [`Self::repair`] with descriptions of column families.
+    pub fn repair_with(options: &Options, path: impl AsRef<Path>, how: &RepairOptions) -> Result<RepairReport> {
+        let path = path.as_ref();
+        repair(options, path, how).map_err(|e| e.context(format_args!("cannot repair {}", path.display())))
+    }
+}
+
+/// The file's name, without its directory.
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// A column family of the repaired database.
+struct Family {
+    id: u32,
+    name: String,
+    options: CfOptions,
+    cmp: InternalKeyComparator,
+    /// The MANIFEST is believed about its tables.
+    as_in_manifest: bool,
+    /// Tables on top of those, flushed after the MANIFEST's last edit. With their sequence numbers.
+    later: BTreeMap<u64, (u64, u64)>,
+}
+
+/// The files of a directory.
+#[derive(Default)]
+struct Directory {
+    tables: Vec<(u64, PathBuf)>,
+    wals: Vec<(u64, PathBuf)>,
+    manifests: Vec<u64>,
+    largest_number: u64,
+}
+
+struct Repair<'a> {
+    options: &'a Options,
+    how: &'a RepairOptions,
+    path: &'a Path,
+    fs: Arc<dyn FileSystem>,
+    hints: Hints,
+    /// Comparators of column families, as far as the MANIFEST and tables say.
+    orders: BTreeMap<u32, String>,
+    next_file: Arc<AtomicU64>,
+    /// Rings for the tables that are written, one after another.
+    engines: Arc<crate::compaction::Engines>,
+    db_id: String,
+    session_id: String,
+    report: RepairReport,
+}
+
+fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairReport> {
+    let options = &Options { db: job_db_options(&options.db)?, cf: options.cf.clone() };
+    let fs = &options.db.fs;
+    if !fs.exists(path).map_err(|e| Error::io(path.display(), &e))? {
+        return Err(Error::invalid_argument("the directory does not exist"));
+    }
+    let fs = for_database(fs, path)?;
+    let mut options = options.clone();
+    options.db.fs = Arc::clone(&fs);
+    let options = &options;
+    let _lock = fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?;
+    let mut report = RepairReport::default();
+    let (wal_dir, _wal_lock) = wal_directory(options, path, how, &mut report)?;
+    let dir = list(&*fs, path, &wal_dir)?;
+    if dir.tables.is_empty() && dir.wals.is_empty() && dir.manifests.is_empty() {
+        return Err(Error::invalid_argument("it holds no tables, no WALs and no MANIFEST: nothing to repair"));
+    }
+    let hints = Hints::read(&*fs, path, &dir.manifests)?;
+    if let (Some(damage), Some((wals, why))) = (&hints.damage, &report.wals_not_read) {
+        // Which of its WALs are in tables nothing says then.
+        return Err(Error::invalid_argument(format!(
+            "the MANIFEST is damaged ({damage}), and its WALs in {} cannot be read ({why}): bring that directory back, \
+             or say where it is (RepairOptions::set_wal_dir, `rockmill repair --wal-dir`); an empty directory gives up \
+             what was in them",
+            wals.display()
+        )));
+    }
+    let next = hints.next_file_number.max(dir.largest_number + 1);
+    let now = options.db.clock.now_micros();
+    let identity = || {
+        let bytes = fs.read_small(&path.join(filename::IDENTITY), LINE_FILE_BYTES_MAX).ok()?;
+        String::from_utf8(bytes).ok().map(|s| s.trim_end().to_owned()).filter(|s| !s.is_empty())
+    };
+    let mut repair = Repair {
+        options,
+        how,
+        path,
+        db_id: hints.db_id.clone().or_else(identity).unwrap_or_else(|| new_db_id(now)),
+        session_id: new_session_id(now),
+        next_file: Arc::new(AtomicU64::new(next)),
+        engines: Arc::default(),
+        report: RepairReport { manifest_damage: hints.damage.clone(), ..report },
+        orders: BTreeMap::new(),
+        hints,
+        fs,
+    };
+    let created = Arc::new(Mutex::new(Vec::new()));
+    repair.run(dir, &wal_dir, &created).inspect_err(|_| {
+        // Before the new MANIFEST counts nothing else was changed.
+        for number in created.lock().drain(..) {
+            let _ = repair_remove(options, path, number);
+        }
+    })?;
+    Ok(repair.report)
+}
+
+/// The WAL directory, and its lock where it is not the database's own. What the database's files say of it is followed
+/// if it can be: where not, its WALs are not read, and the report says so.
+fn wal_directory(
+    options: &Options,
+    path: &Path,
+    how: &RepairOptions,
+    report: &mut RepairReport,
+) -> Result<(PathBuf, Option<Box<dyn FileLock>>)> {
+    let fs = &*options.db.fs;
+    let open = |dir: &Path| -> Result<Option<Box<dyn FileLock>>> {
+        if dir == path {
+            return Ok(None);
+        }
+        if !fs.exists(dir).map_err(|e| Error::io(dir.display(), &e))? {
+            return Err(Error::invalid_argument(format!("{}: wal_dir does not exist", dir.display())));
+        }
+        // Before the lock, too, which would leave a file in a directory of somebody else.
+        wal_owner::check(fs, path, dir)?;
+        let lock = wal_owner::lock(fs, dir)?;
+        wal_owner::check(fs, path, dir)?;
+        Ok(Some(lock))
+    };
+    let mut given = options.db.clone();
+    if let Some(dir) = &how.wal_dir {
+        given.wal_dir.clone_from(dir);
+    }
+    if !given.wal_dir.as_os_str().is_empty() {
+        let dir = wal_dir_of(&given, path);
+        let lock = open(&dir)?;
+        return Ok((dir, lock));
+    }
+    let Some(stored) = wal_owner::stored_wal_dir(fs, path) else { return Ok((path.to_owned(), None)) };
+    match wal_owner::refuse_unasked(fs, path, &stored).and_then(|()| open(&stored)) {
+        Ok(lock) => Ok((stored, lock)),
+        Err(e) => {
+            report.wals_not_read = Some((stored, e.message().to_owned()));
+            Ok((path.to_owned(), None))
+        }
+    }
+}
+
+fn repair_remove(options: &Options, path: &Path, number: u64) -> std::io::Result<()> {
+    options.db.fs.remove(&path.join(filename::table(number)))
+}
+
+fn list(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<Directory> {
+    let names = |dir: &Path| match fs.list_dir(dir) {
+        Ok(names) => Ok(names),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(Error::io(format_args!("cannot list {}", dir.display()), &e)),
+    };
+    let mut out = Directory::default();
+    let mut note = |n: u64| out.largest_number = out.largest_number.max(n);
+    for name in names(path)? {
+        match filename::parse(&name) {
+            Some(FileType::Table(n)) => {
+                note(n);
+                out.tables.push((n, path.join(name)));
+            }
+            Some(FileType::Manifest(n)) => {
+                note(n);
+                out.manifests.push(n);
+            }
+            Some(FileType::Blob(_)) => {
+                return Err(Error::not_supported(format!("{}: the database has blob files (BlobDB)", name)));
+            }
+            Some(FileType::Options(n) | FileType::Temp(n) | FileType::Wal(n)) => note(n),
+            _ => {}
+        }
+    }
+    for name in names(wal_dir)? {
+        if let Some(FileType::Wal(n)) = filename::parse(&name) {
+            note(n);
+            out.wals.push((n, wal_dir.join(name)));
+        }
+    }
+    out.tables.sort();
+    out.wals.sort();
+    Ok(out)
+}
+
+impl Repair<'_> {
+    fn run(&mut self, dir: Directory, wal_dir: &Path, created: &Arc<Mutex<Vec<u64>>>) -> Result<()> {
+        let mut lost: BTreeSet<PathBuf> = BTreeSet::new();
+        let mut found = Vec::new();
+        for (number, path) in &dir.tables {
+            match Found::read(&*self.fs, *number, path) {
+                Ok(f) => found.push(f),
+                Err(e) => self.damaged_table(*number, path, e, &mut lost)?,
+            }
+        }
+        let hinted = self.hints.families.iter().filter_map(|(id, h)| Some((*id, h.comparator.clone()?)));
+        let stated = found.iter().filter_map(|f| Some((f.column_family()?, f.comparator()?.to_owned())));
+        self.orders = stated.chain(hinted).collect();
+        let mut families = self.families(&found, &dir.wals)?;
+        let mut tables = self.scan_all(&found, &families, &mut lost)?;
+        self.believe(&mut families, &tables, &found, &dir.wals);
+
+        // New tables from WALs.
+        let mut targets = BTreeMap::new();
+        for f in families.values() {
+            let hinted = self.hints.families.get(&f.id);
+            let log_number = if f.as_in_manifest { hinted.map_or(0, |h| h.log_number) } else { 0 };
+            // As an opening: what is left below that may have lost its end.
+            let oldest = if f.as_in_manifest { self.hints.min_log_number_to_keep } else { 0 };
+            let mut target = Target::new(self.context(f, created), log_number.max(oldest));
+            target.in_tables = f.later.values().copied().collect();
+            targets.insert(f.id, target);
+        }
+        let hints = &self.hints;
+        let dropped = |id: u32| hints.was_dropped(id);
+        logs::convert(&*self.fs, &dir.wals, &mut targets, &dropped, &mut self.report)?;
+
+        let mut edits = vec![VersionEdit { db_id: Some(self.db_id.clone()), ..VersionEdit::default() }];
+        // Above every WAL that was read: none of those is needed any more. Others may be somewhere else.
+        let read = dir.wals.last().map_or(0, |(number, _)| number + 1);
+        let manifest = self.new_file_number();
+        for f in families.values() {
+            let from_logs = targets.remove(&f.id).map(|t| t.tables).unwrap_or_default();
+            let own = tables.remove(&f.id).unwrap_or_default();
+            let files = self.arrange(f, own, from_logs, &found, &mut lost, created)?;
+            let hinted = self.hints.families.get(&f.id).map_or(0, |h| h.log_number);
+            edits.extend(self.edits_of(f, files, read.max(hinted))?);
+            self.report.column_families.push(f.name.clone());
+        }
+        for (_, leftovers) in tables {
+            leftovers.iter().for_each(|t| self.leave_over(t.entry.number, &found, &mut lost));
+        }
+        self.report.last_sequence = self.report.last_sequence.max(self.hints.last_sequence);
+        let largest_family = families.keys().next_back().copied().unwrap_or(0);
+        edits.push(VersionEdit {
+            prev_log_number: Some(0),
+            min_log_number_to_keep: Some(read.max(self.hints.min_log_number_to_keep)).filter(|n| *n > 0),
+            next_file_number: Some(self.next_file.load(Ordering::Acquire)),
+            last_sequence: Some(self.report.last_sequence),
+            max_column_family: Some(self.hints.max_column_family.max(largest_family)),
+            ..VersionEdit::default()
+        });
+        // Whether CURRENT points at it is not sure where this fails: from here on the new tables stay.
+        created.lock().clear();
+        // Syncs the directory, with the names of all new tables, then points CURRENT at the MANIFEST.
+        ManifestWriter::create(&self.fs, self.path, manifest, &edits)?;
+
+        lost.extend(dir.manifests.iter().map(|n| self.path.join(filename::manifest(*n))));
+        lost.extend(dir.wals.into_iter().map(|(_, path)| path));
+        self.archive(&lost, wal_dir)
+    }
+
+    fn new_file_number(&self) -> u64 {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A table that cannot be used: damaged, or using what Rockmill lacks, which ends the repair. What a sound MANIFEST
+    /// does not name is left over, as every job that is cut short leaves it.
+    fn damaged_table(&mut self, number: u64, path: &Path, e: Error, lost: &mut BTreeSet<PathBuf>) -> Result<()> {
+        if self.hints.whole && self.hints.file(number).is_none() {
+            self.report.tables_left_over += 1;
+            lost.insert(path.to_owned());
+            return Ok(());
+        }
+        if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::InvalidArgument) {
+            return Err(e);
+        }
+        self.report.damaged.push((name_of(path), e.message().to_owned()));
+        self.report.tables_damaged += 1;
+        lost.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn leave_over(&mut self, number: u64, found: &[Found], lost: &mut BTreeSet<PathBuf>) {
+        self.report.tables_left_over += 1;
+        lost.extend(found.iter().filter(|f| f.number == number).map(|f| f.path.clone()));
+    }
+
+    /// Whose a table is. One that nothing says it of (ingested, and no longer named) is the default column family's,
+    /// as in RocksDB, unless it has another order: then the one's that has this order, [`NOBODY`]'s where several have.
+    fn family_of(&self, f: &Found) -> u32 {
+        if let Some(id) = self.hints.file(f.number).map(|(id, _)| id).or(f.column_family()) {
+            return id;
+        }
+        let described = self.how.families.iter().find(|d| d.name == DEFAULT_COLUMN_FAMILY_NAME);
+        let given = described.map_or(self.options, |d| &d.options).cf.comparator.name();
+        match f.comparator() {
+            Some(stored) if stored != self.orders.get(&0).map_or(given, String::as_str) => {
+                let mut like_it = self.orders.iter().filter(|(_, order)| *order == stored);
+                match (like_it.next(), like_it.next()) {
+                    (Some((id, _)), None) => *id,
+                    (None, _) if !self.hints.whole => 0, // the default's, which is to be described
+                    _ => NOBODY,
+                }
+            }
+            _ => 0,
+        }
+    }
+
+    /// The column families: those of the MANIFEST, and those that tables speak of and it does not know.
+    fn families(&self, found: &[Found], wals: &[(u64, PathBuf)]) -> Result<BTreeMap<u32, Family>> {
+        let mut named: BTreeMap<u32, (String, Option<String>)> = BTreeMap::new();
+        for (id, h) in &self.hints.families {
+            named.insert(*id, (h.name.clone(), h.comparator.clone()));
+        }
+        for f in found {
+            let id = self.family_of(f);
+            if id == NOBODY {
+                continue;
+            }
+            // A dropped one that the MANIFEST speaks of stays dropped, if it can be believed.
+            if self.hints.was_dropped(id) {
+                continue;
+            }
+            let entry = named.entry(id).or_insert_with(|| (f.properties.column_family_name.clone(), None));
+            if entry.1.is_none() {
+                entry.1 = f.comparator().map(str::to_owned);
+            }
+        }
+        if !self.hints.whole {
+            self.add_families_of_logs(&mut named, wals);
+        }
+        // Of several with one name the newest counts: the others were dropped.
+        let mut newest: BTreeMap<String, u32> = BTreeMap::new();
+        for (id, (name, _)) in &named {
+            if !name.is_empty() {
+                newest.insert(name.clone(), *id);
+            }
+        }
+        let mut out = BTreeMap::new();
+        for (id, (name, comparator)) in named {
+            if newest.get(&name) != Some(&id) {
+                continue;
+            }
+            let options = self.options_of(&name, comparator.as_deref())?;
+            let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
+            out.insert(id, Family { id, name, options, cmp, as_in_manifest: false, later: BTreeMap::new() });
+        }
+        Ok(out)
+    }
+
+    /// Adds column families of which only log data is left, if the OPTIONS file says what they are called.
+    fn add_families_of_logs(&self, named: &mut BTreeMap<u32, (String, Option<String>)>, wals: &[(u64, PathBuf)]) {
+        let listed = hints::listed_in_options(&*self.fs, self.path);
+        let known: BTreeMap<u32, String> = named.iter().map(|(id, (name, _))| (*id, name.clone())).collect();
+        if listed.iter().all(|(name, _)| known.values().any(|k| k == name)) {
+            return;
+        }
+        let mut unknown = logs::column_families(&*self.fs, wals);
+        unknown.retain(|id| !known.contains_key(id) && !self.hints.dropped.contains(id));
+        let names: Vec<String> = listed.iter().map(|(name, _)| name.clone()).collect();
+        for (id, at) in hints::match_names(&known, &unknown, &names) {
+            named.insert(id, listed[at].clone());
+        }
+    }
+
+    /// Options for a column family, with the comparator that it was written with.
+    fn options_of(&self, name: &str, stored: Option<&str>) -> Result<CfOptions> {
+        let described = self.how.families.iter().find(|d| d.name == name);
+        let mut options = match described {
+            Some(d) => d.options.cf.clone(),
+            None if name == DEFAULT_COLUMN_FAMILY_NAME => self.options.cf.clone(),
+            None => self.how.unknown.as_ref().unwrap_or(self.options).cf.clone(),
+        };
+        let given = options.comparator.name();
+        match stored {
+            Some(stored) if stored != given => {
+                options.comparator = match stored {
+                    BYTEWISE_NAME if described.is_none() => Arc::new(BytewiseComparator),
+                    REVERSE_BYTEWISE_NAME if described.is_none() => Arc::new(ReverseBytewiseComparator),
+                    _ => {
+                        return Err(Error::invalid_argument(format!(
+                            "column family {name:?} was written with comparator {stored} and is given {given}: describe \
+                             it with that comparator"
+                        )));
+                    }
+                };
+            }
+            _ => {}
+        }
+        // Nothing is to be merged or filtered away here: what is newest is not sure yet.
+        options.merge_operator = None;
+        options.compaction_filter = None;
+        options.compaction_filter_factory = None;
+        let atomic_flush = self.options.db.atomic_flush;
+        take_cf_options(name, &mut options, atomic_flush, &mut Adjusted::default())?;
+        Ok(options)
+    }
+
+    /// Reads all tables, by column family. Tables of column families that are no more come too.
+    fn scan_all(
+        &mut self,
+        found: &[Found],
+        families: &BTreeMap<u32, Family>,
+        lost: &mut BTreeSet<PathBuf>,
+    ) -> Result<BTreeMap<u32, Vec<Scanned>>> {
+        let total: u64 = found.iter().map(|f| f.size).sum();
+        let mut done = 0;
+        let bytewise = InternalKeyComparator::default();
+        let mut out: BTreeMap<u32, Vec<Scanned>> = BTreeMap::new();
+        for f in found {
+            let id = self.family_of(f);
+            if id == NOBODY && !self.hints.whole {
+                let what = format!("{}: nothing says which column family it belongs to", f.path.display());
+                self.damaged_table(f.number, &f.path, Error::corruption(what), lost)?;
+                continue;
+            }
+            let family = families.get(&id);
+            let hint = self.hints.file(f.number).map(|(_, e)| e).filter(|e| e.size == f.size);
+            if let Some(family) = family
+                && f.column_family() == Some(id)
+                && !f.properties.column_family_name.is_empty()
+                && f.properties.column_family_name != family.name
+            {
+                let what =
+                    format!("{}: a table of column family {:?}", f.path.display(), f.properties.column_family_name);
+                self.damaged_table(f.number, &f.path, Error::corruption(what), lost)?;
+                continue;
+            }
+            let Some(family) = family else {
+                out.entry(id)
+                    .or_default()
+                    .push(Scanned { entry: FileEntry { number: f.number, ..FileEntry::default() }, entries: 0 });
+                continue;
+            };
+            let callback = self.how.callback.clone();
+            let progress = |bytes: u64| {
+                done += bytes;
+                if let Some(callback) = &callback {
+                    callback(done, total);
+                }
+            };
+            let cmp = if f.comparator().is_some() { &family.cmp } else { &bytewise };
+            match scan::scan(&*self.fs, f, cmp, hint, progress) {
+                Ok(scanned) => out.entry(id).or_default().push(scanned),
+                Err(e) => self.damaged_table(f.number, &f.path, e, lost)?,
+            }
+        }
+        Ok(out)
+    }
+
+    /// Decides for which column families the MANIFEST is believed: it is whole, and either all tables that it names are
+    /// sound, or there is nothing else that could stand for those that are not. A table that it does not name is no
+    /// reason to doubt it, whatever its number: a kill during any flush, compaction or ingestion leaves one.
+    fn believe(
+        &mut self,
+        families: &mut BTreeMap<u32, Family>,
+        tables: &BTreeMap<u32, Vec<Scanned>>,
+        found: &[Found],
+        wals: &[(u64, PathBuf)],
+    ) {
+        let oldest = self.hints.oldest_wal();
+        // It says that this WAL is needed, and that one is gone: later edits are lost. (Or unsynced WALs, in a power
+        // cut. Then tables that are taken in for that hold what the WALs would have.)
+        let outdated = self.hints.whole
+            && self.report.wals_not_read.is_none()
+            && oldest > 0
+            && !wals.iter().any(|(number, _)| *number == oldest);
+        for family in families.values_mut() {
+            let Some(hinted) = self.hints.families.get(&family.id) else { continue };
+            let sound: BTreeSet<u64> = tables.get(&family.id).into_iter().flatten().map(|t| t.entry.number).collect();
+            let there = |n: &u64| found.iter().any(|f| f.number == *n);
+            self.report.tables_missing.extend(hinted.files.keys().filter(|n| !there(n) && !sound.contains(n)));
+            let all_sound = hinted.files.keys().all(|n| sound.contains(n));
+            let unnamed = sound.iter().any(|n| !hinted.files.contains_key(n));
+            let flushed_logs = wals.iter().any(|(n, _)| *n < hinted.log_number);
+            family.as_in_manifest = self.hints.whole && (all_sound || (!unnamed && !flushed_logs));
+            if outdated && all_sound {
+                let all = tables.get(&family.id).into_iter().flatten().map(|t| &t.entry);
+                let unknown = all.filter(|e| self.hints.is_unknown(e.number));
+                let (later, mixed): (Vec<_>, Vec<_>) = unknown.partition(|e| e.smallest_seqno > hinted.newest);
+                family.later = later.iter().map(|e| (e.number, (e.smallest_seqno, e.largest_seqno))).collect();
+                let mut ranges: Vec<(u64, u64)> = family.later.values().copied().collect();
+                ranges.sort_unstable();
+                // One made of others: nothing says which of them count.
+                if !mixed.is_empty() || ranges.windows(2).any(|two| two[1].0 <= two[0].1) {
+                    family.as_in_manifest = false;
+                    family.later.clear();
+                }
+            }
+        }
+        let damaged: BTreeSet<&String> = self.report.damaged.iter().map(|(name, _)| name).collect();
+        self.report.tables_missing.retain(|n| !damaged.contains(&filename::table(*n)));
+    }
+
+    /// The levels of a column family's tables.
+    fn arrange(
+        &mut self,
+        family: &Family,
+        own: Vec<Scanned>,
+        from_logs: Vec<FileEntry>,
+        found: &[Found],
+        lost: &mut BTreeSet<PathBuf>,
+        created: &Arc<Mutex<Vec<u64>>>,
+    ) -> Result<Vec<(u32, FileEntry)>> {
+        let hinted = self.hints.families.get(&family.id).cloned().unwrap_or_default();
+        let mut later: Vec<FileEntry> = Vec::new();
+        self.report.tables_written += from_logs.len() as u64;
+        let entries_of: BTreeMap<u64, u64> = own.iter().map(|s| (s.entry.number, s.entries)).collect();
+        let mut placed: Vec<(u32, FileEntry)> = Vec::new();
+        if family.as_in_manifest {
+            for s in own {
+                match hinted.files.get(&s.entry.number) {
+                    Some(kept) => placed.push(kept.clone()),
+                    None if family.later.contains_key(&s.entry.number) => later.push(s.entry),
+                    None => self.leave_over(s.entry.number, found, lost),
+                }
+            }
+            let mut epoch = placed.iter().map(|(_, e)| e.epoch_number).filter(|e| *e < u64::MAX - 1024).max();
+            // Where RocksDB before 7.10 wrote none, sequence numbers say it.
+            epoch =
+                epoch.filter(|_| placed.iter().all(|(_, e)| e.epoch_number != 0)).or(placed.is_empty().then_some(1));
+            later.extend(from_logs);
+            later.sort_by_key(|e| (e.largest_seqno, e.number));
+            for mut entry in later {
+                epoch = epoch.map(|e| e + 1);
+                entry.epoch_number = epoch.unwrap_or(0);
+                placed.push((0, entry));
+            }
+        } else {
+            let levels = family.options.num_levels.max(1) as usize;
+            let last_level = family.options.usable_levels(levels).max(1) - 1;
+            let own_tables = own.len();
+            let all: Vec<FileEntry> = own.into_iter().map(|s| s.entry).chain(from_logs).collect();
+            placed = match place::place(all.clone(), last_level, &family.cmp) {
+                Some(placed) => placed,
+                None => self.merge(family, &all, own_tables, last_level, found, lost, created)?,
+            };
+            number_epochs(&mut placed);
+        }
+        for (_, e) in &placed {
+            self.report.bytes += e.size;
+            self.report.last_sequence = self.report.last_sequence.max(e.largest_seqno);
+            match entries_of.get(&e.number) {
+                Some(entries) => {
+                    self.report.tables_kept += 1;
+                    self.report.entries += entries;
+                }
+                None => self.report.entries += self.count_entries(e.number)?,
+            }
+        }
+        Ok(placed)
+    }
+
+    fn count_entries(&self, number: u64) -> Result<u64> {
+        let path = self.path.join(filename::table(number));
+        Ok(Found::read(&*self.fs, number, &path)?.properties.num_entries)
+    }
+
+    /// All tables of a column family as one sorted run of the last level; those from `own_tables` on come from logs.
+    #[expect(clippy::too_many_arguments, reason = "each one is a separate part of what is known")]
+    fn merge(
+        &mut self,
+        family: &Family,
+        files: &[FileEntry],
+        own_tables: usize,
+        last_level: usize,
+        found: &[Found],
+        lost: &mut BTreeSet<PathBuf>,
+        created: &Arc<Mutex<Vec<u64>>>,
+    ) -> Result<Vec<(u32, FileEntry)>> {
+        let ctx = self.context(family, created);
+        let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
+        let mut tombstones = Vec::new();
+        let options = TableReadOptions { fill_cache: false, ..TableReadOptions::default() };
+        for entry in files {
+            let table = ctx.tables.table(&Arc::new(FileMeta::new(entry.clone(), Arc::default())))?;
+            tombstones.extend(table.range_tombstones().cloned());
+            children.push(table.iter(options));
+        }
+        let mut merged = MergingIterator::new(children, family.cmp.clone());
+        // Where tables are lost, the older entries of a key may be in the log alone.
+        let flushed_logs = (self.report.tables_damaged == 0).then_some(own_tables);
+        let written = write_run(&mut merged, flushed_logs, tombstones, last_level, &ctx)?;
+        self.report.tables_written += written.len() as u64;
+        for entry in files {
+            match found.iter().find(|f| f.number == entry.number) {
+                Some(f) => {
+                    self.report.tables_merged += 1;
+                    lost.insert(f.path.clone());
+                }
+                // One that was made of WALs a moment ago.
+                None => {
+                    self.report.tables_written -= 1;
+                    let _ = repair_remove(self.options, self.path, entry.number);
+                }
+            }
+        }
+        Ok(written.into_iter().map(|e| (last_level as u32, e)).collect())
+    }
+
+    fn context(&self, family: &Family, created: &Arc<Mutex<Vec<u64>>>) -> JobContext {
+        let (next, created) = (Arc::clone(&self.next_file), Arc::clone(created));
+        let tables = Tables { fs: Arc::clone(&self.fs), dir: self.path.to_owned(), cmp: family.cmp.clone() };
+        JobContext {
+            fs: Arc::clone(&self.fs),
+            clock: Arc::clone(&self.options.db.clock),
+            dir: self.path.to_owned(),
+            db: self.options.db.clone(),
+            cf: family.options.clone(),
+            cf_id: family.id,
+            cf_name: family.name.clone(),
+            cmp: family.cmp.clone(),
+            tables: Arc::new(tables),
+            new_file_number: Arc::new(move || {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                created.lock().push(number);
+                number
+            }),
+            snapshots: Vec::new(),
+            db_id: self.db_id.clone(),
+            db_session_id: self.session_id.clone(),
+            shutdown: Arc::new(AtomicBool::new(false)),
+            cancelled: Arc::default(),
+            events: JobEvents::default(),
+            urgent: Arc::default(),
+            give_way: Arc::default(),
+            patient: None,
+            engines: Arc::clone(&self.engines),
+        }
+    }
+
+    /// What the MANIFEST says of a column family, tried out first.
+    fn edits_of(&self, family: &Family, files: Vec<(u32, FileEntry)>, log_number: u64) -> Result<[VersionEdit; 2]> {
+        let head = VersionEdit {
+            column_family: family.id,
+            column_family_add: (family.id != 0).then(|| family.name.clone()),
+            comparator: Some(family.cmp.user_comparator().name().to_owned()),
+            ..VersionEdit::default()
+        };
+        let files = VersionEdit {
+            column_family: family.id,
+            log_number: Some(log_number),
+            new_files: files,
+            ..VersionEdit::default()
+        };
+        let levels = files.new_files.iter().map(|(l, _)| *l as usize + 1).max().unwrap_or(1);
+        let base = Arc::new(Version::empty(levels, family.cmp.clone()));
+        let mut builder = VersionBuilder::new(base, Arc::new(PurgeQueue::default()));
+        builder.apply(&files)?;
+        builder.build()?;
+        Ok([head, files])
+    }
+
+    /// Moves files to `lost` in their directory.
+    fn archive(&mut self, files: &BTreeSet<PathBuf>, wal_dir: &Path) -> Result<()> {
+        for dir in BTreeSet::from([self.path, wal_dir]) {
+            let mut here = files.iter().filter(|f| f.parent() == Some(dir)).peekable();
+            if here.peek().is_none() {
+                continue;
+            }
+            let lost = dir.join(LOST);
+            // A link of that name would lead what is moved out of the directory.
+            let fs = &*beneath(&*self.fs, dir)?;
+            fs.create_dir(&lost, false).map_err(|e| Error::io(format_args!("cannot create {}", lost.display()), &e))?;
+            for from in here {
+                let to = free_name(fs, &lost, &name_of(from))?;
+                fs.rename(from, &to).map_err(|e| Error::io(format_args!("cannot move {}", from.display()), &e))?;
+            }
+            for dir in [&*lost, dir] {
+                fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
+            }
+            if self.report.lost.is_none() {
+                self.report.lost = Some(lost);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name in `lost` that takes no other file's place: an earlier repair may have moved one of that name.
+fn free_name(fs: &dyn FileSystem, lost: &Path, name: &str) -> Result<PathBuf> {
+    let mut to = lost.join(name);
+    for n in 1u32.. {
+        if !fs.exists(&to).map_err(|e| Error::io(to.display(), &e))? {
+            break;
+        }
+        to = lost.join(format!("{name}.{n}"));
+    }
+    Ok(to)
+}
+
+/// Epoch numbers that rise from the deepest level up, and in L0 from the oldest table on.
+fn number_epochs(placed: &mut [(u32, FileEntry)]) {
+    let deepest = placed.iter().map(|(l, _)| *l).max().unwrap_or(0);
+    let mut l0 = FIRST_EPOCH + u64::from(deepest);
+    for (level, entry) in placed {
+        entry.epoch_number = FIRST_EPOCH + u64::from(deepest - *level);
+        if *level == 0 {
+            entry.epoch_number = l0;
+            l0 += 1;
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Compactions: which job is next, and its work. `ordered_commit.rs` says when what it wrote becomes live.
+
+use std::sync::Arc;
+
+use rockmill_format::edit::{FileEntry, VersionEdit};
+
+use crate::compaction::commit::{CommitQueue, MergeTicket, Ticket};
+use crate::compaction::strategy::aging::Moment;
+use crate::compaction::strategy::intra::{self, IntraDf, PendingRun};
+use crate::compaction::{Compaction, JobContext, JobEvents, JobOutput, job, strategy};
+use crate::compaction_filter::TableFileCreationReason;
+use crate::db::catalog::column_family::CfData;
+use crate::db::read::tables::CfTables;
+use crate::db::{CfState, DbInner, State, Weighed};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::CompactionReason;
+use crate::options::{CfOptions, DbOptions};
+use crate::pacing::write_control::write_control;
+use crate::statistics::CountedOperator;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::version::{FileMeta, Version};
+
+/// Nothing keeps compactions from being chosen.
+fn may_pick(state: &State) -> bool {
+    state.background_error.is_none() && state.exclusive_manual == 0 && state.paused == 0
+}
+
+/// A column family in which a compaction is due, and whose tables nobody has looked into since the database was opened.
+/// Which compaction that is depends on the tombstones in them.
+pub(super) fn take_unweighed(state: &mut State) -> Option<(Arc<CfData>, Arc<Version>)> {
+    if !may_pick(state) {
+        return None;
+    }
+    let due = |c: &CfState| c.scores.needs_compaction() && !c.cf.options.load().disable_auto_compactions;
+    let c = state.cfs.values_mut().find(|c| c.weighed == Weighed::NotYet && due(c))?;
+    c.weighed = Weighed::Now;
+    Some((Arc::clone(&c.cf), Arc::clone(&c.version)))
+}
+
+/// What a compaction thread is to do.
+pub(super) enum Picked {
+    Job(Arc<CfData>, Compaction, Ticket),
+    /// Finished jobs wait, and what they wrote is merged.
+    Merge(Arc<CfData>, IntraDf, MergeTicket),
+}
+
+/// Writers wait for flushes, and did so a moment ago.
+pub(super) fn pick_compaction(
+    state: &mut State,
+    now: u64,
+    threads: usize,
+    (bound, lately): (bool, bool),
+) -> Option<Picked> {
+    if !may_pick(state) {
+        return None;
+    }
+    // A job may have several threads: no more are to work than there are.
+    let busy: usize = state.cfs.values().map(|c| c.cursors.busy_threads()).sum();
+    if busy >= threads && state.cfs.values().any(|c| c.cursors.has_split_jobs()) {
+        return None;
+    }
+    let idle = threads.saturating_sub(busy).max(1);
+    let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
+    let at_work = lately || state.running_compactions > 0 || state.cfs.values().any(|c| !c.imm.is_empty());
+    // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
+    let mut order: Vec<(f64, f64, u32)> = state
+        .cfs
+        .iter()
+        .filter(|(id, c)| {
+            !c.cf.options.load().disable_auto_compactions
+                && c.weighed != Weighed::Now
+                && (c.scores.needs_compaction()
+                    || has_marked(c)
+                    || c.is_aging_due(now)
+                    || c.version.has_extra_runs()
+                    || state.commits.get(id).is_some_and(|queue| queue.waiting().next().is_some()))
+        })
+        .map(|(&id, c)| (write_control(c.scores.load(), &c.cf.options.load()).pressure, c.scores.max_score(), id))
+        .collect();
+    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
+    for (_, _, id) in order {
+        if state.commits.get(&id).is_some_and(CommitQueue::has_doomed) {
+            // They end soon. What is picked before would need them, come to nothing, and be picked again and again.
+            continue;
+        }
+        let c = state.cfs.get_mut(&id)?;
+        c.cursors.set_threads(threads, idle);
+        // Never where nothing runs: what was put off is due when writers rest, and the end of the last job tells.
+        c.cursors.set_sparing(bound && at_work);
+        if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
+            let cf = Arc::clone(&c.cf);
+            let ticket = begin_compaction(state, &cf, &compaction)?;
+            return Some(Picked::Job(cf, compaction, ticket));
+        }
+        if let Some(merge) = begin_intra_df(state, id) {
+            return Some(merge);
+        }
+        let c = state.cfs.get_mut(&id)?;
+        c.aging_blocked = c.aging.is_due(now);
+        // What is put off while writers wait is still to come.
+        c.nothing_found = !c.cursors.sparing();
+    }
+    None
+}
+
+/// True when a table that no job has yet is marked for compaction (RocksDB marks them in the MANIFEST).
+fn has_marked(c: &CfState) -> bool {
+    let mut files = c.version.files();
+    files.any(|f| f.entry.marked_for_compaction && !f.being_compacted.load(Ordering::Acquire))
+}
+
+/// Marks a compaction's inputs as taken, and gives its place in the order of commits. Under the lock that it was picked
+/// under; `None` where the column family is no longer there.
+pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Compaction) -> Option<Ticket> {
+    let c = state.cfs.get_mut(&cf.id)?;
+    state.running_compactions += 1;
+    c.compacting += 1;
+    let issued = c.cursors.start(compaction);
+    Some(state.commits.entry(cf.id).or_default().issue(issued))
+}
+
+/// Begins to merge what finished jobs of a column family wrote and may not commit yet, if there is enough of it.
+fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
+    let queue = state.commits.get_mut(&id)?;
+    let pending: Vec<PendingRun> = queue.waiting().filter_map(|(number, needs, p)| p.as_run(number, needs)).collect();
+    let c = state.cfs.get_mut(&id)?;
+    let mut merge = intra::pick(&c.version, &c.cf.options.load(), &c.cursors, &pending)?;
+    let ticket = queue.begin_merge(&merge.numbers)?;
+    state.running_compactions += 1;
+    c.compacting += 1;
+    c.cursors.start_merge(&mut merge);
+    Some(Picked::Merge(Arc::clone(&c.cf), merge, ticket))
+}
+
+impl DbInner {
+    pub fn job_context(self: &Arc<Self>, cf: &CfData, job: u64, reason: TableFileCreationReason) -> JobContext {
+        let next = Arc::clone(&self.next_file);
+        let mut options = CfOptions::clone(&cf.options.load());
+        let operator = options.merge_operator.as_ref();
+        options.merge_operator = CountedOperator::wrap(operator, self.opts.statistics.as_ref(), false);
+        JobContext {
+            fs: Arc::clone(&self.opts.fs),
+            clock: Arc::clone(&self.opts.clock),
+            dir: self.path.clone(),
+            db: DbOptions::clone(&self.live()),
+            cf: options,
+            cf_id: cf.id,
+            cf_name: cf.name.clone(),
+            cmp: cf.cmp.clone(),
+            tables: Arc::new(CfTables::new(self, cf)),
+            new_file_number: Arc::new(move || next.fetch_add(1, Ordering::Relaxed)),
+            snapshots: self.snapshots.all(),
+            db_id: self.db_id.clone(),
+            db_session_id: self.session_id.clone(),
+            shutdown: Arc::clone(&self.shutdown),
+            cancelled: Arc::default(),
+            events: JobEvents {
+                log: self.log.clone(),
+                job,
+                reason,
+                new_tables: Arc::clone(&self.new_tables),
+                ..JobEvents::default()
+            },
+            urgent: Arc::clone(&self.urgent),
+            give_way: Arc::clone(&self.give_way),
+            patient: None,
+            engines: Arc::clone(&self.engines),
+        }
+    }
+
+    /// Removes tables of a job that did not commit, unless the MANIFEST may name them: `error` is that of the commit,
+    /// whose write may have failed half-way; `None` where nothing was written to the MANIFEST.
+    pub fn remove_outputs(&self, numbers: &[u64], error: Option<&Error>) {
+        if error.is_some_and(|e| e.kind() == ErrorKind::IOError) {
+            return; // the edit may be in the MANIFEST; if it is not, the next open removes the orphan
+        }
+        for &n in numbers {
+            self.new_tables.lock().remove(&n);
+            let _ = self.opts.fs.remove(&self.path.join(rockmill_format::filename::table(n)));
+        }
+    }
+
+    /// Does a compaction's work: its output is durable when this returns, and not live. With the edit that makes it so.
+    /// It ends early when `cancelled` is set.
+    pub fn compact(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        compaction: &Compaction,
+        job: u64,
+        cancelled: &Arc<AtomicBool>,
+    ) -> Result<(VersionEdit, JobOutput)> {
+        let mut edit = VersionEdit::default();
+        // What an intra-DF merge reads is not live.
+        for (level, files) in compaction.inputs.iter().filter(|_| !compaction.is_intra_df()) {
+            edit.deleted_files.extend(files.iter().map(|f| (*level as u32, f.number())));
+        }
+        edit.compact_cursors.extend(compaction.next_cursor.clone().map(|key| (compaction.start_level() as u32, key)));
+        if compaction.deletion {
+            return Ok((edit, JobOutput::default()));
+        }
+        if compaction.trivial_move {
+            // Of several runs, what is in the output's already stays.
+            let (to, extra_run) = (compaction.output_level, compaction.output_run);
+            let stays = |level: usize, f: &FileMeta| level == to && f.entry.extra_run == extra_run;
+            let all = compaction.inputs.iter().flat_map(|(level, files)| files.iter().map(move |f| (*level, f)));
+            let moved: Vec<_> = all.filter(|(level, f)| !stays(*level, f)).collect();
+            edit.deleted_files = moved.iter().map(|(level, f)| (*level as u32, f.number())).collect();
+            let entries = moved.iter().map(|(_, f)| FileEntry { extra_run, ..f.entry.clone() });
+            edit.new_files = entries.map(|entry| (to as u32, entry)).collect();
+            return Ok((edit, JobOutput::default()));
+        }
+        let ctx = self.job_context(cf, job, TableFileCreationReason::Compaction);
+        let nobody_waits = compaction.reason != CompactionReason::ManualCompaction && self.opts.rate_limiter.is_none();
+        let patient = nobody_waits.then(|| {
+            let db = Arc::clone(self);
+            let written = Box::new(move || db.stats.bytes_written.load(Ordering::Relaxed));
+            self.reads_first.job(&self.shutdown, written)
+        });
+        let ctx = JobContext { cancelled: Arc::clone(cancelled), patient, ..ctx };
+        let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
+        let output = job::run(compaction, &ctx)?;
+        edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
+        Ok((edit, output))
+    }
+}

@@ -1,0 +1,407 @@
+//! When background work or the log fails: how bad it is, and how the store goes on.
+//!
+//! | severity | cause | what goes on | how it ends |
+//! |---|---|---|---|
+//! | soft | no space for a compaction | reads, writes, flushes | by itself when there is space, or `resume` |
+//! | hard | no space for the WAL, a flush or the MANIFEST | reads | by itself when there is space, or `resume` |
+//! | fatal | anything else | reads | `resume`, when the cause is gone, or a new open |
+//! | unrecoverable | a panic while a batch went into memtables | reads | a new open |
+//!
+//! Recovery from a hard or fatal error makes the store independent of files whose end is unknown:
+//! 1. Jobs that run end. The MANIFEST is begun anew if a write to it failed, and a new WAL is begun.
+//! 2. Every memtable is written as a table, all column families in one commit that also leaves the old WALs behind.
+//! 3. Only then are writes taken again. After a failure in between the error stays, and nothing is lost: the memtables
+//!    have everything that was acknowledged.
+//!
+//! Until step 3 the severity never falls, whatever else fails: a write that got in between would be in a WAL that
+//! nothing precedes, while what was acknowledged before it is durable nowhere.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::db::write::switch::with_data;
+use crate::db::write::wal::WalWriter;
+use crate::db::{Db, DbInner, State};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::{BackgroundErrorReason, BackgroundErrorRecoveryInfo, FlushReason};
+use crate::info_log::{log_error, log_info};
+use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Shortest time between two tries: a failing disk is not to keep a processor busy.
+const INTERVAL_MICROS_MIN: u64 = 1000;
+
+/// How bad a background error is (RocksDB's `Status::Severity`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ErrorSeverity {
+    /// Writes go on; compactions wait.
+    Soft,
+    /// No writes until the store resumes, which it does by itself.
+    Hard,
+    /// No writes until [`Db::resume`] or a new open.
+    Fatal,
+    /// No writes until a new open: the memtables do not hold what the WAL holds.
+    Unrecoverable,
+}
+
+/// Why the store is not what it should be.
+#[derive(Debug, Clone)]
+pub(crate) struct BackgroundError {
+    pub error: Error,
+    reason: BackgroundErrorReason,
+    pub severity: ErrorSeverity,
+    /// Free bytes without which a recovery is not worth a try.
+    needs: u64,
+}
+
+impl State {
+    /// The error that keeps writes from being taken.
+    pub fn write_error(&self) -> Option<&Error> {
+        self.background_error.as_ref().filter(|b| b.severity > ErrorSeverity::Soft).map(|b| &b.error)
+    }
+
+    fn background_error_of(
+        &self,
+        reason: BackgroundErrorReason,
+        what: &str,
+        error: &Error,
+        needs: u64,
+    ) -> BackgroundError {
+        let no_more = "the database takes no more writes since";
+        let (severity, needs, context) = match (error.is_no_space(), reason) {
+            (_, BackgroundErrorReason::MemTable) => {
+                let context = format!("{no_more} {what} failed (close the database and open it again)");
+                (ErrorSeverity::Unrecoverable, 0, context)
+            }
+            (true, BackgroundErrorReason::Compaction) => {
+                let context = format!("compactions wait since {what} failed (they go on when there is space)");
+                (ErrorSeverity::Soft, needs, context)
+            }
+            (true, _) => {
+                let context = format!("{no_more} {what} failed (it resumes when there is space, or call resume)");
+                (ErrorSeverity::Hard, self.unflushed_bytes(), context)
+            }
+            (false, _) => {
+                let context = format!("{no_more} {what} failed (fix the cause, then call resume or reopen)");
+                (ErrorSeverity::Fatal, 0, context)
+            }
+        };
+        BackgroundError { error: error.clone().context(context), reason, severity, needs }
+    }
+
+    /// The worst error stays, the first of equal ones.
+    fn note(&mut self, new: BackgroundError) {
+        self.background_errors += 1;
+        if self.recovering {
+            keep_worse(&mut self.failed_meanwhile, &new);
+        }
+        keep_worse(&mut self.background_error, &new);
+    }
+
+    /// A recovery ended.
+    fn end_recovery(&mut self, done: Result<()>) -> Result<()> {
+        self.recovering = false;
+        let meanwhile = self.failed_meanwhile.take();
+        let Err(e) = done else {
+            // What failed meanwhile may have failed after the step that would have mended it.
+            self.background_error = meanwhile;
+            return self.background_error.as_ref().map_or(Ok(()), |b| Err(b.error.clone()));
+        };
+        if e.kind() != ErrorKind::ShutdownInProgress {
+            let new = self.background_error_of(BackgroundErrorReason::Flush, "recovery", &e, 0);
+            // Of equally bad ones the newest says how much space the next try needs.
+            if self.background_error.as_ref().is_none_or(|b| b.severity <= new.severity) {
+                self.background_error = Some(new);
+            }
+        }
+        Err(e)
+    }
+
+    /// Bytes of memtables that are not in tables yet.
+    fn unflushed_bytes(&self) -> u64 {
+        let imm = |c: &crate::db::CfState| c.imm.iter().map(|i| i.mem.memory_usage()).sum::<usize>();
+        self.cfs.values().map(|c| (c.mem.memory_usage() + imm(c)) as u64).sum()
+    }
+}
+
+fn keep_worse(place: &mut Option<BackgroundError>, new: &BackgroundError) {
+    if place.as_ref().is_none_or(|b| b.severity < new.severity) {
+        *place = Some(new.clone());
+    }
+}
+
+/// What listeners are told; called without a lock.
+impl DbInner {
+    /// A recovery begins; false if it is to begin by itself and a listener is against it.
+    fn recovery_begins(&self, before: &BackgroundError) -> bool {
+        log_info!(self.log, "recovery from a background error begins: {}", before.error);
+        let wanted = AtomicBool::new(true);
+        self.notify(|l| {
+            wanted.fetch_and(l.on_error_recovery_begin(before.reason, &before.error), Ordering::Relaxed);
+        });
+        wanted.into_inner()
+    }
+
+    fn recovery_ended(&self, before: &BackgroundError, outcome: &Result<()>) {
+        match outcome {
+            Ok(()) => {
+                log_info!(self.log, "recovered from a background error");
+                self.notify(|l| l.on_error_recovery_completed(&before.error));
+            }
+            Err(e) => log_error!(self.log, "recovery from a background error failed: {e}"),
+        }
+        let info = BackgroundErrorRecoveryInfo {
+            old_bg_error: before.error.clone(),
+            new_bg_error: outcome.as_ref().err().cloned(),
+        };
+        self.notify(|l| l.on_error_recovery_end(&info));
+        self.tell_waiting();
+    }
+}
+
+impl DbInner {
+    /// Notes that something failed and stops what must stop. The worst error stays, the first of equal ones. The state
+    /// lock must be free; the MANIFEST's may be held.
+    pub fn set_background_error(&self, reason: BackgroundErrorReason, what: &str, error: &Error) {
+        self.set_background_error_with_need(reason, what, error, 0);
+    }
+
+    /// The same for a job that needs so many bytes of space.
+    pub fn set_background_error_with_need(&self, reason: BackgroundErrorReason, what: &str, error: &Error, needs: u64) {
+        if error.kind() == ErrorKind::ShutdownInProgress {
+            return;
+        }
+        let mut state = self.state.lock();
+        if reason == BackgroundErrorReason::ManifestWrite {
+            state.manifest_failure = Some(error.clone());
+        } else if state.manifest_failure.as_ref() == Some(error) {
+            return; // a job's, which was noted when it happened, and may be mended by now
+        }
+        let new = state.background_error_of(reason, what, error, needs);
+        state.note(new);
+        self.note_background_error(reason, error);
+        self.attention.store(true, Ordering::Release);
+        self.give_way.set(0.0); // no flush begins now
+        drop(state);
+        self.progress.notify_all();
+        self.work.notify_all();
+        self.recovery.notify_all();
+    }
+
+    /// Makes the store work again after a background error; fine if there is none. One at a time.
+    pub fn recover_from_error(self: &Arc<Self>, automatic: bool) -> Result<()> {
+        let _one_at_a_time = self.recovery_running.lock();
+        let before = {
+            let mut state = self.state.lock();
+            let Some(b) = state.background_error.clone() else { return Ok(()) };
+            if b.severity == ErrorSeverity::Unrecoverable {
+                return Err(b.error);
+            }
+            state.recovering = true;
+            state.failed_meanwhile = None;
+            b
+        };
+        if !self.recovery_begins(&before) && automatic {
+            self.state.lock().recovering = false;
+            return Err(before.error);
+        }
+        let done = match before.severity {
+            ErrorSeverity::Soft => Ok(()),
+            _ => crate::db::jobs::threads::guarded("a recovery", || self.leave_failed_files()),
+        };
+        let outcome = self.state.lock().end_recovery(done);
+        self.recovery_ended(&before, &outcome);
+        self.progress.notify_all();
+        self.work.notify_all();
+        self.recovery.notify_all();
+        if outcome.is_ok() {
+            self.delete_obsolete_wals();
+            self.delete_purged_files();
+        }
+        outcome
+    }
+
+    /// Steps 1 and 2 of a recovery.
+    fn leave_failed_files(self: &Arc<Self>) -> Result<()> {
+        {
+            // No flush begins while there is an error.
+            let mut state = self.state.lock();
+            while state.running_flushes > 0 {
+                self.check_not_closing()?;
+                self.progress.wait_for(&mut state, Duration::from_millis(100));
+            }
+        }
+        let pick = {
+            let _alone = self.lead_alone();
+            self.check_not_closing()?;
+            {
+                // What stands at the end of the MANIFEST may be unknown: this begins a new one then.
+                let mut manifest = self.manifest.lock();
+                let edit = rockmill_format::edit::VersionEdit { prev_log_number: Some(0), ..Default::default() };
+                self.append_to_manifest(&mut manifest, &mut [edit])?;
+            }
+            let wal = self.abandon_wal()?;
+            let mut state = self.state.lock();
+            let ids = with_data(&state);
+            self.seal_memtables(&mut state, &ids, wal, FlushReason::ErrorRecovery);
+            // None needs an older WAL any more, also where others wait for their flush: these are about to be tables.
+            state.cfs.values_mut().for_each(|c| c.mem_wal = wal);
+            self.update_pressure(&state);
+            debug_assert_eq!(state.running_flushes, 0, "a flush began while there was an error");
+            state.pick_all_flushes()
+        };
+        let done = crate::db::jobs::threads::guarded("a flush", || self.run_flush(&pick, true));
+        self.end_flush(&pick);
+        done
+    }
+
+    fn check_not_closing(&self) -> Result<()> {
+        if self.shutdown.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+        }
+        Ok(())
+    }
+
+    /// Leaves a WAL whose end is unknown and begins another; gives its number. The old one stays, without what no
+    /// writer was told is written, until the memtables are flushed.
+    fn abandon_wal(&self) -> Result<u64> {
+        let mut current = self.wal.lead();
+        if let Some(w) = &*current
+            && w.is_unused()
+        {
+            // That of an earlier try, or of a switch just before a WAL that was left could not be synced.
+            self.wal.abandon_left();
+            return Ok(w.number);
+        }
+        let number = self.new_file_number();
+        let fresh = self.create_wal(number, None)?;
+        // The old one is cut before the new one is in use. A failure leaves everything as it was, for the next try.
+        if let Some(old) = &*current
+            && let Err(e) = self.cut_wal(old)
+        {
+            drop(fresh);
+            let _ = self.opts.fs.remove(&self.wal_path(number)); // an orphan is removed at the next open
+            return Err(e);
+        }
+        self.wal.abandon_left();
+        let old = self.wal.begin(&mut current, fresh);
+        drop(current);
+        let mut state = self.state.lock();
+        if let (Some(last), Some(old)) = (state.wals.back_mut(), old) {
+            last.1 = old.good();
+        }
+        state.wals.push_back((number, 0));
+        Ok(number)
+    }
+
+    /// Cuts a WAL back to what was acknowledged. A record of a write that failed must not come back, neither in a
+    /// recovery nor for readers of the archive.
+    fn cut_wal(&self, wal: &WalWriter) -> Result<()> {
+        let (path, size) = (self.wal_path(wal.number), wal.good());
+        // Gathered records may never have reached the file.
+        let there = self.opts.fs.file_size(&path);
+        let there = there.map_err(|e| Error::io(format_args!("cannot look at {}", path.display()), &e))?;
+        if there > size {
+            let cut = self.opts.fs.truncate(&path, size);
+            cut.map_err(|e| Error::io(format_args!("cannot cut {}", path.display()), &e))?;
+        }
+        Ok(())
+    }
+
+    /// A panic ended a write after the WAL had it, behind its first `size` bytes, and what is in the memtables of it
+    /// nobody knows: nothing of it may become visible, now or after the next open, nor may what was logged behind it
+    /// meanwhile. So nothing more is written to that WAL, and the records leave it.
+    pub fn take_back_records(&self, size: u64) {
+        let mut current = self.wal.lead();
+        let Some(mut old) = current.take() else { return };
+        old.take_back(size);
+        let cut = old.flush().and_then(|()| self.cut_wal(&old));
+        let size = old.good();
+        drop((old, current));
+        self.wal.set_size(size);
+        if let Some(last) = self.state.lock().wals.back_mut() {
+            last.1 = size;
+        }
+        if let Err(e) = cut {
+            log_error!(self.log, "records of writes that panicked stay in the WAL: {e}");
+        }
+    }
+
+    /// Whether there is space enough for a try.
+    fn has_room(&self, needs: u64) -> bool {
+        // A file system that cannot say is tried.
+        let free = |path| self.opts.fs.free_space(path).map_or(true, |free| free >= needs);
+        free(&self.path) && free(&self.wal_dir)
+    }
+}
+
+/// Waits for errors that may go by themselves, and tries to recover from them at intervals.
+pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
+    let interval = Duration::from_micros(db.opts.bgerror_resume_retry_interval.max(INTERVAL_MICROS_MIN));
+    let mut tries = 0;
+    loop {
+        let needs = {
+            let mut state = db.state.lock();
+            let mut wake: Option<Instant> = None;
+            loop {
+                if db.shutdown.load(Ordering::Acquire) {
+                    return;
+                }
+                match &state.background_error {
+                    None => {
+                        (tries, wake) = (0, None);
+                        db.recovery.wait(&mut state);
+                    }
+                    Some(b) if b.severity >= ErrorSeverity::Fatal || tries >= db.opts.max_bgerror_resume_count => {
+                        wake = None;
+                        db.recovery.wait(&mut state);
+                    }
+                    Some(b) => {
+                        let at = *wake.get_or_insert_with(|| Instant::now() + interval);
+                        if Instant::now() >= at {
+                            break b.needs;
+                        }
+                        db.recovery.wait_until(&mut state, at);
+                    }
+                }
+            }
+        };
+        if db.has_room(needs) {
+            let statistics = &db.opts.statistics;
+            if tries == 0 {
+                statistics.add(Ticker::ErrorHandlerAutoresumeCount, 1);
+            }
+            statistics.add(Ticker::ErrorHandlerAutoresumeRetryTotalCount, 1);
+            tries += 1;
+            // A failure is in `background_error`.
+            if db.recover_from_error(true).is_ok() {
+                statistics.add(Ticker::ErrorHandlerAutoresumeSuccessCount, 1);
+                statistics.record(Histogram::ErrorHandlerAutoresumeRetryCount, tries.unsigned_abs().into());
+                tries = 0;
+            }
+        }
+    }
+}
+
+impl Db {
+    /// The error that keeps the database from working in full, if there is one.
+    pub fn background_error(&self) -> Option<Error> {
+        self.inner.state.lock().background_error.as_ref().map(|b| b.error.clone())
+    }
+
+    /// How bad [`Self::background_error`] is.
+    pub fn background_error_severity(&self) -> Option<ErrorSeverity> {
+        self.inner.state.lock().background_error.as_ref().map(|b| b.severity)
+    }
+
+    /// Recovers from a background error once its cause is gone: begins a new WAL, and a new MANIFEST if need be, writes
+    /// all memtables as tables, and lets writes and background work go on. An error leaves things as they were, and is
+    /// given when something else failed meanwhile. [`ErrorSeverity::Unrecoverable`] errors take a new open.
+    ///
+    /// After a full disk the database does this by itself as soon as there is space; see
+    /// `Options::set_max_bgerror_resume_count`.
+    pub fn resume(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        self.inner.recover_from_error(false)
+    }
+}

@@ -1,0 +1,89 @@
+//! Extra runs by hand: merged away, so that RocksDB opens the database; and, for tests, made of whole levels, as
+//! DF-compaction would leave them.
+
+use std::sync::Arc;
+
+use crate::compaction::strategy::inputs_of_levels;
+use crate::compaction::{Compaction, older_runs};
+use crate::db::jobs::compact::begin_compaction;
+use crate::db::{AsColumnFamilyRef, CfState, Db};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::CompactionReason;
+use crate::sync::atomic::Ordering;
+
+impl Db {
+    /// Merges the extra runs of a column family into the base runs of their levels. With `compaction_downforce` off
+    /// for every column family none come back, and once the last is gone RocksDB opens the database again.
+    ///
+    /// # Errors
+    /// Those of compactions.
+    pub fn merge_extra_runs_cf(&self, cf: &impl AsColumnFamilyRef) -> Result<()> {
+        self.inner.check_writable()?;
+        self.inner.check_family(&cf.as_cf().data)?;
+        self.inner.merge_extra_runs(&cf.as_cf().data)
+    }
+
+    /// Merges all of `from` (one level, or several neighbours) into a new extra run of `to`, and gives its id. For
+    /// tests; waits until no compaction runs.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the output would lie below older data than it holds, or above newer.
+    #[doc(hidden)]
+    pub fn merge_into_extra_run(&self, cf: &impl AsColumnFamilyRef, from: &[usize], to: usize) -> Result<u64> {
+        let (db, cf) = (&self.inner, &cf.as_cf().data);
+        db.check_writable()?;
+        db.check_family(cf)?;
+        let compaction = {
+            let mut state = db.state.lock();
+            while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
+                db.progress.wait(&mut state);
+            }
+            let Some(c) = state.cfs.get(&cf.id) else { return Err(crate::db::write::group::dropped(cf)) };
+            let compaction = choose(c, from, to)?;
+            let ticket =
+                begin_compaction(&mut state, cf, &compaction).ok_or_else(|| crate::db::write::group::dropped(cf))?;
+            (ticket, compaction)
+        };
+        let (ticket, compaction) = compaction;
+        let id = compaction.output_run;
+        let done = db.run_compaction(cf, Arc::new(compaction), ticket);
+        db.delete_purged_files_and_wait();
+        done.map(|_| id)
+    }
+}
+
+fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
+    let version = &c.version;
+    let refuse = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, format!("an extra run: {what}")));
+    if to == 0 || to >= version.levels.len() || from.iter().any(|&l| l > to) {
+        return refuse("the output must be in a level below L0, and the inputs not below it");
+    }
+    let inputs = inputs_of_levels(version, from);
+    let Some(top) = inputs.first().map(|(level, _)| *level) else { return refuse("there is nothing to merge") };
+    let last = from.iter().max().copied().unwrap_or(top);
+    // A level's base run that stays must be below the output; what is between inputs and output must be empty.
+    if (top..to).any(|l| (!from.contains(&l) || l > last) && !version.levels[l].is_empty()) {
+        return refuse("levels between the inputs and the output are not empty");
+    }
+    let output_run = version.levels[to].extras.first().map_or(0, |run| run.id) + 1;
+    let options = c.cf.options.load();
+    Ok(Compaction {
+        reason: CompactionReason::ManualCompaction,
+        output_level: to,
+        output_run,
+        grandparents: Vec::new(),
+        bottommost: !options.reserve_last_level && older_runs(version, &inputs, to, output_run).is_empty(),
+        version: Arc::clone(version),
+        trivial_move: false,
+        deletion: false,
+        output_file_size_target: options.target_file_size_base,
+        output_file_size_max: options.target_file_size_base,
+        grandparent_overlap_max: u64::MAX,
+        compression: options.compression,
+        subcompactions_max: 0,
+        next_cursor: None,
+        split_key: None,
+        score: 0.0,
+        inputs,
+    })
+}

@@ -1,0 +1,339 @@
+//! Flushes: which memtables become tables together, the tables, and their commit.
+//!
+//! [`State::pick_flush`] says what is due, `run_flush` writes it without any lock, and `commit_flush` installs the
+//! tables and lets the memtables go. Who waits for a flush is told by `progress`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::properties::TableProperties;
+
+use crate::compaction::{JobStats, flush};
+use crate::compaction_filter::TableFileCreationReason;
+use crate::db::catalog::column_family::CfData;
+use crate::db::catalog::install::{Change, add_files};
+use crate::db::jobs::threads::guarded;
+use crate::db::report::events::FlushEvent;
+use crate::db::write::switch::with_data;
+use crate::db::{CfState, DbInner, State};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::{BackgroundErrorReason, FlushReason};
+use crate::memtable::MemTable;
+use crate::memtable::write_buffer_manager::WriteBufferManager;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// How long the write leader waits for a flush before it looks again by itself.
+const FLUSH_WAIT: Duration = Duration::from_millis(100);
+
+/// Memtables to be flushed and committed together: of one column family, or with `atomic_flush` of all.
+pub(crate) struct FlushPick {
+    parts: Vec<FlushPart>,
+    /// Listeners are told when the write leader, who waits for it, has given up its place.
+    told_later: bool,
+    /// CPU time that the tables took, in microseconds.
+    cpu_micros: AtomicU64,
+}
+
+struct FlushPart {
+    cf: Arc<CfData>,
+    mems: Vec<Arc<MemTable>>,
+    epoch: u64,
+    reason: FlushReason,
+}
+
+impl FlushPick {
+    fn new(parts: Vec<FlushPart>) -> Self {
+        Self { parts, told_later: false, cpu_micros: AtomicU64::new(0) }
+    }
+}
+
+/// What became of a [`FlushPart`].
+struct BuiltPart {
+    event: FlushEvent,
+    /// `None` when nothing was left to write.
+    entry: Option<FileEntry>,
+    stats: JobStats,
+    table: Option<TableProperties>,
+    /// The column family was there at the commit: the table is the tree's.
+    committed: bool,
+}
+
+impl CfState {
+    /// True when there are immutable memtables and it is time to flush them.
+    pub fn flush_due(&self, at_once: bool) -> bool {
+        let o = self.cf.options.load();
+        let n = self.imm.len();
+        let merged = if at_once { 1 } else { o.min_write_buffer_number_to_merge.max(1) as usize };
+        n > 0 && (n >= merged || n >= o.max_write_buffer_number.max(1) as usize || self.flush_requested)
+    }
+
+    /// True when there are immutable memtables that are being flushed, or are about to be.
+    pub fn waits_for_flush(&self, at_once: bool) -> bool {
+        !self.imm.is_empty() && (self.flushing || self.flush_due(at_once))
+    }
+
+    /// Bytes a second that writers get, who wrote `written`, so that memtables are full when the flush in flight ends,
+    /// and how many that are.
+    pub fn flush_pace(&self, now: f64, written: u64, at_once: bool) -> (f64, f64) {
+        let o = self.cf.options.load();
+        let most = o.max_write_buffer_number.max(1) as usize;
+        // At the limit writers are stopped.
+        let more = match most.checked_sub(self.imm.len() + 1) {
+            Some(more) if self.waits_for_flush(at_once) => more,
+            _ => return (f64::INFINITY, f64::INFINITY),
+        };
+        let (data, memory) = (self.mem.data_size(), self.mem.memory_usage());
+        let room = self.fill.room(data, memory, o.write_buffer_size, written, more);
+        let waiting: u64 = self.imm.iter().map(|i| i.mem.data_size()).sum();
+        (self.pace.rate(now, room, (self.fill.began(), waiting as f64)), room)
+    }
+
+    fn take_flush(&mut self) -> FlushPart {
+        self.flushing = true;
+        self.next_epoch += 1;
+        FlushPart {
+            cf: Arc::clone(&self.cf),
+            mems: self.imm.iter().map(|i| Arc::clone(&i.mem)).collect(),
+            epoch: self.next_epoch,
+            reason: std::mem::replace(&mut self.flush_reason, FlushReason::WriteBufferFull),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn pick_flush(&mut self, atomic: bool, at_once: bool) -> Option<FlushPick> {
+        if self.write_error().is_some() {
+            return None;
+        }
+        if atomic {
+            // One at a time. What becomes immutable together is picked together, because both happen under this lock.
+            let free = self.cfs.values().all(|c| !c.flushing);
+            return (free && self.cfs.values().any(|c| c.flush_due(true))).then(|| self.pick_all_flushes());
+        }
+        let part = self.cfs.values_mut().find(|c| !c.flushing && c.flush_due(at_once))?.take_flush();
+        self.running_flushes += 1;
+        Some(FlushPick::new(vec![part]))
+    }
+
+    /// Everything that is immutable, to be committed together. No flush may be running.
+    pub fn pick_all_flushes(&mut self) -> FlushPick {
+        self.running_flushes += 1;
+        let with_data = self.cfs.values_mut().filter(|c| !c.imm.is_empty());
+        FlushPick::new(with_data.map(CfState::take_flush).collect())
+    }
+
+    /// True while a flush of one of these column families runs; with `atomic`, of any.
+    fn flush_runs(&self, ids: &[u32], atomic: bool) -> bool {
+        self.cfs.iter().any(|(id, c)| c.flushing && (atomic || ids.contains(id)))
+    }
+
+    /// Everything of these column families that is immutable; with `atomic`, of all. No flush of one of them may run.
+    fn pick_flush_of(&mut self, ids: &[u32], atomic: bool, reason: FlushReason) -> FlushPick {
+        let of_them = |id: &u32| atomic || ids.contains(id);
+        for (_, c) in self.cfs.iter_mut().filter(|(id, c)| of_them(id) && !c.imm.is_empty()) {
+            c.flush_reason = reason;
+        }
+        if atomic {
+            return self.pick_all_flushes();
+        }
+        self.running_flushes += 1;
+        let picked = self.cfs.iter_mut().filter(|(id, c)| of_them(id) && !c.imm.is_empty());
+        FlushPick::new(picked.map(|(_, c)| c.take_flush()).collect())
+    }
+}
+
+impl DbInner {
+    /// True when no immutable memtable waits for others to be merged with. RocksDB merges none before an atomic flush.
+    /// And where writers, also of other databases, wait for memory, what holds it must not wait for a writer.
+    pub fn flushes_at_once(&self) -> bool {
+        self.opts.atomic_flush || self.write_buffers.as_ref().is_some_and(WriteBufferManager::allows_stall)
+    }
+
+    /// Flushes what was picked; a failure is a background error.
+    pub(super) fn do_flush(self: &Arc<Self>, pick: &FlushPick) -> Result<()> {
+        let done = guarded("a flush", || self.run_flush(pick, false));
+        // Before the flush counts as ended: none begins after it, and a recovery waits for it.
+        if let Err(e) = &done
+            && e.kind() != ErrorKind::ColumnFamilyDropped
+        {
+            let names: Vec<String> = pick.parts.iter().map(|p| format!("{:?}", p.cf.name)).collect();
+            let families = if names.len() == 1 { "family" } else { "families" };
+            let what = format!("a flush of column {families} {}", names.join(", "));
+            self.set_background_error(BackgroundErrorReason::Flush, &what, e);
+        }
+        self.end_flush(pick);
+        self.progress.notify_all();
+        self.work.notify_all();
+        done
+    }
+
+    /// Writes the memtables of column families as tables (of all, with `atomic_flush`); the write leader's to call, on
+    /// its own thread. Listeners that write are let in while it waits for a flush that runs, and told of this one
+    /// later: nothing here waits for them.
+    pub fn flush_as_leader(self: &Arc<Self>, ids: &[u32], reason: FlushReason) -> Result<()> {
+        let atomic = self.opts.atomic_flush;
+        let mut pick = loop {
+            let wal = self.begin_wal()?;
+            let mut state = self.state.lock();
+            if let Some(e) = state.write_error() {
+                return Err(e.clone());
+            }
+            // Sealed and picked at once: flush threads, whose listeners may write again, get none of it.
+            if !state.flush_runs(ids, atomic) {
+                let sealed = if atomic { with_data(&state) } else { ids.to_vec() };
+                self.seal_memtables(&mut state, &sealed, wal, reason);
+                self.update_pressure(&state);
+                break state.pick_flush_of(ids, atomic, reason);
+            }
+            while state.flush_runs(ids, atomic) {
+                if let Some(e) = state.write_error() {
+                    return Err(e.clone());
+                }
+                if self.shutdown.load(Ordering::Acquire) {
+                    return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+                }
+                if !self.queue.has_urgent() {
+                    self.progress.wait_for(&mut state, FLUSH_WAIT);
+                }
+                if self.queue.has_urgent() {
+                    drop(state);
+                    self.queue.lend();
+                    state = self.state.lock();
+                }
+            }
+        };
+        pick.told_later = true;
+        self.do_flush(&pick)
+    }
+
+    /// Writes what was picked as tables and commits them together. With `leave_wals` the commit also says that no WAL
+    /// before the present one is needed, which must be so once these memtables are in tables.
+    pub fn run_flush(self: &Arc<Self>, pick: &FlushPick, leave_wals: bool) -> Result<()> {
+        // With several column families a batch may span them: the WAL of what becomes durable here must not end
+        // before the table does, or recovery could see half a batch.
+        if self.begin_flush(pick) > 1 {
+            self.wal.sync_left()?;
+        }
+        let mut built = Vec::new();
+        let durable = self.build_flush(pick, &mut built);
+        let named = durable.is_ok();
+        let done = durable.and_then(|()| self.commit_flush(pick, &mut built, leave_wals));
+        if let Err(e) = &done {
+            let written: Vec<u64> = built.iter().filter_map(|b| b.entry.as_ref()).map(|f| f.number).collect();
+            self.remove_outputs(&written, Some(e).filter(|_| named));
+        }
+        done?;
+        for (part, b) in pick.parts.iter().zip(&built) {
+            if let Some(entry) = &b.entry
+                && !b.committed
+            {
+                // Its column family was dropped before the commit. (After it, the last reader's end deletes the table.)
+                self.remove_outputs(&[entry.number], None);
+            }
+            self.flush_ended(&part.cf, &b.event, b.entry.as_ref(), &b.stats, b.table.as_ref(), pick.told_later);
+        }
+        Ok(())
+    }
+
+    /// Writes the tables of a flush, durable with their names; `built` gets what there is, one for each part, even if
+    /// one fails.
+    fn build_flush(self: &Arc<Self>, pick: &FlushPick, built: &mut Vec<BuiltPart>) -> Result<()> {
+        for part in &pick.parts {
+            let event = FlushEvent { job: self.new_job(), reason: part.reason, memtables: part.mems.len() };
+            self.flush_begins(&part.cf, &event, &part.mems, pick.told_later);
+            let mut ctx = self.job_context(&part.cf, event.job, TableFileCreationReason::Flush);
+            ctx.events.told_later = pick.told_later.then(Arc::default);
+            let bytes = part.mems.iter().map(|m| m.data_size()).sum();
+            let _running = self.runs_flush(&part.cf, event.job, bytes, &ctx.events.progress);
+            let table = flush::build_l0(&part.mems, &ctx, TableFileCreationReason::Flush);
+            for info in ctx.events.told_later.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
+                self.notify_later(move |l| l.on_table_file_created(&info));
+            }
+            let table = table?;
+            let (entry, stats) = match table {
+                Some((mut entry, stats)) => {
+                    entry.epoch_number = part.epoch;
+                    pick.cpu_micros.fetch_add(stats.cpu_micros, Ordering::Relaxed);
+                    (Some(entry), stats)
+                }
+                None => (None, JobStats::default()),
+            };
+            let table = ctx.events.written.lock().pop();
+            built.push(BuiltPart { event, entry, stats, table, committed: false });
+        }
+        Ok(())
+    }
+
+    fn commit_flush(&self, pick: &FlushPick, built: &mut [BuiltPart], leave_wals: bool) -> Result<()> {
+        let state = self.state.lock();
+        // Column families without a memtable to flush: number of the WAL that they need from then on.
+        let others: Vec<(Arc<CfData>, u64)> = match leave_wals {
+            true => {
+                let idle = |c: &&CfState| c.imm.is_empty() && pick.parts.iter().all(|p| p.cf.id != c.cf.id);
+                state.cfs.values().filter(idle).map(|c| (Arc::clone(&c.cf), c.mem_wal)).collect()
+            }
+            false => Vec::new(),
+        };
+        let mut changes: Vec<Change<'_>> = Vec::new();
+        for (part, b) in pick.parts.iter().zip(built) {
+            let n = part.mems.len();
+            let mut edit = add_files(0, b.entry.clone());
+            let log_number = state.cfs.get(&part.cf.id).map(|c| c.imm.get(n).map_or(c.mem_wal, |i| i.wal));
+            edit.log_number = log_number;
+            changes.push(Change::new(&part.cf, edit, move |c, _| {
+                b.committed = true;
+                c.flushed.retain(|mem| mem.strong_count() > 0);
+                for mem in &part.mems {
+                    // Only one flush of a column family runs at a time, so they are still the oldest.
+                    let oldest = c.imm.front().is_some_and(|i| Arc::ptr_eq(&i.mem, mem));
+                    debug_assert!(oldest, "another flush took a memtable");
+                    if oldest {
+                        c.imm.pop_front();
+                    }
+                    mem.mark_flushed();
+                    c.flushed.push(Arc::downgrade(mem));
+                }
+                c.log_number = c.log_number.max(log_number.unwrap_or(0));
+            }));
+        }
+        for (cf, n) in &others {
+            let (n, edit) = (*n, VersionEdit { log_number: Some(*n), ..VersionEdit::default() });
+            changes.push(Change::new(cf, edit, move |c, _| c.log_number = c.log_number.max(n)));
+        }
+        drop(state);
+        self.log_and_apply_all(changes)
+    }
+
+    /// The flush of what was picked begins. Gives how many column families there are.
+    fn begin_flush(&self, pick: &FlushPick) -> usize {
+        let bytes: u64 = pick.parts.iter().flat_map(|p| &p.mems).map(|m| m.data_size()).sum();
+        let mut state = self.state.lock();
+        let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
+        for part in &pick.parts {
+            if let Some(c) = state.cfs.get_mut(&part.cf.id) {
+                c.pace.begin(now, bytes as f64);
+            }
+        }
+        state.cfs.len()
+    }
+
+    /// Undoes `pick_flush`, whatever the flush's outcome.
+    pub fn end_flush(&self, pick: &FlushPick) {
+        let mut state = self.state.lock();
+        state.running_flushes -= 1;
+        let cpu = pick.cpu_micros.load(Ordering::Relaxed) as f64 * 1e-6;
+        let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
+        for part in &pick.parts {
+            if let Some(c) = state.cfs.get_mut(&part.cf.id) {
+                c.flushing = false;
+                let done = c.imm.front().is_none_or(|i| part.mems.iter().all(|m| !Arc::ptr_eq(m, &i.mem)));
+                c.pace.end(now, done.then_some(cpu));
+                c.told = part.mems.iter().map(|m| m.id()).fold(c.told, u64::max);
+                if c.imm.is_empty() {
+                    c.flush_requested = false;
+                }
+            }
+        }
+    }
+}

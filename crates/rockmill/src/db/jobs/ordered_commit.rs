@@ -1,0 +1,523 @@
+//! How compactions end: durable first, then live in the order that [`CommitQueue`] keeps.
+//!
+//! A job whose output would come to lie above what an earlier, still running job holds waits for that job's commit. It
+//! is not its thread that waits: the thread goes on to other work, and whoever commits the earlier job commits the
+//! later one, too. If the earlier one fails, those that counted on it are dropped: those that run stop at their next
+//! look at the flag, their tables are removed, their inputs are free again, and they are picked anew. After a crash
+//! such tables are orphans, which the next open removes.
+//!
+//! What several waiting jobs wrote may be merged meanwhile (*intra-DF*, `strategy/intra.rs`). Then they commit as one;
+//! where the merge fails they commit as they were.
+//!
+//! What the queue and the running jobs say changes together, under the state's lock: a pick must never see a job that
+//! runs but can no longer commit.
+//!
+//! [`CommitQueue`]: crate::compaction::commit::CommitQueue
+
+use std::sync::Arc;
+
+use rockmill_format::edit::{FileEntry, VersionEdit};
+
+use crate::compaction::commit::{MergeTicket, Step, Ticket};
+use crate::compaction::strategy::intra::{IntraDf, PendingRun};
+use crate::compaction::{Compaction, JobOutput, JobStats};
+use crate::db::catalog::column_family::CfData;
+use crate::db::catalog::install::{Change, Commits};
+use crate::db::jobs::threads::guarded;
+use crate::db::{CfState, DbInner, State};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::{BackgroundErrorReason, CompactionReason};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::version::FileMeta;
+
+/// A job's end, for a caller who waits for it.
+type Outcome = Arc<Mutex<Option<Result<JobStats>>>>;
+
+/// What one finished job, or several whose output was merged, is to commit.
+pub(crate) struct Pending {
+    cf: Arc<CfData>,
+    /// At least one; the oldest first.
+    jobs: Vec<Done>,
+    edit: VersionEdit,
+    /// The tables that the edit brings, where they may be merged with others before.
+    tables: Vec<Arc<FileMeta>>,
+}
+
+/// A job that has done its work.
+struct Done {
+    compaction: Arc<Compaction>,
+    /// Its number in events.
+    job: u64,
+    output: JobOutput,
+    caller: Option<Outcome>,
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let jobs: Vec<u64> = self.jobs.iter().map(|j| j.job).collect();
+        write!(f, "jobs {jobs:?} of {:?}", self.cf.name)
+    }
+}
+
+impl Pending {
+    fn new(db: &DbInner, cf: &Arc<CfData>, edit: VersionEdit, done: Done) -> Self {
+        let c = &done.compaction;
+        let files = done.output.files.iter().filter(|_| c.output_level > 0 && c.output_run > 0);
+        let tables = tables(db, files);
+        Self { cf: Arc::clone(cf), jobs: vec![done], edit, tables }
+    }
+
+    /// As the strategies see it; `None` where it cannot be merged with others.
+    pub fn as_run(&self, number: u64, needs: &[u64]) -> Option<PendingRun> {
+        let first = self.tables.first()?;
+        Some(PendingRun {
+            number,
+            needs: needs.to_vec(),
+            inputs: self.jobs.iter().flat_map(|j| j.compaction.inputs.iter().cloned()).collect(),
+            level: self.jobs.first()?.compaction.output_level,
+            run: first.entry.extra_run,
+            tables: self.tables.clone(),
+        })
+    }
+
+    /// All of `parts`, with the tables that theirs were merged into; `replaced` gets those.
+    fn join(parts: Vec<Self>, whole: Merged, replaced: &mut Vec<Arc<FileMeta>>) -> Self {
+        let Merged { cf, tables, new_files, mut files } = whole;
+        let mut all = Self { cf, jobs: Vec::new(), edit: VersionEdit { new_files, ..VersionEdit::default() }, tables };
+        for part in parts {
+            replaced.extend(part.tables);
+            all.edit.deleted_files.extend(part.edit.deleted_files);
+            all.edit.compact_cursors.extend(part.edit.compact_cursors);
+            for mut job in part.jobs {
+                // The oldest one's event names the tables that go live.
+                job.output.files = std::mem::take(&mut files);
+                all.jobs.push(job);
+            }
+        }
+        all
+    }
+
+    fn compactions(&self) -> impl Iterator<Item = &Compaction> {
+        self.jobs.iter().map(|job| &*job.compaction)
+    }
+
+    fn table_numbers(&self) -> Vec<u64> {
+        self.jobs.iter().flat_map(|j| &j.output.files).map(|f| f.number).collect()
+    }
+}
+
+/// What an intra-DF merge wrote.
+struct Merged {
+    cf: Arc<CfData>,
+    tables: Vec<Arc<FileMeta>>,
+    new_files: Vec<(u32, FileEntry)>,
+    files: Vec<FileEntry>,
+}
+
+fn tables<'e>(db: &DbInner, files: impl IntoIterator<Item = &'e FileEntry>) -> Vec<Arc<FileMeta>> {
+    files.into_iter().map(|f| Arc::new(FileMeta::new(f.clone(), Arc::clone(&db.purge)))).collect()
+}
+
+/// Why a job that did nothing wrong ends without a commit.
+fn not_wanted() -> Error {
+    Error::new(ErrorKind::Aborted, "a compaction that had to commit before this one failed")
+}
+
+impl DbInner {
+    /// Runs a compaction that was begun, and waits until it is live or has failed.
+    pub fn run_compaction(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        compaction: Arc<Compaction>,
+        ticket: Ticket,
+    ) -> Result<JobStats> {
+        let outcome = Outcome::default();
+        self.run_job(cf, compaction, ticket, Some(Arc::clone(&outcome)));
+        let mut state = self.state.lock();
+        loop {
+            if let Some(done) = outcome.lock().take() {
+                return done;
+            }
+            self.progress.wait(&mut state);
+        }
+    }
+
+    /// Runs a compaction and commits what may commit now, of this job and of those that waited for it. A failure is
+    /// the caller's where there is one, else the database's.
+    pub fn run_job(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        compaction: Arc<Compaction>,
+        ticket: Ticket,
+        caller: Option<Outcome>,
+    ) {
+        let (job, number) = (self.compaction_begins(cf, &compaction), ticket.number());
+        let failed = match guarded("a compaction", || self.compact(cf, &compaction, job, ticket.doomed())) {
+            Ok((edit, output)) => {
+                let done = Done { compaction: Arc::clone(&compaction), job, output, caller: caller.clone() };
+                let pending = Pending::new(self, cf, edit, done);
+                let mut state = self.state.lock();
+                if let Some(c) = state.cfs.get_mut(&cf.id) {
+                    c.cursors.worked(number);
+                    if compaction.subcompactions_max > 1 {
+                        self.work.notify_all(); // its threads are free, whether it commits now or not
+                    }
+                }
+                let unknown = match state.commits.get_mut(&cf.id) {
+                    Some(queue) => queue.finished(ticket, pending).err().map(|u| u.output),
+                    None => Some(pending),
+                };
+                if unknown.is_some() {
+                    self.free_inputs(&mut state, cf, number, [&*compaction]);
+                }
+                drop(state);
+                unknown.map(|pending| {
+                    self.remove_outputs(&pending.table_numbers(), None);
+                    let what = "a finished compaction is not among those that may commit; its output was removed";
+                    let e = Error::new(ErrorKind::Corruption, what);
+                    if caller.is_some() {
+                        // What the store believes of its jobs is wrong, whoever asked for this one.
+                        self.set_background_error(BackgroundErrorReason::Compaction, "a compaction", &e);
+                    }
+                    (e, false)
+                })
+            }
+            Err(e) => {
+                let unwanted = ticket.doomed().load(Ordering::Acquire) && self.was_stopped_alone(&e);
+                let mut state = self.state.lock();
+                if let Some(queue) = state.commits.get_mut(&cf.id) {
+                    queue.failed(ticket);
+                }
+                self.free_inputs(&mut state, cf, number, [&*compaction]);
+                drop(state);
+                Some(if unwanted { (not_wanted(), true) } else { (e, false) })
+            }
+        };
+        if let Some((e, dropped)) = failed {
+            self.ended(cf, &compaction, job, caller.as_ref(), Err(e), dropped);
+        }
+        self.commit_in_order(cf.id);
+    }
+
+    /// True for the end of a job that was told to stop, when the database goes on.
+    fn was_stopped_alone(&self, e: &Error) -> bool {
+        e.kind() == ErrorKind::ShutdownInProgress && !self.shutdown.load(Ordering::Acquire)
+    }
+
+    /// Merges what finished jobs wrote and may not commit yet, and commits what may commit then.
+    pub fn run_intra_df(self: &Arc<Self>, cf: &Arc<CfData>, merge: &IntraDf, ticket: MergeTicket) {
+        let c = &merge.compaction;
+        let job = self.compaction_begins(cf, c);
+        let done = guarded("a merge of pending output", || self.compact(cf, c, job, ticket.doomed()));
+        let (mut replaced, mut undone, mut dropped) = (Vec::new(), Vec::new(), false);
+        let done = {
+            let mut state = self.state.lock();
+            let State { commits, cfs, .. } = &mut *state;
+            let done = match (commits.get_mut(&cf.id), done) {
+                (Some(queue), Ok((edit, output))) => {
+                    let whole = Merged {
+                        cf: Arc::clone(cf),
+                        tables: tables(self, &output.files),
+                        new_files: edit.new_files,
+                        files: output.files.clone(),
+                    };
+                    match queue.merged(ticket, whole, |parts, whole| Pending::join(parts, whole, &mut replaced)) {
+                        Ok(()) => Ok(output),
+                        Err(whole) => {
+                            dropped = true;
+                            undone.extend(whole.files.iter().map(|f| f.number));
+                            Err(not_wanted())
+                        }
+                    }
+                }
+                (Some(queue), Err(e)) => {
+                    dropped = ticket.doomed().load(Ordering::Acquire) && self.was_stopped_alone(&e);
+                    queue.merge_failed(ticket);
+                    Err(if dropped { not_wanted() } else { e })
+                }
+                (None, done) => done.and_then(|(_, output)| {
+                    undone.extend(output.files.iter().map(|f| f.number));
+                    Err(not_wanted())
+                }),
+            };
+            if let Some(c) = cfs.get_mut(&cf.id) {
+                c.cursors.finish_merge(merge, done.is_ok());
+            }
+            done
+        };
+        self.remove_outputs(&undone, None);
+        // The last one that reads them deletes them.
+        for table in &replaced {
+            self.new_tables.lock().remove(&table.number());
+            table.set_obsolete();
+        }
+        drop(replaced);
+        self.ended(cf, c, job, None, done, dropped);
+        self.commit_in_order(cf.id);
+    }
+
+    /// Commits and drops jobs of a column family until none can.
+    fn commit_in_order(self: &Arc<Self>, id: u32) {
+        loop {
+            let step = {
+                let mut state = self.state.lock();
+                let Some(queue) = state.commits.get_mut(&id) else { return };
+                let step = queue.turn();
+                match &step {
+                    None if queue.is_empty() => drop(state.commits.remove(&id)),
+                    // It has left the queue: nobody may count on it from now on.
+                    Some(Step::Drop(number, p)) => self.free_inputs(&mut state, &p.cf, *number, p.compactions()),
+                    _ => {}
+                }
+                step
+            };
+            match step {
+                None => return,
+                Some(Step::Drop(_, p)) => {
+                    self.remove_outputs(&p.table_numbers(), None);
+                    for j in p.jobs {
+                        self.ended(&p.cf, &j.compaction, j.job, j.caller.as_ref(), Err(not_wanted()), true);
+                    }
+                }
+                Some(Step::Commit(ticket, p)) => self.commit(ticket, p),
+            }
+        }
+    }
+
+    fn commit(self: &Arc<Self>, ticket: Ticket, mut p: Pending) {
+        let (cf, edit) = (Arc::clone(&p.cf), std::mem::take(&mut p.edit));
+        let (number, named) = (ticket.number(), AtomicBool::new(false));
+        let mut ticket = Some(ticket);
+        let written = p.table_numbers();
+        let cleaned = p.jobs.iter().any(|j| j.compaction.reason == CompactionReason::BottommostFiles);
+        let output_level = p.jobs.first().map_or(0, |j| j.compaction.output_level);
+        let done = guarded("the commit of a compaction", || {
+            let install = |c: &mut CfState, commits: &mut Commits| {
+                // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
+                let outputs = c.version.levels.get(output_level).into_iter().flatten();
+                for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {
+                    f.settled.store(true, Ordering::Release);
+                }
+                for compaction in p.jobs.iter().map(|j| &j.compaction) {
+                    if let Some(key) = &compaction.next_cursor {
+                        c.cursors.set_cursor(compaction.start_level(), key.clone());
+                    }
+                }
+                // In one step with the new version: a table that moved is input to the next job from now on, and
+                // nobody must see it there while the job that moved it still counts as running.
+                if let (Some(queue), Some(ticket)) = (commits.get_mut(&cf.id), ticket.take()) {
+                    queue.committed(ticket);
+                }
+                p.compactions().for_each(|compaction| c.cursors.finish(number, compaction));
+            };
+            self.log_and_apply_noting(Change::new(&cf, edit, install), &named)
+        });
+        if let Some(ticket) = ticket {
+            let mut state = self.state.lock();
+            if let Some(queue) = state.commits.get_mut(&cf.id) {
+                queue.failed(ticket);
+            }
+            self.free_inputs(&mut state, &cf, number, p.compactions());
+        }
+        if done.is_err() && !named.into_inner() {
+            self.remove_outputs(&written, None);
+        }
+        for Done { compaction, job, output, caller } in p.jobs {
+            let done = done.as_ref().map(|()| output).map_err(Error::clone);
+            self.ended(&cf, &compaction, job, caller.as_ref(), done, false);
+        }
+    }
+
+    /// Tells of a job's end, and whoever waits that it is over. `dropped`: what failed was another job.
+    fn ended(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        compaction: &Compaction,
+        job: u64,
+        caller: Option<&Outcome>,
+        done: Result<JobOutput>,
+        dropped: bool,
+    ) {
+        self.compaction_ended(cf, compaction, job, &done, dropped);
+        match (caller, &done) {
+            (None, Err(e))
+                if !dropped && !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped) =>
+            {
+                let what =
+                    format!("a compaction of column family {:?} into level {}", cf.name, compaction.output_level);
+                let bytes = compaction.input_bytes();
+                self.set_background_error_with_need(BackgroundErrorReason::Compaction, &what, e, bytes);
+            }
+            _ => {}
+        }
+        if let Some(outcome) = caller {
+            *outcome.lock() = Some(done.map(|output| output.stats));
+        }
+        let mut state = self.state.lock();
+        state.running_compactions -= 1;
+        if let Some(c) = state.cfs.get_mut(&cf.id) {
+            c.compacting -= 1;
+        }
+        drop(state);
+        self.progress.notify_all();
+        self.work.notify_all();
+    }
+
+    /// Undoes what `begin_compaction` marked.
+    fn free_inputs<'c>(
+        &self,
+        state: &mut State,
+        cf: &CfData,
+        number: u64,
+        compactions: impl IntoIterator<Item = &'c Compaction>,
+    ) {
+        let oldest_snapshot = state.oldest_snapshot;
+        if let Some(c) = state.cfs.get_mut(&cf.id) {
+            compactions.into_iter().for_each(|compaction| c.cursors.finish(number, compaction));
+            c.rescore(oldest_snapshot);
+        }
+        self.update_threshold(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use rockmill_io::{Clock, FileSystem, MemFileSystem, SystemClock};
+
+    use super::*;
+    use crate::compaction::commit::CommitQueue;
+    use crate::compaction::strategy;
+    use crate::compaction::strategy::Issued;
+    use crate::compaction::strategy::aging::Moment;
+    use crate::db::Db;
+    use crate::db::jobs::compact::begin_compaction;
+    use crate::options::Options;
+
+    /// A job whose end the queue does not know of has written tables that nothing will ever name: they go, and since
+    /// what the store believes of its jobs is wrong, it says so and takes no more writes.
+    #[test]
+    fn an_output_that_the_queue_does_not_expect_is_removed_and_is_a_background_error() {
+        let fs = MemFileSystem::new();
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(fs.clone()));
+        o.set_disable_auto_compactions(true);
+        o.set_level_zero_file_num_compaction_trigger(2);
+        let db = Db::open(&o, "/db").unwrap();
+        for round in 0..2 {
+            db.put("key", format!("{round}")).unwrap();
+            db.flush().unwrap();
+        }
+        let tables = || {
+            let mut names = fs.list_dir(std::path::Path::new("/db")).unwrap();
+            names.retain(|n| n.ends_with(".sst"));
+            names.sort();
+            names
+        };
+        let (before, inner) = (tables(), &db.inner);
+        let (cf, compaction, expected) = {
+            let mut state = inner.state.lock();
+            let c = state.cfs.get_mut(&0).unwrap();
+            let cf = Arc::clone(&c.cf);
+            let picked = strategy::pick(&c.version, &cf.options.load(), &mut c.cursors, &Moment::default()).unwrap();
+            let ticket = begin_compaction(&mut state, &cf, &picked).unwrap();
+            (cf, picked, ticket)
+        };
+        let other = CommitQueue::<()>::new().issue(Issued { number: expected.number(), needs: Vec::new() });
+        inner.run_job(&cf, Arc::new(compaction), other, None);
+        let e = db.background_error().expect("an error of the database");
+        assert!(e.to_string().contains("is not among those that may commit"), "{e}");
+        assert_eq!((before.len(), tables()), (2, before.clone()));
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
+        db.put("key", "2").unwrap_err();
+        assert!(inner.state.lock().cfs[&0].version.files().all(|f| !f.being_compacted.load(Ordering::Acquire)));
+        inner.state.lock().commits.get_mut(&0).unwrap().failed(expected);
+    }
+
+    thread_local! {
+        /// The next look at the clock on this thread panics.
+        static PANICS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[derive(Debug, Default)]
+    struct PanickingClock(SystemClock);
+
+    impl Clock for PanickingClock {
+        fn now_micros(&self) -> u64 {
+            self.0.now_micros()
+        }
+
+        fn monotonic_nanos(&self) -> u64 {
+            assert!(!PANICS.take(), "the clock panics");
+            self.0.monotonic_nanos()
+        }
+
+        fn sleep(&self, duration: Duration) {
+            self.0.sleep(duration);
+        }
+    }
+
+    /// The MANIFEST names what the job wrote from the write on, however its commit ends: the tables must stay, and the
+    /// MANIFEST and memory must not drift apart.
+    #[test]
+    fn a_panic_after_the_manifest_was_written_removes_no_table_that_it_names() {
+        let fs = MemFileSystem::new();
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(fs));
+        o.set_clock(Arc::new(PanickingClock::default()));
+        o.set_disable_auto_compactions(true);
+        o.set_level_zero_file_num_compaction_trigger(2);
+        let db = Db::open(&o, "/db").unwrap();
+        for round in 0..2 {
+            db.put("key", format!("{round}")).unwrap();
+            db.flush().unwrap();
+        }
+        let inner = &db.inner;
+        let (cf, compaction, ticket) = {
+            let mut state = inner.state.lock();
+            let c = state.cfs.get_mut(&0).unwrap();
+            let cf = Arc::clone(&c.cf);
+            let picked = strategy::pick(&c.version, &cf.options.load(), &mut c.cursors, &Moment::default()).unwrap();
+            let ticket = begin_compaction(&mut state, &cf, &picked).unwrap();
+            (cf, Arc::new(picked), ticket)
+        };
+        let job = inner.compaction_begins(&cf, &compaction);
+        let (edit, output) = inner.compact(&cf, &compaction, job, ticket.doomed()).unwrap();
+        let pending = Pending::new(inner, &cf, edit, Done { compaction, job, output, caller: None });
+        let step = {
+            let mut state = inner.state.lock();
+            let queue = state.commits.get_mut(&0).unwrap();
+            queue.finished(ticket, pending).unwrap();
+            queue.turn()
+        };
+        let Some(Step::Commit(ticket, pending)) = step else { panic!("{step:?}") };
+        PANICS.set(true);
+        inner.commit(ticket, pending);
+        assert!(!PANICS.get());
+        let e = db.background_error().expect("an error of the database");
+        assert!(e.to_string().contains("the clock panics"), "{e}");
+        db.put("key", "2").unwrap_err();
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
+        {
+            let state = inner.state.lock();
+            let c = &state.cfs[&0];
+            assert_eq!((c.version.num_files(), c.cursors.running(), state.running_compactions), (1, 0, 0));
+            assert!(state.commits.get(&0).is_none_or(CommitQueue::is_empty));
+        }
+        // It goes on, with a new MANIFEST; and it opens again.
+        let manifest = |db: &Db| db.inner.manifest.lock().as_ref().map(|m| m.number());
+        let before = manifest(&db);
+        db.resume().unwrap();
+        assert_ne!(manifest(&db), before);
+        db.put("other", "2").unwrap();
+        drop(db);
+        let db = Db::open(&o, "/db").unwrap();
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
+        assert_eq!(db.get("other").unwrap().as_deref(), Some(&b"2"[..]));
+    }
+}

@@ -1,0 +1,219 @@
+//! Background threads: who starts them, what they wait for, and when they end.
+//!
+//! Threads wait on one condition and look for work themselves, so there is no queue that could disagree with the
+//! state of the tree. Flushes have threads of their own: a long compaction never keeps a memtable waiting.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::db::jobs::compact::{Picked, pick_compaction, take_unweighed};
+use crate::db::jobs::error_recovery::recovery_thread;
+use crate::db::jobs::timer;
+use crate::db::{CfState, DbInner, State, Weighed};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::BackgroundErrorReason;
+use crate::info_log::log_warn;
+use crate::pacing::flush_bound::REST_SECONDS;
+use crate::sync::atomic::Ordering;
+use crate::sync::thread::JoinHandle;
+
+/// How long compaction threads wait between looks at tables that are due: at least, so that they do not spin, and at
+/// most.
+const DUE_WAIT_MIN: Duration = Duration::from_secs(1);
+const DUE_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How long they wait where jobs are put off because writers wait for flushes.
+const REST_WAIT: Duration = Duration::from_millis((REST_SECONDS * 1000.0) as u64 + 1);
+
+/// Background threads of one database at most: four for each core, and no fewer than this. An option that somebody
+/// stored starts no thousand of them.
+const THREADS_MIN_MAX: usize = 64;
+
+/// RocksDB's split: a quarter of the background jobs, at least one, flush; the rest, at least one, compact.
+pub(crate) fn thread_counts(max_background_jobs: i32) -> (usize, usize) {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    let jobs = (max_background_jobs.max(1) as usize).min((4 * cores).max(THREADS_MIN_MAX));
+    let flushes = (jobs / 4).max(1);
+    (flushes, jobs.saturating_sub(flushes).max(1))
+}
+
+/// A background thread: what it does, and its number among those that do the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Worker {
+    Flush(usize),
+    Compaction(usize),
+    /// There is one, as long as the database is open.
+    Timer,
+    /// The same.
+    Recovery,
+}
+
+impl Worker {
+    /// True if there are fewer threads of its kind now: it ends when it has nothing to do.
+    fn is_too_many(self, db: &DbInner) -> bool {
+        let (flushes, compactions) = thread_counts(db.live().max_background_jobs);
+        match self {
+            Self::Flush(i) => i >= flushes,
+            Self::Compaction(i) => i >= compactions,
+            Self::Timer | Self::Recovery => false,
+        }
+    }
+
+    /// True if the thread is to end now. It is gone for those who start threads when the lock is given back.
+    fn ends(self, db: &DbInner, state: &mut State) -> bool {
+        let ends = db.shutdown.load(Ordering::Acquire) || self.is_too_many(db);
+        if ends {
+            state.threads.remove(&self);
+        }
+        ends
+    }
+}
+
+/// Starts those of the background threads that should run and do not.
+pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
+    let asked = db.live().max_background_jobs;
+    let (flushes, compactions) = thread_counts(asked);
+    if asked as usize > (flushes + compactions).max(2) {
+        let started = flushes + compactions;
+        log_warn!(
+            db.log,
+            "max_background_jobs is {asked}, and {started} threads are started: four for each core, or 64"
+        );
+    }
+    let mut threads = Vec::new();
+    let jobs = (0..flushes).map(Worker::Flush).chain((0..compactions).map(Worker::Compaction));
+    for worker in jobs.chain([Worker::Timer, Worker::Recovery]) {
+        if !db.state.lock().threads.insert(worker) {
+            continue;
+        }
+        let for_thread = Arc::clone(db);
+        let (name, run): (_, fn(&Arc<DbInner>, Worker)) = match worker {
+            Worker::Flush(i) => (format!("rockmill:flush{i}"), flush_thread),
+            Worker::Compaction(i) => (format!("rockmill:comp{i}"), compaction_thread),
+            Worker::Timer => ("rockmill:timer".to_owned(), |db, _| timer::run(db)),
+            Worker::Recovery => ("rockmill:recover".to_owned(), |db, _| recovery_thread(db)),
+        };
+        match crate::sync::thread::Builder::new().name(name).spawn(move || run(&for_thread, worker)) {
+            Ok(thread) => threads.push(thread),
+            Err(e) => {
+                db.state.lock().threads.remove(&worker);
+                return Err(Error::io("cannot start a background thread", &e));
+            }
+        }
+    }
+    Ok(threads)
+}
+
+/// Turns a panic of a job into an error, so that the store can say what happened and go read-only.
+pub(crate) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    caught(what, f).and_then(|done| done)
+}
+
+/// Gives a panic as an error.
+#[inline]
+pub(crate) fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
+        let words = panic
+            .downcast_ref::<&str>()
+            .map(|s| (*s).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".to_owned());
+        Error::new(ErrorKind::Aborted, format!("{what} panicked: {words}"))
+    })
+}
+
+fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
+    loop {
+        let pick = {
+            let mut state = db.state.lock();
+            loop {
+                if worker.ends(db, &mut state) {
+                    return;
+                }
+                if let Some(p) = state.pick_flush(db.opts.atomic_flush, db.flushes_at_once()) {
+                    break p;
+                }
+                db.work.wait(&mut state);
+            }
+        };
+        // A failure is a background error by now, which callers that wait look at.
+        let _ = db.do_flush(&pick);
+        drop(pick);
+        db.delete_obsolete_wals();
+        db.delete_purged_files();
+        db.tell_waiting();
+    }
+}
+
+fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
+    loop {
+        let picked = {
+            let mut state = db.state.lock();
+            loop {
+                if worker.ends(db, &mut state) {
+                    return;
+                }
+                if let Some((cf, version)) = take_unweighed(&mut state) {
+                    drop(state);
+                    // Without it the choice is another one, but none that does harm.
+                    let _ = caught("the weighing of tombstones", || db.weigh_tombstones(&cf, &version));
+                    state = db.state.lock();
+                    let oldest_snapshot = state.oldest_snapshot;
+                    if let Some(c) = state.cfs.get_mut(&cf.id) {
+                        c.weighed = Weighed::Done;
+                        c.rescore(oldest_snapshot);
+                    }
+                    db.update_pressure(&state);
+                    db.work.notify_all();
+                    continue;
+                }
+                let now = db.now_seconds();
+                let threads = thread_counts(db.live().max_background_jobs).1;
+                let (bound, lately) = db.controller.waits_for_flushes(&*db.opts.clock);
+                // The comparator is the user's: without this thread nothing would ever be compacted again.
+                let picked = guarded("the choice of a compaction", || {
+                    Ok(pick_compaction(&mut state, now, threads, (bound, lately)))
+                });
+                if let Some(picked) = picked.transpose() {
+                    break picked;
+                }
+                // What is put off is due when writers rest, of which nobody tells.
+                let rest = (bound && lately).then_some(REST_WAIT);
+                match next_due(&state, now).into_iter().chain(rest).min() {
+                    Some(wait) => drop(db.work.wait_for(&mut state, wait)),
+                    None => db.work.wait(&mut state),
+                }
+            }
+        };
+        match picked {
+            Ok(Picked::Job(cf, compaction, ticket)) => db.run_job(&cf, Arc::new(compaction), ticket, None),
+            Ok(Picked::Merge(cf, merge, ticket)) => db.run_intra_df(&cf, &merge, ticket),
+            Err(e) => db.set_background_error(BackgroundErrorReason::Compaction, "a compaction", &e),
+        }
+        db.delete_purged_files();
+        db.tell_waiting();
+    }
+}
+
+/// How long a compaction thread may wait for the next table to be due; `None` when none will be.
+fn next_due(state: &State, now: u64) -> Option<Duration> {
+    let waits = |c: &&CfState| !c.aging_blocked && !c.cf.options.load().disable_auto_compactions;
+    let next = state.cfs.values().filter(waits).map(|c| c.aging.next_due).min().filter(|&t| t < u64::MAX)?;
+    // The clock may be set: look now and then. And never spin, whatever holds the job up.
+    Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_of_jobs_starts_threads_without_bound() {
+        assert_eq!([1, 2, 4, 8, 64].map(thread_counts), [(1, 1), (1, 1), (1, 3), (2, 6), (16, 48)]);
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let (flushes, compactions) = thread_counts(i32::MAX);
+        assert_eq!(flushes + compactions, (4 * cores).max(THREADS_MIN_MAX));
+    }
+}

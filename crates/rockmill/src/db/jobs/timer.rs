@@ -1,0 +1,62 @@
+//! The timer thread: writes the info log to its file, dumps statistics into it now and then, deletes tables that a
+//! reader was the last to use, lets go of rings and memory that nobody uses, and makes the calls of listeners that
+//! nobody else made.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::db::DbInner;
+use crate::info_log::{LogLevel, log_warn};
+use crate::sync::atomic::Ordering;
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// How long memory that no memtable uses is kept for one that may, in nanoseconds.
+const MEMORY_KEPT_NANOS: u64 = 1_500_000_000;
+
+/// What the thread runs.
+pub(crate) fn run(db: &Arc<DbInner>) {
+    let mut dumped = db.opened_micros;
+    let mut memory_used = (0, 0);
+    while !db.shutdown.load(Ordering::Acquire) {
+        db.log.alarm().wait(PERIOD);
+        db.memory_pool.prepare();
+        db.delete_purged_files();
+        db.tell_waiting();
+        db.engines.trim(&*db.opts.clock);
+        db.give_memory_back(&mut memory_used);
+        let period = u64::from(db.live().stats_dump_period_sec) * 1_000_000;
+        let now = db.opts.clock.now_micros();
+        if period > 0 && now.saturating_sub(dumped) >= period {
+            dumped = now;
+            db.dump_stats();
+        }
+        db.log.write_out();
+    }
+}
+
+impl DbInner {
+    /// Gives the memory of memtables that are gone back to the system if no memtable asked for any for a while. `used`:
+    /// the uses seen, and when.
+    fn give_memory_back(&self, used: &mut (u64, u64)) {
+        let (uses, now) = (self.memory_pool.uses(), self.opts.clock.monotonic_nanos());
+        if uses != used.0 {
+            *used = (uses, now);
+        } else if now.saturating_sub(used.1) >= MEMORY_KEPT_NANOS {
+            self.memory_pool.clear();
+        }
+    }
+
+    /// Writes `rocksdb.stats` and the statistics, if they are on, into the info log.
+    pub fn dump_stats(&self) {
+        if !self.log.wants(LogLevel::Warn) {
+            return;
+        }
+        log_warn!(self.log, "------- DUMPING STATS -------");
+        self.log.log_lines(LogLevel::Warn, format_args!("{}", self.stats_text()));
+        if let Some(s) = &self.opts.statistics {
+            self.log.log_lines(LogLevel::Warn, format_args!("STATISTICS:\n {s}"));
+        }
+    }
+}

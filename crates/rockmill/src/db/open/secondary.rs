@@ -1,0 +1,552 @@
+//! Secondary instances: readers that follow a database which another process (the primary) has open for writing
+//! (RocksDB's `DBImplSecondary`).
+//!
+//! A secondary takes no lock and changes nothing in the primary's directory. [`Db::try_catch_up_with_primary`] brings
+//! it to what the primary has done meanwhile:
+//!
+//! 1. New edits of the MANIFEST are applied; a new MANIFEST is read whole. Tables are opened now: an open one can be
+//!    read after the primary has deleted it.
+//! 2. New records of the WALs go into memtables. Those of a WAL that the column family no longer needs are dropped.
+//! 3. If the MANIFEST has grown during step 2, a WAL may have gone before it was read, and its data is in the new
+//!    tables: back to step 1.
+//! 4. The sequence number is raised, then readers get the new memtables and tables.
+//!
+//! Invariants: what is published is one point of the primary's history. A memtable that readers have is only ever
+//! appended to, above the sequence number they may see; after a change of tables, records go into a new memtable, so
+//! that readers of the old tables do not see what came after them.
+//!
+//! A record may be in a WAL although its write failed: its sync did. Nothing in the file says so, and a primary that
+//! dies now finds the record when it is opened again; so a secondary shows it. A primary that resumes cuts the record
+//! off, and then it goes from the secondary, too: a WAL that is shorter than what was read of it is read again, and
+//! what came from WALs that the MANIFEST declares obsolete is dropped.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::batch::BatchRep;
+use rockmill_format::edit::VersionEdit;
+use rockmill_format::filename;
+use rockmill_format::log::{DamageKind, LogEvent, LogReader};
+
+use crate::db::catalog::column_family::CfData;
+use crate::db::open::recovery::wal_numbers;
+use crate::db::open::start::{OpenMode, assemble, comparator_named, recover, taken_options};
+use crate::db::open::wal_owner;
+use crate::db::read::super_version::SuperVersion;
+use crate::db::write::group::parts;
+use crate::db::write::switch::{MemTableMemory, new_memtable};
+use crate::db::write::wal_files::wal_dir_of;
+use crate::db::{Db, DbInner};
+use crate::env::for_database;
+use crate::error::{Error, ErrorKind, Result};
+use crate::info_log::{InfoLog, log_info, log_warn};
+use crate::memtable::MemTable;
+use crate::options::check::{Adjusted, LEVELS_MAX};
+use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, Options};
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
+use crate::version::{
+    Level, LogSource, PurgeQueue, RecoveredState, Version, VersionBuilder, current_manifest, for_each_edit_from,
+    recover_manifest,
+};
+
+/// Times that a catch-up begins again because the primary has changed its files meanwhile.
+const ROUNDS_MAX: usize = 100;
+
+/// How far a secondary has read.
+pub(crate) struct Secondary {
+    wanted: BTreeMap<String, CfOptions>,
+    /// The MANIFEST, and where its last edit that was applied ends.
+    manifest: (u64, u64),
+    /// The versions are half applied: read the MANIFEST whole.
+    reload: bool,
+    cfs: BTreeMap<u32, SecondaryCf>,
+    /// WALs by number.
+    wals: BTreeMap<u64, ReadWal>,
+    /// The MANIFEST says that WALs below this hold nothing that is not in tables.
+    wal_bound: u64,
+    /// The largest sequence number that the MANIFEST names.
+    tables_sequence: u64,
+}
+
+/// How far a WAL was read.
+#[derive(Debug, Clone, Copy, Default)]
+struct ReadWal {
+    /// Where the last record that was applied ends.
+    end: u64,
+    /// The file is a recycled one.
+    recycled: bool,
+    /// The last update that was applied.
+    last_sequence: u64,
+}
+
+struct SecondaryCf {
+    data: Arc<CfData>,
+    version: Arc<Version>,
+    log_number: u64,
+    /// With the WAL whose records each holds, oldest first.
+    memtables: Vec<(u64, Arc<MemTable>)>,
+    /// The version is not the one that readers have.
+    changed: bool,
+    /// The newest memtable is not one that readers have.
+    unpublished: bool,
+    next_memtable: u64,
+}
+
+impl Db {
+    /// Opens a database that another process has open for writing, to follow it: a secondary instance. It sees the
+    /// database as it is now, until [`Self::try_catch_up_with_primary`]. `secondary_path` is a directory for its own
+    /// files (its info log); it is created. `max_open_files` must be -1, since the primary deletes tables.
+    ///
+    /// Iterators stay at the moment they were made. A snapshot holds the primary's compactions off nothing: use it
+    /// until the next catch-up only.
+    pub fn open_as_secondary(
+        options: &Options,
+        primary_path: impl AsRef<Path>,
+        secondary_path: impl AsRef<Path>,
+    ) -> Result<Self> {
+        Self::open_cf_as_secondary(options, primary_path, secondary_path, [DEFAULT_COLUMN_FAMILY_NAME])
+    }
+
+    /// Opens some column families as a secondary; see [`Self::open_as_secondary`].
+    pub fn open_cf_as_secondary(
+        options: &Options,
+        primary_path: impl AsRef<Path>,
+        secondary_path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Self> {
+        let cfs = cfs.into_iter().map(|n| ColumnFamilyDescriptor::new(n.as_ref(), options.clone()));
+        Self::open_cf_descriptors_as_secondary(options, primary_path, secondary_path, cfs)
+    }
+
+    /// Opens some column families as a secondary; see [`Self::open_as_secondary`].
+    pub fn open_cf_descriptors_as_secondary(
+        options: &Options,
+        primary_path: impl AsRef<Path>,
+        secondary_path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = ColumnFamilyDescriptor>,
+    ) -> Result<Self> {
+        let (path, own) = (primary_path.as_ref(), secondary_path.as_ref());
+        if options.db.max_open_files != -1 {
+            return Err(Error::invalid_argument(
+                "a secondary instance needs max_open_files = -1: it must keep tables open that the primary deletes",
+            ));
+        }
+        let mut adjusted = Adjusted::default();
+        let (mut options, wanted) = taken_options(options, cfs.into_iter().collect(), &mut adjusted)?;
+        let fs = &options.db.fs;
+        fs.create_dir(own, true).map_err(|e| Error::io(format_args!("cannot create {}", own.display()), &e))?;
+        options.db.fs = for_database(fs, own)?;
+        let (options, fs) = (&options, &options.db.fs);
+        let purge = Arc::new(PurgeQueue::default());
+        let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
+        let mode = OpenMode { read_only: true, ..OpenMode::default() };
+        let wal_dir = wal_dir_of(&options.db, path);
+        wal_owner::refuse_if_elsewhere(&**fs, path, &wal_dir)?;
+        wal_owner::check(&**fs, path, &wal_dir)?;
+        if fs.exists(&wal_dir).unwrap_or(false) {
+            wal_owner::check_unclaimed(&**fs, path, &wal_dir)?;
+        }
+        let db = assemble(
+            options,
+            path,
+            &wanted,
+            Some(&recovered),
+            purge,
+            mode,
+            InfoLog::begin(&options.db.log_settings(), own),
+        )?;
+        adjusted.log(&db.log);
+        let mut secondary = Secondary::new(&db, wanted, &recovered);
+        secondary.catch_up(&db)?;
+        db.publish_cfs(&db.state.lock());
+        let _ = db.secondary.set(Mutex::new(secondary));
+        db.log_opened();
+        db.log.write_out();
+        Ok(Self { inner: db, threads: Mutex::default() })
+    }
+
+    /// Brings a secondary instance to the primary's present state. An error leaves it where it was, to be tried again.
+    /// `NotSupported` for a database that was not opened as a secondary.
+    pub fn try_catch_up_with_primary(&self) -> Result<()> {
+        let db = &self.inner;
+        let Some(secondary) = db.secondary.get() else {
+            return Err(Error::not_supported(format!("{} is not open as a secondary instance", db.path.display())));
+        };
+        let mut secondary = secondary.lock();
+        let done = secondary.catch_up(db).map_err(|e| e.context("cannot catch up with the primary"));
+        match &done {
+            Ok(()) => log_info!(
+                db.log,
+                "caught up with MANIFEST-{:06} at offset {}, sequence number {}",
+                secondary.manifest.0,
+                secondary.manifest.1,
+                db.last_sequence()
+            ),
+            Err(e) => log_warn!(db.log, "{e}"),
+        }
+        // No thread of a secondary does it.
+        db.log.write_out();
+        done
+    }
+}
+
+/// Again, as long as a file has gone since its name was read: the primary has put others in its place.
+fn retry<T>(f: &mut dyn FnMut() -> Result<T>) -> Result<T> {
+    let mut rounds = 0;
+    loop {
+        match f() {
+            Err(e) if e.is_missing_file() && rounds < ROUNDS_MAX => rounds += 1,
+            done => return done,
+        }
+    }
+}
+
+impl Secondary {
+    fn new(db: &DbInner, wanted: BTreeMap<String, CfOptions>, recovered: &RecoveredState) -> Self {
+        let state = db.state.lock();
+        let cf = |c: &crate::db::CfState| SecondaryCf {
+            data: Arc::clone(&c.cf),
+            version: Arc::clone(&c.version),
+            log_number: c.log_number,
+            memtables: Vec::new(),
+            changed: true,
+            unpublished: false,
+            next_memtable: 1,
+        };
+        Self {
+            wanted,
+            manifest: (recovered.manifest_number, recovered.manifest_end),
+            reload: false,
+            cfs: state.cfs.iter().map(|(&id, c)| (id, cf(c))).collect(),
+            wals: BTreeMap::new(),
+            wal_bound: recovered.min_log_number_to_keep,
+            tables_sequence: recovered.last_sequence,
+        }
+    }
+
+    fn catch_up(&mut self, db: &Arc<DbInner>) -> Result<()> {
+        for _ in 0..ROUNDS_MAX {
+            let manifest = current_manifest(&*db.opts.fs, &db.path)?;
+            match self.read_all(db) {
+                Ok(true) => {
+                    self.publish(db);
+                    return Ok(());
+                }
+                Ok(false) => {}
+                // The primary has put others in its place; where it has not, the file is lost.
+                Err(e) if e.is_missing_file() && self.is_outdated(db, manifest)? => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::TryAgain,
+            format!("{}: the primary changed its tables {ROUNDS_MAX} times meanwhile", db.path.display()),
+        ))
+    }
+
+    /// Reads what is new. False when the primary has changed its tables meanwhile.
+    fn read_all(&mut self, db: &DbInner) -> Result<bool> {
+        self.read_manifest(db)?;
+        self.open_tables(db)?;
+        self.forget_cut_wals(db)?;
+        Ok(self.read_wals(db)? && !self.manifest_has_grown(db)?)
+    }
+
+    /// True when the primary has changed its tables since CURRENT named `manifest` and that was read.
+    fn is_outdated(&self, db: &DbInner, manifest: u64) -> Result<bool> {
+        if current_manifest(&*db.opts.fs, &db.path)? != manifest {
+            return Ok(true);
+        }
+        if self.manifest.0 != manifest {
+            return Ok(false); // it is named, and cannot be read
+        }
+        match self.manifest_has_grown(db) {
+            Err(e) if e.is_missing_file() => Ok(current_manifest(&*db.opts.fs, &db.path)? != manifest),
+            grown => grown,
+        }
+    }
+
+    fn read_manifest(&mut self, db: &DbInner) -> Result<()> {
+        let fs = &*db.opts.fs;
+        let number = current_manifest(fs, &db.path)?;
+        if self.reload || number != self.manifest.0 {
+            let mut order = |name: &str, stored: &str| {
+                let (cmp, levels) = match self.wanted.get(name) {
+                    Some(o) => (Arc::clone(&o.comparator), o.num_levels.max(1) as usize),
+                    None => (comparator_named(stored), LEVELS_MAX),
+                };
+                Ok((InternalKeyComparator::new(cmp), levels))
+            };
+            let recovered = recover_manifest(fs, &db.path, &db.purge, &mut order)?;
+            self.replace(recovered);
+            return Ok(());
+        }
+        let path = db.path.join(filename::manifest(number));
+        let mut edits = Vec::new();
+        let end = for_each_edit_from(fs, &path, self.manifest.1, &mut |edit| {
+            edits.push(edit);
+            Ok(())
+        })?;
+        // Until all are applied, some column families are ahead of others.
+        self.reload = true;
+        self.apply(db, edits).map_err(|e| e.context(path.display()))?;
+        self.reload = false;
+        self.manifest.1 = end;
+        Ok(())
+    }
+
+    fn apply(&mut self, db: &DbInner, edits: Vec<VersionEdit>) -> Result<()> {
+        let mut builders: BTreeMap<u32, VersionBuilder> = BTreeMap::new();
+        for edit in edits {
+            let id = edit.column_family;
+            self.tables_sequence = self.tables_sequence.max(edit.last_sequence.unwrap_or(0));
+            self.wal_bound = self.wal_bound.max(edit.min_log_number_to_keep.unwrap_or(0));
+            if edit.column_family_drop {
+                builders.remove(&id);
+                self.drop_cf(id);
+            }
+            let Some(cf) = self.cfs.get_mut(&id) else { continue };
+            cf.log_number = cf.log_number.max(edit.log_number.unwrap_or(0));
+            if !edit.new_files.is_empty() || !edit.deleted_files.is_empty() {
+                let fresh = || VersionBuilder::new(Arc::clone(&cf.version), Arc::clone(&db.purge));
+                builders.entry(id).or_insert_with(fresh).apply(&edit)?;
+            }
+        }
+        for (id, builder) in builders {
+            let version = Arc::new(builder.build()?);
+            if let Some(cf) = self.cfs.get_mut(&id) {
+                cf.version = version;
+                cf.changed = true;
+            }
+        }
+        self.drop_flushed_memtables();
+        Ok(())
+    }
+
+    /// Takes the state that a whole MANIFEST describes.
+    fn replace(&mut self, recovered: RecoveredState) {
+        self.manifest = (recovered.manifest_number, recovered.manifest_end);
+        self.reload = false;
+        self.tables_sequence = self.tables_sequence.max(recovered.last_sequence);
+        self.wal_bound = self.wal_bound.max(recovered.min_log_number_to_keep);
+        let mut gone: Vec<u32> = self.cfs.keys().copied().collect();
+        for new in recovered.column_families {
+            let Some(cf) = self.cfs.get_mut(&new.id) else { continue };
+            gone.retain(|&id| id != new.id);
+            let mut version = new.version;
+            // The same tables stay open.
+            let old: BTreeMap<u64, _> = cf.version.levels.iter().flatten().map(|f| (f.number(), f)).collect();
+            for f in version.levels.iter_mut().flat_map(Level::iter_mut) {
+                if let Some(same) = old.get(&f.number()).filter(|o| o.entry == f.entry) {
+                    *f = Arc::clone(same);
+                }
+            }
+            cf.version = Arc::new(version);
+            cf.log_number = cf.log_number.max(new.log_number);
+            cf.changed = true;
+        }
+        gone.into_iter().for_each(|id| self.drop_cf(id));
+        self.drop_flushed_memtables();
+    }
+
+    fn drop_cf(&mut self, id: u32) {
+        if let Some(cf) = self.cfs.remove(&id) {
+            cf.data.dropped.store(true, Ordering::Release);
+        }
+    }
+
+    fn drop_flushed_memtables(&mut self) {
+        for cf in self.cfs.values_mut() {
+            // The log number of a column family without data stays behind.
+            let needed = cf.log_number.max(self.wal_bound);
+            cf.memtables.retain(|(wal, _)| *wal >= needed);
+        }
+        let oldest = self.oldest_wal();
+        self.wals.retain(|&n, _| n >= oldest);
+    }
+
+    fn oldest_wal(&self) -> u64 {
+        self.cfs.values().map(|c| c.log_number).min().map_or(u64::MAX, |oldest| oldest.max(self.wal_bound))
+    }
+
+    /// Forgets what was read of a WAL from which the primary has cut records since, and of all later ones: they are
+    /// read again.
+    fn forget_cut_wals(&mut self, db: &DbInner) -> Result<()> {
+        let mut cut = None;
+        for (&number, wal) in &self.wals {
+            let path = db.wal_path(number);
+            match db.opts.fs.file_size(&path) {
+                Ok(size) if size < wal.end => {
+                    cut = Some(number);
+                    break;
+                }
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {} // then the MANIFEST says why
+                Err(e) => return Err(Error::io(format_args!("cannot look at WAL {}", path.display()), &e)),
+            }
+        }
+        if let Some(cut) = cut {
+            self.wals.retain(|&n, _| n < cut);
+            for cf in self.cfs.values_mut() {
+                cf.memtables.retain(|(wal, _)| *wal < cut);
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest update that was read.
+    fn last_sequence(&self) -> u64 {
+        self.wals.values().map(|w| w.last_sequence).fold(self.tables_sequence, u64::max)
+    }
+
+    fn open_tables(&self, db: &DbInner) -> Result<()> {
+        for cf in self.cfs.values() {
+            for f in cf.version.levels.iter().flatten().filter(|f| f.table.load().is_none()) {
+                db.tables_of(&cf.data).table(db, f)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// False when one has gone since its name was read.
+    fn read_wals(&mut self, db: &DbInner) -> Result<bool> {
+        let list = || {
+            let names = db.opts.fs.list_dir(&db.wal_dir);
+            names.map_err(|e| Error::io(format_args!("cannot list {}", db.wal_dir.display()), &e))
+        };
+        // A list of many names is not of one moment: it may have the newest WAL and lack the one before it, made while
+        // it was read. Whatever is older than the newest of the first list was there when the second began.
+        let newest = wal_numbers(&list()?).last().copied().unwrap_or(0);
+        let oldest = self.oldest_wal();
+        for number in wal_numbers(&list()?).into_iter().filter(|&n| n >= oldest && n <= newest) {
+            if !self.read_wal(db, number)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn read_wal(&mut self, db: &DbInner, number: u64) -> Result<bool> {
+        let path = db.wal_path(number);
+        let mut wal = self.wals.get(&number).copied().unwrap_or_default();
+        let source = match LogSource::open(&*db.opts.fs, &path, wal.end) {
+            Ok(source) => source,
+            // The MANIFEST need not have grown: for an idle column family it names older WALs than are needed.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(Error::io(format_args!("cannot open WAL {}", path.display()), &e)),
+        };
+        let mut reader = LogReader::resume(source, number, wal.end, wal.recycled);
+        let mut record = Vec::new();
+        loop {
+            let event = reader
+                .next_record(&mut record)
+                .map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))?;
+            match event {
+                LogEvent::Record { .. } => {
+                    let last;
+                    (record, last) = self.apply_batch(number, record).map_err(|e| Error::format(&path, &e))?;
+                    let last_sequence = wal.last_sequence.max(last);
+                    wal = ReadWal { end: reader.offset(), recycled: reader.is_recycled(), last_sequence };
+                    self.wals.insert(number, wal);
+                }
+                // The primary is writing here, or the rest is an earlier log's: what comes next is read next time.
+                LogEvent::End { .. }
+                | LogEvent::Damage {
+                    kind:
+                        DamageKind::CutTail | DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true },
+                    ..
+                } => return Ok(true),
+                LogEvent::Damage { error, .. } => return Err(Error::format(&path, &error)),
+            }
+        }
+    }
+
+    /// Applies a record of WAL `number`, and gives its buffer back, and the number of its last update.
+    fn apply_batch(&mut self, number: u64, record: Vec<u8>) -> rockmill_format::Result<(Vec<u8>, u64)> {
+        let batch = BatchRep::from_bytes(record)?;
+        // The whole batch is checked before any of it is applied.
+        for r in batch.iter() {
+            r?;
+        }
+        let mut seq = batch.sequence();
+        for r in batch.iter() {
+            let Some((id, t, key, value)) = parts(&r?) else { continue };
+            if let Some(cf) = self.cfs.get_mut(&id)
+                && cf.log_number <= number
+            {
+                cf.memtable(number).add(seq, t, key, value);
+            }
+            seq += 1;
+        }
+        Ok((batch.into_bytes(), seq.saturating_sub(1)))
+    }
+
+    fn manifest_has_grown(&self, db: &DbInner) -> Result<bool> {
+        let number = current_manifest(&*db.opts.fs, &db.path)?;
+        if number != self.manifest.0 {
+            return Ok(true);
+        }
+        let mut grown = false;
+        let path = db.path.join(filename::manifest(number));
+        for_each_edit_from(&*db.opts.fs, &path, self.manifest.1, &mut |_| {
+            grown = true;
+            Ok(())
+        })?;
+        Ok(grown)
+    }
+
+    fn publish(&mut self, db: &DbInner) {
+        let _alone = db.catching_up.write();
+        // First the number: a reader takes the tables first and the number after them.
+        // It falls where the primary took a failed write back.
+        db.last_sequence.store(self.last_sequence(), Ordering::Release);
+        let mut state = db.state.lock();
+        for (&id, cf) in &mut self.cfs {
+            let (mem, imm) = cf.readers_memtables();
+            let version = Arc::clone(&cf.version);
+            if let Some(c) = state.cfs.get_mut(&id) {
+                c.mem = Arc::clone(&mem);
+                c.version = Arc::clone(&version);
+                c.log_number = cf.log_number;
+            }
+            cf.data.current.store(Arc::new(SuperVersion { mem, imm, version }));
+            (cf.changed, cf.unpublished) = (false, false);
+        }
+    }
+}
+
+impl SecondaryCf {
+    /// The memtable for a record of WAL `number`.
+    fn memtable(&mut self, number: u64) -> Arc<MemTable> {
+        if let Some((wal, newest)) = self.memtables.last()
+            && *wal == number
+            && (self.unpublished || !self.changed)
+        {
+            return Arc::clone(newest);
+        }
+        let fresh = self.fresh_memtable();
+        self.memtables.push((number, Arc::clone(&fresh)));
+        self.unpublished = true;
+        fresh
+    }
+
+    fn fresh_memtable(&mut self) -> Arc<MemTable> {
+        self.next_memtable += 1;
+        let options = self.data.options.load();
+        // No write buffer manager: nothing here could flush what it counts.
+        new_memtable(self.next_memtable, &self.data.cmp, &options, MemTableMemory::default())
+    }
+
+    /// As a super version has them: the newest, and the others, newest first.
+    fn readers_memtables(&mut self) -> (Arc<MemTable>, Vec<Arc<MemTable>>) {
+        let mut all = self.memtables.iter().rev().map(|(_, m)| Arc::clone(m));
+        match all.next() {
+            Some(newest) => (newest, all.collect()),
+            None => (self.fresh_memtable(), Vec::new()),
+        }
+    }
+}

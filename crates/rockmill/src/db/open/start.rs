@@ -1,0 +1,835 @@
+//! Opening, creating, listing and destroying databases.
+//!
+//! 1. Check options, make the directory, take the lock.
+//! 2. Recover the versions from the MANIFEST (or begin an empty database).
+//! 3. Replay the WALs; write what they held as tables.
+//! 4. Write a new MANIFEST with the whole state and point CURRENT at it: from here on the old WALs are not needed.
+//! 5. Remove orphans, start the background threads.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::comparator::{BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator};
+use rockmill_format::filename::{self, FileType};
+use rockmill_format::key::InternalKey;
+use rockmill_io::FileLock;
+
+use crate::compaction::merge_program;
+use crate::compaction::strategy::CompactionCursors;
+use crate::compaction::strategy::aging::aging;
+use crate::compaction::strategy::score::level_scores;
+use crate::db::catalog::column_family::{CfData, ColumnFamily};
+use crate::db::jobs::threads;
+use crate::db::open::log as begin_log;
+use crate::db::open::recovery::{KeptWals, largest_epoch, wal_numbers};
+use crate::db::open::wal_owner;
+use crate::db::read::super_version::SuperVersion;
+use crate::db::write::switch::{MemTableMemory, new_memtable};
+use crate::db::write::wal::Wal;
+use crate::db::write::wal_files::{destroy_wals, wal_dir_of};
+use crate::db::{CfState, Db, DbInner, State, Weighed};
+use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::FlushReason;
+use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
+use crate::memtable::MemoryPool;
+use crate::memtable::write_buffer_manager::WriteBufferManager;
+use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
+use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
+use crate::pacing::flush_pace::Fill;
+use crate::statistics::{CountedOperator, Statistics};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{ArcSwap, Condvar, Mutex, RwLock, unique_number};
+use crate::table::BlockCache;
+use crate::version::{ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, look_again, recover_manifest};
+
+/// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
+const DEFAULT_CACHE_BYTES: usize = 32 << 20;
+
+impl Db {
+    /// Opens a database, creating it if needed.
+    pub fn open_default(path: impl AsRef<Path>) -> Result<Self> {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        Self::open(&options, path)
+    }
+
+    /// Opens a database that has the default column family only.
+    pub fn open(options: &Options, path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_cf(options, path, [DEFAULT_COLUMN_FAMILY_NAME])
+    }
+
+    /// Opens a database with these column families, all with the same options. Every one that exists must be named.
+    pub fn open_cf(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Self> {
+        let cfs = cfs.into_iter().map(|n| ColumnFamilyDescriptor::new(n.as_ref(), options.clone()));
+        Self::open_cf_descriptors(options, path, cfs)
+    }
+
+    /// Opens a database with these column families. Every one that exists must be described.
+    pub fn open_cf_descriptors(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = ColumnFamilyDescriptor>,
+    ) -> Result<Self> {
+        open(options, path.as_ref(), cfs.into_iter().collect(), OpenMode::default())
+    }
+
+    /// Opens a database for reading, without taking its lock; sees it as it is now, whole, also while another process
+    /// writes to it. With `error_if_wal_exists`, refuses one that has a WAL.
+    ///
+    /// With `max_open_files` -1 up to a thousand tables are opened now and stay readable when a writer deletes them;
+    /// others are opened when they are read, which fails where a writer has replaced them.
+    pub fn open_for_read_only(options: &Options, path: impl AsRef<Path>, error_if_wal_exists: bool) -> Result<Self> {
+        Self::open_cf_for_read_only(options, path, [DEFAULT_COLUMN_FAMILY_NAME], error_if_wal_exists)
+    }
+
+    /// Opens some column families of a database for reading; see [`Self::open_for_read_only`].
+    pub fn open_cf_for_read_only(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = impl AsRef<str>>,
+        error_if_wal_exists: bool,
+    ) -> Result<Self> {
+        let cfs = cfs.into_iter().map(|n| ColumnFamilyDescriptor::new(n.as_ref(), options.clone()));
+        Self::open_cf_descriptors_read_only(options, path, cfs, error_if_wal_exists)
+    }
+
+    /// Opens some column families of a database for reading; see [`Self::open_for_read_only`].
+    pub fn open_cf_descriptors_read_only(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = ColumnFamilyDescriptor>,
+        error_if_wal_exists: bool,
+    ) -> Result<Self> {
+        let mode = OpenMode { read_only: true, error_if_wal_exists, ..OpenMode::default() };
+        open(options, path.as_ref(), cfs.into_iter().collect(), mode)
+    }
+
+    /// Deletes a database: its files, and its directory if nothing else is in it.
+    pub fn destroy(options: &Options, path: impl AsRef<Path>) -> Result<()> {
+        let (fs, path) = (&options.db.fs, path.as_ref());
+        if !fs.exists(path).unwrap_or(false) {
+            return Ok(());
+        }
+        let fs = &for_database(fs, path)?;
+        let lock_path = path.join(filename::LOCK);
+        let lock = fs.lock(&lock_path).map_err(|e| lock_error(path, &e))?;
+        let wal_dir = wal_dir_of(&options.db, path);
+        if wal_dir != path && fs.exists(&wal_dir).unwrap_or(false) {
+            // Before the lock, too, which would leave a file in a directory of somebody else.
+            wal_owner::check(&**fs, path, &wal_dir)?;
+            wal_owner::check_unclaimed(&**fs, path, &wal_dir)?;
+        }
+        let wal_lock = match wal_dir != path && fs.exists(&wal_dir).unwrap_or(false) {
+            true => Some(wal_owner::lock(&**fs, &wal_dir)?),
+            false => None,
+        };
+        wal_owner::check(&**fs, path, &wal_dir)?;
+        let sync = || fs.sync_dir(path).map_err(|e| Error::io(format_args!("cannot sync {}", path.display()), &e));
+        // Cut short, this leaves a database or none, and never one that lacks files.
+        let current = path.join(filename::CURRENT);
+        match fs.remove(&current) {
+            Ok(()) => sync()?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io(format_args!("cannot remove {}", current.display()), &e)),
+        }
+        let names = fs.list_dir(path).map_err(|e| Error::io(path.display(), &e))?;
+        for name in names {
+            if filename::parse(&name).is_some_and(|t| t != FileType::Lock) {
+                let file = path.join(&name);
+                fs.remove(&file).map_err(|e| Error::io(format_args!("cannot remove {}", file.display()), &e))?;
+            }
+        }
+        destroy_wals(&**fs, path, &wal_dir)?;
+        wal_owner::release(&**fs, path, &wal_dir);
+        if let Some(lock) = wal_lock {
+            drop(lock);
+            let _ = fs.remove(&wal_dir.join(filename::LOCK));
+            let _ = fs.remove_dir(&wal_dir); // stays if the user keeps other files in it
+        }
+        remove_logs(&options.db.log_settings(), path);
+        // A WAL that came back would keep the next database out of the directory.
+        sync()?;
+        drop(lock);
+        let _ = fs.remove(&lock_path);
+        let _ = fs.remove_dir(path); // stays if the user keeps other files in it
+        Ok(())
+    }
+}
+
+/// How a database is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OpenMode {
+    /// Without the lock, and nothing is changed.
+    pub read_only: bool,
+    /// Refuse a database that has a WAL.
+    pub error_if_wal_exists: bool,
+    /// Values carry the time of their writing.
+    pub with_ttl: bool,
+}
+
+/// The options of the database as they are taken, and the column families to open by name; refuses options that make
+/// no sense.
+pub(crate) fn taken_options(
+    options: &Options,
+    cfs: Vec<ColumnFamilyDescriptor>,
+    adjusted: &mut Adjusted,
+) -> Result<(Options, BTreeMap<String, CfOptions>)> {
+    check_db_options(&options.db)?;
+    let mut options = options.clone();
+    adjust_db_options(&mut options.db, adjusted);
+    let mut wanted: BTreeMap<String, CfOptions> = BTreeMap::new();
+    for mut d in cfs {
+        d.options.cf.reserve_last_level = options.db.allow_ingest_behind;
+        take_cf_options(&d.name, &mut d.options.cf, options.db.atomic_flush, adjusted)?;
+        if wanted.insert(d.name.clone(), d.options.cf).is_some() {
+            return Err(Error::invalid_argument(format!("column family {:?} is given twice", d.name)));
+        }
+    }
+    if !wanted.contains_key(DEFAULT_COLUMN_FAMILY_NAME) {
+        return Err(Error::invalid_argument("the default column family must be opened too"));
+    }
+    Ok((options, wanted))
+}
+
+pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescriptor>, mode: OpenMode) -> Result<Db> {
+    let read_only = mode.read_only;
+    let mut adjusted = Adjusted::default();
+    let (mut options, wanted) = taken_options(options, cfs, &mut adjusted)?;
+    if !read_only {
+        merge_program::load(&mut options.db)?;
+        let fs = &options.db.fs;
+        if options.db.create_if_missing {
+            if !fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))? {
+                create_dir_durably(&**fs, path)?;
+            }
+        } else {
+            check_is_database(&options.db, path)?;
+        }
+        options.db.fs = for_database(fs, path)?;
+    }
+    let (options, db_options) = (&options, &options.db);
+    let fs = &db_options.fs;
+    let mut lock = None;
+    if !read_only {
+        lock = Some(fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?);
+    }
+    let exists = fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))?;
+    if exists && !read_only && db_options.error_if_exists {
+        return Err(Error::invalid_argument(format!("{}: exists (error_if_exists is true)", path.display())));
+    }
+    if !exists && read_only {
+        check_is_readable(db_options, path)?;
+    }
+    if !exists && !db_options.create_if_missing {
+        check_is_database(db_options, path)?;
+    }
+
+    let log = if read_only { InfoLog::default() } else { InfoLog::begin(&db_options.log_settings(), path) };
+    begin_log::begin(&log, db_options, &wanted, path);
+    adjusted.log(&log);
+    let opened = match read_only {
+        // The lock is not held: a writer may be at work.
+        true => look_again(&**fs, path, || open_files(options, path, wanted.clone(), exists, mode, log.clone(), None)),
+        false => open_files(options, path, wanted, exists, mode, log.clone(), lock),
+    };
+    if let Err(e) = &opened {
+        log_error!(log, "DB::Open() failed: {e}");
+    }
+    opened
+}
+
+/// Steps 2 to 5 of opening.
+fn open_files(
+    options: &Options,
+    path: &Path,
+    wanted: BTreeMap<String, CfOptions>,
+    exists: bool,
+    mode: OpenMode,
+    log: InfoLog,
+    lock: Option<Box<dyn FileLock>>,
+) -> Result<Db> {
+    let OpenMode { read_only, error_if_wal_exists, .. } = mode;
+    let (db_options, fs) = (&options.db, &options.db.fs);
+    let purge = Arc::new(PurgeQueue::default());
+    purge.set_alarm(log.alarm());
+    let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
+    let db = assemble(options, path, &wanted, recovered.as_ref(), purge, mode, log)?;
+    *db.lock.lock() = lock;
+
+    let list = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
+    let mut names = list(path)?;
+    if recovered.is_some() {
+        db.check_files(&names)?;
+    }
+    // A number is used once, even if a crash kept the MANIFEST from saying so: what an orphan is may have a second name
+    // outside of the database (an ingested file), and must not be written over.
+    for name in &names {
+        if let Some(FileType::Table(n)) = filename::parse(name) {
+            db.next_file.fetch_max(n + 1, Ordering::AcqRel);
+        }
+    }
+    db.pass_options_files(&names);
+    if !read_only {
+        db.check_archive()?;
+    }
+    wal_owner::refuse_if_elsewhere(&**fs, path, &db.wal_dir)?;
+    if db.wal_dir != path {
+        if !read_only {
+            create_dir_durably(&**fs, &db.wal_dir)?;
+            if recovered.is_none() {
+                refuse_wals(&db, &list(&db.wal_dir)?)?;
+            }
+            let token = new_db_id(db_options.clock.now_micros());
+            *db.wal_lock.lock() = Some(wal_owner::claim(&**fs, path, &db.wal_dir, token)?);
+        } else if !fs.exists(&db.wal_dir).map_err(|e| Error::io(db.wal_dir.display(), &e))? {
+            let what = format!("{}: wal_dir does not exist", db.wal_dir.display());
+            return Err(Error::invalid_argument(what));
+        }
+        names = list(&db.wal_dir)?;
+    }
+    if read_only {
+        wal_owner::check(&**fs, path, &db.wal_dir)?;
+        wal_owner::check_unclaimed(&**fs, path, &db.wal_dir)?;
+    }
+    let logs = wal_numbers(&names);
+    if recovered.is_none() {
+        refuse_wals(&db, &names)?;
+    }
+    db.check_merge_operators()?;
+    db.check_table_operators()?;
+    if read_only {
+        if error_if_wal_exists && logs.iter().any(|_| true) {
+            return Err(Error::new(ErrorKind::Corruption, format!("{}: the database has a WAL", path.display())));
+        }
+        // A list of many names is not of one moment: it may have the newest WAL and lack the one before it, made while
+        // it was read. Whatever is older than the newest of the first list was there when the second began.
+        let mut again = wal_numbers(&list(&db.wal_dir)?);
+        again.retain(|n| logs.last().is_some_and(|newest| n <= newest));
+        db.recover_wals(&again, false)?; // into memtables; nothing is kept or written
+        db.open_tables_to_read()?;
+        let state = db.state.lock();
+        state.cfs.values().for_each(CfState::publish);
+        db.publish_cfs(&state);
+        drop(state);
+        return Ok(Db { inner: db, threads: Mutex::new(Vec::new()) });
+    }
+    let kept = db.recover_wals(&logs, true)?;
+    finish_open(&db, &wanted, recovered.is_none(), kept)?;
+    db.write_options_file(&db.options_turn.lock())?;
+    db.remove_orphans();
+    db.log_opened();
+    db.engines.check_program_at_open(&db.live(), &db.log)?;
+    db.engines.probe_kernel(&db.live(), &db.log);
+    db.first_file.store(db.next_file.load(Ordering::Acquire), Ordering::Release);
+    let threads = threads::start(&db)?;
+    log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
+    Ok(Db { inner: db, threads: Mutex::new(threads) })
+}
+
+/// Refuses WALs where a database is to be made.
+fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
+    let Some(wal) = wal_numbers(names).first().copied() else { return Ok(()) };
+    Err(Error::corruption(format!(
+        "{}: a WAL, and {} has no database: one that lost its CURRENT file (`rockmill repair` makes it usable again), \
+         or the wal_dir of another",
+        db.wal_path(wal).display(),
+        db.path.display()
+    )))
+}
+
+/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables.
+fn finish_open(
+    db: &Arc<DbInner>,
+    wanted: &BTreeMap<String, CfOptions>,
+    new: bool,
+    kept: Option<KeptWals>,
+) -> Result<()> {
+    if kept.is_none() {
+        let ids: Vec<u32> = db.state.lock().cfs.keys().copied().collect();
+        for id in ids {
+            db.flush_recovered(id)?;
+        }
+    }
+    // Column families that are asked for and not there.
+    let missing: Vec<&String> = {
+        let state = db.state.lock();
+        let there: HashSet<&str> = state.cfs.values().map(|c| c.cf.name.as_str()).collect();
+        wanted.keys().filter(|n| !there.contains(n.as_str())).collect()
+    };
+    for name in missing {
+        check_new_name(name)?;
+        if !db.opts.create_missing_column_families {
+            return Err(Error::invalid_argument(format!(
+                "column family {name:?} does not exist (create_missing_column_families is false)"
+            )));
+        }
+        let options = wanted[name].clone();
+        let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
+        let version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
+        let mut state = db.state.lock();
+        state.max_column_family += 1;
+        let id = state.max_column_family;
+        state.cfs.insert(
+            id,
+            new_cf_state(
+                id,
+                name.clone(),
+                options,
+                cmp,
+                version,
+                0,
+                db.opening,
+                (db.memory(), db.opts.statistics.as_ref()),
+            ),
+        );
+    }
+    let identity = db.path.join(filename::IDENTITY);
+    if new || !db.opts.fs.exists(&identity).unwrap_or(false) {
+        db.opts
+            .fs
+            .write_all(&identity, db.db_id.as_bytes())
+            .map_err(|e| Error::io(format_args!("cannot write {}", identity.display()), &e))?;
+    }
+    let manifest_number = db.new_file_number();
+    let wal_number = db.new_file_number();
+    let snapshot = {
+        let mut state = db.state.lock();
+        for c in state.cfs.values_mut() {
+            if c.mem.is_empty() {
+                // Everything recovered is in tables: older WALs hold nothing.
+                c.mem_wal = wal_number;
+            }
+            c.log_number = c.mem_wal;
+            c.rescore(0);
+            c.publish();
+        }
+        db.update_threshold(&state);
+        db.publish_cfs(&state);
+        state.wal_bound = state.cfs.values().map(|c| c.log_number).min().unwrap_or(wal_number);
+        db.snapshot_edits(&state)
+    };
+    let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
+    *db.manifest.lock() = Some(writer);
+    let mut wal = db.create_wal(wal_number, None)?;
+    let mut state = db.state.lock();
+    if let Some(kept) = kept {
+        wal.follow_recovered(kept.follows);
+        state.wals.extend(kept.wals);
+    }
+    db.wal.begin(&mut db.wal.lead(), wal);
+    state.wals.push_back((wal_number, 0));
+    db.update_pressure(&state);
+    Ok(())
+}
+
+pub(crate) fn recover(
+    options: &DbOptions,
+    path: &Path,
+    purge: &Arc<PurgeQueue>,
+    wanted: &BTreeMap<String, CfOptions>,
+    read_only: bool,
+) -> Result<RecoveredState> {
+    let mut order = |name: &str, stored: &str| -> Result<(InternalKeyComparator, usize)> {
+        let Some(o) = wanted.get(name) else {
+            // Not to be opened; read anyway, because edits about it follow. Whether that is allowed is checked below.
+            return Ok((InternalKeyComparator::new(comparator_named(stored)), LEVELS_MAX));
+        };
+        if stored.ends_with(".u64ts") {
+            return Err(Error::not_supported(format!(
+                "column family {name:?} has user-defined timestamps (comparator {stored})"
+            )));
+        }
+        let given = o.comparator.name();
+        if given != stored {
+            return Err(Error::invalid_argument(format!(
+                "column family {name:?} was written with comparator {stored} and is opened with {given}"
+            )));
+        }
+        Ok((InternalKeyComparator::new(Arc::clone(&o.comparator)), o.num_levels.max(1) as usize))
+    };
+    let state = recover_manifest(&*options.fs, path, purge, &mut order)?;
+    if !read_only {
+        let unopened: Vec<&str> =
+            state.column_families.iter().map(|c| &*c.name).filter(|n| !wanted.contains_key(*n)).collect();
+        if !unopened.is_empty() {
+            return Err(Error::invalid_argument(format!(
+                "column families not opened: {} (open them all, or open read-only)",
+                unopened.join(", ")
+            )));
+        }
+    } else {
+        let names: HashSet<&str> = state.column_families.iter().map(|c| &*c.name).collect();
+        if let Some(missing) = wanted.keys().find(|n| !names.contains(&***n)) {
+            return Err(Error::invalid_argument(format!("column family {missing:?} does not exist")));
+        }
+    }
+    Ok(state)
+}
+
+/// A comparator that only has to carry its name (for column families that are not opened).
+pub(crate) fn comparator_named(name: &str) -> Arc<dyn Comparator> {
+    if name == REVERSE_BYTEWISE_NAME { Arc::new(ReverseBytewiseComparator) } else { Arc::new(BytewiseComparator) }
+}
+
+pub(crate) fn assemble(
+    options: &Options,
+    path: &Path,
+    wanted: &BTreeMap<String, CfOptions>,
+    recovered: Option<&RecoveredState>,
+    purge: Arc<PurgeQueue>,
+    mode: OpenMode,
+    log: InfoLog,
+) -> Result<Arc<DbInner>> {
+    let own = match options.db.db_write_buffer_size {
+        0 => None,
+        n => Some(WriteBufferManager::new_write_buffer_manager(n, false)),
+    };
+    let write_buffers = options.db.write_buffer_manager.clone().or(own);
+    let memory_pool = Arc::new(MemoryPool::new(write_buffers.as_ref(), Some(Arc::clone(log.alarm()))));
+    let memory = MemTableMemory { manager: write_buffers.as_ref(), pool: Some(&memory_pool) };
+    let opening = unique_number();
+    let mut cfs = BTreeMap::new();
+    let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
+        let o = wanted.get(name).cloned().unwrap_or_default();
+        let cmp = version.cmp.clone();
+        let mut state = new_cf_state(
+            id,
+            name.to_owned(),
+            o,
+            cmp,
+            Arc::new(version),
+            log_number,
+            opening,
+            (memory, options.db.statistics.as_ref()),
+        );
+        for (level, key) in cursors {
+            state.cursors.set_cursor(*level as usize, key.clone());
+        }
+        cfs.insert(id, state);
+    };
+    match recovered {
+        Some(r) => {
+            for c in r.column_families.iter().filter(|c| wanted.contains_key(&c.name)) {
+                let RecoveredCf { id, name, log_number, version, cursors, .. } = c;
+                add(*id, name, version.clone(), *log_number, cursors);
+            }
+        }
+        None => {
+            let o = &wanted[DEFAULT_COLUMN_FAMILY_NAME];
+            let cmp = InternalKeyComparator::new(Arc::clone(&o.comparator));
+            add(0, DEFAULT_COLUMN_FAMILY_NAME, Version::empty(o.num_levels.max(1) as usize, cmp), 0, &[]);
+        }
+    }
+    let Some(default) = cfs.get(&0) else {
+        return Err(Error::corruption(format!("{}: the MANIFEST has no default column family", path.display())));
+    };
+    let default_cf = ColumnFamily { data: Arc::clone(&default.cf) };
+    let db_id = recovered
+        .and_then(|r| r.db_id.clone())
+        .or_else(|| {
+            let bytes = options.db.fs.read_small(&path.join(filename::IDENTITY), LINE_FILE_BYTES_MAX).ok()?;
+            let id = String::from_utf8(bytes).ok()?.trim_end().to_owned();
+            (!id.is_empty()).then_some(id)
+        })
+        .unwrap_or_else(|| match options.db.reproducible {
+            true => REPRODUCIBLE_DB_ID.to_owned(),
+            false => new_db_id(options.db.clock.now_micros()),
+        });
+    let session_id = match options.db.reproducible {
+        true => REPRODUCIBLE_SESSION_ID.to_owned(),
+        false => new_session_id(options.db.clock.now_micros()),
+    };
+    let needs_default_cache = wanted.values().any(|o| o.table.block_cache.is_none() && !o.table.no_block_cache);
+    Ok(Arc::new(DbInner {
+        path: path.to_owned(),
+        opening,
+        wal_dir: wal_dir_of(&options.db, path),
+        opts: options.db.clone(),
+        live: ArcSwap::from_pointee(options.db.clone()),
+        read_only: mode.read_only,
+        with_ttl: mode.with_ttl,
+        db_id,
+        session_id,
+        cache: needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES)),
+        cfs: ArcSwap::default(),
+        default_cf,
+        state: Mutex::new(State {
+            cfs,
+            wals: VecDeque::new(),
+            wal_bound: recovered.map_or(0, |r| r.min_log_number_to_keep),
+            max_column_family: recovered.map_or(0, |r| r.max_column_family),
+            background_error: None,
+            recovering: false,
+            failed_meanwhile: None,
+            manifest_failure: None,
+            running_flushes: 0,
+            running_compactions: 0,
+            commits: HashMap::new(),
+            exclusive_manual: 0,
+            // Nobody's pause but the option's: `continue_background_work` ends it.
+            paused: usize::from(options.db.reproducible),
+            background_errors: 0,
+            threads: BTreeSet::new(),
+            oldest_snapshot: 0,
+        }),
+        progress: Condvar::new(),
+        work: Condvar::new(),
+        recovery: Condvar::new(),
+        recovery_running: Mutex::new(()),
+        manifest: Mutex::new(None),
+        queue: crate::db::write::queue::WriteQueue::new(options.db.max_write_batch_group_size_bytes),
+        wal: Wal::default(),
+        archive_purged: AtomicU64::new(0),
+        last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),
+        next_file: Arc::new(AtomicU64::new(recovered.map_or(1, |r| r.next_file_number))),
+        first_file: AtomicU64::new(u64::MAX),
+        snapshots: crate::db::read::snapshot::SnapshotList::default(),
+        // Nothing is compacted before `finish_open` sets it.
+        bottommost_threshold: AtomicU64::new(u64::MAX),
+        purge,
+        deletions_off: AtomicUsize::new(0),
+        memory_pool,
+        write_buffers,
+        shutdown: Arc::new(AtomicBool::new(false)),
+        urgent: Arc::new(AtomicBool::new(false)),
+        give_way: Arc::default(),
+        reads_first: Arc::new(crate::compaction::ReadsFirst::new(Arc::clone(&options.db.clock))),
+        new_tables: Arc::default(),
+        running_jobs: Default::default(),
+        engines: Arc::default(),
+        attention: AtomicBool::new(false),
+        unlogged: AtomicBool::new(false),
+        controller: crate::pacing::write_control::WriteController::default(),
+        stats: crate::db::report::stats::InternalStats::default(),
+        opened_micros: options.db.clock.now_micros(),
+        reported: Mutex::default(),
+        log,
+        later: Default::default(),
+        stall_condition: Mutex::default(),
+        last_job: AtomicU64::new(0),
+        open_tables: Mutex::default(),
+        options_turn: Mutex::new(()),
+        lock: Mutex::new(None),
+        wal_lock: Mutex::new(None),
+        secondary: OnceLock::new(),
+        catching_up: RwLock::new(()),
+    }))
+}
+
+#[expect(clippy::too_many_arguments, reason = "each is a field of what it makes")]
+pub(crate) fn new_cf_state(
+    id: u32,
+    name: String,
+    options: CfOptions,
+    cmp: InternalKeyComparator,
+    version: Arc<Version>,
+    log_number: u64,
+    opening: u64,
+    (memory, statistics): (MemTableMemory<'_>, Option<&Arc<Statistics>>),
+) -> CfState {
+    let mem = new_memtable(1, &cmp, &options, memory);
+    let current = SuperVersion { mem: Arc::clone(&mem), imm: Vec::new(), version: Arc::clone(&version) };
+    let scores = level_scores(&version, &options);
+    let aging = aging(&version, &options, 0);
+    let reserved_epoch = u64::from(options.reserve_last_level);
+    let fill = Fill::new(options.write_buffer_size);
+    CfState {
+        cf: Arc::new(CfData {
+            id,
+            name,
+            opening,
+            merge_operator: CountedOperator::wrap(options.merge_operator.as_ref(), statistics, true),
+            options: ArcSwap::from_pointee(options),
+            cmp,
+            current: ArcSwap::from_pointee(current),
+            dropped: AtomicBool::new(false),
+            published: Default::default(),
+        }),
+        mem,
+        mem_wal: log_number,
+        imm: VecDeque::new(),
+        flushed: Vec::new(),
+        // RocksDB keeps epoch 1 for files ingested behind.
+        next_epoch: largest_epoch(&version).max(reserved_epoch),
+        version,
+        log_number,
+        cursors: CompactionCursors::new(),
+        scores,
+        aging,
+        aging_blocked: false,
+        nothing_found: false,
+        weighed: Weighed::NotYet,
+        next_mem_id: 1,
+        flush_requested: false,
+        flush_reason: FlushReason::WriteBufferFull,
+        flushing: false,
+        pace: Default::default(),
+        fill,
+        compacting: 0,
+        job_stats: Default::default(),
+        told: 0,
+    }
+}
+
+impl DbInner {
+    /// Every table that the MANIFEST names must be there, with its size.
+    fn check_files(&self, names: &[String]) -> Result<()> {
+        let mut there = std::collections::HashSet::new();
+        for n in names {
+            if let Some(FileType::Table(number)) = filename::parse(n) {
+                there.insert(number);
+            }
+        }
+        let state = self.state.lock();
+        for c in state.cfs.values() {
+            for (level, files) in c.version.levels.iter().enumerate() {
+                for f in files {
+                    let path = self.path.join(filename::table(f.number()));
+                    if !there.contains(&f.number()) {
+                        return Err(Error::corruption(format!(
+                            "{}: missing, and the MANIFEST names it in level {level} of column family {:?}",
+                            path.display(),
+                            c.cf.name
+                        )));
+                    }
+                    if self.opts.paranoid_checks
+                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(f.number()))
+                        && size != f.size()
+                    {
+                        return Err(Error::corruption(format!(
+                            "{}: the file has {size} bytes, the MANIFEST says {}",
+                            path.display(),
+                            f.size()
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the database's files that nothing refers to: tables of jobs that did not commit, old MANIFESTs and
+    /// WALs, temporary files. Files that are not the database's stay.
+    fn remove_orphans(&self) {
+        let Ok(names) = self.opts.fs.list_dir(&self.path) else { return };
+        let manifest = self.manifest.lock().as_ref().map_or(0, ManifestWriter::number);
+        let mut wals = Vec::new();
+        let live: std::collections::HashSet<u64> = {
+            let state = self.state.lock();
+            wals.extend(state.wals.iter().map(|w| w.0));
+            let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
+            files.map(|f| f.number()).collect()
+        };
+        for name in names {
+            let orphan = match filename::parse(&name) {
+                Some(FileType::Table(n)) => !live.contains(&n),
+                // One with a larger number was made just before a crash, and CURRENT never named it.
+                Some(FileType::Manifest(n)) => n != manifest,
+                Some(FileType::Temp(_)) => true,
+                _ => false,
+            };
+            if orphan {
+                let _ = self.opts.fs.remove(&self.path.join(&name)); // tried again at the next open
+            }
+        }
+        let Ok(names) = self.opts.fs.list_dir(&self.wal_dir) else { return };
+        for number in wal_numbers(&names).into_iter().filter(|n| !wals.contains(n)) {
+            self.remove_wal(number);
+        }
+    }
+}
+
+/// Refuses names that no new column family gets. RocksDB's MANIFESTs do not keep the empty one.
+pub(crate) fn check_new_name(name: &str) -> Result<()> {
+    match name {
+        "" => Err(Error::invalid_argument("the name of a column family must not be empty")),
+        _ => Ok(()),
+    }
+}
+
+fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
+    let exists = |p: &Path| options.fs.exists(p).map_err(|e| Error::io(p.display(), &e));
+    if !exists(path)? {
+        return Err(Error::invalid_argument(format!(
+            "{}: does not exist (create_if_missing is false)",
+            path.display()
+        )));
+    }
+    if !exists(&path.join(filename::CURRENT))? {
+        let names = options.fs.list_dir(path).unwrap_or_default();
+        let left = |name: &&String| matches!(filename::parse(name), Some(FileType::Table(_) | FileType::Manifest(_)));
+        if let Some(name) = names.iter().find(left) {
+            return Err(Error::invalid_argument(format!(
+                "{}: the file CURRENT is missing, and {name} is there: restore a backup, or repair the database",
+                path.display()
+            )));
+        }
+        return Err(Error::invalid_argument(format!(
+            "{}: not a database (it has no CURRENT file; create_if_missing is false)",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// As [`check_is_database`], for those who only read: there RocksDB's kind is that of a file which cannot be read.
+pub(crate) fn check_is_readable(options: &DbOptions, path: &Path) -> Result<()> {
+    let exists = |p: &Path| options.fs.exists(p).map_err(|e| Error::io(p.display(), &e));
+    let why = match (exists(path)?, exists(&path.join(filename::CURRENT))?) {
+        (_, true) => return Ok(()),
+        (true, false) => "not a database (it has no CURRENT file)",
+        (false, false) => "does not exist",
+    };
+    Err(Error::io(format_args!("{}: {why}", path.display()), &io::ErrorKind::NotFound.into()))
+}
+
+pub(crate) fn lock_error(path: &Path, e: &std::io::Error) -> Error {
+    let hint = if e.kind() == std::io::ErrorKind::WouldBlock { "the database is open elsewhere: " } else { "" };
+    Error::io(format_args!("cannot lock {}: {hint}one process at a time may open it for writing", path.display()), e)
+}
+
+/// Bits that differ between processes and calls. `RandomState` is seeded by the operating system.
+fn random_bits(salt: u64) -> u64 {
+    let mut h = RandomState::new().build_hasher();
+    h.write_u64(salt);
+    h.finish()
+}
+
+/// A database id in the shape of a UUID (version 4), as RocksDB's IDENTITY holds.
+pub(crate) fn new_db_id(now: u64) -> String {
+    let (a, b) = (random_bits(now), random_bits(now ^ 1));
+    format!(
+        "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        a >> 32,
+        (a >> 16) & 0xffff,
+        a & 0xfff,
+        0x8000 | ((b >> 48) & 0x3fff),
+        b & 0xffff_ffff_ffff
+    )
+}
+
+/// The id of a database that has none, where runs must give the same bytes.
+const REPRODUCIBLE_DB_ID: &str = "00000000-0000-4000-8000-000000000000";
+/// The session's id there: twenty base-36 digits that say what it is.
+const REPRODUCIBLE_SESSION_ID: &str = "REPRODUCIBLE00000000";
+
+/// A session id in RocksDB's shape: twenty base-36 digits.
+pub(crate) fn new_session_id(now: u64) -> String {
+    let mut n = (u128::from(random_bits(now)) << 64) | u128::from(random_bits(now ^ 2));
+    let mut digits = Vec::with_capacity(20);
+    for _ in 0..20 {
+        let d = (n % 36) as u8;
+        digits.push(if d < 10 { b'0' + d } else { b'A' + d - 10 });
+        n /= 36;
+    }
+    digits.into_iter().map(char::from).collect()
+}

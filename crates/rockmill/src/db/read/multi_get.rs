@@ -1,0 +1,283 @@
+//! Many lookups at once: a lookup that needs a block from a file gives way, and the blocks that several need are read
+//! together, many in flight (RocksDB's `MultiGet`, with its batched reads).
+//!
+//! 1. The keys are looked up in order. A lookup that the memtables and the block cache can answer is done; another one
+//!    stops where it needs a block, and keeps its version, its findings and its place.
+//! 2. When enough of them wait, or no key is left, their blocks go to the thread's ring as one plan: each block once,
+//!    neighbours joined, in the order of the files.
+//! 3. The lookups go on with their blocks. Those that need another one, of the next level, wait again: step 2.
+//!
+//! Where there is no ring, where only one lookup waits, and where a read failed, lookups read for themselves.
+
+use std::sync::Arc;
+
+use rockmill_format::SequenceNumber;
+use rockmill_io::ring::{BatchIo, ReadOptions as StreamOptions, ReadPlan, Window, coalesce};
+
+use crate::compaction::{LentRing, MergeEngine};
+use crate::db::catalog::column_family::CfData;
+use crate::db::read::get::{LookupKey, Place};
+use crate::db::read::super_version::SuperVersion;
+use crate::db::{AsColumnFamilyRef, Db, DbInner, ReadOptions};
+use crate::error::Result;
+use crate::iter::get::{GetContext, PinnedValue, Waiting, WantedBlock};
+use crate::perf_context::{self as perf, PerfMetric};
+use crate::statistics::{Histogram, MaybeStatistics};
+
+/// Lookups that wait at a time: more bring a device nothing, and each has its key and findings in memory.
+const WAITING_MAX: usize = 128;
+/// Blocks that touch are read together up to this size.
+const SPAN_BYTES: usize = 64 << 10;
+/// Reads in flight.
+const READS_IN_FLIGHT: usize = 64;
+
+/// A lookup that waits for a block.
+struct Lookup<'k> {
+    /// Which of the keys.
+    index: usize,
+    cf: &'k CfData,
+    version: Arc<SuperVersion>,
+    key: LookupKey,
+    ctx: GetContext<'k>,
+    place: Place,
+}
+
+/// A block, and for which of the lookups that wait.
+struct Wanted {
+    lookup: usize,
+    block: WantedBlock,
+    /// The file's number in the plan.
+    file: u32,
+}
+
+impl Wanted {
+    /// Its bytes, if they are in the window.
+    fn bytes_in<'w>(&self, window: &'w Window) -> Option<&'w [u8]> {
+        let span = window.span();
+        let start = usize::try_from(self.block.offset.checked_sub(span.offset)?).ok()?;
+        if span.file == self.file { window.get(start..start.checked_add(self.block.len)?) } else { None }
+    }
+}
+
+/// The values of many keys, in the making.
+struct Many<'k, 'o> {
+    db: &'o DbInner,
+    options: &'o ReadOptions,
+    /// What the lookups see.
+    seq: SequenceNumber,
+    values: Vec<Result<Option<Vec<u8>>>>,
+    waiting: Vec<Lookup<'k>>,
+    /// To be used by the next lookup.
+    spare: Option<Box<Waiting>>,
+    io: Option<LentRing>,
+}
+
+impl DbInner {
+    /// The values of `keys` as of `seq`, which is held.
+    fn get_many(
+        &self,
+        keys: &[(&CfData, &[u8])],
+        seq: SequenceNumber,
+        options: &ReadOptions,
+    ) -> Vec<Result<Option<Vec<u8>>>> {
+        // In key order: neighbours share index and data blocks.
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by(|&a, &b| {
+            let ((cf_a, a), (cf_b, b)) = (keys[a], keys[b]);
+            cf_a.id.cmp(&cf_b.id).then_with(|| cf_a.cmp.compare_user(a, b))
+        });
+        let batched = keys.len() > 1 && !options.cache_only && self.live().merge_engine != MergeEngine::Pread;
+        let mut many = Many {
+            db: self,
+            options,
+            seq,
+            values: (0..keys.len()).map(|_| Ok(None)).collect(),
+            waiting: Vec::new(),
+            spare: None,
+            io: batched.then(|| self.engines.read_ring(&self.opts.fs, &self.opts.clock)).flatten(),
+        };
+        for index in order {
+            let (cf, key) = keys[index];
+            many.begin(index, cf, key);
+            if many.waiting.len() == WAITING_MAX {
+                many.settle();
+            }
+        }
+        many.settle();
+        many.values
+    }
+}
+
+impl<'k> Many<'k, '_> {
+    /// Begins a lookup, and ends it if no block must be read.
+    fn begin(&mut self, index: usize, cf: &'k CfData, key: &'k [u8]) {
+        let version = cf.current.load_full();
+        let lookup = LookupKey::new(key, self.seq);
+        let mut ctx = GetContext::new(key);
+        if self.db.get_from_memory::<true>(&version, lookup.as_bytes(), &mut ctx) {
+            return self.end(index, cf, ctx);
+        }
+        if self.io.is_some() {
+            ctx.waiting = Some(self.spare.take().unwrap_or_default());
+        }
+        self.go_on(Lookup { index, cf, version, key: lookup, ctx, place: Place::default() });
+    }
+
+    /// Asks tables until the lookup has its answer or waits.
+    fn go_on(&mut self, mut lookup: Lookup<'k>) {
+        let Lookup { index, cf, version, key, ctx, place } = &mut lookup;
+        let timer = perf::time(PerfMetric::GetFromOutputFilesTime);
+        let found = self.db.get_from_tables(cf, version, key.as_bytes(), self.options.table(), ctx, place);
+        drop(timer);
+        match found {
+            Ok(None) => self.waiting.push(lookup),
+            Ok(Some(hit)) => {
+                self.db.count_hit(hit, ctx);
+                self.end(*index, lookup.cf, lookup.ctx);
+            }
+            Err(e) => self.values[*index] = Err(e),
+        }
+    }
+
+    fn end(&mut self, index: usize, cf: &CfData, mut ctx: GetContext<'k>) {
+        if let Some(mut waiting) = ctx.waiting.take() {
+            *waiting = Waiting::default();
+            self.spare = Some(waiting);
+        }
+        let value = self.db.conclude(cf, ctx.user_key, ctx);
+        self.values[index] = value.map(|v| v.map(PinnedValue::into_vec));
+    }
+
+    /// Sees to all lookups that wait.
+    fn settle(&mut self) {
+        while !self.waiting.is_empty() {
+            let mut lookups = std::mem::take(&mut self.waiting);
+            let io = self.io.as_ref().filter(|_| lookups.len() > 1);
+            let all_there = io.is_some_and(|io| self.read(io, &mut lookups));
+            for mut lookup in lookups {
+                if let Some(waiting) = &mut lookup.ctx.waiting
+                    && (!all_there || waiting.arrived.is_none())
+                {
+                    // It reads for itself from here on, and says what is wrong if something is.
+                    waiting.wanted = None;
+                    waiting.alone = true;
+                }
+                self.go_on(lookup);
+            }
+        }
+    }
+
+    /// Reads the blocks that `lookups` wait for. False when not all are there.
+    fn read(&self, io: &BatchIo, lookups: &mut [Lookup<'_>]) -> bool {
+        let mut wanted: Vec<Wanted> = Vec::with_capacity(lookups.len());
+        for (lookup, l) in lookups.iter_mut().enumerate() {
+            let block = l.ctx.waiting.as_mut().and_then(|w| w.wanted.take());
+            wanted.extend(block.map(|block| Wanted { lookup, block, file: 0 }));
+        }
+        let same = |block: &WantedBlock| Arc::as_ptr(&block.file).cast::<()>();
+        wanted.sort_by_key(|w| (same(&w.block), w.block.offset));
+        let mut plan = ReadPlan::new();
+        let mut spans = Vec::new();
+        for of_file in wanted.chunk_by_mut(|a, b| same(&a.block) == same(&b.block)) {
+            let Some(first) = of_file.first() else { continue };
+            let number = plan.add_file(Arc::clone(&first.block.file), &first.block.path);
+            let mut ranges: Vec<(u64, u32)> = Vec::with_capacity(of_file.len());
+            for w in of_file {
+                w.file = number;
+                let Ok(len) = u32::try_from(w.block.len) else { return false };
+                ranges.push((w.block.offset, len));
+            }
+            ranges.dedup();
+            spans.extend(coalesce(number, ranges, SPAN_BYTES));
+        }
+        let (reads, run) = (spans.len() as u64, plan.add_run(spans));
+        let bytes = plan.bytes();
+        let began = self.db.opts.statistics.start_now();
+        let timer = perf::time(PerfMetric::BlockReadTime);
+        let users_began = self.db.reads_first.read_begins();
+        let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
+        let Ok(mut stream) = io.read(plan, options) else { return false };
+        // Windows come in the order of the blocks, each with one block or several.
+        let mut window: Option<Window> = None;
+        for w in wanted {
+            let raw = loop {
+                if let Some(raw) = window.as_ref().and_then(|window| w.bytes_in(window)) {
+                    break raw.to_vec();
+                }
+                match stream.next(run) {
+                    Ok(Some(next)) => window = Some(next),
+                    Ok(None) | Err(_) => return false,
+                }
+            };
+            if let Some(waiting) = &mut lookups[w.lookup].ctx.waiting {
+                waiting.arrived = Some(raw);
+            }
+        }
+        self.db.reads_first.read_ends(users_began);
+        drop(timer);
+        perf::count(PerfMetric::BlockReadCount, reads);
+        perf::count(PerfMetric::BlockReadByte, bytes);
+        self.db.opts.statistics.stop_now(Histogram::FileReadMultigetMicros, began);
+        true
+    }
+}
+
+impl Db {
+    /// The values of many keys, all as of one moment, in the order of the keys.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Vec<Result<Option<Vec<u8>>>> {
+        self.multi_get_opt(keys, &ReadOptions::default())
+    }
+
+    /// The values of many keys, all as of one moment.
+    pub fn multi_get_opt<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        options: &ReadOptions,
+    ) -> Vec<Result<Option<Vec<u8>>>> {
+        let cf = &self.inner.default_cf;
+        self.multi_get_cf_opt(keys.into_iter().map(|k| (cf, k)), options)
+    }
+
+    /// The values of many keys of column families, all as of one moment.
+    pub fn multi_get_cf<'c, K: AsRef<[u8]>, C: AsColumnFamilyRef + 'c>(
+        &self,
+        keys: impl IntoIterator<Item = (&'c C, K)>,
+    ) -> Vec<Result<Option<Vec<u8>>>> {
+        self.multi_get_cf_opt(keys, &ReadOptions::default())
+    }
+
+    /// The values of many keys of column families, all as of one moment.
+    pub fn multi_get_cf_opt<'c, K: AsRef<[u8]>, C: AsColumnFamilyRef + 'c>(
+        &self,
+        keys: impl IntoIterator<Item = (&'c C, K)>,
+        options: &ReadOptions,
+    ) -> Vec<Result<Option<Vec<u8>>>> {
+        let statistics = &self.inner.opts.statistics;
+        let began = statistics.start(&*self.inner.opts.clock);
+        let keys: Vec<(&C, K)> = keys.into_iter().collect();
+        // A secondary's snapshots hold nothing back: there, nothing may change meanwhile.
+        let _still = self.inner.is_secondary().then(|| self.inner.catching_up.read());
+        // A snapshot, so that column families looked at one after another are seen at the same moment.
+        let moment = options.snapshot.is_none().then(|| self.inner.hold_moment());
+        let seq = match &moment {
+            Some(moment) => Ok(moment.seq),
+            None => self.inner.read_sequence(options.snapshot.as_deref()),
+        };
+        let keys: Vec<(&CfData, &[u8])> = keys.iter().map(|(cf, key)| (&*cf.as_cf().data, key.as_ref())).collect();
+        let all_ours = keys.iter().all(|(cf, _)| self.inner.check_family(cf).is_ok());
+        let values = match seq {
+            Ok(seq) if all_ours => self.inner.get_many(&keys, seq, options),
+            Ok(seq) => {
+                let one = |pair: &(&CfData, &[u8])| {
+                    self.inner.check_family(pair.0)?;
+                    self.inner.get_many(&[*pair], seq, options).remove(0)
+                };
+                keys.iter().map(one).collect()
+            }
+            Err(e) => keys.iter().map(|_| Err(e.clone())).collect(),
+        };
+        statistics.stop(Histogram::DbMultiget, &*self.inner.opts.clock, began);
+        self.inner.count_multi_get(&values);
+        values
+    }
+}

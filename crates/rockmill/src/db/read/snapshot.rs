@@ -1,0 +1,190 @@
+//! Snapshots: sequence numbers that reads may go back to and compactions must keep.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use rockmill_format::SequenceNumber;
+
+use crate::db::{Db, DbInner, ReadOptions};
+use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
+
+/// The live snapshots, counted by sequence number.
+#[derive(Debug, Default)]
+pub(crate) struct SnapshotList {
+    live: Mutex<BTreeMap<SequenceNumber, (usize, u64)>>,
+    /// Held by whoever needs that no snapshot is taken.
+    gate: RwLock<()>,
+}
+
+impl SnapshotList {
+    /// Registers the sequence number that `read` gives. It is read under the list's lock, so that a compaction that
+    /// lists the snapshots afterwards cannot miss one that is older than the version it works on.
+    pub fn acquire(&self, read: impl FnOnce() -> SequenceNumber, now_seconds: u64) -> SequenceNumber {
+        let _open = self.gate.read();
+        let mut live = self.live.lock();
+        let seq = read();
+        live.entry(seq).or_insert((0, now_seconds)).0 += 1;
+        seq
+    }
+
+    /// Lets those who want a snapshot wait as long as the result lives.
+    pub fn close(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write()
+    }
+
+    pub fn release(&self, seq: SequenceNumber) {
+        let mut live = self.live.lock();
+        if let Some(entry) = live.get_mut(&seq) {
+            entry.0 -= 1;
+            if entry.0 == 0 {
+                live.remove(&seq);
+            }
+        }
+    }
+
+    /// All of them, ascending.
+    pub fn all(&self) -> Vec<SequenceNumber> {
+        self.live.lock().keys().copied().collect()
+    }
+
+    /// The oldest one.
+    pub fn oldest(&self) -> Option<SequenceNumber> {
+        self.live.lock().keys().next().copied()
+    }
+
+    pub fn count(&self) -> usize {
+        self.live.lock().values().map(|e| e.0).sum()
+    }
+
+    /// Unix time in seconds of the oldest; 0 without one.
+    pub fn oldest_time(&self) -> u64 {
+        self.live.lock().values().next().map_or(0, |e| e.1)
+    }
+}
+
+/// A consistent view of the database at one moment (`rocksdb::Snapshot`). Reads through it see nothing newer;
+/// compactions keep what it sees. Released when it was dropped and so was every [`ReadOptions`] that was given it.
+pub struct Snapshot<'a> {
+    pub(crate) db: &'a DbInner,
+    pub(crate) held: Arc<HeldSnapshot>,
+}
+
+impl Snapshot<'_> {
+    /// The newest sequence number it sees.
+    pub fn sequence_number(&self) -> SequenceNumber {
+        self.held.seq
+    }
+}
+
+impl std::fmt::Debug for Snapshot<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Snapshot({})", self.held.seq)
+    }
+}
+
+/// What [`Snapshot`] and [`ReadOptions`] share: the number is held back from compactions as long as one of them lives,
+/// so that no read can use a number that was released.
+pub(crate) struct HeldSnapshot {
+    /// Options outlive databases and must not keep them open.
+    db: Weak<DbInner>,
+    seq: SequenceNumber,
+}
+
+impl Drop for HeldSnapshot {
+    fn drop(&mut self) {
+        if let Some(db) = self.db.upgrade() {
+            db.snapshots.release(self.seq);
+            db.look_at_bottom();
+        }
+    }
+}
+
+impl std::fmt::Debug for HeldSnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.seq)
+    }
+}
+
+/// One call's own: its end starts nothing.
+pub(crate) struct Moment<'a> {
+    db: &'a DbInner,
+    pub seq: SequenceNumber,
+}
+
+impl Drop for Moment<'_> {
+    fn drop(&mut self) {
+        self.db.snapshots.release(self.seq);
+    }
+}
+
+impl DbInner {
+    /// Holds the present state for one call.
+    pub(crate) fn hold_moment(&self) -> Moment<'_> {
+        Moment { db: self, seq: self.snapshots.acquire(|| self.last_sequence(), self.now_seconds()) }
+    }
+
+    /// The newest sequence number that a read sees. To be asked after the version was taken: a number from before could
+    /// be older than what a compaction kept.
+    #[inline]
+    pub(crate) fn read_sequence(&self, snapshot: Option<&HeldSnapshot>) -> Result<SequenceNumber> {
+        match snapshot {
+            None => Ok(self.last_sequence()),
+            Some(held) if std::ptr::eq(held.db.as_ptr(), self) => Ok(held.seq),
+            Some(held) => Err(self.not_its_snapshot(held)),
+        }
+    }
+
+    #[cold]
+    fn not_its_snapshot(&self, held: &HeldSnapshot) -> Error {
+        let of = held.db.upgrade().map_or_else(|| "one that was closed".to_owned(), |db| db.path.display().to_string());
+        Error::invalid_argument(format!(
+            "{}: the read options have a snapshot of another database, {of}; take one of this database as it is open \
+             now",
+            self.path.display()
+        ))
+    }
+
+    /// After a snapshot went: has tables at the bottom rewritten that kept something for snapshots like it.
+    fn look_at_bottom(&self) {
+        let oldest = self.snapshots.oldest().unwrap_or_else(|| self.last_sequence());
+        if oldest <= self.bottommost_threshold.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = self.state.lock();
+        if oldest <= state.oldest_snapshot {
+            return;
+        }
+        state.oldest_snapshot = oldest;
+        let mut due = false;
+        for c in state.cfs.values_mut() {
+            c.rescore(oldest);
+            due |= c.aging.bottommost_due;
+        }
+        self.update_threshold(&state);
+        drop(state);
+        if due {
+            self.work.notify_all();
+        }
+    }
+}
+
+impl Db {
+    /// A view of the database as it is now.
+    pub fn snapshot(&self) -> Snapshot<'_> {
+        let db = &*self.inner;
+        let seq = db.snapshots.acquire(|| db.last_sequence(), db.now_seconds());
+        Snapshot { db, held: Arc::new(HeldSnapshot { db: Arc::downgrade(&self.inner), seq }) }
+    }
+}
+
+impl ReadOptions {
+    /// Reads the database as `snapshot` sees it. The options hold it: reads with them, or with clones of them, see the
+    /// same after `snapshot` was dropped, and compactions keep what it sees as long as one of them lives.
+    ///
+    /// A read of another database, or of a later opening of the same one, is `InvalidArgument`.
+    pub fn set_snapshot(&mut self, snapshot: &Snapshot<'_>) {
+        self.snapshot = Some(Arc::clone(&snapshot.held));
+    }
+}

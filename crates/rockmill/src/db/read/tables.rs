@@ -1,0 +1,241 @@
+//! The table cache: opens table files when they are first needed and keeps them open.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use rockmill_format::{InternalKeyComparator, SliceTransform, filename};
+use rockmill_io::AccessPattern;
+
+use crate::db::DbInner;
+use crate::db::catalog::column_family::CfData;
+use crate::db::catalog::merge_names::ExpectedOperator;
+use crate::db::read::super_version::SuperVersion;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::CfOptions;
+use crate::perf_context::{self as perf, PerfMetric};
+use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::atomic::Ordering;
+use crate::table::{AutoReadahead, BlockCache, MetaCaching, TableOpenOptions, TableReader};
+use crate::version::{FileMeta, TableNumbers, TableSource, Version};
+
+/// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
+const RESERVED_FILES: usize = 10;
+
+/// Tables that are opened at most to weigh the tombstones of a tree before its first compaction: with `max_open_files`
+/// (as in RocksDB), and without a limit, where RocksDB opens all of them when it opens the database.
+const WEIGHED_MAX_OF_LIMITED: usize = 20;
+const WEIGHED_MAX: usize = 1000;
+
+/// What the tables of one column family are opened with.
+pub(crate) struct TableSettings {
+    cmp: InternalKeyComparator,
+    cache: Option<Arc<BlockCache>>,
+    prefix_extractor: Option<SliceTransform>,
+    /// `None` where there is no merge operator: any table will do.
+    operator: Option<ExpectedOperator>,
+    auto_readahead: AutoReadahead,
+    caching: MetaCaching,
+    /// What tells the tables of L0, where they are treated differently.
+    level0: Option<Arc<SuperVersion>>,
+}
+
+/// Opens tables of one column family.
+pub(crate) struct CfTables {
+    db: Arc<DbInner>,
+    settings: TableSettings,
+}
+
+impl CfTables {
+    pub fn new(db: &Arc<DbInner>, cf: &CfData) -> Self {
+        Self { db: Arc::clone(db), settings: db.tables_of(cf) }
+    }
+
+    /// The column family's prefix extractor as it is now.
+    pub fn prefix_extractor(&self) -> Option<&SliceTransform> {
+        self.settings.prefix_extractor.as_ref()
+    }
+}
+
+impl TableSettings {
+    /// The open table of a file; opens it if it is not.
+    #[inline]
+    pub fn table(&self, db: &DbInner, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        match file.table.load_full() {
+            Some(t) => {
+                file.touch();
+                Ok(t)
+            }
+            None => db.open_and_keep(file, self),
+        }
+    }
+}
+
+impl DbInner {
+    /// The cache of a column family.
+    pub fn cache_of(&self, cf: &CfData) -> Option<Arc<crate::table::BlockCache>> {
+        self.cache_for(&cf.options.load())
+    }
+
+    /// The cache of a column family with these options.
+    pub fn cache_for(&self, options: &CfOptions) -> Option<Arc<crate::table::BlockCache>> {
+        if options.table.no_block_cache {
+            return None;
+        }
+        options.table.block_cache.clone().or_else(|| self.cache.clone())
+    }
+
+    pub fn table_path(&self, number: u64) -> PathBuf {
+        let path = self.path.join(filename::table(number));
+        // LevelDB and old RocksDB wrote `.ldb`.
+        if !self.opts.fs.exists(&path).unwrap_or(true) {
+            let old = path.with_extension("ldb");
+            if self.opts.fs.exists(&old).unwrap_or(false) {
+                return old;
+            }
+        }
+        path
+    }
+
+    fn open_table(&self, file: &FileMeta, settings: &TableSettings, direct: bool) -> Result<Arc<TableReader>> {
+        let path = self.table_path(file.number());
+        let f = self
+            .opts
+            .fs
+            .open_random(&path, direct)
+            .map_err(|e| Error::io(format_args!("cannot open table {}", path.display()), &e))?;
+        if f.size() != file.size() {
+            return Err(Error::corruption(format!(
+                "{}: the file has {} bytes, the MANIFEST says {}",
+                path.display(),
+                f.size(),
+                file.size()
+            )));
+        }
+        let options = TableOpenOptions {
+            path,
+            cmp: settings.cmp.clone(),
+            cache: settings.cache.clone(),
+            largest_seqno: Some(file.entry.largest_seqno),
+            statistics: self.opts.statistics.clone(),
+            reads_first: Some(Arc::clone(&self.reads_first)),
+            prefix_extractor: settings.prefix_extractor.clone(),
+        };
+        if !self.opts.advise_random_on_open {
+            f.advise(AccessPattern::Normal);
+        }
+        let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
+        let level0 = settings
+            .level0
+            .as_ref()
+            .is_some_and(|c| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number()));
+        let caching = MetaCaching { pin: settings.caching.pin && level0, ..settings.caching };
+        let table = TableReader::open_as(f, options, cache_id, settings.auto_readahead, caching)?;
+        if let Some(operator) = &settings.operator {
+            operator.check(&table).map_err(|e| e.context(self.table_path(file.number()).display()))?;
+        }
+        Ok(table)
+    }
+
+    /// What the tables of a column family are opened with.
+    pub fn tables_of(&self, cf: &CfData) -> TableSettings {
+        let options = cf.options.load();
+        let caching = MetaCaching::new(&options.table, true);
+        TableSettings {
+            cmp: cf.cmp.clone(),
+            cache: self.cache_for(&options),
+            prefix_extractor: options.prefix_extractor.clone(),
+            operator: cf.merge_operator.clone().map(|o| ExpectedOperator::new(&cf.name, o)),
+            auto_readahead: AutoReadahead::new(&options.table),
+            caching,
+            level0: (caching.in_cache && caching.pin).then(|| cf.current.load_full()),
+        }
+    }
+
+    /// Opens the tables of a database that is open for reading alone, all of them unless `max_open_files` has a limit:
+    /// a writer, of which nothing is known here, may delete them at any moment. Damaged ones are for those who read
+    /// them.
+    pub fn open_tables_to_read(&self) -> Result<()> {
+        if self.live().max_open_files >= 0 {
+            return Ok(());
+        }
+        let families: Vec<_> =
+            self.state.lock().cfs.values().map(|c| (Arc::clone(&c.cf), Arc::clone(&c.version))).collect();
+        let files = families.iter().flat_map(|(cf, v)| v.levels.iter().flatten().map(move |file| (cf, file)));
+        for (cf, file) in files {
+            match self.tables_of(cf).table(self, file) {
+                Err(e) if e.is_missing_file() => return Err(e),
+                // Without handles for all of them, the rest is opened when it is read.
+                Err(e) if e.kind() == ErrorKind::IOError => return Ok(()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens tables that were there when the database was opened, from L0 down, and weighs their tombstones (RocksDB's
+    /// `UpdateAccumulatedStats`). Others are weighed when they are read. What is wrong with a table is for those who
+    /// read it.
+    pub fn weigh_tombstones(&self, cf: &CfData, version: &Version) {
+        let most = if self.live().max_open_files >= 0 { WEIGHED_MAX_OF_LIMITED } else { WEIGHED_MAX };
+        let settings = self.tables_of(cf);
+        for file in version.files().filter(|f| f.numbers.get().is_none()).take(most) {
+            if self.shutdown.load(Ordering::Acquire) {
+                return;
+            }
+            let _ = settings.table(self, file);
+        }
+        version.weigh_tombstones();
+    }
+
+    #[cold]
+    fn open_and_keep(&self, file: &Arc<FileMeta>, settings: &TableSettings) -> Result<Arc<TableReader>> {
+        let _timer = perf::time(PerfMetric::FindTableNanos);
+        self.opts.statistics.add(Ticker::NoFileOpens, 1);
+        let began = self.opts.statistics.start_now();
+        let opened = self.open_table(file, settings, self.opts.use_direct_reads);
+        self.opts.statistics.stop_now(Histogram::TableOpenIoMicros, began);
+        let table = opened.inspect_err(|_| self.opts.statistics.add(Ticker::NoFileErrors, 1))?;
+        let _ = file.numbers.set(TableNumbers::of(table.properties())); // the same each time
+        file.table.store(Some(Arc::clone(&table)));
+        if self.live().max_open_files >= 0 {
+            let mut open = self.open_tables.lock();
+            open.push_back(Arc::downgrade(file));
+            self.close_tables_above_limit(&mut open);
+        }
+        Ok(table)
+    }
+
+    /// Closes tables where more are open than `max_open_files` allows: of those that were not used since they were last
+    /// looked at, the oldest.
+    pub fn close_tables_above_limit(&self, open: &mut VecDeque<Weak<FileMeta>>) {
+        let Ok(max) = usize::try_from(self.live().max_open_files) else { return };
+        let limit = max.saturating_sub(RESERVED_FILES).max(1);
+        if open.len() > limit {
+            // Files that are gone, and those that another call closed.
+            open.retain(|w| w.upgrade().is_some_and(|f| f.table.load().is_some()));
+        }
+        let mut chances = open.len();
+        while open.len() > limit {
+            let Some(oldest) = open.pop_front() else { return };
+            let Some(file) = oldest.upgrade() else { continue };
+            if chances > 0 && file.used.swap(false, Ordering::Relaxed) {
+                chances -= 1;
+                open.push_back(oldest);
+            } else {
+                // Readers that hold the table go on with it; the file closes when the last of them is done.
+                file.table.store(None);
+            }
+        }
+    }
+}
+
+impl TableSource for CfTables {
+    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        self.settings.table(&self.db, file)
+    }
+
+    fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        self.settings.table(&self.db, file)
+    }
+}

@@ -1,0 +1,263 @@
+//! What `compact_range` would do: its first jobs as plans and SST-Maps, made as the jobs themselves make them, without
+//! doing the work and without reading a block of data.
+
+use std::sync::Arc;
+
+use crate::compaction::Compaction;
+use crate::compaction::plan::JobPlan;
+use crate::compaction::sst_map::SstMap;
+use crate::compaction::strategy::aging::Moment;
+use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk};
+use crate::compaction::tombstones::Tombstones;
+use crate::compaction_filter::TableFileCreationReason;
+use crate::db::{AsColumnFamilyRef, CfState, Db};
+use crate::error::{Error, Result};
+use crate::options::{CfOptions, CompactOptions};
+use crate::version::FileMeta;
+
+/// What a manual compaction would do now.
+#[derive(Debug, Default)]
+pub struct CompactionExplanation {
+    /// The jobs of its first step, by key. Those of later steps depend on what these write.
+    pub jobs: Vec<ExplainedJob>,
+    /// The steps behind the first that find something, as the tree is now.
+    pub later: Vec<LaterStep>,
+    /// Entries in memtables: they would be flushed into L0 first, and are in no job here.
+    pub unflushed_entries: u64,
+    /// Running compactions hold tables that the next job of the first step needs: it would wait for them.
+    pub waits: bool,
+}
+
+/// One job.
+#[derive(Debug)]
+pub struct ExplainedJob {
+    /// What was picked.
+    pub compaction: Compaction,
+    /// What would be done; `None` when the tables just move to another level, or are deleted.
+    pub work: Option<ExplainedWork>,
+}
+
+/// What a job reads, by which rules it merges, and what it writes.
+#[derive(Debug)]
+pub struct ExplainedWork {
+    /// Runs, rules, outputs and parts.
+    pub plan: JobPlan,
+    /// For each part, every block that it reads.
+    pub maps: Vec<SstMap>,
+    /// Input tables that range tombstones of newer ones delete as a whole: they are not read.
+    pub covered: Vec<Arc<FileMeta>>,
+    /// Input tables with range tombstones.
+    pub tables_with_tombstones: usize,
+}
+
+/// A step of the walk down the tree that is not planned yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaterStep {
+    /// From.
+    pub level: usize,
+    /// To; the same level where it is rewritten.
+    pub output_level: usize,
+    /// Tables of the range that are in the level now; more come from above.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Db {
+    /// What [`compact_range_cf_opt`](Self::compact_range_cf_opt) with these arguments would do now, without doing it: a
+    /// database that was opened for reading can be asked, too. Tables that are open are not read; others are opened for
+    /// their indexes.
+    ///
+    /// # Errors
+    /// The end before the start; a table that cannot be opened.
+    pub fn explain_compact_range_cf_opt<S: AsRef<[u8]>, E: AsRef<[u8]>>(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        start: Option<S>,
+        end: Option<E>,
+        options: &CompactOptions,
+    ) -> Result<CompactionExplanation> {
+        let (db, cf) = (&self.inner, &cf.as_cf().data);
+        db.check_family(cf)?;
+        let (start, end) = (start.as_ref().map(AsRef::as_ref), end.as_ref().map(AsRef::as_ref));
+        if let (Some(s), Some(e)) = (start, end)
+            && cf.cmp.compare_user(s, e).is_gt()
+        {
+            return Err(Error::invalid_argument("compact_range: the end comes before the start"));
+        }
+        let mut out = CompactionExplanation::default();
+        let mut picked = Vec::new();
+        {
+            let state = db.state.lock();
+            let Some(c) = state.cfs.get(&cf.id) else { return Ok(out) };
+            out.unflushed_entries = c.mem.num_entries() + c.imm.iter().map(|i| i.mem.num_entries()).sum::<u64>();
+            let cf_options = cf.options.load();
+            let next_file = db.next_file.load(crate::sync::atomic::Ordering::Acquire);
+            let bottommost = options.bottommost_level_compaction;
+            let mut walk = ManualWalk::new(&c.version, start, end, bottommost, next_file);
+            while let Some(step) = walk.next_step(&c.version, &cf_options) {
+                // A first step that finds nothing hands on to the next one.
+                if picked.is_empty() && !out.waits {
+                    let moment = Moment { now: db.now_seconds(), ..Moment::default() };
+                    (picked, out.waits) = pick_step(c, &cf_options, &step, &moment, start, end);
+                    continue;
+                }
+                let mut files = c.version.overlapping(step.level, start, end);
+                files.retain(|f| f.number() < step.file_number_limit);
+                if !files.is_empty() {
+                    let bytes = files.iter().map(|f| f.size()).sum();
+                    let (level, output_level) = (step.level, step.output_level);
+                    out.later.push(LaterStep { level, output_level, files: files.len(), bytes });
+                }
+            }
+        }
+        let threads = match options.max_subcompactions {
+            0 => db.live().max_subcompactions.max(1) as usize,
+            n => n as usize,
+        };
+        let ctx = db.job_context(cf, 0, TableFileCreationReason::Compaction);
+        for compaction in picked {
+            let work = match compaction.trivial_move || compaction.deletion {
+                true => None,
+                false => {
+                    let mut plan = JobPlan::new(&compaction, &ctx)?;
+                    let (tombstones, covered) = Tombstones::gather(&mut plan, &ctx)?;
+                    plan.split(threads, &ctx)?;
+                    let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, &ctx)).collect::<Result<_>>()?;
+                    Some(ExplainedWork { plan, maps, covered, tables_with_tombstones: tombstones.tables() })
+                }
+            };
+            out.jobs.push(ExplainedJob { compaction, work });
+        }
+        Ok(out)
+    }
+}
+
+/// The jobs of a step, as far as no running one is in the way; true if one is.
+fn pick_step(
+    c: &CfState,
+    options: &CfOptions,
+    step: &ManualStep,
+    moment: &Moment,
+    start: Option<&[u8]>,
+    end: Option<&[u8]>,
+) -> (Vec<Compaction>, bool) {
+    let mut picked = Vec::new();
+    let mut from = start.map(<[u8]>::to_vec);
+    loop {
+        match step.pick(&c.version, options, &c.cursors, moment, from.as_deref(), end) {
+            ManualPick::None => return (picked, false),
+            ManualPick::Conflict => return (picked, true),
+            ManualPick::First(compaction) => {
+                picked.push(*compaction);
+                return (picked, false);
+            }
+            ManualPick::Pick(compaction, next) => {
+                picked.push(*compaction);
+                let Some(next) = next else { return (picked, false) };
+                from = Some(next);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rockmill_io::{CountingFileSystem, MemFileSystem};
+
+    use super::*;
+    use crate::options::{BottommostLevelCompaction, Options};
+
+    fn filled(options: &Options) -> Db {
+        let db = Db::open(options, Path::new("/db")).unwrap();
+        for round in 0..3 {
+            for i in (round..3000).step_by(2) {
+                db.put(format!("key{i:05}"), format!("{round} {}", "v".repeat(i % 80))).unwrap();
+            }
+            db.flush().unwrap();
+        }
+        db
+    }
+
+    /// The plan is what the job then does, and nothing is read for it.
+    #[test]
+    fn a_plan_is_what_is_done_and_costs_no_io() {
+        let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_disable_auto_compactions(true);
+        options.set_compression_type(crate::CompressionType::None);
+        options.set_target_file_size_base(30 << 10);
+        options.set_max_subcompactions(3);
+        options.set_file_system(Arc::new(fs.clone()));
+        let db = filled(&options);
+        db.put("unflushed", "x").unwrap();
+        let cf = db.inner.default_cf.clone();
+        let ask = |from: Option<&str>, to: Option<&str>, how| {
+            let mut options = CompactOptions::default();
+            options.set_bottommost_level_compaction(how);
+            db.explain_compact_range_cf_opt(&cf, from, to, &options)
+        };
+        let force = BottommostLevelCompaction::ForceOptimized;
+        // Tables that nobody has read yet are opened.
+        drop(ask(None, None, force).unwrap());
+        let before = fs.counts();
+        let plan = ask(None, None, force).unwrap();
+        assert_eq!((fs.counts() - before).calls(), 0, "no I/O");
+        assert_eq!((plan.jobs.len(), plan.unflushed_entries, plan.waits), (1, 1, false));
+        assert_eq!(plan.later, []);
+        let work = plan.jobs[0].work.as_ref().expect("overlapping tables are merged");
+        assert_eq!(work.plan.runs.len(), 3);
+        assert_eq!(work.maps.len(), work.plan.parts.len());
+        assert!(work.maps.len() > 1, "{:?}", work.plan.parts);
+        let numbers = |run: usize| work.plan.runs[run].files.iter().map(|f| f.number()).collect::<Vec<_>>();
+        assert!(numbers(0) > numbers(1) && numbers(1) > numbers(2), "newest first");
+        // Parts meet within blocks: those are in both maps.
+        let tables: u64 = plan.jobs[0].compaction.input_bytes();
+        let mapped: u64 = work.maps.iter().map(SstMap::bytes).sum();
+        assert!(mapped > tables / 2 && mapped < tables + tables / 2, "{mapped} of {tables}");
+        let planned = (plan.jobs[0].compaction.output_level, work.plan.parts.len() as u64);
+        drop(plan);
+
+        db.compact_range(None::<&str>, None::<&str>).unwrap();
+        let used: Vec<usize> =
+            db.level_stats(&cf).iter().enumerate().filter(|(_, l)| l.files > 0).map(|(i, _)| i).collect();
+        assert_eq!(used, [planned.0]);
+        assert!(planned.1 >= 2);
+
+        // Everything is in the last level: rewritten if asked for, and only what the range holds.
+        assert!(ask(None, None, BottommostLevelCompaction::Skip).unwrap().jobs.is_empty());
+        let all = ask(None, None, force).unwrap().jobs;
+        assert_eq!((all[0].compaction.start_level(), all[0].compaction.output_level), (6, 6));
+        let some = ask(Some("key00000"), Some("key00001"), force).unwrap().jobs;
+        assert!(some[0].compaction.input_bytes() < all[0].compaction.input_bytes());
+        let error = ask(Some("b"), Some("a"), force).expect_err("turned around").to_string();
+        assert!(error.contains("end comes before"), "{error}");
+    }
+
+    #[test]
+    fn a_database_that_is_only_read_explains_itself() {
+        let fs = Arc::new(MemFileSystem::new());
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_disable_auto_compactions(true);
+        options.set_level_compaction_dynamic_level_bytes(false);
+        options.set_file_system(fs);
+        let db = filled(&options);
+        let cf = db.inner.default_cf.clone();
+        db.compact_range(None::<&str>, None::<&str>).unwrap();
+        db.put("key00001", "again").unwrap();
+        db.flush().unwrap();
+        drop((cf, db));
+        let db = Db::open_for_read_only(&options, "/db", false).unwrap();
+        let cf = db.inner.default_cf.clone();
+        let mut how = CompactOptions::default();
+        how.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+        let plan = db.explain_compact_range_cf_opt(&cf, None::<&str>, None::<&str>, &how).unwrap();
+        assert_eq!((plan.jobs[0].compaction.start_level(), plan.jobs[0].compaction.output_level), (0, 1));
+        assert_eq!(plan.jobs[0].work.as_ref().map(|w| w.plan.runs.len()), Some(2));
+        assert_eq!(plan.later.iter().map(|l| (l.level, l.output_level, l.files)).collect::<Vec<_>>(), [(1, 1, 1)]);
+    }
+}

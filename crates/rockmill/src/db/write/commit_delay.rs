@@ -1,0 +1,186 @@
+//! When a group begins that is to be synced (PostgreSQL's `commit_delay`, which sets itself).
+//!
+//! Writers who sync and come back at once make two parties: while one is synced the other queues up, so that each
+//! group has half of them, and each writer waits for two syncs. A group that waits for the writers of the one before
+//! to come back has all of them. That pays if they are back before a sync would have been over; where it takes longer
+//! to wake them all, two parties are better, because one wakes while the other is synced.
+//!
+//! So a group waits as long as writers keep coming, an eighth of a sync for the next ones, and until one sync after the
+//! last at most. If that did not pay, the next groups do not wait. Nobody leads meanwhile. The last one to come does,
+//! who is awake: whoever came first sleeps like the others, and leads only if the time is over.
+//!
+//! Time is the machine's here, not that of the database's clock: threads sleep by it.
+
+use std::time::{Duration, Instant};
+
+/// The next writers are waited for, for such a part of a sync.
+const WAIT_PART: u32 = 8;
+/// After waits in vain, so many groups at most begin without one.
+const SKIPS_MAX: u32 = 64;
+/// No time passes for the explorer of schedules: every group that may wait does, once.
+const TIMELESS: bool = cfg!(rockmill_shuttle);
+
+/// What is known of the synced groups before.
+#[derive(Debug, Default)]
+pub(crate) struct CommitDelay {
+    /// How many there were.
+    synced: u64,
+    /// Writers of the last one.
+    released: usize,
+    /// When it was synced.
+    last: Option<Instant>,
+    /// How long a sync takes: an average in which old ones fade.
+    sync: Duration,
+    /// Waits in vain in a row.
+    vain: u32,
+    /// Groups to be led without a wait.
+    skips: u32,
+}
+
+/// Whom a group waits for, and how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Company {
+    /// Writers to be synced.
+    expected: usize,
+    /// How many of them have been seen.
+    seen: usize,
+    /// The end of the last sync.
+    last: Instant,
+    sync: Duration,
+    /// When the wait for the next one ends, once somebody sleeps until then.
+    until: Option<Instant>,
+}
+
+impl Company {
+    /// Whether all are there.
+    pub fn is_whole(&self, present: usize) -> bool {
+        present >= self.expected
+    }
+
+    /// Until when to sleep, at `now`.
+    pub fn sleep(&mut self, now: Instant) -> Instant {
+        *self.until.get_or_insert_with(|| (now + self.sync / WAIT_PART).min(self.last + self.sync))
+    }
+
+    /// Whether somebody sleeps until the time is over.
+    pub fn has_sleeper(&self) -> bool {
+        self.until.is_some()
+    }
+
+    /// Whether to wait once more, after a sleep.
+    pub fn waits_on(&mut self, present: usize, now: Instant) -> bool {
+        if TIMELESS {
+            return false;
+        }
+        if self.until.is_some_and(|until| now < until) {
+            return true; // it was woken
+        }
+        let came = present > self.seen;
+        (self.seen, self.until) = (present, None);
+        came && !self.is_whole(present) && now < self.last + self.sync
+    }
+
+    /// Whether more are synced in a time with so many in a group that begins now, than with half of them in each group
+    /// and no wait.
+    fn pays(&self, present: usize, now: Instant) -> bool {
+        if TIMELESS {
+            return true;
+        }
+        let round = self.sync + now.saturating_duration_since(self.last);
+        2 * self.sync.as_nanos() * present as u128 >= round.as_nanos() * self.expected as u128
+    }
+}
+
+impl CommitDelay {
+    /// How many groups were synced: who came before the last of them was has waited since.
+    pub fn synced(&self) -> u64 {
+        self.synced
+    }
+
+    /// A group of so many writers is synced now, which took so long.
+    pub fn has_synced(&mut self, writers: usize, took: Duration, now: Instant) {
+        self.synced += 1;
+        (self.released, self.last) = (writers, Some(now));
+        self.sync = if self.sync.is_zero() { took } else { (7 * self.sync + took) / 8 };
+    }
+
+    /// Whom a group is to wait for that has so many writers, of which so many were there before the last sync ended.
+    pub fn company(&mut self, present: usize, earlier: usize, now: Instant) -> Option<Company> {
+        let (expected, last) = (self.released + earlier, self.last?);
+        if present >= expected || (now >= last + self.sync && !TIMELESS) {
+            return None;
+        }
+        if self.skips > 0 {
+            self.skips -= 1;
+            return None;
+        }
+        Some(Company { expected, seen: present, last, sync: self.sync, until: None })
+    }
+
+    /// A group of so many begins that has waited.
+    pub fn has_waited(&mut self, company: Company, present: usize, now: Instant) {
+        if company.pays(present, now) {
+            (self.vain, self.skips) = (0, 0);
+        } else {
+            self.vain += 1;
+            self.skips = SKIPS_MAX.min(1 << self.vain.min(31));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYNC: Duration = Duration::from_micros(800);
+
+    #[test]
+    fn writers_of_the_group_before_are_waited_for() {
+        let (mut delay, now) = (CommitDelay::default(), Instant::now());
+        assert_eq!(delay.company(1, 0, now), None, "nothing is known");
+        delay.has_synced(1, SYNC, now);
+        assert_eq!(delay.company(1, 0, now), None, "a writer alone is itself the group before");
+        // Three have waited while one was synced.
+        let mut company = delay.company(3, 3, now).unwrap();
+        assert_eq!(company.expected, 4);
+        assert!(!company.is_whole(3) && company.is_whole(4));
+        let until = company.sleep(now);
+        assert_eq!(until, now + SYNC / 8);
+        assert!(company.waits_on(3, now), "it was woken");
+        assert!(!company.waits_on(3, until), "nobody came");
+        // Others may come one after the other, until a sync would have been over.
+        let mut company = delay.company(1, 3, now).unwrap();
+        for (present, part) in [(2, 1), (3, 2)] {
+            company.sleep(now + SYNC * part / 10);
+            assert!(company.waits_on(present, now + SYNC * (part + 2) / 10));
+        }
+        company.sleep(now + SYNC * 9 / 10);
+        assert_eq!(company.until, Some(now + SYNC));
+        assert!(!company.waits_on(4, now + SYNC), "all are there, and it is late");
+        delay.has_synced(4, SYNC, now);
+        assert_eq!(delay.company(1, 0, now).map(|c| c.expected), Some(4), "the first to come back");
+        assert_eq!(delay.company(4, 0, now), None, "all are there");
+        assert_eq!(delay.company(1, 0, now + SYNC), None, "the others have gone");
+    }
+
+    #[test]
+    fn who_waits_in_vain_tries_less_and_less_often() {
+        let (mut delay, now) = (CommitDelay::default(), Instant::now());
+        delay.has_synced(8, SYNC, now);
+        let mut tries = 0;
+        for _ in 0..10_000 {
+            if let Some(company) = delay.company(1, 0, now) {
+                tries += 1;
+                delay.has_waited(company, 5, now + SYNC / 2);
+            }
+        }
+        assert!((100..200).contains(&tries), "{tries}");
+        let company = loop {
+            if let Some(company) = delay.company(1, 0, now) {
+                break company;
+            }
+        };
+        delay.has_waited(company, 7, now + SYNC / 2);
+        assert!(delay.company(1, 0, now).is_some(), "it paid, and the next one tries");
+    }
+}

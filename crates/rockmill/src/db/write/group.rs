@@ -1,0 +1,672 @@
+//! The write path: writers join a group, the leader logs it, all insert. Who leads and who waits how is in
+//! `queue.rs`.
+//!
+//! 1. A writer that finds no leader becomes one. Others hand their batch over in a slot, queue up and wait.
+//! 2. The leader makes room (`switch.rs`), then takes everybody who waits, up to a size limit, into its group.
+//! 3. One WAL record holds the whole group; one sync, if any member asked for it. Then the next writer may lead.
+//! 4. Members who are awake insert their batches, the leader its own and the others'; other groups are inserted at the
+//!    same time (with `allow_concurrent_memtable_write`).
+//! 5. When all groups before it are visible, the group's last sequence number becomes visible, and members are
+//!    released.
+//!
+//! Sequence numbers are given in log order, so what recovery finds is a prefix of what was written, and groups become
+//! visible in that order. Whoever leads alone first waits until no group is in flight: memtables and WALs are switched
+//! between groups only.
+//!
+//! A panic in step 2 to 4, of a user's comparator for example, becomes an error of all members and of the database: a
+//! fatal one before step 4. After that, nobody knows which records the memtables have. So the sequence numbers of the
+//! group and of all behind it never become visible, their records leave the WAL, and writes are refused until the
+//! database is opened again.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rockmill_format::batch::{BatchRecord, BatchRep};
+use rockmill_format::block::ENTRY_LEN_MAX;
+use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
+
+use crate::db::catalog::column_family::CfData;
+use crate::db::jobs::threads::caught;
+use crate::db::read::super_version::SuperVersion;
+use crate::db::report::stats::count;
+use crate::db::write::queue::{Leadership, Place, Slot, insert_group};
+use crate::db::write::switch::MemTableLimit;
+use crate::db::write::turn;
+use crate::db::write::wal::WalWriter;
+use crate::db::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event_listener::{BackgroundErrorReason, in_listener};
+use crate::options::WriteOptions;
+use crate::perf_context::{self as perf, PerfMetric};
+use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::Guard;
+use crate::sync::atomic::Ordering;
+
+/// Key and value together are no longer than this: an entry stands in one block, which is addressed with 32 bits, and
+/// gets a few bytes more on its way there (the internal key's, a time to live).
+const LENGTH_MAX: usize = ENTRY_LEN_MAX - 64;
+
+/// The batch of the writer that leads.
+enum Own<'a> {
+    /// The leader's to change.
+    Lent(&'a mut BatchRep),
+    /// A user's, who may be writing it to another database at the same time.
+    Shared(&'a BatchRep),
+}
+
+impl Own<'_> {
+    fn get(&self) -> &BatchRep {
+        match self {
+            Own::Lent(rep) => rep,
+            Own::Shared(rep) => rep,
+        }
+    }
+
+    /// Sets the sequence number where that can be.
+    fn set_sequence(&mut self, first: SequenceNumber) {
+        if let Own::Lent(rep) = self {
+            rep.set_sequence(first);
+        }
+    }
+}
+
+/// How far a leader has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing of the group is anywhere.
+    MakesRoom,
+    /// The end of the WAL is unknown.
+    Logs,
+    /// The group is in flight: logged, and what the memtables hold of it is unknown.
+    Inserts(Place),
+}
+
+impl DbInner {
+    /// After a writer has become urgent: a leader who waits is to [`lend`](WriteQueue::lend) it its place.
+    #[cold]
+    pub fn wake_waiting_leader(&self) {
+        // The locks keep a leader from missing this between its look and its sleep.
+        drop(self.state.lock());
+        self.progress.notify_all();
+        if let Some(manager) = &self.write_buffers {
+            manager.wake();
+        }
+    }
+
+    /// Leads alone: nobody writes while the result lives.
+    pub fn lead_alone(&self) -> Leadership<'_> {
+        let mut none = BatchRep::default();
+        match self.queue.join(self, &mut none, WriteOptions::default(), true) {
+            Ok(leadership) => {
+                self.queue.in_flight.drain();
+                leadership
+            }
+            Err(_) => unreachable!("a barrier is never taken into a group"),
+        }
+    }
+
+    /// Writes a batch whose records are known to be sound. The batch is given back, with its sequence number set.
+    pub fn write_rep(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+        check_write_options(options)?;
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let done = self.write_timed(rep, options);
+        statistics.stop(Histogram::DbWrite, clock, began);
+        done
+    }
+
+    /// Writes a batch that stays its owner's: copied only if it has to wait for a leader.
+    pub fn write_shared(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
+        check_write_options(options)?;
+        let waits = self.with_ttl || options.low_pri;
+        let free = if waits { None } else { self.queue.try_lead(options, rep.len_bytes()) };
+        let Some(leadership) = free else { return self.write_rep(&mut rep.clone(), options) };
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let result = self.lead_group(leadership, Own::Shared(rep), options);
+        self.tell_waiting();
+        statistics.stop(Histogram::DbWrite, clock, began);
+        result
+    }
+
+    fn write_timed(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+        self.wait_for_compaction(rep, options)?;
+        if self.with_ttl {
+            let mut stamped = self.stamped(rep)?;
+            let done = self.write_stamped(&mut stamped, options);
+            rep.set_sequence(stamped.sequence());
+            return done;
+        }
+        self.write_stamped(rep, options)
+    }
+
+    /// Slows a write of low priority down.
+    fn wait_for_compaction(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
+        if options.low_pri && self.controller.is_behind() && !in_listener() {
+            if options.no_slowdown {
+                return Err(Error::new(ErrorKind::Incomplete, "low priority write stall: compaction is behind"));
+            }
+            self.controller.delay_low_pri(rep.len_bytes() as u64, &*self.opts.clock);
+        }
+        Ok(())
+    }
+
+    /// Writes a batch as it is to stand in the WAL.
+    fn write_stamped(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
+        let leadership = match self.queue.join(self, rep, *options, false) {
+            Ok(l) => l,
+            Err(done) => return done,
+        };
+        let result = self.lead_group(leadership, Own::Lent(rep), options);
+        self.tell_waiting();
+        result
+    }
+
+    /// Writes a group. Whatever happens, also a panic, every member is told.
+    fn lead_group(&self, leadership: Leadership<'_>, own: Own<'_>, options: &WriteOptions) -> Result<()> {
+        let (mut leadership, mut members, mut stage) = (Some(leadership), Vec::new(), Stage::MakesRoom);
+        let written = caught("a write", || self.write_group(&mut leadership, own, options, &mut members, &mut stage));
+        let done = match (stage, written) {
+            (Stage::Inserts(place), Ok(Ok(()))) => {
+                let met_others = !members.is_empty() || self.queue.in_flight.has_others();
+                let done = self.queue.in_flight.publish(place, members, &self.last_sequence);
+                turn::end_group(place.next - place.first, met_others);
+                return done;
+            }
+            (Stage::Inserts(place), Ok(Err(panic)) | Err(panic)) => Err(self.panicked_behind(place, panic)),
+            (_, Ok(done)) => done,
+            (_, Err(panic)) => Err(self.panicked_before(panic)),
+        };
+        members.iter().for_each(|m| m.finish(&done));
+        done
+    }
+
+    /// Makes room, numbers, logs and inserts. Leadership is given back when the group is in the WAL.
+    fn write_group(
+        &self,
+        leadership: &mut Option<Leadership<'_>>,
+        mut own: Own<'_>,
+        options: &WriteOptions,
+        members: &mut Vec<Arc<Slot>>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        let in_flight = &self.queue.in_flight;
+        let written = self.stats.bytes_written.load(Ordering::Relaxed);
+        let slowed = self.controller.is_delaying() || self.controller.is_pacing(written);
+        let mut alone = false;
+        if slowed || self.attention.load(Ordering::Acquire) || self.memory_is_short() {
+            // Memtables may be switched: nobody may be inserting.
+            in_flight.drain();
+            alone = self.make_room(options, own.get().len_bytes() as u64)?;
+        }
+        *stage = Stage::Logs;
+        if !alone {
+            *members = self.queue.gather(*options, own.get().len_bytes());
+        }
+        let first = in_flight.newest(&self.last_sequence) + 1;
+        own.set_sequence(first);
+        let mut next = first + u64::from(own.get().count());
+        for m in &*members {
+            let mut rep = m.rep.lock();
+            rep.set_sequence(next);
+            next += u64::from(rep.count());
+        }
+        let own = own.get();
+        let sync = options.sync || members.iter().any(|m| m.options.sync);
+        if sync && let Some(leadership) = leadership {
+            leadership.syncs();
+        }
+        let place = Place { first, next, wal_size: self.wal.size() };
+        let timer = perf::time(PerfMetric::WriteWalTime);
+        let logged = if next > MAX_SEQUENCE {
+            let used = format!("{}: no sequence numbers are left after {}", self.path.display(), first - 1);
+            Err(Error::new(ErrorKind::Aborted, used))
+        } else {
+            self.log_group(own, first, members, options.disable_wal, sync)
+        };
+        drop(timer);
+        if let Err(e) = &logged {
+            self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
+            return logged;
+        }
+        in_flight.begin(place);
+        *stage = Stage::Inserts(place);
+        let shared = self.opts.allow_concurrent_memtable_write;
+        if shared {
+            *leadership = None;
+        }
+        let timer = perf::time(PerfMetric::WriteMemtableTime);
+        insert_group(self, own, first, members, shared)?;
+        drop(timer);
+        self.count_group(own, members, next - first);
+        Ok(())
+    }
+
+    /// Notes that a panic ended a group before it was in the WAL, and gives the error that its members get.
+    #[cold]
+    fn panicked_before(&self, panic: Error) -> Error {
+        // Members wait for what comes after this, whatever happens here.
+        let _ = caught("the end of a write", || {
+            // Nothing may be written behind what may stand there now.
+            self.wal.lead().iter_mut().for_each(WalWriter::set_failed);
+            self.set_background_error(BackgroundErrorReason::WriteCallback, "a write", &panic);
+        });
+        panic
+    }
+
+    /// Notes that a panic ended a group that is in the WAL, and gives the error that its members get. Nothing behind
+    /// the group becomes visible, now or ever. Its members have inserted all that they will.
+    #[cold]
+    fn panicked_behind(&self, place: Place, panic: Error) -> Error {
+        self.queue.in_flight.fail(place, panic, &self.last_sequence, |panic| {
+            let _ = caught("the end of a write", || {
+                self.set_background_error(BackgroundErrorReason::MemTable, "a write", panic);
+            });
+            let _ = caught("the end of a write", || self.take_back_records(place.wal_size));
+        })
+    }
+
+    fn count_group(&self, own: &BatchRep, members: &[Arc<Slot>], keys: u64) {
+        let bytes = own.len_bytes() + members.iter().map(|m| m.bytes).sum::<usize>();
+        if let Some(s) = &self.opts.statistics {
+            s.add_all([
+                (Ticker::NumberKeysWritten, keys),
+                (Ticker::BytesWritten, bytes as u64),
+                (Ticker::WriteDoneBySelf, 1),
+                (Ticker::WriteDoneByOther, members.len() as u64),
+            ]);
+            s.record(Histogram::BytesPerWrite, bytes as u64);
+        }
+        count(&self.stats.keys_written, keys);
+        count(&self.stats.bytes_written, bytes as u64);
+        count(&self.stats.writes_by_self, 1);
+        if !members.is_empty() {
+            count(&self.stats.writes_by_other, members.len() as u64);
+        }
+    }
+
+    fn log_group(
+        &self,
+        own: &BatchRep,
+        first: SequenceNumber,
+        members: &[Arc<Slot>],
+        disable_wal: bool,
+        sync: bool,
+    ) -> Result<()> {
+        if disable_wal {
+            self.unlogged.store(true, Ordering::Release);
+            return Ok(());
+        }
+        let mut wal = self.wal.lead();
+        let Some(current) = wal.as_mut() else {
+            drop(wal);
+            // A group in flight may have failed since the look for an error, and taken the WAL away.
+            let failed = self.state.lock().write_error().cloned();
+            return Err(
+                failed.unwrap_or_else(|| Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"))
+            );
+        };
+        let n = if members.is_empty() && own.sequence() == first {
+            current.add_batch(own)?
+        } else {
+            current.add_group(first, |merged| {
+                merged.append(own);
+                members.iter().for_each(|m| merged.append(&m.rep.lock()));
+            })?
+        };
+        count(&self.stats.wal_bytes, n);
+        count(&self.stats.write_groups, 1);
+        count(&self.stats.writes_with_wal, members.len() as u64 + 1);
+        self.wal.set_size(current.size());
+        if self.wal.is_large() {
+            self.attention.store(true, Ordering::Release);
+        }
+        if let Some(s) = &self.opts.statistics {
+            let bytes = own.len_bytes() + members.iter().map(|m| m.bytes).sum::<usize>();
+            let writes = members.len() as u64 + 1;
+            s.add_all([(Ticker::WalFileBytes, bytes as u64), (Ticker::WriteWithWal, writes)]);
+        }
+        if sync {
+            let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+            let (began, sync_began) = (statistics.start(clock), Instant::now());
+            self.wal.sync_left()?;
+            current.sync()?;
+            statistics.stop(Histogram::WalFileSyncMicros, clock, began);
+            let writers = members.iter().filter(|m| m.options.sync).count() + 1;
+            self.queue.has_synced(writers, sync_began);
+            statistics.add(Ticker::WalFileSynced, 1);
+            count(&self.stats.wal_syncs, 1);
+        }
+        current.acknowledge();
+        Ok(())
+    }
+
+    /// [`Self::insert_batch`] with a panic as an error.
+    pub fn try_insert_batch(&self, rep: &BatchRep, first: SequenceNumber) -> Result<()> {
+        caught("an insertion into a memtable", || self.insert_batch(rep, first))
+    }
+
+    /// Inserts a batch that was logged. Column families that were dropped meanwhile are passed over, as recovery
+    /// would do.
+    fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
+        let mut seq = first;
+        let mut families = Families::of(self);
+        let mut at: Option<(u32, CurrentVersion, MemTableLimit)> = None;
+        let mut full = false;
+        for record in rep.iter() {
+            let Ok(record) = record else { break }; // the batch was checked when it was built
+            let Some((cf, t, key, value)) = parts(&record) else { continue };
+            if at.as_ref().is_none_or(|(id, ..)| *id != cf) {
+                full |= at.take().is_some_and(|(_, sv, limit)| is_full(&sv, limit));
+                let limit = |c: &ColumnFamily| MemTableLimit::of(&c.data.options.load());
+                at = families.get(cf).map(|c| (cf, c.data.current.load(), limit(c)));
+            }
+            if let Some((_, sv, _)) = &at {
+                sv.mem.add(seq, t, key, value);
+            }
+            seq += 1;
+        }
+        full |= at.is_some_and(|(_, sv, limit)| is_full(&sv, limit));
+        if full {
+            self.attention.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// What is current in a column family, without a count of who holds it.
+type CurrentVersion = Guard<Arc<SuperVersion>>;
+
+fn is_full(version: &CurrentVersion, limit: MemTableLimit) -> bool {
+    limit.is_reached(&version.mem)
+}
+
+/// Finds the column families of a batch's records. Most batches have the default one's only.
+struct Families<'a> {
+    db: &'a DbInner,
+    others: Option<Guard<Arc<CfMap>>>,
+}
+
+impl<'a> Families<'a> {
+    fn of(db: &'a DbInner) -> Self {
+        Self { db, others: None }
+    }
+
+    #[inline]
+    fn get(&mut self, id: u32) -> Option<&ColumnFamily> {
+        if id == 0 {
+            return Some(&self.db.default_cf);
+        }
+        self.others.get_or_insert_with(|| self.db.cfs.load()).by_id.get(&id)
+    }
+}
+
+/// Column family, entry type, key and value of a record that changes something.
+pub(crate) fn parts<'a>(record: &BatchRecord<'a>) -> Option<(u32, ValueType, &'a [u8], &'a [u8])> {
+    Some(match *record {
+        BatchRecord::Put { cf, key, value } => (cf, ValueType::Value, key, value),
+        BatchRecord::Delete { cf, key } => (cf, ValueType::Deletion, key, &[][..]),
+        BatchRecord::SingleDelete { cf, key } => (cf, ValueType::SingleDeletion, key, &[][..]),
+        BatchRecord::Merge { cf, key, value } => (cf, ValueType::Merge, key, value),
+        BatchRecord::DeleteRange { cf, begin, end } => (cf, ValueType::RangeDeletion, begin, end),
+        BatchRecord::LogData(_) | BatchRecord::Noop => return None,
+    })
+}
+
+crate::sync::thread_local! {
+    /// The batch that single-record writes are built in; kept for its memory.
+    static SCRATCH: RefCell<BatchRep> = RefCell::new(BatchRep::default());
+}
+
+/// Keeps the scratch batch from holding on to the memory of one huge value.
+const SCRATCH_KEEP_BYTES: usize = 1 << 20;
+
+#[inline]
+fn check_write_options(options: &WriteOptions) -> Result<()> {
+    if options.sync && options.disable_wal {
+        return Err(Error::invalid_argument("sync asks for a durable WAL and disable_wal for none"));
+    }
+    Ok(())
+}
+
+#[inline]
+fn check_length(key: &[u8], value: &[u8]) -> Result<()> {
+    let len = key.len().saturating_add(value.len());
+    if len > LENGTH_MAX { Err(too_long(len)) } else { Ok(()) }
+}
+
+#[cold]
+fn too_long(len: usize) -> Error {
+    Error::invalid_argument(format!("key and value are too large together: {len} bytes, and the limit is {LENGTH_MAX}"))
+}
+
+impl Db {
+    fn write_one(&self, record: BatchRecord<'_>, options: &WriteOptions) -> Result<()> {
+        self.inner.check_writable()?;
+        let (_, _, key, value) = parts(&record).ok_or_else(|| Error::invalid_argument("an empty record"))?;
+        check_length(key, value)?;
+        SCRATCH.with(|scratch| {
+            // A comparator or clock of the user's that writes to a database would find the scratch in use.
+            let Ok(mut rep) = scratch.try_borrow_mut() else {
+                let mut rep = BatchRep::default();
+                rep.push(record);
+                return self.inner.write_rep(&mut rep, options);
+            };
+            rep.clear();
+            rep.push(record);
+            let done = self.inner.write_rep(&mut rep, options);
+            if rep.len_bytes() > SCRATCH_KEEP_BYTES {
+                *rep = BatchRep::default();
+            }
+            done
+        })
+    }
+
+    fn live(&self, cf: &impl AsColumnFamilyRef) -> Result<u32> {
+        let cf = cf.as_cf();
+        self.inner.check_family(&cf.data)?;
+        if cf.data.is_dropped() {
+            // RocksDB's kind for a write to what is not there.
+            let what = format!("column family {:?} was dropped", cf.data.name);
+            return Err(Error::invalid_argument(what));
+        }
+        Ok(cf.id())
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_opt(key, value, &WriteOptions::default())
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put_opt(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: &WriteOptions) -> Result<()> {
+        self.write_one(BatchRecord::Put { cf: 0, key: key.as_ref(), value: value.as_ref() }, options)
+    }
+
+    /// Sets `key` to `value` in a column family.
+    pub fn put_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_cf_opt(cf, key, value, &WriteOptions::default())
+    }
+
+    /// Sets `key` to `value` in a column family.
+    pub fn put_cf_opt(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: &WriteOptions,
+    ) -> Result<()> {
+        let cf = self.live(cf)?;
+        self.write_one(BatchRecord::Put { cf, key: key.as_ref(), value: value.as_ref() }, options)
+    }
+
+    /// Deletes `key`; fine if it is not there.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_opt(key, &WriteOptions::default())
+    }
+
+    /// Deletes `key`; fine if it is not there.
+    pub fn delete_opt(&self, key: impl AsRef<[u8]>, options: &WriteOptions) -> Result<()> {
+        self.write_one(BatchRecord::Delete { cf: 0, key: key.as_ref() }, options)
+    }
+
+    /// Deletes `key` from a column family.
+    pub fn delete_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_cf_opt(cf, key, &WriteOptions::default())
+    }
+
+    /// Deletes `key` from a column family.
+    pub fn delete_cf_opt(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        key: impl AsRef<[u8]>,
+        options: &WriteOptions,
+    ) -> Result<()> {
+        let cf = self.live(cf)?;
+        self.write_one(BatchRecord::Delete { cf, key: key.as_ref() }, options)
+    }
+
+    /// Deletes `key`, which was put at most once since it was last deleted.
+    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.write_one(BatchRecord::SingleDelete { cf: 0, key: key.as_ref() }, &WriteOptions::default())
+    }
+
+    /// Deletes `key`, which was put at most once since it was last deleted, from a column family.
+    pub fn single_delete_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) -> Result<()> {
+        let cf = self.live(cf)?;
+        self.write_one(BatchRecord::SingleDelete { cf, key: key.as_ref() }, &WriteOptions::default())
+    }
+
+    /// Adds a merge operand: what it does to the value is the column family's merge operator's business, when the key
+    /// is read. Without an operator a read of the key fails until it is overwritten or deleted.
+    pub fn merge(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let record = BatchRecord::Merge { cf: 0, key: key.as_ref(), value: value.as_ref() };
+        self.write_one(record, &WriteOptions::default())
+    }
+
+    /// Adds a merge operand in a column family; see [`Self::merge`].
+    pub fn merge_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let cf = self.live(cf)?;
+        let record = BatchRecord::Merge { cf, key: key.as_ref(), value: value.as_ref() };
+        self.write_one(record, &WriteOptions::default())
+    }
+
+    /// Deletes every key in `[from, to)` of a column family. `from` after `to` is an error.
+    pub fn delete_range_cf(
+        &self,
+        cf: &impl AsColumnFamilyRef,
+        from: impl AsRef<[u8]>,
+        to: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        let id = self.live(cf)?;
+        let (begin, end) = (from.as_ref(), to.as_ref());
+        if cf.as_cf().data.cmp.compare_user(begin, end).is_gt() {
+            return Err(Error::invalid_argument("delete_range: the end comes before the start"));
+        }
+        self.write_one(BatchRecord::DeleteRange { cf: id, begin, end }, &WriteOptions::default())
+    }
+
+    /// Applies a batch, all of it or nothing.
+    pub fn write(&self, batch: &WriteBatch) -> Result<()> {
+        self.write_opt(batch, &WriteOptions::default())
+    }
+
+    /// Applies a batch without the WAL.
+    pub fn write_without_wal(&self, batch: &WriteBatch) -> Result<()> {
+        self.write_opt(batch, &WriteOptions { disable_wal: true, ..WriteOptions::default() })
+    }
+
+    /// Applies a batch, all of it or nothing.
+    pub fn write_opt(&self, batch: &WriteBatch, options: &WriteOptions) -> Result<()> {
+        self.inner.check_writable()?;
+        if let Some(e) = &batch.refused {
+            return Err(e.clone());
+        }
+        if let Some((opening, id)) = batch.family
+            && opening != self.inner.opening
+        {
+            return Err(Error::invalid_argument(format!(
+                "{}: the write batch was given the handle of a column family (id {id}) of another database, or of an \
+                 earlier opening of this one",
+                self.inner.path.display()
+            )));
+        }
+        let mut families = Families::of(&self.inner);
+        for record in batch.rep.iter() {
+            let record = record.map_err(|e| Error::corruption(format!("write batch: {e}")))?;
+            let Some((cf, t, key, value)) = parts(&record) else { continue };
+            let Some(cf) = families.get(cf) else {
+                if options.ignore_missing_column_families {
+                    continue; // the insertion passes it over, too
+                }
+                return Err(Error::invalid_argument(format!(
+                    "the write batch names column family {cf}, which does not exist"
+                )));
+            };
+            check_length(key, value)?;
+            if t == ValueType::RangeDeletion && cf.data.cmp.compare_user(key, value).is_gt() {
+                return Err(Error::invalid_argument("delete_range: the end comes before the start"));
+            }
+        }
+        drop(families);
+        self.inner.write_shared(&batch.rep, options)
+    }
+
+    /// Hands the records that `manual_wal_flush` keeps in memory to the kernel, so that they survive the process, and
+    /// with `sync` makes every write so far durable.
+    pub fn flush_wal(&self, sync: bool) -> Result<()> {
+        let db = &self.inner;
+        db.check_writable()?;
+        let _alone = db.lead_alone();
+        db.flush_wal_as_leader(sync, false)
+    }
+
+    /// Makes every write so far durable; the same as [`Self::flush_wal`] with `sync` (RocksDB's `SyncWAL`).
+    pub fn sync_wal(&self) -> Result<()> {
+        self.flush_wal(true)
+    }
+}
+
+impl DbInner {
+    /// [`Db::flush_wal`] for the write leader. With `begin`, a WAL without records says first what it follows on.
+    pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
+        if let Some(e) = self.state.lock().write_error() {
+            return Err(e.clone());
+        }
+        let mut wal = self.wal.lead();
+        let Some(current) = wal.as_mut() else {
+            return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+        };
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let begun = if begin { current.begin_records() } else { Ok(()) };
+        self.wal.set_size(current.size());
+        let done = match sync {
+            true => begun.and_then(|()| self.wal.sync_left()).and_then(|()| current.sync()),
+            false => begun.and_then(|()| current.flush()),
+        };
+        if done.is_ok() && begin {
+            current.acknowledge();
+        }
+        if sync && done.is_ok() {
+            statistics.stop(Histogram::WalFileSyncMicros, clock, began);
+            statistics.add(Ticker::WalFileSynced, 1);
+        }
+        drop(wal);
+        match &done {
+            Err(e) => self.set_background_error(
+                BackgroundErrorReason::WriteCallback,
+                if sync { "a sync of the WAL" } else { "a write to the WAL" },
+                e,
+            ),
+            Ok(()) if sync => count(&self.stats.wal_syncs, 1),
+            Ok(()) => {}
+        }
+        done
+    }
+}
+
+/// The error of a call on a dropped column family.
+pub(crate) fn dropped(cf: &CfData) -> Error {
+    Error::new(ErrorKind::ColumnFamilyDropped, format!("column family {:?} was dropped", cf.name))
+}

@@ -1,0 +1,21 @@
+//! The write path: from a batch to the log and a memtable.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `batch.rs` | batches of updates |
+//! | `group.rs` | how a batch gets in: its group is logged, inserted and made visible |
+//! | `queue.rs` | who leads a group, and in which order groups become visible |
+//! | `turn.rs`, `commit_delay.rs` | how long a writer goes on before others run; what a synced group waits for |
+//! | `switch.rs` | what the leader does between groups: memtables that are full, writers that must wait |
+//! | `wal.rs` | the log in use, and those that were left |
+//! | `wal_files.rs`, `wal_iterator.rs` | obsolete logs and their archive; updates read back |
+
+pub(crate) mod batch;
+pub(crate) mod commit_delay;
+pub(crate) mod group;
+pub(crate) mod queue;
+pub(crate) mod switch;
+pub(crate) mod turn;
+pub(crate) mod wal;
+pub(crate) mod wal_files;
+pub(crate) mod wal_iterator;

@@ -1,0 +1,840 @@
+//! Who leads the next group of writers, and what happens to groups after they are in the WAL.
+//!
+//! Two stages. Leadership is the first: one writer at a time makes room, numbers the updates of its group and logs
+//! them. The second begins when the group is in the WAL: its leader gives leadership back, the group's batches go into
+//! the memtables, beside those of other groups, and the groups become visible in the order of the WAL. So a leader
+//! logs while others insert.
+//!
+//! **Nobody is woken to lead** unless everybody sleeps: whoever is running when leadership is free takes it, and with
+//! it the batches of those who wait longest. That starves nobody, because they come along, and costs no switch between
+//! threads while writers are many more than cores. A barrier (a memtable switch, a flush, a sync of the WAL) shares
+//! no group, so it is handed leadership when it is at the front, as is a writer in a listener's call.
+//!
+//! **A writer that waits** looks, then lets others run for some tens of microseconds, then sleeps; at once where the
+//! group is synced. It inserts its own batch if it is awake when the group is logged; its leader inserts what nobody
+//! took. How long one goes on that does not wait is in `turn.rs`.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use rockmill_format::SequenceNumber;
+use rockmill_format::batch::BatchRep;
+
+use crate::db::DbInner;
+use crate::db::write::commit_delay::{CommitDelay, Company};
+use crate::db::write::turn;
+use crate::error::{Error, Result};
+use crate::event_listener::in_listener;
+use crate::options::WriteOptions;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::{self, Thread};
+use crate::sync::{Backoff, Mutex, MutexGuard};
+
+/// Batches of up to this part of the largest group are not made to wait for a large one (RocksDB's rule).
+const SMALL_BATCH_PART: usize = 8;
+
+/// In the queue.
+const WAITING: u8 = 0;
+/// Leads, or is about to.
+const LEADER: u8 = 1;
+/// In a group that is being logged.
+const TAKEN: u8 = 2;
+/// In a group that is being logged and synced.
+const SYNCED: u8 = 6;
+/// In a group that is logged: whoever makes it `INSERTING` inserts the batch.
+const INSERT: u8 = 3;
+const INSERTING: u8 = 4;
+const DONE: u8 = 5;
+
+/// Nobody leads.
+const FREE: u8 = 0;
+/// Somebody leads.
+const LED: u8 = 1;
+/// Somebody leads, and waits for the device.
+const SYNCS: u8 = 2;
+
+/// A waiting writer.
+pub(crate) struct Slot {
+    state: AtomicU8,
+    thread: Thread,
+    pub options: WriteOptions,
+    pub bytes: usize,
+    /// Owned by the slot from queueing until `DONE` (or until its writer leads).
+    pub rep: Mutex<BatchRep>,
+    group: Mutex<Option<Arc<Group>>>,
+    result: Mutex<Result<()>>,
+    /// Wants to lead alone (memtable switches, WAL syncs).
+    barrier: bool,
+    /// Groups that had been synced when it came.
+    since: u64,
+    /// Sleeps in the queue. Changed under the queue's lock.
+    asleep: AtomicBool,
+}
+
+/// Batches of a group that are being inserted.
+struct Group {
+    /// How many are not yet in.
+    running: AtomicUsize,
+    leader: Thread,
+    /// The first panic.
+    failed: OnceLock<Error>,
+}
+
+impl Group {
+    /// A batch is inserted, or failed to be.
+    fn ended(&self, inserted: Result<()>) {
+        if let Err(e) = inserted {
+            let _ = self.failed.set(e); // the first one is told of
+        }
+        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.leader.unpark();
+        }
+    }
+}
+
+pub(crate) struct WriteQueue {
+    inner: Mutex<QueueInner>,
+    /// [`FREE`], [`LED`] or [`SYNCS`]. Taken and given back under the lock; looked at without it by those who wait.
+    led: AtomicU8,
+    pub in_flight: InFlight,
+}
+
+/// Writers in the queue whose group is to be synced.
+#[derive(Default)]
+struct ToBeSynced {
+    writers: usize,
+    /// Who was there before the last sync ended.
+    earlier: usize,
+    /// Of their batches.
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct QueueInner {
+    waiting: VecDeque<Arc<Slot>>,
+    /// How many of them sleep.
+    asleep: usize,
+    /// Writers in calls of listeners: they lead next, and a leader who waits for background work lends them its place.
+    urgent: VecDeque<Arc<Slot>>,
+    /// The option `max_write_batch_group_size_bytes`.
+    group_bytes_max: usize,
+    delay: CommitDelay,
+    /// Who is at the front waits for others to lead, or be led, in one group with them.
+    company: Option<Company>,
+    /// The next group has waited.
+    company_over: bool,
+}
+
+impl QueueInner {
+    /// Writers who wait to be synced.
+    fn to_be_synced(&self) -> ToBeSynced {
+        let synced = self.delay.synced();
+        let mut all = ToBeSynced::default();
+        for slot in self.waiting.iter().filter(|s| s.options.sync) {
+            all.writers += 1;
+            all.earlier += usize::from(slot.since < synced);
+            all.bytes += slot.bytes;
+        }
+        all
+    }
+
+    /// Whether a synced group is not to begin yet, because others are to come. `new` is the batch of the writer that
+    /// asks, in bytes, if it is not in the queue; [`crate::db::write::commit_delay`] says why.
+    fn waits_for_company(&mut self, new: Option<usize>) -> bool {
+        if self.company_over {
+            return false;
+        }
+        let waiting = self.to_be_synced();
+        let present = waiting.writers + usize::from(new.is_some());
+        if waiting.bytes + new.unwrap_or(0) >= self.group_limit(0) {
+            self.end_company(present); // a group cannot have many more
+            return false;
+        }
+        if self.company.is_none() {
+            self.company = self.delay.company(present, waiting.earlier, Instant::now());
+        }
+        match self.company {
+            Some(company) if company.is_whole(present) => self.end_company(present),
+            Some(_) => return true,
+            None => {}
+        }
+        false
+    }
+
+    fn end_company(&mut self, present: usize) {
+        if let Some(company) = self.company.take() {
+            self.delay.has_waited(company, present, Instant::now());
+            self.company_over = true;
+        }
+    }
+
+    /// Somebody leads now.
+    fn begin_group(&mut self) {
+        (self.company, self.company_over) = (None, false);
+    }
+
+    /// Whether the one at the front is to sleep for a time only, until others have come.
+    fn company_until(&mut self, slot: &Arc<Slot>) -> Option<Instant> {
+        let is_front = self.waiting.front().is_some_and(|front| Arc::ptr_eq(front, slot));
+        let company = self.company.as_mut().filter(|_| is_front)?;
+        Some(company.sleep(Instant::now()))
+    }
+
+    /// The one at the front has waited for the next to come.
+    fn company_waited(&mut self) {
+        let present = self.to_be_synced().writers;
+        let waits = |company: &mut Company| company.waits_on(present, Instant::now());
+        if !self.company.as_mut().is_some_and(waits) {
+            self.end_company(present);
+        }
+    }
+
+    /// Takes the writer at the front out.
+    fn pop(&mut self) -> Option<Arc<Slot>> {
+        let slot = self.waiting.pop_front()?;
+        self.no_longer_sleeps(&slot);
+        Some(slot)
+    }
+
+    fn no_longer_sleeps(&mut self, slot: &Slot) {
+        if slot.asleep.swap(false, Ordering::Relaxed) {
+            self.asleep -= 1;
+        }
+    }
+
+    /// Wakes the writer at the front if it sleeps: it leads unless somebody else takes it along.
+    fn wake_front(&mut self) {
+        if let Some(front) = self.waiting.front().map(Arc::clone) {
+            if front.asleep.load(Ordering::Relaxed) {
+                self.no_longer_sleeps(&front);
+            }
+            front.thread.unpark();
+        }
+    }
+
+    /// Bytes of a group at most whose leader's batch has so many.
+    fn group_limit(&self, leader_bytes: usize) -> usize {
+        let small = self.group_bytes_max / SMALL_BATCH_PART;
+        if leader_bytes <= small { leader_bytes + small } else { self.group_bytes_max }
+    }
+
+    /// Whether a writer may take leadership that is free: who waits longest must come along, or it would wait for ever;
+    /// and a group that is synced may be waiting for others. `new`: the writer is not in the queue.
+    fn may_lead(&mut self, options: &WriteOptions, bytes: usize, barrier: bool, new: bool) -> bool {
+        let limit = self.group_limit(bytes);
+        self.waiting.front().is_none_or(|front| !barrier && front.may_join(options, bytes, limit))
+            && !(options.sync && self.waits_for_company(new.then_some(bytes)))
+    }
+
+    /// Somebody has come who cannot be in the group that is waiting for others.
+    fn interrupt_company(&mut self) {
+        if self.company.is_some() {
+            self.end_company(0);
+            self.wake_front();
+        }
+    }
+}
+
+/// Leadership; dropping it (also in a panic) lets the next writer lead.
+pub(crate) struct Leadership<'a> {
+    queue: &'a WriteQueue,
+}
+
+impl Drop for Leadership<'_> {
+    fn drop(&mut self) {
+        let mut q = self.queue.inner.lock();
+        let at_front = |q: &QueueInner| q.waiting.front().is_some_and(|front| front.barrier);
+        let next = q.urgent.pop_front().or_else(|| if at_front(&q) { q.pop() } else { None });
+        if let Some(slot) = next {
+            self.queue.led.store(LED, Ordering::Relaxed);
+            drop(q);
+            slot.wake(LEADER);
+            return;
+        }
+        // Release: who leads next sees what this one did.
+        self.queue.led.store(FREE, Ordering::Release);
+        // Somebody who is awake will look.
+        if q.asleep == q.waiting.len() {
+            q.wake_front();
+        }
+    }
+}
+
+impl Slot {
+    fn new(rep: &mut BatchRep, options: WriteOptions, barrier: bool, since: u64) -> Arc<Self> {
+        Arc::new(Self {
+            state: AtomicU8::new(WAITING),
+            thread: thread::current(),
+            options,
+            bytes: rep.len_bytes(),
+            rep: Mutex::new(std::mem::take(rep)),
+            group: Mutex::new(None),
+            result: Mutex::new(Ok(())),
+            barrier,
+            since,
+            asleep: AtomicBool::new(false),
+        })
+    }
+
+    fn wake(&self, state: u8) {
+        // Release: whoever sees the new state also sees what was stored for it.
+        self.state.store(state, Ordering::Release);
+        self.thread.unpark();
+    }
+
+    /// True if it may share a group, which has so many bytes by now, at most `limit`, with a leader of these options.
+    fn may_join(&self, leader: &WriteOptions, group_bytes: usize, limit: usize) -> bool {
+        !self.barrier
+            && group_bytes + self.bytes <= limit
+            && self.options.disable_wal == leader.disable_wal
+            && (leader.sync || !self.options.sync)
+            && (leader.no_slowdown || !self.options.no_slowdown)
+    }
+
+    /// True for the one that gets to insert the batch.
+    fn claim(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == INSERT
+            && self.state.compare_exchange(INSERT, INSERTING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Sleeps in the queue, for a time at most.
+    fn sleep_until(&self, until: Instant) {
+        if cfg!(rockmill_shuttle) {
+            return thread::yield_now(); // no time passes there
+        }
+        while self.asleep.load(Ordering::Relaxed) && self.state.load(Ordering::Acquire) == WAITING {
+            // What woke the thread may have been meant for an earlier sleep.
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+
+    /// Tells the writer that its group is through.
+    pub fn finish(&self, done: &Result<()>) {
+        if let Err(e) = done {
+            *self.result.lock() = Err(e.clone());
+        }
+        self.wake(DONE);
+    }
+
+    /// Waits in a group until it is through; inserts the batch if it is to be had.
+    fn wait_done(&self, db: &DbInner) {
+        let mut backoff = Backoff::new();
+        loop {
+            match self.state.load(Ordering::Acquire) {
+                DONE => return,
+                INSERT if self.claim() => {
+                    let group = self.group.lock().take();
+                    let inserted = {
+                        let rep = self.rep.lock();
+                        db.try_insert_batch(&rep, rep.sequence())
+                    };
+                    if let Some(group) = group {
+                        group.ended(inserted);
+                    }
+                }
+                state => {
+                    let awake = if state == SYNCED { backoff.wait_for_device() } else { backoff.wait() };
+                    if !awake {
+                        thread::park();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Leadership<'_> {
+    /// Says that the device is waited for from now on.
+    pub fn syncs(&self) {
+        self.queue.led.store(SYNCS, Ordering::Relaxed);
+    }
+}
+
+impl WriteQueue {
+    /// A queue whose groups have so many bytes of batches at most (RocksDB's `max_write_batch_group_size_bytes`).
+    pub fn new(group_bytes_max: u64) -> Self {
+        let group_bytes_max = usize::try_from(group_bytes_max).unwrap_or(usize::MAX);
+        let inner = QueueInner { group_bytes_max, ..QueueInner::default() };
+        Self { inner: Mutex::new(inner), led: AtomicU8::new(FREE), in_flight: InFlight::default() }
+    }
+
+    /// Becomes leader if there is none.
+    pub fn try_lead(&self, options: &WriteOptions, bytes: usize) -> Option<Leadership<'_>> {
+        self.lead_now(&mut self.inner.lock(), |q| q.may_lead(options, bytes, false, true))
+    }
+
+    fn lead_now(
+        &self,
+        q: &mut MutexGuard<'_, QueueInner>,
+        may: impl FnOnce(&mut QueueInner) -> bool,
+    ) -> Option<Leadership<'_>> {
+        if self.led.load(Ordering::Relaxed) != FREE || !may(q) {
+            return None;
+        }
+        q.begin_group();
+        self.led.store(LED, Ordering::Relaxed);
+        Some(Leadership { queue: self })
+    }
+
+    /// Becomes leader at once, or queues `rep` and waits. `Ok(leadership)` means: lead, with `rep` back in place.
+    /// `Err(result)` means: somebody else's group did the work.
+    pub fn join(
+        &self,
+        db: &DbInner,
+        rep: &mut BatchRep,
+        options: WriteOptions,
+        barrier: bool,
+    ) -> std::result::Result<Leadership<'_>, Result<()>> {
+        let slot = {
+            let mut q = self.inner.lock();
+            let urgent = in_listener();
+            if let Some(leadership) =
+                self.lead_now(&mut q, |q| urgent || q.may_lead(&options, rep.len_bytes(), barrier, true))
+            {
+                return Ok(leadership);
+            }
+            let slot = Slot::new(rep, options, barrier, q.delay.synced());
+            let queue = if urgent { &mut q.urgent } else { &mut q.waiting };
+            queue.push_back(Arc::clone(&slot));
+            if !urgent && !options.sync {
+                q.interrupt_company();
+            }
+            if urgent {
+                drop(q);
+                db.wake_waiting_leader();
+            }
+            slot
+        };
+        let leads = self.wait_in_queue(&slot);
+        if !leads {
+            slot.wait_done(db);
+        }
+        turn::begin();
+        std::mem::swap(rep, &mut slot.rep.lock());
+        if leads {
+            return Ok(Leadership { queue: self });
+        }
+        Err(std::mem::replace(&mut *slot.result.lock(), Ok(())))
+    }
+
+    /// Waits until the slot's writer leads (true), or is in another's group.
+    fn wait_in_queue(&self, slot: &Arc<Slot>) -> bool {
+        let mut backoff = Backoff::new();
+        loop {
+            match slot.state.load(Ordering::Acquire) {
+                WAITING => {}
+                state => return state == LEADER,
+            }
+            let led = self.led.load(Ordering::Acquire);
+            if led == FREE {
+                // Who has the lock now takes leadership, or is about to sleep and looks first.
+                let mut waits_for_company = false;
+                if let Some(mut q) = self.inner.try_lock() {
+                    if self.take_out_to_lead(&mut q, slot) {
+                        return true;
+                    }
+                    waits_for_company = q.company.is_some();
+                }
+                if !waits_for_company {
+                    thread::yield_now();
+                    continue;
+                }
+            }
+            let awake = if led == LED { backoff.wait() } else { backoff.wait_for_device() };
+            if !awake {
+                let mut q = self.inner.lock();
+                if self.take_out_to_lead(&mut q, slot) {
+                    return true;
+                }
+                // Under the lock it is either in the queue or no longer waiting.
+                if slot.state.load(Ordering::Acquire) != WAITING {
+                    continue;
+                }
+                if !slot.asleep.swap(true, Ordering::Relaxed) {
+                    q.asleep += 1;
+                }
+                let until = q.company_until(slot);
+                drop(q);
+                match until {
+                    Some(until) => slot.sleep_until(until),
+                    None => thread::park(),
+                }
+                // Awake: who gives leadership back may count on it.
+                let mut q = self.inner.lock();
+                q.no_longer_sleeps(slot);
+                if until.is_some() && slot.state.load(Ordering::Acquire) == WAITING {
+                    q.company_waited();
+                }
+                backoff = Backoff::new();
+            }
+        }
+    }
+
+    /// Makes a waiting writer leader if leadership is free and it may. If it may not, who waits longest is awake.
+    fn take_out_to_lead(&self, q: &mut QueueInner, slot: &Arc<Slot>) -> bool {
+        if self.led.load(Ordering::Relaxed) != FREE || slot.state.load(Ordering::Acquire) != WAITING {
+            return false;
+        }
+        let is_front = q.waiting.front().is_some_and(|front| Arc::ptr_eq(front, slot));
+        let may = match is_front {
+            true => !(slot.options.sync && q.waits_for_company(None)),
+            false => q.may_lead(&slot.options, slot.bytes, slot.barrier, false),
+        };
+        if !may {
+            if !is_front && !q.company.as_ref().is_some_and(Company::has_sleeper) {
+                q.wake_front();
+            }
+            return false;
+        }
+        q.begin_group();
+        let Some(at) = q.waiting.iter().position(|s| Arc::ptr_eq(s, slot)) else { return false };
+        q.waiting.remove(at);
+        q.no_longer_sleeps(slot);
+        self.led.store(LED, Ordering::Relaxed);
+        slot.state.store(LEADER, Ordering::Relaxed);
+        true
+    }
+
+    /// A group was synced, so many of whose writers had asked for it; the sync began at `began`.
+    pub fn has_synced(&self, writers: usize, began: Instant) {
+        let now = Instant::now();
+        self.inner.lock().delay.has_synced(writers, now.saturating_duration_since(began), now);
+    }
+
+    /// True when a writer in a call of a listener wants to lead.
+    pub fn has_urgent(&self) -> bool {
+        !self.inner.lock().urgent.is_empty()
+    }
+
+    /// For a leader who waits for background work and has not begun with its group: lets writers lead that are in calls
+    /// of listeners, which that work may wait for. True if there were any: what the leader knew may have changed.
+    pub fn lend(&self) -> bool {
+        let mut lent = false;
+        loop {
+            let (next, own) = {
+                let mut q = self.inner.lock();
+                let Some(next) = q.urgent.pop_front() else { return lent };
+                // The next to lead after them; in no group of theirs.
+                let own = Slot::new(&mut BatchRep::default(), WriteOptions::default(), true, q.delay.synced());
+                q.waiting.push_front(Arc::clone(&own));
+                (next, own)
+            };
+            next.wake(LEADER);
+            self.wait_in_queue(&own);
+            self.in_flight.drain();
+            lent = true;
+        }
+    }
+
+    /// Takes waiters from the front that may share a group with a leader of these options.
+    pub(crate) fn gather(&self, leader: WriteOptions, leader_bytes: usize) -> Vec<Arc<Slot>> {
+        let mut q = self.inner.lock();
+        if q.waiting.is_empty() {
+            return Vec::new();
+        }
+        let limit = q.group_limit(leader_bytes);
+        let mut bytes = leader_bytes;
+        let mut members = Vec::new();
+        while q.waiting.front().is_some_and(|s| s.may_join(&leader, bytes, limit)) {
+            let Some(member) = q.pop() else { break };
+            bytes += member.bytes;
+            member.state.store(if leader.sync { SYNCED } else { TAKEN }, Ordering::Relaxed);
+            members.push(member);
+        }
+        members
+    }
+}
+
+/// Inserts a group's batches: the leader's, numbered from `first`, and those of members, who have theirs. With
+/// `shared`, members who are awake insert their own.
+pub(crate) fn insert_group(
+    db: &DbInner,
+    own: &BatchRep,
+    first: SequenceNumber,
+    members: &[Arc<Slot>],
+    shared: bool,
+) -> Result<()> {
+    if members.is_empty() {
+        return db.try_insert_batch(own, first);
+    }
+    let insert = |m: &Slot| {
+        let rep = m.rep.lock();
+        db.try_insert_batch(&rep, rep.sequence())
+    };
+    if !shared {
+        return db.try_insert_batch(own, first).and_then(|()| members.iter().try_for_each(|m| insert(m)));
+    }
+    // The leader counts itself, so that the group cannot end before its members know of it.
+    let running = AtomicUsize::new(members.len() + 1);
+    let group = Arc::new(Group { running, leader: thread::current(), failed: OnceLock::new() });
+    for m in members {
+        *m.group.lock() = Some(Arc::clone(&group));
+        m.state.store(INSERT, Ordering::Release);
+    }
+    group.ended(db.try_insert_batch(own, first));
+    for m in members {
+        if m.claim() {
+            group.ended(insert(m));
+        }
+    }
+    let mut backoff = Backoff::new();
+    while group.running.load(Ordering::Acquire) != 0 {
+        if !backoff.wait() {
+            thread::park();
+        }
+    }
+    group.failed.get().map_or(Ok(()), |e| Err(e.clone()))
+}
+
+/// A group's place among all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub first: SequenceNumber,
+    /// The next group's first.
+    pub next: SequenceNumber,
+    /// Length of the WAL before the group, in bytes.
+    pub wal_size: u64,
+}
+
+impl Place {
+    /// True when everything before the group is visible.
+    fn has_turn(&self, visible: &AtomicU64) -> bool {
+        visible.load(Ordering::SeqCst) + 1 >= self.first
+    }
+
+    /// True when the group is visible.
+    fn is_visible(&self, visible: &AtomicU64) -> bool {
+        visible.load(Ordering::SeqCst) + 1 >= self.next
+    }
+
+    /// Makes the group visible, whose turn it is.
+    fn publish(&self, visible: &AtomicU64) {
+        // A group without updates has its turn beside the next one, and must not take that back. Release: a reader
+        // that sees this number sees every entry up to it.
+        if self.next > self.first {
+            visible.store(self.next - 1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Groups that are in the WAL and not yet visible.
+///
+/// They become visible in order. A group that is inserted before its turn is left here, and whoever makes the one
+/// before it visible does the same for it: its own thread may be waiting for a core.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    groups: AtomicUsize,
+    /// The last sequence number of the newest. The leader's.
+    newest: AtomicU64,
+    inserted: Mutex<Vec<Inserted>>,
+    /// There may be something in `inserted`.
+    has_inserted: AtomicBool,
+    /// The first sequence number of the oldest group that failed. Nothing behind it ever becomes visible.
+    failed: Mutex<Option<(SequenceNumber, Error)>>,
+    has_failed: AtomicBool,
+    /// Who sleeps until something here changes.
+    sleepers: Mutex<Vec<Thread>>,
+    has_sleepers: AtomicBool,
+}
+
+/// A group in the memtables whose turn is yet to come.
+struct Inserted {
+    place: Place,
+    members: Vec<Arc<Slot>>,
+    leader: Thread,
+}
+
+impl InFlight {
+    /// Whether another group is in flight, for the leader of one.
+    #[inline]
+    pub(crate) fn has_others(&self) -> bool {
+        self.groups.load(Ordering::Relaxed) > 1
+    }
+
+    /// The last sequence number that was given away; `visible` is the last one that can be seen. For the leader.
+    #[inline]
+    pub fn newest(&self, visible: &AtomicU64) -> SequenceNumber {
+        // Acquire: with none in flight, everything of them is visible.
+        match self.groups.load(Ordering::Acquire) {
+            0 => visible.load(Ordering::Acquire),
+            _ => self.newest.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A group is in the WAL. For the leader.
+    #[inline]
+    pub(crate) fn begin(&self, place: Place) {
+        self.newest.store(place.next - 1, Ordering::Relaxed);
+        self.groups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Makes a group visible that is inserted, when its turn comes, and tells its members. The error is that of an
+    /// earlier group which failed: later ones go with it, as their records leave the WAL together.
+    #[inline]
+    pub(crate) fn publish(&self, place: Place, members: Vec<Arc<Slot>>, visible: &AtomicU64) -> Result<()> {
+        let members = match place.has_turn(visible) {
+            true => members,
+            false => match self.leave(place, members, visible) {
+                Some(members) => members,
+                None => return self.wait_visible(place, visible),
+            },
+        };
+        place.publish(visible);
+        self.end(visible);
+        members.iter().for_each(|m| m.finish(&Ok(())));
+        Ok(())
+    }
+
+    /// Leaves a group for whoever makes the one before it visible; gives the members back if its turn has come.
+    #[cold]
+    fn leave(&self, place: Place, members: Vec<Arc<Slot>>, visible: &AtomicU64) -> Option<Vec<Arc<Slot>>> {
+        let mut inserted = self.inserted.lock();
+        // Set before the look: who makes something visible after it sees this.
+        self.has_inserted.store(true, Ordering::SeqCst);
+        if place.has_turn(visible) {
+            return Some(members);
+        }
+        inserted.push(Inserted { place, members, leader: thread::current() });
+        None
+    }
+
+    #[cold]
+    fn wait_visible(&self, place: Place, visible: &AtomicU64) -> Result<()> {
+        let mut backoff = Backoff::new();
+        while !place.is_visible(visible) {
+            if let Some(e) = self.failed_before(place) {
+                // Nobody else will take it.
+                let own = {
+                    let mut inserted = self.inserted.lock();
+                    let at = inserted.iter().position(|i| i.place == place);
+                    at.map(|at| inserted.swap_remove(at))
+                };
+                let failed = Err(e);
+                own.iter().flat_map(|i| &i.members).for_each(|m| m.finish(&failed));
+                self.end(visible);
+                return failed;
+            }
+            if !backoff.wait() {
+                self.sleep(|| !place.is_visible(visible));
+            }
+        }
+        Ok(())
+    }
+
+    /// A group is visible, or never will be: does the rest for groups whose turn has come.
+    #[inline]
+    fn end(&self, visible: &AtomicU64) {
+        self.groups.fetch_sub(1, Ordering::SeqCst);
+        if self.has_inserted.load(Ordering::SeqCst) {
+            self.publish_inserted(visible);
+        }
+        if self.has_sleepers.load(Ordering::SeqCst) {
+            self.wake_sleepers();
+        }
+    }
+
+    #[cold]
+    fn publish_inserted(&self, visible: &AtomicU64) {
+        let mut ended = Vec::new();
+        {
+            let mut inserted = self.inserted.lock();
+            while let Some(at) = inserted.iter().position(|i| i.place.has_turn(visible)) {
+                let next = inserted.swap_remove(at);
+                next.place.publish(visible);
+                self.groups.fetch_sub(1, Ordering::SeqCst);
+                ended.push(next);
+            }
+            if inserted.is_empty() {
+                self.has_inserted.store(false, Ordering::SeqCst);
+            }
+        }
+        for group in ended {
+            group.members.iter().for_each(|m| m.finish(&Ok(())));
+            group.leader.unpark();
+        }
+    }
+
+    /// The error of a group before this one.
+    fn failed_before(&self, place: Place) -> Option<Error> {
+        if !self.has_failed.load(Ordering::SeqCst) {
+            return None;
+        }
+        let failed = self.failed.lock();
+        failed.as_ref().filter(|(first, _)| *first < place.first).map(|(_, e)| e.clone())
+    }
+
+    /// A group failed that is in the WAL: gives the error of its members. `undo` is called once everything before it is
+    /// visible, unless something before it failed, too.
+    #[cold]
+    pub(crate) fn fail(&self, place: Place, e: Error, visible: &AtomicU64, undo: impl FnOnce(&Error)) -> Error {
+        {
+            let mut failed = self.failed.lock();
+            if failed.as_ref().is_none_or(|(first, _)| place.first < *first) {
+                *failed = Some((place.first, e.clone()));
+            }
+            self.has_failed.store(true, Ordering::SeqCst);
+        }
+        self.wake_sleepers();
+        let mut backoff = Backoff::new();
+        let e = loop {
+            if place.has_turn(visible) {
+                undo(&e);
+                break e;
+            }
+            if let Some(before) = self.failed_before(place) {
+                break before;
+            }
+            if !backoff.wait() {
+                self.sleep(|| !place.has_turn(visible));
+            }
+        };
+        self.end(visible);
+        e
+    }
+
+    /// Waits until none is in flight. For the leader, so that none begins.
+    #[inline]
+    pub fn drain(&self) {
+        if self.groups.load(Ordering::SeqCst) != 0 {
+            self.wait_for_all();
+        }
+    }
+
+    #[cold]
+    fn wait_for_all(&self) {
+        let mut backoff = Backoff::new();
+        while self.groups.load(Ordering::SeqCst) != 0 {
+            if !backoff.wait() {
+                self.sleep(|| self.groups.load(Ordering::SeqCst) != 0);
+            }
+        }
+    }
+
+    /// Sleeps until the next change, if `waits` is still true.
+    #[cold]
+    fn sleep(&self, waits: impl Fn() -> bool) {
+        self.sleepers.lock().push(thread::current());
+        // Set before the look: who changes something after it sees this.
+        self.has_sleepers.store(true, Ordering::SeqCst);
+        if waits() {
+            thread::park();
+        }
+    }
+
+    #[cold]
+    fn wake_sleepers(&self) {
+        let sleepers = {
+            let mut sleepers = self.sleepers.lock();
+            self.has_sleepers.store(false, Ordering::SeqCst);
+            std::mem::take(&mut *sleepers)
+        };
+        for thread in sleepers {
+            thread.unpark();
+        }
+    }
+}

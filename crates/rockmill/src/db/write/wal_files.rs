@@ -1,0 +1,239 @@
+//! WAL files: where they are, what becomes of those that are not needed any more, and which there are.
+//!
+//! An obsolete WAL is deleted or, with `recycle_log_file_num`, used again. With `WAL_ttl_seconds` or
+//! `WAL_size_limit_MB` it moves to `archive/` in the WAL directory instead, for readers of
+//! [`Db::get_updates_since`], and is never used again. The archive is looked through when WALs become obsolete, at most
+//! once in ten minutes, or in half the TTL where that is shorter, as by RocksDB:
+//!
+//! - with a TTL, files whose last write is longer ago are deleted;
+//! - with a size limit, as many are kept, the newest, as fit when each counts as much as the largest.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rockmill_format::batch::BatchRep;
+use rockmill_format::filename::{self, FileType};
+use rockmill_format::log::{LogEvent, LogReader};
+use rockmill_io::{Entry, EntryKind, FileSystem};
+
+use crate::db::open::recovery::wal_numbers;
+use crate::db::{Db, DbInner};
+use crate::env::beneath;
+use crate::error::{Error, Result};
+use crate::options::DbOptions;
+use crate::sync::atomic::Ordering;
+use crate::version::LogSource;
+
+/// Seconds between two looks at the archive at most (RocksDB's `kDefaultIntervalToDeleteObsoleteWAL`).
+const PURGE_SECONDS: u64 = 600;
+
+/// The directory in a WAL directory that obsolete WALs move to.
+pub(crate) const ARCHIVE: &str = "archive";
+
+/// Where a WAL file is (RocksDB's `WalFileType`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WalFileType {
+    /// In the archive: everything in it is in tables.
+    Archived,
+    /// In the WAL directory.
+    Alive,
+}
+
+/// A WAL file (RocksDB's `WalFile`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WalFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its number: later WALs have larger ones.
+    pub log_number: u64,
+    /// Archived or not.
+    pub file_type: WalFileType,
+    /// Sequence number of its first update.
+    pub start_sequence: u64,
+    /// Its length when it was looked at, in bytes.
+    pub size: u64,
+}
+
+/// The directory of a database's WALs. `path` itself where `wal_dir` is another name of it.
+pub(crate) fn wal_dir_of(options: &DbOptions, path: &Path) -> PathBuf {
+    let wal_dir = &options.wal_dir;
+    let own = wal_dir.as_os_str().is_empty() || options.fs.same_file(wal_dir, path).unwrap_or(false);
+    if own { path.to_owned() } else { wal_dir.clone() }
+}
+
+impl DbInner {
+    /// Where a WAL is while it is not archived.
+    pub fn wal_path(&self, number: u64) -> PathBuf {
+        self.wal_dir.join(filename::wal(number))
+    }
+
+    fn archives(&self) -> bool {
+        self.opts.WAL_ttl_seconds > 0 || self.opts.WAL_size_limit_MB > 0
+    }
+
+    /// How many obsolete WALs are kept for reuse. Opening has set the option to 0 where it does not go with others.
+    pub fn recycled_wals(&self) -> usize {
+        self.opts.recycle_log_file_num
+    }
+
+    /// Archives, keeps for reuse, or deletes WALs that are not needed any more.
+    pub fn retire_wals(&self, numbers: &[u64]) {
+        self.wal.forget(numbers);
+        for &number in numbers {
+            if !self.wal.keep_for_reuse(number, self.recycled_wals()) {
+                self.remove_wal(number);
+            }
+        }
+        self.purge_archive();
+    }
+
+    /// Archives or deletes a WAL. What fails here is tried again at the next open.
+    pub fn remove_wal(&self, number: u64) {
+        let (fs, from) = (&self.opts.fs, self.wal_path(number));
+        if self.archives() {
+            let archive = self.wal_dir.join(ARCHIVE);
+            let _ =
+                fs.create_dir(&archive, false).and_then(|()| fs.rename(&from, &archive.join(filename::wal(number))));
+        } else {
+            let _ = fs.remove(&from);
+        }
+    }
+
+    /// Refuses an archive that is a link, where WALs are to be archived: what is moved there and deleted there would be
+    /// in another directory.
+    pub fn check_archive(&self) -> Result<()> {
+        let archive = self.wal_dir.join(ARCHIVE);
+        if !self.archives() {
+            return Ok(());
+        }
+        match self.opts.fs.entry(&archive).map_err(|e| Error::io(archive.display(), &e))? {
+            None | Some(Entry { kind: EntryKind::Directory, .. }) => Ok(()),
+            Some(_) => Err(Error::invalid_argument(format!(
+                "{}: is a link or a file, and WALs are to be archived there: make it a directory",
+                archive.display()
+            ))),
+        }
+    }
+
+    /// Deletes what the archive need not keep.
+    fn purge_archive(&self) {
+        let (ttl, limit) = (self.opts.WAL_ttl_seconds, self.opts.WAL_size_limit_MB);
+        if ttl == 0 && limit == 0 {
+            return;
+        }
+        let now = self.now_seconds();
+        let every = if ttl > 0 { PURGE_SECONDS.min((ttl / 2).max(1)) } else { PURGE_SECONDS };
+        let due = |last: u64| (last.saturating_add(every) <= now).then_some(now);
+        if self.archive_purged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_err() {
+            return;
+        }
+        let archive = self.wal_dir.join(ARCHIVE);
+        let Ok(fs) = beneath(&*self.opts.fs, &self.wal_dir) else { return };
+        let Ok(names) = fs.list_dir(&archive) else { return };
+        let (mut kept, mut largest) = (Vec::new(), 0);
+        for number in wal_numbers(&names) {
+            let path = archive.join(filename::wal(number));
+            let too_old = ttl > 0 && fs.modified_seconds(&path).is_ok_and(|t| now.saturating_sub(t) > ttl);
+            let size = fs.file_size(&path).unwrap_or(0);
+            if too_old || (limit > 0 && size == 0) {
+                let _ = fs.remove(&path);
+            } else {
+                kept.push(path);
+                largest = largest.max(size);
+            }
+        }
+        if limit > 0 && largest > 0 {
+            let fit = (limit.saturating_mul(1 << 20) / largest).min(kept.len() as u64) as usize;
+            for path in &kept[..kept.len() - fit] {
+                let _ = fs.remove(path);
+            }
+        }
+    }
+
+    /// The WALs that there are, archived ones first, each kind by number. Files without an update are left out.
+    pub fn sorted_wal_files(&self) -> Result<Vec<WalFile>> {
+        // The live ones first: a WAL that is archived meanwhile is seen twice rather than not at all.
+        let alive = self.wal_files_in(WalFileType::Alive)?;
+        let mut files = self.wal_files_in(WalFileType::Archived)?;
+        let archived = files.last().map_or(0, |f| f.log_number);
+        files.extend(alive.into_iter().filter(|f| f.log_number > archived));
+        Ok(files)
+    }
+
+    fn wal_files_in(&self, file_type: WalFileType) -> Result<Vec<WalFile>> {
+        let fs = &*self.opts.fs;
+        let archive = self.wal_dir.join(ARCHIVE);
+        let dir = if file_type == WalFileType::Alive { &self.wal_dir } else { &archive };
+        let failed = |e| Error::io(format_args!("cannot list {}", dir.display()), &e);
+        if file_type == WalFileType::Archived && !fs.exists(dir).map_err(failed)? {
+            return Ok(Vec::new());
+        }
+        let mut files = Vec::new();
+        for log_number in wal_numbers(&fs.list_dir(dir).map_err(failed)?) {
+            let name = filename::wal(log_number);
+            // Moved or deleted since it was listed: the other place, or nowhere.
+            let places = [dir.join(&name), archive.join(&name)];
+            for path in places {
+                match first_sequence(fs, &path, log_number) {
+                    Ok(Some(start_sequence)) => {
+                        let size = fs.file_size(&path).unwrap_or(0);
+                        files.push(WalFile { path, log_number, file_type, start_sequence, size });
+                        break;
+                    }
+                    Ok(None) => break,
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(e) => return Err(Error::io(format_args!("cannot read WAL {}", path.display()), &e)),
+                }
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// Sequence number of a WAL's first update; `None` without one.
+fn first_sequence(fs: &dyn FileSystem, path: &Path, number: u64) -> std::io::Result<Option<u64>> {
+    let mut reader = LogReader::new(LogSource::new(fs.open_sequential(path)?), number);
+    let mut record = Vec::new();
+    loop {
+        match reader.next_record(&mut record)? {
+            LogEvent::Record { .. } => {
+                if let Ok(batch) = BatchRep::from_bytes(std::mem::take(&mut record))
+                    && batch.count() > 0
+                {
+                    return Ok(Some(batch.sequence()));
+                }
+            }
+            LogEvent::Damage { .. } | LogEvent::End { .. } => return Ok(None),
+        }
+    }
+}
+
+/// Removes the WALs of a database that is destroyed, from the WAL directory and from the archives.
+pub(crate) fn destroy_wals(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    for (base, dir) in [(path, path.join(ARCHIVE)), (wal_dir, wal_dir.join(ARCHIVE)), (wal_dir, wal_dir.to_owned())] {
+        let fs = beneath(fs, base)?;
+        // A link is left alone, with where it leads.
+        let names = match fs.list_dir(&dir) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            names => names.map_err(|e| Error::io(dir.display(), &e))?,
+        };
+        for name in names {
+            if matches!(filename::parse(&name), Some(FileType::Wal(_))) {
+                let file = dir.join(&name);
+                fs.remove(&file).map_err(|e| Error::io(format_args!("cannot remove {}", file.display()), &e))?;
+            }
+        }
+        if dir != path {
+            let _ = fs.remove_dir(&dir); // stays if the user keeps other files in it
+        }
+    }
+    Ok(())
+}
+
+impl Db {
+    /// The WAL files that there are: archived ones, then live ones, each by number (RocksDB's `GetSortedWalFiles`).
+    /// Files without an update are left out.
+    pub fn get_sorted_wal_files(&self) -> Result<Vec<WalFile>> {
+        self.inner.sorted_wal_files()
+    }
+}

@@ -1,0 +1,521 @@
+//! The files of a sorted run, one behind the other (RocksDB's `LevelIterator`). A file is opened when the iterator
+//! gets to it, and at most one is open at a time.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill_format::key::user_key;
+use rockmill_format::{InternalKeyComparator, SliceTransform};
+
+use crate::error::Result;
+use crate::iter::InternalIterator;
+use crate::iter::prefix_seek::PrefixSeek;
+use crate::table::{TableReadOptions, TableReader};
+use crate::version::{FileMeta, TableSource, Version};
+
+/// Told of each file when it is opened, before an entry of it is seen: for its range tombstones.
+pub type OpenHook = Box<dyn FnMut(&Arc<FileMeta>, &Arc<TableReader>) + Send>;
+
+enum Files {
+    /// A level of a version, and which of its runs.
+    Of(Arc<Version>, usize, u64),
+    List(Vec<Arc<FileMeta>>),
+}
+
+impl Files {
+    fn is_last_level(&self) -> bool {
+        matches!(self, Self::Of(version, level, 0) if level + 1 == version.levels.len())
+    }
+
+    #[inline]
+    fn list(&self) -> &[Arc<FileMeta>] {
+        match self {
+            Self::Of(version, level, run) => version.levels.get(*level).map_or(&[], |level| level.run(*run)),
+            Self::List(files) => files,
+        }
+    }
+}
+
+/// See the module's text.
+pub struct LevelIterator {
+    files: Files,
+    tables: Arc<dyn TableSource>,
+    options: TableReadOptions,
+    cmp: InternalKeyComparator,
+    for_compaction: bool,
+    on_open: Option<OpenHook>,
+    prefix: Option<Arc<PrefixSeek>>,
+    /// Place in `files` of the file that `iter` reads.
+    open: usize,
+    iter: Option<Box<dyn InternalIterator>>,
+    status: Result<()>,
+}
+
+impl LevelIterator {
+    /// Over `files`, which are in key order and do not overlap.
+    pub fn new(
+        files: Vec<Arc<FileMeta>>,
+        tables: Arc<dyn TableSource>,
+        options: TableReadOptions,
+        cmp: InternalKeyComparator,
+    ) -> Self {
+        Self::over(Files::List(files), tables, options, cmp)
+    }
+
+    /// Over a sorted run of a level (1 or deeper) of a version.
+    pub fn of_run(
+        version: Arc<Version>,
+        level: usize,
+        run: u64,
+        tables: Arc<dyn TableSource>,
+        options: TableReadOptions,
+    ) -> Self {
+        let cmp = version.cmp.clone();
+        Self::over(Files::Of(version, level, run), tables, options, cmp)
+    }
+
+    fn over(files: Files, tables: Arc<dyn TableSource>, options: TableReadOptions, cmp: InternalKeyComparator) -> Self {
+        Self {
+            files,
+            tables,
+            options,
+            cmp,
+            for_compaction: false,
+            on_open: None,
+            prefix: None,
+            open: 0,
+            iter: None,
+            status: Ok(()),
+        }
+    }
+
+    /// Opens files with [`TableSource::table_for_compaction`].
+    #[must_use]
+    pub fn for_compaction(mut self) -> Self {
+        self.for_compaction = true;
+        self
+    }
+
+    /// Calls `hook` for each file when it is opened, again if it is opened again.
+    #[must_use]
+    pub fn on_open(mut self, hook: OpenHook) -> Self {
+        self.on_open = Some(hook);
+        self
+    }
+
+    /// Seeks that `prefix` allows to ask filters leave out files that lack the target's prefix.
+    #[must_use]
+    pub fn by_prefix(mut self, prefix: Option<Arc<PrefixSeek>>) -> Self {
+        self.prefix = prefix;
+        self
+    }
+
+    /// File `i`, or the neighbour that a seek has to go to when the filters of those before it lack the target's
+    /// prefix; `None` when no file is left.
+    #[inline]
+    fn not_left_out(&self, i: usize, target: &[u8], backward: bool) -> Option<usize> {
+        match &self.prefix {
+            None => Some(i),
+            Some(seek) => self.ask_filters(seek, i, target, backward),
+        }
+    }
+
+    fn ask_filters(&self, seek: &PrefixSeek, mut i: usize, target: &[u8], backward: bool) -> Option<usize> {
+        let key = user_key(target);
+        while let Some(file) = self.files.list().get(i) {
+            // An error shows when the file is opened.
+            let Ok(table) = self.tables.table(file) else { return Some(i) };
+            let Some(extractor) = table.filter_prefixes() else { return Some(i) };
+            let Some(prefix) = seek.question(key, extractor, backward) else { return Some(i) };
+            let may_match = table.prefix_may_match(prefix, target, backward);
+            table.count_seek(may_match, self.files.is_last_level());
+            if may_match {
+                return Some(i);
+            }
+            seek.left_out(extractor);
+            i = self.neighbour(i, backward).filter(|&next| self.may_go_on(next, prefix, extractor, backward))?;
+        }
+        Some(i)
+    }
+
+    fn neighbour(&self, i: usize, backward: bool) -> Option<usize> {
+        if backward { i.checked_sub(1) } else { Some(i + 1).filter(|&next| next < self.files.list().len()) }
+    }
+
+    /// True when a prefix that file `i`'s neighbour lacks may still begin (backwards: end) in file `i`: the neighbour's
+    /// boundary, past which the target is, can be a range tombstone's.
+    fn may_go_on(&self, i: usize, prefix: &[u8], extractor: &SliceTransform, backward: bool) -> bool {
+        let Some(file) = self.files.list().get(i) else { return false };
+        let nearest = if backward { file.largest_user_key() } else { file.smallest_user_key() };
+        extractor.prefix(nearest).is_none_or(|p| p == prefix)
+    }
+
+    /// No file is positioned, and none has failed.
+    fn leave_out(&mut self) {
+        self.status = Ok(());
+        self.iter = None;
+    }
+
+    /// Makes file `i` the open one; past the end, none is open.
+    fn open(&mut self, i: usize) {
+        if self.iter.is_some() && self.open == i {
+            return;
+        }
+        self.iter = None;
+        self.open = i;
+        let Some(file) = self.files.list().get(i) else { return };
+        let table = if self.for_compaction { self.tables.table_for_compaction(file) } else { self.tables.table(file) };
+        match table {
+            Ok(table) => {
+                if let Some(hook) = &mut self.on_open {
+                    hook(file, &table);
+                }
+                self.iter = Some(table.iter(self.options));
+            }
+            Err(e) => self.status = Err(e),
+        }
+    }
+
+    /// Opens file `i` and positions in it; a fresh start after an error.
+    fn position(&mut self, i: usize, position: impl FnOnce(&mut dyn InternalIterator)) {
+        self.status = Ok(());
+        self.open(i);
+        if let Some(iter) = &mut self.iter {
+            position(&mut **iter);
+        }
+    }
+
+    /// Takes an exhausted file's error; true when the iteration should go on in a neighbour.
+    fn exhausted(&mut self) -> bool {
+        match &self.iter {
+            Some(iter) if !iter.valid() => {
+                self.status = iter.status();
+                self.status.is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    fn skip_forward(&mut self) {
+        while self.exhausted() {
+            self.open(self.open + 1);
+            if let Some(iter) = &mut self.iter {
+                iter.seek_to_first();
+            }
+        }
+    }
+
+    fn skip_backward(&mut self) {
+        while self.exhausted() {
+            let Some(previous) = self.open.checked_sub(1) else {
+                self.iter = None;
+                return;
+            };
+            self.open(previous);
+            if let Some(iter) = &mut self.iter {
+                iter.seek_to_last();
+            }
+        }
+    }
+
+    /// The first file that does not end before `target`.
+    fn find(&self, target: &[u8]) -> usize {
+        self.files.list().partition_point(|f| self.cmp.compare(f.entry.largest.as_bytes(), target).is_lt())
+    }
+}
+
+impl InternalIterator for LevelIterator {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.iter.as_ref().is_some_and(|i| i.valid())
+    }
+
+    fn seek_to_first(&mut self) {
+        self.position(0, |iter| iter.seek_to_first());
+        self.skip_forward();
+    }
+
+    fn seek_to_last(&mut self) {
+        self.position(self.files.list().len().saturating_sub(1), |iter| iter.seek_to_last());
+        self.skip_backward();
+    }
+
+    fn seek(&mut self, target: &[u8]) {
+        let Some(i) = self.not_left_out(self.find(target), target, false) else { return self.leave_out() };
+        self.position(i, |iter| iter.seek(target));
+        self.skip_forward();
+    }
+
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        let i = self.find(target).min(self.files.list().len().saturating_sub(1));
+        let Some(i) = self.not_left_out(i, target, true) else { return self.leave_out() };
+        self.position(i, |iter| iter.seek_for_prev(target));
+        self.skip_backward();
+    }
+
+    #[inline]
+    fn next(&mut self) {
+        if let Some(iter) = &mut self.iter {
+            iter.next();
+            if !iter.valid() {
+                self.skip_forward();
+            }
+        }
+    }
+
+    #[inline]
+    fn prev(&mut self) {
+        if let Some(iter) = &mut self.iter {
+            iter.prev();
+            if !iter.valid() {
+                self.skip_backward();
+            }
+        }
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.iter.as_ref().map_or(&[], |i| i.key())
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.iter.as_ref().map_or(&[], |i| i.value())
+    }
+
+    fn status(&self) -> Result<()> {
+        self.status.clone()
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.iter.as_ref().and_then(|i| i.file())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use parking_lot::Mutex;
+    use rockmill_format::checksum::ChecksumType;
+    use rockmill_format::compression::CompressionType;
+    use rockmill_format::edit::FileEntry;
+    use rockmill_format::properties::TableProperties;
+    use rockmill_format::{InternalKey, ValueType};
+    use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
+
+    use super::*;
+    use crate::error::Error;
+    use crate::table::{TableBuilder, TableBuilderOptions, TableOpenOptions};
+    use crate::version::PurgeQueue;
+
+    /// Tables in memory; file number `fails` cannot be opened.
+    struct Tables {
+        fs: MemFileSystem,
+        cmp: InternalKeyComparator,
+        fails: Mutex<Option<u64>>,
+    }
+
+    fn path(number: u64) -> PathBuf {
+        PathBuf::from(format!("/{number:06}.sst"))
+    }
+
+    impl TableSource for Tables {
+        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+            if *self.fails.lock() == Some(file.number()) {
+                return Err(Error::corruption("footer is damaged"));
+            }
+            let random = self.fs.open_random(&path(file.number()), false).unwrap();
+            let path = path(file.number());
+            TableReader::open(
+                random,
+                TableOpenOptions {
+                    path,
+                    cmp: self.cmp.clone(),
+                    cache: None,
+                    largest_seqno: None,
+                    prefix_extractor: None,
+                    statistics: None,
+                    reads_first: None,
+                },
+            )
+        }
+        fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+            self.table(file)
+        }
+    }
+
+    impl Tables {
+        fn new() -> Arc<Self> {
+            let cmp = InternalKeyComparator::default();
+            Arc::new(Self { fs: MemFileSystem::new(), cmp, fails: Mutex::new(None) })
+        }
+
+        /// Writes a table; `covers` adds a range tombstone over this range of user keys.
+        fn write(&self, number: u64, keys: &[Vec<u8>], covers: Option<(&str, &str)>) -> Arc<FileMeta> {
+            let options = TableBuilderOptions {
+                cmp: self.cmp.clone(),
+                block_size: 64,
+                block_size_deviation: 10,
+                block_restart_interval: 16,
+                index_block_restart_interval: 1,
+                format_version: 5,
+                checksum: ChecksumType::Crc32c,
+                compression: CompressionType::None,
+                compression_opts: crate::CompressionOptions::default(),
+                target_file_size: 0,
+                bloom_bits_per_key: 0.0,
+                whole_key_filtering: true,
+                prefix_extractor: None,
+                partition_filters: false,
+                two_level_index: false,
+                metadata_block_size: 4096,
+                hash_index_util_ratio: None,
+                properties: TableProperties::default(),
+                path: path(number),
+                statistics: None,
+            };
+            let file = self.fs.create(&options.path, WriteOptions::default()).unwrap();
+            let mut builder = TableBuilder::new(options, file);
+            for k in keys {
+                builder.add(k, &number.to_le_bytes()).unwrap();
+            }
+            if let Some((begin, end)) = covers {
+                builder.add_range_tombstone(begin.as_bytes(), end.as_bytes(), 5).unwrap();
+            }
+            let s = builder.finish().unwrap();
+            let entry = FileEntry {
+                number,
+                size: s.file_size,
+                smallest: s.smallest,
+                largest: s.largest,
+                ..FileEntry::default()
+            };
+            Arc::new(FileMeta::new(entry, Arc::new(PurgeQueue::default())))
+        }
+
+        fn iter(self: &Arc<Self>, files: Vec<Arc<FileMeta>>) -> LevelIterator {
+            LevelIterator::new(files, Arc::clone(self) as _, TableReadOptions::default(), self.cmp.clone())
+        }
+    }
+
+    fn ikey(i: u32, seq: u64) -> Vec<u8> {
+        InternalKey::new(format!("k{i:04}").as_bytes(), seq, ValueType::Value).as_bytes().to_vec()
+    }
+
+    #[test]
+    fn random_walks_agree_with_a_sorted_vector() {
+        for seed in 0..20 {
+            println!("seed {seed}");
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let tables = Tables::new();
+            let mut keys: Vec<Vec<u8>> = (0..200).map(|_| ikey(rng.u32(0..300), rng.u64(1..4))).collect();
+            keys.sort_by(|a, b| tables.cmp.compare(a, b));
+            keys.dedup();
+            // A file may begin with older versions of the user key that ends the one before.
+            let mut files = Vec::new();
+            let mut rest = &keys[..];
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rng.usize(1..40).min(rest.len()));
+                files.push(tables.write(files.len() as u64 + 1, now, None));
+                rest = later;
+            }
+            let mut it = tables.iter(files);
+            let mut at: Option<usize> = None;
+            for _ in 0..500 {
+                let target = ikey(rng.u32(0..300), rng.u64(0..5));
+                match rng.u32(0..30) {
+                    0 => {
+                        it.seek_to_first();
+                        at = Some(0);
+                    }
+                    1 => {
+                        it.seek_to_last();
+                        at = Some(keys.len() - 1);
+                    }
+                    2 => {
+                        it.seek(&target);
+                        at = Some(keys.partition_point(|k| tables.cmp.compare(k, &target).is_lt()));
+                    }
+                    3 => {
+                        it.seek_for_prev(&target);
+                        at = keys.partition_point(|k| tables.cmp.compare(k, &target).is_le()).checked_sub(1);
+                    }
+                    4..18 if at.is_some() => {
+                        it.next();
+                        at = at.map(|i| i + 1);
+                    }
+                    18.. if at.is_some() => {
+                        it.prev();
+                        at = at.and_then(|i| i.checked_sub(1));
+                    }
+                    _ => {}
+                }
+                at = at.filter(|&i| i < keys.len());
+                it.status().unwrap();
+                assert_eq!(it.valid().then(|| it.key()), at.map(|i| &keys[i][..]));
+            }
+        }
+    }
+
+    #[test]
+    fn no_files_no_entries() {
+        let mut it = Tables::new().iter(Vec::new());
+        it.seek_to_first();
+        assert!(!it.valid());
+        it.seek_to_last();
+        assert!(!it.valid());
+        it.seek(&ikey(1, 1));
+        assert!(!it.valid());
+        it.seek_for_prev(&ikey(1, 1));
+        assert!(!it.valid());
+        it.status().unwrap();
+    }
+
+    #[test]
+    fn files_are_opened_when_reached_and_those_without_points_are_passed() {
+        let tables = Tables::new();
+        let files = vec![
+            tables.write(1, &[ikey(1, 1), ikey(2, 1)], None),
+            tables.write(2, &[], Some(("k0003", "k0004"))),
+            tables.write(3, &[ikey(5, 1)], None),
+        ];
+        let opened = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&opened);
+        let mut it = tables.iter(files).on_open(Box::new(move |file, table| {
+            log.lock().push((file.number(), table.range_tombstones().is_some()));
+        }));
+        it.seek(&ikey(2, 9));
+        assert_eq!(it.key(), ikey(2, 1));
+        assert_eq!(*opened.lock(), [(1, false)]);
+        it.next();
+        assert_eq!(it.key(), ikey(5, 1));
+        assert_eq!(*opened.lock(), [(1, false), (2, true), (3, false)]);
+        it.prev();
+        assert_eq!(it.key(), ikey(2, 1));
+        it.seek(&ikey(3, 9));
+        assert_eq!(it.key(), ikey(5, 1));
+        it.seek_for_prev(&ikey(4, 9));
+        assert_eq!(it.key(), ikey(2, 1));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_ends_the_iteration_with_its_error() {
+        let tables = Tables::new();
+        let files = (1..=3u64).map(|n| tables.write(n, &[ikey(n as u32, 1)], None)).collect();
+        let mut it = tables.iter(files);
+        *tables.fails.lock() = Some(2);
+        it.seek_to_first();
+        assert!(it.valid());
+        it.next();
+        assert!(!it.valid());
+        assert!(it.status().unwrap_err().to_string().contains("footer is damaged"));
+        it.seek_to_last();
+        assert!(it.valid() && it.status().is_ok());
+        it.prev();
+        assert!(!it.valid() && it.status().is_err());
+        *tables.fails.lock() = None;
+        it.seek(&ikey(2, 1));
+        assert!(it.valid() && it.status().is_ok());
+    }
+}

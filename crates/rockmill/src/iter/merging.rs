@@ -1,0 +1,443 @@
+//! One sorted stream out of many (RocksDB's `MergingIterator`).
+//!
+//! The current child stands outside a binary heap of the others. A step moves the current child and compares it with
+//! the heap's top: as long as it stays first, that is the only comparison; otherwise the two change places and the
+//! heap is repaired downwards once. Children cache the first eight bytes of their user keys, so that most comparisons
+//! are of integers.
+//!
+//! Equal keys come in the children's order (a lower index is newer) forwards, and in the opposite order backwards, so
+//! that the two directions are each other's reverse.
+
+use std::cmp::Ordering;
+use std::path::Path;
+
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::key::user_key;
+
+use crate::error::Result;
+use crate::iter::{EmptyIterator, InternalIterator};
+use crate::perf_context::{self as perf, PerfMetric};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Reverse,
+}
+
+struct Child {
+    iter: Box<dyn InternalIterator>,
+    /// Of the current key; orders as the keys do where it differs, and is zero in every child if the order of keys is
+    /// not the bytewise one.
+    prefix: u64,
+}
+
+/// See the module's text.
+pub struct MergingIterator {
+    cmp: InternalKeyComparator,
+    children: Vec<Child>,
+    /// Valid children but the current one; the parent of place `i` is `(i - 1) / 2`.
+    heap: Vec<usize>,
+    current: Option<usize>,
+    direction: Direction,
+    status: Result<()>,
+}
+
+impl MergingIterator {
+    /// Merges `children`, newest first.
+    pub fn new(children: Vec<Box<dyn InternalIterator>>, cmp: InternalKeyComparator) -> Self {
+        Self {
+            cmp,
+            heap: Vec::with_capacity(children.len()),
+            children: children.into_iter().map(|iter| Child { iter, prefix: 0 }).collect(),
+            current: None,
+            direction: Direction::Forward,
+            status: Ok(()),
+        }
+    }
+
+    /// Merges `children`, newest first; a single one is returned as it is.
+    pub fn boxed(
+        mut children: Vec<Box<dyn InternalIterator>>,
+        cmp: InternalKeyComparator,
+    ) -> Box<dyn InternalIterator> {
+        match (children.pop(), children.is_empty()) {
+            (None, _) => Box::new(EmptyIterator::new()),
+            (Some(only), true) => only,
+            (Some(last), false) => {
+                children.push(last);
+                Box::new(Self::new(children, cmp))
+            }
+        }
+    }
+
+    /// The child that the current entry comes from.
+    pub fn current_child(&self) -> Option<usize> {
+        self.current
+    }
+
+    /// After a child has moved: takes its new prefix, or its error. True if it is on an entry.
+    #[inline]
+    fn refresh(&mut self, i: usize) -> bool {
+        let child = &mut self.children[i];
+        if child.iter.valid() {
+            if self.cmp.is_bytewise() {
+                child.prefix = key_prefix(user_key(child.iter.key()));
+            }
+            return true;
+        }
+        if self.status.is_ok() {
+            self.status = child.iter.status();
+        }
+        false
+    }
+
+    /// True if child `a` comes before child `b` in the direction of movement.
+    #[inline]
+    fn precedes(&self, a: usize, b: usize) -> bool {
+        let (x, y) = (&self.children[a], &self.children[b]);
+        let order = match x.prefix.cmp(&y.prefix) {
+            Ordering::Equal => self.cmp.compare(x.iter.key(), y.iter.key()).then(a.cmp(&b)),
+            other => other,
+        };
+        order == if self.direction == Direction::Forward { Ordering::Less } else { Ordering::Greater }
+    }
+
+    fn sift_down(&mut self, mut place: usize) {
+        loop {
+            let left = 2 * place + 1;
+            if left >= self.heap.len() {
+                return;
+            }
+            let right = left + 1;
+            let first =
+                if right < self.heap.len() && self.precedes(self.heap[right], self.heap[left]) { right } else { left };
+            if !self.precedes(self.heap[first], self.heap[place]) {
+                return;
+            }
+            self.heap.swap(place, first);
+            place = first;
+        }
+    }
+
+    /// Takes the first child out of the heap.
+    fn pop(&mut self) -> Option<usize> {
+        if self.heap.is_empty() {
+            return None;
+        }
+        let top = self.heap.swap_remove(0);
+        self.sift_down(0);
+        Some(top)
+    }
+
+    /// Moves every child with `position` and starts over from where they are.
+    fn start(&mut self, direction: Direction, mut position: impl FnMut(usize, &mut dyn InternalIterator)) {
+        self.status = Ok(());
+        self.direction = direction;
+        self.heap.clear();
+        for i in 0..self.children.len() {
+            position(i, &mut *self.children[i].iter);
+            if self.refresh(i) {
+                self.heap.push(i);
+            }
+        }
+        for place in (0..self.heap.len() / 2).rev() {
+            self.sift_down(place);
+        }
+        self.current = self.pop();
+    }
+
+    /// Turns round on the present entry: the other children go to its neighbours in the new direction, and the
+    /// current child makes the step.
+    fn turn(&mut self, direction: Direction) {
+        let Some(current) = self.current else { return };
+        let here = self.children[current].iter.key().to_vec();
+        let cmp = self.cmp.clone();
+        self.start(direction, |i, iter| match direction {
+            _ if i == current => {
+                if direction == Direction::Forward {
+                    iter.next();
+                } else {
+                    iter.prev();
+                }
+            }
+            // Of equal keys, those of the children in front of the current one have been passed.
+            Direction::Forward => {
+                iter.seek(&here);
+                if i < current && iter.valid() && cmp.compare(iter.key(), &here).is_eq() {
+                    iter.next();
+                }
+            }
+            Direction::Reverse => {
+                iter.seek_for_prev(&here);
+                if i > current && iter.valid() && cmp.compare(iter.key(), &here).is_eq() {
+                    iter.prev();
+                }
+            }
+        });
+    }
+
+    /// The current child has moved on in the direction of movement: finds the child that is first now.
+    #[inline]
+    fn settle(&mut self, current: usize) {
+        if !self.refresh(current) {
+            self.current = self.pop();
+        } else if let Some(&top) = self.heap.first()
+            && self.precedes(top, current)
+        {
+            self.heap[0] = current;
+            self.current = Some(top);
+            self.sift_down(0);
+        }
+    }
+}
+
+impl InternalIterator for MergingIterator {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.current.is_some() && self.status.is_ok()
+    }
+
+    fn seek_to_first(&mut self) {
+        self.start(Direction::Forward, |_, iter| iter.seek_to_first());
+    }
+
+    fn seek_to_last(&mut self) {
+        self.start(Direction::Reverse, |_, iter| iter.seek_to_last());
+    }
+
+    fn seek(&mut self, target: &[u8]) {
+        self.start(Direction::Forward, |_, iter| {
+            perf::count(PerfMetric::SeekChildSeekCount, 1);
+            iter.seek(target);
+        });
+    }
+
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        self.start(Direction::Reverse, |_, iter| {
+            perf::count(PerfMetric::SeekChildSeekCount, 1);
+            iter.seek_for_prev(target);
+        });
+    }
+
+    #[inline]
+    fn next(&mut self) {
+        let Some(current) = self.current else { return };
+        if self.direction == Direction::Forward {
+            self.children[current].iter.next();
+            self.settle(current);
+        } else {
+            self.turn(Direction::Forward);
+        }
+    }
+
+    #[inline]
+    fn prev(&mut self) {
+        let Some(current) = self.current else { return };
+        if self.direction == Direction::Reverse {
+            self.children[current].iter.prev();
+            self.settle(current);
+        } else {
+            self.turn(Direction::Reverse);
+        }
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.current.map_or(&[], |i| self.children[i].iter.key())
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.current.map_or(&[], |i| self.children[i].iter.value())
+    }
+
+    fn status(&self) -> Result<()> {
+        self.status.clone()
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.current.and_then(|i| self.children[i].iter.file())
+    }
+}
+
+/// The first eight bytes as a big-endian integer; missing ones are zero.
+#[inline]
+fn key_prefix(user_key: &[u8]) -> u64 {
+    if let Some(bytes) = user_key.first_chunk::<8>() {
+        return u64::from_be_bytes(*bytes);
+    }
+    user_key.iter().fold(0, |p, &b| p << 8 | u64::from(b)).checked_shl(64 - 8 * user_key.len() as u32).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rockmill_format::ValueType;
+    use rockmill_format::comparator::ReverseBytewiseComparator;
+    use rockmill_format::key::InternalKey;
+
+    use super::*;
+    use crate::error::Error;
+
+    /// Over a sorted vector; fails when it moves onto `fails_at`.
+    struct VecIterator {
+        entries: Vec<(Vec<u8>, Vec<u8>)>,
+        cmp: InternalKeyComparator,
+        at: Option<usize>,
+        fails_at: Option<usize>,
+    }
+
+    impl VecIterator {
+        fn set(&mut self, at: Option<usize>) {
+            self.at = at.filter(|&i| i < self.entries.len());
+        }
+        fn failed(&self) -> bool {
+            self.at.is_some() && self.at == self.fails_at
+        }
+    }
+
+    impl InternalIterator for VecIterator {
+        fn valid(&self) -> bool {
+            self.at.is_some() && !self.failed()
+        }
+        fn seek_to_first(&mut self) {
+            self.set(Some(0));
+        }
+        fn seek_to_last(&mut self) {
+            self.set(self.entries.len().checked_sub(1));
+        }
+        fn seek(&mut self, target: &[u8]) {
+            self.set(Some(self.entries.partition_point(|e| self.cmp.compare(&e.0, target).is_lt())));
+        }
+        fn seek_for_prev(&mut self, target: &[u8]) {
+            self.set(self.entries.partition_point(|e| self.cmp.compare(&e.0, target).is_le()).checked_sub(1));
+        }
+        fn next(&mut self) {
+            self.set(self.at.map(|i| i + 1));
+        }
+        fn prev(&mut self) {
+            self.set(self.at.and_then(|i| i.checked_sub(1)));
+        }
+        fn key(&self) -> &[u8] {
+            &self.entries[self.at.expect("valid")].0
+        }
+        fn value(&self) -> &[u8] {
+            &self.entries[self.at.expect("valid")].1
+        }
+        fn status(&self) -> Result<()> {
+            if self.failed() { Err(Error::corruption("block 7 is damaged")) } else { Ok(()) }
+        }
+    }
+
+    fn ikey(user: &[u8], seq: u64) -> Vec<u8> {
+        InternalKey::new(user, seq, ValueType::Value).as_bytes().to_vec()
+    }
+
+    fn random_user(rng: &mut fastrand::Rng) -> Vec<u8> {
+        let mut k: Vec<u8> = (0..rng.usize(0..4)).map(|_| *rng.choice(&[0u8, 1, b'x', 255]).unwrap()).collect();
+        if rng.bool() {
+            k.splice(0..0, b"12345678".iter().copied());
+        }
+        k
+    }
+
+    #[test]
+    fn random_walks_agree_with_a_sorted_vector() {
+        for seed in 0..200 {
+            println!("seed {seed}");
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let cmp = if rng.bool() {
+                InternalKeyComparator::default()
+            } else {
+                InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator))
+            };
+            let mut model: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
+            for child in 0..rng.u8(0..9) {
+                let mut entries: Vec<_> =
+                    (0..rng.usize(0..40)).map(|_| (ikey(&random_user(&mut rng), rng.u64(0..6)), vec![child])).collect();
+                entries.sort_by(|a, b| cmp.compare(&a.0, &b.0));
+                entries.dedup_by(|a, b| a.0 == b.0);
+                model.extend(entries.iter().cloned());
+                children.push(Box::new(VecIterator { entries, cmp: cmp.clone(), at: None, fails_at: None }));
+            }
+            // Stable: equal keys keep the children's order.
+            model.sort_by(|a, b| cmp.compare(&a.0, &b.0));
+            let mut it = MergingIterator::new(children, cmp.clone());
+            assert!(!it.valid());
+            let mut at: Option<usize> = None;
+            for _ in 0..400 {
+                let target = ikey(&random_user(&mut rng), rng.u64(0..6));
+                match rng.u32(0..20) {
+                    0 => {
+                        it.seek_to_first();
+                        at = Some(0);
+                    }
+                    1 => {
+                        it.seek_to_last();
+                        at = model.len().checked_sub(1);
+                    }
+                    2 => {
+                        it.seek(&target);
+                        at = Some(model.partition_point(|e| cmp.compare(&e.0, &target).is_lt()));
+                    }
+                    3 => {
+                        it.seek_for_prev(&target);
+                        at = model.partition_point(|e| cmp.compare(&e.0, &target).is_le()).checked_sub(1);
+                    }
+                    4..12 => {
+                        it.next();
+                        at = at.map(|i| i + 1);
+                    }
+                    _ => {
+                        it.prev();
+                        at = at.and_then(|i| i.checked_sub(1));
+                    }
+                }
+                at = at.filter(|&i| i < model.len());
+                it.status().unwrap();
+                assert_eq!(it.valid(), at.is_some());
+                if let Some(i) = at {
+                    assert_eq!((it.key(), it.value()), (&model[i].0[..], &model[i].1[..]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_childs_error_ends_the_iteration_until_the_next_seek() {
+        let cmp = InternalKeyComparator::default();
+        let child = |users: &[&str], fails_at| -> Box<dyn InternalIterator> {
+            let entries = users.iter().map(|u| (ikey(u.as_bytes(), 1), Vec::new())).collect();
+            Box::new(VecIterator { entries, cmp: cmp.clone(), at: None, fails_at })
+        };
+        let mut it =
+            MergingIterator::new(vec![child(&["a", "c", "e"], Some(1)), child(&["b", "d"], None)], cmp.clone());
+        it.seek_to_first();
+        assert!(it.valid());
+        it.next();
+        assert!(!it.valid());
+        assert!(it.status().unwrap_err().to_string().contains("block 7"));
+        it.seek(&ikey(b"d", 1));
+        assert!(it.valid() && it.status().is_ok());
+        it.prev();
+        assert!(!it.valid() && it.status().is_err());
+    }
+
+    #[test]
+    fn prefixes_order_as_keys_do() {
+        let mut rng = fastrand::Rng::with_seed(4);
+        for _ in 0..10_000 {
+            let mut make =
+                || -> Vec<u8> { (0..rng.usize(0..11)).map(|_| *rng.choice(&[0u8, 1, 255]).unwrap()).collect() };
+            let (a, b) = (make(), make());
+            if key_prefix(&a) < key_prefix(&b) {
+                assert!(a < b, "{a:?} {b:?}");
+            }
+            let mut padded = a.clone();
+            padded.resize(8.max(a.len()), 0);
+            assert_eq!(key_prefix(&a), u64::from_be_bytes(padded[..8].try_into().unwrap()));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Compactions give way to flushes that writers would soon wait for.
+//!
+//! Flushes and compactions share a device. One that is busy with a compaction takes two or three times as long for a
+//! flush, and writers stop when the memtable after the one that is flushed is full: that is when a compaction is worth
+//! least. So while such a flush is due, a compaction that has written a megabyte waits for its end (the idea is
+//! SILK's: Balmau et al., USENIX ATC 2019), and never for long at a time, so that compactions go on beside flushes
+//! that take for ever. Where L0 or the debt has grown so far that RocksDB would speed compactions up (with the
+//! defaults 8 tables), it waits the shorter the more the tree slows writers down, and not at all where flushes need
+//! cores rather than the device ([`FlushPace::priority`](crate::db::FlushPace::priority)).
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rockmill_io::WritableFile;
+
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
+
+/// A compaction looks whether it should wait each time that it has written so much.
+const STEP: usize = 1 << 20;
+/// The longest wait for each step: 4 MiB a second remain.
+const WAIT_MAX: Duration = Duration::from_millis(250);
+
+/// Whether compactions wait; one for each database.
+#[derive(Default)]
+pub struct GiveWay {
+    /// The longest wait for each step, in microseconds; 0: they do not wait.
+    wait_micros: AtomicU64,
+    waits: AtomicU64,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl fmt::Debug for GiveWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GiveWay").field(&self.wait_micros.load(Ordering::Relaxed)).finish()
+    }
+}
+
+impl GiveWay {
+    /// Says whether compactions are to wait from now on, and how long for each step: for this part of the longest wait.
+    /// With 0 they do not, and those that wait go on.
+    pub fn set(&self, patience: f64) {
+        let micros = (WAIT_MAX.as_micros() as f64 * patience.clamp(0.0, 1.0)) as u64;
+        // Relaxed: the lock orders what matters, that no wait begins after it was ended.
+        if self.wait_micros.swap(micros, Ordering::Relaxed) > 0 && micros == 0 {
+            self.wake();
+        }
+    }
+
+    /// Lets those that wait look whether their database is being closed.
+    pub fn wake(&self) {
+        drop(self.lock.lock());
+        self.changed.notify_all();
+    }
+
+    /// How often a compaction waited.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Waits while it is wanted, unless `stop` is set.
+    pub fn pass(&self, stop: &AtomicBool) {
+        let most = Duration::from_micros(self.wait_micros.load(Ordering::Relaxed));
+        if most.is_zero() {
+            return;
+        }
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let mut guard = self.lock.lock();
+        while self.wait_micros.load(Ordering::Relaxed) > 0 && !stop.load(Ordering::Acquire) {
+            if self.changed.wait_for(&mut guard, most).timed_out() {
+                break;
+            }
+        }
+    }
+}
+
+/// A file of a compaction.
+#[derive(Debug)]
+pub(crate) struct GivingWay {
+    inner: Box<dyn WritableFile>,
+    way: Arc<GiveWay>,
+    stop: Arc<AtomicBool>,
+    /// Bytes since the last look.
+    written: usize,
+}
+
+impl GivingWay {
+    pub fn new(inner: Box<dyn WritableFile>, way: Arc<GiveWay>, stop: Arc<AtomicBool>) -> Self {
+        Self { inner, way, stop, written: 0 }
+    }
+}
+
+impl WritableFile for GivingWay {
+    fn append(&mut self, data: &[u8]) -> io::Result<()> {
+        self.written += data.len();
+        if self.written >= STEP {
+            self.written = 0;
+            self.way.pass(&self.stop);
+        }
+        self.inner.append(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.inner.sync()
+    }
+
+    fn begin_sync(&mut self) -> io::Result<bool> {
+        self.inner.begin_sync()
+    }
+
+    fn poll_sync(&mut self) -> io::Result<bool> {
+        self.inner.poll_sync()
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.inner.close()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn write_backs(&self) -> u64 {
+        self.inner.write_backs()
+    }
+
+    fn kernel_writes(&self) -> u64 {
+        self.inner.kernel_writes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::thread;
+    use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
+    use std::path::Path;
+
+    #[test]
+    fn a_wait_ends_with_its_cause_with_the_database_and_by_itself() {
+        let (way, stop) = (GiveWay::default(), AtomicBool::new(false));
+        way.pass(&stop);
+        assert_eq!(way.waits(), 0, "nothing to wait for");
+        way.set(0.1);
+        assert_eq!(way.wait_micros.load(Ordering::Relaxed), 25_000, "a tenth of the longest wait");
+        way.set(1.0);
+        way.pass(&stop); // nobody ends it
+        assert_eq!(way.waits(), 1);
+        for closing in [false, true] {
+            thread::scope(|s| {
+                let waiting = s.spawn(|| {
+                    while way.wait_micros.load(Ordering::Relaxed) > 0 && !stop.load(Ordering::Acquire) {
+                        way.pass(&stop);
+                    }
+                });
+                thread::sleep(Duration::from_millis(20));
+                assert!(!waiting.is_finished());
+                if closing {
+                    stop.store(true, Ordering::Release);
+                    way.wake();
+                } else {
+                    way.set(0.0);
+                }
+            });
+            way.set(1.0);
+        }
+    }
+
+    #[test]
+    fn a_file_looks_at_every_megabyte() {
+        let (way, stop) = (Arc::new(GiveWay::default()), Arc::new(AtomicBool::new(true)));
+        let fs = MemFileSystem::default();
+        let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
+        let mut file = GivingWay::new(inner, Arc::clone(&way), stop);
+        way.set(1.0);
+        for _ in 0..5 * 256 {
+            file.append(&[7; 4096]).unwrap();
+        }
+        assert_eq!((way.waits(), file.len()), (5, 5 << 20));
+        file.close().unwrap();
+        assert_eq!(fs.file_size(Path::new("/f")).unwrap(), 5 << 20);
+    }
+}

@@ -1,0 +1,292 @@
+//! The rate that writers get, learned from what compactions take in.
+//!
+//! A pure state machine in given times, for the store and the simulator alike. It knows the pressure
+//! (`write_control.rs`) and how much was written, and keeps one number, the *sustained* rate S:
+//!
+//! - Writers get S / p^2 below the slowdown trigger (p < 1) and S (2 - p)^2 above it: S at the trigger, with the same
+//!   slope on both sides, without bound where there is no pressure, and nothing (a few KiB) at the stop trigger.
+//! - As long as p is below 1 and writers do write more than S, S grows; above 1 it shrinks. It does so by the part of
+//!   [`WINDOW`] times the way from the slowdown to the stop trigger that would be written at S meanwhile. So whatever
+//!   the size of memtables and the speed of the device, the two integrators (the tree, and S) are damped:
+//!   with x = p - 1, y = S / S* - 1 and time in units of that way by S*, x' = y - 2 x and y' = -2 x / WINDOW, whose
+//!   roots are real from WINDOW = 2 on.
+//! - S begins, when there is pressure for the first time, with what writers wrote in the last seconds
+//!   ([`BEFORE_SECONDS`]), at least `delayed_write_rate`. That may be too much, as the tree grew meanwhile, but it is
+//!   no guess: one that is far too low would hold writers up, long before the slowdown trigger, until S has been
+//!   learned, which takes longer the lower it is.
+//! - Pressure counts at once when it rises. When it falls, as it does by many files at a time, it fades
+//!   ([`FADE_SECONDS`]), so that writers are not let go in a burst.
+
+use crate::pacing::write_control::WriteControl;
+
+/// Bytes of debt that a byte of writes brings, about: a rewrite in each of some levels.
+pub(crate) const DEBT_OF_A_BYTE: f64 = 10.0;
+/// In which S is learned, by the bytes from the slowdown trigger to the stop trigger. See the module's text.
+const WINDOW: f64 = 3.0;
+/// Pressure that is gone counts a third after so long.
+const FADE_SECONDS: f64 = 1.0;
+/// Fading pressure below this is none: writers get four hundred times S.
+const FADED: f64 = 0.05;
+/// What was written long before the first pressure counts a third after so long.
+const BEFORE_SECONDS: f64 = 3.0;
+/// S grows no faster than if writers wrote so many times as much.
+const GROWTH_MAX: f64 = 4.0;
+/// The lowest rate, in bytes per second (RocksDB's `kMinWriteRate`).
+const RATE_MIN: f64 = 16.0 * 1024.0;
+
+/// How fast writers may write. Times are seconds from any moment on.
+#[derive(Debug, Clone)]
+pub struct RateControl {
+    /// Bytes per second that compactions can take in, as far as is known.
+    pub sustained: f64,
+    /// There was pressure, so `sustained` is learned from now on.
+    begun: bool,
+    /// Bytes per second that writers wrote in the last seconds, until then.
+    before: f64,
+    /// Where the pressure is, and where what counts was at `since`.
+    pressure: f64,
+    fading: f64,
+    since: f64,
+    span_bytes: f64,
+    /// Until when what was written is taken into account, and how much that was.
+    seen: Option<(f64, f64)>,
+}
+
+impl Default for RateControl {
+    fn default() -> Self {
+        Self {
+            sustained: 0.0,
+            begun: false,
+            before: 0.0,
+            pressure: 0.0,
+            fading: 0.0,
+            since: 0.0,
+            span_bytes: 1e9,
+            seen: None,
+        }
+    }
+}
+
+/// Part of S that writers get.
+fn share(pressure: f64) -> f64 {
+    match pressure {
+        p if p <= 0.0 => f64::INFINITY,
+        p if p <= 1.0 => 1.0 / (p * p),
+        p => (2.0 - p).max(0.0).powi(2),
+    }
+}
+
+impl RateControl {
+    /// The tree's pressure from now on. `delayed_write_rate` is where S begins at least. `written`: all bytes that were
+    /// written so far.
+    pub fn set(&mut self, now: f64, control: &WriteControl, delayed_write_rate: f64, written: f64) {
+        if self.sustained <= 0.0 {
+            self.sustained = delayed_write_rate.max(RATE_MIN);
+        }
+        self.observe(now, written);
+        if !self.begun && control.pressure > 0.0 {
+            self.begun = true;
+            self.sustained = self.sustained.max(self.before);
+        }
+        self.fading = self.counting(now).max(control.pressure);
+        (self.pressure, self.since) = (control.pressure, now);
+        self.span_bytes = control.span_bytes.max(1.0);
+    }
+
+    /// So much was written until now.
+    pub fn observe(&mut self, now: f64, written: f64) {
+        let Some((then, before)) = self.seen else {
+            self.seen = Some((now, written));
+            return;
+        };
+        let seconds = now - then;
+        // Each write looks; what is to be learned takes seconds.
+        if seconds < 1e-3 {
+            return;
+        }
+        self.seen = Some((now, written));
+        let p = self.counting(now);
+        let rate = (written - before).max(0.0) / seconds;
+        if !self.begun {
+            let old = (-seconds / BEFORE_SECONDS).exp();
+            self.before = self.before * old + rate * (1.0 - old);
+            return;
+        }
+        let wrote = rate / self.sustained.max(1.0);
+        let by = match share(p) {
+            share if p < 1.0 => wrote.min(share).clamp(1.0, GROWTH_MAX),
+            share => share,
+        };
+        // No more than a tenth in one look, however long ago the last was.
+        let part = (self.sustained * seconds / (WINDOW * self.span_bytes)).min(0.1);
+        self.sustained = (self.sustained * (1.0 + (by - 1.0) * part)).max(RATE_MIN);
+    }
+
+    /// The pressure that counts.
+    pub fn counting(&self, now: f64) -> f64 {
+        let over = self.fading - self.pressure;
+        if over <= 0.0 {
+            return self.pressure;
+        }
+        self.pressure + over * (-(now - self.since).max(0.0) / FADE_SECONDS).exp()
+    }
+
+    /// Bytes per second that writers get; infinite when they are free.
+    pub fn rate(&self, now: f64) -> f64 {
+        let p = self.counting(now);
+        if p <= 0.0 || (self.pressure <= 0.0 && p < FADED) {
+            return f64::INFINITY;
+        }
+        (self.sustained * share(p)).max(RATE_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pacing::write_control::{Slope, StallReason};
+
+    /// An L0 into which writers' memtables go and which compactions empty, some files at a time.
+    struct Model {
+        control: RateControl,
+        file: f64,
+        /// Files in L0 and those that the running compaction has.
+        l0: f64,
+        written: f64,
+        now: f64,
+        /// What compactions owe: bytes drained and not yet taken out of L0, since a job ends as a whole.
+        drained: f64,
+        job_files: f64,
+    }
+
+    const MB: f64 = (1u64 << 20) as f64;
+    const SLOPE: Slope = Slope { begin: 12.0, slowdown: 20.0, stop: 36.0 };
+    const STEP: f64 = 0.005;
+
+    impl Model {
+        fn new(file: f64, job_files: f64) -> Self {
+            Self { control: RateControl::default(), file, l0: 0.0, written: 0.0, now: 0.0, drained: 0.0, job_files }
+        }
+
+        fn pressure(&self) -> f64 {
+            SLOPE.pressure(self.l0.floor())
+        }
+
+        /// Goes on for so long. Gives bytes written, the highest L0, and the lowest and highest rate of whole seconds.
+        fn run(&mut self, seconds: f64, demand: f64, drain: f64) -> (f64, f64, f64, f64) {
+            let (from, until) = (self.written, self.now + seconds);
+            let (mut top, mut low, mut high) = (0.0f64, f64::INFINITY, 0.0f64);
+            let mut second = (self.now, self.written);
+            while self.now < until {
+                let control = WriteControl {
+                    pressure: self.pressure(),
+                    reason: StallReason::L0Files,
+                    behind: true,
+                    span_bytes: 16.0 * self.file,
+                };
+                self.control.set(self.now, &control, 16.0 * MB, self.written);
+                let rate = if self.l0 >= 36.0 { 0.0 } else { self.control.rate(self.now).min(demand) };
+                self.written += rate * STEP;
+                self.l0 += rate * STEP / self.file;
+                self.drained = (self.drained + drain * STEP).min(self.l0.min(self.job_files) * self.file);
+                if self.job_files == 0.0 {
+                    self.l0 = (self.l0 - drain * STEP / self.file).max(0.0);
+                } else if self.drained >= self.job_files * self.file {
+                    self.l0 -= self.job_files;
+                    self.drained = 0.0;
+                }
+                self.now += STEP;
+                top = top.max(self.l0);
+                if self.now - second.0 >= 1.0 {
+                    let rate = (self.written - second.1) / (self.now - second.0);
+                    (low, high) = (low.min(rate), high.max(rate));
+                    second = (self.now, self.written);
+                }
+            }
+            (self.written - from, top, low, high)
+        }
+    }
+
+    #[test]
+    fn the_rate_has_no_step() {
+        let mut c = RateControl::default();
+        let at = |p: f64| WriteControl { pressure: p, ..WriteControl::default() };
+        c.set(0.0, &at(0.001), 16.0 * MB, 0.0);
+        let mut last = c.rate(0.0);
+        for i in 2..2000 {
+            let p = f64::from(i) / 1000.0;
+            c.set(0.0, &at(p), 16.0 * MB, 0.0);
+            let rate = c.rate(0.0);
+            assert!(rate <= last && (!(0.1..=1.9).contains(&p) || rate > last * 0.95), "{p}: {last} to {rate}");
+            last = rate;
+        }
+        c.set(0.0, &at(1.0), 16.0 * MB, 0.0);
+        c.set(0.0, &at(2.0), 16.0 * MB, 0.0);
+        assert_eq!(c.rate(0.0), RATE_MIN, "at the stop trigger");
+    }
+
+    /// Sixteen megabytes a tenth of a second, as a device takes them; L0 then has a file too many.
+    #[test]
+    fn the_first_pressure_finds_what_writers_write() {
+        let at = |p: f64| WriteControl { pressure: p, span_bytes: 256.0 * MB, ..WriteControl::default() };
+        for (seconds, at_least, at_most) in [(0.0, 8.0, 8.0), (0.5, 20.0, 30.0), (4.0, 110.0, 130.0)] {
+            let (mut c, mut now, mut written) = (RateControl::default(), 1000.0, 0.0);
+            c.set(now, &at(0.0), 8.0 * MB, written);
+            while now < 1000.0 + seconds {
+                (now, written) = (now + 0.1, written + 16.0 * MB);
+                c.set(now, &at(0.0), 8.0 * MB, written);
+            }
+            assert_eq!(c.rate(now), f64::INFINITY);
+            c.set(now, &at(0.5), 8.0 * MB, written);
+            let s = c.sustained / MB;
+            assert!((at_least..=at_most).contains(&s), "{seconds} s: {s} MiB/s");
+            // What comes later is learned and not believed at once.
+            (now, written) = (now + 1.0, written + 1000.0 * MB);
+            c.set(now, &at(0.0), 8.0 * MB, written);
+            c.set(now, &at(0.5), 8.0 * MB, written);
+            assert!(c.sustained < s * 1.31 * MB, "{} after {s} MiB/s", c.sustained / MB);
+        }
+    }
+
+    /// The step response: compactions become four times as slow, or as fast, and nobody waits for long.
+    #[test]
+    fn a_change_of_what_compactions_take_in_is_followed_without_a_stop() {
+        for job_files in [0.0, 8.0] {
+            let mut m = Model::new(64.0 * MB, job_files);
+            for drain in [100.0, 25.0, 100.0, 400.0, 100.0, 10.0] {
+                let settling = 64.0 * 64.0 / drain * 2.0 + 60.0;
+                let (_, top, low, _) = m.run(settling, 1000.0 * MB, drain * MB);
+                assert!(top < 35.0, "{drain} MB/s, jobs of {job_files}: {top} files");
+                // A write of 1 KiB, ten milliseconds at most.
+                assert!(low > 100.0 * 1024.0, "{drain} MB/s, jobs of {job_files}: {low} bytes in a second");
+                let (wrote, _, low, high) = m.run(400.0, 1000.0 * MB, drain * MB);
+                let got = wrote / 400.0 / MB / drain;
+                assert!((0.93..1.07).contains(&got), "{got} of {drain} MB/s, jobs of {job_files}");
+                if job_files == 0.0 {
+                    assert!(high / low < 1.25, "settled at {} to {} MB/s", low / MB, high / MB);
+                }
+            }
+        }
+    }
+
+    /// Whatever writers want and compactions take in, by how much at a time, debt stays below its bound and writers get
+    /// what there is.
+    #[test]
+    fn debt_stays_in_its_bound_and_writers_get_what_is_taken_in() {
+        for seed in 0..40 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let file = (1.0 + rng.f64() * 63.0) * MB;
+            let files_per_second = 0.1 * 100f64.powf(rng.f64());
+            let drain = file * files_per_second;
+            let (want, job_files) = (0.2 * 200f64.powf(rng.f64()), f64::from(rng.u32(0..12)));
+            let mut m = Model::new(file, job_files);
+            let long = 400.0 / files_per_second;
+            m.run(long, drain * want, drain);
+            let (wrote, top, ..) = m.run(long, drain * want, drain);
+            let what = format!("seed {seed}: {files_per_second} files/s, {want} wanted, {job_files} files a job");
+            assert!(top < 36.0, "{what}: {top} files, writers stopped");
+            let got = wrote / long / (drain * want.min(1.0));
+            assert!((0.9..1.1).contains(&got), "{what}: {got} of what could be");
+        }
+    }
+}

@@ -1,0 +1,593 @@
+//! Write control: compaction debt becomes delay as a slope, not a cliff.
+//!
+//! **Target.** While writers want more than compactions can take in, L0 files and pending compaction bytes stay between
+//! where the slope begins and their stop triggers, near the slowdown trigger, and writers get what compactions take in.
+//!
+//! 1. Each change of the tree or of the memtables gives a *pressure* p: 0 while there is no reason to slow writers,
+//!    1 at RocksDB's slowdown trigger, 2 at its stop trigger. L0 files and pending compaction bytes each give one, the
+//!    largest counts.
+//! 2. [`RateControl`] makes a rate of it: the *sustained* rate, which it learns, divided by p^2 below the slowdown
+//!    trigger and times (2 - p)^2 above it. A write waits until the rate has room for it.
+//! 3. While a flush is in flight, `flush_pace.rs` gives a second rate, by what still fits into memory.
+//! 4. Writers stop (waiting on a condition, woken by the job that ends it) only when memory would run out (every
+//!    memtable is full) or a stop trigger is reached.
+
+use std::time::Duration;
+
+use rockmill_io::Clock;
+
+use crate::options::{CfOptions, CompactionStyle};
+use crate::pacing::flush_bound::FlushBound;
+use crate::pacing::rate_control::{DEBT_OF_A_BYTE, RateControl};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+/// Why writers are delayed or stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StallReason {
+    /// They are not.
+    None = 0,
+    /// Too many L0 files.
+    L0Files = 1,
+    /// Too many bytes wait for compaction.
+    PendingCompactionBytes = 2,
+    /// Every memtable is full.
+    Memtables = 3,
+    /// All memtables together hold too much: the write buffer manager stops writers.
+    WriteBufferManager = 4,
+}
+
+impl StallReason {
+    /// Words for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::L0Files => "L0 files",
+            Self::PendingCompactionBytes => "pending compaction bytes",
+            Self::Memtables => "memtables",
+            Self::WriteBufferManager => "bytes in memtables (write buffer manager)",
+        }
+    }
+
+    fn from_u8(v: u8) -> Self {
+        match v {
+            1 => Self::L0Files,
+            2 => Self::PendingCompactionBytes,
+            3 => Self::Memtables,
+            4 => Self::WriteBufferManager,
+            _ => Self::None,
+        }
+    }
+}
+
+/// Where a cause's slope begins, reaches RocksDB's slowdown trigger, and its stop trigger.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slope {
+    pub begin: f64,
+    pub slowdown: f64,
+    pub stop: f64,
+}
+
+impl Slope {
+    /// Pressure of `value`: 0 below `begin`, 1 at `slowdown`, 2 at `stop` and beyond.
+    pub fn pressure(&self, value: f64) -> f64 {
+        if value <= self.begin {
+            0.0
+        } else if value < self.slowdown {
+            (value - self.begin) / (self.slowdown - self.begin)
+        } else if value < self.stop {
+            1.0 + (value - self.slowdown) / (self.stop - self.slowdown)
+        } else {
+            2.0
+        }
+    }
+}
+
+/// What of a tree slows writers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TreeLoad {
+    /// Sorted runs that count towards the triggers of L0.
+    pub runs: usize,
+    /// Compaction debt, in bytes.
+    pub pending_bytes: u64,
+}
+
+/// How a column family's tree is to slow writers: a pure function of its scores and options, for the store and the
+/// simulator alike.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WriteControl {
+    /// 0 not at all, 1 at RocksDB's slowdown trigger, 2 at its stop trigger.
+    pub pressure: f64,
+    /// What gives the pressure.
+    pub reason: StallReason,
+    /// Compaction should speed up (RocksDB's `NeedSpeedupCompaction`).
+    pub behind: bool,
+    /// About how many bytes of writes lead from the slowdown trigger to the stop trigger.
+    pub span_bytes: f64,
+}
+
+impl Default for WriteControl {
+    fn default() -> Self {
+        Self { pressure: 0.0, reason: StallReason::None, behind: false, span_bytes: 1e9 }
+    }
+}
+
+/// The pressure of a tree with automatic compactions.
+pub fn write_control(load: TreeLoad, o: &CfOptions) -> WriteControl {
+    let trigger = f64::from(o.level0_file_num_compaction_trigger);
+    let slow = match o.level0_slowdown_writes_trigger {
+        // As in RocksDB: files of L0 slow nobody down.
+        ..0 => f64::from(o.level0_stop_writes_trigger),
+        slow => f64::from(slow),
+    };
+    let stop = f64::from(runs_that_stop(o)).max(slow + 1.0);
+    let l0 = Slope { begin: trigger.max((trigger + slow) / 2.0).min(slow - 1.0), slowdown: slow, stop };
+    let runs = load.runs as f64;
+    // RocksDB's marks where compaction is to speed up.
+    let mark = (trigger * 2.0).min(trigger + (slow - trigger) / 4.0);
+    let file = o.write_buffer_size as f64 * f64::from(o.min_write_buffer_number_to_merge.max(1));
+    let mut control = WriteControl {
+        pressure: l0.pressure(runs),
+        reason: StallReason::L0Files,
+        behind: runs >= mark,
+        span_bytes: (stop - slow) * file,
+    };
+    let (soft, hard) = (o.soft_pending_compaction_bytes_limit as f64, o.hard_pending_compaction_bytes_limit as f64);
+    if soft > 0.0 {
+        let pending = load.pending_bytes as f64;
+        control.behind |= pending >= soft / 4.0;
+        let debt = Slope { begin: soft * 0.5, slowdown: soft, stop: hard.max(soft + 1.0) }.pressure(pending);
+        if debt > control.pressure {
+            (control.pressure, control.reason) = (debt, StallReason::PendingCompactionBytes);
+            control.span_bytes = (hard.max(soft + 1.0) - soft) / DEBT_OF_A_BYTE;
+        }
+    }
+    control
+}
+
+/// Runs that stop writers: never fewer than begin a compaction, and more than universal compaction leaves, which merges
+/// down to one. Otherwise nothing would let them go on. An open puts the triggers in order, `set_options` does not.
+fn runs_that_stop(o: &CfOptions) -> i32 {
+    let left = if o.compaction_style == CompactionStyle::Universal { 2 } else { 1 };
+    o.level0_stop_writes_trigger.max(o.level0_file_num_compaction_trigger).max(left)
+}
+
+/// Why writers must wait, if they must, with so many full memtables.
+pub fn write_stop(load: TreeLoad, o: &CfOptions, full_memtables: usize) -> Option<StallReason> {
+    if full_memtables >= o.max_write_buffer_number.max(1) as usize {
+        return Some(StallReason::Memtables);
+    }
+    if o.disable_auto_compactions {
+        return None;
+    }
+    if load.runs >= runs_that_stop(o) as usize {
+        return Some(StallReason::L0Files);
+    }
+    let hard = o.hard_pending_compaction_bytes_limit;
+    (hard > 0 && load.pending_bytes >= hard).then_some(StallReason::PendingCompactionBytes)
+}
+
+/// Turns the allowed rate into sleep, and counts it.
+#[derive(Debug)]
+pub(crate) struct WriteController {
+    /// A leaf lock.
+    bucket: Mutex<Bucket>,
+    /// A leaf lock.
+    flush_bound: Mutex<FlushBound>,
+    /// Writes ask the bucket.
+    delaying: AtomicBool,
+    reason: AtomicU8,
+    /// Compaction has work enough that writes which can wait should (RocksDB's `NeedSpeedupCompaction`).
+    behind: AtomicBool,
+    /// What writers may write while a flush is in flight. A leaf lock.
+    pace: Mutex<PaceBucket>,
+    /// When users have written so many bytes, what the flush in flight allows is looked at again; the maximum: never.
+    look_at: AtomicU64,
+    /// Writers had to wait for the flush in flight.
+    paced: AtomicBool,
+    /// When the next write of low priority may go, in the clock's monotonic nanoseconds.
+    low_pri_free_at: Mutex<u64>,
+    pub delayed_micros: AtomicU64,
+    pub stopped_micros: AtomicU64,
+    /// The longest time that a write waited at once, in microseconds.
+    pub longest_micros: AtomicU64,
+}
+
+/// What writers may write, and what they have.
+#[derive(Debug, Default)]
+struct Bucket {
+    control: RateControl,
+    /// Bytes that may be written at once; below 0 when too much was.
+    credit: f64,
+    /// When `credit` was right, in the clock's monotonic nanoseconds.
+    at: u64,
+}
+
+impl Bucket {
+    /// Adds what the time since the last look allows. Gives the rate.
+    fn look(&mut self, now: u64) -> f64 {
+        let rate = self.control.rate(now as f64 * 1e-9);
+        let seconds = now.saturating_sub(self.at) as f64 * 1e-9;
+        self.at = self.at.max(now);
+        // Little is saved up: what writers did not want is not theirs later.
+        self.credit = if rate.is_finite() { (self.credit + rate * seconds).min(rate * CREDIT_SECONDS) } else { 0.0 };
+        rate
+    }
+}
+
+/// What writers may write while a flush is in flight ([`FlushPace`](super::flush_pace::FlushPace)).
+#[derive(Debug, Default)]
+struct PaceBucket {
+    /// Bytes that may be written at once; below 0 when too much was.
+    credit: f64,
+    /// When `credit` was right, in the clock's monotonic nanoseconds, and what users had written then.
+    at: u64,
+    written: u64,
+    /// Bytes a second at the last look.
+    rate: f64,
+}
+
+impl Default for WriteController {
+    fn default() -> Self {
+        Self {
+            bucket: Mutex::default(),
+            flush_bound: Mutex::default(),
+            delaying: AtomicBool::new(false),
+            reason: AtomicU8::new(0),
+            behind: AtomicBool::new(false),
+            pace: Mutex::default(),
+            look_at: AtomicU64::new(u64::MAX),
+            paced: AtomicBool::new(false),
+            low_pri_free_at: Mutex::default(),
+            delayed_micros: AtomicU64::new(0),
+            stopped_micros: AtomicU64::new(0),
+            longest_micros: AtomicU64::new(0),
+        }
+    }
+}
+
+/// What writers of low priority get while compaction is behind (RocksDB's rate).
+const LOW_PRI_BYTES_PER_SECOND: u64 = 1 << 20;
+/// A sleep shorter than this costs more in wake-ups than it is worth.
+const SLEEP_NS_MIN: u64 = 1_000_000;
+/// Longest single sleep: pressure may have fallen meanwhile.
+const SLEEP_NS_MAX: u64 = 20_000_000;
+/// Longest single sleep for a flush, whose end is looked for.
+const PACE_NS_MAX: u64 = 2_000_000;
+/// What the flush in flight allows is looked at when so much was written, or before.
+const LOOK_BYTES: f64 = 262_144.0;
+/// Sleeps overshoot; so much of that is given back.
+const CREDIT_SECONDS: f64 = 0.005;
+
+impl WriteController {
+    /// Sets what holds from now on. `written`: all bytes that users wrote so far.
+    pub fn set(&self, control: &WriteControl, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
+        let mut bucket = self.bucket.lock();
+        let now = clock.monotonic_nanos();
+        if !self.delaying.load(Ordering::Relaxed) {
+            (bucket.credit, bucket.at) = (0.0, now);
+        }
+        bucket.look(now);
+        bucket.control.set(now as f64 * 1e-9, control, delayed_write_rate as f64, written as f64);
+        let delaying = bucket.control.rate(now as f64 * 1e-9).is_finite();
+        self.delaying.store(delaying, Ordering::Relaxed);
+        if control.pressure > 0.0 || !delaying {
+            self.reason.store(if delaying { control.reason as u8 } else { 0 }, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes why writers are stopped from now on, if they are, and the pressure of the tree.
+    pub fn note_state(&self, stop: Option<StallReason>, pressure: f64, clock: &dyn Clock) {
+        self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, stop, pressure);
+    }
+
+    /// Whether writers wait for flushes rather than for compactions, and whether they did a moment ago
+    /// ([`FlushBound`]).
+    pub fn waits_for_flushes(&self, clock: &dyn Clock) -> (bool, bool) {
+        let (bound, now) = (self.flush_bound.lock(), clock.monotonic_nanos() as f64 * 1e-9);
+        (bound.holds(now), !bound.is_over(now))
+    }
+
+    /// True when writers may have to wait.
+    #[inline]
+    pub fn is_delaying(&self) -> bool {
+        self.delaying.load(Ordering::Relaxed)
+    }
+
+    /// Why.
+    pub fn reason(&self) -> StallReason {
+        if self.paced.load(Ordering::Relaxed) {
+            return StallReason::Memtables;
+        }
+        StallReason::from_u8(self.reason.load(Ordering::Relaxed))
+    }
+
+    /// Bytes per second that writers get now; 0 when they are free.
+    pub fn rate(&self, clock: &dyn Clock) -> u64 {
+        let mut rate = self.bucket.lock().control.rate(clock.monotonic_nanos() as f64 * 1e-9);
+        if self.paced.load(Ordering::Relaxed) {
+            rate = rate.min(self.pace.lock().rate);
+        }
+        if rate.is_finite() { (rate as u64).max(1) } else { 0 }
+    }
+
+    /// Bytes per second that compactions can take in, as far as is known.
+    pub fn sustained(&self) -> u64 {
+        self.bucket.lock().control.sustained as u64
+    }
+
+    /// Seconds that writers waited.
+    pub fn waited_seconds(&self) -> f64 {
+        let micros = self.delayed_micros.load(Ordering::Relaxed) + self.stopped_micros.load(Ordering::Relaxed);
+        micros as f64 * 1e-6
+    }
+
+    /// A write waited so long.
+    pub fn note_wait(&self, micros: u64) {
+        self.longest_micros.fetch_max(micros, Ordering::Relaxed);
+    }
+
+    /// Says whether compaction is behind.
+    pub fn set_behind(&self, behind: bool) {
+        self.behind.store(behind, Ordering::Relaxed);
+    }
+
+    /// True when writes of low priority should wait.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
+    }
+
+    /// Makes a writer of low priority sleep so long that all of them together write `LOW_PRI_BYTES_PER_SECOND`.
+    pub fn delay_low_pri(&self, bytes: u64, clock: &dyn Clock) {
+        let now = clock.monotonic_nanos();
+        let until = {
+            let mut free_at = self.low_pri_free_at.lock();
+            *free_at = (*free_at).max(now) + bytes.saturating_mul(1_000_000_000) / LOW_PRI_BYTES_PER_SECOND;
+            *free_at
+        };
+        // In pieces: compaction may catch up meanwhile.
+        let mut now = now;
+        while now < until && self.is_behind() {
+            clock.sleep(Duration::from_nanos((until - now).min(SLEEP_NS_MAX)));
+            now = clock.monotonic_nanos();
+        }
+    }
+
+    /// Says whether a flush is in flight, or due, that writers could have to wait for. `written`: all bytes that users
+    /// wrote before.
+    pub fn set_pacing(&self, pacing: bool, written: u64, clock: &dyn Clock) {
+        let mut pace = self.pace.lock();
+        let before = self.look_at.load(Ordering::Relaxed) != u64::MAX;
+        if pacing && !before {
+            *pace = PaceBucket { credit: 0.0, at: clock.monotonic_nanos(), written, rate: f64::INFINITY };
+        }
+        if pacing != before {
+            self.look_at.store(if pacing { written } else { u64::MAX }, Ordering::Relaxed);
+            self.paced.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// True while writers have to wait for the flush in flight.
+    pub fn is_paced(&self) -> bool {
+        self.paced.load(Ordering::Relaxed)
+    }
+
+    /// True when the next writer is to [`Self::pace`] itself.
+    #[inline]
+    pub fn is_pacing(&self, written: u64) -> bool {
+        written >= self.look_at.load(Ordering::Relaxed)
+    }
+
+    /// Makes the leader of a group wait until what was written before fits the rate, or `closing` is set. `rate` gives
+    /// bytes a second at a moment in seconds, and for how many bytes there is room; it is without bound when no flush
+    /// is in flight, and is asked before each sleep. Gives the microseconds slept, and true if nobody had to wait for
+    /// this flush before.
+    pub fn pace(
+        &self,
+        written: u64,
+        closing: &AtomicBool,
+        clock: &dyn Clock,
+        rate: impl Fn(f64) -> (f64, f64),
+    ) -> (u64, bool) {
+        let began = clock.monotonic_nanos();
+        let (mut now, mut first) = (began, false);
+        while !closing.load(Ordering::Acquire) {
+            let (rate, room) = rate(now as f64 * 1e-9);
+            let short = {
+                let mut pace = self.pace.lock();
+                if pace.rate.is_infinite() {
+                    // Nobody has looked since the flush began: the time until now is nobody's.
+                    pace.at = now;
+                }
+                let (seconds, more) = (now.saturating_sub(pace.at) as f64 * 1e-9, written.saturating_sub(pace.written));
+                (pace.at, pace.written, pace.rate) = (pace.at.max(now), pace.written.max(written), rate);
+                if !rate.is_finite() {
+                    pace.credit = 0.0; // the end of the flush says so too, or it is of no column family that is written
+                    self.look_again(written, LOOK_BYTES);
+                    break;
+                }
+                // Where there is little time left, a few milliseconds of the rate would be all the room.
+                let most = (rate * CREDIT_SECONDS).min(room / 16.0);
+                pace.credit = (pace.credit + rate * seconds).min(most) - more as f64;
+                let short = (-pace.credit / rate * 1e9).max(0.0) as u64;
+                if short < SLEEP_NS_MIN {
+                    self.look_again(written, pace.credit + rate * SLEEP_NS_MIN as f64 * 1e-9);
+                    break;
+                }
+                short
+            };
+            first |= !self.paced.swap(true, Ordering::Relaxed);
+            let piece = short.min(PACE_NS_MAX);
+            clock.sleep(Duration::from_nanos(piece));
+            // Whatever the clock says, this ends.
+            now = clock.monotonic_nanos().max(now + piece);
+        }
+        let slept = now.saturating_sub(began) / 1000;
+        if first || slept > 0 {
+            self.delayed_micros.fetch_add(slept, Ordering::Relaxed);
+            self.note_wait(slept);
+            self.flush_bound.lock().waited(now as f64 * 1e-9, slept as f64 * 1e-6);
+        }
+        (slept, first)
+    }
+
+    /// The next look is when so many bytes more were written, unless no flush is in flight any more.
+    fn look_again(&self, written: u64, bytes: f64) {
+        let next = written.saturating_add(bytes.clamp(1.0, LOOK_BYTES) as u64).min(u64::MAX - 1);
+        let set = |at| (at != u64::MAX).then_some(next);
+        // A failure means that there is none, which stays.
+        let _ = self.look_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
+    }
+
+    /// Makes the leader of a group of `bytes` wait until the rate has room for it, or `closing` is set. `written`: all
+    /// bytes that users wrote before. `meanwhile` is called before each sleep. Gives the microseconds slept.
+    pub fn delay(
+        &self,
+        bytes: u64,
+        written: u64,
+        closing: &AtomicBool,
+        clock: &dyn Clock,
+        meanwhile: impl Fn(),
+    ) -> u64 {
+        let began = clock.monotonic_nanos();
+        let (mut now, mut taken) = (began, false);
+        while !closing.load(Ordering::Acquire) {
+            let short = {
+                let mut bucket = self.bucket.lock();
+                bucket.control.observe(now as f64 * 1e-9, written as f64);
+                let rate = bucket.look(now);
+                if !rate.is_finite() {
+                    self.delaying.store(false, Ordering::Relaxed);
+                    self.reason.store(0, Ordering::Relaxed);
+                    break;
+                }
+                if !std::mem::replace(&mut taken, true) {
+                    bucket.credit -= bytes as f64;
+                }
+                (-bucket.credit / rate * 1e9).max(0.0) as u64
+            };
+            if short < SLEEP_NS_MIN {
+                break;
+            }
+            meanwhile();
+            let piece = short.min(SLEEP_NS_MAX);
+            clock.sleep(Duration::from_nanos(piece));
+            // Whatever the clock says, this ends.
+            now = clock.monotonic_nanos().max(now + piece);
+        }
+        let slept = now.saturating_sub(began) / 1000;
+        self.delayed_micros.fetch_add(slept, Ordering::Relaxed);
+        self.note_wait(slept);
+        slept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_is_a_slope_without_a_step() {
+        let s = Slope { begin: 12.0, slowdown: 20.0, stop: 36.0 };
+        assert_eq!(s.pressure(0.0), 0.0);
+        assert_eq!(s.pressure(12.0), 0.0);
+        assert_eq!(s.pressure(20.0), 1.0);
+        assert_eq!(s.pressure(36.0), 2.0);
+        assert_eq!(s.pressure(1e9), 2.0);
+        let mut last = 0.0;
+        for i in 0..4000 {
+            let p = s.pressure(f64::from(i) / 100.0);
+            assert!(p >= last && p - last < 0.01, "step at {i}: {last} to {p}");
+            last = p;
+        }
+    }
+
+    #[test]
+    fn writes_of_low_priority_share_a_megabyte_a_second_while_compaction_is_behind() {
+        let c = WriteController::default();
+        let clock = rockmill_io::ManualClock::new(0);
+        c.delay_low_pri(10 << 20, &clock);
+        assert_eq!(clock.monotonic_nanos(), 0, "compaction keeps up");
+        let c = WriteController::default();
+        c.set_behind(true);
+        for _ in 0..8 {
+            c.delay_low_pri(256 << 10, &clock);
+        }
+        assert_eq!(clock.monotonic_nanos() / 1_000_000, 2000, "2 MiB at 1 MiB/s");
+    }
+
+    #[test]
+    fn a_paced_rate_is_kept_by_short_sleeps_and_ends_with_the_flush() {
+        let (c, closing) = (WriteController::default(), AtomicBool::new(false));
+        let clock = rockmill_io::ManualClock::new(0);
+        assert!(!c.is_pacing(u64::MAX - 1), "no flush is in flight");
+        c.set_pacing(true, 0, &clock);
+        // 10 MB at 100 MB/s, by writes of 1 KB: few looks, fewer sleeps, none long.
+        let (mut looks, asked) = (0, std::cell::Cell::new(0));
+        let rate = |_: f64| {
+            asked.set(asked.get() + 1);
+            (1e8, 16e6)
+        };
+        for i in 0..10_000u64 {
+            if c.is_pacing(i * 1000) {
+                looks += 1;
+                c.pace(i * 1000, &closing, &clock, rate);
+            }
+        }
+        let took = clock.monotonic_nanos() / 1_000_000;
+        assert!((95..=100).contains(&took), "{took} ms");
+        assert!(looks <= 200 && asked.get() <= 400, "{looks} looks, asked {} times", asked.get());
+        assert!(c.longest_micros.load(Ordering::Relaxed) < 3000);
+        assert_eq!((c.reason(), c.rate(&clock)), (StallReason::Memtables, 100_000_000));
+        assert!(c.waits_for_flushes(&clock).1, "a moment ago");
+        // The flush ends while a writer sleeps for a batch that was too large.
+        let until = clock.monotonic_nanos() as f64 * 1e-9 + 0.05;
+        let ends = |now: f64| if now < until { (1e8, 16e6) } else { (f64::INFINITY, 0.0) };
+        let (slept, first) = c.pace(1 << 30, &closing, &clock, ends);
+        assert!((50_000..53_000).contains(&slept) && !first, "{slept}");
+        // A rate that would be all the room at once is none's to save up.
+        c.set_pacing(false, 1 << 30, &clock);
+        c.set_pacing(true, 1 << 30, &clock);
+        clock.sleep(Duration::from_millis(10));
+        c.pace(1 << 30, &closing, &clock, |_| (1e9, 1e6));
+        clock.sleep(Duration::from_millis(10));
+        let (slept, _) = c.pace((1 << 30) + 3_000_000, &closing, &clock, |_| (1e9, 1e6));
+        assert!((2_000..3_100).contains(&slept), "{slept}");
+        c.set_pacing(false, 1 << 30, &clock);
+        assert_eq!((c.reason(), c.rate(&clock)), (StallReason::None, 0));
+        assert!(!c.is_pacing(1 << 40));
+    }
+
+    #[test]
+    fn the_delayed_rate_is_kept_and_counted() {
+        let (c, closing) = (WriteController::default(), AtomicBool::new(false));
+        let clock = rockmill_io::ManualClock::new(0);
+        let slow = WriteControl { pressure: 1.0, reason: StallReason::L0Files, ..WriteControl::default() };
+        c.set(&slow, 100 << 20, 0, &clock);
+        assert_eq!(c.reason(), StallReason::L0Files);
+        assert_eq!(c.rate(&clock), 100 << 20);
+        for i in 0..1000 {
+            c.delay(10 << 10, i * (10 << 10), &closing, &clock, || {}); // 10 MB at 100 MB/s: 98 ms
+        }
+        let took = clock.monotonic_nanos() / 1_000_000;
+        assert!((95..100).contains(&took), "{took} ms");
+        assert!(c.longest_micros.load(Ordering::Relaxed) < 3000, "many short waits, not few long ones");
+        // A batch too large for the rate waits for all of it, in pieces, unless the database closes.
+        let before = clock.monotonic_nanos();
+        c.delay(50 << 20, 0, &closing, &clock, || {});
+        assert!((490..510).contains(&((clock.monotonic_nanos() - before) / 1_000_000)));
+        closing.store(true, Ordering::Release);
+        assert_eq!(c.delay(50 << 20, 0, &closing, &clock, || {}), 0);
+        // What is over fades within seconds, and leaves nothing.
+        c.set(&WriteControl::default(), 100 << 20, 0, &clock);
+        assert!(c.rate(&clock) > 0);
+        clock.sleep(Duration::from_secs(5));
+        assert_eq!(c.rate(&clock), 0);
+        closing.store(false, Ordering::Release);
+        assert_eq!(c.delay(10 << 20, 0, &closing, &clock, || {}), 0);
+        assert!(!c.is_delaying());
+        assert_eq!(c.reason(), StallReason::None);
+    }
+}

@@ -1,0 +1,164 @@
+//! Which module of the store may use which: a module uses its own layer and those below, never one above.
+
+use super::{is_test_file, lexer::Line, report, rust};
+
+/// The store's layers, lowest first. A module belongs to the longest entry that its path begins with, so that a file
+/// may lie in another layer than its folder.
+const LAYERS: &[&[&str]] = &[
+    &["sync", "error"],
+    &["perf_context", "options::parse", "range_del"],
+    &["merge_operator", "compaction_filter", "statistics", "env", "helpers"],
+    &["rate_limiter", "info_log", "event_listener"],
+    &["pacing::give_way", "pacing::reads_first"],
+    &["iter"],
+    // What a lookup has found holds blocks of the cache, and tables fill it.
+    &["table", "iter::get"],
+    &["memtable"],
+    &["options"],
+    &["pacing"],
+    &["version"],
+    &["iter::level"],
+    &["compaction"],
+    // The front of the crate re-exports what is below it.
+    &["db", "backup", "sst_file_writer", "simulation", "perf", "properties"],
+];
+
+/// The layer of a path below the crate: its number, and the entry that says so.
+fn layer(path: &str) -> Option<(usize, &'static str)> {
+    let all = LAYERS.iter().enumerate().flat_map(|(i, names)| names.iter().map(move |name| (i, *name)));
+    let is_in = |name: &str| path == name || path.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"));
+    all.filter(|(_, name)| is_in(name)).max_by_key(|(_, name)| name.len())
+}
+
+/// The module of a file: `db/write/group.rs` is `db::write::group`.
+fn module_of(file: &str) -> String {
+    let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
+    path.replace('/', "::")
+}
+
+/// The paths of a `use` tree, without `use` and the semicolon.
+fn flat(tree: &str, prefix: &str, out: &mut Vec<String>) {
+    let tree = tree.trim();
+    let Some(open) = tree.find('{') else {
+        out.push(format!("{prefix}{tree}"));
+        return;
+    };
+    let prefix = format!("{prefix}{}", tree[..open].trim());
+    let inner = &tree[open + 1..tree.rfind('}').unwrap_or(tree.len())];
+    let (mut depth, mut start) = (0, 0);
+    for (i, c) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !inner[start..i].trim().is_empty() {
+                    flat(&inner[start..i], &prefix, out);
+                }
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A path from the crate's root: `super` and `self` are those of `module`. `None` where it is another crate's.
+fn from_root(path: &str, module: &str) -> Option<String> {
+    let mut at: Vec<&str> = module.split("::").collect();
+    let mut parts = path.split("::").map(str::trim).peekable();
+    match *parts.peek()? {
+        "crate" => at.clear(),
+        "super" => {
+            while parts.next_if_eq(&"super").is_some() {
+                at.pop();
+            }
+            at.extend(parts);
+            return Some(at.join("::"));
+        }
+        _ => return None,
+    }
+    parts.next();
+    at.extend(parts);
+    Some(at.join("::"))
+}
+
+/// The paths that a file's code outside tests names, with their lines.
+fn paths(lines: &[Line]) -> Vec<(usize, String)> {
+    let mut out = Vec::new();
+    let mut tree: Option<(usize, String)> = None;
+    for (i, line) in lines.iter().enumerate().filter(|(_, line)| !line.test) {
+        let mut code = line.code.as_str();
+        let begins = code.trim_start().trim_start_matches("pub").trim_start();
+        let begins = begins.trim_start_matches("(crate)").trim_start_matches("(super)").trim_start();
+        if tree.is_none()
+            && let Some(rest) = begins.strip_prefix("use ")
+        {
+            tree = Some((i + 1, String::new()));
+            code = rest;
+        }
+        if let Some((at, text)) = &mut tree {
+            text.push_str(code);
+            if let Some(end) = text.find(';') {
+                let (mut found, at) = (Vec::new(), *at);
+                flat(&text[..end], "", &mut found);
+                out.extend(found.into_iter().map(|path| (at, path.split(" as ").next().unwrap_or("").to_owned())));
+                tree = None;
+            }
+            continue;
+        }
+        for start in ["crate::", "super::"] {
+            for (k, _) in code.match_indices(start) {
+                let part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+                if k > 0 && code[..k].ends_with(part) {
+                    continue;
+                }
+                let end = code[k..].find(|c| !part(c)).map_or(code.len(), |n| k + n);
+                out.push((i + 1, code[k..end].trim_end_matches(':').to_owned()));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn modules_use_what_is_below_them() {
+    let mut broken = Vec::new();
+    for (file, lines) in rust() {
+        let Some(inside) = file.strip_prefix("crates/rockmill/src/") else { continue };
+        if inside == "lib.rs" || is_test_file(&file) || inside.contains("/tests/") {
+            continue;
+        }
+        let module = module_of(inside);
+        let Some((own, _)) = layer(&module) else {
+            broken.push(format!("{file}: stands in no layer"));
+            continue;
+        };
+        for (line, path) in paths(&lines) {
+            // Within a module that stands in a file `super` is the file itself.
+            let said = path.starts_with("crate::");
+            let Some(path) = from_root(&path, &module) else { continue };
+            match layer(&path) {
+                Some((other, name)) if other > own => {
+                    broken.push(format!("{file}:{line}: uses {path}; {name} is above it"));
+                }
+                // The front's re-exports are for users: what is named by them has a layer of its own.
+                None if said && own + 1 < LAYERS.len() => {
+                    broken.push(format!("{file}:{line}: {path} stands in no layer"))
+                }
+                _ => {}
+            }
+        }
+    }
+    report("modules use what is below them", &broken);
+}
+
+#[test]
+fn paths_are_found() {
+    let mut found = Vec::new();
+    flat("crate::a::{self, b::{C, d}, E as F}", "", &mut found);
+    assert_eq!(found, ["crate::a::self", "crate::a::b::C", "crate::a::b::d", "crate::a::E as F"]);
+    assert_eq!(from_root("super::super::x::Y", "db::write::group").as_deref(), Some("db::x::Y"));
+    assert_eq!(from_root("crate::table::Cache", "db").as_deref(), Some("table::Cache"));
+    assert_eq!(from_root("std::fmt", "db"), None);
+    assert_eq!(layer("iter::level::LevelIterator").map(|(_, name)| name), Some("iter::level"));
+    assert_eq!(layer("iterators"), None);
+}
