@@ -65,21 +65,6 @@ impl OpKind {
         OpKind::Sync,
         OpKind::Close,
     ];
-
-    /// True for a call that changes what is, or will be, on the disk.
-    pub fn is_mutation(self) -> bool {
-        !matches!(
-            self,
-            OpKind::OpenRandom
-                | OpKind::OpenSequential
-                | OpKind::ListDir
-                | OpKind::Exists
-                | OpKind::FileSize
-                | OpKind::FreeSpace
-                | OpKind::ReadAt
-                | OpKind::Read
-        )
-    }
 }
 
 /// One call, as a fault hook sees it before it happens.

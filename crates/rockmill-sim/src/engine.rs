@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use rockmill::simulation::{
-    CommitQueue, Compaction, CompactionCursors, FileMeta, FlushBound, FlushPace, IntraDf, MergeTicket, Moment,
-    PendingRun, RateControl, StallReason, Step, Ticket, Version, memtable_left_over, pick, pick_intra_df,
-    split_over_idle, write_control, write_stop,
+    CommitQueue, Compaction, CompactionCursors, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MergeTicket,
+    Moment, PendingRun, RateControl, StallReason, Step, Ticket, Version, decide, memtable_left_over, pick,
+    pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -175,11 +175,22 @@ impl Engine<'_> {
             if self.start_jobs() {
                 scores = self.cursors.level_scores(&self.tree.version, self.options);
             }
-            let control = write_control(scores.load(), self.options);
+            let orders = decide(
+                &[FamilyNow {
+                    id: 0,
+                    options: self.options,
+                    load: scores.load(),
+                    full_memtables: self.full.len(),
+                    flushing: !self.full.is_empty(),
+                    pace: &self.pace,
+                }],
+                false,
+            );
+            let control = orders.tree;
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &control, self.s.delayed_write_rate as f64, self.written * entry);
             let allowed = self.control.rate(self.now) / entry;
-            let stop = write_stop(scores.load(), self.options, self.full.len());
+            let stop = orders.stop.map(|(_, why)| why);
             self.bound.set(self.now, stop, control.pressure);
             let mut wish = 1.0 / (self.s.write_ns * 1e-9).max(1e-12);
             if self.s.ingest_rate > 0 {
@@ -202,8 +213,7 @@ impl Engine<'_> {
                 (self.s.reads_per_second, reads.lookup(self.s)),
                 (self.s.seeks_per_second, reads.seek(self.s)),
             ];
-            let behind = control.behind || control.pressure > 0.0;
-            let priority = if self.flush_is_awaited() { self.pace.priority(behind, control.pressure) } else { 0.0 };
+            let priority = orders.flush_first;
             let gives_way = priority > 0.0;
             wishes.extend(self.jobs.iter().map(|j| match gives_way && j.compaction.is_some() {
                 true => (j.speed.min(GIVING_WAY / priority / j.cost.write.max(1.0)), j.cost),
@@ -269,13 +279,6 @@ impl Engine<'_> {
             }
         }
         self.record.end(self.now, &self.tree);
-    }
-
-    /// Writers would wait for the flush if one more memtable were full: the store lets compactions wait then
-    /// (`GiveWay`).
-    fn flush_is_awaited(&self) -> bool {
-        let most = self.options.max_write_buffer_number.max(1) as usize;
-        !self.full.is_empty() && self.full.len() + 1 >= most
     }
 
     /// Writes a second so that memtables are full when the flush in flight ends; without bound when none is.

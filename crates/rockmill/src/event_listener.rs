@@ -12,7 +12,6 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -23,6 +22,7 @@ use rockmill_format::properties::TableProperties;
 pub use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Error;
 use crate::info_log::{InfoLog, log_error};
+use crate::panics::in_words;
 use crate::sync::thread_local;
 
 /// Why a compaction runs.
@@ -395,10 +395,8 @@ impl Listeners {
     pub(crate) fn notify(&self, log: &InfoLog, tell: impl Fn(&dyn EventListener)) {
         let _inside = Inside::enter();
         for listener in &self.list {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&**listener))) {
-                let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-                let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
-                log_error!(log, "an event listener panicked: {}", words.as_deref().unwrap_or("no message"));
+            if let Err(words) = in_words(|| tell(&**listener)) {
+                log_error!(log, "an event listener panicked: {words}");
             }
         }
     }

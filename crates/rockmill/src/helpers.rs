@@ -10,13 +10,12 @@
 //!
 //! Helpers are started when they are first wanted and end when the database is closed.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::panics::guarded;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Condvar, Mutex};
@@ -284,7 +283,7 @@ impl<T: Piece> Offers for AheadShared<T> {
         };
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         let began = crate::perf_context::now_nanos();
-        let result = guarded(|| piece.run());
+        let result = guarded("a helper thread", || piece.run());
         self.nanos.fetch_add(crate::perf_context::now_nanos().saturating_sub(began), Ordering::Relaxed);
         let mut pieces = self.pieces.lock();
         self.helping.fetch_sub(1, Ordering::Relaxed);
@@ -391,16 +390,6 @@ impl<T: Piece> Drop for Ahead<T> {
             self.shared.done.wait(&mut pieces);
         }
     }
-}
-
-/// Turns a panic into an error.
-fn guarded(f: impl FnOnce() -> Result<()>) -> Result<()> {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic: Box<dyn Any + Send>| {
-        let message = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-        let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-        let message = message.unwrap_or_else(|| "no message".to_owned());
-        Err(Error::new(ErrorKind::Aborted, format!("a helper thread panicked: {message}")))
-    })
 }
 
 /// A thread that does background work now.

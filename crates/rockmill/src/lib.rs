@@ -14,6 +14,7 @@ pub mod memtable;
 pub mod merge_operator;
 pub mod options;
 mod pacing;
+mod panics;
 pub mod perf;
 mod perf_context;
 pub mod properties;

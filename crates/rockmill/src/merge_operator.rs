@@ -10,11 +10,10 @@
 //!
 //! Operands that different snapshots see are never merged with one another on disk.
 
-use std::any::Any;
 use std::fmt::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{Error, Result};
+use crate::panics::in_words;
 use crate::perf_context::{self as perf, PerfMetric};
 
 mod builtin;
@@ -201,11 +200,7 @@ fn guarded(
     call: impl FnOnce() -> Option<Vec<u8>>,
 ) -> Result<Option<Vec<u8>>> {
     let _timer = perf::time(PerfMetric::MergeOperatorTimeNanos);
-    let merged = catch_unwind(AssertUnwindSafe(call)).map_err(|panic: Box<dyn Any + Send>| {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-        failure(operator, key, format_args!("it panicked: {text}"))
-    })?;
+    let merged = in_words(call).map_err(|text| failure(operator, key, format_args!("it panicked: {text}")))?;
     if merged.as_ref().is_some_and(|v| u32::try_from(v.len()).is_err()) {
         return Err(failure(operator, key, format_args!("the result is longer than 4 GiB, the most a table can hold")));
     }

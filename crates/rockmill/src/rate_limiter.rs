@@ -13,11 +13,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rockmill_io::{Clock, SystemClock, WritableFile};
+use rockmill_io::{Clock, SystemClock};
 
 use crate::error::{Error, Result};
 use crate::statistics::{MaybeStatistics, Statistics, Ticker};
@@ -402,80 +401,6 @@ impl Limit {
         let burst = usize::try_from(self.limiter.single_burst_bytes()).unwrap_or(usize::MAX);
         let buffer = if buffer == 0 { 1 << 20 } else { buffer };
         buffer.min(burst).max(1)
-    }
-}
-
-/// A file whose bytes are asked for, a chunk at a time, before the file gets more.
-#[derive(Debug)]
-pub(crate) struct LimitedFile {
-    inner: Box<dyn WritableFile>,
-    limit: Limit,
-    chunk: usize,
-    /// Bytes handed on that were not asked for yet; fewer than a chunk.
-    owed: usize,
-}
-
-impl LimitedFile {
-    pub fn new(inner: Box<dyn WritableFile>, limit: Limit, chunk: usize) -> Self {
-        Self { inner, limit, chunk, owed: 0 }
-    }
-
-    fn pay(&mut self) {
-        if self.owed > 0 {
-            self.limit.request(self.owed as u64);
-            self.owed = 0;
-        }
-    }
-}
-
-impl WritableFile for LimitedFile {
-    fn append(&mut self, mut data: &[u8]) -> io::Result<()> {
-        while !data.is_empty() {
-            let (now, later) = data.split_at(data.len().min(self.chunk - self.owed));
-            self.owed += now.len();
-            if self.owed == self.chunk {
-                self.pay();
-            }
-            self.inner.append(now)?;
-            data = later;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.pay();
-        self.inner.flush()
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.pay();
-        self.inner.sync()
-    }
-
-    fn begin_sync(&mut self) -> io::Result<bool> {
-        self.pay();
-        self.inner.begin_sync()
-    }
-
-    fn poll_sync(&mut self) -> io::Result<bool> {
-        self.inner.poll_sync()
-    }
-
-    fn close(&mut self) -> io::Result<()> {
-        self.pay();
-        self.inner.close()
-    }
-
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn kernel_writes(&self) -> u64 {
-        self.inner.kernel_writes()
-    }
-
-    fn write_backs(&self) -> u64 {
-        self.inner.write_backs()
     }
 }
 

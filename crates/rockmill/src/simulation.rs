@@ -12,9 +12,8 @@
 //! 3. where [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to be merged, which it gives to
 //!    [`CommitQueue::begin_merge`] and [`CompactionCursors::start_merge`], and at the end to [`CommitQueue::merged`]
 //!    and [`CompactionCursors::finish_merge`];
-//! 4. slows its writers by [`write_control`] and [`write_stop`] of [`level_scores`], a [`RateControl`] and, while a
-//!    flush is in flight, a [`FlushPace`], and
-//!    tells [`CompactionCursors::set_sparing`] what [`FlushBound`] makes of why they wait.
+//! 4. obeys [`decide`]: its writers get what a [`RateControl`] and, while a flush is in flight, a [`FlushPace`] make of
+//!    the orders, and [`CompactionCursors::set_sparing`] is told what [`FlushBound`] makes of why they wait.
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
@@ -25,10 +24,9 @@ pub use crate::compaction::strategy::manual::{ManualPick, ManualStep, StepKind};
 pub use crate::compaction::strategy::refit::pick as pick_refit;
 pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
-pub use crate::db::{
-    FlushBound, FlushPace, RateControl, StallReason, WriteControl, deepest_place, write_control, write_stop,
-};
+pub use crate::db::{FlushBound, FlushPace, RateControl, StallReason, WriteControl, deepest_place};
 pub use crate::event_listener::CompactionReason;
+pub use crate::pacing::decide::{FamilyNow, Orders, decide};
 pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};
 
 use crate::error::Result;

@@ -8,8 +8,8 @@ use rockmill_format::checksum::crc32c_extend;
 use rockmill_io::{FileSystem, WriteOptions};
 
 use super::options::{BackupProgress, Callback};
-use crate::compaction::job::guarded;
 use crate::error::{Error, ErrorKind, Result};
+use crate::panics::guarded;
 use crate::rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 use crate::statistics::{MaybeStatistics, Statistics, Ticker};
 use crate::sync::Mutex;
@@ -191,7 +191,7 @@ pub(super) fn in_parallel<T: Sync, R: Send>(
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(job) = jobs.get(at) else { break };
             // A progress callback is the caller's code: if it panics, the operation fails.
-            match guarded(|| run(job)) {
+            match guarded("it", || run(job)) {
                 Ok(result) => done.lock().push((at, result)),
                 Err(e) => {
                     failed.lock().get_or_insert(e);

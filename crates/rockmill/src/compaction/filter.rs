@@ -1,8 +1,6 @@
 //! A job's compaction filter: which one it asks, what it is told, and what becomes of its panics.
 
-use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rockmill_kernel::FilterJob;
 
@@ -13,6 +11,7 @@ use crate::compaction_filter::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::CfOptions;
+use crate::panics::in_words;
 
 /// Where the filters of a job come from.
 #[derive(Clone)]
@@ -121,18 +120,18 @@ impl PartFilter {
     /// Asks about a value.
     pub fn value(&mut self, key: &[u8], value: &[u8]) -> Result<Decision> {
         let Self { filter, level } = self;
-        let decision = catch_unwind(AssertUnwindSafe(|| filter.filter(*level, key, value)));
+        let decision = in_words(|| filter.filter(*level, key, value));
         self.checked(key, decision)
     }
 
     /// Asks about a merge operand.
     pub fn operand(&mut self, key: &[u8], operand: &[u8]) -> Result<Decision> {
         let Self { filter, level } = self;
-        let decision = catch_unwind(AssertUnwindSafe(|| filter.filter_merge_operand(*level, key, operand)));
+        let decision = in_words(|| filter.filter_merge_operand(*level, key, operand));
         self.checked(key, decision)
     }
 
-    fn checked(&self, key: &[u8], decision: std::thread::Result<Decision>) -> Result<Decision> {
+    fn checked(&self, key: &[u8], decision: std::result::Result<Decision, String>) -> Result<Decision> {
         match decision {
             Ok(Decision::Change(v)) if u32::try_from(v.len()).is_err() => Err(Error::invalid_argument(format!(
                 "compaction filter {:?} made a value of {} bytes for key {}, more than the 4 GiB that a table can hold",
@@ -141,20 +140,18 @@ impl PartFilter {
                 key.escape_ascii()
             ))),
             Ok(decision) => Ok(decision),
-            Err(panic) => Err(panicked(self.filter.name(), Some(key), &*panic)),
+            Err(words) => Err(panicked(self.filter.name(), Some(key), &words)),
         }
     }
 }
 
 /// Runs a call into the user's code; its panic is an error.
 fn guarded<T>(name: &str, key: Option<&[u8]>, call: impl FnOnce() -> T) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| panicked(name, key, &*panic))
+    in_words(call).map_err(|words| panicked(name, key, &words))
 }
 
 #[cold]
-fn panicked(name: &str, key: Option<&[u8]>, panic: &(dyn Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+fn panicked(name: &str, key: Option<&[u8]>, words: &str) -> Error {
     let at = key.map_or_else(String::new, |k| format!(" on key {}", k.escape_ascii()));
-    Error::new(ErrorKind::Aborted, format!("compaction filter {name:?} panicked{at}: {text}"))
+    Error::new(ErrorKind::Aborted, format!("compaction filter {name:?} panicked{at}: {words}"))
 }

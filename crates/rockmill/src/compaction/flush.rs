@@ -9,7 +9,7 @@ use rockmill_format::edit::FileEntry;
 
 use super::engine::Engine;
 use super::filter::FilterPlan;
-use super::job::{Destination, ThreadCpu, drain, guarded, sync_dir};
+use super::job::{Destination, ThreadCpu, drain, sync_dir};
 use super::merge::run::IteratorRun;
 use super::merge::{Heads, Merger};
 use super::output::{Created, remove_created};
@@ -20,6 +20,7 @@ use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Result;
 use crate::helpers::{Help, Working};
 use crate::memtable::MemTable;
+use crate::panics::guarded;
 use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,7 +35,7 @@ pub fn build_l0(
     let started = ctx.clock.monotonic_nanos();
     let cpu = ThreadCpu::now();
     let created = Created::default();
-    let done = guarded(|| write(memtables, ctx, &created, reason)).and_then(|(files, stats)| {
+    let done = guarded("it", || write(memtables, ctx, &created, reason)).and_then(|(files, stats)| {
         sync_dir(ctx, &created)?;
         Ok((files, stats))
     });
@@ -59,21 +60,11 @@ fn write(
         ..Rules::new(ctx.cmp.clone(), ctx.snapshots.clone())
     };
     let output = OutputPlan {
-        level: 0,
-        file_size_target: u64::MAX,
-        file_size_max: u64::MAX,
         bytes_expected: memtables.iter().map(|m| m.data_size()).sum(),
-        grandparents: Vec::new(),
-        grandparent_overlap_max: u64::MAX,
-        split_key: None,
         compression: ctx.cf.compression_per_level.first().copied().unwrap_or(ctx.cf.compression),
-        compression_opts: ctx.cf.compression_opts.clone(),
         page_cache: page_cache::takes_flush(&ctx.db),
-        mode_max: None,
         io_priority: IoPriority::High,
-        extra_run: 0,
-        epoch_number: 0,
-        oldest_ancestor_time: 0,
+        ..OutputPlan::of_new_entries(&ctx.cf, 0)
     };
     let plan = JobPlan { runs: Vec::new(), rules, output, parts: vec![Part::default()] };
 

@@ -9,9 +9,7 @@
 //!
 //! Whatever goes wrong in any part, a panic included, every table written is removed and the first error is returned.
 
-use std::any::Any;
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use rockmill_format::edit::FileEntry;
@@ -32,6 +30,7 @@ use super::tombstones::Tombstones;
 use super::{Compaction, JobContext, JobOutput, KernelDriver, MergeEngine, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::{Help, Working};
+use crate::panics::guarded;
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +94,7 @@ fn run_parts(plan: &JobPlan, tombstones: &Tombstones, ctx: &JobContext, created:
     let failed: Mutex<Option<Error>> = Mutex::new(None);
     let run_one = |part: &Part| {
         let cpu = ThreadCpu::now();
-        let result = guarded(|| run_part(plan, part, tombstones, ctx, created, &stop));
+        let result = guarded("it", || run_part(plan, part, tombstones, ctx, created, &stop));
         match result {
             Ok(mut output) => {
                 output.cpu_micros += cpu.elapsed_micros();
@@ -356,18 +355,6 @@ pub(super) fn sync_dir(ctx: &JobContext, created: &Created) -> Result<()> {
     }
     let dir = &ctx.dir;
     ctx.fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync directory {}", dir.display()), &e))
-}
-
-/// Turns a panic into an error.
-pub(crate) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic: Box<dyn Any + Send>| {
-        let message = panic
-            .downcast_ref::<&str>()
-            .map(|s| (*s).to_owned())
-            .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "no message".to_owned());
-        Err(Error::new(ErrorKind::Aborted, format!("it panicked: {message}")))
-    })
 }
 
 /// CPU time of the current thread, from the kernel's scheduler statistics.

@@ -32,10 +32,8 @@ use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::Help;
 use crate::options::{BlockBasedIndexType, CfOptions, DataBlockIndexType};
-use crate::pacing::give_way::GivingWay;
-use crate::pacing::reads_first::PatientFile;
+use crate::pacing::file::{Gate, PacedFile};
 use crate::range_del::CompactionRangeDel;
-use crate::rate_limiter::LimitedFile;
 use crate::statistics::{Histogram, MeasuredFile};
 use crate::sync::Mutex;
 use crate::table::{SyncingTable, TableBuilder, TableBuilderOptions, TableSummary};
@@ -404,19 +402,13 @@ fn open_table(
         None => ctx.fs.create(&path, options),
     };
     let file = file.map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))?;
-    let file: Box<dyn WritableFile> = match limit.zip(chunk) {
-        Some((limit, chunk)) => Box::new(LimitedFile::new(file, limit, chunk)),
-        None => file,
-    };
     // A rate limiter has priorities of its own.
     let gives_way = ctx.events.reason == TableFileCreationReason::Compaction && ctx.db.rate_limiter.is_none();
-    let file: Box<dyn WritableFile> = match gives_way {
-        true => Box::new(GivingWay::new(file, Arc::clone(&ctx.give_way), Arc::clone(&ctx.shutdown))),
-        false => file,
-    };
-    let file: Box<dyn WritableFile> = match &ctx.patient {
-        Some(job) => Box::new(PatientFile::new(file, Arc::clone(job))),
-        None => file,
+    let way = gives_way.then(|| Gate::GiveWay(Arc::clone(&ctx.give_way), Arc::clone(&ctx.shutdown)));
+    let gates = [limit.map(Gate::Limit), way, ctx.patient.clone().map(Gate::Patient)];
+    let file: Box<dyn WritableFile> = match gates.iter().all(Option::is_none) {
+        true => file,
+        false => Box::new(PacedFile::new(file, gates.into_iter().flatten(), chunk.unwrap_or(0))),
     };
     let (write, sync) = match ctx.events.reason {
         TableFileCreationReason::Flush => (Histogram::FileWriteFlushMicros, Histogram::TableSyncMicros),

@@ -132,6 +132,29 @@ pub struct OutputPlan {
     pub oldest_ancestor_time: u64,
 }
 
+impl OutputPlan {
+    /// One table, however large, of what was in no table before.
+    pub fn of_new_entries(cf: &CfOptions, level: usize) -> Self {
+        Self {
+            level,
+            extra_run: 0,
+            file_size_target: u64::MAX,
+            file_size_max: u64::MAX,
+            bytes_expected: 0,
+            grandparents: Vec::new(),
+            grandparent_overlap_max: u64::MAX,
+            split_key: None,
+            compression: cf.compression,
+            compression_opts: cf.compression_opts.clone(),
+            page_cache: false,
+            mode_max: None,
+            io_priority: IoPriority::Low,
+            epoch_number: 0,
+            oldest_ancestor_time: 0,
+        }
+    }
+}
+
 /// A compaction as plain data.
 #[derive(Debug, Clone)]
 pub struct JobPlan {

@@ -8,15 +8,15 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{ParsedInternalKey, user_key};
 
 use super::JobContext;
-use super::job::{guarded, sync_dir};
+use super::job::sync_dir;
 use super::output::{Created, Outputs, remove_created};
 use super::plan::{OutputPlan, Part, Rules};
 use super::tombstones::Tombstones;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
 use crate::iter::merging::MergingIterator;
+use crate::panics::guarded;
 use crate::range_del::FragmentedRangeTombstones;
-use crate::rate_limiter::IoPriority;
 
 /// Writes what `entries` gives and these range tombstones as tables that do not overlap (as one table for level 0),
 /// synced together with their directory.
@@ -31,7 +31,7 @@ pub(crate) fn write_run(
     ctx: &JobContext,
 ) -> Result<Vec<FileEntry>> {
     let created = Created::default();
-    let done = guarded(|| write(entries, flushed_logs, tombstones, level, ctx, &created)).and_then(|files| {
+    let done = guarded("it", || write(entries, flushed_logs, tombstones, level, ctx, &created)).and_then(|files| {
         sync_dir(ctx, &created)?;
         Ok(files)
     });
@@ -47,23 +47,8 @@ fn write(
     created: &Created,
 ) -> Result<Vec<FileEntry>> {
     let target = ctx.cf.target_file_size_base;
-    let plan = OutputPlan {
-        level,
-        file_size_target: target,
-        file_size_max: target,
-        bytes_expected: 0,
-        grandparents: Vec::new(),
-        grandparent_overlap_max: u64::MAX,
-        split_key: None,
-        compression: ctx.cf.compression,
-        compression_opts: ctx.cf.compression_opts.clone(),
-        page_cache: false,
-        mode_max: None,
-        io_priority: IoPriority::Low,
-        extra_run: 0,
-        epoch_number: 0,
-        oldest_ancestor_time: 0,
-    };
+    let plan =
+        OutputPlan { file_size_target: target, file_size_max: target, ..OutputPlan::of_new_entries(&ctx.cf, level) };
     let rules = Rules::new(ctx.cmp.clone(), Vec::new());
     let (tombstones, part) = (Tombstones::whole(tombstones), Part::default());
     let mut outputs = Outputs::new(ctx, &plan, &rules, &tombstones, &part, created, None);

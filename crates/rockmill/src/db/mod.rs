@@ -86,7 +86,7 @@ pub use crate::options::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 pub use crate::pacing::flush_bound::FlushBound;
 pub use crate::pacing::flush_pace::FlushPace;
 pub use crate::pacing::rate_control::RateControl;
-pub use crate::pacing::write_control::{StallReason, WriteControl, write_control, write_stop};
+pub use crate::pacing::write_control::{StallReason, WriteControl};
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::error_recovery::BackgroundError;

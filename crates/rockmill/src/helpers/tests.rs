@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::error::Error;
 use crate::sync::atomic::AtomicBool;
 
 /// A piece that says what it does, or fails, or panics, or waits to be let go.

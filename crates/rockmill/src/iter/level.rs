@@ -10,11 +10,8 @@ use rockmill_format::{InternalKeyComparator, SliceTransform};
 use crate::error::Result;
 use crate::iter::InternalIterator;
 use crate::iter::prefix_seek::PrefixSeek;
-use crate::table::{TableReadOptions, TableReader};
+use crate::table::TableReadOptions;
 use crate::version::{FileMeta, TableSource, Version};
-
-/// Told of each file when it is opened, before an entry of it is seen: for its range tombstones.
-pub type OpenHook = Box<dyn FnMut(&Arc<FileMeta>, &Arc<TableReader>) + Send>;
 
 enum Files {
     /// A level of a version, and which of its runs.
@@ -42,8 +39,6 @@ pub struct LevelIterator {
     tables: Arc<dyn TableSource>,
     options: TableReadOptions,
     cmp: InternalKeyComparator,
-    for_compaction: bool,
-    on_open: Option<OpenHook>,
     prefix: Option<Arc<PrefixSeek>>,
     /// Place in `files` of the file that `iter` reads.
     open: usize,
@@ -75,32 +70,7 @@ impl LevelIterator {
     }
 
     fn over(files: Files, tables: Arc<dyn TableSource>, options: TableReadOptions, cmp: InternalKeyComparator) -> Self {
-        Self {
-            files,
-            tables,
-            options,
-            cmp,
-            for_compaction: false,
-            on_open: None,
-            prefix: None,
-            open: 0,
-            iter: None,
-            status: Ok(()),
-        }
-    }
-
-    /// Opens files with [`TableSource::table_for_compaction`].
-    #[must_use]
-    pub fn for_compaction(mut self) -> Self {
-        self.for_compaction = true;
-        self
-    }
-
-    /// Calls `hook` for each file when it is opened, again if it is opened again.
-    #[must_use]
-    pub fn on_open(mut self, hook: OpenHook) -> Self {
-        self.on_open = Some(hook);
-        self
+        Self { files, tables, options, cmp, prefix: None, open: 0, iter: None, status: Ok(()) }
     }
 
     /// Seeks that `prefix` allows to ask filters leave out files that lack the target's prefix.
@@ -164,14 +134,8 @@ impl LevelIterator {
         self.iter = None;
         self.open = i;
         let Some(file) = self.files.list().get(i) else { return };
-        let table = if self.for_compaction { self.tables.table_for_compaction(file) } else { self.tables.table(file) };
-        match table {
-            Ok(table) => {
-                if let Some(hook) = &mut self.on_open {
-                    hook(file, &table);
-                }
-                self.iter = Some(table.iter(self.options));
-            }
+        match self.tables.table(file) {
+            Ok(table) => self.iter = Some(table.iter(self.options)),
             Err(e) => self.status = Err(e),
         }
     }
@@ -306,7 +270,7 @@ mod tests {
 
     use super::*;
     use crate::error::Error;
-    use crate::table::{TableBuilder, TableBuilderOptions, TableOpenOptions};
+    use crate::table::{TableBuilder, TableBuilderOptions, TableOpenOptions, TableReader};
     use crate::version::PurgeQueue;
 
     /// Tables in memory; file number `fails` cannot be opened.
@@ -314,6 +278,8 @@ mod tests {
         fs: MemFileSystem,
         cmp: InternalKeyComparator,
         fails: Mutex<Option<u64>>,
+        /// Numbers of the files that were asked for, in order.
+        opened: Mutex<Vec<u64>>,
     }
 
     fn path(number: u64) -> PathBuf {
@@ -325,6 +291,7 @@ mod tests {
             if *self.fails.lock() == Some(file.number()) {
                 return Err(Error::corruption("footer is damaged"));
             }
+            self.opened.lock().push(file.number());
             let random = self.fs.open_random(&path(file.number()), false).unwrap();
             let path = path(file.number());
             TableReader::open(
@@ -348,7 +315,7 @@ mod tests {
     impl Tables {
         fn new() -> Arc<Self> {
             let cmp = InternalKeyComparator::default();
-            Arc::new(Self { fs: MemFileSystem::new(), cmp, fails: Mutex::new(None) })
+            Arc::new(Self { fs: MemFileSystem::new(), cmp, fails: Mutex::new(None), opened: Mutex::default() })
         }
 
         /// Writes a table; `covers` adds a range tombstone over this range of user keys.
@@ -480,17 +447,14 @@ mod tests {
             tables.write(2, &[], Some(("k0003", "k0004"))),
             tables.write(3, &[ikey(5, 1)], None),
         ];
-        let opened = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&opened);
-        let mut it = tables.iter(files).on_open(Box::new(move |file, table| {
-            log.lock().push((file.number(), table.range_tombstones().is_some()));
-        }));
+        let mut it = tables.iter(files);
+        let opened = &tables.opened;
         it.seek(&ikey(2, 9));
         assert_eq!(it.key(), ikey(2, 1));
-        assert_eq!(*opened.lock(), [(1, false)]);
+        assert_eq!(*opened.lock(), [1]);
         it.next();
         assert_eq!(it.key(), ikey(5, 1));
-        assert_eq!(*opened.lock(), [(1, false), (2, true), (3, false)]);
+        assert_eq!(*opened.lock(), [1, 2, 3]);
         it.prev();
         assert_eq!(it.key(), ikey(2, 1));
         it.seek(&ikey(3, 9));

@@ -6,20 +6,16 @@
 //! SILK's: Balmau et al., USENIX ATC 2019), and never for long at a time, so that compactions go on beside flushes
 //! that take for ever. Where L0 or the debt has grown so far that RocksDB would speed compactions up (with the
 //! defaults 8 tables), it waits the shorter the more the tree slows writers down, and not at all where flushes need
-//! cores rather than the device ([`FlushPace::priority`](crate::db::FlushPace::priority)).
+//! cores rather than the device (`flush_pace.rs`, `priority`).
 
 use std::fmt;
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
-
-use rockmill_io::WritableFile;
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 
 /// A compaction looks whether it should wait each time that it has written so much.
-const STEP: usize = 1 << 20;
+pub(super) const STEP: usize = 1 << 20;
 /// The longest wait for each step: 4 MiB a second remain.
 const WAIT_MAX: Duration = Duration::from_millis(250);
 
@@ -77,71 +73,10 @@ impl GiveWay {
     }
 }
 
-/// A file of a compaction.
-#[derive(Debug)]
-pub(crate) struct GivingWay {
-    inner: Box<dyn WritableFile>,
-    way: Arc<GiveWay>,
-    stop: Arc<AtomicBool>,
-    /// Bytes since the last look.
-    written: usize,
-}
-
-impl GivingWay {
-    pub fn new(inner: Box<dyn WritableFile>, way: Arc<GiveWay>, stop: Arc<AtomicBool>) -> Self {
-        Self { inner, way, stop, written: 0 }
-    }
-}
-
-impl WritableFile for GivingWay {
-    fn append(&mut self, data: &[u8]) -> io::Result<()> {
-        self.written += data.len();
-        if self.written >= STEP {
-            self.written = 0;
-            self.way.pass(&self.stop);
-        }
-        self.inner.append(data)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.inner.sync()
-    }
-
-    fn begin_sync(&mut self) -> io::Result<bool> {
-        self.inner.begin_sync()
-    }
-
-    fn poll_sync(&mut self) -> io::Result<bool> {
-        self.inner.poll_sync()
-    }
-
-    fn close(&mut self) -> io::Result<()> {
-        self.inner.close()
-    }
-
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn write_backs(&self) -> u64 {
-        self.inner.write_backs()
-    }
-
-    fn kernel_writes(&self) -> u64 {
-        self.inner.kernel_writes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sync::thread;
-    use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
-    use std::path::Path;
 
     #[test]
     fn a_wait_ends_with_its_cause_with_the_database_and_by_itself() {
@@ -171,20 +106,5 @@ mod tests {
             });
             way.set(1.0);
         }
-    }
-
-    #[test]
-    fn a_file_looks_at_every_megabyte() {
-        let (way, stop) = (Arc::new(GiveWay::default()), Arc::new(AtomicBool::new(true)));
-        let fs = MemFileSystem::default();
-        let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
-        let mut file = GivingWay::new(inner, Arc::clone(&way), stop);
-        way.set(1.0);
-        for _ in 0..5 * 256 {
-            file.append(&[7; 4096]).unwrap();
-        }
-        assert_eq!((way.waits(), file.len()), (5, 5 << 20));
-        file.close().unwrap();
-        assert_eq!(fs.file_size(Path::new("/f")).unwrap(), 5 << 20);
     }
 }

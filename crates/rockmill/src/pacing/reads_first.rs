@@ -16,11 +16,10 @@
 //! Who asked for a compaction waits for it: manual ones do not come here. Nor do any where a rate limiter is set.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rockmill_io::{Clock, WritableFile};
+use rockmill_io::Clock;
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -42,7 +41,7 @@ const CREDIT: u64 = 16;
 /// So long after a write compactions that are behind are waited for, and so long after a writer was delayed all are.
 const CALM: u64 = 1_000_000_000;
 /// Written bytes are paid for in pieces of so many: while one is written, no read gets through.
-const PIECE: usize = 256 << 10;
+pub(super) const PIECE: usize = 256 << 10;
 /// Rates are learned over so long, and older ones fade by a quarter with each.
 const WINDOW: u64 = 200_000_000;
 /// A pause after which a window begins anew. A device may answer in bursts: the kernel's throttle, for one, lets go
@@ -265,64 +264,6 @@ impl Drop for PatientJob {
         if self.of.jobs.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.of.share.lock().rests();
         }
-    }
-}
-
-/// A file that such a job writes.
-#[derive(Debug)]
-pub(crate) struct PatientFile {
-    inner: Box<dyn WritableFile>,
-    job: Arc<PatientJob>,
-    /// Bytes that were not asked for yet.
-    owed: usize,
-}
-
-impl PatientFile {
-    pub fn new(inner: Box<dyn WritableFile>, job: Arc<PatientJob>) -> Self {
-        Self { inner, job, owed: 0 }
-    }
-}
-
-impl WritableFile for PatientFile {
-    fn append(&mut self, data: &[u8]) -> io::Result<()> {
-        self.owed += data.len();
-        if self.owed >= PIECE {
-            self.job.pass(self.owed as u64);
-            self.owed = 0;
-        }
-        self.inner.append(data)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.inner.sync()
-    }
-
-    fn begin_sync(&mut self) -> io::Result<bool> {
-        self.inner.begin_sync()
-    }
-
-    fn poll_sync(&mut self) -> io::Result<bool> {
-        self.inner.poll_sync()
-    }
-
-    fn close(&mut self) -> io::Result<()> {
-        self.inner.close()
-    }
-
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn write_backs(&self) -> u64 {
-        self.inner.write_backs()
-    }
-
-    fn kernel_writes(&self) -> u64 {
-        self.inner.kernel_writes()
     }
 }
 

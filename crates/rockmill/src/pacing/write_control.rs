@@ -17,6 +17,7 @@ use std::time::Duration;
 use rockmill_io::Clock;
 
 use crate::options::{CfOptions, CompactionStyle};
+use crate::pacing::decide::Orders;
 use crate::pacing::flush_bound::FlushBound;
 use crate::pacing::rate_control::{DEBT_OF_A_BYTE, RateControl};
 use crate::sync::Mutex;
@@ -261,8 +262,16 @@ const LOOK_BYTES: f64 = 262_144.0;
 const CREDIT_SECONDS: f64 = 0.005;
 
 impl WriteController {
-    /// Sets what holds from now on. `written`: all bytes that users wrote so far.
-    pub fn set(&self, control: &WriteControl, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
+    /// What holds from now on. `written`: all bytes that users wrote so far.
+    pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
+        self.set_behind(orders.behind);
+        self.set(&orders.tree, delayed_write_rate, written, clock);
+        let stop = orders.stop.map(|(_, why)| why);
+        self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, stop, orders.tree.pressure);
+        self.set_pacing(orders.paced, written, clock);
+    }
+
+    fn set(&self, control: &WriteControl, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
         let mut bucket = self.bucket.lock();
         let now = clock.monotonic_nanos();
         if !self.delaying.load(Ordering::Relaxed) {
@@ -275,11 +284,6 @@ impl WriteController {
         if control.pressure > 0.0 || !delaying {
             self.reason.store(if delaying { control.reason as u8 } else { 0 }, Ordering::Relaxed);
         }
-    }
-
-    /// Notes why writers are stopped from now on, if they are, and the pressure of the tree.
-    pub fn note_state(&self, stop: Option<StallReason>, pressure: f64, clock: &dyn Clock) {
-        self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, stop, pressure);
     }
 
     /// Whether writers wait for flushes rather than for compactions, and whether they did a moment ago
@@ -328,8 +332,7 @@ impl WriteController {
         self.longest_micros.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// Says whether compaction is behind.
-    pub fn set_behind(&self, behind: bool) {
+    fn set_behind(&self, behind: bool) {
         self.behind.store(behind, Ordering::Relaxed);
     }
 
@@ -357,7 +360,7 @@ impl WriteController {
 
     /// Says whether a flush is in flight, or due, that writers could have to wait for. `written`: all bytes that users
     /// wrote before.
-    pub fn set_pacing(&self, pacing: bool, written: u64, clock: &dyn Clock) {
+    fn set_pacing(&self, pacing: bool, written: u64, clock: &dyn Clock) {
         let mut pace = self.pace.lock();
         let before = self.look_at.load(Ordering::Relaxed) != u64::MAX;
         if pacing && !before {

@@ -101,6 +101,10 @@ impl WritableFile for MeasuredFile {
         self.file.len()
     }
 
+    fn write_backs(&self) -> u64 {
+        self.file.write_backs()
+    }
+
     fn kernel_writes(&self) -> u64 {
         self.file.kernel_writes()
     }

@@ -66,17 +66,6 @@ impl TableIter<BlockStream> {
         Self::new(table, source)
     }
 
-    /// Keeps read-ahead from going past the block that holds or would hold `ikey`. Reading further still works.
-    pub fn limit_readahead(&mut self, ikey: &[u8]) {
-        // Where the index cannot be read, the first seek will say so.
-        let _ = self.meta.take(&self.table, false, false);
-        let index = self.meta.index(&self.table);
-        let at = index.seek(ikey, &self.table.cmp);
-        if at < index.len() {
-            self.source.end = index.handle(at).end();
-        }
-    }
-
     /// Reads made of the file so far.
     pub fn reads(&self) -> u64 {
         self.source.window.reads

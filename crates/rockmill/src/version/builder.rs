@@ -187,8 +187,6 @@ mod tests {
         let numbers = |l: usize| v.levels[l].iter().map(|f| f.number()).collect::<Vec<_>>();
         assert_eq!(numbers(0), [2, 3, 1]);
         assert_eq!(numbers(1), [5, 4]);
-        assert_eq!(v.file_for_key(1, b"n").unwrap().number(), 4);
-        assert!(v.file_for_key(1, b"d").is_none());
         assert_eq!(v.overlapping(1, Some(b"c"), Some(b"m")).len(), 2);
     }
 

@@ -354,14 +354,6 @@ impl Version {
         top.chain(below)
     }
 
-    /// The file of a level's base run (levels 1 and deeper) that may hold `user_key`: the first whose largest user key
-    /// is not below it, if its smallest is not above it.
-    pub fn file_for_key(&self, level: usize, user_key: &[u8]) -> Option<&Arc<FileMeta>> {
-        let files = &self.levels[level].base;
-        let i = files.partition_point(|f| self.cmp.compare_user(f.largest_user_key(), user_key).is_lt());
-        files.get(i).filter(|f| self.cmp.compare_user(f.smallest_user_key(), user_key).is_le())
-    }
-
     /// True when the user keys of `f` touch [`begin`, `end`] (inclusive; `None` unbounded).
     pub fn touches(&self, f: &FileMeta, begin: Option<&[u8]>, end: Option<&[u8]>) -> bool {
         !begin.is_some_and(|b| self.cmp.compare_user(f.largest_user_key(), b).is_lt())

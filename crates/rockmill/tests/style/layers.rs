@@ -6,10 +6,10 @@ use super::{is_test_file, lexer::Line, report, rust};
 /// may lie in another layer than its folder.
 const LAYERS: &[&[&str]] = &[
     &["sync", "error"],
-    &["perf_context", "options::parse", "range_del"],
+    &["panics", "perf_context", "options::parse", "range_del"],
     &["merge_operator", "compaction_filter", "statistics", "env", "helpers"],
     &["rate_limiter", "info_log", "event_listener"],
-    &["pacing::give_way", "pacing::reads_first"],
+    &["pacing::give_way", "pacing::reads_first", "pacing::file"],
     &["iter"],
     // What a lookup has found holds blocks of the cache, and tables fill it.
     &["table", "iter::get"],

@@ -664,7 +664,7 @@ fn a_closing_store_stops_the_job() {
 
 #[test]
 fn a_panic_is_an_error() {
-    let e = guarded::<()>(|| panic!("a bug")).unwrap_err();
+    let e = guarded::<()>("it", || panic!("a bug")).unwrap_err();
     assert!(e.message().contains("a bug"), "{e}");
 }
 

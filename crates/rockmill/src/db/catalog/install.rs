@@ -14,8 +14,7 @@ use crate::db::jobs::ordered_commit::Pending;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, Result};
-use crate::event_listener::{BackgroundErrorReason, WriteStallCondition};
-use crate::pacing::write_control::{StallReason, WriteControl, write_control, write_stop};
+use crate::event_listener::BackgroundErrorReason;
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{ManifestWriter, Version, VersionBuilder};
@@ -355,95 +354,6 @@ impl DbInner {
         self.bottommost_threshold.store(threshold.unwrap_or(SequenceNumber::MAX), Ordering::Release);
     }
 
-    /// Recomputes how much writers are to be slowed, from every column family.
-    pub fn update_pressure(&self, state: &State) {
-        self.wal.set_room(self.wal_room(state));
-        let mut behind = false;
-        let mut worst = (WriteControl::default(), 0);
-        for (&id, c) in &state.cfs {
-            let o = c.cf.options.load();
-            if o.disable_auto_compactions {
-                continue; // nothing would ever lower the debt
-            }
-            let control = write_control(c.scores.load(), &o);
-            behind |= control.behind;
-            if control.pressure > worst.0.pressure {
-                worst = (control, id);
-            }
-        }
-        let (worst, cause) = worst;
-        let delayed = worst.pressure > 0.0;
-        self.controller.set_behind(behind || delayed);
-        let written = self.stats.bytes_written.load(Ordering::Relaxed);
-        self.controller.set(&worst, self.live().delayed_write_rate, written, &*self.opts.clock);
-        let stopped = self.stop_cause(state);
-        self.controller.note_state(stopped.map(|(_, why)| why), worst.pressure, &*self.opts.clock);
-        let at_once = self.flushes_at_once();
-        let pacing = state.background_error.is_none() && state.cfs.values().any(|c| c.waits_for_flush(at_once));
-        self.controller.set_pacing(pacing, written, &*self.opts.clock);
-        self.urgent.store(stopped.is_some() || delayed, Ordering::Relaxed);
-        self.give_way.set(self.flush_priority(state, self.controller.is_behind(), worst.pressure));
-        // A flush that has committed is over, though its thread does not say so before the next change of the tree.
-        let awaited = stopped.is_some() || state.cfs.values().any(|c| c.waits_for_flush(at_once));
-        self.reads_first.set(self.controller.is_behind(), awaited);
-        if stopped.is_some() {
-            self.attention.store(true, Ordering::Release);
-        }
-        match stopped {
-            Some(cause) => self.note_stall(state, WriteStallCondition::Stopped, Some(cause)),
-            None if delayed => {
-                self.note_stall(state, WriteStallCondition::Delayed, Some((cause, worst.reason)));
-            }
-            None if self.controller.is_paced() => {
-                let cause = self.paced_by(state).map(|id| (id, StallReason::Memtables));
-                self.note_stall(state, WriteStallCondition::Delayed, cause);
-            }
-            None => self.note_stall(state, WriteStallCondition::Normal, None),
-        }
-    }
-
-    /// How much compactions leave to the flush that writers wait for, or would if one more memtable were full: 1 all of
-    /// the device, 0 nothing, as where there is no such flush.
-    fn flush_priority(&self, state: &State, behind: bool, pressure: f64) -> f64 {
-        if state.background_error.is_some() {
-            return 0.0;
-        }
-        let at_once = self.flushes_at_once();
-        let awaited = |c: &&CfState| {
-            let most = c.cf.options.load().max_write_buffer_number.max(1) as usize;
-            c.imm.len() + 1 >= most && c.waits_for_flush(at_once)
-        };
-        state.cfs.values().filter(awaited).map(|c| c.pace.priority(behind, pressure)).fold(0.0, f64::max)
-    }
-
-    /// Bytes a second that writers get while flushes are in flight, without bound when none is, and for how many there
-    /// is room.
-    pub fn flush_pace(&self, now: f64, written: u64) -> (f64, f64) {
-        let (at_once, state) = (self.flushes_at_once(), self.state.lock());
-        let free = (f64::INFINITY, f64::INFINITY);
-        if state.background_error.is_some() {
-            return free;
-        }
-        let paces = state.cfs.values().map(|c| c.flush_pace(now, written, at_once));
-        paces.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(free)
-    }
-
-    /// Why writers must wait now, if they must.
-    pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
-        self.stop_cause(state).map(|(_, why)| why)
-    }
-
-    /// The same with the column family that is the cause.
-    fn stop_cause(&self, state: &State) -> Option<(u32, StallReason)> {
-        for (&id, c) in &state.cfs {
-            let o = c.cf.options.load();
-            if let Some(why) = write_stop(c.scores.load(), &o, c.imm.len()) {
-                return Some((id, why));
-            }
-        }
-        None
-    }
-
     /// The oldest WAL that is needed when column families, by their ids, need these and later ones, or none.
     pub fn wal_bound(&self, state: &State, changed: &[(u32, Option<u64>)]) -> u64 {
         let unchanged = |id: &u32| changed.iter().all(|(other, _)| other != id);
@@ -529,51 +439,4 @@ fn mark_obsolete(old: &Version, new: &Version) {
 /// An edit that adds tables to a level.
 pub(crate) fn add_files(level: usize, files: impl IntoIterator<Item = FileEntry>) -> VersionEdit {
     VersionEdit { new_files: files.into_iter().map(|f| (level as u32, f)).collect(), ..VersionEdit::default() }
-}
-
-#[cfg(test)]
-mod tests {
-    use rockmill_io::MemFileSystem;
-
-    use super::*;
-    use crate::db::{Db, ImmTable};
-    use crate::options::Options;
-
-    fn in_memory() -> Db {
-        let mut o = Options::default();
-        o.create_if_missing(true);
-        o.set_file_system(Arc::new(MemFileSystem::new()));
-        Db::open(&o, "/db").unwrap()
-    }
-
-    /// Else compactions would go on at full speed beside users' reads, until the next of them ends.
-    #[test]
-    fn nobody_waits_for_a_flush_that_has_committed() {
-        let db = in_memory();
-        db.put("key", "value").unwrap();
-        db.flush().unwrap();
-        assert!(!db.inner.reads_first.is_awaited());
-    }
-
-    #[test]
-    fn compactions_that_are_behind_leave_the_device_to_flushes_that_keep_it_busy() {
-        let db = in_memory();
-        let mut state = db.inner.state.lock();
-        let of = |state: &State, behind, pressure| db.inner.flush_priority(state, behind, pressure);
-        assert_eq!(of(&state, false, 0.0), 0.0, "there is no flush");
-        let c = state.cfs.get_mut(&0).unwrap();
-        c.imm.push_back(ImmTable { mem: Arc::clone(&c.mem), wal: 0 });
-        c.flushing = true;
-        assert_eq!([of(&state, false, 0.0), of(&state, true, 0.0)], [1.0, 0.0], "how long flushes take is not known");
-        let c = state.cfs.get_mut(&0).unwrap();
-        c.pace.begin(0.0, 1e6);
-        c.pace.end(0.1, Some(0.007));
-        assert_eq!([0.0, 0.25, 1.5].map(|pressure| of(&state, true, pressure)), [1.0, 0.75, 0.0]);
-        let c = state.cfs.get_mut(&0).unwrap();
-        let options = crate::options::CfOptions { max_write_buffer_number: 3, ..(*c.cf.options.load_full()).clone() };
-        c.cf.options.store(Arc::new(options));
-        assert_eq!(of(&state, false, 0.0), 0.0, "there is room for a memtable more");
-        let c = state.cfs.get_mut(&0).unwrap();
-        (c.imm, c.flushing) = (Default::default(), false);
-    }
 }

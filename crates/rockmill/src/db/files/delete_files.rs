@@ -6,9 +6,9 @@ use rockmill_format::edit::VersionEdit;
 use rockmill_format::key::InternalKey;
 
 use crate::compaction::strategy::files_within;
-use crate::db::jobs::threads::guarded;
 use crate::db::{AsColumnFamilyRef, Db};
 use crate::error::{Error, Result};
+use crate::panics::guarded;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, Place};
 

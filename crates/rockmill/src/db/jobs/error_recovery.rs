@@ -207,7 +207,7 @@ impl DbInner {
         }
         let done = match before.severity {
             ErrorSeverity::Soft => Ok(()),
-            _ => crate::db::jobs::threads::guarded("a recovery", || self.leave_failed_files()),
+            _ => crate::panics::guarded("a recovery", || self.leave_failed_files()),
         };
         let outcome = self.state.lock().end_recovery(done);
         self.recovery_ended(&before, &outcome);
@@ -250,7 +250,7 @@ impl DbInner {
             debug_assert_eq!(state.running_flushes, 0, "a flush began while there was an error");
             state.pick_all_flushes()
         };
-        let done = crate::db::jobs::threads::guarded("a flush", || self.run_flush(&pick, true));
+        let done = crate::panics::guarded("a flush", || self.run_flush(&pick, true));
         self.end_flush(&pick);
         done
     }

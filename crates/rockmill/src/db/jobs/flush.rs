@@ -13,7 +13,6 @@ use crate::compaction::{JobStats, flush};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::install::{Change, add_files};
-use crate::db::jobs::threads::guarded;
 use crate::db::report::events::FlushEvent;
 use crate::db::write::switch::with_data;
 use crate::db::{CfState, DbInner, State};
@@ -21,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::memtable::MemTable;
 use crate::memtable::write_buffer_manager::WriteBufferManager;
+use crate::panics::guarded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// How long the write leader waits for a flush before it looks again by itself.
@@ -71,22 +71,6 @@ impl CfState {
     /// True when there are immutable memtables that are being flushed, or are about to be.
     pub fn waits_for_flush(&self, at_once: bool) -> bool {
         !self.imm.is_empty() && (self.flushing || self.flush_due(at_once))
-    }
-
-    /// Bytes a second that writers get, who wrote `written`, so that memtables are full when the flush in flight ends,
-    /// and how many that are.
-    pub fn flush_pace(&self, now: f64, written: u64, at_once: bool) -> (f64, f64) {
-        let o = self.cf.options.load();
-        let most = o.max_write_buffer_number.max(1) as usize;
-        // At the limit writers are stopped.
-        let more = match most.checked_sub(self.imm.len() + 1) {
-            Some(more) if self.waits_for_flush(at_once) => more,
-            _ => return (f64::INFINITY, f64::INFINITY),
-        };
-        let (data, memory) = (self.mem.data_size(), self.mem.memory_usage());
-        let room = self.fill.room(data, memory, o.write_buffer_size, written, more);
-        let waiting: u64 = self.imm.iter().map(|i| i.mem.data_size()).sum();
-        (self.pace.rate(now, room, (self.fill.began(), waiting as f64)), room)
     }
 
     fn take_flush(&mut self) -> FlushPart {

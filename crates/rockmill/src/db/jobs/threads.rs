@@ -3,7 +3,6 @@
 //! Threads wait on one condition and look for work themselves, so there is no queue that could disagree with the
 //! state of the tree. Flushes have threads of their own: a long compaction never keeps a memtable waiting.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -11,10 +10,11 @@ use crate::db::jobs::compact::{Picked, pick_compaction, take_unweighed};
 use crate::db::jobs::error_recovery::recovery_thread;
 use crate::db::jobs::timer;
 use crate::db::{CfState, DbInner, State, Weighed};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::info_log::log_warn;
 use crate::pacing::flush_bound::REST_SECONDS;
+use crate::panics::{caught, guarded};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::JoinHandle;
 
@@ -104,24 +104,6 @@ pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
         }
     }
     Ok(threads)
-}
-
-/// Turns a panic of a job into an error, so that the store can say what happened and go read-only.
-pub(crate) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    caught(what, f).and_then(|done| done)
-}
-
-/// Gives a panic as an error.
-#[inline]
-pub(crate) fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
-        let words = panic
-            .downcast_ref::<&str>()
-            .map(|s| (*s).to_owned())
-            .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "no message".to_owned());
-        Error::new(ErrorKind::Aborted, format!("{what} panicked: {words}"))
-    })
 }
 
 fn flush_thread(db: &Arc<DbInner>, worker: Worker) {

@@ -27,7 +27,6 @@ use rockmill_format::block::ENTRY_LEN_MAX;
 use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
 
 use crate::db::catalog::column_family::CfData;
-use crate::db::jobs::threads::caught;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::report::stats::count;
 use crate::db::write::queue::{Leadership, Place, Slot, insert_group};
@@ -38,6 +37,7 @@ use crate::db::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch}
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::options::WriteOptions;
+use crate::panics::caught;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Guard;

@@ -7,12 +7,14 @@
 //! | `queue.rs` | who leads a group, and in which order groups become visible |
 //! | `turn.rs`, `commit_delay.rs` | how long a writer goes on before others run; what a synced group waits for |
 //! | `switch.rs` | what the leader does between groups: memtables that are full, writers that must wait |
+//! | `pressure.rs` | what slows writers and what jobs get of the device: observed, and obeyed |
 //! | `wal.rs` | the log in use, and those that were left |
 //! | `wal_files.rs`, `wal_iterator.rs` | obsolete logs and their archive; updates read back |
 
 pub(crate) mod batch;
 pub(crate) mod commit_delay;
 pub(crate) mod group;
+pub(crate) mod pressure;
 pub(crate) mod queue;
 pub(crate) mod switch;
 pub(crate) mod turn;

@@ -125,7 +125,7 @@ impl DbInner {
     fn pace(&self, written: u64, lend: impl Fn()) {
         let rate = |now: f64| {
             lend();
-            self.flush_pace(now, written)
+            self.paced_rate(now, written)
         };
         let (slept, first) = self.controller.pace(written, &self.shutdown, &*self.opts.clock, rate);
         if slept > 0 {
@@ -137,12 +137,6 @@ impl DbInner {
                 self.note_stall(&state, WriteStallCondition::Delayed, Some((cause, StallReason::Memtables)));
             }
         }
-    }
-
-    /// The column family whose flush writers wait for.
-    pub fn paced_by(&self, state: &State) -> Option<u32> {
-        let at_once = self.flushes_at_once();
-        state.cfs.iter().find(|(_, c)| c.waits_for_flush(at_once)).map(|(&id, _)| id)
     }
 
     /// A writer waited or was delayed.

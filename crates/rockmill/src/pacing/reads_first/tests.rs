@@ -2,9 +2,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::Path;
 
-use rockmill_io::{FileSystem, ManualClock, MemFileSystem, WriteOptions};
+use rockmill_io::{FileSystem, ManualClock, MemFileSystem, WritableFile as _, WriteOptions};
 
 use super::*;
+use crate::pacing::file::{Gate, PacedFile};
 
 const MS: u64 = 1_000_000;
 
@@ -181,7 +182,7 @@ fn a_file_asks_for_all_that_it_gets() {
     let (clock, first, job, ..) = at_work();
     let fs = MemFileSystem::default();
     let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
-    let mut file = PatientFile::new(inner, job);
+    let mut file = PacedFile::new(inner, [Gate::Patient(job)], 0);
     let before = clock.monotonic_nanos();
     for _ in 0..1024 {
         read(&clock, &first, 20);

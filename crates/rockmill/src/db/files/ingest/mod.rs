@@ -29,13 +29,13 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::install::Change;
 use crate::db::files::ingest::place::Place;
 pub use crate::db::files::ingest::place::deepest_place;
-use crate::db::jobs::threads::guarded;
 use crate::db::read::tables::CfTables;
 use crate::db::report::stats::count;
 use crate::db::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{ExternalFileIngestionInfo, FlushReason};
 use crate::info_log::log_info;
+use crate::panics::guarded;
 use crate::sync::MutexGuard;
 use crate::version::{ManifestWriter, TableSource, Version};
 

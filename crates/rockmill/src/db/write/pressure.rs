@@ -1,0 +1,115 @@
+//! What slows writers and what background work gets of the device: observed, decided in `pacing/decide.rs`, obeyed.
+
+use crate::db::{CfState, DbInner, State};
+use crate::event_listener::WriteStallCondition;
+use crate::pacing::decide::{FamilyNow, Orders, decide};
+use crate::pacing::write_control::{StallReason, write_stop};
+use crate::sync::atomic::Ordering;
+
+impl CfState {
+    /// Bytes a second that writers get, who wrote `written`, so that memtables are full when the flush in flight ends,
+    /// and how many that are.
+    fn paced_rate(&self, now: f64, written: u64, at_once: bool) -> (f64, f64) {
+        let o = self.cf.options.load();
+        let most = o.max_write_buffer_number.max(1) as usize;
+        // At the limit writers are stopped.
+        let more = match most.checked_sub(self.imm.len() + 1) {
+            Some(more) if self.waits_for_flush(at_once) => more,
+            _ => return (f64::INFINITY, f64::INFINITY),
+        };
+        let (data, memory) = (self.mem.data_size(), self.mem.memory_usage());
+        let room = self.fill.room(data, memory, o.write_buffer_size, written, more);
+        let waiting: u64 = self.imm.iter().map(|i| i.mem.data_size()).sum();
+        (self.pace.rate(now, room, (self.fill.began(), waiting as f64)), room)
+    }
+}
+
+impl DbInner {
+    /// Decides anew how writers are slowed, and what jobs and reads get of the device: for whoever changed the tree, the
+    /// memtables, or options that count.
+    pub fn update_pressure(&self, state: &State) {
+        self.wal.set_room(self.wal_room(state));
+        let at_once = self.flushes_at_once();
+        let families: Vec<_> = state
+            .cfs
+            .iter()
+            .map(|(&id, c)| FamilyNow {
+                id,
+                options: c.cf.options.load_full(),
+                load: c.scores.load(),
+                full_memtables: c.imm.len(),
+                flushing: c.waits_for_flush(at_once),
+                pace: &c.pace,
+            })
+            .collect();
+        self.obey(state, &decide(&families, state.background_error.is_some()));
+    }
+
+    fn obey(&self, state: &State, orders: &Orders) {
+        let written = self.stats.bytes_written.load(Ordering::Relaxed);
+        self.controller.obey(orders, self.live().delayed_write_rate, written, &*self.opts.clock);
+        self.urgent.store(orders.stop.is_some() || orders.delayed(), Ordering::Relaxed);
+        self.give_way.set(orders.flush_first);
+        // A flush that has committed is over, though its thread does not say so before the next change of the tree.
+        self.reads_first.set(orders.behind, orders.awaited);
+        if orders.stop.is_some() {
+            self.attention.store(true, Ordering::Release);
+        }
+        match orders.stop {
+            Some(cause) => self.note_stall(state, WriteStallCondition::Stopped, Some(cause)),
+            None if orders.delayed() => {
+                self.note_stall(state, WriteStallCondition::Delayed, Some((orders.cause, orders.tree.reason)));
+            }
+            None if self.controller.is_paced() => {
+                let cause = self.paced_by(state).map(|id| (id, StallReason::Memtables));
+                self.note_stall(state, WriteStallCondition::Delayed, cause);
+            }
+            None => self.note_stall(state, WriteStallCondition::Normal, None),
+        }
+    }
+
+    /// Bytes a second that writers get while flushes are in flight, without bound when none is, and for how many there
+    /// is room.
+    pub fn paced_rate(&self, now: f64, written: u64) -> (f64, f64) {
+        let (at_once, state) = (self.flushes_at_once(), self.state.lock());
+        let free = (f64::INFINITY, f64::INFINITY);
+        if state.background_error.is_some() {
+            return free;
+        }
+        let paces = state.cfs.values().map(|c| c.paced_rate(now, written, at_once));
+        paces.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(free)
+    }
+
+    /// The column family whose flush writers wait for.
+    pub fn paced_by(&self, state: &State) -> Option<u32> {
+        let at_once = self.flushes_at_once();
+        state.cfs.iter().find(|(_, c)| c.waits_for_flush(at_once)).map(|(&id, _)| id)
+    }
+
+    /// Why writers must wait now, if they must.
+    pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
+        state.cfs.values().find_map(|c| write_stop(c.scores.load(), &c.cf.options.load(), c.imm.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rockmill_io::MemFileSystem;
+
+    use crate::db::Db;
+    use crate::options::Options;
+
+    /// Else compactions would go on at full speed beside users' reads, until the next of them ends.
+    #[test]
+    fn nobody_waits_for_a_flush_that_has_committed() {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(MemFileSystem::new()));
+        let db = Db::open(&o, "/db").unwrap();
+        db.put("key", "value").unwrap();
+        db.flush().unwrap();
+        assert!(!db.inner.reads_first.is_awaited());
+    }
+}

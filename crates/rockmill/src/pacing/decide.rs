@@ -1,0 +1,148 @@
+//! From what is observed to orders: what slows writers now, and what flushes, compactions and reads get of the device.
+//!
+//! One pure function, for the store and the simulator alike. The store asks it whenever the tree or the memtables
+//! change (`db/write/pressure.rs`, which also obeys): what is between two changes, a write that waits, is in
+//! `write_control.rs`.
+
+use std::ops::Deref;
+
+use super::flush_pace::FlushPace;
+use super::write_control::{StallReason, TreeLoad, WriteControl, write_control, write_stop};
+use crate::options::CfOptions;
+
+/// A column family as it is now.
+#[derive(Debug)]
+pub struct FamilyNow<'a, O> {
+    /// Its id.
+    pub id: u32,
+    /// Its options.
+    pub options: O,
+    /// What of its tree slows writers.
+    pub load: TreeLoad,
+    /// Memtables that are full.
+    pub full_memtables: usize,
+    /// They are being flushed, or are about to be.
+    pub flushing: bool,
+    /// How long its flushes take.
+    pub pace: &'a FlushPace,
+}
+
+/// What holds until the tree or the memtables change.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Orders {
+    /// How the tree that is worst slows writers, and whose it is.
+    pub tree: WriteControl,
+    /// See `tree`.
+    pub cause: u32,
+    /// Why writers must wait, if they must, and for which column family.
+    pub stop: Option<(u32, StallReason)>,
+    /// Compactions are to speed up (RocksDB's `NeedSpeedupCompaction`), and writes of low priority wait.
+    pub behind: bool,
+    /// A flush is in flight, or due: writers are paced to it.
+    pub paced: bool,
+    /// Writers wait for something that flushes or compactions do: reads are not waited for.
+    pub awaited: bool,
+    /// What compactions leave of the device to a flush that writers wait for, or would if one more memtable were full:
+    /// 1 all, 0 nothing, as where there is no such flush.
+    pub flush_first: f64,
+}
+
+impl Orders {
+    /// The tree slows writers.
+    pub fn delayed(&self) -> bool {
+        self.tree.pressure > 0.0
+    }
+}
+
+/// See the module's text. `failed`: the database takes no writes because of a background error.
+pub fn decide<O: Deref<Target = CfOptions>>(families: &[FamilyNow<'_, O>], failed: bool) -> Orders {
+    let (mut tree, mut cause, mut behind) = (WriteControl::default(), 0, false);
+    // Without compactions nothing would ever lower the debt.
+    for f in families.iter().filter(|f| !f.options.disable_auto_compactions) {
+        let control = write_control(f.load, &f.options);
+        behind |= control.behind;
+        if control.pressure > tree.pressure {
+            (tree, cause) = (control, f.id);
+        }
+    }
+    behind |= tree.pressure > 0.0;
+    let stop = families.iter().find_map(|f| Some((f.id, write_stop(f.load, &f.options, f.full_memtables)?)));
+    let flushing = families.iter().any(|f| f.flushing);
+    let first = families.iter().map(|f| flush_first(f, behind, tree.pressure)).fold(0.0, f64::max);
+    Orders {
+        tree,
+        cause,
+        stop,
+        behind,
+        paced: flushing && !failed,
+        awaited: flushing || stop.is_some(),
+        flush_first: if failed { 0.0 } else { first },
+    }
+}
+
+fn flush_first<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, behind: bool, pressure: f64) -> f64 {
+    let most = f.options.max_write_buffer_number.max(1) as usize;
+    if f.flushing && f.full_memtables + 1 >= most { f.pace.priority(behind, pressure) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now<'a>(options: &'a CfOptions, pace: &'a FlushPace, load: TreeLoad) -> FamilyNow<'a, &'a CfOptions> {
+        FamilyNow { id: 7, options, load, full_memtables: 0, flushing: false, pace }
+    }
+
+    #[test]
+    fn compactions_that_are_behind_leave_the_device_to_flushes_that_keep_it_busy() {
+        let (o, mut pace) = (CfOptions::default(), FlushPace::default());
+        assert_eq!(flush_first(&now(&o, &pace, TreeLoad::default()), false, 0.0), 0.0, "there is no flush");
+        let full = |pace: &FlushPace, o: &CfOptions, behind, pressure| {
+            let f = FamilyNow { full_memtables: 1, flushing: true, ..now(o, pace, TreeLoad::default()) };
+            flush_first(&f, behind, pressure)
+        };
+        let unknown = [full(&pace, &o, false, 0.0), full(&pace, &o, true, 0.0)];
+        assert_eq!(unknown, [1.0, 0.0], "how long flushes take is not known");
+        pace.begin(0.0, 1e6);
+        pace.end(0.1, Some(0.007));
+        assert_eq!([0.0, 0.25, 1.5].map(|pressure| full(&pace, &o, true, pressure)), [1.0, 0.75, 0.0]);
+        let more = CfOptions { max_write_buffer_number: 3, ..CfOptions::default() };
+        assert_eq!(full(&pace, &more, false, 0.0), 0.0, "there is room for a memtable more");
+    }
+
+    #[test]
+    fn the_worst_tree_slows_writers_and_the_first_that_stops_them_is_named() {
+        let (o, pace) = (CfOptions::default(), FlushPace::default());
+        let off = CfOptions { disable_auto_compactions: true, ..CfOptions::default() };
+        let runs = |runs| TreeLoad { runs, pending_bytes: 0 };
+        let all = |loads: [(&'static str, usize); 3]| {
+            let families: Vec<_> = loads
+                .iter()
+                .zip(1..)
+                .map(|((kind, n), id)| {
+                    let options = if *kind == "off" { &off } else { &o };
+                    FamilyNow { id, ..now(options, &pace, runs(*n)) }
+                })
+                .collect();
+            decide(&families, false)
+        };
+        let calm = all([("on", 0), ("on", 3), ("off", 100)]);
+        assert!(!calm.delayed() && !calm.behind && calm.stop.is_none(), "a tree without compactions slows nobody");
+        assert!(!calm.paced && !calm.awaited && calm.flush_first == 0.0);
+        let slow = all([("on", 14), ("on", 20), ("off", 100)]);
+        assert!(slow.behind && slow.cause == 2 && slow.tree.pressure == 1.0 && slow.stop.is_none());
+        assert_eq!(slow.tree.reason, StallReason::L0Files);
+        let stopped = all([("on", 14), ("on", 20), ("on", 36)]);
+        assert_eq!((stopped.stop, stopped.cause, stopped.awaited), (Some((3, StallReason::L0Files)), 3, true));
+    }
+
+    #[test]
+    fn a_store_that_takes_no_writes_paces_nobody() {
+        let (o, pace) = (CfOptions::default(), FlushPace::default());
+        let full = FamilyNow { full_memtables: 2, flushing: true, ..now(&o, &pace, TreeLoad::default()) };
+        let of = |failed| decide(std::slice::from_ref(&full), failed);
+        assert!(of(false).paced && of(false).flush_first == 1.0);
+        assert_eq!(of(false).stop, Some((7, StallReason::Memtables)));
+        assert!(!of(true).paced && of(true).flush_first == 0.0 && of(true).awaited);
+    }
+}

@@ -1,0 +1,164 @@
+//! A table file that a job writes, with gates before it: each is asked before the device gets so many bytes more.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+
+use rockmill_io::WritableFile;
+
+use super::give_way::{GiveWay, STEP};
+use super::reads_first::{PIECE, PatientJob};
+use crate::rate_limiter::Limit;
+use crate::sync::atomic::AtomicBool;
+
+/// What a write may have to wait for.
+#[derive(Debug, Clone)]
+pub(crate) enum Gate {
+    /// The rate limiter. It is asked for all that is written, for the last bytes before a sync.
+    Limit(Limit),
+    /// A flush that goes first. The flag ends a wait: the database closes.
+    GiveWay(Arc<GiveWay>, Arc<AtomicBool>),
+    /// Users' reads.
+    Patient(Arc<PatientJob>),
+}
+
+impl Gate {
+    fn pass(&self, bytes: usize) {
+        match self {
+            Self::Limit(limit) => limit.request(bytes as u64),
+            Self::GiveWay(way, stop) => way.pass(stop),
+            Self::Patient(job) => job.pass(bytes as u64),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Asked {
+    gate: Gate,
+    /// It is asked for so many bytes at once.
+    piece: usize,
+    /// Bytes that it was not asked for yet; fewer than a piece.
+    owed: usize,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct PacedFile {
+    inner: Box<dyn WritableFile>,
+    gates: Vec<Asked>,
+}
+
+impl PacedFile {
+    /// `inner` behind these gates. `chunk`: bytes that the rate limiter is asked for at once.
+    pub fn new(inner: Box<dyn WritableFile>, gates: impl IntoIterator<Item = Gate>, chunk: usize) -> Self {
+        let piece = |gate: &Gate| match gate {
+            Gate::Limit(_) => chunk.max(1),
+            Gate::GiveWay(..) => STEP,
+            Gate::Patient(_) => PIECE,
+        };
+        let gates = gates.into_iter().map(|gate| Asked { piece: piece(&gate), gate, owed: 0 });
+        Self { inner, gates: gates.collect() }
+    }
+
+    /// Asks the rate limiter for what it was not asked for yet.
+    fn settle(&mut self) {
+        for asked in self.gates.iter_mut().filter(|a| matches!(a.gate, Gate::Limit(_)) && a.owed > 0) {
+            asked.gate.pass(asked.owed);
+            asked.owed = 0;
+        }
+    }
+}
+
+impl WritableFile for PacedFile {
+    fn append(&mut self, mut data: &[u8]) -> io::Result<()> {
+        while !data.is_empty() {
+            let room = self.gates.iter().map(|a| a.piece - a.owed).min().unwrap_or(data.len());
+            let (now, later) = data.split_at(data.len().min(room));
+            for asked in &mut self.gates {
+                asked.owed += now.len();
+                if asked.owed == asked.piece {
+                    asked.gate.pass(asked.owed);
+                    asked.owed = 0;
+                }
+            }
+            self.inner.append(now)?;
+            data = later;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.settle();
+        self.inner.flush()
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.settle();
+        self.inner.sync()
+    }
+
+    fn begin_sync(&mut self) -> io::Result<bool> {
+        self.settle();
+        self.inner.begin_sync()
+    }
+
+    fn poll_sync(&mut self) -> io::Result<bool> {
+        self.inner.poll_sync()
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.settle();
+        self.inner.close()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn write_backs(&self) -> u64 {
+        self.inner.write_backs()
+    }
+
+    fn kernel_writes(&self) -> u64 {
+        self.inner.kernel_writes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rockmill_io::{FileSystem, ManualClock, MemFileSystem, WriteOptions};
+
+    use super::*;
+    use crate::rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
+
+    #[test]
+    fn each_gate_is_asked_for_pieces_of_its_own() {
+        let clock = ManualClock::new(0);
+        let limiter = RateLimiter::with_clock(1 << 30, 100_000, 10, RateLimiterMode::KAllIo, false, Arc::new(clock));
+        let limit = Limit {
+            limiter,
+            priority: IoPriority::Low,
+            urgent: Arc::default(),
+            stop: Arc::default(),
+            statistics: None,
+        };
+        let (way, stop) = (Arc::new(GiveWay::default()), Arc::new(AtomicBool::new(true)));
+        let fs = MemFileSystem::default();
+        let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
+        let gates = [Gate::Limit(limit.clone()), Gate::GiveWay(Arc::clone(&way), stop)];
+        let mut file = PacedFile::new(inner, gates, 10_000);
+        way.set(1.0);
+        for _ in 0..5 * 256 {
+            file.append(&[7; 4096]).unwrap();
+        }
+        assert_eq!(way.waits(), 5, "at every megabyte");
+        let through = || limit.limiter.total_bytes_through(None);
+        assert_eq!(through(), (5 << 20) / 10_000 * 10_000);
+        file.begin_sync().unwrap();
+        assert_eq!((through(), file.len()), (5 << 20, 5 << 20), "the rest before a sync");
+        file.close().unwrap();
+        assert_eq!(fs.file_size(Path::new("/f")).unwrap(), 5 << 20);
+    }
+}
