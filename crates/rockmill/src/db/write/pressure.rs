@@ -25,8 +25,8 @@ impl CfState {
 }
 
 impl DbInner {
-    /// Decides anew how writers are slowed, and what jobs and reads get of the device: for whoever changed the tree, the
-    /// memtables, or options that count.
+    /// Decides anew how writers are slowed, and what jobs and reads get of the device: for whoever changed the tree,
+    /// the memtables, or options that count.
     pub fn update_pressure(&self, state: &State) {
         self.wal.set_room(self.wal_room(state));
         let at_once = self.flushes_at_once();
