@@ -1,4 +1,62 @@
 //! Rockmill: an embedded, ordered, persistent key-value store in RocksDB's formats.
+//!
+//! Names and meanings are those of the `rocksdb` crate, so that a program may change from one to the other; a directory
+//! may, too, in both directions. [`Options`] says how a database behaves, [`Db`] is an open one.
+//!
+//! # The life of a database
+//!
+//! ```
+//! use rockmill::{Db, Direction, IteratorMode, Options, WriteBatch, WriteOptions};
+//!
+//! # let scratch = tempfile::tempdir().expect("a temporary directory");
+//! # let path = scratch.path().join("db");
+//! let mut options = Options::default();
+//! options.create_if_missing(true);
+//! options.create_missing_column_families(true);
+//! let db = Db::open_cf(&options, &path, ["default", "users"])?;
+//!
+//! // In the log when the call returns: it survives this process.
+//! db.put("greeting", "hello")?;
+//!
+//! // Several updates in one: after a crash all of them are there, or none. With `sync` they survive the machine.
+//! let users = db.cf_handle("users").expect("it was opened");
+//! let mut batch = WriteBatch::default();
+//! batch.put_cf(&users, "ada", "1815");
+//! batch.put_cf(&users, "grace", "1906");
+//! batch.delete("greeting");
+//! let mut durable = WriteOptions::default();
+//! durable.set_sync(true);
+//! db.write_opt(&batch, &durable)?;
+//!
+//! // A snapshot sees what was there when it was taken.
+//! let snapshot = db.snapshot();
+//! db.delete_cf(&users, "ada")?;
+//! assert_eq!(snapshot.get_cf(&users, "ada")?.as_deref(), Some(&b"1815"[..]));
+//! drop(snapshot);
+//!
+//! // Keys in order, from one on.
+//! for entry in db.iterator_cf(&users, IteratorMode::From(b"a", Direction::Forward)) {
+//!     let (key, value) = entry?;
+//!     assert_eq!((&*key, &*value), (&b"grace"[..], &b"1906"[..]));
+//! }
+//!
+//! // Closing waits for background work. What is only in the log is read back from it by the next open.
+//! drop(db);
+//! # Ok::<(), rockmill::Error>(())
+//! ```
+//!
+//! # Where to look
+//!
+//! | for | see |
+//! |---|---|
+//! | reading and writing | [`Db`], [`WriteBatch`], [`ReadOptions`], [`WriteOptions`], [`Snapshot`], [`DbRawIterator`] |
+//! | options | [`Options`], [`BlockBasedOptions`], [`OptionsLoader`] |
+//! | column families | [`ColumnFamilyDescriptor`], [`ColumnFamily`] |
+//! | own code in the store | [`MergeOperator`], [`CompactionFilter`], [`Comparator`], [`SliceTransform`] |
+//! | being told what happens | [`EventListener`], [`InfoLogger`] |
+//! | copies | [`Checkpoint`], [`backup`], [`SstFileWriter`] |
+//! | what the store does | [`statistics`], [`perf`], [`properties`], [`Db::counters`] |
+//! | bounds shared by databases | [`Cache`], [`WriteBufferManager`], [`RateLimiter`] |
 
 pub mod backup;
 pub mod compaction;
