@@ -4,7 +4,8 @@
 //! operation is a point where the tester may let another thread go on.
 
 pub(crate) use rockmill_io::sync::{
-    Backoff, Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard, atomic, has_ended, thread, thread_local,
+    Backoff, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic, has_ended, thread,
+    thread_local,
 };
 
 #[cfg(not(rockmill_shuttle))]

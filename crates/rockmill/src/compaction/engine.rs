@@ -1,6 +1,6 @@
 //! Which engine does a job, and what it needs for that.
 //!
-//! `uring` borrows a ring with its arena from the database ([`Rings`]), which keeps them from job to job. `pread` needs
+//! `uring` borrows a ring with its arena from the database (`Rings`), which keeps them from job to job. `pread` needs
 //! nothing and is always there. Where a ring is not to be had, the reason is said once, in the log and in
 //! `rockmill.stats`, and `pread` does the work.
 

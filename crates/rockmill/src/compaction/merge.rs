@@ -1,7 +1,7 @@
 //! The merge: many sorted runs in, one sorted stream of internal entries out.
 //!
 //! Engines differ in how blocks arrive ([`feed`]); they share everything behind that: runs over decoded entries
-//! ([`run`]), the choice of the smallest ([`order`]), and [`MergeStream`], the interface that resolution reads.
+//! ([`run`]), the choice of the smallest (`order`), and [`MergeStream`], the interface that resolution reads.
 //!
 //! 1. A run decodes its blocks some entries at a time, and each entry has a head: eight bytes of its user key as a
 //!    number, taken behind the prefix that all keys of the job share (bytewise order only). Heads order as keys do;

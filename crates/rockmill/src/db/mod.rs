@@ -18,12 +18,12 @@
 //!
 //! | lock | held by | across I/O |
 //! |---|---|---|
-//! | `recovery_running` | a recovery from a background error | yes |
+//! | `recovery` | a recovery from a background error | yes |
 //! | `options_turn` | who changes options or column families, until the OPTIONS file says so | yes |
 //! | write leadership (`queue`) | the leader of a group, a switch of memtables, an ingestion | its group's |
 //! | `manifest` | who changes the tree, until its edit is durable | the MANIFEST's |
 //! | `state` | everybody, shortly | never, once the database is open |
-//! | `snapshots`, `purge`, `new_tables`, lists in `Wal` and other leaves | everybody, shortly | never |
+//! | `snapshots`, `purge`, `new_tables`, lists in `wal` and other leaves | everybody, shortly | never |
 //!
 //! No lock is held across the I/O of tables, but that an ingestion reads the few blocks that say whether its keys
 //! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's (`write/wal.rs` says
@@ -39,25 +39,27 @@ pub(crate) mod write;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use rockmill_format::SequenceNumber;
-use rockmill_io::FileLock;
 
 use crate::compaction::EngineParts;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::Aging;
 use crate::compaction::strategy::score::LevelScores;
+use crate::db::catalog::file_numbers::FileNumbers;
+use crate::db::jobs::error_recovery::{BackgroundError, Recovery};
+use crate::db::read::tables::TableCache;
+use crate::db::report::Reporting;
 use crate::error::{Error, Result};
-use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason, WriteStallCondition};
+use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason};
 use crate::info_log::{InfoLog, log_error, log_info};
 use crate::memtable::write_buffer_manager::WriteBufferManager;
 use crate::memtable::{MemTable, MemoryPool};
 use crate::options::DbOptions;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::JoinHandle;
-use crate::sync::{ArcSwap, Condvar, Mutex, RwLock};
-use crate::table::BlockCache;
+use crate::sync::{ArcSwap, Condvar, Mutex};
 use crate::version::{ManifestWriter, PurgeQueue, Version};
 
 pub use crate::db::catalog::column_family::{AsColumnFamilyRef, ColumnFamily};
@@ -89,17 +91,16 @@ pub use crate::pacing::rate_control::RateControl;
 pub use crate::pacing::write_control::{StallReason, WriteControl};
 
 use crate::db::catalog::column_family::CfData;
-use crate::db::jobs::error_recovery::BackgroundError;
 use crate::db::jobs::running::RunningJobs;
-use crate::db::open::secondary::Secondary;
+use crate::db::open::DirLocks;
+use crate::db::open::secondary::Following;
 pub(crate) use crate::db::open::start::{new_db_id, new_session_id};
 use crate::db::read::snapshot::SnapshotList;
-use crate::db::report::events::{CfJobStats, Later};
+use crate::db::report::events::CfJobStats;
 use crate::db::report::stats::InternalStats;
-use crate::db::report::stats_text::Reported;
 use crate::db::write::queue::WriteQueue;
 use crate::db::write::wal::Wal;
-use crate::pacing::write_control::WriteController;
+use crate::pacing::Pacing;
 
 /// An open database (`rocksdb::DB`). All methods take `&self` and may be called from any thread.
 ///
@@ -127,7 +128,7 @@ pub(crate) struct DbInner {
     pub with_ttl: bool,
     pub db_id: String,
     pub session_id: String,
-    pub cache: Option<Arc<BlockCache>>,
+    pub tables: TableCache,
     /// Readers and writers find column families here without a lock.
     pub cfs: ArcSwap<CfMap>,
     pub default_cf: ColumnFamily,
@@ -136,23 +137,14 @@ pub(crate) struct DbInner {
     pub progress: Condvar,
     /// Signalled when there may be work for a background thread.
     pub work: Condvar,
-    /// Signalled when a background error is set or cleared: for the thread that recovers from it.
-    pub recovery: Condvar,
-    /// Held while a recovery from a background error runs; before every other lock.
-    pub recovery_running: Mutex<()>,
+    pub recovery: Recovery,
     pub manifest: Mutex<Option<ManifestWriter>>,
     pub queue: WriteQueue,
     pub wal: Wal,
-    /// When the archive of WALs was last looked through, in seconds since the Unix epoch.
-    pub archive_purged: AtomicU64,
     /// Newest sequence number that reads may see.
     pub last_sequence: AtomicU64,
-    pub next_file: Arc<AtomicU64>,
-    /// Files that background threads write have numbers from this on.
-    pub first_file: AtomicU64,
+    pub numbers: FileNumbers,
     pub snapshots: SnapshotList,
-    /// When the oldest snapshot passes this sequence number, tables at the bottom are due ([`Aging::threshold`]).
-    pub bottommost_threshold: AtomicU64,
     pub purge: Arc<PurgeQueue>,
     /// While it is not 0, no file is deleted.
     pub deletions_off: AtomicUsize,
@@ -161,12 +153,8 @@ pub(crate) struct DbInner {
     /// Memory of memtables that are gone, for the next.
     pub memory_pool: Arc<MemoryPool>,
     pub shutdown: Arc<AtomicBool>,
-    /// Writers are delayed or stopped: background work goes first at the rate limiter.
-    pub urgent: Arc<AtomicBool>,
-    /// Compactions let a flush go first at the device.
-    pub give_way: Arc<crate::compaction::GiveWay>,
-    /// Compactions that nobody waits for leave the device to users' reads.
-    pub reads_first: Arc<crate::compaction::ReadsFirst>,
+    /// What slows writers, and what jobs and reads get of the device.
+    pub pacing: Pacing,
     /// Of tables that jobs wrote and have not committed. A leaf lock.
     pub new_tables: Arc<crate::version::NewTables>,
     pub running_jobs: RunningJobs,
@@ -176,30 +164,14 @@ pub(crate) struct DbInner {
     pub attention: AtomicBool,
     /// Data was written without a WAL since the last flush.
     pub unlogged: AtomicBool,
-    pub controller: WriteController,
     pub stats: InternalStats,
-    /// When it was opened.
-    pub opened_micros: u64,
-    /// What the last text of counters said. A leaf lock.
-    pub reported: Mutex<Reported>,
     pub log: InfoLog,
-    /// Calls of listeners that wait until no lock is held.
-    pub later: Later,
-    /// How writers were treated when listeners were last told. A leaf lock.
-    pub stall_condition: Mutex<WriteStallCondition>,
-    /// Number of the last background job, for the info log and listeners.
-    pub last_job: AtomicU64,
-    /// Tables open now, oldest first, when `max_open_files` bounds them.
-    pub open_tables: Mutex<VecDeque<std::sync::Weak<crate::version::FileMeta>>>,
+    pub reporting: Reporting,
     /// Held by who changes options or column families, until the OPTIONS file says so.
     pub options_turn: Mutex<()>,
-    lock: Mutex<Option<Box<dyn FileLock>>>,
-    /// Of a WAL directory of its own.
-    wal_lock: Mutex<Option<Box<dyn FileLock>>>,
-    /// How far a secondary instance has read; set in one only.
-    secondary: OnceLock<Mutex<Secondary>>,
-    /// Held by a secondary while it changes several column families, and by reads that look at several.
-    pub catching_up: RwLock<()>,
+    pub locks: DirLocks,
+    /// What makes it a secondary instance, if it is one.
+    pub following: Following,
 }
 
 /// Column families by name and by id.
@@ -310,12 +282,7 @@ impl DbInner {
     }
 
     pub fn new_file_number(&self) -> u64 {
-        self.next_file.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// A number for a background job.
-    pub fn new_job(&self) -> u64 {
-        self.last_job.fetch_add(1, Ordering::Relaxed) + 1
+        self.numbers.take()
     }
 
     /// Tells the listeners. No lock may be held: they may use the database.
@@ -344,7 +311,7 @@ impl DbInner {
 
     /// True for an instance that follows another process's database.
     pub fn is_secondary(&self) -> bool {
-        self.secondary.get().is_some()
+        self.following.is_one()
     }
 
     /// Refuses what must not be done while the database takes no writes because of a background error.
@@ -408,8 +375,8 @@ impl Db {
         drop(self.inner.state.lock());
         self.inner.work.notify_all();
         self.inner.progress.notify_all();
-        self.inner.recovery.notify_all();
-        self.inner.give_way.wake();
+        self.inner.recovery.wake();
+        self.inner.pacing.give_way().wake();
         self.inner.log.alarm().ring();
         // Not the present one, where a listener asks for this: it cannot wait for itself.
         let me = crate::sync::thread::current().id();
@@ -429,8 +396,8 @@ impl Db {
         } else {
             self.inner.shutdown.store(true, Ordering::Release);
             self.inner.work.notify_all();
-            self.inner.recovery.notify_all();
-            self.inner.give_way.wake();
+            self.inner.recovery.wake();
+            self.inner.pacing.give_way().wake();
             self.inner.log.alarm().ring();
         }
     }
@@ -491,8 +458,7 @@ impl Db {
         db.tell_waiting();
         log_info!(db.log, "Shutdown complete");
         db.log.write_out();
-        db.wal_lock.lock().take();
-        db.lock.lock().take();
+        db.locks.let_go();
     }
 }
 

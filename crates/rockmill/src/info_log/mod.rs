@@ -1,6 +1,6 @@
 //! The info log: what a store does, in words, in the file `LOG` of the database's directory, in RocksDB's form.
 //!
-//! Whoever logs formats a line and puts it behind a short lock into memory; only [`InfoLog::write_out`], which the
+//! Whoever logs formats a line and puts it behind a short lock into memory; only `InfoLog::write_out`, which the
 //! database's timer thread calls, and the end of the database write to the file. A log that cannot be written loses
 //! lines and fails nothing else.
 

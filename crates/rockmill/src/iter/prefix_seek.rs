@@ -4,7 +4,7 @@
 //!
 //! - The filter was asked about the target's prefix because the iterator is a prefix iterator (RocksDB's default with
 //!   an extractor). The run may hold keys of other prefixes, so what the iterator gives is right within the prefix
-//!   only: [`PrefixSeek::limits`] says so, and the iterator ends there. RocksDB's result is undefined there.
+//!   only: `PrefixSeek::limits` says so, and the iterator ends there. RocksDB's result is undefined there.
 //! - The upper bound shows that all keys up to it have the target's prefix. Then nothing is missed.
 
 use std::sync::atomic::{AtomicBool, Ordering};

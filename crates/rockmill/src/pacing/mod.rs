@@ -20,3 +20,66 @@ pub(crate) mod give_way;
 pub(crate) mod rate_control;
 pub(crate) mod reads_first;
 pub(crate) mod write_control;
+
+use std::sync::Arc;
+
+use rockmill_io::Clock;
+
+use crate::sync::atomic::{AtomicBool, Ordering};
+use decide::Orders;
+use give_way::GiveWay;
+use reads_first::ReadsFirst;
+use write_control::WriteController;
+
+/// Who obeys the orders of one database.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    clock: Arc<dyn Clock>,
+    writers: WriteController,
+    urgent: Arc<AtomicBool>,
+    give_way: Arc<GiveWay>,
+    reads_first: Arc<ReadsFirst>,
+}
+
+impl Pacing {
+    pub fn new(clock: &Arc<dyn Clock>) -> Self {
+        Self {
+            clock: Arc::clone(clock),
+            writers: WriteController::default(),
+            urgent: Arc::default(),
+            give_way: Arc::default(),
+            reads_first: Arc::new(ReadsFirst::new(Arc::clone(clock))),
+        }
+    }
+
+    /// What holds from now on. `written`: all bytes that users wrote so far.
+    pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64) {
+        self.writers.obey(orders, delayed_write_rate, written, &*self.clock);
+        self.urgent.store(orders.stop.is_some() || orders.delayed(), Ordering::Relaxed);
+        self.give_way.set(orders.flush_first);
+        // A flush that has committed is over, though its thread does not say so before the next change of the tree.
+        self.reads_first.set(orders.behind, orders.awaited);
+    }
+
+    /// What writers wait for.
+    #[inline]
+    pub fn writers(&self) -> &WriteController {
+        &self.writers
+    }
+
+    /// Writers are delayed or stopped: background work goes first at the rate limiter.
+    pub fn urgent(&self) -> &Arc<AtomicBool> {
+        &self.urgent
+    }
+
+    /// Compactions let a flush go first at the device.
+    pub fn give_way(&self) -> &Arc<GiveWay> {
+        &self.give_way
+    }
+
+    /// Compactions that nobody waits for leave the device to users' reads.
+    #[inline]
+    pub fn reads_first(&self) -> &Arc<ReadsFirst> {
+        &self.reads_first
+    }
+}

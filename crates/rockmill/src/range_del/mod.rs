@@ -40,7 +40,7 @@ pub struct RangeTombstone {
 /// bounds  a c e g k m        offsets  0 1 3 4 4 5        seqs  5 5 3 3 9
 /// ```
 ///
-/// Where many tombstones lie over one another, such lists would be quadratic: [`Layers`] then stand in their place.
+/// Where many tombstones lie over one another, such lists would be quadratic: `Layers` then stand in their place.
 #[derive(Debug, Clone, Default)]
 pub struct FragmentedRangeTombstones {
     /// Begins and ends of the fragments, rising, each once.

@@ -661,7 +661,7 @@ impl TableBuilder {
 
     /// Bytes written so far and buffered in the current block: near the final size. Blocks that wait for a dictionary
     /// do not count, as in RocksDB: what becomes of them is not known. Nor do those that others are compressing: see
-    /// [`Self::file_size_most`].
+    /// `file_size_most`.
     pub fn file_size_estimate(&self) -> u64 {
         let block = if self.data_block.is_empty() { 0 } else { self.data_block.current_size_estimate() };
         self.writer.offset + block as u64
@@ -680,7 +680,7 @@ impl TableBuilder {
         Ok(summary)
     }
 
-    /// Writes the rest and begins to sync the file: the table is not durable before [`SyncingTable::wait`] returns.
+    /// Writes the rest and begins to sync the file: the table is not durable before `SyncingTable::wait` returns.
     pub fn finish_without_waiting(mut self) -> Result<(TableSummary, SyncingTable)> {
         self.catch_up(None)?;
         self.flush_block(None)?;

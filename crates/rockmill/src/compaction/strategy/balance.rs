@@ -4,7 +4,7 @@
 //! level's debt delays writers: a small level that is three times too large asks before a large one that is a tenth too
 //! large and has most of the pending bytes. As long as there is a thread for every level that is due, or debt keeps to
 //! its bound, that does not matter. Where more levels are due than there are threads and pending bytes are on their way
-//! to where writers stop ([`PRESSURE`]), threads are apportioned among levels by their parts of these, as seats are
+//! to where writers stop (`PRESSURE`), threads are apportioned among levels by their parts of these, as seats are
 //! (highest averages): the next one goes to the level with the most debt for each thread that it would have.
 //!
 //! Pure, as all of a strategy. docs/compaction.md has what it brings, and what was tried besides.

@@ -281,7 +281,7 @@ impl DbInner {
     /// Gives the last edit the counters that recovery needs.
     fn set_counters(&self, edits: &mut [VersionEdit]) {
         if let Some(last) = edits.last_mut() {
-            last.next_file_number = Some(self.next_file.load(Ordering::Acquire));
+            last.next_file_number = Some(self.numbers.next());
             // Sequence numbers that a table of this edit may hold are not above this.
             last.last_sequence = Some(last.last_sequence.unwrap_or(0).max(self.last_sequence()));
         }
@@ -340,7 +340,7 @@ impl DbInner {
         edits.push(VersionEdit {
             prev_log_number: Some(0),
             min_log_number_to_keep: Some(state.wal_bound),
-            next_file_number: Some(self.next_file.load(Ordering::Acquire)),
+            next_file_number: Some(self.numbers.next()),
             last_sequence: Some(self.last_sequence()),
             max_column_family: Some(state.max_column_family),
             ..VersionEdit::default()
@@ -351,7 +351,7 @@ impl DbInner {
     /// Notes from which oldest snapshot on another table at the bottom is due.
     pub fn update_threshold(&self, state: &State) {
         let threshold = state.cfs.values().map(|c| c.aging.threshold).min();
-        self.bottommost_threshold.store(threshold.unwrap_or(SequenceNumber::MAX), Ordering::Release);
+        self.snapshots.set_threshold(threshold.unwrap_or(SequenceNumber::MAX));
     }
 
     /// The oldest WAL that is needed when column families, by their ids, need these and later ones, or none.

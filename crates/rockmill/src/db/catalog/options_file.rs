@@ -102,7 +102,7 @@ impl DbInner {
             _ => None,
         });
         if let Some(newest) = newest.max() {
-            self.next_file.fetch_max(newest.saturating_add(1), Ordering::AcqRel);
+            self.numbers.pass(newest);
         }
     }
 }

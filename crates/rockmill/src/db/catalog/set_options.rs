@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::compaction::{MergeEngine, merge_program};
 use crate::db::jobs::threads;
-use crate::db::{AsColumnFamilyRef, Db, DbInner, State};
+use crate::db::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::check::{
@@ -164,18 +164,6 @@ impl DbInner {
             log_info!(self.log, "merge program builtin");
         }
         Ok(())
-    }
-
-    /// Notes the tables that are open, since `max_open_files` bounds them from now on, and closes what is too much.
-    fn count_open_tables(&self, state: &State) {
-        let mut open = self.open_tables.lock();
-        open.clear();
-        if self.live().max_open_files < 0 {
-            return;
-        }
-        let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
-        open.extend(files.filter(|f| f.table.load().is_some()).map(Arc::downgrade));
-        self.close_tables_above_limit(&mut open);
     }
 }
 

@@ -134,7 +134,6 @@ fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
 
 impl DbInner {
     pub fn job_context(self: &Arc<Self>, cf: &CfData, job: u64, reason: TableFileCreationReason) -> JobContext {
-        let next = Arc::clone(&self.next_file);
         let mut options = CfOptions::clone(&cf.options.load());
         let operator = options.merge_operator.as_ref();
         options.merge_operator = CountedOperator::wrap(operator, self.opts.statistics.as_ref(), false);
@@ -148,7 +147,7 @@ impl DbInner {
             cf_name: cf.name.clone(),
             cmp: cf.cmp.clone(),
             tables: Arc::new(CfTables::new(self, cf)),
-            new_file_number: Arc::new(move || next.fetch_add(1, Ordering::Relaxed)),
+            new_file_number: self.numbers.taker(),
             snapshots: self.snapshots.all(),
             db_id: self.db_id.clone(),
             db_session_id: self.session_id.clone(),
@@ -161,8 +160,8 @@ impl DbInner {
                 new_tables: Arc::clone(&self.new_tables),
                 ..JobEvents::default()
             },
-            urgent: Arc::clone(&self.urgent),
-            give_way: Arc::clone(&self.give_way),
+            urgent: Arc::clone(self.pacing.urgent()),
+            give_way: Arc::clone(self.pacing.give_way()),
             patient: None,
             engines: Arc::clone(&self.engines),
         }
@@ -214,7 +213,7 @@ impl DbInner {
         let patient = nobody_waits.then(|| {
             let db = Arc::clone(self);
             let written = Box::new(move || db.stats.bytes_written.load(Ordering::Relaxed));
-            self.reads_first.job(&self.shutdown, written)
+            self.pacing.reads_first().job(&self.shutdown, written)
         });
         let ctx = JobContext { cancelled: Arc::clone(cancelled), patient, ..ctx };
         let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);

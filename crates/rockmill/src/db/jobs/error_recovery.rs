@@ -27,6 +27,7 @@ use crate::event_listener::{BackgroundErrorReason, BackgroundErrorRecoveryInfo, 
 use crate::info_log::{log_error, log_info};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Shortest time between two tries: a failing disk is not to keep a processor busy.
 const INTERVAL_MICROS_MIN: u64 = 1000;
@@ -52,6 +53,27 @@ pub(crate) struct BackgroundError {
     pub severity: ErrorSeverity,
     /// Free bytes without which a recovery is not worth a try.
     needs: u64,
+}
+
+/// Recoveries from background errors: one at a time, and a thread that waits for them to be due.
+#[derive(Debug, Default)]
+pub(crate) struct Recovery {
+    /// Signalled when a background error is set or cleared.
+    changed: Condvar,
+    /// Held while a recovery runs; before every other lock.
+    running: Mutex<()>,
+}
+
+impl Recovery {
+    /// A background error was set or cleared, or the database closes.
+    pub fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    /// The turn of one recovery.
+    fn begin(&self) -> MutexGuard<'_, ()> {
+        self.running.lock()
+    }
 }
 
 impl State {
@@ -181,16 +203,16 @@ impl DbInner {
         state.note(new);
         self.note_background_error(reason, error);
         self.attention.store(true, Ordering::Release);
-        self.give_way.set(0.0); // no flush begins now
+        self.pacing.give_way().set(0.0); // no flush begins now
         drop(state);
         self.progress.notify_all();
         self.work.notify_all();
-        self.recovery.notify_all();
+        self.recovery.wake();
     }
 
     /// Makes the store work again after a background error; fine if there is none. One at a time.
     pub fn recover_from_error(self: &Arc<Self>, automatic: bool) -> Result<()> {
-        let _one_at_a_time = self.recovery_running.lock();
+        let _one_at_a_time = self.recovery.begin();
         let before = {
             let mut state = self.state.lock();
             let Some(b) = state.background_error.clone() else { return Ok(()) };
@@ -213,7 +235,7 @@ impl DbInner {
         self.recovery_ended(&before, &outcome);
         self.progress.notify_all();
         self.work.notify_all();
-        self.recovery.notify_all();
+        self.recovery.wake();
         if outcome.is_ok() {
             self.delete_obsolete_wals();
             self.delete_purged_files();
@@ -350,18 +372,18 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
                 match &state.background_error {
                     None => {
                         (tries, wake) = (0, None);
-                        db.recovery.wait(&mut state);
+                        db.recovery.changed.wait(&mut state);
                     }
                     Some(b) if b.severity >= ErrorSeverity::Fatal || tries >= db.opts.max_bgerror_resume_count => {
                         wake = None;
-                        db.recovery.wait(&mut state);
+                        db.recovery.changed.wait(&mut state);
                     }
                     Some(b) => {
                         let at = *wake.get_or_insert_with(|| Instant::now() + interval);
                         if Instant::now() >= at {
                             break b.needs;
                         }
-                        db.recovery.wait_until(&mut state, at);
+                        db.recovery.changed.wait_until(&mut state, at);
                     }
                 }
             }

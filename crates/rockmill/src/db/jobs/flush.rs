@@ -224,7 +224,7 @@ impl DbInner {
     /// one fails.
     fn build_flush(self: &Arc<Self>, pick: &FlushPick, built: &mut Vec<BuiltPart>) -> Result<()> {
         for part in &pick.parts {
-            let event = FlushEvent { job: self.new_job(), reason: part.reason, memtables: part.mems.len() };
+            let event = FlushEvent { job: self.reporting.new_job(), reason: part.reason, memtables: part.mems.len() };
             self.flush_begins(&part.cf, &event, &part.mems, pick.told_later);
             let mut ctx = self.job_context(&part.cf, event.job, TableFileCreationReason::Flush);
             ctx.events.told_later = pick.told_later.then(Arc::default);

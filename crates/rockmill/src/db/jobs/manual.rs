@@ -125,7 +125,7 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
-        let since = self.inner.next_file.load(Ordering::Acquire);
+        let since = self.inner.numbers.next();
         self.compact_range_since(cf, start, end, options, since)
     }
 
@@ -140,7 +140,7 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
-        self.compact_range_since(cf, start, end, options, self.inner.first_file.load(Ordering::Acquire))
+        self.compact_range_since(cf, start, end, options, self.inner.numbers.first())
     }
 
     /// Tables with numbers from `since` on are what the call, or what runs beside it, has written.
@@ -349,7 +349,7 @@ impl DbInner {
         let Some(first) = version() else { return Ok(()) };
         // Extra runs that automatic compactions make from now on are merged where they are in the way, and no others:
         // under steady writes there would always be more.
-        let next_file = self.next_file.load(Ordering::Acquire);
+        let next_file = self.numbers.next();
         let mut walk = ManualWalk::new(&first, start, end, options.bottommost_level_compaction, since);
         let mut ended_in = (0..first.levels.len()).find(|&l| !first.overlapping(l, start, end).is_empty());
         drop(first);

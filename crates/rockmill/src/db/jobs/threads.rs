@@ -153,7 +153,7 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 }
                 let now = db.now_seconds();
                 let threads = thread_counts(db.live().max_background_jobs).1;
-                let (bound, lately) = db.controller.waits_for_flushes(&*db.opts.clock);
+                let (bound, lately) = db.pacing.writers().waits_for_flushes(&*db.opts.clock);
                 // The comparator is the user's: without this thread nothing would ever be compacted again.
                 let picked = guarded("the choice of a compaction", || {
                     Ok(pick_compaction(&mut state, now, threads, (bound, lately)))

@@ -17,7 +17,7 @@ const MEMORY_KEPT_NANOS: u64 = 1_500_000_000;
 
 /// What the thread runs.
 pub(crate) fn run(db: &Arc<DbInner>) {
-    let mut dumped = db.opened_micros;
+    let mut dumped = db.reporting.opened_micros();
     let mut memory_used = (0, 0);
     while !db.shutdown.load(Ordering::Acquire) {
         db.log.alarm().wait(PERIOD);

@@ -96,7 +96,7 @@ impl DbInner {
             unchecked: 0,
         };
         for &number in logs.iter().filter(|&&n| n >= oldest) {
-            self.next_file.fetch_max(number + 1, Ordering::AcqRel);
+            self.numbers.pass(number);
             self.replay_wal(number, &mut replay, flush_full)?;
         }
         if let Some(at) = replay.hole {

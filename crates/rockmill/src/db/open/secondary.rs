@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::batch::BatchRep;
@@ -46,8 +47,8 @@ use crate::info_log::{InfoLog, log_info, log_warn};
 use crate::memtable::MemTable;
 use crate::options::check::{Adjusted, LEVELS_MAX};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, Options};
-use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
+use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::version::{
     Level, LogSource, PurgeQueue, RecoveredState, Version, VersionBuilder, current_manifest, for_each_edit_from,
     recover_manifest,
@@ -56,8 +57,28 @@ use crate::version::{
 /// Times that a catch-up begins again because the primary has changed its files meanwhile.
 const ROUNDS_MAX: usize = 100;
 
+/// What makes a database a secondary instance; empty in all others.
+#[derive(Default)]
+pub(crate) struct Following {
+    secondary: OnceLock<Mutex<Secondary>>,
+    /// Held while several column families change, and by reads that look at several.
+    catching_up: RwLock<()>,
+}
+
+impl Following {
+    /// True for a secondary instance.
+    pub fn is_one(&self) -> bool {
+        self.secondary.get().is_some()
+    }
+
+    /// Keeps a secondary as it is while the result lives: its snapshots hold nothing back.
+    pub fn hold_still(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        self.is_one().then(|| self.catching_up.read())
+    }
+}
+
 /// How far a secondary has read.
-pub(crate) struct Secondary {
+struct Secondary {
     wanted: BTreeMap<String, CfOptions>,
     /// The MANIFEST, and where its last edit that was applied ends.
     manifest: (u64, u64),
@@ -163,7 +184,7 @@ impl Db {
         let mut secondary = Secondary::new(&db, wanted, &recovered);
         secondary.catch_up(&db)?;
         db.publish_cfs(&db.state.lock());
-        let _ = db.secondary.set(Mutex::new(secondary));
+        let _ = db.following.secondary.set(Mutex::new(secondary));
         db.log_opened();
         db.log.write_out();
         Ok(Self { inner: db, threads: Mutex::default() })
@@ -173,7 +194,7 @@ impl Db {
     /// `NotSupported` for a database that was not opened as a secondary.
     pub fn try_catch_up_with_primary(&self) -> Result<()> {
         let db = &self.inner;
-        let Some(secondary) = db.secondary.get() else {
+        let Some(secondary) = db.following.secondary.get() else {
             return Err(Error::not_supported(format!("{} is not open as a secondary instance", db.path.display())));
         };
         let mut secondary = secondary.lock();
@@ -500,7 +521,7 @@ impl Secondary {
     }
 
     fn publish(&mut self, db: &DbInner) {
-        let _alone = db.catching_up.write();
+        let _alone = db.following.catching_up.write();
         // First the number: a reader takes the tables first and the number after them.
         // It falls where the primary took a failed write back.
         db.last_sequence.store(self.last_sequence(), Ordering::Release);

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::{BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator};
@@ -23,11 +23,16 @@ use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::aging;
 use crate::compaction::strategy::score::level_scores;
 use crate::db::catalog::column_family::{CfData, ColumnFamily};
+use crate::db::catalog::file_numbers::FileNumbers;
+use crate::db::jobs::error_recovery::Recovery;
 use crate::db::jobs::threads;
 use crate::db::open::log as begin_log;
 use crate::db::open::recovery::{KeptWals, largest_epoch, wal_numbers};
-use crate::db::open::wal_owner;
+use crate::db::open::secondary::Following;
+use crate::db::open::{DirLocks, wal_owner};
 use crate::db::read::super_version::SuperVersion;
+use crate::db::read::tables::TableCache;
+use crate::db::report::Reporting;
 use crate::db::write::switch::{MemTableMemory, new_memtable};
 use crate::db::write::wal::Wal;
 use crate::db::write::wal_files::{destroy_wals, wal_dir_of};
@@ -40,10 +45,11 @@ use crate::memtable::MemoryPool;
 use crate::memtable::write_buffer_manager::WriteBufferManager;
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
+use crate::pacing::Pacing;
 use crate::pacing::flush_pace::Fill;
 use crate::statistics::{CountedOperator, Statistics};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{ArcSwap, Condvar, Mutex, RwLock, unique_number};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use crate::sync::{ArcSwap, Condvar, Mutex, unique_number};
 use crate::table::BlockCache;
 use crate::version::{ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, look_again, recover_manifest};
 
@@ -263,7 +269,7 @@ fn open_files(
     purge.set_alarm(log.alarm());
     let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
     let db = assemble(options, path, &wanted, recovered.as_ref(), purge, mode, log)?;
-    *db.lock.lock() = lock;
+    db.locks.hold(lock);
 
     let list = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
     let mut names = list(path)?;
@@ -274,7 +280,7 @@ fn open_files(
     // outside of the database (an ingested file), and must not be written over.
     for name in &names {
         if let Some(FileType::Table(n)) = filename::parse(name) {
-            db.next_file.fetch_max(n + 1, Ordering::AcqRel);
+            db.numbers.pass(n);
         }
     }
     db.pass_options_files(&names);
@@ -289,7 +295,7 @@ fn open_files(
                 refuse_wals(&db, &list(&db.wal_dir)?)?;
             }
             let token = new_db_id(db_options.clock.now_micros());
-            *db.wal_lock.lock() = Some(wal_owner::claim(&**fs, path, &db.wal_dir, token)?);
+            db.locks.hold_wal_dir(wal_owner::claim(&**fs, path, &db.wal_dir, token)?);
         } else if !fs.exists(&db.wal_dir).map_err(|e| Error::io(db.wal_dir.display(), &e))? {
             let what = format!("{}: wal_dir does not exist", db.wal_dir.display());
             return Err(Error::invalid_argument(what));
@@ -329,7 +335,7 @@ fn open_files(
     db.log_opened();
     db.engines.check_program_at_open(&db.live(), &db.log)?;
     db.engines.probe_kernel(&db.live(), &db.log);
-    db.first_file.store(db.next_file.load(Ordering::Acquire), Ordering::Release);
+    db.numbers.begin();
     let threads = threads::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
     Ok(Db { inner: db, threads: Mutex::new(threads) })
@@ -559,7 +565,7 @@ pub(crate) fn assemble(
         with_ttl: mode.with_ttl,
         db_id,
         session_id,
-        cache: needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES)),
+        tables: TableCache::new(needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES))),
         cfs: ArcSwap::default(),
         default_cf,
         state: Mutex::new(State {
@@ -583,45 +589,30 @@ pub(crate) fn assemble(
         }),
         progress: Condvar::new(),
         work: Condvar::new(),
-        recovery: Condvar::new(),
-        recovery_running: Mutex::new(()),
+        recovery: Recovery::default(),
         manifest: Mutex::new(None),
         queue: crate::db::write::queue::WriteQueue::new(options.db.max_write_batch_group_size_bytes),
         wal: Wal::default(),
-        archive_purged: AtomicU64::new(0),
         last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),
-        next_file: Arc::new(AtomicU64::new(recovered.map_or(1, |r| r.next_file_number))),
-        first_file: AtomicU64::new(u64::MAX),
+        numbers: FileNumbers::new(recovered.map_or(1, |r| r.next_file_number)),
         snapshots: crate::db::read::snapshot::SnapshotList::default(),
-        // Nothing is compacted before `finish_open` sets it.
-        bottommost_threshold: AtomicU64::new(u64::MAX),
         purge,
         deletions_off: AtomicUsize::new(0),
         memory_pool,
         write_buffers,
         shutdown: Arc::new(AtomicBool::new(false)),
-        urgent: Arc::new(AtomicBool::new(false)),
-        give_way: Arc::default(),
-        reads_first: Arc::new(crate::compaction::ReadsFirst::new(Arc::clone(&options.db.clock))),
+        pacing: Pacing::new(&options.db.clock),
         new_tables: Arc::default(),
         running_jobs: Default::default(),
         engines: Arc::default(),
         attention: AtomicBool::new(false),
         unlogged: AtomicBool::new(false),
-        controller: crate::pacing::write_control::WriteController::default(),
         stats: crate::db::report::stats::InternalStats::default(),
-        opened_micros: options.db.clock.now_micros(),
-        reported: Mutex::default(),
         log,
-        later: Default::default(),
-        stall_condition: Mutex::default(),
-        last_job: AtomicU64::new(0),
-        open_tables: Mutex::default(),
+        reporting: Reporting::new(options.db.clock.now_micros()),
         options_turn: Mutex::new(()),
-        lock: Mutex::new(None),
-        wal_lock: Mutex::new(None),
-        secondary: OnceLock::new(),
-        catching_up: RwLock::new(()),
+        locks: DirLocks::default(),
+        following: Following::default(),
     }))
 }
 

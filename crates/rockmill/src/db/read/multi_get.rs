@@ -194,7 +194,7 @@ impl<'k> Many<'k, '_> {
         let bytes = plan.bytes();
         let began = self.db.opts.statistics.start_now();
         let timer = perf::time(PerfMetric::BlockReadTime);
-        let users_began = self.db.reads_first.read_begins();
+        let users_began = self.db.pacing.reads_first().read_begins();
         let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
         let Ok(mut stream) = io.read(plan, options) else { return false };
         // Windows come in the order of the blocks, each with one block or several.
@@ -213,7 +213,7 @@ impl<'k> Many<'k, '_> {
                 waiting.arrived = Some(raw);
             }
         }
-        self.db.reads_first.read_ends(users_began);
+        self.db.pacing.reads_first().read_ends(users_began);
         drop(timer);
         perf::count(PerfMetric::BlockReadCount, reads);
         perf::count(PerfMetric::BlockReadByte, bytes);
@@ -255,8 +255,7 @@ impl Db {
         let statistics = &self.inner.opts.statistics;
         let began = statistics.start(&*self.inner.opts.clock);
         let keys: Vec<(&C, K)> = keys.into_iter().collect();
-        // A secondary's snapshots hold nothing back: there, nothing may change meanwhile.
-        let _still = self.inner.is_secondary().then(|| self.inner.catching_up.read());
+        let _still = self.inner.following.hold_still();
         // A snapshot, so that column families looked at one after another are seen at the same moment.
         let moment = options.snapshot.is_none().then(|| self.inner.hold_moment());
         let seq = match &moment {

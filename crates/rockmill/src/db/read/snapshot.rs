@@ -7,15 +7,25 @@ use rockmill_format::SequenceNumber;
 
 use crate::db::{Db, DbInner, ReadOptions};
 use crate::error::{Error, Result};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
 
 /// The live snapshots, counted by sequence number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SnapshotList {
     live: Mutex<BTreeMap<SequenceNumber, (usize, u64)>>,
     /// Held by whoever needs that no snapshot is taken.
     gate: RwLock<()>,
+    /// When the oldest snapshot passes this sequence number, tables at the bottom are due
+    /// ([`Aging::threshold`](crate::compaction::strategy::aging::Aging::threshold)).
+    threshold: AtomicU64,
+}
+
+impl Default for SnapshotList {
+    fn default() -> Self {
+        // Nothing is due before the database is open.
+        Self { live: Mutex::default(), gate: RwLock::new(()), threshold: AtomicU64::new(SequenceNumber::MAX) }
+    }
 }
 
 impl SnapshotList {
@@ -32,6 +42,11 @@ impl SnapshotList {
     /// Lets those who want a snapshot wait as long as the result lives.
     pub fn close(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write()
+    }
+
+    /// Tables at the bottom are due when the oldest snapshot passes this.
+    pub fn set_threshold(&self, threshold: SequenceNumber) {
+        self.threshold.store(threshold, Ordering::Release);
     }
 
     pub fn release(&self, seq: SequenceNumber) {
@@ -149,7 +164,7 @@ impl DbInner {
     /// After a snapshot went: has tables at the bottom rewritten that kept something for snapshots like it.
     fn look_at_bottom(&self) {
         let oldest = self.snapshots.oldest().unwrap_or_else(|| self.last_sequence());
-        if oldest <= self.bottommost_threshold.load(Ordering::Acquire) {
+        if oldest <= self.snapshots.threshold.load(Ordering::Acquire) {
             return;
         }
         let mut state = self.state.lock();

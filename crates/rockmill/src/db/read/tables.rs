@@ -7,14 +7,15 @@ use std::sync::{Arc, Weak};
 use rockmill_format::{InternalKeyComparator, SliceTransform, filename};
 use rockmill_io::AccessPattern;
 
-use crate::db::DbInner;
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::merge_names::ExpectedOperator;
 use crate::db::read::super_version::SuperVersion;
+use crate::db::{DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::CfOptions;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::table::{AutoReadahead, BlockCache, MetaCaching, TableOpenOptions, TableReader};
 use crate::version::{FileMeta, TableNumbers, TableSource, Version};
@@ -26,6 +27,21 @@ const RESERVED_FILES: usize = 10;
 /// (as in RocksDB), and without a limit, where RocksDB opens all of them when it opens the database.
 const WEIGHED_MAX_OF_LIMITED: usize = 20;
 const WEIGHED_MAX: usize = 1000;
+
+/// Which tables are open, and the blocks of those whose options name no cache.
+#[derive(Debug)]
+pub(crate) struct TableCache {
+    default_cache: Option<Arc<BlockCache>>,
+    /// Oldest first, when `max_open_files` bounds them. A leaf lock.
+    open: Mutex<VecDeque<Weak<FileMeta>>>,
+}
+
+impl TableCache {
+    /// No table is open.
+    pub fn new(default_cache: Option<Arc<BlockCache>>) -> Self {
+        Self { default_cache, open: Mutex::default() }
+    }
+}
 
 /// What the tables of one column family are opened with.
 pub(crate) struct TableSettings {
@@ -82,7 +98,7 @@ impl DbInner {
         if options.table.no_block_cache {
             return None;
         }
-        options.table.block_cache.clone().or_else(|| self.cache.clone())
+        options.table.block_cache.clone().or_else(|| self.tables.default_cache.clone())
     }
 
     pub fn table_path(&self, number: u64) -> PathBuf {
@@ -118,7 +134,7 @@ impl DbInner {
             cache: settings.cache.clone(),
             largest_seqno: Some(file.entry.largest_seqno),
             statistics: self.opts.statistics.clone(),
-            reads_first: Some(Arc::clone(&self.reads_first)),
+            reads_first: Some(Arc::clone(self.pacing.reads_first())),
             prefix_extractor: settings.prefix_extractor.clone(),
         };
         if !self.opts.advise_random_on_open {
@@ -199,16 +215,28 @@ impl DbInner {
         let _ = file.numbers.set(TableNumbers::of(table.properties())); // the same each time
         file.table.store(Some(Arc::clone(&table)));
         if self.live().max_open_files >= 0 {
-            let mut open = self.open_tables.lock();
+            let mut open = self.tables.open.lock();
             open.push_back(Arc::downgrade(file));
             self.close_tables_above_limit(&mut open);
         }
         Ok(table)
     }
 
+    /// Notes the tables that are open, since `max_open_files` bounds them from now on, and closes what is too much.
+    pub fn count_open_tables(&self, state: &State) {
+        let mut open = self.tables.open.lock();
+        open.clear();
+        if self.live().max_open_files < 0 {
+            return;
+        }
+        let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
+        open.extend(files.filter(|f| f.table.load().is_some()).map(Arc::downgrade));
+        self.close_tables_above_limit(&mut open);
+    }
+
     /// Closes tables where more are open than `max_open_files` allows: of those that were not used since they were last
     /// looked at, the oldest.
-    pub fn close_tables_above_limit(&self, open: &mut VecDeque<Weak<FileMeta>>) {
+    fn close_tables_above_limit(&self, open: &mut VecDeque<Weak<FileMeta>>) {
         let Ok(max) = usize::try_from(self.live().max_open_files) else { return };
         let limit = max.saturating_sub(RESERVED_FILES).max(1);
         if open.len() > limit {

@@ -52,8 +52,8 @@ impl DbInner {
     /// Tells the listeners, when no lock is held.
     pub fn notify_later(&self, tell: impl Fn(&dyn EventListener) + Send + 'static) {
         if !self.opts.listeners.is_empty() {
-            self.later.calls.lock().push(Box::new(tell));
-            self.later.any.store(true, Ordering::Release);
+            self.reporting.later.calls.lock().push(Box::new(tell));
+            self.reporting.later.any.store(true, Ordering::Release);
         }
     }
 
@@ -65,15 +65,15 @@ impl DbInner {
     /// Makes the calls that wait. No lock may be held.
     #[inline]
     pub fn tell_waiting(&self) {
-        if self.later.any.load(Ordering::Acquire) {
+        if self.reporting.later.any.load(Ordering::Acquire) {
             self.tell_all_waiting();
         }
     }
 
     #[cold]
     fn tell_all_waiting(&self) {
-        self.later.any.store(false, Ordering::Release);
-        let calls = std::mem::take(&mut *self.later.calls.lock());
+        self.reporting.later.any.store(false, Ordering::Release);
+        let calls = std::mem::take(&mut *self.reporting.later.calls.lock());
         for call in calls {
             self.notify(|l| call(l));
         }
@@ -187,7 +187,7 @@ impl DbInner {
     /// A compaction begins. Gives its job number.
     pub(crate) fn compaction_begins(&self, cf: &CfData, compaction: &Compaction) -> u64 {
         self.tell_waiting();
-        let job = self.new_job();
+        let job = self.reporting.new_job();
         let name = &cf.name;
         if self.log.wants(LogLevel::Info) {
             let inputs: Vec<String> = compaction.inputs.iter().map(|(l, f)| format!("{}@{l}", f.len())).collect();
@@ -446,7 +446,7 @@ impl DbInner {
     /// The tree or the memtables changed: tells of it when writers are treated otherwise than before. Under the
     /// state's lock.
     pub(crate) fn note_stall(&self, state: &State, cur: WriteStallCondition, cause: Option<(u32, StallReason)>) {
-        let prev = std::mem::replace(&mut *self.stall_condition.lock(), cur);
+        let prev = std::mem::replace(&mut *self.reporting.stall_condition.lock(), cur);
         if prev == cur {
             return;
         }
@@ -455,7 +455,7 @@ impl DbInner {
         match (cur, cause) {
             (WriteStallCondition::Normal, _) => log_info!(self.log, "[{cf_name}] Writes run free again"),
             (WriteStallCondition::Delayed, Some((_, why))) => {
-                let rate = self.controller.rate(&*self.opts.clock);
+                let rate = self.pacing.writers().rate(&*self.opts.clock);
                 log_warn!(self.log, "[{cf_name}] Stalling writes because of {}, rate {rate}", why.name());
             }
             (_, why) => {
@@ -483,7 +483,7 @@ impl DbInner {
 
     /// A table file was deleted, or could not be. No lock may be held.
     pub(crate) fn table_deleted(&self, number: u64, path: &std::path::Path, done: &std::io::Result<()>) {
-        let job = self.last_job.load(Ordering::Relaxed);
+        let job = self.reporting.last_job.load(Ordering::Relaxed);
         match done {
             Ok(()) => self.log.event(self.event("table_file_deletion", job).number("file_number", number)),
             Err(e) => log_warn!(self.log, "[JOB {job}] cannot delete {}: {e}", path.display()),

@@ -92,7 +92,7 @@ impl Db {
             let Some(c) = state.cfs.get(&cf.id) else { return Ok(out) };
             out.unflushed_entries = c.mem.num_entries() + c.imm.iter().map(|i| i.mem.num_entries()).sum::<u64>();
             let cf_options = cf.options.load();
-            let next_file = db.next_file.load(crate::sync::atomic::Ordering::Acquire);
+            let next_file = db.numbers.next();
             let bottommost = options.bottommost_level_compaction;
             let mut walk = ManualWalk::new(&c.version, start, end, bottommost, next_file);
             while let Some(step) = walk.next_step(&c.version, &cf_options) {

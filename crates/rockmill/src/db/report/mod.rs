@@ -16,3 +16,46 @@ pub(crate) mod properties;
 pub(crate) mod stats;
 pub(crate) mod stats_text;
 pub(crate) mod summary;
+
+use crate::event_listener::WriteStallCondition;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use events::Later;
+use stats_text::Reported;
+
+/// What was told of an open database, and what is still to be told.
+#[derive(Debug)]
+pub(crate) struct Reporting {
+    opened_micros: u64,
+    /// What the last text of counters said. A leaf lock.
+    reported: Mutex<Reported>,
+    /// Calls of listeners that wait until no lock is held.
+    later: Later,
+    /// How writers were treated when listeners were last told. A leaf lock.
+    stall_condition: Mutex<WriteStallCondition>,
+    /// Number of the last background job, for the info log and listeners.
+    last_job: AtomicU64,
+}
+
+impl Reporting {
+    /// Of a database that is opened now, in microseconds since 1970.
+    pub fn new(now_micros: u64) -> Self {
+        Self {
+            opened_micros: now_micros,
+            reported: Mutex::default(),
+            later: Later::default(),
+            stall_condition: Mutex::default(),
+            last_job: AtomicU64::new(0),
+        }
+    }
+
+    /// When the database was opened.
+    pub fn opened_micros(&self) -> u64 {
+        self.opened_micros
+    }
+
+    /// A number for a background job.
+    pub fn new_job(&self) -> u64 {
+        self.last_job.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}

@@ -74,7 +74,7 @@ impl Db {
             names::CFSTATS | names::CFSTATS_NO_FILE_HISTOGRAM => db.cf_stats_text(cf.id(), false),
             names::DBSTATS => Some(db.db_stats_text()),
             names::OPTIONS_STATISTICS => db.opts.statistics.as_ref().map(ToString::to_string),
-            "rockmill.write-stall-reason" => Some(db.controller.reason().name().to_owned()),
+            "rockmill.write-stall-reason" => Some(db.pacing.writers().reason().name().to_owned()),
             "rockmill.background-error" => {
                 let state = db.state.lock();
                 Some(state.background_error.as_ref().map_or_else(String::new, |b| b.error.to_string()))
@@ -148,8 +148,8 @@ impl DbInner {
             // This looks at every entry of the cache.
             names::BLOCK_CACHE_PINNED_USAGE => cache()?.pinned_usage(),
             names::KEPT_MEMTABLE_MEMORY => self.memory_pool.bytes() as u64,
-            names::COMPACTIONS_GAVE_WAY => self.give_way.waits(),
-            names::COMPACTIONS_WAITED_FOR_READS => self.reads_first.waited_micros(),
+            names::COMPACTIONS_GAVE_WAY => self.pacing.give_way().waits(),
+            names::COMPACTIONS_WAITED_FOR_READS => self.pacing.reads_first().waited_micros(),
             "rockmill.block-cache-hits" => cache().map_or(0, |c| c.stats().hits),
             "rockmill.block-cache-misses" => cache().map_or(0, |c| c.stats().misses),
             _ => return None,
@@ -191,12 +191,12 @@ impl DbInner {
             names::ESTIMATE_PENDING_COMPACTION_BYTES => c.scores.pending_bytes,
             names::NUM_RUNNING_COMPACTIONS => state.running_compactions as u64,
             names::NUM_RUNNING_FLUSHES => state.running_flushes as u64,
-            names::ACTUAL_DELAYED_WRITE_RATE => self.controller.rate(&*self.opts.clock),
+            names::ACTUAL_DELAYED_WRITE_RATE => self.pacing.writers().rate(&*self.opts.clock),
             names::IS_WRITE_STOPPED => u64::from(self.stop_reason(state).is_some() || self.memory_stalls()),
-            "rockmill.stall-delayed-micros" => self.controller.delayed_micros.load(Ordering::Relaxed),
-            names::SUSTAINED_WRITE_RATE => self.controller.sustained(),
-            names::LONGEST_STALL_MICROS => self.controller.longest_micros.load(Ordering::Relaxed),
-            "rockmill.stall-stopped-micros" => self.controller.stopped_micros.load(Ordering::Relaxed),
+            "rockmill.stall-delayed-micros" => self.pacing.writers().delayed_micros.load(Ordering::Relaxed),
+            names::SUSTAINED_WRITE_RATE => self.pacing.writers().sustained(),
+            names::LONGEST_STALL_MICROS => self.pacing.writers().longest_micros.load(Ordering::Relaxed),
+            "rockmill.stall-stopped-micros" => self.pacing.writers().stopped_micros.load(Ordering::Relaxed),
             _ => return None,
         })
     }

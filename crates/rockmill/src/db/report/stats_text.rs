@@ -24,13 +24,13 @@ pub(crate) struct Reported {
 
 impl DbInner {
     fn micros_up(&self) -> u64 {
-        self.opts.clock.now_micros().saturating_sub(self.opened_micros)
+        self.opts.clock.now_micros().saturating_sub(self.reporting.opened_micros)
     }
 
     /// `rocksdb.dbstats`. The interval is the time since it was asked for last.
     pub(crate) fn db_stats_text(&self) -> String {
         let (now, c) = (self.micros_up(), self.stats.read());
-        let last = std::mem::replace(&mut *self.reported.lock(), Reported { micros: now, counters: c });
+        let last = std::mem::replace(&mut *self.reporting.reported.lock(), Reported { micros: now, counters: c });
         let (up, since) = (seconds(now), seconds(now.saturating_sub(last.micros)));
         let mut s = format!("\n** DB Stats **\nUptime(secs): {up:.1} total, {since:.1} interval\n");
         db_lines(&mut s, "Cumulative", &c, up, ("GB", GB));
@@ -47,14 +47,14 @@ impl DbInner {
             ..c
         };
         db_lines(&mut s, "Interval", &interval, since, ("MB", MB));
-        let (allowed, sustained) = (self.controller.rate(&*self.opts.clock), self.controller.sustained());
+        let (allowed, sustained) = (self.pacing.writers().rate(&*self.opts.clock), self.pacing.writers().sustained());
         let allowed = if allowed == 0 { "free".to_owned() } else { format!("{:.2} MB/s", allowed as f64 / MB) };
         let _ = writeln!(
             s,
             "Write control: writers {allowed}, reason: {}, compactions take in {:.2} MB/s, longest wait: {:.3} ms",
-            self.controller.reason().name(),
+            self.pacing.writers().reason().name(),
             sustained as f64 / MB,
-            self.controller.longest_micros.load(Ordering::Relaxed) as f64 / 1e3
+            self.pacing.writers().longest_micros.load(Ordering::Relaxed) as f64 / 1e3
         );
         let _ = writeln!(s, "Merge engine: {}", self.engine_text());
         let memory = self.memory_parts();

@@ -143,11 +143,11 @@ impl DbInner {
 
     /// Slows a write of low priority down.
     fn wait_for_compaction(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
-        if options.low_pri && self.controller.is_behind() && !in_listener() {
+        if options.low_pri && self.pacing.writers().is_behind() && !in_listener() {
             if options.no_slowdown {
                 return Err(Error::new(ErrorKind::Incomplete, "low priority write stall: compaction is behind"));
             }
-            self.controller.delay_low_pri(rep.len_bytes() as u64, &*self.opts.clock);
+            self.pacing.writers().delay_low_pri(rep.len_bytes() as u64, &*self.opts.clock);
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl DbInner {
     ) -> Result<()> {
         let in_flight = &self.queue.in_flight;
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
-        let slowed = self.controller.is_delaying() || self.controller.is_pacing(written);
+        let slowed = self.pacing.writers().is_delaying() || self.pacing.writers().is_pacing(written);
         let mut alone = false;
         if slowed || self.attention.load(Ordering::Acquire) || self.memory_is_short() {
             // Memtables may be switched: nobody may be inserting.

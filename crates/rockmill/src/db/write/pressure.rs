@@ -47,11 +47,7 @@ impl DbInner {
 
     fn obey(&self, state: &State, orders: &Orders) {
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
-        self.controller.obey(orders, self.live().delayed_write_rate, written, &*self.opts.clock);
-        self.urgent.store(orders.stop.is_some() || orders.delayed(), Ordering::Relaxed);
-        self.give_way.set(orders.flush_first);
-        // A flush that has committed is over, though its thread does not say so before the next change of the tree.
-        self.reads_first.set(orders.behind, orders.awaited);
+        self.pacing.obey(orders, self.live().delayed_write_rate, written);
         if orders.stop.is_some() {
             self.attention.store(true, Ordering::Release);
         }
@@ -60,7 +56,7 @@ impl DbInner {
             None if orders.delayed() => {
                 self.note_stall(state, WriteStallCondition::Delayed, Some((orders.cause, orders.tree.reason)));
             }
-            None if self.controller.is_paced() => {
+            None if self.pacing.writers().is_paced() => {
                 let cause = self.paced_by(state).map(|id| (id, StallReason::Memtables));
                 self.note_stall(state, WriteStallCondition::Delayed, cause);
             }
@@ -110,6 +106,6 @@ mod tests {
         let db = Db::open(&o, "/db").unwrap();
         db.put("key", "value").unwrap();
         db.flush().unwrap();
-        assert!(!db.inner.reads_first.is_awaited());
+        assert!(!db.inner.pacing.reads_first().is_awaited());
     }
 }

@@ -84,8 +84,8 @@ impl DbInner {
                 self.queue.lend();
                 let waited = self.opts.clock.monotonic_nanos().saturating_sub(before) / 1000;
                 stopped += waited;
-                self.controller.note_wait(stopped);
-                self.controller.stopped_micros.fetch_add(waited, Ordering::Relaxed);
+                self.pacing.writers().note_wait(stopped);
+                self.pacing.writers().stopped_micros.fetch_add(waited, Ordering::Relaxed);
                 self.count_stall(waited);
                 continue;
             }
@@ -100,18 +100,18 @@ impl DbInner {
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         let lent = Cell::new(false);
         let lend = || lent.set(self.queue.lend() | lent.get());
-        if self.controller.is_delaying() {
+        if self.pacing.writers().is_delaying() {
             if options.no_slowdown {
-                let reason = self.controller.reason().name();
+                let reason = self.pacing.writers().reason().name();
                 return Err(Error::new(ErrorKind::Incomplete, format!("write stall: too many {reason}")));
             }
-            let slept = self.controller.delay(bytes, written, &self.shutdown, &*self.opts.clock, lend);
+            let slept = self.pacing.writers().delay(bytes, written, &self.shutdown, &*self.opts.clock, lend);
             if slept > 0 {
                 self.count_stall(slept);
             }
         }
         // Who must not be slowed goes on until memory is full.
-        if !options.no_slowdown && self.controller.is_pacing(written) {
+        if !options.no_slowdown && self.pacing.writers().is_pacing(written) {
             self.pace(written, lend);
         }
         match lent.get() {
@@ -127,7 +127,7 @@ impl DbInner {
             lend();
             self.paced_rate(now, written)
         };
-        let (slept, first) = self.controller.pace(written, &self.shutdown, &*self.opts.clock, rate);
+        let (slept, first) = self.pacing.writers().pace(written, &self.shutdown, &*self.opts.clock, rate);
         if slept > 0 {
             self.count_stall(slept);
         }
@@ -142,7 +142,7 @@ impl DbInner {
     /// A writer waited or was delayed.
     fn count_stall(&self, micros: u64) {
         count(&self.stats.stall_micros, micros);
-        self.reads_first.writer_delayed();
+        self.pacing.reads_first().writer_delayed();
         if let Some(s) = &self.opts.statistics {
             s.add(Ticker::StallMicros, micros);
             s.record_time(Histogram::WriteStall, micros);
@@ -247,7 +247,7 @@ impl DbInner {
             }
         }
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
-        let (now, waited) = (self.opts.clock.monotonic_nanos() as f64 * 1e-9, self.controller.waited_seconds());
+        let (now, waited) = (self.opts.clock.monotonic_nanos() as f64 * 1e-9, self.pacing.writers().waited_seconds());
         for id in ids {
             let Some(c) = state.cfs.get_mut(id) else { continue };
             if c.mem.is_empty() {

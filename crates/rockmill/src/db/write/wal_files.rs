@@ -124,7 +124,7 @@ impl DbInner {
         let now = self.now_seconds();
         let every = if ttl > 0 { PURGE_SECONDS.min((ttl / 2).max(1)) } else { PURGE_SECONDS };
         let due = |last: u64| (last.saturating_add(every) <= now).then_some(now);
-        if self.archive_purged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_err() {
+        if self.wal.archive_purged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_err() {
             return;
         }
         let archive = self.wal_dir.join(ARCHIVE);

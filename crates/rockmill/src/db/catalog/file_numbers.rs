@@ -1,0 +1,50 @@
+//! Numbers of files: none is given twice.
+
+use std::sync::Arc;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// The numbers of one database's files.
+#[derive(Debug)]
+pub(crate) struct FileNumbers {
+    next: Arc<AtomicU64>,
+    first: AtomicU64,
+}
+
+impl FileNumbers {
+    /// The next one is `next`.
+    pub fn new(next: u64) -> Self {
+        Self { next: Arc::new(AtomicU64::new(next)), first: AtomicU64::new(u64::MAX) }
+    }
+
+    /// One that nobody had.
+    pub fn take(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes them, for a job.
+    pub fn taker(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
+        let next = Arc::clone(&self.next);
+        Arc::new(move || next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The one that is taken next.
+    pub fn next(&self) -> u64 {
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// `number` is in use, or was: none up to it is given.
+    pub fn pass(&self, number: u64) {
+        self.next.fetch_max(number.saturating_add(1), Ordering::AcqRel);
+    }
+
+    /// Files that background threads write have numbers from this on.
+    pub fn first(&self) -> u64 {
+        self.first.load(Ordering::Acquire)
+    }
+
+    /// Background threads begin.
+    pub fn begin(&self) {
+        self.first.store(self.next(), Ordering::Release);
+    }
+}
