@@ -90,7 +90,8 @@ pub use crate::db::files::export::{ExportImportFilesMetaData, ExportedFile, Impo
 pub use crate::db::files::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
 pub use compaction_filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, CompactionFilterFn,
-    Decision as CompactionDecision, TableFileCreationReason,
+    Decision as CompactionDecision, SharedFactory as SharedCompactionFilterFactory,
+    SharedFilter as SharedCompactionFilter, TableFileCreationReason,
 };
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,

@@ -405,10 +405,11 @@ fn open_table(
     // A rate limiter has priorities of its own.
     let gives_way = ctx.events.reason == TableFileCreationReason::Compaction && ctx.db.rate_limiter.is_none();
     let way = gives_way.then(|| Gate::GiveWay(Arc::clone(&ctx.give_way), Arc::clone(&ctx.shutdown)));
-    let gates = [limit.map(Gate::Limit), way, ctx.patient.clone().map(Gate::Patient)];
-    let file: Box<dyn WritableFile> = match gates.iter().all(Option::is_none) {
+    let gates = [ctx.patient.clone().map(Gate::Patient), way];
+    let limit = limit.zip(chunk);
+    let file: Box<dyn WritableFile> = match limit.is_none() && gates.iter().all(Option::is_none) {
         true => file,
-        false => Box::new(PacedFile::new(file, gates.into_iter().flatten(), chunk.unwrap_or(0))),
+        false => Box::new(PacedFile::new(file, gates.into_iter().flatten(), limit)),
     };
     let (write, sync) = match ctx.events.reason {
         TableFileCreationReason::Flush => (Histogram::FileWriteFlushMicros, Histogram::TableSyncMicros),

@@ -22,10 +22,10 @@
 //! | `options_turn` | who changes options or column families, until the OPTIONS file says so | yes |
 //! | write leadership (`queue`) | the leader of a group, a switch of memtables, an ingestion | its group's |
 //! | `manifest` | who changes the tree, until its edit is durable | the MANIFEST's |
-//! | `state` | everybody, shortly | never, once the database is open |
-//! | `snapshots`, `purge`, `new_tables`, lists in `wal` and other leaves | everybody, shortly | never |
+//! | `state` | everybody, briefly | never, once the database is open |
+//! | `snapshots`, `purge`, `new_tables`, lists in `wal` and other leaves | everybody, briefly | never |
 //!
-//! No lock is held across the I/O of tables, but that an ingestion reads the few blocks that say whether its keys
+//! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that say whether its keys
 //! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's (`write/wal.rs` says
 //! how left WALs are synced beside it).
 
@@ -124,7 +124,7 @@ pub(crate) struct DbInner {
     /// Replaced whole by `set_db_options`.
     pub live: ArcSwap<DbOptions>,
     pub read_only: bool,
-    /// Values carry the time of their writing (`ttl.rs`).
+    /// Values carry the time of their writing (`open/ttl.rs`).
     pub with_ttl: bool,
     pub db_id: String,
     pub session_id: String,
@@ -448,6 +448,7 @@ impl Db {
             }
         }
         self.stop_threads();
+        db.state.lock().cfs.values().for_each(CfState::leave_memtables);
         db.delete_purged_files_and_wait();
         // Also hands over what `manual_wal_flush` gathered.
         let closed = db.wal.lead().take().map_or(Ok(()), |mut wal| wal.close());

@@ -5,7 +5,7 @@ mod arena;
 mod bloom;
 mod pool;
 mod skiplist;
-pub mod write_buffer_manager;
+pub(crate) mod write_buffer_manager;
 
 use std::sync::Arc;
 

@@ -32,9 +32,7 @@ impl Options {
     pub fn set_merge_operator_object(&mut self, operator: Arc<dyn MergeOperator>) {
         self.cf.merge_operator = Some(operator);
     }
-}
 
-impl Options {
     /// Asks `filter_fn` (level, key, value) about values in compactions. Threads take turns to ask it.
     pub fn set_compaction_filter<F: CompactionFilterFn>(&mut self, name: impl Into<String>, filter_fn: F) {
         self.set_compaction_filter_object(FnFilter { name: name.into(), decide: filter_fn });

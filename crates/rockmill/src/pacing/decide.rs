@@ -30,9 +30,9 @@ pub struct FamilyNow<'a, O> {
 /// What holds until the tree or the memtables change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Orders {
-    /// How the tree that is worst slows writers, and whose it is.
+    /// How the tree that is worst slows writers.
     pub tree: WriteControl,
-    /// See `tree`.
+    /// Whose tree that is; it means nothing where the pressure is 0.
     pub cause: u32,
     /// Why writers must wait, if they must, and for which column family.
     pub stop: Option<(u32, StallReason)>,
@@ -40,7 +40,7 @@ pub struct Orders {
     pub behind: bool,
     /// A flush is in flight, or due: writers are paced to it.
     pub paced: bool,
-    /// Writers wait for something that flushes or compactions do: reads are not waited for.
+    /// Writers wait for something that flushes or compactions do: these make no room for users' reads then.
     pub awaited: bool,
     /// What compactions leave of the device to a flush that writers wait for, or would if one more memtable were full:
     /// 1 all, 0 nothing, as where there is no such flush.

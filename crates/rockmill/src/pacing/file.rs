@@ -14,20 +14,25 @@ use crate::sync::atomic::AtomicBool;
 /// What a write may have to wait for.
 #[derive(Debug, Clone)]
 pub(crate) enum Gate {
-    /// The rate limiter. It is asked for all that is written, for the last bytes before a sync.
-    Limit(Limit),
-    /// A flush that goes first. The flag ends a wait: the database closes.
-    GiveWay(Arc<GiveWay>, Arc<AtomicBool>),
     /// Users' reads.
     Patient(Arc<PatientJob>),
+    /// A flush that goes first. The flag ends a wait: the database closes.
+    GiveWay(Arc<GiveWay>, Arc<AtomicBool>),
 }
 
 impl Gate {
+    /// It is asked when so many bytes were written since, once for each append however long.
+    fn piece(&self) -> usize {
+        match self {
+            Self::Patient(_) => PIECE,
+            Self::GiveWay(..) => STEP,
+        }
+    }
+
     fn pass(&self, bytes: usize) {
         match self {
-            Self::Limit(limit) => limit.request(bytes as u64),
-            Self::GiveWay(way, stop) => way.pass(stop),
             Self::Patient(job) => job.pass(bytes as u64),
+            Self::GiveWay(way, stop) => way.pass(stop),
         }
     }
 }
@@ -35,9 +40,8 @@ impl Gate {
 #[derive(Debug)]
 struct Asked {
     gate: Gate,
-    /// It is asked for so many bytes at once.
     piece: usize,
-    /// Bytes that it was not asked for yet; fewer than a piece.
+    /// Bytes that it was not asked for yet.
     owed: usize,
 }
 
@@ -46,40 +50,49 @@ struct Asked {
 pub(crate) struct PacedFile {
     inner: Box<dyn WritableFile>,
     gates: Vec<Asked>,
+    /// The rate limiter, and for how many bytes it is asked at once: all that is written, the last bytes before a
+    /// flush, a sync or a close.
+    limit: Option<(Limit, usize)>,
+    /// Bytes that the limiter was not asked for yet; fewer than it is asked for at once.
+    owed: usize,
 }
 
 impl PacedFile {
-    /// `inner` behind these gates. `chunk`: bytes that the rate limiter is asked for at once.
-    pub fn new(inner: Box<dyn WritableFile>, gates: impl IntoIterator<Item = Gate>, chunk: usize) -> Self {
-        let piece = |gate: &Gate| match gate {
-            Gate::Limit(_) => chunk.max(1),
-            Gate::GiveWay(..) => STEP,
-            Gate::Patient(_) => PIECE,
-        };
-        let gates = gates.into_iter().map(|gate| Asked { piece: piece(&gate), gate, owed: 0 });
-        Self { inner, gates: gates.collect() }
+    /// `inner` behind these gates, which are asked in this order, and behind the limiter.
+    pub fn new(
+        inner: Box<dyn WritableFile>,
+        gates: impl IntoIterator<Item = Gate>,
+        limit: Option<(Limit, usize)>,
+    ) -> Self {
+        let gates = gates.into_iter().map(|gate| Asked { piece: gate.piece(), gate, owed: 0 });
+        Self { inner, gates: gates.collect(), limit, owed: 0 }
     }
 
     /// Asks the rate limiter for what it was not asked for yet.
     fn settle(&mut self) {
-        for asked in self.gates.iter_mut().filter(|a| matches!(a.gate, Gate::Limit(_)) && a.owed > 0) {
-            asked.gate.pass(asked.owed);
-            asked.owed = 0;
+        if let Some((limit, _)) = self.limit.as_ref().filter(|_| self.owed > 0) {
+            limit.request(self.owed as u64);
+            self.owed = 0;
         }
     }
 }
 
 impl WritableFile for PacedFile {
     fn append(&mut self, mut data: &[u8]) -> io::Result<()> {
+        for asked in &mut self.gates {
+            asked.owed += data.len();
+            if asked.owed >= asked.piece {
+                asked.gate.pass(asked.owed);
+                asked.owed = 0;
+            }
+        }
+        let Some((limit, chunk)) = &self.limit else { return self.inner.append(data) };
         while !data.is_empty() {
-            let room = self.gates.iter().map(|a| a.piece - a.owed).min().unwrap_or(data.len());
-            let (now, later) = data.split_at(data.len().min(room));
-            for asked in &mut self.gates {
-                asked.owed += now.len();
-                if asked.owed == asked.piece {
-                    asked.gate.pass(asked.owed);
-                    asked.owed = 0;
-                }
+            let (now, later) = data.split_at(data.len().min(chunk - self.owed));
+            self.owed += now.len();
+            if self.owed == *chunk {
+                limit.request(*chunk as u64);
+                self.owed = 0;
             }
             self.inner.append(now)?;
             data = later;
@@ -147,8 +160,8 @@ mod tests {
         let (way, stop) = (Arc::new(GiveWay::default()), Arc::new(AtomicBool::new(true)));
         let fs = MemFileSystem::default();
         let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
-        let gates = [Gate::Limit(limit.clone()), Gate::GiveWay(Arc::clone(&way), stop)];
-        let mut file = PacedFile::new(inner, gates, 10_000);
+        let gate = Gate::GiveWay(Arc::clone(&way), stop);
+        let mut file = PacedFile::new(inner, [gate], Some((limit.clone(), 10_000)));
         way.set(1.0);
         for _ in 0..5 * 256 {
             file.append(&[7; 4096]).unwrap();
@@ -158,7 +171,10 @@ mod tests {
         assert_eq!(through(), (5 << 20) / 10_000 * 10_000);
         file.begin_sync().unwrap();
         assert_eq!((through(), file.len()), (5 << 20, 5 << 20), "the rest before a sync");
+        // A value longer than many pieces waits once.
+        file.append(&vec![7; 10 << 20]).unwrap();
+        assert_eq!(way.waits(), 6);
         file.close().unwrap();
-        assert_eq!(fs.file_size(Path::new("/f")).unwrap(), 5 << 20);
+        assert_eq!((through(), fs.file_size(Path::new("/f")).unwrap()), (15 << 20, 15 << 20));
     }
 }

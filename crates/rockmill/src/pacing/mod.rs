@@ -31,7 +31,7 @@ use give_way::GiveWay;
 use reads_first::ReadsFirst;
 use write_control::WriteController;
 
-/// Who obeys the orders of one database.
+/// What carries out the orders of one database.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     clock: Arc<dyn Clock>,
@@ -52,7 +52,7 @@ impl Pacing {
         }
     }
 
-    /// What holds from now on. `written`: all bytes that users wrote so far.
+    /// Does what `orders` say from now on. `written`: all bytes that users wrote so far.
     pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64) {
         self.writers.obey(orders, delayed_write_rate, written, &*self.clock);
         self.urgent.store(orders.stop.is_some() || orders.delayed(), Ordering::Relaxed);

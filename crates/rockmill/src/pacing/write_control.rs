@@ -262,7 +262,7 @@ const LOOK_BYTES: f64 = 262_144.0;
 const CREDIT_SECONDS: f64 = 0.005;
 
 impl WriteController {
-    /// What holds from now on. `written`: all bytes that users wrote so far.
+    /// Does what `orders` say from now on. `written`: all bytes that users wrote so far.
     pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
         self.set_behind(orders.behind);
         self.set(&orders.tree, delayed_write_rate, written, clock);

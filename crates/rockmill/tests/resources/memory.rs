@@ -134,6 +134,35 @@ fn a_writer_does_not_wait_for_a_memtable_that_waits_to_be_merged() {
     writer.join().unwrap();
 }
 
+/// A handle that is kept keeps the memtables, too.
+#[test]
+fn nobody_waits_for_the_memory_of_what_is_dropped_or_closed() {
+    let manager = WriteBufferManager::new_write_buffer_manager(1 << 20, true);
+    let mut o = options(&memory());
+    o.set_write_buffer_manager(&manager);
+    let (db, other) = (Db::open(&o, "/db").unwrap(), Db::open(&o, "/other").unwrap());
+    db.create_cf("dropped", &o).unwrap();
+    let kept = db.cf_handle("dropped").unwrap();
+    (0..700).for_each(|n| db.put_cf(&kept, key(n), noise(n, 1000)).unwrap());
+    assert!(manager.get_mutable_usage() > 700 << 10, "{manager:?}");
+    db.drop_cf("dropped").unwrap();
+    assert!(manager.get_usage() > 700 << 10 && manager.get_mutable_usage() < 100 << 10, "{manager:?}");
+    let (done, ended) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        fill(&db, 0..2000, 1000);
+        done.send(db).unwrap();
+    });
+    let Ok(db) = ended.recv_timeout(Duration::from_secs(60)) else { panic!("a writer waits for ever: {manager:?}") };
+    writer.join().unwrap();
+    let of_default = db.cf_handle("default").unwrap();
+    fill(&db, 0..200, 1000);
+    drop(db);
+    assert!(manager.get_mutable_usage() < 100 << 10, "closed: {manager:?}");
+    fill(&other, 0..2000, 1000);
+    drop((other, of_default, kept));
+    assert_eq!((manager.get_usage(), manager.get_mutable_usage()), (0, 0));
+}
+
 #[test]
 fn a_writer_does_not_wait_for_its_own_iterator() {
     let manager = WriteBufferManager::new_write_buffer_manager(256 << 10, true);

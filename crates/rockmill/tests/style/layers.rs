@@ -1,6 +1,8 @@
-//! Which module of the store may use which: a module uses its own layer and those below, never one above.
+//! Which module of the store may use which: a module uses its own layer and those below, never one above. The rooms of
+//! `db/` are one layer: they are parts of one thing, and nothing orders them.
 
-use super::{is_test_file, lexer::Line, report, rust};
+use super::lexer::{self, Line};
+use super::{is_test_file, report, rust};
 
 /// The store's layers, lowest first. A module belongs to the longest entry that its path begins with, so that a file
 /// may lie in another layer than its folder.
@@ -61,22 +63,29 @@ fn flat(tree: &str, prefix: &str, out: &mut Vec<String>) {
     }
 }
 
-/// A path from the crate's root: `super` and `self` are those of `module`. `None` where it is another crate's.
+/// A path from the crate's root: `super` and `self` are those of `module`, and a bare name may be a child of it that has
+/// a layer of its own. `None` where it is another crate's.
 fn from_root(path: &str, module: &str) -> Option<String> {
     let mut at: Vec<&str> = module.split("::").collect();
     let mut parts = path.split("::").map(str::trim).peekable();
     match *parts.peek()? {
-        "crate" => at.clear(),
+        "crate" => {
+            at.clear();
+            parts.next();
+        }
+        "self" => {
+            parts.next();
+        }
         "super" => {
             while parts.next_if_eq(&"super").is_some() {
                 at.pop();
             }
-            at.extend(parts);
-            return Some(at.join("::"));
         }
-        _ => return None,
+        first => {
+            let child = format!("{module}::{first}");
+            return LAYERS.iter().any(|names| names.contains(&&*child)).then_some(child);
+        }
     }
-    parts.next();
     at.extend(parts);
     Some(at.join("::"))
 }
@@ -88,7 +97,7 @@ fn paths(lines: &[Line]) -> Vec<(usize, String)> {
     for (i, line) in lines.iter().enumerate().filter(|(_, line)| !line.test) {
         let mut code = line.code.as_str();
         let begins = code.trim_start().trim_start_matches("pub").trim_start();
-        let begins = begins.trim_start_matches("(crate)").trim_start_matches("(super)").trim_start();
+        let begins = begins.strip_prefix('(').and_then(|b| Some(b.split_once(')')?.1)).unwrap_or(begins).trim_start();
         if tree.is_none()
             && let Some(rest) = begins.strip_prefix("use ")
         {
@@ -105,15 +114,9 @@ fn paths(lines: &[Line]) -> Vec<(usize, String)> {
             }
             continue;
         }
-        for start in ["crate::", "super::"] {
-            for (k, _) in code.match_indices(start) {
-                let part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-                if k > 0 && code[..k].ends_with(part) {
-                    continue;
-                }
-                let end = code[k..].find(|c| !part(c)).map_or(code.len(), |n| k + n);
-                out.push((i + 1, code[k..end].trim_end_matches(':').to_owned()));
-            }
+        let part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+        for word in code.split(|c| !part(c)).filter(|w| w.contains("::") && !w.starts_with(':')) {
+            out.push((i + 1, word.trim_end_matches(':').to_owned()));
         }
     }
     out
@@ -133,15 +136,15 @@ fn modules_use_what_is_below_them() {
             continue;
         };
         for (line, path) in paths(&lines) {
-            // Within a module that stands in a file `super` is the file itself.
-            let said = path.starts_with("crate::");
+            // Within a module that stands in a file `super` is the file itself, whose names have no layer.
+            let inline = path.starts_with("super") && lines[line - 1].code.starts_with(' ');
             let Some(path) = from_root(&path, &module) else { continue };
             match layer(&path) {
                 Some((other, name)) if other > own => {
                     broken.push(format!("{file}:{line}: uses {path}; {name} is above it"));
                 }
                 // The front's re-exports are for users: what is named by them has a layer of its own.
-                None if said && own + 1 < LAYERS.len() => {
+                None if !inline && own + 1 < LAYERS.len() => {
                     broken.push(format!("{file}:{line}: {path} stands in no layer"))
                 }
                 _ => {}
@@ -159,6 +162,13 @@ fn paths_are_found() {
     assert_eq!(from_root("super::super::x::Y", "db::write::group").as_deref(), Some("db::x::Y"));
     assert_eq!(from_root("crate::table::Cache", "db").as_deref(), Some("table::Cache"));
     assert_eq!(from_root("std::fmt", "db"), None);
+    assert_eq!(from_root("self::level::X", "iter").as_deref(), Some("iter::level::X"));
+    assert_eq!(from_root("level::X", "iter").as_deref(), Some("iter::level"));
+    assert_eq!(from_root("merging::X", "iter"), None, "of the same layer");
+    assert_eq!(from_root("super::Db", "helpers").as_deref(), Some("Db"));
+    let file = "pub(in crate::a) use crate::{b::C,\n    d};\nfn f() { level::g(crate::e::h) }\n";
+    let found: Vec<_> = paths(&lexer::lines(file)).into_iter().map(|(line, path)| format!("{line} {path}")).collect();
+    assert_eq!(found, ["1 crate::b::C", "1 crate::d", "3 level::g", "3 crate::e::h"]);
     assert_eq!(layer("iter::level::LevelIterator").map(|(_, name)| name), Some("iter::level"));
     assert_eq!(layer("iterators"), None);
 }

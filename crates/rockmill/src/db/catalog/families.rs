@@ -156,6 +156,7 @@ impl Db {
             for f in c.version.levels.iter().flatten() {
                 f.set_obsolete();
             }
+            c.leave_memtables();
         }
         db.publish_cfs(&state);
         db.update_pressure(&state);

@@ -22,7 +22,7 @@ impl FileNumbers {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes them, for a job.
+    /// A function that takes numbers, for a job.
     pub fn taker(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
         let next = Arc::clone(&self.next);
         Arc::new(move || next.fetch_add(1, Ordering::Relaxed))

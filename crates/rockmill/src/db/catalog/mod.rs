@@ -2,7 +2,7 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `install.rs` | edits go to the MANIFEST, versions become current, and what that means for writers |
+//! | `install.rs` | edits go to the MANIFEST, versions become current |
 //! | `column_family.rs`, `families.rs` | handles; families made and dropped |
 //! | `file_numbers.rs` | numbers of files |
 //! | `set_options.rs`, `options_file.rs` | options that change while the database is open; OPTIONS files |

@@ -44,7 +44,8 @@ pub(super) enum Picked {
     Merge(Arc<CfData>, IntraDf, MergeTicket),
 }
 
-/// Writers wait for flushes, and did so a moment ago.
+/// The next job of a column family, if one is due and there is a thread for it. `bound`: writers wait for flushes
+/// rather than for compactions; `lately`: they did a moment ago.
 pub(super) fn pick_compaction(
     state: &mut State,
     now: u64,

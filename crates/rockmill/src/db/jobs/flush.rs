@@ -73,6 +73,12 @@ impl CfState {
         !self.imm.is_empty() && (self.flushing || self.flush_due(at_once))
     }
 
+    /// Nothing of its memtables will be flushed: whoever still reads them, nobody is to wait for their memory.
+    pub fn leave_memtables(&self) {
+        self.mem.mark_flushed();
+        self.imm.iter().for_each(|i| i.mem.mark_flushed());
+    }
+
     fn take_flush(&mut self) -> FlushPart {
         self.flushing = true;
         self.next_epoch += 1;

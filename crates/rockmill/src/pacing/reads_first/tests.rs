@@ -182,7 +182,7 @@ fn a_file_asks_for_all_that_it_gets() {
     let (clock, first, job, ..) = at_work();
     let fs = MemFileSystem::default();
     let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
-    let mut file = PacedFile::new(inner, [Gate::Patient(job)], 0);
+    let mut file = PacedFile::new(inner, [Gate::Patient(job)], None);
     let before = clock.monotonic_nanos();
     for _ in 0..1024 {
         read(&clock, &first, 20);
