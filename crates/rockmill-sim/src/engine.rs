@@ -186,7 +186,7 @@ impl Engine<'_> {
                 }],
                 false,
             );
-            let control = orders.tree;
+            let control = write_control(scores.load(), self.options);
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &control, self.s.delayed_write_rate as f64, self.written * entry);
             let allowed = self.control.rate(self.now) / entry;

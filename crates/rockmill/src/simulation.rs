@@ -27,7 +27,7 @@ pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
 pub use crate::db::{FlushBound, FlushPace, RateControl, StallReason, WriteControl, deepest_place};
 pub use crate::event_listener::CompactionReason;
 pub use crate::pacing::decide::{FamilyNow, Orders, decide};
-pub use crate::pacing::write_control::TreeLoad;
+pub use crate::pacing::write_control::{TreeLoad, write_control};
 pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};
 
 use crate::error::Result;

@@ -63,8 +63,8 @@ fn flat(tree: &str, prefix: &str, out: &mut Vec<String>) {
     }
 }
 
-/// A path from the crate's root: `super` and `self` are those of `module`, and a bare name may be a child of it that has
-/// a layer of its own. `None` where it is another crate's.
+/// A path from the crate's root: `super` and `self` are those of `module`, and a bare name may be a child of it that
+/// has a layer of its own. `None` where it is another crate's.
 fn from_root(path: &str, module: &str) -> Option<String> {
     let mut at: Vec<&str> = module.split("::").collect();
     let mut parts = path.split("::").map(str::trim).peekable();
