@@ -193,6 +193,8 @@ impl ManualStep {
         match self.kind {
             StepKind::Fifo => match fifo::pick(version, options, cursors, moment) {
                 Some(job) => ManualPick::Pick(Box::new(job), None),
+                // What it deletes is still there until it commits.
+                None if cursors.running() > 0 => ManualPick::Conflict,
                 None => ManualPick::None,
             },
             StepKind::Everything => tiered::everything(version, options, cursors),
