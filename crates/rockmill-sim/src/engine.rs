@@ -175,17 +175,15 @@ impl Engine<'_> {
             if self.start_jobs() {
                 scores = self.cursors.level_scores(&self.tree.version, self.options);
             }
-            let orders = decide(
-                &[FamilyNow {
-                    id: 0,
-                    options: self.options,
-                    load: scores.load(),
-                    full_memtables: self.full.len(),
-                    flushing: !self.full.is_empty(),
-                    pace: &self.pace,
-                }],
-                false,
-            );
+            let now = FamilyNow {
+                id: 0,
+                options: self.options,
+                load: scores.load(),
+                full_memtables: self.full.len(),
+                flushing: !self.full.is_empty(),
+                pace: &self.pace,
+            };
+            let orders = decide(std::iter::once(now), false);
             let control = write_control(scores.load(), self.options);
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &control, self.s.delayed_write_rate as f64, self.written * entry);

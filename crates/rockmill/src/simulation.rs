@@ -12,8 +12,8 @@
 //! 3. where [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to be merged, which it gives to
 //!    [`CommitQueue::begin_merge`] and [`CompactionCursors::start_merge`], and at the end to [`CommitQueue::merged`]
 //!    and [`CompactionCursors::finish_merge`];
-//! 4. obeys [`decide`]: its writers get what a [`RateControl`] and, while a flush is in flight, a [`FlushPace`] make of
-//!    the orders, and [`CompactionCursors::set_sparing`] is told what [`FlushBound`] makes of why they wait.
+//! 4. stops its writers as [`decide`] says, and slows them by [`write_control`], a [`RateControl`] and, while a flush is
+//!    in flight, a [`FlushPace`]; [`CompactionCursors::set_sparing`] is told what [`FlushBound`] makes of why they wait.
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};

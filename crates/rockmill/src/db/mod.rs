@@ -19,11 +19,11 @@
 //! | lock | held by | across I/O |
 //! |---|---|---|
 //! | `recovery` | a recovery from a background error | yes |
-//! | `options_turn` | who changes options or column families, until the OPTIONS file says so | yes |
+//! | `options_turn` | a change of options or column families, until the OPTIONS file has it | yes |
 //! | write leadership (`queue`) | the leader of a group, a switch of memtables, an ingestion | its group's |
-//! | `manifest` | who changes the tree, until its edit is durable | the MANIFEST's |
-//! | `state` | everybody, briefly | never, once the database is open |
-//! | `snapshots`, `purge`, `new_tables`, lists in `wal` and other leaves | everybody, briefly | never |
+//! | `manifest` | a change of the tree, until its edit is durable | the MANIFEST's |
+//! | `state` | any thread, briefly | never, once the database is open |
+//! | `snapshots`, `purge`, `new_tables`, lists in `wal` and other leaves | any thread, briefly | never |
 //!
 //! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that say whether its keys
 //! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's (`write/wal.rs` says

@@ -6,7 +6,7 @@
 //! 3. When active memtables hold 7/8 of the limit, or all memtables reach it while active ones hold half of it, the
 //!    next writer makes the oldest active memtable of its database immutable, and that is flushed. Databases in which
 //!    nobody writes are left alone, as in RocksDB.
-//!    A limit below two memtables of the least size (some KiB for each core) is taken as these.
+//!    A limit smaller than two minimal memtables (some KiB for each core) counts as that size.
 //! 4. With `allow_stall`, writers of all databases wait while the limit is reached and a flush can lower it.
 //! 5. With a block cache the memory is charged to it as well, in steps of 256 KiB: blocks make room for memtables.
 
@@ -31,7 +31,7 @@ pub struct WriteBufferManager {
 struct Shared {
     /// 0: no limit.
     size: AtomicUsize,
-    /// The limit, at least, as far as it makes flushes.
+    /// The smallest limit that flushes go by: two minimal memtables.
     flush_min: usize,
     allow_stall: AtomicBool,
     /// Bytes of all memtables.
@@ -136,8 +136,8 @@ impl WriteBufferManager {
         self.shared.allow_stall.load(Ordering::Relaxed)
     }
 
-    /// True when the next writer should make a memtable immutable. A limit below two memtables of the least size is
-    /// taken as these: with less, each write would be a flush.
+    /// True when the next writer should make a memtable immutable. A limit smaller than two minimal
+    /// memtables counts as that size; otherwise each write would be a flush.
     #[inline]
     pub(crate) fn should_flush(&self) -> bool {
         let s = &*self.shared;

@@ -1,8 +1,11 @@
 //! From what is observed to orders: what slows writers now, and what flushes, compactions and reads get of the device.
 //!
-//! One pure function, for the store and the simulator alike. The store asks it whenever the tree or the memtables
-//! change (`db/write/pressure.rs`, which also obeys): what is between two changes, a write that waits, is in
-//! `write_control.rs`.
+//! One pure function. The store calls it whenever the tree or the memtables change, and carries out the orders
+//! (`db/write/pressure.rs`). How one write waits between two changes is in `write_control.rs`.
+//!
+//! The simulator takes stops and the share of flushes from here, but asks [`write_control`] for its tree itself: where
+//! the pressure is 0, [`Orders::tree`] is the default and lacks the tree's `span_bytes`, with which a rate is learned
+//! that still fades.
 
 use std::ops::Deref;
 
@@ -11,7 +14,7 @@ use super::write_control::{StallReason, TreeLoad, WriteControl, write_control, w
 use crate::options::CfOptions;
 
 /// A column family as it is now.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FamilyNow<'a, O> {
     /// Its id.
     pub id: u32,
@@ -55,10 +58,13 @@ impl Orders {
 }
 
 /// See the module's text. `failed`: the database takes no writes because of a background error.
-pub fn decide<O: Deref<Target = CfOptions>>(families: &[FamilyNow<'_, O>], failed: bool) -> Orders {
+pub fn decide<'a, O: Deref<Target = CfOptions>>(
+    families: impl Iterator<Item = FamilyNow<'a, O>> + Clone,
+    failed: bool,
+) -> Orders {
     let (mut tree, mut cause, mut behind) = (WriteControl::default(), 0, false);
     // Without compactions nothing would ever lower the debt.
-    for f in families.iter().filter(|f| !f.options.disable_auto_compactions) {
+    for f in families.clone().filter(|f| !f.options.disable_auto_compactions) {
         let control = write_control(f.load, &f.options);
         behind |= control.behind;
         if control.pressure > tree.pressure {
@@ -66,9 +72,12 @@ pub fn decide<O: Deref<Target = CfOptions>>(families: &[FamilyNow<'_, O>], faile
         }
     }
     behind |= tree.pressure > 0.0;
-    let stop = families.iter().find_map(|f| Some((f.id, write_stop(f.load, &f.options, f.full_memtables)?)));
-    let flushing = families.iter().any(|f| f.flushing);
-    let first = families.iter().map(|f| flush_first(f, behind, tree.pressure)).fold(0.0, f64::max);
+    let (mut stop, mut flushing, mut first) = (None, false, 0.0_f64);
+    for f in families {
+        stop = stop.or_else(|| Some((f.id, write_stop(f.load, &f.options, f.full_memtables)?)));
+        flushing |= f.flushing;
+        first = first.max(flush_first(&f, behind, tree.pressure));
+    }
     Orders {
         tree,
         cause,
@@ -116,15 +125,11 @@ mod tests {
         let off = CfOptions { disable_auto_compactions: true, ..CfOptions::default() };
         let runs = |runs| TreeLoad { runs, pending_bytes: 0 };
         let all = |loads: [(&'static str, usize); 3]| {
-            let families: Vec<_> = loads
-                .iter()
-                .zip(1..)
-                .map(|((kind, n), id)| {
-                    let options = if *kind == "off" { &off } else { &o };
-                    FamilyNow { id, ..now(options, &pace, runs(*n)) }
-                })
-                .collect();
-            decide(&families, false)
+            let families = loads.iter().zip(1..).map(|((kind, n), id)| {
+                let options = if *kind == "off" { &off } else { &o };
+                FamilyNow { id, ..now(options, &pace, runs(*n)) }
+            });
+            decide(families, false)
         };
         let calm = all([("on", 0), ("on", 3), ("off", 100)]);
         assert!(!calm.delayed() && !calm.behind && calm.stop.is_none(), "a tree without compactions slows nobody");
@@ -140,7 +145,7 @@ mod tests {
     fn a_store_that_takes_no_writes_paces_nobody() {
         let (o, pace) = (CfOptions::default(), FlushPace::default());
         let full = FamilyNow { full_memtables: 2, flushing: true, ..now(&o, &pace, TreeLoad::default()) };
-        let of = |failed| decide(std::slice::from_ref(&full), failed);
+        let of = |failed| decide(std::iter::once(full.clone()), failed);
         assert!(of(false).paced && of(false).flush_first == 1.0);
         assert_eq!(of(false).stop, Some((7, StallReason::Memtables)));
         assert!(!of(true).paced && of(true).flush_first == 0.0 && of(true).awaited);

@@ -337,6 +337,23 @@ mod tests {
         assert!(c.trivial_move && next.is_none());
     }
 
+    /// Otherwise `compact_range` would return while the files are still there.
+    #[test]
+    fn a_deletion_that_runs_is_waited_for() {
+        let v = TreeSpec::new(1).file(0, "a", "z", 60).file(0, "a", "z", 60).build();
+        let mut o = CfOptions { compaction_style: CompactionStyle::Fifo, ..options() };
+        o.compaction_options_fifo.max_table_files_size = 100;
+        let step = ManualStep { kind: StepKind::Fifo, ..ManualStep::new(0, 0) };
+        let moment = Moment { now: 0, oldest_snapshot: 0 };
+        let mut cursors = CompactionCursors::new();
+        let (c, _) = job(step.pick(&v, &o, &cursors, &moment, None, None));
+        cursors.start(&c);
+        assert!(matches!(step.pick(&v, &o, &cursors, &moment, None, None), ManualPick::Conflict));
+        o.compaction_options_fifo.max_table_files_size = 1000;
+        let idle = CompactionCursors::new();
+        assert!(matches!(step.pick(&v, &o, &idle, &moment, None, None), ManualPick::None));
+    }
+
     #[test]
     fn only_files_that_touch_the_range_are_taken() {
         let v = TreeSpec::new(4).file(1, "a", "b", 1).open_file(1, "c", "e", 1).file(1, "e", "f", 1).build();

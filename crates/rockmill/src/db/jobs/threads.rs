@@ -161,7 +161,7 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 if let Some(picked) = picked.transpose() {
                     break picked;
                 }
-                // What is put off is due when writers rest, of which nobody tells.
+                // Deferred merges become due when writers go idle; nothing signals that, so we poll.
                 let rest = (bound && lately).then_some(REST_WAIT);
                 match next_due(&state, now).into_iter().chain(rest).min() {
                     Some(wait) => drop(db.work.wait_for(&mut state, wait)),

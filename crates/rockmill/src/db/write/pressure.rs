@@ -25,24 +25,20 @@ impl CfState {
 }
 
 impl DbInner {
-    /// Decides anew how writers are slowed, and what jobs and reads get of the device: for whoever changed the tree,
-    /// the memtables, or options that count.
+    /// Decides again how writers are slowed, and what jobs and reads get of the device. Called after every change of
+    /// the tree, of the memtables, or of an option that counts.
     pub fn update_pressure(&self, state: &State) {
         self.wal.set_room(self.wal_room(state));
         let at_once = self.flushes_at_once();
-        let families: Vec<_> = state
-            .cfs
-            .iter()
-            .map(|(&id, c)| FamilyNow {
-                id,
-                options: c.cf.options.load_full(),
-                load: c.scores.load(),
-                full_memtables: c.imm.len(),
-                flushing: c.waits_for_flush(at_once),
-                pace: &c.pace,
-            })
-            .collect();
-        self.obey(state, &decide(&families, state.background_error.is_some()));
+        let families = state.cfs.iter().map(|(&id, c)| FamilyNow {
+            id,
+            options: c.cf.options.load_full(),
+            load: c.scores.load(),
+            full_memtables: c.imm.len(),
+            flushing: c.waits_for_flush(at_once),
+            pace: &c.pace,
+        });
+        self.obey(state, &decide(families, state.background_error.is_some()));
     }
 
     fn obey(&self, state: &State, orders: &Orders) {
