@@ -15,6 +15,7 @@ use crate::db::{CfState, DbInner, State, Weighed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::CompactionReason;
 use crate::options::{CfOptions, DbOptions};
+use crate::pacing::reads_first::PatientJob;
 use crate::pacing::write_control::write_control;
 use crate::statistics::CountedOperator;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -168,6 +169,16 @@ impl DbInner {
         }
     }
 
+    /// What makes a job leave a part of the device to users' reads. A rate limiter has priorities of its own.
+    pub(super) fn patient_job(self: &Arc<Self>) -> Option<Arc<PatientJob>> {
+        if self.opts.rate_limiter.is_some() {
+            return None;
+        }
+        let db = Arc::clone(self);
+        let written = Box::new(move || db.stats.bytes_written.load(Ordering::Relaxed));
+        Some(self.pacing.reads_first().job(&self.shutdown, written))
+    }
+
     /// Removes tables of a job that did not commit, unless the MANIFEST may name them: `error` is that of the commit,
     /// whose write may have failed half-way; `None` where nothing was written to the MANIFEST.
     pub fn remove_outputs(&self, numbers: &[u64], error: Option<&Error>) {
@@ -210,12 +221,7 @@ impl DbInner {
             return Ok((edit, JobOutput::default()));
         }
         let ctx = self.job_context(cf, job, TableFileCreationReason::Compaction);
-        let nobody_waits = compaction.reason != CompactionReason::ManualCompaction && self.opts.rate_limiter.is_none();
-        let patient = nobody_waits.then(|| {
-            let db = Arc::clone(self);
-            let written = Box::new(move || db.stats.bytes_written.load(Ordering::Relaxed));
-            self.pacing.reads_first().job(&self.shutdown, written)
-        });
+        let patient = if compaction.reason == CompactionReason::ManualCompaction { None } else { self.patient_job() };
         let ctx = JobContext { cancelled: Arc::clone(cancelled), patient, ..ctx };
         let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
         let output = job::run(compaction, &ctx)?;

@@ -234,6 +234,13 @@ impl DbInner {
             self.flush_begins(&part.cf, &event, &part.mems, pick.told_later);
             let mut ctx = self.job_context(&part.cf, event.job, TableFileCreationReason::Flush);
             ctx.events.told_later = pick.told_later.then(Arc::default);
+            // Whoever asked for a flush waits for it.
+            if matches!(
+                part.reason,
+                FlushReason::WriteBufferFull | FlushReason::WriteBufferManager | FlushReason::WalFull
+            ) {
+                ctx.patient = self.patient_job();
+            }
             let bytes = part.mems.iter().map(|m| m.data_size()).sum();
             let _running = self.runs_flush(&part.cf, event.job, bytes, &ctx.events.progress);
             let table = flush::build_l0(&part.mems, &ctx, TableFileCreationReason::Flush);

@@ -31,7 +31,8 @@ fn beside_a_reader(held: bool) -> (f64, f64) {
     while let Some(Reverse((now, event))) = events.pop().filter(|e| e.0.0 < end) {
         match event {
             Event::Ask => {
-                let wait = share.take(now, PIECE as u64, held && now >= begin);
+                let leave = if held && now >= begin { Leave::Least } else { Leave::All };
+                let wait = share.take(now, PIECE as u64, leave);
                 events.push(Reverse((now + wait, Event::Submit)));
             }
             Event::Read => {
@@ -61,19 +62,19 @@ fn a_reader_has_most_of_the_device() {
 fn what_users_write_may_be_compacted_beside_reads() {
     let mut share = Share::default();
     for ms in 0..500 {
-        assert_eq!(share.take(ms * MS, 100_000, false), 0);
+        assert_eq!(share.take(ms * MS, 100_000, Leave::All), 0);
     }
     assert!((share.rate - 0.1).abs() < 0.01, "100 MB/s: {}", share.rate);
     assert!(share.note_written(350_000 / CREDIT) && !share.note_written(350_000 / CREDIT));
-    let waits: Vec<u64> = (0..6).map(|_| share.take(500 * MS, 100_000, true) / MS).collect();
+    let waits: Vec<u64> = (0..6).map(|_| share.take(500 * MS, 100_000, Leave::Least) / MS).collect();
     assert_eq!(waits, [0, 0, 0, 0, 4, 8], "three are paid for, one begins at once, and then 25 MB/s");
     // What is held back says nothing about the device.
     for _ in 0..1000 {
-        share.take(800 * MS, 100_000, true);
+        share.take(800 * MS, 100_000, Leave::Least);
     }
     assert!((share.rate - 0.1).abs() < 0.01, "{}", share.rate);
-    assert_eq!(share.take(801 * MS, 100_000, false), 0, "nobody reads any more");
-    assert_eq!(share.take(802 * MS, 100_000, true), 0, "and nothing is owed");
+    assert_eq!(share.take(801 * MS, 100_000, Leave::All), 0, "nobody reads any more");
+    assert_eq!(share.take(802 * MS, 100_000, Leave::Least), 0, "and nothing is owed");
 }
 
 #[test]
@@ -81,20 +82,20 @@ fn a_device_that_answers_in_bursts_is_learned() {
     let mut share = Share::default();
     for burst in 0..10 {
         for piece in 0..10 {
-            assert_eq!(share.take((burst * 100 + piece) * MS, 1_000_000, false), 0);
+            assert_eq!(share.take((burst * 100 + piece) * MS, 1_000_000, Leave::All), 0);
         }
     }
     assert!((0.08..0.13).contains(&share.rate), "100 MB/s: {}", share.rate);
-    assert!(share.take(920 * MS, 1_000_000, true) == 0 && share.take(920 * MS, 1_000_000, true) > 30 * MS);
-    // Between two jobs there is nothing to learn.
-    let before = share.rate;
-    for at in (2000..4000).step_by(500) {
-        share.rests();
-        for piece in 0..50 {
-            assert_eq!(share.take((at + piece) * MS, 100_000, false), 0);
+    assert_eq!(share.take(920 * MS, 1_000_000, Leave::Least), 0);
+    assert!(share.take(920 * MS, 1_000_000, Leave::Least) > 30 * MS);
+    // The time between two jobs does not count, and that of the sync at the end of each does.
+    for at in (2000..8000).step_by(500) {
+        for piece in 0..5 {
+            assert_eq!(share.take((at + piece) * MS, 1_000_000, Leave::All), 0);
         }
+        share.rests((at + 50) * MS);
     }
-    assert_eq!(share.rate, before);
+    assert!((0.09..0.11).contains(&share.rate), "5 MB in 50 ms: {}", share.rate);
 }
 
 fn at_work() -> (ManualClock, Arc<ReadsFirst>, Arc<PatientJob>, Arc<AtomicBool>, Arc<AtomicU64>) {
@@ -119,7 +120,7 @@ fn read(clock: &ManualClock, first: &ReadsFirst, micros: u64) {
 #[test]
 fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
     let (clock, first, job, _, written) = at_work();
-    let holds = || first.holds(clock.monotonic_nanos());
+    let holds = || first.leave(clock.monotonic_nanos()) != Leave::All;
     assert!(!holds(), "nobody reads");
     read(&clock, &first, 2);
     assert!(!holds(), "the page cache has it");
@@ -157,6 +158,36 @@ fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
     assert!(holds(), "writers are gone");
     drop(job);
     assert_eq!(first.read_begins(), None, "no job runs: times are not taken");
+}
+
+#[test]
+fn where_writers_are_delayed_readers_get_the_more_the_busier_they_are() {
+    let (clock, first, job, ..) = at_work();
+    // Of a second, reads take so many milliseconds in each ten.
+    let leave_next_to = |busy: u64| {
+        for _ in 0..100 {
+            first.writer_delayed();
+            (0..busy).for_each(|_| read(&clock, &first, 1000));
+            clock.advance(Duration::from_millis(10 - busy));
+            job.pass(1);
+        }
+        first.leave(clock.monotonic_nanos())
+    };
+    let part = |leave| if let Leave::Part(part) = leave { part } else { panic!("{leave:?}") };
+    let busy = part(leave_next_to(9));
+    assert!((0.25..0.4).contains(&busy), "{busy}");
+    let trickle = part(leave_next_to(1));
+    assert!((0.9..0.95).contains(&trickle), "{trickle}");
+    clock.advance(Duration::from_millis(1100));
+    read(&clock, &first, 100);
+    assert_eq!(first.leave(clock.monotonic_nanos()), Leave::Least, "no writer was delayed for a second");
+    leave_next_to(0);
+    read(&clock, &first, 100);
+    assert_eq!(first.leave(clock.monotonic_nanos()), Leave::All, "one read does not hold anybody back");
+    // Credit is for writers that nobody delays.
+    let mut share = Share { rate: 0.1, credit: 1 << 30, ..Share::default() };
+    let waits: Vec<u64> = (0..3).map(|_| share.take(0, 100_000, Leave::Part(0.5)) / MS).collect();
+    assert_eq!(waits, [0, 2, 4]);
 }
 
 #[test]
