@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { IO_URING_SETUP = 425, SETUP_SQPOLL = 2 };
+enum { IO_URING_SETUP = 425 };
 enum { MAP_CREATE = 0, PROG_LOAD = 5, PROG_RUN = 10, MAP_ARENA = 33, MMAPABLE = 1 << 10, PROG_SYSCALL = 31, SLEEPABLE = 16 };
 
 static void say(const char *name, const char *step) {
@@ -19,10 +19,8 @@ static void say(const char *name, const char *step) {
     printf("%s: %s: %s\n", name, step, strerror(errno));
 }
 
-static const char *ring(uint32_t flags) {
+static const char *ring(void) {
   uint32_t parameters[30] = {0};
-  parameters[2] = flags;
-  parameters[4] = flags ? 1 : 0; /* milliseconds until its thread sleeps */
   int fd = (int)syscall(IO_URING_SETUP, 8, parameters);
   if (fd < 0) return "io_uring_setup";
   close(fd);
@@ -95,11 +93,10 @@ static const char *counter(void) {
 }
 
 int main(void) {
-  const char *rings = ring(0), *arenas;
+  const char *rings = ring(), *arenas;
   say("uring", rings);
-  say("sqpoll", ring(SETUP_SQPOLL));
   say("kernel", arenas = arena());
-  say("kernel-loop", rings ? ring(0) : arenas ? arena() : looped());
+  say("kernel-loop", rings ? ring() : arenas ? arena() : looped());
   say("perf", counter());
   return 0;
 }

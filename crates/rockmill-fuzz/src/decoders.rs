@@ -1,7 +1,9 @@
-//! Decoders of `rockmill-format`: pure functions of bytes.
+//! Decoders: pure functions of bytes. All but that of job specs are `rockmill-format`'s.
 
 use std::ops::ControlFlow;
 
+use rockmill::compaction::objects::JobRegistry;
+use rockmill::compaction::spec::JobSpec;
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::compression::{Dictionary, decompress};
 use rockmill_format::edit::VersionEdit;
@@ -196,4 +198,16 @@ pub fn version_edit(data: &[u8]) {
     let bytes = edit.encode();
     let again = VersionEdit::decode(&bytes).expect("what was encoded decodes");
     assert_eq!(again.encode(), bytes, "an edit changes when it is written again");
+}
+
+/// The spec of a job, as it is and with its checksum mended.
+pub fn job_spec(data: &[u8]) {
+    let mut mended = data.to_vec();
+    mend::job_spec(&mut mended);
+    for bytes in [data, &mended] {
+        let Ok(spec) = JobSpec::decode(bytes) else { continue };
+        let again = spec.encode().expect("what was decoded encodes");
+        assert_eq!(JobSpec::decode(&again), Ok(spec.clone()), "a spec changes when it is written again");
+        let _ = (JobRegistry::default().objects(&spec), spec.input_bytes());
+    }
 }

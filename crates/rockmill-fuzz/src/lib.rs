@@ -14,6 +14,7 @@ pub mod decoders;
 pub mod files;
 pub mod fixtures;
 pub mod hostile;
+pub mod job_specs;
 pub mod memory;
 pub mod mend;
 pub mod mutate;
@@ -23,7 +24,7 @@ pub mod seeds;
 pub type Body = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Body); 20] = [
+pub const TARGETS: [(&str, Body); 21] = [
     ("footer", decoders::footer),
     ("block", decoders::block),
     ("filter", decoders::filter),
@@ -33,6 +34,7 @@ pub const TARGETS: [(&str, Body); 20] = [
     ("write_batch", files::write_batch),
     ("wal", decoders::wal),
     ("version_edit", decoders::version_edit),
+    ("job_spec", decoders::job_spec),
     ("manifest", files::manifest),
     ("table", files::table),
     ("options", files::options),

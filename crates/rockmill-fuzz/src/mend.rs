@@ -23,6 +23,13 @@ pub fn file(path: &str, bytes: &mut [u8]) {
     }
 }
 
+/// Mends the checksum that a job's spec ends with.
+pub fn job_spec(bytes: &mut [u8]) {
+    if let Some((fields, stored)) = bytes.split_last_chunk_mut::<4>() {
+        *stored = checksum::mask(checksum::crc32c(fields)).to_le_bytes();
+    }
+}
+
 /// Mends checksums and sizes in the meta files of a directory of backups.
 pub fn backups(files: &mut BTreeMap<String, Vec<u8>>) {
     let names: Vec<String> = files.keys().filter(|n| n.starts_with("meta/")).cloned().collect();

@@ -5,7 +5,7 @@ use rockmill_format::compression::{CompressionType, Compressor};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, FOOTER_LEN_MAX};
 use rockmill_format::log::{LogEvent, LogReader};
 
-use crate::fixtures;
+use crate::{fixtures, job_specs};
 
 /// Records of a log.
 fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
@@ -38,6 +38,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "batch" | "write_batch" => files(|name| name.ends_with(".log")).iter().flat_map(|b| records(b)).collect(),
         "manifest" => files(|name| name.starts_with("MANIFEST-")),
         "version_edit" => files(|name| name.starts_with("MANIFEST-")).iter().flat_map(|b| records(b)).collect(),
+        "job_spec" => job_specs::all(),
         "options" => files(|name| name.starts_with("OPTIONS-")),
         "option_string" => vec![
             b"write_buffer_size=1024;compression=kZSTD;block_based_table_factory={block_size=1;checksum=kXXH3;}"

@@ -12,7 +12,7 @@ use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits, ReadOptions, ReadPlan, 
 use rockmill_io::{FileSystem, PosixFileSystem, WritableFile, WriteOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A way to copy.
 #[derive(Clone)]
@@ -69,7 +69,6 @@ fn variants() -> Vec<Variant> {
         Variant { name: "uringbuffered", direct: false, ..uring.clone() },
         with("unregistered", BatchLimits { register: false, ..BatchLimits::default() }),
         with("smallpages", BatchLimits { huge_pages: false, ..BatchLimits::default() }),
-        with("sqpoll", BatchLimits { sqpoll: Some(Duration::from_millis(50)), ..BatchLimits::default() }),
         written("writes1", 1, 1 << 20),
         written("writes2", 2, 1 << 20),
         written("writes8", 8, 1 << 20),

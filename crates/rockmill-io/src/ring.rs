@@ -56,13 +56,13 @@ mod stream;
 mod transfers;
 mod writer;
 
-pub use arena::{ForeignMemory, Pages};
+pub use arena::Pages;
 pub use call::CallOrder;
 pub use device::DeviceFacts;
 pub use probe::BatchProbe;
 pub use seat::{CompletionPlaces, Seat};
 pub use shim::{Shim, ShimOp, Tamper};
-pub use stream::{ReadMemory, ReadOptions, ReadPlan, ReadStream, Span, Window, coalesce};
+pub use stream::{ReadOptions, ReadPlan, ReadStream, Span, Window, coalesce};
 pub use writer::BatchWriter;
 
 use crate::aligned;
@@ -75,7 +75,6 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use transfers::Transfers;
 
 /// Smallest span of a ring: below that the device's requests cost more than they bring.
@@ -124,8 +123,6 @@ pub struct BatchLimits {
     pub register: bool,
     /// Take operations from any thread, at a little more cost for each.
     pub any_thread: bool,
-    /// Let a thread of the kernel look for submissions, until it has found none for this long. Costs a core.
-    pub sqpoll: Option<Duration>,
     /// Priority of each operation as `ioprio_set` takes it; 0 for that of the thread.
     pub io_priority: u16,
     /// Writes in flight for each writer.
@@ -141,7 +138,6 @@ impl Default for BatchLimits {
             huge_pages: true,
             register: true,
             any_thread: false,
-            sqpoll: None,
             io_priority: 0,
             writes_in_flight: 8,
         }

@@ -28,7 +28,7 @@ pub mod object;
 pub mod pool;
 mod sys;
 
-pub use machine::{Driver, Machine, Size, Unavailable};
+pub use machine::{Driver, Machine, Unavailable};
 pub use merge::{BlockPlace, Dropped, FilterJob, Job, Merge, Record, Refusal, Status};
 pub use merge_object::MergeObject;
 pub use object::{BadObject, Program};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rockmill_io::ring::{BatchIo, ReadMemory};
+use rockmill_io::ring::BatchIo;
 
 use crate::btf::Btf;
 use crate::object::Program;
@@ -89,22 +89,6 @@ enum How {
     Loop(Box<Looped>),
 }
 
-/// How much memory a machine has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
-    /// Of all of it.
-    pub bytes: usize,
-    /// Half of it is for reads to go to.
-    pub reads: bool,
-}
-
-impl From<usize> for Size {
-    /// So many bytes, none of them for reads.
-    fn from(bytes: usize) -> Self {
-        Self { bytes, reads: false }
-    }
-}
-
 /// A loaded merge program and its memory.
 #[derive(Debug)]
 pub struct Machine {
@@ -112,7 +96,7 @@ pub struct Machine {
     arena: Arena,
     program: Arc<Program>,
     driver: Driver,
-    asked: Size,
+    asked: usize,
     calls: u64,
     counted: Option<Counted>,
 }
@@ -140,19 +124,17 @@ impl Drop for Counted {
 }
 
 impl Machine {
-    /// Loads `program` with an arena of such a size.
+    /// Loads `program` with an arena of so many bytes.
     ///
     /// # Errors
     /// What is missing, in words: a capability, a newer kernel, memory; or what the verifier has against the program.
-    pub fn new(program: &Arc<Program>, driver: Driver, size: impl Into<Size>) -> Result<Self, Unavailable> {
-        let asked = size.into();
-        let Size { bytes, reads } = asked;
+    pub fn new(program: &Arc<Program>, driver: Driver, bytes: usize) -> Result<Self, Unavailable> {
         // Before anything is made: what an older kernel lacks says more than what it answers.
         let types = match driver {
             Driver::Run => None,
             Driver::Loop => Some(loop_types(program)?),
         };
-        let arena = Arena::new(bytes, reads).map_err(|e| unavailable(why_no_arena(&e, bytes)))?;
+        let arena = Arena::new(bytes).map_err(|e| unavailable(why_no_arena(&e, bytes)))?;
         let refused = |refused: Refused| {
             let e = &refused.error;
             let reason = match e.raw_os_error() {
@@ -174,7 +156,7 @@ impl Machine {
                 How::Loop(Box::new(Looped::new(&instructions, licence, types).map_err(refused)?))
             }
         };
-        Ok(Self { how, arena, program: Arc::clone(program), driver, asked, calls: 0, counted: None })
+        Ok(Self { how, arena, program: Arc::clone(program), driver, asked: bytes, calls: 0, counted: None })
     }
 
     /// Has its memory in `sums` for as long as it lives, and its calls.
@@ -195,24 +177,14 @@ impl Machine {
         self.driver
     }
 
-    /// What it was asked to have.
-    pub fn asked(&self) -> Size {
+    /// Bytes that it was asked to have.
+    pub fn asked(&self) -> usize {
         self.asked
     }
 
-    /// Bytes of its memory, what reads go to included.
+    /// Bytes of its memory.
     pub fn memory_bytes(&self) -> usize {
-        self.memory().len() + self.arena.io().map_or(0, ReadMemory::bytes)
-    }
-
-    /// The part of its memory that reads may go to, behind the part that it has for itself, if there is one.
-    pub fn io_memory(&self) -> Option<ReadMemory> {
-        self.arena.io().cloned()
-    }
-
-    /// True when no reads go to its memory any more, nor may.
-    pub fn is_idle(&self) -> bool {
-        self.arena.io().is_none_or(ReadMemory::is_idle)
+        self.memory().len()
     }
 
     /// Has the program run in the ring of `io`, for its thread, until [`Self::leave`]: a call of it then hands over
@@ -264,7 +236,7 @@ impl Machine {
         self.arena.memory().base()
     }
 
-    /// The memory that it has for itself.
+    /// The memory.
     #[inline]
     pub(crate) fn memory(&self) -> &[u8] {
         self.arena.memory().bytes()

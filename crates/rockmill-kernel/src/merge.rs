@@ -125,7 +125,7 @@ pub struct Record {
     pub block: u32,
     /// The internal key's place in the memory.
     pub key: Range<usize>,
-    /// The value's place; behind the memory's end that of a block that was given in place.
+    /// The value's place.
     pub value: Range<usize>,
 }
 
@@ -183,8 +183,6 @@ pub struct Merge {
     keys: usize,
     keys_end: usize,
     records: usize,
-    /// Of all the memory.
-    bytes: usize,
 }
 
 /// Why a job cannot be done by the program; the machine comes back.
@@ -333,8 +331,7 @@ impl Merge {
         put_u64(memory, CTL_END_HEAD as usize, job.end.map_or(u64::MAX, |e| e.1));
         put_u64(memory, CTL_EARLIEST as usize, job.snapshots.first().copied().unwrap_or(u64::MAX));
         put_u64(memory, CTL_WORK_MAX as usize, WORK_MAX);
-        let (bytes, keys_end) = (machine.memory_bytes(), keys + KEYS_BYTES);
-        Ok(Self { machine, shares, records_at: records, keys, keys_end, records: 0, bytes })
+        Ok(Self { machine, shares, records_at: records, keys, keys_end: keys + KEYS_BYTES, records: 0 })
     }
 
     /// The machine, for the next merge.
@@ -347,8 +344,7 @@ impl Merge {
         &self.machine
     }
 
-    /// The machine's own memory: keys of records are there, and values of blocks that were copied. What was given in
-    /// place is behind it.
+    /// The machine's memory, which the places in records are of.
     #[inline]
     pub fn memory(&self) -> &[u8] {
         self.machine.memory()
@@ -413,22 +409,6 @@ impl Merge {
         put(memory, at + contents.len(), trailer);
         share.blocks.push_back((share.given, at..at + len));
         share.describe(memory, base.wrapping_add(at as u32), contents.len(), place);
-        Some(at..at + len)
-    }
-
-    /// The same for a block that was read to the machine's [`Machine::io_memory`], `at` there, so long without its
-    /// trailer. It must stay there until [`Self::release`] names a later one.
-    pub fn give_in_place(&mut self, run: usize, at: usize, len: usize, place: BlockPlace) -> Option<Range<usize>> {
-        let (base, at) = (self.machine.base(), self.machine.memory().len() + at);
-        if at + len > self.machine.memory_bytes() {
-            return None;
-        }
-        let share = self.shares.get_mut(run)?;
-        let taken = get_u32(self.machine.memory(), share.at + RUN_TAKEN as usize);
-        if share.given.wrapping_sub(taken) >= share.descs_max {
-            return None;
-        }
-        share.describe(self.machine.memory_mut(), base.wrapping_add(at as u32), len, place);
         Some(at..at + len)
     }
 
@@ -498,14 +478,14 @@ impl Merge {
         if i >= self.records {
             return None;
         }
-        let (memory, base, bytes) = (self.machine.memory(), self.machine.base(), self.bytes);
+        let (memory, base) = (self.machine.memory(), self.machine.base());
         let at = self.records_at + i * REC_BYTES as usize;
         let fields = memory.get(at..)?.first_chunk::<{ REC_BYTES as usize }>()?;
         let field = |f: u32| get_u32(fields, f as usize);
         let place = |at: u32, len: u32| {
             let start = at.wrapping_sub(base) as usize;
             let end = start + len as usize;
-            (end <= bytes).then_some(start..end)
+            (end <= memory.len()).then_some(start..end)
         };
         let kind = field(REC_KIND);
         let (whole, kept) = (kind == KIND_BLOCK, kind == KIND_KEPT);

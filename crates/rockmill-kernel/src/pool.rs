@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::machine::{Driver, Machine, Size, Sums, Unavailable};
+use crate::machine::{Driver, Machine, Sums, Unavailable};
 use crate::object::Program;
 
 /// Idle machines. They go when the last handle does.
@@ -42,19 +42,18 @@ impl Pool {
         })
     }
 
-    /// A machine that runs `program`, an idle one or a new one.
+    /// A machine that runs `program` on so many bytes of memory, an idle one or a new one.
     ///
     /// # Errors
     /// As [`Machine::new`].
-    pub fn take(&self, program: &Arc<Program>, driver: Driver, size: impl Into<Size>) -> Result<Machine, Unavailable> {
-        let size = size.into();
+    pub fn take(&self, program: &Arc<Program>, driver: Driver, bytes: usize) -> Result<Machine, Unavailable> {
         let kept = {
             let mut idle = self.all_idle();
-            idle.iter().position(|i| fits(&i.machine, program, driver, size)).map(|at| idle.swap_remove(at).machine)
+            idle.iter().position(|i| fits(&i.machine, program, driver, bytes)).map(|at| idle.swap_remove(at).machine)
         };
         match kept {
             Some(machine) => Ok(machine),
-            None => Machine::new(program, driver, size).map(|machine| machine.counted(&self.sums)),
+            None => Machine::new(program, driver, bytes).map(|machine| machine.counted(&self.sums)),
         }
     }
 
@@ -64,11 +63,8 @@ impl Pool {
     }
 
     /// Keeps a machine for the next merge. `user` gives it back, `now` by its clock, in nanoseconds.
-    /// One whose memory may still be read to is let go of.
     pub fn put(&self, machine: Machine, user: u64, now: u64) {
-        if machine.is_idle() {
-            self.all_idle().push(Idle { machine, user, since: now });
-        }
+        self.all_idle().push(Idle { machine, user, since: now });
     }
 
     /// Lets go of idle machines with this program, which was replaced.
@@ -116,8 +112,8 @@ impl Pool {
     }
 }
 
-fn fits(m: &Machine, program: &Arc<Program>, driver: Driver, size: Size) -> bool {
-    m.program() == program && m.driver() == driver && m.asked() == size
+fn fits(m: &Machine, program: &Arc<Program>, driver: Driver, bytes: usize) -> bool {
+    m.program() == program && m.driver() == driver && m.asked() == bytes
 }
 
 #[cfg(test)]

@@ -6,9 +6,6 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
-
-use rockmill_io::ring::{ForeignMemory, ReadMemory};
 
 pub use looped::{LoopTypes, Looped};
 
@@ -87,9 +84,9 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is owned by this value alone; who may touch which part of it is the matter of those who share it.
+// SAFETY: the mapping is reached through this value alone.
 unsafe impl Send for Mapping {}
-// SAFETY: as above: nothing is reached through a shared `Mapping` but its address.
+// SAFETY: a shared reference only reads.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -117,47 +114,27 @@ impl Drop for Mapping {
     }
 }
 
-/// The front of a mapping, which nobody else has.
-pub struct Memory {
-    start: NonNull<u8>,
-    len: usize,
-    _mapping: Arc<Mapping>,
-}
-
-// SAFETY: this part of the mapping is reached through this value only.
-unsafe impl Send for Memory {}
-// SAFETY: a shared reference only reads.
-unsafe impl Sync for Memory {}
+/// A mapping that this process and programs work on.
+pub struct Memory(Mapping);
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory").field("bytes", &self.len).finish_non_exhaustive()
+        f.debug_struct("Memory").field("bytes", &self.0.len).finish_non_exhaustive()
     }
 }
 
 impl Memory {
     fn map(len: usize, flags: libc::c_int, fd: RawFd) -> io::Result<Self> {
-        let mapping = Arc::new(Mapping::map(len, flags, fd)?);
-        Ok(Self { start: mapping.start, len, _mapping: mapping })
-    }
-
-    /// Gives away what is behind the first `at` bytes, which are whole pages. Behind that a page is left over: programs
-    /// read whole words.
-    fn split(&mut self, at: usize) -> IoMemory {
-        let at = at.min(self.len);
-        let len = (self.len - at).saturating_sub(page_bytes());
-        let part = IoMemory { mapping: Arc::clone(&self._mapping), at, len };
-        self.len = at;
-        part
+        Mapping::map(len, flags, fd).map(Self)
     }
 
     /// The lower half of its address, which is how programs name its first byte.
     pub fn base(&self) -> u32 {
-        self.start.addr().get() as u32
+        self.0.start.addr().get() as u32
     }
 
     fn address(&self) -> u64 {
-        self.start.addr().get() as u64
+        self.0.start.addr().get() as u64
     }
 
     /// All of it.
@@ -165,41 +142,14 @@ impl Memory {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: these are `len` initialised bytes that live as long as this; programs write to them during
         // `Loaded::run` and `Looped::call` only, which take the arena as `&mut`.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.len) }
     }
 
     /// All of it, to be written.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `&mut self` makes this the only access.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-}
-
-/// The rest of an arena, for reads to go to. Programs read there what they are told to, and write nothing.
-struct IoMemory {
-    mapping: Arc<Mapping>,
-    /// Where it begins in the mapping.
-    at: usize,
-    len: usize,
-}
-
-impl fmt::Debug for IoMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IoMemory").field("at", &self.at).field("bytes", &self.len).finish_non_exhaustive()
-    }
-}
-
-// SAFETY: the mapping lives as long as this, was populated, and is whole pages; `Memory` has given this part away, and
-// this cannot be cloned, so that only the program looks at it, and that only where a block stands.
-unsafe impl ForeignMemory for IoMemory {
-    fn start(&self) -> NonNull<u8> {
-        // SAFETY: `at` is within the mapping.
-        unsafe { self.mapping.start.add(self.at) }
-    }
-
-    fn bytes(&self) -> usize {
-        self.len
+        unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.len) }
     }
 }
 
@@ -212,31 +162,22 @@ pub struct Refused {
     pub log: String,
 }
 
-/// A BPF arena: the map, and its memory here, of which a part may be for reads to go to.
+/// A BPF arena: the map, and its memory here.
 #[derive(Debug)]
 pub struct Arena {
     fd: OwnedFd,
     memory: Memory,
-    io: Option<ReadMemory>,
 }
 
 impl Arena {
-    /// An arena of so many bytes, all present; with `reads`, half of it is for reads.
-    pub fn new(bytes: usize, reads: bool) -> io::Result<Self> {
+    /// An arena of so many bytes, all present.
+    pub fn new(bytes: usize) -> io::Result<Self> {
         let pages = u32::try_from(bytes.div_ceil(page_bytes())).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut attr =
             Attr::new().u32(0, BPF_MAP_TYPE_ARENA).u32(12, pages).u32(16, BPF_F_MMAPABLE).name(28, "rockmill_arena");
         let fd = owned(attr.call(BPF_MAP_CREATE, 72)?);
-        let mut memory = Memory::map(pages as usize * page_bytes(), libc::MAP_SHARED, fd.as_raw_fd())?;
-        let own = if reads { pages.div_ceil(2) } else { pages };
-        let rest = memory.split(own as usize * page_bytes());
-        let io = if reads { Some(ReadMemory::over(Box::new(rest))?) } else { None };
-        Ok(Self { fd, memory, io })
-    }
-
-    /// The part of it that reads go to, behind the other one, if it has one.
-    pub fn io(&self) -> Option<&ReadMemory> {
-        self.io.as_ref()
+        let memory = Memory::map(pages as usize * page_bytes(), libc::MAP_SHARED, fd.as_raw_fd())?;
+        Ok(Self { fd, memory })
     }
 
     /// Its descriptor, for programs that name it.
@@ -402,7 +343,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_holds_for_us_no_other_user_and_no_child_can_reach() {
-        let (arena, program) = match (Arena::new(1 << 16, false), Loaded::new(&NOTHING, "GPL")) {
+        let (arena, program) = match (Arena::new(1 << 16), Loaded::new(&NOTHING, "GPL")) {
             (Ok(arena), Ok(program)) => (arena, program),
             (Err(e), _) => return skip(TEST, &Needs::Kernel.because(e)),
             (_, Err(e)) => return skip(TEST, &Needs::Kernel.because(e.error)),

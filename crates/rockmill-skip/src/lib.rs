@@ -56,8 +56,6 @@ needs! {
     Btf = "btf",
     /// `io_uring`.
     Uring = "uring",
-    /// Rings that a thread of the kernel polls.
-    Sqpoll = "sqpoll",
     /// A file system that takes O_DIRECT.
     DirectIo = "direct-io",
     /// A file system that reserves space for files.

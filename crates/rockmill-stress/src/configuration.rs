@@ -73,10 +73,6 @@ pub const AXES: &[Axis] = &[
         choices: &[
             is("pread", |d| d.options.set_merge_engine(MergeEngine::Pread)),
             is("uring", |d| d.options.set_merge_engine(MergeEngine::Uring)),
-            is("uring-polled", |d| {
-                d.options.set_merge_engine(MergeEngine::Uring);
-                d.options.set_compaction_io_sqpoll_idle_ms(2);
-            }),
             // Where it is not to be had, `auto` does its work and says so in the log.
             is("kernel", |d| {
                 hold_machines();

@@ -13,7 +13,7 @@ use rockmill_format::properties::{EXTERNAL_VERSION, GLOBAL_SEQNO, TablePropertie
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 use rockmill_io::WriteOptions;
 
-use crate::compaction::builder_options;
+use crate::compaction::table_format::{TableFormat, builder_options};
 use crate::db::{
     AsColumnFamilyRef, TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, new_session_id, table_writer_options, ttl_stamp,
 };
@@ -150,8 +150,15 @@ impl<'a> SstFileWriter<'a> {
             preallocate: 0,
         };
         let file = fs.create(path, how).map_err(|e| failed(&e))?;
-        let options =
-            builder_options(cf, self.cmp.clone(), compression(cf), self.properties(self.next_number), path.to_owned());
+        let options = builder_options(
+            &TableFormat::of(cf),
+            self.cmp.clone(),
+            cf.prefix_extractor.clone(),
+            compression(cf),
+            cf.compression_opts.clone(),
+            self.properties(self.next_number),
+            path.to_owned(),
+        );
         self.next_number += 1;
         self.finished_size = 0;
         self.open = Some(OpenTable {

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use rockmill::compaction::{KernelDriver, probe_kernel_engine};
 use rockmill_io::{FileSystem, PosixFileSystem};
-use rockmill_kernel::{Machine as KernelMachine, Program};
+use rockmill_kernel::{Driver, Machine as KernelMachine, Program};
 
 use crate::device;
 use crate::error::{Error, Result};
@@ -82,6 +82,7 @@ fn kernel_driver(name: &str) -> Option<KernelDriver> {
 
 /// What the kernel's verifier takes for the merge program.
 fn verifier_cost(driver: KernelDriver) -> Option<String> {
+    let driver = Driver::from(driver);
     let program = Arc::new(Program::read(driver.object(), driver.entry()).ok()?);
     // The first one on a machine that did something else says little.
     let _first = KernelMachine::new(&program, driver, VERIFIED_WITH_BYTES).ok()?;

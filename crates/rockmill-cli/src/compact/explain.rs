@@ -1,6 +1,7 @@
 //! `rockmill compact --explain`: the plan of the first jobs, for people and as JSON. Nothing is done and no block of
 //! data is read.
 
+use rockmill::compaction::file_ranges::FileRanges;
 use rockmill::compaction::plan::{InputRun, Part};
 use rockmill::compaction::sst_map::{MapFile, SstMap};
 use rockmill::compaction::{Compaction, MergeEngine};
@@ -140,7 +141,7 @@ fn print_work(work: &ExplainedWork, blocks: bool, out: &mut Out) -> Result<()> {
             (true, _) => "nothing below: tombstones go, sequence numbers become 0".to_owned(),
             (false, None) => "older data may be anywhere: tombstones stay".to_owned(),
             (false, Some(below)) => {
-                let files = below.iter().map(Vec::len).sum::<usize>() as u64;
+                let files = below.iter().map(FileRanges::len).sum::<usize>() as u64;
                 format!("{} below overlap: tombstones of their keys stay", output::plural(files, "table"))
             }
         },
@@ -273,7 +274,7 @@ fn job_json(job: &ExplainedJob, blocks: bool) -> Value {
                 "comparator": rules.cmp.user_comparator().name(),
                 "snapshots": rules.snapshots,
                 "bottommost": rules.bottommost,
-                "files_below": rules.below.as_ref().map(|b| b.iter().map(Vec::len).sum::<usize>()),
+                "files_below": rules.below.as_ref().map(|b| b.iter().map(FileRanges::len).sum::<usize>()),
                 "tables_with_range_tombstones": work.tables_with_tombstones,
                 "merge_operator": rules.merge_operator.as_ref().map(|m| m.name().to_owned()),
                 "compaction_filter": rules.filter.is_some(),

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
@@ -18,7 +17,6 @@ use rockmill::{
     BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Db, ErrorKind, Options,
     ReverseBytewiseComparator, SliceTransform,
 };
-use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, program, skip};
 use rockmill_stress::configuration::Configuration;
@@ -85,12 +83,8 @@ struct Subject {
     options: Box<dyn Fn(&str) -> Options>,
 }
 
-/// Milliseconds for which a thread of the kernel polls a ring.
-const POLLED_MS: u32 = 2;
-
-/// Compacts every column family of a copy, writes a little, and compacts again. Gives the tables. With `polled`, a
-/// thread of the kernel takes the ring's operations.
-fn merge(subject: &Subject, place: &Place, engine: MergeEngine, polled: bool) -> Files {
+/// Compacts every column family of a copy, writes a little, and compacts again. Gives the tables.
+fn merge(subject: &Subject, place: &Place, engine: MergeEngine) -> Files {
     let title = &subject.title;
     for (name, bytes) in &subject.files {
         place.fs.write_all(&place.path().join(name), bytes).expect("a file");
@@ -99,7 +93,6 @@ fn merge(subject: &Subject, place: &Place, engine: MergeEngine, polled: bool) ->
         let mut options = (subject.options)(family);
         options.set_file_system(Arc::clone(&place.fs));
         options.set_merge_engine(engine);
-        options.set_compaction_io_sqpoll_idle_ms(if polled { POLLED_MS } else { 0 });
         options.set_reproducible(true);
         options
     };
@@ -132,7 +125,7 @@ fn merge(subject: &Subject, place: &Place, engine: MergeEngine, polled: bool) ->
 
 /// All runs must give the same tables.
 fn agree(subject: &Subject, on_disk: bool) {
-    let first = merge(subject, &Place::in_memory(), MergeEngine::Pread, false);
+    let first = merge(subject, &Place::in_memory(), MergeEngine::Pread);
     let mut others = vec![
         ("pread again", Place::in_memory(), MergeEngine::Pread),
         ("the memory's ring", Place::in_memory(), MergeEngine::Uring),
@@ -140,9 +133,6 @@ fn agree(subject: &Subject, on_disk: bool) {
     if on_disk {
         others.push(("pread on the disk", Place::on_disk(), MergeEngine::Pread));
         others.push(("uring on the disk", Place::on_disk(), MergeEngine::Uring));
-        if has_polled_rings() {
-            others.push((POLLED, Place::on_disk(), MergeEngine::Uring));
-        }
     }
     if has_kernel() {
         others.push(("kernel in memory", Place::in_memory(), MergeEngine::Kernel));
@@ -151,7 +141,7 @@ fn agree(subject: &Subject, on_disk: bool) {
         }
     }
     for (name, place, engine) in others {
-        let other = merge(subject, &place, engine, name == POLLED);
+        let other = merge(subject, &place, engine);
         let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&first), names(&other), "{}: {name} writes other tables", subject.title);
         for (table, bytes) in &first {
@@ -160,19 +150,6 @@ fn agree(subject: &Subject, on_disk: bool) {
             assert!(a == b && at.is_none(), "{}: {name}: {table} differs at {at:?} ({a}, {b} bytes)", subject.title);
         }
     }
-}
-
-/// Name of merges with rings that a thread of the kernel polls.
-const POLLED: &str = "uring, polled, on the disk";
-
-/// True where threads of the kernel may poll rings; says so if not.
-fn has_polled_rings() -> bool {
-    let limits = BatchLimits { sqpoll: Some(Duration::from_millis(POLLED_MS.into())), ..BatchLimits::default() };
-    let made = PosixFileSystem::default().batch_io(BatchKind::Uring, &limits);
-    if let Err(e) = &made {
-        skip(POLLED, &Needs::Sqpoll.because(e));
-    }
-    made.is_ok()
 }
 
 /// True where the kernel merges; says so if not.

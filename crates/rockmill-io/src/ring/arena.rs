@@ -48,24 +48,10 @@ impl fmt::Display for Pages {
     }
 }
 
-/// Memory that was made elsewhere, for transfers to go to.
-///
-/// # Safety
-/// From its start on it is so many initialised bytes, mapped for reading and writing, for as long as the value lives;
-/// nothing in this process reads or writes them but through the arena that takes the value; and no other value stands
-/// for any of these bytes.
-pub unsafe trait ForeignMemory: fmt::Debug + Send + Sync {
-    /// Where it starts: at a page.
-    fn start(&self) -> NonNull<u8>;
-    /// Bytes.
-    fn bytes(&self) -> usize;
-}
-
-/// A private anonymous mapping, or what somebody else has mapped.
+/// A private anonymous mapping.
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
-    foreign: Option<Box<dyn ForeignMemory>>,
 }
 
 // SAFETY: the mapping is memory owned by this value alone; who may touch which part of it is the leases' matter.
@@ -83,7 +69,7 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap gave the address 0"))?;
-        Ok(Self { start, len, foreign: None })
+        Ok(Self { start, len })
     }
 
     /// Maps so that it starts at a huge page's start.
@@ -93,7 +79,7 @@ impl Mapping {
         let after = wide.len - before - len;
         // SAFETY: `before` is within the mapping.
         let start = unsafe { wide.start.add(before) };
-        let this = Self { start, len, foreign: None };
+        let this = Self { start, len };
         for (at, len) in [(wide.start.as_ptr(), before), (start.as_ptr().wrapping_add(len), after)] {
             if len > 0 {
                 // SAFETY: both ranges are whole pages of the mapping just made, outside of what `this` keeps. That
@@ -145,9 +131,6 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.foreign.is_some() {
-            return;
-        }
         // SAFETY: the mapping is whole and nobody has a lease in it any more: they keep the arena alive.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
@@ -205,17 +188,6 @@ impl Arena {
         let this = Self { mapping, page, parts };
         this.grow(ready.max(1));
         Ok(Arc::new(this))
-    }
-
-    /// One of memory that is there. It takes the value: a second arena over the same bytes would lease them twice.
-    pub fn foreign(memory: Box<dyn ForeignMemory>) -> io::Result<Arc<Self>> {
-        let (start, len) = (memory.start(), memory.bytes());
-        if !start.addr().get().is_multiple_of(ALIGNMENT) || len == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{memory:?} does not start at a page")));
-        }
-        let pages = Some(Pages::Small("memory that was made elsewhere".to_string()));
-        let parts = Mutex::new(Parts { regions: Vec::new(), ready: len, pages });
-        Ok(Arc::new(Self { mapping: Mapping { start, len, foreign: Some(memory) }, page: ALIGNMENT, parts }))
     }
 
     /// Makes the first `bytes` ready, or all of it where that is less. True when that are more than were before.
@@ -343,26 +315,10 @@ impl Lease {
         Self { memory: Memory::Heap(AlignedBuf::with_capacity(bytes.max(1))) }
     }
 
-    /// Where in the queue's arena it starts; `None` in foreign memory and on the heap.
+    /// Where in the arena it starts; `None` on the heap.
     pub(super) fn arena_offset(&self) -> Option<usize> {
-        self.offset(false)
-    }
-
-    /// Where in foreign memory it starts; `None` elsewhere.
-    pub(super) fn foreign_offset(&self) -> Option<usize> {
-        self.offset(true)
-    }
-
-    /// True when it is a slot of `arena`.
-    pub(super) fn is_of(&self, arena: &Arc<Arena>) -> bool {
-        matches!(&self.memory, Memory::Slot { pool, .. } if Arc::ptr_eq(&pool.arena, arena))
-    }
-
-    fn offset(&self, foreign: bool) -> Option<usize> {
         match &self.memory {
-            Memory::Slot { pool, slot } => {
-                (pool.arena.mapping.foreign.is_some() == foreign).then(|| pool.start + *slot as usize * pool.slot_bytes)
-            }
+            Memory::Slot { pool, slot } => Some(pool.start + *slot as usize * pool.slot_bytes),
             Memory::Heap(_) => None,
         }
     }
@@ -457,31 +413,6 @@ mod tests {
         assert_eq!(arena.pool(4096, 8).unwrap().lease().unwrap().arena_offset(), Some(8 * 4096));
         drop(b);
         assert_eq!(arena.pool(4096, 13).unwrap().lease().unwrap().arena_offset(), Some(3 * 4096));
-    }
-
-    #[test]
-    fn foreign_memory_is_used_and_not_unmapped() {
-        #[derive(Debug)]
-        struct Other(Arc<Arena>);
-        // SAFETY: the other arena's mapping lives as long as this, is initialised, and no lease of it is taken.
-        unsafe impl ForeignMemory for Other {
-            fn start(&self) -> NonNull<u8> {
-                NonNull::new(self.0.start()).unwrap()
-            }
-            fn bytes(&self) -> usize {
-                self.0.bytes()
-            }
-        }
-        let other = Arena::new(64 << 10, false).unwrap();
-        let arena = Arena::foreign(Box::new(Other(Arc::clone(&other)))).unwrap();
-        let pool = arena.pool(8192, 8).unwrap();
-        assert!(arena.pool(4096, 1).is_none(), "more than there is");
-        let mut lease = pool.lease().unwrap();
-        lease.fill(7);
-        assert_eq!((lease.arena_offset(), lease.foreign_offset()), (None, Some(0)));
-        drop((lease, pool, arena));
-        let own = other.pool(4096, 2).unwrap().lease().unwrap();
-        assert_eq!((own.arena_offset(), own.foreign_offset(), own[0]), (Some(0), None, 7));
     }
 
     #[test]

@@ -58,10 +58,6 @@ pub(super) struct KernelQueue {
     unsubmitted: usize,
     /// Registered from the arena's start.
     registered_bytes: usize,
-    /// There is room for another buffer beside the arena's.
-    two_buffers: bool,
-    /// What that is.
-    foreign: Option<Arc<Arena>>,
     /// Free places in the table of registered files; `None` without such a table.
     files: Option<Vec<u32>>,
     counts: QueueCounts,
@@ -87,17 +83,6 @@ impl fmt::Debug for KernelQueue {
 /// Sets a ring up with the best flags that this kernel has.
 fn set_up(limits: &BatchLimits) -> io::Result<(IoUring, &'static str)> {
     let entries = limits.depth.next_power_of_two().clamp(2, 4096);
-    if let Some(idle) = limits.sqpoll {
-        let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX).max(1);
-        let mut builder = IoUring::builder();
-        let built = builder.setup_single_issuer().setup_submit_all().setup_sqpoll(idle).build(entries);
-        return match built {
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                IoUring::builder().setup_sqpoll(idle).build(entries).map(|ring| (ring, "SQPOLL"))
-            }
-            other => other.map(|ring| (ring, "SINGLE_ISSUER SQPOLL")),
-        };
-    }
     if limits.any_thread {
         return IoUring::builder().build(entries).map(|ring| (ring, "no flags"));
     }
@@ -172,25 +157,18 @@ fn enter_seated(
     }
 }
 
-/// Numbers of registered buffers.
-const OWN_BUFFER: u16 = 0;
-const FOREIGN_BUFFER: u16 = 1;
+/// Number of the registered buffer, the arena.
+const BUFFER: u16 = 0;
 
-/// Registers as much of the arena as the limit on locked memory allows; says how much, and why not all. `two`: in a
-/// table with room for another buffer.
-fn register_arena(ring: &IoUring, arena: &Arena, two: bool) -> (usize, Option<String>) {
+/// Registers as much of the arena as the limit on locked memory allows; says how much, and why not all.
+fn register_arena(ring: &IoUring, arena: &Arena) -> (usize, Option<String>) {
     let all = arena.bytes().min(REGISTERED_BYTES_MAX);
     let mut len = all;
     let mut refused = None;
     while len >= 1 << 20 {
         let buffer = libc::iovec { iov_base: arena.start().cast(), iov_len: len };
         // SAFETY: the range is the arena's memory, which the queue keeps mapped until the ring is gone.
-        let done = unsafe {
-            match two {
-                true => ring.submitter().register_buffers_update(OWN_BUFFER.into(), &[buffer], None),
-                false => ring.submitter().register_buffers(&[buffer]),
-            }
-        };
+        let done = unsafe { ring.submitter().register_buffers(&[buffer]) };
         match done {
             Ok(()) => break,
             Err(e) => {
@@ -224,11 +202,9 @@ impl KernelQueue {
         if probed.is_err() || needed.iter().any(|code| !ops.is_supported(*code)) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel lacks reads and writes (before 5.6)"));
         }
-        let (mut files, mut two_buffers) = (None, false);
+        let mut files = None;
         if limits.register {
-            // Linux 5.19.
-            two_buffers = ring.submitter().register_buffers_sparse(2).is_ok();
-            (registered.bytes, registered.refused) = register_arena(&ring, arena, two_buffers);
+            (registered.bytes, registered.refused) = register_arena(&ring, arena);
             match ring.submitter().register_files_sparse(FILES_MAX) {
                 Ok(()) => {
                     files = Some((0..FILES_MAX).rev().collect());
@@ -252,8 +228,6 @@ impl KernelQueue {
             ready: Vec::new(),
             unsubmitted: 0,
             registered_bytes: registered.bytes,
-            two_buffers,
-            foreign: None,
             files,
             counts: QueueCounts::default(),
             taken: 0,
@@ -325,10 +299,8 @@ impl KernelQueue {
             };
             match done {
                 Ok(_) => {
-                    // A kernel that stops at a bad entry leaves the others for the next time. A thread of the kernel
-                    // takes them when it comes to them.
-                    let polled = ring.params().is_setup_sqpoll();
-                    self.unsubmitted = if polled { 0 } else { ring.submission().len() };
+                    // A kernel that stops at a bad entry leaves the others for the next time.
+                    self.unsubmitted = ring.submission().len();
                     if self.unsubmitted == 0 || want > 0 {
                         return Ok(());
                     }
@@ -391,12 +363,6 @@ impl KernelQueue {
         // What the kernel has not seen cannot be cancelled.
         if self.unsubmitted > 0 && self.enter(0).is_err() {
             return false;
-        }
-        let mut looks = 0;
-        while !self.ring.submission().is_empty() && looks < AGAIN_MAX {
-            // Its thread has not come to it.
-            std::thread::sleep(Duration::from_millis(1));
-            looks += 1;
         }
         // Linux 6.0; without it, and for what a device already has, there is only the wait.
         let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
@@ -473,28 +439,6 @@ impl Queue for KernelQueue {
         }
     }
 
-    fn register_memory(&mut self, arena: &Arc<Arena>) {
-        if self.check_thread().is_err() || !self.two_buffers || self.foreign.is_some() {
-            return;
-        }
-        let buffer = libc::iovec { iov_base: arena.start().cast(), iov_len: arena.bytes() };
-        // SAFETY: the range is the arena's memory, which the queue keeps until it is not registered any more.
-        let done = unsafe { self.ring.submitter().register_buffers_update(FOREIGN_BUFFER.into(), &[buffer], None) };
-        self.foreign = done.is_ok().then(|| Arc::clone(arena));
-    }
-
-    fn unregister_memory(&mut self) {
-        if self.check_thread().is_err() || self.foreign.is_none() {
-            return;
-        }
-        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        // SAFETY: an empty place names no memory.
-        let done = unsafe { self.ring.submitter().register_buffers_update(FOREIGN_BUFFER.into(), &[none], None) };
-        if done.is_ok() {
-            self.foreign = None;
-        }
-    }
-
     fn push(&mut self, mut op: Op) {
         self.counts.operations += 1;
         if let Err(e) = self.check_thread() {
@@ -513,12 +457,8 @@ impl Queue for KernelQueue {
             return;
         };
         let range = op.range.clone();
-        let fixed = op.lease.as_ref().and_then(|lease| match (lease.arena_offset(), lease.foreign_offset()) {
-            (Some(at), _) => (at + range.end <= self.registered_bytes).then_some(OWN_BUFFER),
-            // A slot is registered as a whole, or not.
-            (_, Some(_)) => self.foreign.as_ref().filter(|arena| lease.is_of(arena)).map(|_| FOREIGN_BUFFER),
-            _ => None,
-        });
+        let place_in_arena = op.lease.as_ref().and_then(|lease| lease.arena_offset());
+        let fixed = place_in_arena.filter(|at| at + range.end <= self.registered_bytes).map(|_| BUFFER);
         let memory = match &mut op.lease {
             // The part must lie within the lease: this is what makes the entry safe.
             Some(lease) if range.start <= range.end && range.end <= lease.len() => {

@@ -2,7 +2,7 @@
 //! out with it, in any order and as raw as the kernel gives them (short, interrupted, cancelled).
 
 use super::Registered;
-use super::arena::{Arena, Lease};
+use super::arena::Lease;
 use super::seat::CompletionPlaces;
 use crate::aligned::ALIGNMENT;
 use crate::fs::{PositionedFile, RandomAccessFile};
@@ -159,10 +159,6 @@ pub(crate) trait Queue: Send + Debug {
     fn register(&mut self, _files: &[Arc<BatchFile>]) {}
     /// Forgets them.
     fn unregister(&mut self, _files: &[Arc<BatchFile>]) {}
-    /// Lets the kernel know memory that was made elsewhere, one at a time. Only an optimisation.
-    fn register_memory(&mut self, _arena: &Arc<Arena>) {}
-    /// Forgets it; no operation with it is in flight.
-    fn unregister_memory(&mut self) {}
     /// Makes place for a program ([`super::seat`]); gives the ring's descriptor.
     fn seat(&mut self, _completions: Option<CompletionPlaces>) -> io::Result<i32> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "there is no ring, only plain calls"))

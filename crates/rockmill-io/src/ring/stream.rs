@@ -17,10 +17,10 @@
 //! 4. `next` waits for the run's oldest read, keeps the carry for the next one, and begins reads for the run until it
 //!    has as many in flight as it should; they go to the kernel together with those of other runs.
 
-use super::arena::{Arena, ForeignMemory, Lease, Pool};
+use super::arena::{Lease, Pool};
 use super::queue::{Action, BatchFile};
 use super::transfers::{Token, Transfer};
-use super::{BatchIo, BatchKind, DeviceFacts};
+use super::{BatchIo, BatchKind};
 use crate::aligned::{ALIGNMENT, AlignedBuf, align_up, down_to, up_to};
 use crate::error::path_error;
 use crate::fs::RandomAccessFile;
@@ -33,14 +33,6 @@ use std::sync::Arc;
 
 /// Slots for spans up to this size come from the arena.
 const SPAN_BYTES_MAX: usize = 2 << 20;
-
-/// Largest span for memory that was made elsewhere. It is on small pages: as few as are in use at once should be known
-/// to the processor.
-const FOREIGN_SPAN_BYTES_MAX: usize = 128 << 10;
-
-/// Plans of so many bytes have the memory that they are read to registered: to look each of its pages up takes as long
-/// as a read or two.
-const REGISTERED_FROM: u64 = 8 << 20;
 
 /// A range of a file, to be read as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,10 +101,6 @@ pub struct ReadOptions {
     pub depth: usize,
     /// Bytes of the arena that the stream may take; 0 for what is free, less what one writer needs.
     pub memory_bytes: usize,
-    /// Where to read to instead of the arena.
-    pub memory: Option<ReadMemory>,
-    /// Windows of each run that are kept beside the one in use: there is to be memory for them, too.
-    pub kept: usize,
     /// Called with the number of bytes before a read is begun: where a rate limiter waits.
     pub pace: Option<Box<dyn FnMut(u64) + Send>>,
 }
@@ -122,48 +110,8 @@ impl fmt::Debug for ReadOptions {
         f.debug_struct("ReadOptions")
             .field("depth", &self.depth)
             .field("memory_bytes", &self.memory_bytes)
-            .field("memory", &self.memory)
-            .field("kept", &self.kept)
             .field("paced", &self.pace.is_some())
             .finish()
-    }
-}
-
-/// Memory that was made elsewhere, to be read to. Clones share it: what one stream has, no other gets.
-#[derive(Debug, Clone)]
-pub struct ReadMemory(Arc<Arena>);
-
-impl ReadMemory {
-    /// Takes the memory over, so that nothing else can be made of it: streams that share it share this value's clones.
-    /// Fails where it does not start at a page.
-    ///
-    /// ```compile_fail,E0382
-    /// # fn twice(memory: Box<dyn rockmill_io::ring::ForeignMemory>) {
-    /// use rockmill_io::ring::ReadMemory;
-    /// let one = ReadMemory::over(memory);
-    /// let two = ReadMemory::over(memory); // the same bytes
-    /// # }
-    /// ```
-    pub fn over(memory: Box<dyn ForeignMemory>) -> io::Result<Self> {
-        Arena::foreign(memory).map(Self)
-    }
-
-    /// Bytes that it has.
-    pub fn bytes(&self) -> usize {
-        self.0.bytes()
-    }
-
-    /// True when this is the only clone, and nothing that was read to it lives.
-    pub fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
-    }
-
-    /// Bytes that spans should have, as [`BatchIo::span_bytes`], where `kept` windows of each run are kept.
-    pub fn span_bytes(&self, device: Option<&DeviceFacts>, runs: usize, kept: usize) -> usize {
-        let windows = (super::SPANS_WANTED + kept) * runs.max(1);
-        let affordable = (self.0.free_bytes() / windows).saturating_sub(2 * ALIGNMENT);
-        let usual = DeviceFacts::read_bytes(device).min(FOREIGN_SPAN_BYTES_MAX);
-        usual.min(crate::aligned::align_down(affordable as u64) as usize).max(super::SPAN_BYTES_MIN)
     }
 }
 
@@ -217,11 +165,6 @@ impl Window {
     /// The span's place in its run.
     pub fn index(&self) -> usize {
         self.index
-    }
-
-    /// Where it begins in the memory that the stream was given to read to; `None` where it stands elsewhere.
-    pub fn place(&self) -> Option<usize> {
-        Some(self.lease.foreign_offset()? + self.range.start)
     }
 }
 
@@ -319,7 +262,6 @@ impl ReadStream {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
         }
-        let bytes: u64 = runs.iter().flatten().map(|span| u64::from(span.len)).sum();
         let files: Vec<_> = files.into_iter().map(Arc::new).collect();
         // A plain read past the page cache happens when it is waited for: nothing is gained by several.
         let plain = io.facts().kind == BatchKind::Pread && files.iter().all(|file| file.is_direct());
@@ -329,12 +271,7 @@ impl ReadStream {
             depth => depth,
         };
         let (pool, depth) = Self::pool(io, &runs, wanted, &options);
-        let mut transfers = io.shared.lock();
-        transfers.register(&files);
-        if let Some(memory) = options.memory.as_ref().filter(|_| bytes >= REGISTERED_FROM) {
-            transfers.register_memory(&memory.0);
-        }
-        drop(transfers);
+        io.shared.lock().register(&files);
         let runs: Vec<Run> = runs
             .into_iter()
             .map(|spans| Run {
@@ -381,22 +318,19 @@ impl ReadStream {
         let span_max = runs.iter().flatten().map(|span| span.len as usize).filter(|len| *len <= SPAN_BYTES_MAX).max();
         let Some(span_max) = span_max else { return (None, 1) };
         let slot = slot_bytes(span_max);
-        let arena = options.memory.as_ref().map_or(&io.arena, |memory| &memory.0);
-        let free = arena.free_bytes();
-        let budget = match (options.memory_bytes, &options.memory) {
-            (0, None) => free.saturating_sub(super::writer::memory_of_one(io)).max(free / 2),
-            (0, Some(_)) => free,
-            (bytes, _) => bytes.min(free),
+        let (arena, free) = (&io.arena, io.arena.free_bytes());
+        let budget = match options.memory_bytes {
+            0 => free.saturating_sub(super::writer::memory_of_one(io)).max(free / 2),
+            bytes => bytes.min(free),
         };
-        let kept = options.kept + 1;
         let active = runs.iter().filter(|spans| !spans.is_empty()).count().max(1);
-        // More for each run than is in flight: the one in use, and those kept.
+        // One more for each run than is in flight: the one in use.
         let longest = runs.iter().map(Vec::len).max().unwrap_or(1);
         let operations = io.shared.lock().depth() / active;
-        let affordable = (budget / slot / active).saturating_sub(kept);
+        let affordable = (budget / slot / active).saturating_sub(1);
         let depth = wanted.min(affordable).min(operations).min(longest).max(1);
         for depth in (1..=depth).rev() {
-            if let Some(pool) = arena.pool(slot, active * (depth + kept)).filter(|pool| pool.bytes() <= budget) {
+            if let Some(pool) = arena.pool(slot, active * (depth + 1)).filter(|pool| pool.bytes() <= budget) {
                 return (Some(pool), depth);
             }
         }
@@ -663,6 +597,5 @@ impl Drop for ReadStream {
         }
         transfers.settle();
         transfers.unregister(&self.files);
-        transfers.unregister_memory();
     }
 }

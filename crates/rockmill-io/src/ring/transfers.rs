@@ -8,7 +8,7 @@
 //! Invariants: a token is given out once and taken once; the number of tries is bounded, and the last is a plain call,
 //! which does not know the ring's troubles.
 
-use super::arena::{Arena, Lease};
+use super::arena::Lease;
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
 use super::seat::CompletionPlaces;
 use super::shim::{Shim, ShimQueue};
@@ -155,14 +155,6 @@ impl Transfers {
 
     pub(crate) fn register(&mut self, files: &[Arc<BatchFile>]) {
         self.queue.register(files);
-    }
-
-    pub(crate) fn register_memory(&mut self, arena: &Arc<Arena>) {
-        self.queue.register_memory(arena);
-    }
-
-    pub(crate) fn unregister_memory(&mut self) {
-        self.queue.unregister_memory();
     }
 
     pub(crate) fn unregister(&mut self, files: &[Arc<BatchFile>]) {

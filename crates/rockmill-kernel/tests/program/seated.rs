@@ -322,10 +322,4 @@ fn a_ring_has_one_program_and_is_whole_when_that_left() {
     while stream.next(0).unwrap().is_some() {}
     while stream.next(1).unwrap().is_some() {}
     assert_eq!(io.counts().by_program, 0);
-    // A ring that the kernel looks after by itself takes no program.
-    let limits = BatchLimits { sqpoll: Some(Duration::from_millis(1)), ..BatchLimits::default() };
-    match PosixFileSystem::default().batch_io(BatchKind::Uring, &limits) {
-        Ok(polled) => assert!(one.sit_in(&polled).unwrap_err().to_string().contains("attaching")),
-        Err(e) => skip("a ring with a thread of the kernel's", &Needs::Sqpoll.because(e)),
-    }
 }

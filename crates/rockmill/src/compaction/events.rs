@@ -29,6 +29,8 @@ pub struct JobEvents {
     pub(crate) log: InfoLog,
     /// The job's number.
     pub(crate) job: u64,
+    /// Name of the column family.
+    pub(crate) cf_name: String,
     pub(crate) reason: TableFileCreationReason,
     /// Properties of the tables written so far.
     pub(crate) written: Arc<Mutex<Vec<TableProperties>>>,
@@ -43,14 +45,14 @@ impl Default for JobEvents {
     fn default() -> Self {
         let (log, written, progress) = (InfoLog::default(), Arc::default(), Arc::default());
         let (reason, new_tables) = (TableFileCreationReason::Compaction, Arc::default());
-        Self { log, job: 0, reason, written, progress, new_tables, told_later: None }
+        Self { log, job: 0, cf_name: String::new(), reason, written, progress, new_tables, told_later: None }
     }
 }
 
 impl JobContext {
     /// Logs a table that was written, or could not be, and tells the listeners.
     pub(super) fn table_written(&self, number: u64, path: &Path, done: &Result<TableSummary>) {
-        let JobEvents { log, job, reason, written, .. } = &self.events;
+        let JobEvents { log, job, cf_name, reason, written, .. } = &self.events;
         if let Ok(summary) = done {
             written.lock().push(summary.properties.clone());
             self.events.new_tables.lock().insert(number, TableNumbers::of(&summary.properties));
@@ -60,7 +62,7 @@ impl JobContext {
         {
             log.event(
                 Event::new(&*self.clock)
-                    .text("cf_name", &self.cf_name)
+                    .text("cf_name", cf_name)
                     .number("job", job)
                     .text("event", "table_file_creation")
                     .number("file_number", number)
@@ -75,7 +77,7 @@ impl JobContext {
         }
         let info = TableFileCreationInfo {
             db_name: self.dir.clone(),
-            cf_name: self.cf_name.clone(),
+            cf_name: cf_name.clone(),
             file_path: path.to_owned(),
             job_id: *job,
             reason: *reason,

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use rockmill_kernel::FilterJob;
-
 use super::Compaction;
+use super::objects::JobObjects;
+use super::spec::JobSpec;
 use crate::compaction_filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory, SharedFilter,
     TableFileCreationReason,
@@ -12,6 +12,63 @@ use crate::compaction_filter::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::CfOptions;
 use crate::panics::in_words;
+
+/// A job's filter by name, and what it is told of the job: part of the spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilterSpec {
+    /// The filter's or factory's name.
+    pub name: String,
+    /// A factory makes one for each part of the job; else all jobs of the host share one.
+    pub from_factory: bool,
+    /// The job reads every table of the column family.
+    pub is_full_compaction: bool,
+    /// It was asked for by `compact_range`.
+    pub is_manual_compaction: bool,
+    /// The lowest level that it reads; `None` when it reads memtables.
+    pub input_start_level: Option<u32>,
+    /// When the job began, in microseconds since 1970.
+    pub now_micros: u64,
+}
+
+impl FilterSpec {
+    /// That of a compaction; `None` where it has no filter.
+    pub(super) fn of_compaction(compaction: &Compaction, cf: &CfOptions, now_micros: u64) -> Result<Option<Self>> {
+        let mut spec = Self {
+            name: String::new(),
+            from_factory: false,
+            is_full_compaction: !compaction.is_intra_df()
+                && compaction.input_files().count() == compaction.version.num_files(),
+            is_manual_compaction: compaction.reason == super::CompactionReason::ManualCompaction,
+            input_start_level: Some(compaction.start_level() as u32),
+            now_micros,
+        };
+        if let Some(shared) = &cf.compaction_filter {
+            spec.name = shared.name().to_owned();
+            return Ok(Some(spec));
+        }
+        spec.of_factory(cf, TableFileCreationReason::Compaction)
+    }
+
+    /// That of a flush, which a factory must have asked for.
+    pub(super) fn of_flush(cf: &CfOptions, reason: TableFileCreationReason, now_micros: u64) -> Result<Option<Self>> {
+        let spec = Self {
+            name: String::new(),
+            from_factory: true,
+            is_full_compaction: false,
+            is_manual_compaction: false,
+            input_start_level: None,
+            now_micros,
+        };
+        spec.of_factory(cf, reason)
+    }
+
+    fn of_factory(mut self, cf: &CfOptions, reason: TableFileCreationReason) -> Result<Option<Self>> {
+        let Some(factory) = &cf.compaction_filter_factory else { return Ok(None) };
+        (self.name, self.from_factory) = (factory.name().to_owned(), true);
+        let wanted = guarded(factory.name(), None, || factory.should_filter_table_file_creation(reason))?;
+        Ok(wanted.then_some(self))
+    }
+}
 
 /// Where the filters of a job come from.
 #[derive(Clone)]
@@ -24,58 +81,35 @@ enum Source {
 #[derive(Clone)]
 pub struct FilterPlan {
     source: Source,
-    level: u32,
-    now_micros: u64,
+    /// The lowest level that the job reads.
+    pub(super) level: u32,
+    /// When it began, in microseconds since 1970.
+    pub(super) now_micros: u64,
 }
 
 impl FilterPlan {
-    /// That of a compaction.
-    pub(super) fn of_compaction(
-        compaction: &Compaction,
-        cf: &CfOptions,
-        cf_id: u32,
-        now_micros: u64,
-    ) -> Result<Option<Self>> {
-        let level = compaction.start_level() as u32;
-        if let Some(shared) = &cf.compaction_filter {
-            return Ok(Some(Self { source: Source::Shared(shared.clone()), level, now_micros }));
-        }
+    /// The filter that `spec` names, which is among these objects.
+    pub(super) fn new(spec: &JobSpec, objects: &JobObjects) -> Option<Self> {
+        let filter = spec.filter.as_ref()?;
         let context = CompactionFilterContext {
-            is_full_compaction: !compaction.is_intra_df()
-                && compaction.input_files().count() == compaction.version.num_files(),
-            is_manual_compaction: compaction.reason == super::CompactionReason::ManualCompaction,
-            input_start_level: Some(level),
-            column_family_id: cf_id,
-            reason: TableFileCreationReason::Compaction,
-            now_micros,
+            is_full_compaction: filter.is_full_compaction,
+            is_manual_compaction: filter.is_manual_compaction,
+            input_start_level: filter.input_start_level,
+            column_family_id: spec.output.owner.cf_id,
+            reason: spec.reason,
+            now_micros: filter.now_micros,
         };
-        Self::of_factory(cf, context)
+        let source = match filter.from_factory {
+            true => Source::Factory(objects.filter_factory.clone()?, context),
+            false => Source::Shared(objects.filter.clone()?),
+        };
+        Some(Self { source, level: filter.input_start_level.unwrap_or(0), now_micros: filter.now_micros })
     }
 
-    /// That of a flush, which a factory must have asked for.
-    pub(super) fn of_flush(
-        cf: &CfOptions,
-        cf_id: u32,
-        reason: TableFileCreationReason,
-        now_micros: u64,
-    ) -> Result<Option<Self>> {
-        let context = CompactionFilterContext {
-            is_full_compaction: false,
-            is_manual_compaction: false,
-            input_start_level: None,
-            column_family_id: cf_id,
-            reason,
-            now_micros,
-        };
-        Self::of_factory(cf, context)
-    }
-
-    fn of_factory(cf: &CfOptions, context: CompactionFilterContext) -> Result<Option<Self>> {
-        let Some(factory) = &cf.compaction_filter_factory else { return Ok(None) };
-        let reason = context.reason;
-        let wanted = guarded(factory.name(), None, || factory.should_filter_table_file_creation(reason))?;
-        let (level, now_micros) = (context.input_start_level.unwrap_or(0), context.now_micros);
-        Ok(wanted.then(|| Self { source: Source::Factory(factory.clone(), context), level, now_micros }))
+    /// A filter that every job shares, asked by a job from this level.
+    #[cfg(test)]
+    pub(super) fn shared(filter: SharedFilter, level: u32) -> Self {
+        Self { source: Source::Shared(filter), level, now_micros: 0 }
     }
 
     /// The filter's or factory's name.
@@ -84,11 +118,6 @@ impl FilterPlan {
             Source::Shared(filter) => filter.name(),
             Source::Factory(factory, _) => factory.name(),
         }
-    }
-
-    /// What a filter in the kernel is told.
-    pub(super) fn kernel_job(&self) -> FilterJob {
-        FilterJob { level: self.level, now_micros: self.now_micros }
     }
 
     /// The filter for one part of the job.
@@ -106,7 +135,7 @@ impl FilterPlan {
 
 impl fmt::Debug for FilterPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FilterPlan({:?}, level {})", self.name(), self.level)
+        write!(f, "FilterPlan({:?}, level {}, at {} us)", self.name(), self.level, self.now_micros)
     }
 }
 

@@ -1,72 +1,54 @@
 //! Runs one job: engine → resolution → output, split over threads where it is large.
 //!
-//! 1. The plan is made from the picked compaction. Range tombstones of all inputs are gathered, newest first; an input
-//!    that they delete as a whole, for every snapshot, is dropped unread.
-//! 2. What is left is split into parts at keys from the inputs' indexes. Tombstones may reach over every part.
+//! 1. The plan is made from the spec. Range tombstones of all inputs are gathered, newest first; an input that they
+//!    delete as a whole, for every snapshot, is dropped unread.
+//! 2. What is left is split into parts at keys from the inputs' indexes, unless the spec has parts. Tombstones may
+//!    reach over every part.
 //! 3. Each part merges its runs, resolves and writes its own tables. Parts share nothing but the shutdown flag.
 //! 4. When all parts are done, the entries read are compared with what the tables' properties promise, and the
 //!    directory is synced. Only then may the caller commit.
 //!
 //! Whatever goes wrong in any part, a panic included, every table written is removed and the first error is returned.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use rockmill_format::edit::FileEntry;
-
-use super::engine::Engine;
-use super::merge::feed::{BlockFeed, PreadFeed};
-use super::merge::kernel::{KernelJob, KernelStream, Left};
-use super::merge::ring_feed;
-use super::merge::run::TableRun;
-use super::merge::{Heads, MergeStream, Merger};
-use super::merge_program::{self, Fit};
-use super::output::{Created, Outputs, remove_created};
+use super::engine::{Destination, PartEnd, PartJob, PartOutput, in_order};
+use super::merge::Heads;
+use super::output::{Created, remove_created};
 use super::plan::{JobPlan, Part};
-use super::resolve::pass::may_pass;
-use super::resolve::{ResolveStats, Resolver};
+use super::spec::JobSpec;
 use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
-use super::{Compaction, JobContext, JobOutput, KernelDriver, MergeEngine, Stop};
+use super::{JobContext, JobOutput};
 use crate::error::{Error, ErrorKind, Result};
-use crate::helpers::{Help, Working};
+use crate::helpers::Working;
 use crate::panics::guarded;
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// What one part made.
-#[derive(Default)]
-struct PartOutput {
-    files: Vec<FileEntry>,
-    stats: ResolveStats,
-    cpu_micros: u64,
-}
-
 /// Runs a compaction that is not a trivial move. The tables it returns are synced, and so is the directory.
-pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
+pub fn run(spec: &JobSpec, ctx: &JobContext) -> Result<JobOutput> {
     let started = ctx.clock.monotonic_nanos();
-    let threads = match compaction.subcompactions_max {
-        0 => ctx.db.max_subcompactions as usize,
-        // What its caller says; else what the strategy found idle, or the options say.
-        n if compaction.reason == super::CompactionReason::ManualCompaction => n,
-        n => n.max(ctx.db.max_subcompactions as usize),
-    };
-    let what = || format!("compaction of level {} into level {}", compaction.start_level(), compaction.output_level);
-    let mut plan = JobPlan::new(compaction, ctx).map_err(|e| e.context(what()))?;
+    let leased = (!spec.numbers.is_empty()).then(|| ctx.with_numbers(spec.leased_numbers()));
+    let ctx = leased.as_ref().unwrap_or(ctx);
+    let what = || spec.what();
+    let mut plan = JobPlan::new(spec, ctx).map_err(|e| e.context(what()))?;
     let (tombstones, dead) = Tombstones::gather(&mut plan, ctx).map_err(|e| e.context(what()))?;
     let setup = ctx.db.statistics.start(&*ctx.clock);
-    plan.split(threads, ctx).map_err(|e| e.context(what()))?;
+    if spec.parts.is_empty() {
+        plan.split(spec.parts_max, ctx).map_err(|e| e.context(what()))?;
+    }
     ctx.db.statistics.stop(Histogram::SubcompactionSetupTime, &*ctx.clock, setup);
 
-    let created = Created::default();
+    // What each part created.
+    let created: Vec<Created> = plan.parts.iter().map(|_| Created::default()).collect();
     let done = run_parts(&plan, &tombstones, ctx, &created).and_then(|parts| {
         check_record_count(&plan, &parts, ctx)?;
-        sync_dir(ctx, &created)?;
+        // Once, if there is a file.
+        created.iter().find(|part| !part.lock().is_empty()).map_or(Ok(()), |part| sync_dir(ctx, part))?;
         Ok(parts)
     });
     let parts = done.map_err(|e| {
-        remove_created(ctx, &created);
+        created.iter().for_each(|part| drop(remove_created(ctx, part)));
         e.context(what())
     })?;
 
@@ -74,7 +56,7 @@ pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
     let stats = &mut output.stats;
     stats.files_covered = dead.len() as u64;
     stats.bytes_covered = dead.iter().map(|f| f.size()).sum();
-    stats.input_bytes = compaction.input_bytes() - stats.bytes_covered;
+    stats.input_bytes = spec.input_bytes().saturating_sub(stats.bytes_covered);
     stats.subcompactions = parts.len() as u64;
     for part in parts {
         stats.input_records += part.stats.input_records;
@@ -88,11 +70,16 @@ pub fn run(compaction: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
     Ok(output)
 }
 
-fn run_parts(plan: &JobPlan, tombstones: &Tombstones, ctx: &JobContext, created: &Created) -> Result<Vec<PartOutput>> {
+fn run_parts(
+    plan: &JobPlan,
+    tombstones: &Tombstones,
+    ctx: &JobContext,
+    created: &[Created],
+) -> Result<Vec<PartOutput>> {
     // Set by the first part that fails, so that the others end early.
     let stop = AtomicBool::new(false);
     let failed: Mutex<Option<Error>> = Mutex::new(None);
-    let run_one = |part: &Part| {
+    let run_one = |(part, created): (&Part, &Created)| {
         let cpu = ThreadCpu::now();
         let result = guarded("it", || run_part(plan, part, tombstones, ctx, created, &stop));
         match result {
@@ -107,25 +94,26 @@ fn run_parts(plan: &JobPlan, tombstones: &Tombstones, ctx: &JobContext, created:
             }
         }
     };
-    let outputs: Vec<Option<PartOutput>> = match plan.parts.as_slice() {
+    let parts: Vec<(&Part, &Created)> = plan.parts.iter().zip(created).collect();
+    let outputs: Vec<Option<PartOutput>> = match parts.as_slice() {
         // In order, so that the numbers of their files are the same each time.
-        parts if ctx.db.reproducible => parts.iter().map(run_one).collect(),
+        parts if plan.output.reproducible => parts.iter().copied().map(run_one).collect(),
         [first, rest @ ..] => crate::sync::thread::scope(|scope| {
             let run_one = &run_one;
             let spawned: Vec<_> = rest
                 .iter()
-                .map(|part| {
+                .map(|&part| {
                     let name = "rockmill:subcomp".to_owned();
                     let thread =
                         crate::sync::thread::Builder::new().name(name).spawn_scoped(scope, move || run_one(part));
                     thread.map_err(|_| part)
                 })
                 .collect();
-            let mut outputs = vec![run_one(first)];
+            let mut outputs = vec![run_one(*first)];
             for thread in spawned {
                 outputs.push(match thread {
                     Ok(handle) => handle.join().unwrap_or(None),
-                    Err(part) => run_one(part), // no thread to be had: do it here
+                    Err(part) => run_one(part), // there is no thread for it
                 });
             }
             outputs
@@ -138,6 +126,7 @@ fn run_parts(plan: &JobPlan, tombstones: &Tombstones, ctx: &JobContext, created:
     outputs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| Error::new(ErrorKind::Aborted, "a part was lost"))
 }
 
+/// Lets one engine after another try the part, until one has done it.
 fn run_part(
     plan: &JobPlan,
     part: &Part,
@@ -154,174 +143,32 @@ fn run_part(
     let range = smallest.zip(largest);
     let heads = Heads::new(cmp, range);
     let map = SstMap::new(plan, part, ctx)?;
-    let engine = Engine::of(ctx, map.runs.iter().filter(|r| !r.files.is_empty()).count());
     let (_working, help) = (Working::begin(), ctx.help());
     let stop = [&*ctx.shutdown, &*ctx.cancelled, stop];
-    let again;
-    let mut ctx = ctx;
-    if ctx.db.merge_engine == MergeEngine::Kernel {
-        let local = Created::default();
-        let _merged = Merged { local: &local, created };
-        let output = Destination { ctx, plan, part, tombstones, created: &local, engine: &engine, help: help.as_ref() };
-        if let Some((files, stats)) = in_kernel(&map, heads, range, &output, stop)? {
-            ctx.engines.count(MergeEngine::Kernel);
-            return Ok(PartOutput { files, stats, cpu_micros: help.map_or(0, |h| h.micros()) });
-        }
-        let taken = local.lock().clone();
-        remove_created(ctx, &local);
-        if ctx.db.reproducible && !taken.is_empty() {
-            // The tables are those that any engine writes, their numbers included.
-            again = ctx.with_numbers(taken);
-            ctx = &again;
-        }
-    }
-    ctx.engines.count(engine.kind());
-    let output = Destination { ctx, plan, part, tombstones, created, engine: &engine, help: help.as_ref() };
-    let (files, stats) = match engine.io() {
-        None => {
-            let count = map.runs.len();
-            let feeds = map.runs.into_iter().map(|run| PreadFeed::new(run, ctx, help.as_ref(), count)).collect();
-            merge_feeds(feeds, heads, range, &output, stop)?
-        }
-        Some(io) => merge_feeds(ring_feed::feeds(map, io, ctx, help.as_ref(), None)?, heads, range, &output, stop)?,
-    };
-    Ok(PartOutput { files, stats, cpu_micros: help.map_or(0, |h| h.micros()) })
-}
-
-/// Hands the names of files that one try created to the job, however it ends.
-struct Merged<'a> {
-    local: &'a Created,
-    created: &'a Created,
-}
-
-impl Drop for Merged<'_> {
-    fn drop(&mut self) {
-        self.created.lock().append(&mut self.local.lock());
-    }
-}
-
-/// Lets the kernel merge a part. `None` when another engine has to do it, which is counted and logged.
-fn in_kernel(
-    map: &SstMap,
-    heads: Heads,
-    range: Option<(&[u8], &[u8])>,
-    output: &Destination<'_>,
-    stop: Stop<'_>,
-) -> Result<Option<(Vec<FileEntry>, ResolveStats)>> {
-    let Destination { ctx, plan, part, help, engine, .. } = *output;
-    // Where there is none, asking for a machine says so.
-    let fit = merge_program::object(&ctx.db).map(|object| merge_program::fit(&object, &plan.rules, ctx));
-    let fit = match fit.unwrap_or_else(|_| Ok(Fit::default())) {
-        Ok(fit) => fit,
-        Err(reason) => {
-            ctx.engines.hand_over(ctx, &reason);
-            return Ok(None);
-        }
-    };
-    let Ok(mut machine) = ctx.engines.machine(&ctx.db, &ctx.events.log) else { return Ok(None) };
-    // What is read and written goes with the calls that merge.
-    let ring = engine.io().filter(|_| machine.driver() == KernelDriver::Loop);
-    let before = ring.map(|io| (io.counts().by_program, machine.calls()));
-    if let Some(Err(e)) = ring.map(|io| machine.sit_in(io)) {
-        let log = &ctx.events.log;
-        ctx.engines.say_once(log, format!("driver loop does not read and write with the calls that merge: {e}"));
-    }
-    let passing = may_pass(&plan.rules, !output.tombstones.is_empty());
-    let end_head = heads.of_end(range, part.end.as_deref());
-    let job = KernelJob { part, rules: &plan.rules, fit: &fit, heads, end_head, passing, stop };
-    let left = Rc::new(RefCell::new(Left::default()));
-    let merged = match engine.io() {
-        None => {
-            let runs = map.runs.len();
-            let feeds = map.runs.iter().map(|run| PreadFeed::new(run.clone(), ctx, help, runs)).collect();
-            KernelStream::new(feeds, machine, job, &left).and_then(|stream| drain(stream, output, stop))
-        }
-        Some(io) => match ring_feed::feeds(map.clone(), io, ctx, help, machine.io_memory()) {
-            Ok(feeds) => KernelStream::new(feeds, machine, job, &left).and_then(|stream| drain(stream, output, stop)),
-            Err(e) => {
-                left.borrow_mut().machine = Some(machine);
-                Err(e)
+    // File numbers that an engine gave back, for the next one: with `reproducible` its tables are those that any engine
+    // writes, their numbers included.
+    let mut given_back = Vec::new();
+    for engine in in_order(ctx.db.merge_engine) {
+        let same_numbers = (!given_back.is_empty()).then(|| ctx.with_numbers(given_back.clone()));
+        let to = same_numbers.as_ref().unwrap_or(ctx);
+        let output = Destination { ctx: to, plan, part, tombstones, created, help: help.as_ref() };
+        match engine.run(&PartJob { output, map: &map, heads, range, stop })? {
+            PartEnd::Done(made) => {
+                ctx.engines.stats.count(engine.kind());
+                return Ok(made);
             }
-        },
-    };
-    let mut left = left.borrow_mut();
-    ctx.engines.add_in_place(left.blocks_in_place);
-    if let Some(mut machine) = left.machine.take() {
-        if let Some((io, (operations, calls))) = ring.zip(before).filter(|_| machine.is_seated()) {
-            ctx.engines.add_by_program(machine.calls() - calls, io.counts().by_program - operations);
-        }
-        machine.leave();
-        ctx.engines.keep(machine, &*ctx.clock);
-    }
-    match (merged, &left.hand_over) {
-        (Ok((files, mut stats)), _) => {
-            // What the program dropped was read, too.
-            let dropped = left.dropped;
-            stats.input_records += dropped.hidden + dropped.obsolete;
-            stats.hidden += dropped.hidden;
-            stats.obsolete += dropped.obsolete;
-            stats.filtered += dropped.filtered;
-            Ok(Some((files, stats)))
-        }
-        (Err(_), Some(reason)) => {
-            ctx.engines.hand_over(ctx, reason);
-            Ok(None)
-        }
-        (Err(e), None) => Err(e),
-    }
-}
-
-/// Merges what the feeds give.
-fn merge_feeds<F: BlockFeed>(
-    feeds: Vec<F>,
-    heads: Heads,
-    range: Option<(&[u8], &[u8])>,
-    output: &Destination<'_>,
-    stop: Stop<'_>,
-) -> Result<(Vec<FileEntry>, ResolveStats)> {
-    let (cmp, part) = (&output.plan.rules.cmp, output.part);
-    let passing = may_pass(&output.plan.rules, !output.tombstones.is_empty());
-    let mut runs = Vec::with_capacity(feeds.len());
-    for feed in feeds {
-        runs.push(TableRun::new(feed, part.begin.as_deref(), heads, cmp, passing)?);
-    }
-    let merger = Merger::new(runs, cmp.clone(), heads, range, part.end.as_deref())?;
-    drain(merger, output, stop)
-}
-
-/// Where a part's output goes, and what it must be.
-pub(super) struct Destination<'a> {
-    pub ctx: &'a JobContext,
-    pub plan: &'a JobPlan,
-    pub part: &'a Part,
-    pub tombstones: &'a Tombstones,
-    pub created: &'a Created,
-    pub engine: &'a Engine,
-    /// Who may compress and decompress.
-    pub help: Option<&'a Help>,
-}
-
-/// Resolves a merge and writes what survives. Shared with flush.
-pub(super) fn drain<S: MergeStream>(
-    merger: S,
-    output: &Destination<'_>,
-    stop: Stop<'_>,
-) -> Result<(Vec<FileEntry>, ResolveStats)> {
-    let Destination { ctx, plan, part, tombstones, created, engine, help } = *output;
-    let io = engine.io().filter(|_| !plan.output.page_cache);
-    let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created, io);
-    outputs.set_help(help);
-    let mut resolver = Resolver::new(merger, &plan.rules, tombstones, stop)?;
-    loop {
-        while resolver.next_survivor()? {
-            outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
-        }
-        if !resolver.pass_block(|block, census| outputs.pass_block(block, census))? {
-            break;
+            PartEnd::HandOver(reason) => {
+                ctx.engines.stats.hand_over(engine.kind(), reason, &ctx.events.log);
+                let numbers = remove_created(ctx, created);
+                if plan.output.reproducible {
+                    given_back = numbers;
+                }
+            }
+            PartEnd::Missing => {}
         }
     }
-    let stats = resolver.stats();
-    Ok((outputs.finish()?, stats))
+    // `pread` is always there.
+    Err(Error::new(ErrorKind::Aborted, "no merge engine did the part"))
 }
 
 /// Every entry that the tables' properties count must have been read: a merge that missed some would lose data.

@@ -24,7 +24,6 @@ use order::Order;
 
 mod ahead;
 pub mod feed;
-pub(crate) mod kernel;
 mod order;
 pub mod ring_feed;
 pub mod run;
@@ -61,6 +60,51 @@ pub trait MergeStream {
     fn take_block(&mut self, taken: bool) -> Result<()> {
         let _ = taken;
         Ok(())
+    }
+}
+
+/// A stream that is lent, so that its owner has it back with what it counted.
+impl<S: MergeStream> MergeStream for &mut S {
+    #[inline]
+    fn valid(&self) -> bool {
+        (**self).valid()
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        (**self).advance()
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        (**self).key()
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        (**self).value()
+    }
+
+    #[inline]
+    fn surely_new_user_key(&self) -> bool {
+        (**self).surely_new_user_key()
+    }
+
+    #[inline]
+    fn filter_kept(&self) -> bool {
+        (**self).filter_kept()
+    }
+
+    fn file(&self) -> Option<&Path> {
+        (**self).file()
+    }
+
+    fn block(&self) -> Option<WholeBlock<'_>> {
+        (**self).block()
+    }
+
+    fn take_block(&mut self, taken: bool) -> Result<()> {
+        (**self).take_block(taken)
     }
 }
 

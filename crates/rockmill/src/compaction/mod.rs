@@ -3,39 +3,41 @@
 pub mod commit;
 pub mod engine;
 pub mod events;
+pub mod file_ranges;
 mod filter;
 pub mod flush;
 pub mod job;
 pub mod merge;
-pub(crate) mod merge_program;
 #[cfg(test)]
 mod model;
+pub mod objects;
 mod output;
 mod page_cache;
 pub mod plan;
 pub mod resolve;
 pub(crate) mod rewrite;
-mod rings;
+pub mod spec;
 pub mod sst_map;
 pub mod strategy;
+pub mod table_format;
 pub(crate) mod tombstones;
 mod unique_id;
 
-pub(crate) use output::builder_options;
 pub(crate) use unique_id::internal_unique_id;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_format::compression::CompressionType;
-use rockmill_format::key::{InternalKey, SequenceNumber};
-use rockmill_format::{InternalKeyComparator, edit::FileEntry};
+use rockmill_format::edit::FileEntry;
+use rockmill_format::key::InternalKey;
 use rockmill_io::{Clock, FileSystem};
 
+use crate::error::Result;
 pub use crate::event_listener::CompactionReason;
 use crate::helpers::Help;
-use crate::options::{CfOptions, DbOptions};
+use crate::options::DbOptions;
 pub use crate::options::{KernelDriver, MergeEngine};
 pub use crate::pacing::give_way::GiveWay;
 pub use crate::pacing::reads_first::{PatientJob, ReadsFirst};
@@ -43,11 +45,14 @@ use crate::rate_limiter::{IoPriority, Limit};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::version::{FileMeta, TableSource, Version};
-pub use engine::{EngineParts, Engines, probe_kernel_engine};
+pub(crate) use engine::LentRing;
+#[cfg(feature = "kernel")]
+pub use engine::kernel::probe_kernel_engine;
+pub use engine::{EngineParts, Engines};
 pub use events::{JobEvents, JobProgress};
+use objects::JobObjects;
 use resolve::ResolveStats;
-pub(crate) use rings::LentRing;
-pub use rockmill_kernel::MergeObject;
+use spec::SpecFile;
 
 /// One compaction, chosen: plain data.
 #[derive(Debug, Clone)]
@@ -187,40 +192,32 @@ pub fn older_runs(
 /// Flags of a job that ends when one is set: the store closes, its output is no longer wanted, another part failed.
 pub(crate) type Stop<'a> = [&'a AtomicBool; 3];
 
-/// What a job needs from the store.
+/// The host of one job: what a runner uses besides the spec. It opens inputs, creates outputs and numbers them, says
+/// when to stop, hears how far the job is, and has the objects that the spec names. Of what it is, a table's bytes
+/// depend on the clock alone.
 #[derive(Clone)]
 pub struct JobContext {
     /// Files.
     pub fs: Arc<dyn FileSystem>,
     /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Database directory.
+    /// Directory of the tables, inputs and outputs.
     pub dir: PathBuf,
-    /// Database options.
+    /// How this host works: engine, memory, threads, checks, rate limits, listeners.
     pub db: DbOptions,
-    /// The column family's options.
-    pub cf: CfOptions,
-    /// Column family's id.
-    pub cf_id: u32,
-    /// Column family's name.
-    pub cf_name: String,
-    /// Order of keys.
-    pub cmp: InternalKeyComparator,
-    /// Tables.
+    /// What the spec names.
+    pub objects: JobObjects,
+    /// Inputs that the host knows, and may have open, by file number. Others are opened as the spec describes them.
+    pub inputs: Arc<HashMap<u64, Arc<FileMeta>>>,
+    /// Opens tables.
     pub tables: Arc<dyn TableSource>,
-    /// Gives the next unused file number.
-    pub new_file_number: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// Live snapshots, ascending.
-    pub snapshots: Vec<SequenceNumber>,
-    /// Database id, session id and host id for table properties.
-    pub db_id: String,
-    /// See `db_id`.
-    pub db_session_id: String,
+    /// Gives the next unused file number, or an error where the host has no more to give.
+    pub new_file_number: Arc<dyn Fn() -> Result<u64> + Send + Sync>,
     /// Set when the store closes: the job ends with `ShutdownInProgress`.
     pub shutdown: Arc<AtomicBool>,
     /// Set when the job's output can no longer become live: it ends as when the store closes.
     pub cancelled: Arc<AtomicBool>,
-    /// What the database knows of its engines.
+    /// What the jobs of the database share.
     pub engines: Arc<Engines>,
     /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
     pub urgent: Arc<AtomicBool>,
@@ -239,13 +236,27 @@ impl JobContext {
         let (urgent, stop) = (Arc::clone(&self.urgent), Arc::clone(&self.shutdown));
         Some(Limit { limiter, priority, urgent, stop, statistics: self.db.statistics.clone() })
     }
-}
 
-impl JobContext {
-    /// The same, which gives these file numbers, whose files are gone, before new ones.
+    /// The input that an entry of the spec describes.
+    pub(crate) fn input(&self, file: &SpecFile) -> Arc<FileMeta> {
+        let known = self.inputs.get(&file.entry.number).cloned();
+        known.unwrap_or_else(|| Arc::new(FileMeta::new(file.entry.clone(), Arc::default())))
+    }
+
+    /// The same, which knows the inputs of this compaction.
+    #[must_use]
+    pub(crate) fn with_inputs(self, compaction: &Compaction) -> Self {
+        let inputs = compaction.input_files().map(|f| (f.number(), Arc::clone(f))).collect();
+        Self { inputs: Arc::new(inputs), ..self }
+    }
+
+    /// The same, which gives these file numbers, whose files are gone or were never there, before new ones.
     pub(crate) fn with_numbers(&self, numbers: Vec<u64>) -> Self {
         let (numbers, new) = (Mutex::new(VecDeque::from(numbers)), Arc::clone(&self.new_file_number));
-        let next = move || numbers.lock().pop_front().unwrap_or_else(|| new());
+        let next = move || match numbers.lock().pop_front() {
+            Some(number) => Ok(number),
+            None => new(),
+        };
         Self { new_file_number: Arc::new(next), ..self.clone() }
     }
 

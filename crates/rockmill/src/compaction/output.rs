@@ -15,8 +15,6 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rockmill_format::InternalKeyComparator;
-use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::filename;
 use rockmill_format::key::{InternalKey, user_key};
@@ -25,19 +23,19 @@ use rockmill_io::ring::BatchIo;
 use rockmill_io::{WritableFile, WriteOptions};
 
 use super::JobContext;
+use super::file_ranges::{FileRange, FileRanges};
 use super::plan::{OutputPlan, Part, Rules};
+use super::table_format::builder_options;
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::Help;
-use crate::options::{BlockBasedIndexType, CfOptions, DataBlockIndexType};
 use crate::pacing::file::{Gate, PacedFile};
 use crate::range_del::CompactionRangeDel;
 use crate::statistics::{Histogram, MeasuredFile};
 use crate::sync::Mutex;
 use crate::table::{SyncingTable, TableBuilder, TableBuilderOptions, TableSummary};
-use crate::version::FileMeta;
 
 mod pass;
 
@@ -51,7 +49,7 @@ const PREALLOCATE_MAX: u64 = 1 << 30;
 /// before much more is done.
 const SYNCING_MAX: usize = 2;
 
-/// Numbers of the files that a job created, so that they can be removed when it fails.
+/// Numbers of the files that one part of a job created, so that they can be removed when it fails.
 pub(super) type Created = Mutex<Vec<u64>>;
 
 /// The tables of one part of a job.
@@ -241,7 +239,7 @@ impl<'a> Outputs<'a> {
                 return failed.map(drop);
             }
         };
-        let mut entry = file_entry(self.ctx, self.plan, number, &summary);
+        let mut entry = file_entry(self.plan, number, &summary);
         entry.compensated_range_deletion_size = dead_below;
         self.files.push(entry);
         self.syncing.push_back(Syncing { number, path, summary, file });
@@ -277,10 +275,9 @@ impl Drop for Outputs<'_> {
 /// Bytes of the files below the output that lie wholly under a tombstone: what it will free.
 fn bytes_below(begin: &[u8], end: &[u8], rules: &Rules) -> u64 {
     let cmp = &rules.cmp;
-    let under = |f: &Arc<FileMeta>| {
-        cmp.compare_user(f.smallest_user_key(), begin).is_ge() && cmp.compare_user(f.largest_user_key(), end).is_lt()
-    };
-    rules.below.iter().flatten().flatten().filter(|f| under(f)).map(|f| f.size()).sum()
+    let under =
+        |f: &FileRange<'_>| cmp.compare_user(f.smallest, begin).is_ge() && cmp.compare_user(f.largest, end).is_lt();
+    rules.below.iter().flatten().flat_map(FileRanges::iter).filter(under).map(|f| f.size).sum()
 }
 
 /// What a step over keys crossed in the level below.
@@ -294,7 +291,7 @@ struct Crossed {
 
 /// Position in the level below the output.
 struct Grandparents<'a> {
-    files: &'a [Arc<FileMeta>],
+    files: &'a FileRanges,
     rules: &'a Rules,
     /// The file at or after the current key.
     at: usize,
@@ -308,7 +305,7 @@ struct Grandparents<'a> {
 }
 
 impl<'a> Grandparents<'a> {
-    fn new(files: &'a [Arc<FileMeta>], rules: &'a Rules) -> Self {
+    fn new(files: &'a FileRanges, rules: &'a Rules) -> Self {
         Self { files, rules, at: 0, in_gap: true, started: false, overlapped: 0, boundaries: 0 }
     }
 
@@ -319,17 +316,16 @@ impl<'a> Grandparents<'a> {
         let cmp = &self.rules.cmp;
         while let Some(f) = self.files.get(self.at) {
             if self.in_gap {
-                if cmp.compare_user(key, f.smallest_user_key()).is_lt() {
+                if cmp.compare_user(key, f.smallest).is_lt() {
                     break;
                 }
                 self.in_gap = false;
-                crossed.bytes += f.size();
+                crossed.bytes += f.size;
             } else {
-                let past = cmp.compare_user(key, f.largest_user_key());
+                let past = cmp.compare_user(key, f.largest);
                 // Of several files with the key, stand in the last.
-                let next_has_it = || {
-                    self.files.get(self.at + 1).is_some_and(|n| cmp.compare_user(key, n.smallest_user_key()).is_ge())
-                };
+                let next_has_it =
+                    || self.files.get(self.at + 1).is_some_and(|n| cmp.compare_user(key, n.smallest).is_ge());
                 if past.is_lt() || (past.is_eq() && !next_has_it()) {
                     break;
                 }
@@ -359,9 +355,9 @@ impl<'a> Grandparents<'a> {
         if self.in_gap {
             return 0;
         }
-        let files = self.files.get(..=self.at).unwrap_or(self.files);
-        let holds = |f: &&Arc<FileMeta>| self.rules.cmp.compare_user(key, f.largest_user_key()).is_le();
-        files.iter().rev().take_while(holds).map(|f| f.size()).sum()
+        let holds = |f: &FileRange<'_>| self.rules.cmp.compare_user(key, f.largest).is_le();
+        let up_to_here = (0..self.files.len().min(self.at + 1)).rev().filter_map(|i| self.files.get(i));
+        up_to_here.take_while(holds).map(|f| f.size).sum()
     }
 }
 
@@ -374,7 +370,7 @@ fn open_table(
     io: Option<&BatchIo>,
     lower: Option<Vec<u8>>,
 ) -> Result<Open> {
-    let number = (ctx.new_file_number)();
+    let number = (ctx.new_file_number)()?;
     let path = ctx.dir.join(filename::table(number));
     let largest = match plan.file_size_max {
         u64::MAX if plan.bytes_expected < PREALLOCATE_MIN => 0,
@@ -430,67 +426,32 @@ fn table_options(
     number: u64,
     path: PathBuf,
 ) -> TableBuilderOptions {
-    let cf = &ctx.cf;
-    let now = match ctx.db.reproducible {
+    let now = match plan.reproducible {
         true => plan.oldest_ancestor_time,
         false => ctx.clock.now_micros() / 1_000_000,
     };
+    let owner = &plan.owner;
     let properties = TableProperties {
-        column_family_id: u64::from(ctx.cf_id),
-        column_family_name: ctx.cf_name.clone(),
+        column_family_id: u64::from(owner.cf_id),
+        column_family_name: owner.cf_name.clone(),
         creation_time: if plan.oldest_ancestor_time == 0 { now } else { plan.oldest_ancestor_time },
         file_creation_time: now,
         orig_file_number: number,
-        db_id: ctx.db_id.clone(),
-        db_session_id: ctx.db_session_id.clone(),
-        merge_operator_name: cf.merge_operator.as_ref().map_or_else(String::new, |m| m.name().to_owned()),
+        db_id: owner.db_id.clone(),
+        db_session_id: owner.db_session_id.clone(),
+        merge_operator_name: owner.merge_operator.clone(),
         ..TableProperties::default()
     };
-    let mut options = builder_options(cf, ctx.cmp.clone(), plan.compression, properties, path);
-    options.compression_opts = plan.compression_opts.clone();
+    let (cmp, extractor) = (rules.cmp.clone(), ctx.objects.prefix_extractor.clone());
+    let compression_opts = plan.compression_opts.clone();
+    let mut options =
+        builder_options(&plan.format, cmp, extractor, plan.compression, compression_opts, properties, path);
     options.target_file_size = if plan.file_size_target == u64::MAX { 0 } else { plan.file_size_target };
     options.statistics = ctx.db.statistics.clone();
-    if cf.optimize_filters_for_hits && rules.bottommost {
-        options.bloom_bits_per_key = 0.0;
-    }
     options
 }
 
-/// How a table of a column family with these options is written. `properties` has what the options do not say.
-pub(crate) fn builder_options(
-    cf: &CfOptions,
-    cmp: InternalKeyComparator,
-    compression: CompressionType,
-    properties: TableProperties,
-    path: PathBuf,
-) -> TableBuilderOptions {
-    let t = &cf.table;
-    TableBuilderOptions {
-        cmp,
-        block_size: t.block_size,
-        block_size_deviation: t.block_size_deviation,
-        block_restart_interval: t.block_restart_interval,
-        index_block_restart_interval: t.index_block_restart_interval,
-        format_version: t.format_version,
-        checksum: t.checksum,
-        compression,
-        compression_opts: cf.compression_opts.clone(),
-        target_file_size: 0,
-        bloom_bits_per_key: t.bloom_bits_per_key,
-        whole_key_filtering: t.whole_key_filtering,
-        prefix_extractor: cf.prefix_extractor.clone(),
-        partition_filters: t.partition_filters,
-        two_level_index: t.index_type == BlockBasedIndexType::TwoLevelIndexSearch,
-        metadata_block_size: t.metadata_block_size,
-        hash_index_util_ratio: (t.data_block_index_type == DataBlockIndexType::BinaryAndHash)
-            .then_some(t.data_block_hash_table_util_ratio),
-        properties,
-        path,
-        statistics: None,
-    }
-}
-
-fn file_entry(ctx: &JobContext, plan: &OutputPlan, number: u64, summary: &TableSummary) -> FileEntry {
+fn file_entry(plan: &OutputPlan, number: u64, summary: &TableSummary) -> FileEntry {
     FileEntry {
         number,
         size: summary.file_size,
@@ -502,17 +463,20 @@ fn file_entry(ctx: &JobContext, plan: &OutputPlan, number: u64, summary: &TableS
         file_creation_time: summary.properties.file_creation_time,
         epoch_number: plan.epoch_number,
         extra_run: plan.extra_run,
-        unique_id: internal_unique_id(&ctx.db_id, &ctx.db_session_id, number),
+        unique_id: internal_unique_id(&plan.owner.db_id, &plan.owner.db_session_id, number),
         tail_size: summary.tail_size,
         user_defined_timestamps_persisted: true,
         ..FileEntry::default()
     }
 }
 
-/// Removes the files of a job that failed. What cannot be removed is an orphan that the next open removes.
-pub(super) fn remove_created(ctx: &JobContext, created: &Created) {
-    for number in created.lock().drain(..) {
-        ctx.events.new_tables.lock().remove(&number);
-        let _ = ctx.fs.remove(&ctx.dir.join(filename::table(number)));
+/// Removes the files of a part that failed, or that another engine begins anew; gives their numbers. What cannot be
+/// removed is an orphan that the next open removes.
+pub(super) fn remove_created(ctx: &JobContext, created: &Created) -> Vec<u64> {
+    let numbers = std::mem::take(&mut *created.lock());
+    for number in &numbers {
+        ctx.events.new_tables.lock().remove(number);
+        let _ = ctx.fs.remove(&ctx.dir.join(filename::table(*number)));
     }
+    numbers
 }

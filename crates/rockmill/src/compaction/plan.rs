@@ -1,21 +1,26 @@
-//! The plan: a compaction as plain data. What is read (runs of files, newest first), up to which bounds, under which
-//! rules entries survive, and what outputs look like. Every merge engine takes the same plan, and none looks
-//! anything up in the tree by itself.
+//! The plan: a spec whose names are resolved by its host. What is read (runs of files, newest first), up to which
+//! bounds, under which rules entries survive, and what outputs look like. Every merge engine takes the same plan, and
+//! none looks anything up in the tree by itself.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use rockmill_format::compression::CompressionType;
+use rockmill_format::footer::BlockHandle;
 use rockmill_format::key::{InternalKey, SequenceNumber};
 use rockmill_format::{InternalKeyComparator, ValueType};
 
+use super::file_ranges::FileRanges;
 use super::filter::FilterPlan;
-use super::{Compaction, JobContext, page_cache};
-use crate::error::Result;
+use super::spec::{JobFamily, JobSpec, SpecRun};
+use super::table_format::{TableFormat, TableOwner};
+use super::{JobContext, page_cache};
+use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
-use crate::options::{CfOptions, CompressionOptions};
+use crate::options::CompressionOptions;
 use crate::rate_limiter::IoPriority;
-use crate::version::{FileMeta, Version};
+use crate::version::FileMeta;
 
 /// One sorted input: files in key order that do not overlap, read as one stream.
 #[derive(Debug, Clone)]
@@ -33,6 +38,9 @@ pub struct Part {
     pub begin: Option<Vec<u8>>,
     /// First user key of the next part.
     pub end: Option<Vec<u8>>,
+    /// The data blocks that it reads of each input, by file number, where the spec has them
+    /// ([`JobSpec::lay_out`]). Without, they are looked up in the inputs' indexes.
+    pub blocks: Option<BTreeMap<u64, Vec<BlockHandle>>>,
 }
 
 /// Which versions survive, and as what.
@@ -47,7 +55,7 @@ pub struct Rules {
     /// Files with older data that overlap the job, those of one sorted run in a list (`Compaction::older_runs`).
     /// `None`: older data may exist anywhere (flush, and output into L0), so that no tombstone can go unless
     /// `bottommost`.
-    pub below: Option<Vec<Vec<Arc<FileMeta>>>>,
+    pub below: Option<Vec<FileRanges>>,
     /// Merges operands; without one they stay as they are.
     pub merge_operator: Option<Arc<dyn MergeOperator>>,
     /// Asked about values and operands.
@@ -96,9 +104,13 @@ impl Rules {
     }
 }
 
-/// What output tables look like and where they end.
-#[derive(Debug, Clone)]
+/// What output tables look like and where they end: plain data, part of the spec.
+#[derive(Debug, Clone, PartialEq)]
 pub struct OutputPlan {
+    /// Whose tables they are.
+    pub owner: TableOwner,
+    /// How they are written.
+    pub format: TableFormat,
     /// Level of the outputs.
     pub level: usize,
     /// The run of that level: 0 its base run, else an extra run with this id.
@@ -110,7 +122,7 @@ pub struct OutputPlan {
     /// About how many bytes all files together will have, where that is known before; 0 where it is not.
     pub bytes_expected: u64,
     /// Files below whose boundaries outputs follow.
-    pub grandparents: Vec<Arc<FileMeta>>,
+    pub grandparents: FileRanges,
     /// Bytes of overlapped grandparents at which a file ends.
     pub grandparent_overlap_max: u64,
     /// A file ends before the first user key from here on (`kRoundRobin`).
@@ -119,10 +131,11 @@ pub struct OutputPlan {
     pub compression: CompressionType,
     /// Level, dictionary and the like of compression.
     pub compression_opts: CompressionOptions,
-    /// Written through the page cache, by plain calls; else as the engine does, which is past it with a ring.
+    /// Written through the page cache, by plain calls; else as the engine does, which is past it with a ring. The
+    /// host's choice: no spec has it.
     pub page_cache: bool,
     /// Permission bits that the outputs have at most: what every input granted when it was opened. `None` where there
-    /// are no modes, and for what was in no table before.
+    /// are no modes, and for what was in no table before. A spec has it where its maker knows it.
     pub mode_max: Option<u32>,
     /// How urgent the job is to the rate limiter.
     pub io_priority: IoPriority,
@@ -130,18 +143,24 @@ pub struct OutputPlan {
     pub epoch_number: u64,
     /// Unix seconds of the oldest data that went in; 0 unknown.
     pub oldest_ancestor_time: u64,
+    /// The same job writes the same bytes at any time: tables are as old as their data, and parts run one after the
+    /// other, so that their file numbers are the same.
+    pub reproducible: bool,
 }
 
 impl OutputPlan {
     /// One table, however large, of what was in no table before.
-    pub fn of_new_entries(cf: &CfOptions, level: usize) -> Self {
+    pub fn of_new_entries(family: &JobFamily, level: usize, reproducible: bool) -> Self {
+        let cf = &family.options;
         Self {
+            owner: family.owner(),
+            format: TableFormat::of(cf),
             level,
             extra_run: 0,
             file_size_target: u64::MAX,
             file_size_max: u64::MAX,
             bytes_expected: 0,
-            grandparents: Vec::new(),
+            grandparents: FileRanges::default(),
             grandparent_overlap_max: u64::MAX,
             split_key: None,
             compression: cf.compression,
@@ -151,11 +170,12 @@ impl OutputPlan {
             io_priority: IoPriority::Low,
             epoch_number: 0,
             oldest_ancestor_time: 0,
+            reproducible,
         }
     }
 }
 
-/// A compaction as plain data.
+/// What one host does for a spec.
 #[derive(Debug, Clone)]
 pub struct JobPlan {
     /// Inputs, newest first: of entries that compare equal the one of the earlier run wins.
@@ -169,56 +189,53 @@ pub struct JobPlan {
 }
 
 impl JobPlan {
-    /// The plan of a compaction, in one part.
-    pub fn new(compaction: &Compaction, ctx: &JobContext) -> Result<Self> {
-        let mut runs = Vec::new();
-        for (level, files) in &compaction.inputs {
-            if *level == 0 {
-                runs.extend(files.iter().map(|f| InputRun { level: 0, files: vec![Arc::clone(f)] }));
-            } else {
-                runs.push(InputRun { level: *level, files: files.clone() });
-            }
+    /// The plan of a spec, with its parts, or in one part where it has none.
+    pub fn new(spec: &JobSpec, ctx: &JobContext) -> Result<Self> {
+        ctx.objects.check(spec)?;
+        let run =
+            |run: &SpecRun| InputRun { level: run.level, files: run.files.iter().map(|f| ctx.input(f)).collect() };
+        let mut plan = Self {
+            runs: spec.runs.iter().map(run).collect(),
+            rules: Rules {
+                cmp: ctx.objects.cmp.clone(),
+                snapshots: spec.snapshots.clone(),
+                bottommost: spec.bottommost,
+                below: spec.older.clone(),
+                merge_operator: ctx.objects.merge_operator.clone(),
+                filter: FilterPlan::new(spec, &ctx.objects),
+            },
+            output: spec.output.clone(),
+            parts: if spec.parts.is_empty() { vec![Part::default()] } else { spec.parts.clone() },
+        };
+        plan.check_parts()?;
+        plan.ask_inputs(ctx)?;
+        Ok(plan)
+    }
+
+    /// Parts that overlap would write an entry twice.
+    fn check_parts(&self) -> Result<()> {
+        let cmp = &self.rules.cmp;
+        let rises = |(begin, end): (&Vec<u8>, &Vec<u8>)| cmp.compare_user(begin, end).is_lt();
+        match self.parts.iter().position(|p| !p.begin.as_ref().zip(p.end.as_ref()).is_none_or(rises)) {
+            Some(i) => Err(Error::invalid_argument(format!("part {} of the job ends before it begins", i + 1))),
+            None => Ok(()),
         }
-        let version = &compaction.version;
-        // What is ingested behind later lies below everything; what an intra-DF merge's parts wait for, too.
-        let knows = compaction.output_level > 0 && !ctx.cf.reserve_last_level && !compaction.is_intra_df();
-        let below = knows.then(|| compaction.older_runs());
+    }
+
+    /// What the open inputs say of the outputs: whether these go into the page cache, and their permissions.
+    fn ask_inputs(&mut self, ctx: &JobContext) -> Result<()> {
         let mut tables = Vec::new();
-        for f in compaction.input_files() {
+        for f in self.runs.iter().flat_map(|run| &run.files) {
             tables.push((ctx.tables.table(f)?, f.size()));
         }
-        let page_cache = page_cache::takes_outputs(ctx, tables.iter().map(|(table, size)| (&**table, *size)));
+        let output = &mut self.output;
+        if !tables.is_empty() {
+            output.page_cache = page_cache::takes_outputs(ctx, tables.iter().map(|(table, size)| (&**table, *size)));
+        }
         let modes = tables.iter().filter_map(|(table, _)| table.mode());
-        let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
-        Ok(Self {
-            runs,
-            rules: Rules {
-                cmp: ctx.cmp.clone(),
-                snapshots: ctx.snapshots.clone(),
-                bottommost: compaction.bottommost,
-                below,
-                merge_operator: ctx.cf.merge_operator.clone(),
-                filter: FilterPlan::of_compaction(compaction, &ctx.cf, ctx.cf_id, ctx.clock.now_micros())?,
-            },
-            output: OutputPlan {
-                bytes_expected: 0,
-                level: compaction.output_level,
-                extra_run: compaction.output_run,
-                file_size_target: compaction.output_file_size_target,
-                file_size_max: compaction.output_file_size_max,
-                grandparents: compaction.grandparents.clone(),
-                grandparent_overlap_max: compaction.grandparent_overlap_max,
-                split_key: compaction.split_key.clone(),
-                compression: compaction.compression,
-                compression_opts: compression_opts(&ctx.cf, version, compaction.output_level).clone(),
-                page_cache,
-                mode_max: modes.reduce(|a, b| a & b).map(|mode| mode | 0o600),
-                io_priority: IoPriority::Low,
-                epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
-                oldest_ancestor_time: times.min().unwrap_or(0),
-            },
-            parts: vec![Part::default()],
-        })
+        let granted = modes.reduce(|a, b| a & b).map(|mode| mode | 0o600);
+        output.mode_max = output.mode_max.or(granted);
+        Ok(())
     }
 
     /// Splits the plan into at most `parts_max` parts of about equal input bytes, none smaller than an output file.
@@ -262,21 +279,10 @@ impl JobPlan {
         let mut begin = None;
         self.parts.clear();
         for end in bounds {
-            self.parts.push(Part { begin: begin.replace(end.clone()), end: Some(end) });
+            self.parts.push(Part { begin: begin.replace(end.clone()), end: Some(end), blocks: None });
         }
-        self.parts.push(Part { begin, end: None });
+        self.parts.push(Part { begin, ..Part::default() });
         Ok(())
-    }
-}
-
-/// Of tables written to `level` (RocksDB's `GetCompressionOptions`).
-fn compression_opts<'a>(cf: &'a CfOptions, version: &Version, level: usize) -> &'a CompressionOptions {
-    let deepest = version.levels.iter().rposition(|files| !files.is_empty());
-    let bottommost = deepest.is_none_or(|l| level >= l);
-    if bottommost && cf.bottommost_compression_opts.enabled {
-        &cf.bottommost_compression_opts
-    } else {
-        &cf.compression_opts
     }
 }
 

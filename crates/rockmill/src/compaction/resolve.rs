@@ -470,11 +470,11 @@ impl BelowCursors {
         let Some(below) = &rules.below else { return true };
         for (files, at) in below.iter().zip(&mut self.at) {
             while let Some(f) = files.get(*at) {
-                if rules.cmp.compare_user(user_key, f.largest_user_key()).is_gt() {
+                if rules.cmp.compare_user(user_key, f.largest).is_gt() {
                     *at += 1;
                     continue;
                 }
-                if rules.cmp.compare_user(user_key, f.smallest_user_key()).is_ge() {
+                if rules.cmp.compare_user(user_key, f.smallest).is_ge() {
                     return true;
                 }
                 break;

@@ -11,6 +11,7 @@ use super::JobContext;
 use super::job::sync_dir;
 use super::output::{Created, Outputs, remove_created};
 use super::plan::{OutputPlan, Part, Rules};
+use super::spec::JobFamily;
 use super::tombstones::Tombstones;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
@@ -18,8 +19,8 @@ use crate::iter::merging::MergingIterator;
 use crate::panics::guarded;
 use crate::range_del::FragmentedRangeTombstones;
 
-/// Writes what `entries` gives and these range tombstones as tables that do not overlap (as one table for level 0),
-/// synced together with their directory.
+/// Writes what `entries` gives and these range tombstones as tables of a column family that do not overlap (as one
+/// table for level 0), synced together with their directory.
 ///
 /// Children of `entries` from `flushed_logs` on are log data of which some may be in the other children, too: where an
 /// entry is, so are the older ones of its key, which a flush may have merged into it. Their operands are left out then.
@@ -28,14 +29,16 @@ pub(crate) fn write_run(
     flushed_logs: Option<usize>,
     tombstones: Vec<Arc<FragmentedRangeTombstones>>,
     level: usize,
+    family: &JobFamily,
     ctx: &JobContext,
 ) -> Result<Vec<FileEntry>> {
     let created = Created::default();
-    let done = guarded("it", || write(entries, flushed_logs, tombstones, level, ctx, &created)).and_then(|files| {
+    let written = guarded("it", || write(entries, flushed_logs, tombstones, level, family, ctx, &created));
+    let done = written.and_then(|files| {
         sync_dir(ctx, &created)?;
         Ok(files)
     });
-    done.inspect_err(|_| remove_created(ctx, &created))
+    done.inspect_err(|_| drop(remove_created(ctx, &created)))
 }
 
 fn write(
@@ -43,13 +46,17 @@ fn write(
     flushed_logs: Option<usize>,
     tombstones: Vec<Arc<FragmentedRangeTombstones>>,
     level: usize,
+    family: &JobFamily,
     ctx: &JobContext,
     created: &Created,
 ) -> Result<Vec<FileEntry>> {
-    let target = ctx.cf.target_file_size_base;
-    let plan =
-        OutputPlan { file_size_target: target, file_size_max: target, ..OutputPlan::of_new_entries(&ctx.cf, level) };
-    let rules = Rules::new(ctx.cmp.clone(), Vec::new());
+    let target = family.options.target_file_size_base;
+    let plan = OutputPlan {
+        file_size_target: target,
+        file_size_max: target,
+        ..OutputPlan::of_new_entries(family, level, ctx.db.reproducible)
+    };
+    let rules = Rules::new(ctx.objects.cmp.clone(), Vec::new());
     let (tombstones, part) = (Tombstones::whole(tombstones), Part::default());
     let mut outputs = Outputs::new(ctx, &plan, &rules, &tombstones, &part, created, None);
 
@@ -90,11 +97,12 @@ struct Same {
 
 impl Same {
     fn takes(&self, next: &ParsedInternalKey<'_>, ctx: &JobContext) -> bool {
-        self.any && self.sequence == next.sequence && ctx.cmp.compare_user(user_key(&self.key), next.user_key).is_eq()
+        let cmp = &ctx.objects.cmp;
+        self.any && self.sequence == next.sequence && cmp.compare_user(user_key(&self.key), next.user_key).is_eq()
     }
 
     fn begin(&mut self, next: &ParsedInternalKey<'_>, ikey: &[u8], ctx: &JobContext) {
-        self.new_user_key = !self.any || ctx.cmp.compare_user(user_key(&self.key), next.user_key).is_ne();
+        self.new_user_key = !self.any || ctx.objects.cmp.compare_user(user_key(&self.key), next.user_key).is_ne();
         self.flushed = !self.new_user_key && (self.flushed || self.sources == [true; 2]);
         self.sources = [false; 2];
         self.sequence = next.sequence;

@@ -52,7 +52,7 @@ impl MapFile {
 }
 
 impl SstMap {
-    /// What `part` of `plan` reads.
+    /// What `part` of `plan` reads: as the spec has it, or as the inputs' indexes do.
     ///
     /// # Errors
     /// A table that cannot be opened, or whose index cannot be read again (`cache_index_and_filter_blocks`).
@@ -67,7 +67,10 @@ impl SstMap {
                 if outside {
                     continue;
                 }
-                let blocks = ctx.tables.table(file)?.blocks_between(begin, end)?;
+                let blocks = match &part.blocks {
+                    Some(known) => known.get(&file.number()).cloned().unwrap_or_default(),
+                    None => ctx.tables.table(file)?.blocks_between(begin, end)?,
+                };
                 if !blocks.is_empty() {
                     files.push(MapFile { file: Arc::clone(file), blocks });
                 }

@@ -165,8 +165,8 @@ pub(super) fn for_file(
 fn range_exists_below(begin: &[u8], end: &[u8], rules: &Rules) -> bool {
     let (cmp, Some(below)) = (&rules.cmp, &rules.below) else { return true };
     below.iter().any(|files| {
-        let i = files.partition_point(|f| cmp.compare_user(f.largest_user_key(), begin).is_lt());
-        files.get(i).is_some_and(|f| cmp.compare_user(f.smallest_user_key(), end).is_lt())
+        let i = files.partition_point(|f| cmp.compare_user(f.largest, begin).is_lt());
+        files.get(i).is_some_and(|f| cmp.compare_user(f.smallest, end).is_lt())
     })
 }
 

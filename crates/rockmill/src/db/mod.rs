@@ -365,7 +365,7 @@ impl Db {
 
     /// Which engine did the parts of jobs since the database was opened.
     pub fn engine_parts(&self) -> EngineParts {
-        self.inner.engines.counts()
+        self.inner.engines.stats.counts()
     }
 
     fn stop_threads(&self) {

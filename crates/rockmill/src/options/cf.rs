@@ -163,7 +163,7 @@ fn merge_operator_text(operator: &Option<Arc<dyn MergeOperator>>) -> String {
 }
 
 /// RocksDB's merge operators as OPTIONS files have them: `uint64add`, `{id=StringAppendOperator;delimiter=,;}`.
-fn merge_operator_named(text: &str) -> Option<Option<Arc<dyn MergeOperator>>> {
+pub(crate) fn merge_operator_named(text: &str) -> Option<Option<Arc<dyn MergeOperator>>> {
     if text.is_empty() || text == "nullptr" {
         return Some(None);
     }

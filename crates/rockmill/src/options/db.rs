@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
-use rockmill_kernel::MergeObject;
 
 use super::declare::declare_options;
 use super::file::{Carried, RocksDbVersion};
@@ -103,24 +102,15 @@ declare_options! {
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
     /// How the engine `kernel` runs its program.
     kernel_driver: KernelDriver = KernelDriver::Run, own, set_kernel_driver;
-    /// The engine `kernel` has the ring read into its program's memory, where blocks that are not compressed stay. It
-    /// saves their copy, and takes more CPU than the copy where many inputs are merged.
-    kernel_reads_in_place: bool = false, own, set_kernel_reads_in_place;
     /// The merge program of the engine `kernel`: the path of a compiled object (kernel-engine.md, "Programs of your
     /// own"); empty or `builtin` for the built-in one.
     kernel_merge_program: PathBuf = PathBuf::new(), own;
     /// Objects that were given as bytes, by the name that stands for the path.
     kernel_program_bytes: Option<(PathBuf, Arc<[u8]>)> = None, hidden;
-    /// What `kernel_merge_program` named when the database took it.
-    kernel_program: Option<Arc<MergeObject>> = None, hidden;
     /// Most memory for reads and writes in flight of each part of a compaction and each flush with `uring`, in bytes. A
     /// flush takes 9 MiB, a part that merges 4, 8 or 16 inputs 14, 17 or 22 MiB. It is kept for the next jobs, for
     /// 5 seconds.
     compaction_io_memory: usize = 24 << 20, own, set_compaction_io_memory;
-    /// Milliseconds that a thread of the kernel goes on looking for submissions to the ring of a compacting or flushing
-    /// thread (`IORING_SETUP_SQPOLL`); 0 for none. It takes a core meanwhile, and brought nothing where it was
-    /// measured.
-    compaction_io_sqpoll_idle_ms: u32 = 0, own, set_compaction_io_sqpoll_idle_ms;
     /// Threads that compress and decompress blocks for compactions and flushes: -1 where cores are idle, 0 none,
     /// otherwise so many at most for all jobs of the database, idle cores or not.
     compaction_helper_threads: i32 = -1, own, set_compaction_helper_threads;
@@ -233,12 +223,18 @@ impl Options {
     ///
     /// The file is read when the database is opened, and again when `set_options` names it. An open fails if it is no
     /// such object, or if the kernel runs merge programs and its verifier refuses this one.
+    ///
+    /// Needs the Cargo feature `kernel`.
+    #[cfg(feature = "kernel")]
     pub fn set_kernel_merge_program(&mut self, path: impl AsRef<Path>) {
         self.db.kernel_merge_program = path.as_ref().to_owned();
     }
 
     /// The same with the object's bytes, for programs that come with the application (`include_bytes!`): `name` stands
     /// for the path from then on, in messages and for `set_options`, and no file is read.
+    ///
+    /// Needs the Cargo feature `kernel`.
+    #[cfg(feature = "kernel")]
     pub fn set_kernel_merge_program_object(&mut self, name: impl AsRef<Path>, object: &[u8]) {
         self.set_kernel_merge_program(&name);
         self.db.kernel_program_bytes = Some((name.as_ref().to_owned(), object.into()));

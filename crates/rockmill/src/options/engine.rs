@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-pub use rockmill_kernel::Driver as KernelDriver;
-
 /// How compactions read and merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MergeEngine {
@@ -15,7 +13,7 @@ pub enum MergeEngine {
     /// io_uring: reads and writes in flight while the merge goes on. `Pread` does its work where there is none.
     Uring,
     /// An eBPF program merges inside the kernel, on memory that it shares with this process; reads and writes as with
-    /// `Uring`. Where there is none, `Auto` does its work.
+    /// `Uring`. `Auto` does its work where the machine cannot run it, and without the Cargo feature `kernel`.
     Kernel,
 }
 
@@ -35,6 +33,35 @@ impl MergeEngine {
 }
 
 impl fmt::Display for MergeEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How the engine `kernel` runs its program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KernelDriver {
+    /// `BPF_PROG_RUN` (Linux 6.9): one call for each output buffer.
+    #[default]
+    Run,
+    /// Inside `io_uring_enter` (Linux 7.1).
+    Loop,
+}
+
+impl KernelDriver {
+    /// All, in the order of help texts.
+    pub const ALL: [Self; 2] = [Self::Run, Self::Loop];
+
+    /// The driver's name on the command line and in statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Loop => "loop",
+        }
+    }
+}
+
+impl fmt::Display for KernelDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -23,7 +23,7 @@ pub(crate) enum Meaning {
     Refused(&'static str, &'static str),
     /// A struct of options, each with an entry `struct.name` of its own.
     Struct,
-    /// RocksDB itself reads it and does nothing with it.
+    /// RocksDB itself reads it and does nothing with it, or an earlier Rockmill had it.
     Retired,
 }
 use Meaning::{NoEffect, Object, Refused, Retired, Struct};
@@ -184,6 +184,7 @@ const DB: &[(&str, Meaning)] = &[
     ("base_background_compactions", Retired),
     ("best_efforts_recovery", NoEffect("false", "a damaged database is not opened in part")),
     ("calculate_sst_write_lifetime_hint_set", NoEffect("kCompactionStyleLevel|", HINT)),
+    ("compaction_io_sqpoll_idle_ms", Retired), // Rockmill's own, once
     ("compaction_service", Object("nullptr")),
     ("compaction_verify_record_count", NoEffect("true|false", ONE_WAY)),
     ("concurrent_prepare", Retired),
@@ -210,6 +211,7 @@ const DB: &[(&str, Meaning)] = &[
     ("follower_catchup_retry_wait_ms", NoEffect("100", "there are no followers")),
     ("follower_refresh_catchup_period_ms", NoEffect("10000", "there are no followers")),
     ("is_fd_close_on_exec", NoEffect("true", "files are always closed in programs that are started")),
+    ("kernel_reads_in_place", Retired), // Rockmill's own, once
     ("listeners", Object("|nullptr|{}")),
     ("log_readahead_size", NoEffect("0", ONE_WAY)),
     ("lowest_used_cache_tier", NoEffect("kNonVolatileBlockTier", "there is one tier of cache")),

@@ -30,6 +30,7 @@ pub use rockmill_format::compression::CompressionType;
 pub use rockmill_format::log::RecoveryMode;
 
 pub use cf::{CfOptions, DEFAULT_AGE};
+pub(crate) use cf::{comparator_named, merge_operator_named};
 pub use compact::{BottommostLevelCompaction, CompactOptions};
 pub use compression::CompressionOptions;
 pub use db::DbOptions;

@@ -161,7 +161,7 @@ fn not_changeable<O>(table: &[TextOption<O>], section: Section, name: &str) -> E
         return Error::new(kind, what);
     }
     if known::meaning(section, name).is_some() {
-        return Error::not_supported(format!("option {name:?} is RocksDB's and has no effect in Rockmill"));
+        return Error::not_supported(format!("option {name:?} has no effect in Rockmill"));
     }
     let known: Vec<&str> = table.iter().filter(|o| o.kind.is_mutable()).map(|o| o.name).collect();
     Error::new(kind, format!("option {name:?} is not known; an open database can change {}", known.join(", ")))

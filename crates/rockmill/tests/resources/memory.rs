@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rockmill::compaction::MergeEngine;
-use rockmill::properties::{IO_MEMORY, KEPT_MEMTABLE_MEMORY, KERNEL_MEMORY};
+use rockmill::properties::{IO_MEMORY, KEPT_MEMTABLE_MEMORY};
 use rockmill::{
     BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, RateLimiter, RateLimiterMode, ReadOptions,
     WriteBufferManager, WriteOptions, get_memory_usage_stats,
@@ -472,9 +472,11 @@ fn memory_of_rings_is_that_of_jobs_at_a_time_whoever_runs_them_and_goes_when_it_
     assert_eq!(io(), 0, "pread needs none");
 }
 
+#[cfg(feature = "kernel")]
 #[test]
 fn memory_of_merges_in_the_kernel_is_counted_and_goes_when_it_is_idle() {
     use rockmill::compaction::{KernelDriver, probe_kernel_engine};
+    use rockmill::properties::KERNEL_MEMORY;
     if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
         return rockmill_skip::skip("memory of merges in the kernel", &rockmill_skip::Needs::Kernel.because(e));
     }

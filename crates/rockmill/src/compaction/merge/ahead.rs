@@ -7,8 +7,8 @@
 //! Nothing goes ahead over the end of a file, nor in a file without compressed blocks, nor while no core is idle.
 
 use std::ops::Range;
+use std::slice::Iter;
 use std::sync::Arc;
-use std::vec::IntoIter;
 
 use rockmill_format::footer::BlockHandle;
 
@@ -140,7 +140,7 @@ impl DecompressAhead {
     pub fn next(
         &mut self,
         table: &Arc<TableReader>,
-        blocks: &mut IntoIter<BlockHandle>,
+        blocks: &mut Iter<'_, BlockHandle>,
         read: impl FnMut(&mut Batch, BlockHandle) -> Result<()>,
         out: &mut Vec<u8>,
     ) -> Result<Option<BlockHandle>> {
@@ -179,7 +179,7 @@ impl DecompressAhead {
     fn hand_over(
         &mut self,
         table: &Arc<TableReader>,
-        blocks: &mut IntoIter<BlockHandle>,
+        blocks: &mut Iter<'_, BlockHandle>,
         mut read: impl FnMut(&mut Batch, BlockHandle) -> Result<()>,
     ) {
         let Some((ahead, help)) = self.ahead.as_mut().zip(self.help.as_ref()) else { return };

@@ -2,18 +2,16 @@
 //!
 //! Here is the simplest, `pread`: windows of `compaction_readahead_size`, read when the first block in them is wanted.
 
-use std::ops::Range;
 use std::path::Path;
-use std::rc::Rc;
+use std::slice::Iter;
 use std::sync::Arc;
 
 use rockmill_format::FormatError;
 use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::BlockHandle;
-use rockmill_io::ring::Window;
 
 use super::ahead::DecompressAhead;
-use crate::compaction::sst_map::{MapFile, MapRun};
+use crate::compaction::sst_map::{MapFile, MapRun, SstMap};
 use crate::compaction::{JobContext, JobProgress};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
@@ -30,14 +28,9 @@ pub trait BlockFeed {
     fn data(&self) -> &[u8];
     /// The current block as it is stored.
     fn stored(&self) -> Option<StoredBlock<'_>>;
-    /// Where the current block stands as it is in its file, its trailer behind it, if that is a window in the memory
-    /// that the reads were to go to. Who keeps the window keeps the block.
-    fn in_place(&self) -> Option<(&Rc<Window>, Range<usize>)> {
-        None
-    }
-    /// Where the next block is.
-    fn next_is(&self) -> Next {
-        Next::AtHand
+    /// True where the next block is not there yet: whoever asks for it may have to wait.
+    fn next_waits(&self) -> bool {
+        false
     }
     /// The ring's transfer that brings the next block, if that is not there.
     fn awaited(&self) -> Option<u64> {
@@ -49,23 +42,12 @@ pub trait BlockFeed {
     fn error(&self, e: &FormatError) -> Error;
 }
 
-/// Where a feed's next block is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
-    /// Where the current one is.
-    AtHand,
-    /// In another window, which has been read.
-    Ready,
-    /// In another window, or there is none: who asks for it may have to wait.
-    Waits,
-}
-
 /// Positioned reads, in the thread that merges.
-pub struct PreadFeed {
+pub struct PreadFeed<'a> {
     tables: Arc<dyn TableSource>,
-    files: std::vec::IntoIter<MapFile>,
+    files: Iter<'a, MapFile>,
     table: Option<Arc<TableReader>>,
-    blocks: std::vec::IntoIter<BlockHandle>,
+    blocks: Iter<'a, BlockHandle>,
     current: BlockHandle,
     stream: BlockStream,
     ahead: DecompressAhead,
@@ -74,17 +56,22 @@ pub struct PreadFeed {
     progress: Arc<JobProgress>,
 }
 
-impl PreadFeed {
+/// Feeds for all runs of `map`.
+pub(crate) fn feeds<'a>(map: &'a SstMap, ctx: &JobContext, help: Option<&Help>) -> Vec<PreadFeed<'a>> {
+    map.runs.iter().map(|run| PreadFeed::new(run, ctx, help, map.runs.len())).collect()
+}
+
+impl<'a> PreadFeed<'a> {
     /// The blocks of `run`, which is one of `runs`.
-    pub(crate) fn new(run: MapRun, ctx: &JobContext, help: Option<&Help>, runs: usize) -> Self {
+    fn new(run: &'a MapRun, ctx: &JobContext, help: Option<&Help>, runs: usize) -> Self {
         let limit = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
         let mut stream = BlockStream::new(ctx.db.compaction_readahead_size, limit);
         stream.set_patient(ctx.patient.clone());
         Self {
             tables: Arc::clone(&ctx.tables),
-            files: run.files.into_iter(),
+            files: run.files.iter(),
             table: None,
-            blocks: Vec::new().into_iter(),
+            blocks: Iter::default(),
             current: BlockHandle::default(),
             stream,
             ahead: DecompressAhead::new(help, runs),
@@ -103,7 +90,7 @@ impl PreadFeed {
     }
 }
 
-impl BlockFeed for PreadFeed {
+impl BlockFeed for PreadFeed<'_> {
     fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>> {
         loop {
             if let Some(table) = self.table.clone().filter(|_| self.ahead.is_on())
@@ -114,7 +101,7 @@ impl BlockFeed for PreadFeed {
                 let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
                 return Ok(Some((layout, table.data_kind())));
             }
-            if let (Some(table), Some(block)) = (&self.table, self.blocks.next()) {
+            if let (Some(table), Some(&block)) = (&self.table, self.blocks.next()) {
                 (self.current, self.went_ahead) = (block, false);
                 self.progress.bytes.fetch_add(block.size, Ordering::Relaxed);
                 let layout = self.stream.load_block(table, block)?;
@@ -125,7 +112,7 @@ impl BlockFeed for PreadFeed {
             let table = self.tables.table_for_compaction(&file.file)?;
             self.ahead.begin_file(&table);
             self.table = Some(table);
-            self.blocks = file.blocks.into_iter();
+            self.blocks = file.blocks.iter();
         }
     }
 

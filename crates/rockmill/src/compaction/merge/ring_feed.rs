@@ -10,16 +10,17 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
+use std::slice::Iter;
 use std::sync::Arc;
 
 use rockmill_format::FormatError;
 use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_io::prefetch::prefetch;
-use rockmill_io::ring::{BatchIo, ReadMemory, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
+use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
 
 use super::ahead::{Batch, DecompressAhead};
-use super::feed::{BlockFeed, Next};
+use super::feed::BlockFeed;
 use crate::compaction::sst_map::SstMap;
 use crate::compaction::{JobContext, JobProgress, page_cache};
 use crate::error::{Error, Result};
@@ -32,23 +33,23 @@ use crate::table::{StoredBlock, TableReader};
 const PREFETCH_MAX: usize = 8 << 10;
 
 /// One table of a run.
-struct FeedFile {
+struct FeedFile<'a> {
     table: Arc<TableReader>,
     /// Its number in the read plan.
     number: u32,
-    blocks: Vec<BlockHandle>,
+    blocks: &'a [BlockHandle],
 }
 
 /// The blocks of one run.
-pub struct RingFeed {
+pub struct RingFeed<'a> {
     stream: Rc<RefCell<ReadStream>>,
     run: usize,
-    files: std::vec::IntoIter<FeedFile>,
+    files: std::vec::IntoIter<FeedFile<'a>>,
     table: Option<Arc<TableReader>>,
     number: u32,
-    blocks: std::vec::IntoIter<BlockHandle>,
+    blocks: Iter<'a, BlockHandle>,
     current: BlockHandle,
-    window: Option<Rc<Window>>,
+    window: Option<Window>,
     /// Where the current block and its trailer are in the window; `None` when it went ahead.
     raw: Option<Range<usize>>,
     /// Where the current block's contents are in the window; `None` when they are in `scratch`.
@@ -58,46 +59,36 @@ pub struct RingFeed {
     progress: Arc<JobProgress>,
 }
 
-/// Windows of a run that may be kept beside the one in use, by who merges in the memory `into`.
-pub(crate) const WINDOWS_KEPT: usize = 2;
-
-/// Feeds for all runs of `map`, whose reads are begun when this returns. They go to the memory `into`, or to the
-/// ring's.
-pub(crate) fn feeds(
-    map: SstMap,
+/// Feeds for all runs of `map`, whose reads are begun when this returns.
+pub(crate) fn feeds<'a>(
+    map: &'a SstMap,
     io: &BatchIo,
     ctx: &JobContext,
     help: Option<&Help>,
-    into: Option<ReadMemory>,
-) -> Result<Vec<RingFeed>> {
+) -> Result<Vec<RingFeed<'a>>> {
     let reading = map.runs.iter().filter(|r| !r.files.is_empty()).count();
-    let device = ctx.engines.device(ctx);
-    let span_bytes = match &into {
-        Some(memory) => memory.span_bytes(device.as_ref(), reading, WINDOWS_KEPT),
-        None => io.span_bytes(device.as_ref(), reading),
-    };
+    let span_bytes = io.span_bytes(ctx.engines.rings.device(ctx).as_ref(), reading);
     let mut plan = ReadPlan::new();
     let mut runs = Vec::with_capacity(map.runs.len());
-    for run in map.runs {
+    for run in &map.runs {
         let (mut files, mut spans) = (Vec::with_capacity(run.files.len()), Vec::new());
-        for f in run.files {
+        for f in &run.files {
             let table = ctx.tables.table(&f.file)?;
             let path = table.path();
             let open = |e| Error::io(format_args!("cannot open {} for a compaction", path.display()), &e);
-            let direct = into.is_some() || !page_cache::has_input(&ctx.db, &table, f.file.size());
+            let direct = !page_cache::has_input(&ctx.db, &table, f.file.size());
             let number = plan.add_file(ctx.fs.open_random(path, direct).map_err(open)?, path);
             let len = |h: &BlockHandle| u32::try_from(h.size + BLOCK_TRAILER_LEN as u64);
             let ranges: std::result::Result<Vec<_>, _> =
                 f.blocks.iter().map(|h| len(h).map(|len| (h.offset, len))).collect();
             let ranges = ranges.map_err(|_| Error::corruption(format!("{}: a block over 4 GiB", path.display())))?;
             spans.extend(coalesce(number, ranges, span_bytes));
-            files.push(FeedFile { table, number, blocks: f.blocks });
+            files.push(FeedFile { table, number, blocks: &f.blocks });
         }
         plan.add_run(spans);
         runs.push(files);
     }
-    let kept = if into.is_some() { WINDOWS_KEPT } else { 0 };
-    let mut options = ReadOptions { memory: into, kept, ..ReadOptions::default() };
+    let mut options = ReadOptions::default();
     if let Some(limit) = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
         options.pace = Some(Box::new(move |bytes| limit.request(bytes)));
     } else if let Some(job) = ctx.patient.clone() {
@@ -106,13 +97,13 @@ pub(crate) fn feeds(
     let stream = io.read(plan, options).map_err(|e| Error::io("cannot read a compaction's input", &e))?;
     let stream = Rc::new(RefCell::new(stream));
     let count = runs.len();
-    let feed = |(run, files): (usize, Vec<FeedFile>)| RingFeed {
+    let feed = |(run, files): (usize, Vec<FeedFile<'a>>)| RingFeed {
         stream: Rc::clone(&stream),
         run,
         files: files.into_iter(),
         table: None,
         number: 0,
-        blocks: Vec::new().into_iter(),
+        blocks: Iter::default(),
         current: BlockHandle::default(),
         window: None,
         raw: None,
@@ -124,7 +115,7 @@ pub(crate) fn feeds(
     Ok(runs.into_iter().enumerate().map(feed).collect())
 }
 
-impl RingFeed {
+impl RingFeed<'_> {
     /// The block's place in the window, if it is all there.
     fn find(&self, handle: BlockHandle, len: usize) -> Option<usize> {
         let span = self.window.as_ref()?.span();
@@ -141,12 +132,12 @@ impl RingFeed {
             _ => Error::io("reading a compaction's input", &e),
         })?;
         table.compaction_read_ends(began, window.as_ref().map_or(0, |w| w.len()));
-        self.window = window.map(Rc::new);
+        self.window = window;
         Ok(())
     }
 }
 
-impl RingFeed {
+impl RingFeed<'_> {
     /// Where a block is in the window, trailer included; takes the next window if it is not in this one.
     fn read(&mut self, block: BlockHandle, table: &TableReader) -> Result<Range<usize>> {
         let len = block.size as usize + BLOCK_TRAILER_LEN;
@@ -176,7 +167,7 @@ impl RingFeed {
     }
 }
 
-impl RingFeed {
+impl RingFeed<'_> {
     /// The next block is cold: it came from the device.
     fn prefetch(&self) {
         if let (Some(next), Some(window)) = (self.blocks.as_slice().first(), &self.window)
@@ -188,7 +179,7 @@ impl RingFeed {
     }
 }
 
-impl BlockFeed for RingFeed {
+impl BlockFeed for RingFeed<'_> {
     fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>> {
         loop {
             if let Some(table) = self.table.clone().filter(|_| self.ahead.is_on())
@@ -200,7 +191,7 @@ impl BlockFeed for RingFeed {
                 let layout = BlockLayout::parse(self.data()).map_err(|e| self.error(&e))?;
                 return Ok(Some((layout, table.data_kind())));
             }
-            if let (Some(table), Some(block)) = (self.table.clone(), self.blocks.next()) {
+            if let (Some(table), Some(&block)) = (self.table.clone(), self.blocks.next()) {
                 self.current = block;
                 self.progress.bytes.fetch_add(block.size, Ordering::Relaxed);
                 let place = self.read(block, &table)?;
@@ -219,7 +210,7 @@ impl BlockFeed for RingFeed {
             };
             self.number = file.number;
             self.ahead.begin_file(&file.table);
-            self.blocks = file.blocks.into_iter();
+            self.blocks = file.blocks.iter();
             self.table = Some(file.table);
         }
     }
@@ -240,22 +231,13 @@ impl BlockFeed for RingFeed {
         Some(StoredBlock { table: self.table.as_ref()?, handle: self.current, bytes })
     }
 
-    fn in_place(&self) -> Option<(&Rc<Window>, Range<usize>)> {
-        let window = self.window.as_ref().filter(|w| self.place.is_some() && w.place().is_some())?;
-        Some((window, self.raw.clone()?))
-    }
-
-    fn next_is(&self) -> Next {
+    fn next_waits(&self) -> bool {
         let next = self.blocks.as_slice().first();
         if next.is_some_and(|block| self.find(*block, block.size as usize + BLOCK_TRAILER_LEN).is_some()) {
-            return Next::AtHand;
+            return false;
         }
         let ended = next.is_none() && self.files.as_slice().is_empty();
-        match () {
-            () if ended || self.ahead.has_more() => Next::AtHand,
-            () if self.stream.borrow().is_ready(self.run) => Next::Ready,
-            () => Next::Waits,
-        }
+        !ended && !self.ahead.has_more() && !self.stream.borrow().is_ready(self.run)
     }
 
     fn awaited(&self) -> Option<u64> {

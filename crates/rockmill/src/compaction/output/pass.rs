@@ -29,7 +29,7 @@ impl Grandparents<'_> {
     /// True unless [`Self::advance`] to `key` is sure to pass no boundary.
     fn may_cross(&self, key: &[u8]) -> bool {
         let Some(f) = self.files.get(self.at) else { return false };
-        let next = if self.in_gap { f.smallest_user_key() } else { f.largest_user_key() };
+        let next = if self.in_gap { f.smallest } else { f.largest };
         !self.started || self.rules.cmp.compare_user(key, next).is_ge()
     }
 }

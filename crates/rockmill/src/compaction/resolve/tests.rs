@@ -1,14 +1,12 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::compaction::Compaction;
+use crate::compaction::file_ranges::FileRanges;
 use crate::compaction::merge::testing::VecRun;
 use crate::compaction::merge::{Heads, Merger};
 use crate::compaction::model::{Entry, Model, random_history};
-use crate::compaction::strategy::testing::TreeSpec;
 use crate::compaction::tombstones::for_file;
 use crate::compaction_filter::{CompactionFilter, SharedFilter};
-use crate::options::CfOptions;
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::sync::atomic::AtomicBool;
 use crate::version::FileMeta;
@@ -17,6 +15,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_format::{FormatError, InternalKeyComparator};
 
 fn rules(snapshots: &[u64], bottommost: bool, below: Option<Vec<Vec<Arc<FileMeta>>>>) -> Rules {
+    let below = below.map(|runs| runs.iter().map(|files| FileRanges::of(files)).collect());
     Rules { bottommost, below, ..Rules::new(InternalKeyComparator::default(), snapshots.to_vec()) }
 }
 
@@ -273,12 +272,10 @@ fn filtered(
     ranges: &[(&str, &str, u64)],
     filter: Option<ByText>,
 ) -> String {
-    let cf = CfOptions { compaction_filter: filter.clone().map(SharedFilter::new), ..CfOptions::default() };
     let below = (!bottommost).then(|| vec![vec![file_over(b"m", b"z")]]).filter(|_| filter.is_some());
     let mut r = rules(snapshots, bottommost, below);
     r.merge_operator = Some(Arc::new(crate::merge_operator::StringAppendOperator::default()));
-    let inputs = Compaction { inputs: vec![(3, Vec::new())], ..TreeSpec::new(7).compaction() };
-    r.filter = FilterPlan::of_compaction(&inputs, &cf, 0, 0).unwrap();
+    r.filter = filter.clone().map(|f| FilterPlan::shared(SharedFilter::new(f), 3));
     let list = entries(input).into_iter().map(|(k, seq, t, _)| {
         let value = if matches!(t, ValueType::Value | ValueType::Merge) { seq.to_string() } else { String::new() };
         (InternalKey::new(&k, seq, t).as_bytes().to_vec(), value.into_bytes())

@@ -6,9 +6,6 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-use crate::compaction::Compaction;
-use crate::event_listener::CompactionReason;
-use crate::options::CompressionType;
 use crate::version::{FileMeta, Level, PurgeQueue, Version};
 
 /// A tree under construction. L0 files are given oldest first, as they would be flushed.
@@ -90,29 +87,6 @@ impl TreeSpec {
             }
         }
         self
-    }
-
-    /// A compaction of nothing.
-    pub(crate) fn compaction(self) -> Compaction {
-        Compaction {
-            reason: CompactionReason::LevelL0FilesNum,
-            inputs: Vec::new(),
-            output_level: 1,
-            output_run: 0,
-            grandparents: Vec::new(),
-            version: self.build(),
-            bottommost: false,
-            trivial_move: false,
-            deletion: false,
-            output_file_size_target: 0,
-            output_file_size_max: 0,
-            grandparent_overlap_max: 0,
-            compression: CompressionType::None,
-            subcompactions_max: 0,
-            next_cursor: None,
-            split_key: None,
-            score: 0.0,
-        }
     }
 
     pub(crate) fn build(mut self) -> Arc<Version> {

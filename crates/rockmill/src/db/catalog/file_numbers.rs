@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::error::Result;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The numbers of one database's files.
@@ -23,9 +24,9 @@ impl FileNumbers {
     }
 
     /// A function that takes numbers, for a job.
-    pub fn taker(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
+    pub fn taker(&self) -> Arc<dyn Fn() -> Result<u64> + Send + Sync> {
         let next = Arc::clone(&self.next);
-        Arc::new(move || next.fetch_add(1, Ordering::Relaxed))
+        Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// The one that is taken next.

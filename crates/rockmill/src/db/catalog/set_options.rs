@@ -7,11 +7,10 @@
 
 use std::sync::Arc;
 
-use crate::compaction::{MergeEngine, merge_program};
+use crate::compaction::engine;
 use crate::db::jobs::threads;
-use crate::db::{AsColumnFamilyRef, Db, DbInner};
+use crate::db::{AsColumnFamilyRef, Db};
 use crate::error::{Error, Result};
-use crate::info_log::log_info;
 use crate::options::check::{
     Adjusted, adjust_changed_db_options, check_db_options, check_style_of_open, take_changed_cf_options,
 };
@@ -20,10 +19,6 @@ use crate::options::text::{Allow, Source, refuse, set_cf, set_db};
 use crate::options::{CfOptions, CompactionStyle, DbOptions, Options};
 use crate::sync::atomic::Ordering;
 use crate::sync::has_ended;
-
-/// Rockmill's options of how compactions read and merge.
-const ENGINE: [&str; 4] = ["merge_engine", "kernel_driver", "kernel_reads_in_place", PROGRAM];
-const PROGRAM: &str = "kernel_merge_program";
 
 impl Db {
     /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",
@@ -49,9 +44,9 @@ impl Db {
         let turn = db.options_turn.lock();
         // The engine is the whole database's; who tries one out need not know.
         let mut of_db = DbOptions::clone(&db.live());
-        let engine: Vec<_> = options.extract_if(.., |(name, _)| ENGINE.contains(&name.as_str())).collect();
-        set_db(&mut of_db, &engine, Allow::Mutable, Source::Caller, &mut Notes::default())?;
-        db.take_program(&mut of_db, &engine)?;
+        let of_engine: Vec<_> = options.extract_if(.., |(name, _)| engine::OPTIONS.contains(&name.as_str())).collect();
+        set_db(&mut of_db, &of_engine, Allow::Mutable, Source::Caller, &mut Notes::default())?;
+        let prepared = db.engines.prepare(&mut of_db, &of_engine, &db.log)?;
         let mut state = db.state.lock();
         let oldest_snapshot = state.oldest_snapshot;
         let Some(c) = state.cfs.get_mut(&cf.id()) else {
@@ -74,8 +69,8 @@ impl Db {
         }
         adjusted.log(&db.log);
         c.cf.options.store(Arc::new(changed));
-        let before = db.live.swap(Arc::new(of_db));
-        db.engines.replaced(&before, &db.live());
+        db.live.store(Arc::new(of_db));
+        db.engines.take(prepared);
         c.rescore(oldest_snapshot);
         db.update_threshold(&state);
         db.update_pressure(&state);
@@ -104,11 +99,11 @@ impl Db {
         check_db_options(&changed)?;
         let mut adjusted = Adjusted::default();
         adjust_changed_db_options(&mut changed, &mut adjusted);
-        db.take_program(&mut changed, &options)?;
+        let prepared = db.engines.prepare(&mut changed, &options, &db.log)?;
         adjusted.log(&db.log);
         db.live.store(Arc::new(changed));
         let now = db.live.load_full();
-        db.engines.replaced(&before, &now);
+        db.engines.take(prepared);
         {
             let state = db.state.lock();
             db.update_pressure(&state);
@@ -146,24 +141,6 @@ impl Db {
     /// The options of the database as they are now (RocksDB's `GetDBOptions`).
     pub fn get_db_options(&self) -> DbOptions {
         DbOptions::clone(&self.inner.live())
-    }
-}
-
-impl DbInner {
-    /// Reads and checks the merge program that `options`, which are in `changed` already, name. Where they change how a
-    /// program of the user's is run, it is checked again.
-    fn take_program(&self, changed: &mut DbOptions, options: &[(String, String)]) -> Result<()> {
-        let named = options.iter().any(|(name, _)| name == PROGRAM);
-        let engine = options.iter().any(|(name, _)| ENGINE.contains(&name.as_str()));
-        if named {
-            merge_program::load(changed)?;
-        }
-        if changed.kernel_program.is_some() && (named || engine && changed.merge_engine == MergeEngine::Kernel) {
-            self.engines.check_program(changed, &self.log)?;
-        } else if named {
-            log_info!(self.log, "merge program builtin");
-        }
-        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 
 use crate::compaction::commit::{CommitQueue, MergeTicket, Ticket};
+use crate::compaction::objects::JobObjects;
+use crate::compaction::spec::{JobFamily, JobSpec};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::intra::{self, IntraDf, PendingRun};
 use crate::compaction::{Compaction, JobContext, JobEvents, JobOutput, job, strategy};
@@ -14,7 +16,7 @@ use crate::db::read::tables::CfTables;
 use crate::db::{CfState, DbInner, State, Weighed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::CompactionReason;
-use crate::options::{CfOptions, DbOptions};
+use crate::options::DbOptions;
 use crate::pacing::reads_first::PatientJob;
 use crate::pacing::write_control::write_control;
 use crate::statistics::CountedOperator;
@@ -135,29 +137,44 @@ fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
 }
 
 impl DbInner {
-    pub fn job_context(self: &Arc<Self>, cf: &CfData, job: u64, reason: TableFileCreationReason) -> JobContext {
-        let mut options = CfOptions::clone(&cf.options.load());
-        let operator = options.merge_operator.as_ref();
-        options.merge_operator = CountedOperator::wrap(operator, self.opts.statistics.as_ref(), false);
+    /// What the specs of a column family's jobs are made from, as it is now.
+    pub fn job_family(&self, cf: &CfData) -> JobFamily {
+        JobFamily {
+            db_id: self.db_id.clone(),
+            db_session_id: self.session_id.clone(),
+            cf_id: cf.id,
+            cf_name: cf.name.clone(),
+            options: cf.options.load_full(),
+            snapshots: self.snapshots.all(),
+        }
+    }
+
+    /// The host of a job of a column family.
+    pub fn job_context(
+        self: &Arc<Self>,
+        cf: &CfData,
+        family: &JobFamily,
+        job: u64,
+        reason: TableFileCreationReason,
+    ) -> JobContext {
+        let mut objects = JobObjects::of(&family.options, &cf.cmp);
+        let operator = objects.merge_operator.as_ref();
+        objects.merge_operator = CountedOperator::wrap(operator, self.opts.statistics.as_ref(), false);
         JobContext {
             fs: Arc::clone(&self.opts.fs),
             clock: Arc::clone(&self.opts.clock),
             dir: self.path.clone(),
             db: DbOptions::clone(&self.live()),
-            cf: options,
-            cf_id: cf.id,
-            cf_name: cf.name.clone(),
-            cmp: cf.cmp.clone(),
+            objects,
+            inputs: Arc::default(),
             tables: Arc::new(CfTables::new(self, cf)),
             new_file_number: self.numbers.taker(),
-            snapshots: self.snapshots.all(),
-            db_id: self.db_id.clone(),
-            db_session_id: self.session_id.clone(),
             shutdown: Arc::clone(&self.shutdown),
             cancelled: Arc::default(),
             events: JobEvents {
                 log: self.log.clone(),
                 job,
+                cf_name: cf.name.clone(),
                 reason,
                 new_tables: Arc::clone(&self.new_tables),
                 ..JobEvents::default()
@@ -220,11 +237,12 @@ impl DbInner {
             edit.new_files = entries.map(|entry| (to as u32, entry)).collect();
             return Ok((edit, JobOutput::default()));
         }
-        let ctx = self.job_context(cf, job, TableFileCreationReason::Compaction);
+        let family = self.job_family(cf);
+        let ctx = self.job_context(cf, &family, job, TableFileCreationReason::Compaction).with_inputs(compaction);
         let patient = if compaction.reason == CompactionReason::ManualCompaction { None } else { self.patient_job() };
         let ctx = JobContext { cancelled: Arc::clone(cancelled), patient, ..ctx };
         let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
-        let output = job::run(compaction, &ctx)?;
+        let output = job::run(&JobSpec::of_compaction(compaction, &family, &ctx)?, &ctx)?;
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
         Ok((edit, output))
     }

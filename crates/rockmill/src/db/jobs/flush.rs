@@ -232,7 +232,8 @@ impl DbInner {
         for part in &pick.parts {
             let event = FlushEvent { job: self.reporting.new_job(), reason: part.reason, memtables: part.mems.len() };
             self.flush_begins(&part.cf, &event, &part.mems, pick.told_later);
-            let mut ctx = self.job_context(&part.cf, event.job, TableFileCreationReason::Flush);
+            let family = self.job_family(&part.cf);
+            let mut ctx = self.job_context(&part.cf, &family, event.job, TableFileCreationReason::Flush);
             ctx.events.told_later = pick.told_later.then(Arc::default);
             // Whoever asked for a flush waits for it.
             if matches!(
@@ -243,7 +244,7 @@ impl DbInner {
             }
             let bytes = part.mems.iter().map(|m| m.data_size()).sum();
             let _running = self.runs_flush(&part.cf, event.job, bytes, &ctx.events.progress);
-            let table = flush::build_l0(&part.mems, &ctx, TableFileCreationReason::Flush);
+            let table = flush::build_l0(&part.mems, &family, &ctx, TableFileCreationReason::Flush);
             for info in ctx.events.told_later.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
                 self.notify_later(move |l| l.on_table_file_created(&info));
             }

@@ -362,8 +362,8 @@ impl DbInner {
             (Arc::clone(&c.cf), mem, Arc::clone(&c.version), c.next_epoch)
         };
         if let Some((mut entry, _)) = {
-            let reason = TableFileCreationReason::Recovery;
-            flush::build_l0(&[mem], &self.job_context(&cf, 0, reason), reason)?
+            let (reason, family) = (TableFileCreationReason::Recovery, self.job_family(&cf));
+            flush::build_l0(&[mem], &family, &self.job_context(&cf, &family, 0, reason), reason)?
         } {
             entry.epoch_number = epoch;
             let mut builder = VersionBuilder::new(base, Arc::clone(&self.purge));

@@ -18,7 +18,7 @@ use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
 
-use crate::compaction::merge_program;
+use crate::compaction::Engines;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::aging;
 use crate::compaction::strategy::score::level_scores;
@@ -211,7 +211,7 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let mut adjusted = Adjusted::default();
     let (mut options, wanted) = taken_options(options, cfs, &mut adjusted)?;
     if !read_only {
-        merge_program::load(&mut options.db)?;
+        Engines::check_options(&mut options.db)?;
         let fs = &options.db.fs;
         if options.db.create_if_missing {
             if !fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))? {
@@ -333,8 +333,7 @@ fn open_files(
     db.write_options_file(&db.options_turn.lock())?;
     db.remove_orphans();
     db.log_opened();
-    db.engines.check_program_at_open(&db.live(), &db.log)?;
-    db.engines.probe_kernel(&db.live(), &db.log);
+    db.engines.open(&db.live(), &db.log)?;
     db.numbers.begin();
     let threads = threads::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));

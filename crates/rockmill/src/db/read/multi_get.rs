@@ -94,7 +94,7 @@ impl DbInner {
             values: (0..keys.len()).map(|_| Ok(None)).collect(),
             waiting: Vec::new(),
             spare: None,
-            io: batched.then(|| self.engines.read_ring(&self.opts.fs, &self.opts.clock)).flatten(),
+            io: batched.then(|| self.engines.lookups.lend(&self.opts.fs, &self.opts.clock)).flatten(),
         };
         for index in order {
             let (cf, key) = keys[index];

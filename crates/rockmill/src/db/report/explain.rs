@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::compaction::Compaction;
 use crate::compaction::plan::JobPlan;
+use crate::compaction::spec::JobSpec;
 use crate::compaction::sst_map::SstMap;
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk};
@@ -115,12 +116,14 @@ impl Db {
             0 => db.live().max_subcompactions.max(1) as usize,
             n => n as usize,
         };
-        let ctx = db.job_context(cf, 0, TableFileCreationReason::Compaction);
+        let family = db.job_family(cf);
+        let host = db.job_context(cf, &family, 0, TableFileCreationReason::Compaction);
         for compaction in picked {
             let work = match compaction.trivial_move || compaction.deletion {
                 true => None,
                 false => {
-                    let mut plan = JobPlan::new(&compaction, &ctx)?;
+                    let ctx = host.clone().with_inputs(&compaction);
+                    let mut plan = JobPlan::new(&JobSpec::of_compaction(&compaction, &family, &ctx)?, &ctx)?;
                     let (tombstones, covered) = Tombstones::gather(&mut plan, &ctx)?;
                     plan.split(threads, &ctx)?;
                     let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, &ctx)).collect::<Result<_>>()?;

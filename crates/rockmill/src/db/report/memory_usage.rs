@@ -71,7 +71,7 @@ impl DbInner {
         let mut parts = MemoryParts {
             kept_for_memtables: self.memory_pool.bytes() as u64,
             io: self.engines.memory_bytes() as u64,
-            kernel: self.engines.kernel_memory_bytes() as u64,
+            kernel: self.engines.kernel.memory_bytes() as u64,
             ..MemoryParts::default()
         };
         let mut caches = Vec::new();

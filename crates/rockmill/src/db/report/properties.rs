@@ -67,7 +67,7 @@ impl Db {
                 let files: Vec<_> = version.levels.iter().flatten().collect();
                 Some(db.aggregated_properties(&cf.data, &files)?)
             }
-            names::MERGE_ENGINE => Some(db.engine_text()),
+            names::MERGE_ENGINE => Some(db.engines.describe(&db.live())),
             names::LEVELSTATS => Some(level_text(&version())),
             names::SSTABLES => Some(db.tables_text(&version(), cf.data.super_version_number())),
             names::STATS => db.cf_stats_text(cf.id(), false).map(|s| s + &db.db_stats_text()),
@@ -140,7 +140,7 @@ impl DbInner {
             | names::LIVE_BLOB_FILE_SIZE
             | names::LIVE_BLOB_FILE_GARBAGE_SIZE => 0,
             names::IO_MEMORY => self.engines.memory_bytes() as u64,
-            names::KERNEL_MEMORY => self.engines.kernel_memory_bytes() as u64,
+            names::KERNEL_MEMORY => self.engines.kernel.memory_bytes() as u64,
             names::NUM_LIVE_VERSIONS => cf.live_versions().len() as u64,
             names::CURRENT_SUPER_VERSION_NUMBER => cf.super_version_number(),
             names::BLOCK_CACHE_CAPACITY => cache()?.stats().capacity,

@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use rockmill_format::printable;
 
-use crate::compaction::MergeEngine;
 use crate::db::report::events::LevelJobStats;
 use crate::db::report::properties::levels;
 use crate::db::report::stats::DbCounters;
@@ -56,7 +55,7 @@ impl DbInner {
             sustained as f64 / MB,
             self.pacing.writers().longest_micros.load(Ordering::Relaxed) as f64 / 1e3
         );
-        let _ = writeln!(s, "Merge engine: {}", self.engine_text());
+        let _ = writeln!(s, "Merge engine: {}", self.engines.describe(&self.live()));
         let memory = self.memory_parts();
         let parts = memory.named().map(|(name, bytes)| format!("{name} {:.2} MB", bytes as f64 / MB));
         let _ = writeln!(s, "Memory: {:.2} MB; {}", memory.total() as f64 / MB, parts.join(", "));
@@ -76,39 +75,6 @@ impl DbInner {
         let name = c.cf.name.clone();
         drop(state);
         Some(text + &self.running_text(&name))
-    }
-
-    /// `rockmill.merge-engine`.
-    pub(crate) fn engine_text(&self) -> String {
-        let asked = self.live().merge_engine;
-        if asked == MergeEngine::Pread {
-            return asked.to_string();
-        }
-        if asked == MergeEngine::Kernel && self.engines.kernel_fallback().is_none() {
-            let live = self.live();
-            let mut text = format!("{asked}, driver {}", live.kernel_driver);
-            if let Some(program) = &live.kernel_program {
-                let _ = write!(text, ", program {program}");
-            }
-            if let (calls @ 1.., operations) = self.engines.by_program() {
-                let _ = write!(text, "; {calls} calls of it handed over {operations} reads and writes");
-            }
-            if let (parts @ 1.., Some(reason)) = self.engines.handed_over() {
-                let _ = write!(text, "; job parts handed to another engine: {parts}, the last one for {reason}");
-            }
-            return text;
-        }
-        let want = self.engines.kernel_fallback().filter(|_| asked == MergeEngine::Kernel);
-        let want = want.map_or(String::new(), |reason| format!(", for want of kernel: {reason}"));
-        // What a job met says more than what one would meet now.
-        let missing = self.engines.fallback().or_else(|| {
-            let probe = self.opts.fs.batch_probe();
-            (!probe.available).then_some(probe.reason)
-        });
-        match missing {
-            None => format!("{}{want}", MergeEngine::Uring),
-            Some(reason) => format!("{}, for want of uring: {reason}{want}", MergeEngine::Pread),
-        }
     }
 
     /// `rocksdb.stats` of every column family, for the info log.

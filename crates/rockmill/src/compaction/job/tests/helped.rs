@@ -7,11 +7,11 @@ use crate::options::CompressionType::{Lz4, None as Uncompressed, Snappy, Zstd};
 fn job(cf: CfOptions, seed: u64) -> (Tree, Compaction) {
     let fs = Arc::new(MemFileSystem::new());
     fs.create_dir(&PathBuf::from("/db"), true).unwrap();
-    let mut ctx = context(fs, PathBuf::from("/db"), cf);
+    let mut ctx = context(fs, PathBuf::from("/db"));
     ctx.db.compaction_helper_threads = 0;
     ctx.db.compaction_io_memory = 1 << 20;
     ctx.db.compaction_readahead_size = 3000;
-    let mut tree = Tree::new(ctx);
+    let mut tree = Tree::new(ctx, cf);
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut seq = 0;
     for _ in 0..4 {
@@ -31,7 +31,7 @@ fn job(cf: CfOptions, seed: u64) -> (Tree, Compaction) {
     }
     let version = Arc::new(tree.version.clone());
     let none = CompactionCursors::new();
-    let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.ctx.cf, &none, 0, 1, None, None, u64::MAX) else {
+    let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.cf, &none, 0, 1, None, None, u64::MAX) else {
         panic!("nothing picked")
     };
     c.subcompactions_max = 1;
@@ -44,10 +44,10 @@ impl Tree {
         let mut ctx = self.ctx.clone();
         ctx.db.merge_engine = engine;
         ctx.db.compaction_helper_threads = helpers;
-        ctx.engines = Arc::default();
+        ctx.engines = self.new_engines();
         let next = AtomicU64::new(1 << 20);
-        ctx.new_file_number = Arc::new(move || next.fetch_add(1, Ordering::Relaxed));
-        let output = run(c, &ctx)?;
+        ctx.new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
+        let output = self.run_in(c, &ctx)?;
         let paths = output.files.iter().map(|f| ctx.dir.join(filename::table(f.number)));
         let read = |path: PathBuf| {
             let bytes = ctx.fs.read_to_vec(&path).unwrap();

@@ -12,13 +12,15 @@ mod own;
 mod seated;
 mod swap;
 
+pub(super) use own::register;
+
 fn empty(cf: CfOptions) -> Tree {
     let fs = Arc::new(MemFileSystem::new());
     fs.create_dir(&PathBuf::from("/db"), true).unwrap();
-    let mut ctx = context(fs, PathBuf::from("/db"), cf);
+    let mut ctx = context(fs, PathBuf::from("/db"));
     ctx.db.compaction_helper_threads = 0;
     ctx.db.compaction_io_memory = 1 << 20;
-    Tree::new(ctx)
+    Tree::new(ctx, cf)
 }
 
 /// Overlapping L0 tables of values, tombstones, single deletes and operands, above nothing.
@@ -35,13 +37,13 @@ fn mixed(rng: &mut fastrand::Rng, cf: CfOptions, files: usize, keys: u32) -> (Tr
                 if matches!(t, ValueType::Value | ValueType::Merge) { vec![b'v'; rng.usize(0..80)] } else { vec![] };
             m.entries.push((format!("key{:05}", rng.u32(0..keys)).into_bytes(), seq, t, value));
             if rng.u8(0..40) == 0 {
-                tree.ctx.snapshots.push(seq);
+                tree.snapshots.push(seq);
             }
         }
         tree.flush(&[m]);
     }
     // Versions that only these saw are in the tables, and hidden from now on.
-    tree.ctx.snapshots.retain(|_| rng.u8(0..6) == 0);
+    tree.snapshots.retain(|_| rng.u8(0..6) == 0);
     let c = whole_level(&tree);
     (tree, c)
 }
@@ -50,7 +52,7 @@ fn mixed(rng: &mut fastrand::Rng, cf: CfOptions, files: usize, keys: u32) -> (Tr
 fn whole_level(tree: &Tree) -> Compaction {
     let version = Arc::new(tree.version.clone());
     let none = CompactionCursors::new();
-    let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.ctx.cf, &none, 0, 1, None, None, u64::MAX) else {
+    let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.cf, &none, 0, 1, None, None, u64::MAX) else {
         panic!("nothing picked")
     };
     c.subcompactions_max = 1;
@@ -58,11 +60,11 @@ fn whole_level(tree: &Tree) -> Compaction {
 }
 
 /// What a job counts, and what became of its parts.
-fn counted(tree: &Tree, c: &Compaction, engine: MergeEngine) -> (JobStats, Arc<crate::compaction::Engines>) {
+fn counted(tree: &Tree, c: &Compaction, engine: MergeEngine) -> (JobStats, Arc<Engines>) {
     let mut ctx = tree.ctx.clone();
     ctx.db.merge_engine = engine;
-    ctx.engines = Arc::default();
-    let output = run(c, &ctx).unwrap();
+    ctx.engines = tree.new_engines();
+    let output = tree.run_in(c, &ctx).unwrap();
     for f in &output.files {
         ctx.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
     }
@@ -83,7 +85,11 @@ fn what_the_program_drops_is_counted_as_resolution_counts_it() {
         let (kernel, engines) = counted(&tree, &c, MergeEngine::Kernel);
         assert_eq!(kernel.dropped, pread.dropped, "seed {seed}");
         assert_eq!(kernel.input_records, pread.input_records, "seed {seed}");
-        assert_eq!((engines.parts(MergeEngine::Kernel), engines.parts(MergeEngine::Uring)), (1, 0), "seed {seed}");
+        assert_eq!(
+            (engines.stats.parts(MergeEngine::Kernel), engines.stats.parts(MergeEngine::Uring)),
+            (1, 0),
+            "seed {seed}"
+        );
         let (bytes, _) = tree.outcome(&c, MergeEngine::Kernel, 0).unwrap();
         assert!(bytes == tree.outcome(&c, MergeEngine::Pread, 0).unwrap().0, "seed {seed}: other bytes");
         hidden += kernel.dropped.hidden;
@@ -104,8 +110,7 @@ fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut cf = small_options();
         cf.table.checksum = ChecksumType::None;
-        let (mut tree, c) = mixed(&mut rng, cf, 3, 3000);
-        tree.ctx.db.kernel_reads_in_place = seed % 2 == 0;
+        let (tree, c) = mixed(&mut rng, cf, 3, 3000);
         let file = Arc::clone(&tree.version.levels[0].base[rng.usize(0..3)]);
         let path = tree.ctx.dir.join(filename::table(file.number()));
         let mut bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
@@ -168,44 +173,6 @@ fn blocks_behind_the_end_of_a_file_are_an_error_that_names_it() {
     assert_eq!(tables.len(), 3, "a failed job left tables: {tables:?}");
 }
 
-/// Runs of several windows each, uncompressed: no block is copied, all are given back in time, and the tables are those
-/// of `pread`; compressed ones are decompressed into the memory as ever.
-#[test]
-fn blocks_that_are_read_in_place_are_not_copied() {
-    if !kernel_is_there() {
-        return;
-    }
-    for compression in [CompressionType::None, CompressionType::Lz4] {
-        let mut rng = fastrand::Rng::with_seed(5);
-        let mut cf = CfOptions { compression, ..CfOptions::default() };
-        cf.compression_per_level.clear();
-        let mut tree = empty(cf);
-        for run in 0..3u64 {
-            let mut m = Model::default();
-            for i in 0..2000u64 {
-                let value = match compression {
-                    CompressionType::None => (0..300).map(|_| rng.u8(..)).collect(),
-                    _ => vec![b'v'; 300],
-                };
-                m.entries.push((format!("{:08}", i * 3 + run).into_bytes(), 1 + run, ValueType::Value, value));
-            }
-            tree.flush(&[m]);
-        }
-        let c = whole_level(&tree);
-        let (pread, _) = tree.outcome(&c, MergeEngine::Pread, 0).unwrap();
-        tree.ctx.db.kernel_reads_in_place = true;
-        assert!(tree.outcome(&c, MergeEngine::Kernel, 0).unwrap().0 == pread, "{compression:?}: other bytes");
-        let (_, engines) = counted(&tree, &c, MergeEngine::Kernel);
-        assert_eq!(engines.handed_over(), (0, None), "{compression:?}");
-        let blocks: u64 = tree.version.levels[0]
-            .iter()
-            .map(|f| tree.ctx.tables.table(f).unwrap().blocks_between(None, None).unwrap().len() as u64)
-            .sum();
-        let wanted = if compression == CompressionType::None { blocks } else { 0 };
-        assert_eq!(engines.blocks_in_place(), wanted, "{compression:?}, of {blocks} blocks");
-    }
-}
-
 #[test]
 fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
     if !kernel_is_there() {
@@ -235,8 +202,8 @@ fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
             (ctx.db.merge_engine, ctx.db.reproducible) = (engine, true);
             // From the same on.
             let next = std::sync::atomic::AtomicU64::new(900);
-            ctx.new_file_number = Arc::new(move || next.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-            let files = run(&c, &ctx).unwrap().files;
+            ctx.new_file_number = Arc::new(move || Ok(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)));
+            let files = tree.run_in(&c, &ctx).unwrap().files;
             for f in &files {
                 ctx.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
             }
@@ -246,7 +213,7 @@ fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
         let entries = |engine| {
             let mut ctx = tree.ctx.clone();
             ctx.db.merge_engine = engine;
-            let files = run(&c, &ctx).unwrap().files;
+            let files = tree.run_in(&c, &ctx).unwrap().files;
             let metas = files.iter().map(|f| Arc::new(FileMeta::new(f.clone(), Arc::default())));
             let all = metas.fold(Model::default(), |all, f| all.plus(&contents(&ctx, &f)));
             for f in &files {
@@ -255,9 +222,9 @@ fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
             all.entries
         };
         assert!(entries(MergeEngine::Kernel) == entries(MergeEngine::Pread), "{reason}: other entries");
-        let (parts, said) = engines.handed_over();
+        let (parts, said) = engines.stats.handed_over();
         assert!(parts == 1 && said.as_ref().is_some_and(|s| s.contains(reason)), "{parts} {said:?}");
-        assert_eq!(engines.parts(MergeEngine::Kernel), 0);
+        assert_eq!(engines.stats.parts(MergeEngine::Kernel), 0);
         let tables = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap();
         assert_eq!(tables.len(), 2, "the first try left tables: {tables:?}");
     }
@@ -267,12 +234,12 @@ fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
 fn a_driver_that_is_not_there_is_named_and_auto_does_the_work() {
     let mut rng = fastrand::Rng::with_seed(3);
     let (mut tree, c) = mixed(&mut rng, small_options(), 2, 100);
-    tree.ctx.db.kernel_driver = crate::compaction::KernelDriver::Loop;
-    if crate::compaction::probe_kernel_engine(crate::compaction::KernelDriver::Loop).is_ok() {
+    tree.ctx.db.kernel_driver = KernelDriver::Loop;
+    if crate::compaction::probe_kernel_engine(KernelDriver::Loop).is_ok() {
         return skip("a driver that is not there", &Needs::NoKernelLoop.because("this kernel has all"));
     }
     let (_, engines) = counted(&tree, &c, MergeEngine::Kernel);
-    let said = engines.kernel_fallback().unwrap_or_default();
+    let said = engines.stats.missing(MergeEngine::Kernel).unwrap_or_default();
     assert!(said.contains("the driver loop needs Linux 7.1") || said.contains("permission"), "{said}");
-    assert_eq!((engines.parts(MergeEngine::Kernel), engines.handed_over().0), (0, 0));
+    assert_eq!((engines.stats.parts(MergeEngine::Kernel), engines.stats.handed_over().0), (0, 0));
 }

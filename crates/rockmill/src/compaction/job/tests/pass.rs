@@ -4,8 +4,10 @@ use rockmill_format::checksum::ChecksumType;
 use rockmill_format::{InternalKey, SliceTransform};
 
 use super::*;
+use crate::compaction::merge::Merger;
 use crate::compaction::merge::testing::VecRun;
 use crate::compaction::plan::InputRun;
+use crate::compaction::resolve::Resolver;
 use crate::options::{BlockBasedIndexType, DataBlockIndexType};
 
 /// How a tree's L0 looks.
@@ -26,7 +28,7 @@ fn rising(
     shape: &Shape,
     bottom: bool,
 ) -> Tree {
-    let mut tree = Tree::new(context(fs, dir, cf));
+    let mut tree = Tree::new(context(fs, dir), cf);
     let key = |n: u64| format!("key{n:09}").into_bytes();
     let mut seq = 0;
     let mut put = |m: &mut Model, n: u64, t: ValueType, len: usize| {
@@ -54,7 +56,7 @@ fn rising(
             put(&mut m, n, t, len);
             if odd {
                 // A snapshot keeps both versions when the table is written.
-                tree.ctx.snapshots.push(m.entries.last().unwrap().1);
+                tree.snapshots.push(m.entries.last().unwrap().1);
                 put(&mut m, n, ValueType::Value, 3);
             }
         }
@@ -66,7 +68,7 @@ fn rising(
 fn picked(tree: &Tree, from: usize, to: usize) -> Compaction {
     let version = Arc::new(tree.version.clone());
     let none = CompactionCursors::new();
-    match manual::pick(&version, &tree.ctx.cf, &none, from, to, None, None, u64::MAX) {
+    match manual::pick(&version, &tree.cf, &none, from, to, None, None, u64::MAX) {
         ManualPick::Pick(c, _) => *c,
         _ => panic!("nothing picked"),
     }
@@ -74,7 +76,7 @@ fn picked(tree: &Tree, from: usize, to: usize) -> Compaction {
 
 /// What survives of the inputs, through a merge that knows no blocks.
 fn survivors(tree: &Tree, c: &Compaction) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut plan = JobPlan::new(c, &tree.ctx).unwrap();
+    let mut plan = JobPlan::new(&tree.spec(c), &tree.host()).unwrap();
     let (tombstones, _) = Tombstones::gather(&mut plan, &tree.ctx).unwrap();
     let (rules, cmp) = (&plan.rules, &plan.rules.cmp);
     let run = |run: &InputRun| {
@@ -95,7 +97,7 @@ fn survivors(tree: &Tree, c: &Compaction) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 /// Runs the job and compares its entries; gives its files and how many blocks passed.
 fn check_job(tree: &Tree, c: &Compaction, what: &str) -> (Vec<FileEntry>, u64) {
-    let output = run(c, &tree.ctx).unwrap();
+    let output = tree.run(c).unwrap();
     let mut entries = Vec::new();
     for f in &output.files {
         let f = Arc::new(FileMeta::new(f.clone(), Arc::default()));
@@ -153,7 +155,7 @@ fn blocks_pass_and_every_entry_is_what_it_would_be_without() {
         };
         let mut tree = rising(&mut rng, memory(), cf, &shape, false);
         // Those that go leave versions behind which are hidden from now on.
-        tree.ctx.snapshots.retain(|_| rng.u8(0..4) == 0);
+        tree.snapshots.retain(|_| rng.u8(0..4) == 0);
         let mut c = picked(&tree, 0, 1);
         let what = format!("seed {seed}");
         c.subcompactions_max = 1;
@@ -164,16 +166,15 @@ fn blocks_pass_and_every_entry_is_what_it_would_be_without() {
             helped += done;
         }
         if kernel_is_there() {
-            for (helpers, in_place) in [(0, false), (0, true), (2, true)] {
-                tree.ctx.db.kernel_reads_in_place = in_place;
+            for helpers in [0, 2] {
                 let (bytes, _) = tree.outcome(&c, MergeEngine::Kernel, helpers).unwrap();
                 assert!(bytes == alone, "{what}: kernel with {helpers} helpers writes other bytes");
             }
         }
         c.subcompactions_max = rng.usize(1..4);
         let passed = check_job(&tree, &c, &what).1;
-        by_compression[tree.ctx.cf.compression as usize] += passed;
-        by_version[tree.ctx.cf.table.format_version as usize] += passed;
+        by_compression[tree.cf.compression as usize] += passed;
+        by_version[tree.cf.table.format_version as usize] += passed;
     }
     for kind in [CompressionType::None, CompressionType::Lz4, CompressionType::Zstd] {
         assert!(by_compression[kind as usize] > 100, "{by_compression:?}");
@@ -191,7 +192,7 @@ fn blocks_pass_only_into_tables_of_their_kind() {
     let passed = |change: Change| {
         let cf = CfOptions { target_file_size_base: 100_000, ..small_options() };
         let tree = &mut rising(&mut fastrand::Rng::with_seed(1), memory(), cf, &PLAIN, false);
-        change(&mut tree.ctx.cf);
+        change(&mut tree.cf);
         let c = picked(tree, 0, 1);
         check_job(tree, &c, "").1
     };

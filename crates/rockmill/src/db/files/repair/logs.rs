@@ -12,6 +12,7 @@ use rockmill_format::{InternalKey, SequenceNumber, ValueType};
 use rockmill_io::FileSystem;
 
 use super::RepairReport;
+use crate::compaction::spec::JobFamily;
 use crate::compaction::{JobContext, flush};
 use crate::db::open::recovery::CHECK_EVERY;
 use crate::db::write::group::parts;
@@ -32,7 +33,8 @@ enum There {
 
 /// A column family that log data goes into.
 pub(super) struct Target {
-    pub context: JobContext,
+    family: JobFamily,
+    context: JobContext,
     /// Data of WALs below this one is in tables, all of which are sound.
     pub log_number: u64,
     /// First and last sequence numbers of tables that hold all that WALs have of these.
@@ -42,8 +44,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub fn new(context: JobContext, log_number: u64) -> Self {
-        Self { context, log_number, in_tables: Vec::new(), tables: Vec::new(), mem: None }
+    pub fn new(family: JobFamily, context: JobContext, log_number: u64) -> Self {
+        Self { family, context, log_number, in_tables: Vec::new(), tables: Vec::new(), mem: None }
     }
 
     fn wants(&self, wal: u64, seq: SequenceNumber) -> bool {
@@ -51,8 +53,8 @@ impl Target {
     }
 
     fn mem(&mut self) -> &Arc<MemTable> {
-        let ctx = &self.context;
-        self.mem.get_or_insert_with(|| new_memtable(1, &ctx.cmp, &ctx.cf, MemTableMemory::default()))
+        let (cmp, options) = (&self.context.objects.cmp, &self.family.options);
+        self.mem.get_or_insert_with(|| new_memtable(1, cmp, options, MemTableMemory::default()))
     }
 
     /// What the memtable has of a key with this sequence number.
@@ -64,7 +66,7 @@ impl Target {
         let mut at = mem.iter();
         at.seek(InternalKey::new(key, seq, VALUE_TYPE_FOR_SEEK).as_bytes());
         let found = at.valid().then(|| ParsedInternalKey::parse(at.key()).ok()).flatten();
-        match found.filter(|f| f.sequence == seq && self.context.cmp.compare_user(f.user_key, key).is_eq()) {
+        match found.filter(|f| f.sequence == seq && self.context.objects.cmp.compare_user(f.user_key, key).is_eq()) {
             Some(found) if found.value_type == value_type && at.value() == value => There::Same,
             Some(_) => There::Other,
             None => There::No,
@@ -73,7 +75,8 @@ impl Target {
 
     fn flush(&mut self) -> Result<()> {
         let Some(mem) = self.mem.take().filter(|m| !m.is_empty()) else { return Ok(()) };
-        if let Some((entry, _)) = flush::build_l0(&[mem], &self.context, TableFileCreationReason::Recovery)? {
+        let reason = TableFileCreationReason::Recovery;
+        if let Some((entry, _)) = flush::build_l0(&[mem], &self.family, &self.context, reason)? {
             self.tables.push(entry);
         }
         Ok(())
@@ -236,8 +239,8 @@ fn apply(
     }
     progress.unchecked = 0;
     for target in targets.values_mut() {
-        if target.mem.as_ref().is_some_and(|m| m.memory_usage() >= target.context.cf.write_buffer_size.max(CHECK_EVERY))
-        {
+        let full = target.family.options.write_buffer_size.max(CHECK_EVERY);
+        if target.mem.as_ref().is_some_and(|m| m.memory_usage() >= full) {
             target.flush()?;
         }
     }

@@ -45,7 +45,9 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileLock, FileSystem};
 
+use crate::compaction::objects::JobObjects;
 use crate::compaction::rewrite::write_run;
+use crate::compaction::spec::JobFamily;
 use crate::compaction::{JobContext, JobEvents};
 use crate::db::open::start::{lock_error, new_db_id};
 use crate::db::open::wal_owner;
@@ -376,7 +378,7 @@ impl Repair<'_> {
             let log_number = if f.as_in_manifest { hinted.map_or(0, |h| h.log_number) } else { 0 };
             // As an opening: what is left below that may have lost its end.
             let oldest = if f.as_in_manifest { self.hints.min_log_number_to_keep } else { 0 };
-            let mut target = Target::new(self.context(f, created), log_number.max(oldest));
+            let mut target = Target::new(self.job_family(f), self.context(f, created), log_number.max(oldest));
             target.in_tables = f.later.values().copied().collect();
             targets.insert(f.id, target);
         }
@@ -740,7 +742,8 @@ impl Repair<'_> {
         let mut merged = MergingIterator::new(children, family.cmp.clone());
         // Where tables are lost, the older entries of a key may be in the log alone.
         let flushed_logs = (self.report.tables_damaged == 0).then_some(own_tables);
-        let written = write_run(&mut merged, flushed_logs, tombstones, last_level, &ctx)?;
+        let output = self.job_family(family);
+        let written = write_run(&mut merged, flushed_logs, tombstones, last_level, &output, &ctx)?;
         self.report.tables_written += written.len() as u64;
         for entry in files {
             match found.iter().find(|f| f.number == entry.number) {
@@ -758,6 +761,18 @@ impl Repair<'_> {
         Ok(written.into_iter().map(|e| (last_level as u32, e)).collect())
     }
 
+    /// What the specs of jobs that write a column family's tables are made from.
+    fn job_family(&self, family: &Family) -> JobFamily {
+        JobFamily {
+            db_id: self.db_id.clone(),
+            db_session_id: self.session_id.clone(),
+            cf_id: family.id,
+            cf_name: family.name.clone(),
+            options: Arc::new(family.options.clone()),
+            snapshots: Vec::new(),
+        }
+    }
+
     fn context(&self, family: &Family, created: &Arc<Mutex<Vec<u64>>>) -> JobContext {
         let (next, created) = (Arc::clone(&self.next_file), Arc::clone(created));
         let tables = Tables { fs: Arc::clone(&self.fs), dir: self.path.to_owned(), cmp: family.cmp.clone() };
@@ -766,22 +781,17 @@ impl Repair<'_> {
             clock: Arc::clone(&self.options.db.clock),
             dir: self.path.to_owned(),
             db: self.options.db.clone(),
-            cf: family.options.clone(),
-            cf_id: family.id,
-            cf_name: family.name.clone(),
-            cmp: family.cmp.clone(),
+            objects: JobObjects::of(&family.options, &family.cmp),
+            inputs: Arc::default(),
             tables: Arc::new(tables),
             new_file_number: Arc::new(move || {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 created.lock().push(number);
-                number
+                Ok(number)
             }),
-            snapshots: Vec::new(),
-            db_id: self.db_id.clone(),
-            db_session_id: self.session_id.clone(),
             shutdown: Arc::new(AtomicBool::new(false)),
             cancelled: Arc::default(),
-            events: JobEvents::default(),
+            events: JobEvents { cf_name: family.name.clone(), ..JobEvents::default() },
             urgent: Arc::default(),
             give_way: Arc::default(),
             patient: None,

@@ -4,8 +4,9 @@ use rockmill_format::comparator::{FnComparator, ReverseBytewiseComparator};
 use rockmill_kernel::MergeObject;
 
 use super::*;
+use crate::compaction::objects::JobRegistry;
 use crate::compaction_filter::{
-    CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory,
+    CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory, SharedFilter,
 };
 use crate::merge_operator::StringAppendOperator;
 
@@ -68,6 +69,18 @@ impl CompactionFilter for Marks {
     }
 }
 
+/// What these tests call by name, for another process.
+pub(in super::super) fn register(known: &mut JobRegistry) {
+    known.comparators.extend([no_case(), liar()].map(|cmp| Arc::clone(cmp.user_comparator())));
+    known.filters.push(SharedFilter::new(Marks));
+    known.filter_factories.push(SharedFactory::new(Expire));
+}
+
+/// Orders as bytes do, under another name.
+fn liar() -> InternalKeyComparator {
+    InternalKeyComparator::new(Arc::new(FnComparator::new("test.Liar", Box::new(|a, b| a.cmp(b)))))
+}
+
 fn no_case() -> InternalKeyComparator {
     let compare = |a: &[u8], b: &[u8]| a.to_ascii_lowercase().cmp(&b.to_ascii_lowercase());
     InternalKeyComparator::new(Arc::new(FnComparator::new("test.NoCase", Box::new(compare))))
@@ -80,15 +93,14 @@ type Value<'a> = &'a dyn Fn(&mut fastrand::Rng) -> Vec<u8>;
 fn tree_in(cmp: InternalKeyComparator, cf: CfOptions) -> Tree {
     let mut tree = empty(cf);
     tree.ctx.tables = Arc::new(Tables { fs: Arc::clone(&tree.ctx.fs), dir: tree.ctx.dir.clone(), cmp: cmp.clone() });
-    tree.ctx.cmp = cmp;
+    tree.ctx.objects.cmp = cmp;
     tree.ctx.db.reproducible = true;
-    Tree::new(tree.ctx)
+    Tree::new(tree.ctx, tree.cf)
 }
 
 /// Overlapping tables of every kind of entry in L0, some above others in L1 and L2, and snapshots.
 fn filled(rng: &mut fastrand::Rng, cmp: &InternalKeyComparator, cf: CfOptions, value: Value<'_>) -> Tree {
     let mut tree = tree_in(cmp.clone(), cf);
-    tree.ctx.db.kernel_reads_in_place = rng.bool();
     let (keys, mut seq) = (*rng.choice(&[30, 300, 3000]).unwrap(), 0);
     let rounds = rng.usize(3..8);
     for round in 0..rounds {
@@ -114,7 +126,7 @@ fn filled(rng: &mut fastrand::Rng, cmp: &InternalKeyComparator, cf: CfOptions, v
                 m.entries.push((key(rng), seq, t, value));
             }
             if rng.u8(0..40) == 0 {
-                tree.ctx.snapshots.push(seq);
+                tree.snapshots.push(seq);
             }
         }
         tree.flush(&[m]);
@@ -127,7 +139,7 @@ fn filled(rng: &mut fastrand::Rng, cmp: &InternalKeyComparator, cf: CfOptions, v
             tree.compact(&c);
         }
     }
-    tree.ctx.snapshots.retain(|_| rng.u8(0..6) == 0);
+    tree.snapshots.retain(|_| rng.u8(0..6) == 0);
     tree
 }
 
@@ -135,7 +147,7 @@ fn filled(rng: &mut fastrand::Rng, cmp: &InternalKeyComparator, cf: CfOptions, v
 fn whole(tree: &Tree, level: usize) -> Compaction {
     let version = Arc::new(tree.version.clone());
     let none = CompactionCursors::new();
-    match manual::pick(&version, &tree.ctx.cf, &none, level, level + 1, None, None, u64::MAX) {
+    match manual::pick(&version, &tree.cf, &none, level, level + 1, None, None, u64::MAX) {
         ManualPick::Pick(c, _) => Compaction { trivial_move: false, ..*c },
         _ => panic!("nothing picked"),
     }
@@ -158,8 +170,8 @@ fn renamed(object: &[u8], from: &str, to: &str) -> Vec<u8> {
 fn same_as_pread(tree: &Tree, c: &Compaction, what: &str) -> (JobStats, JobStats) {
     let (pread, _) = counted(tree, c, MergeEngine::Pread);
     let (kernel, engines) = counted(tree, c, MergeEngine::Kernel);
-    assert_eq!(engines.handed_over(), (0, None), "{what}");
-    assert_eq!(engines.parts(MergeEngine::Kernel), kernel.subcompactions, "{what}");
+    assert_eq!(engines.stats.handed_over(), (0, None), "{what}");
+    assert_eq!(engines.stats.parts(MergeEngine::Kernel), kernel.subcompactions, "{what}");
     assert_eq!(kernel.input_records, pread.input_records, "{what}");
     let (bytes, _) = tree.outcome(c, MergeEngine::Kernel, 0).unwrap();
     assert!(bytes == tree.outcome(c, MergeEngine::Pread, 0).unwrap().0, "{what}: other bytes");
@@ -192,8 +204,8 @@ fn a_filter_in_the_kernel_gives_the_tables_of_its_twin() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let cf = options(&mut rng);
         let mut tree = filled(&mut rng, &InternalKeyComparator::default(), cf, &value);
-        tree.ctx.cf.compaction_filter_factory = Some(SharedFactory::new(Expire));
-        tree.ctx.db.kernel_program = object(EXPIRE);
+        tree.cf.compaction_filter_factory = Some(SharedFactory::new(Expire));
+        tree.ctx.engines.kernel.set_object(object(EXPIRE));
         let mut c = whole(&tree, 0);
         c.subcompactions_max = rng.usize(1..4);
         let (pread, kernel) = same_as_pread(&tree, &c, &format!("seed {seed}"));
@@ -213,11 +225,11 @@ fn a_filter_of_another_name_is_asked_outside_and_the_log_says_so() {
     let mut rng = fastrand::Rng::with_seed(6);
     let value = |rng: &mut fastrand::Rng| rng.choice([b"x", b"y"]).unwrap().to_vec();
     let mut tree = filled(&mut rng, &InternalKeyComparator::default(), small_options(), &value);
-    tree.ctx.db.kernel_program = object(EXPIRE);
+    tree.ctx.engines.kernel.set_object(object(EXPIRE));
     let c = whole(&tree, 0);
     let (pread, kernel) = same_as_pread(&tree, &c, "no filter");
     assert_eq!((kernel.dropped, kernel.dropped.filtered), (pread.dropped, 0));
-    tree.ctx.cf.compaction_filter = Some(crate::compaction_filter::SharedFilter::new(Marks));
+    tree.cf.compaction_filter = Some(SharedFilter::new(Marks));
     let (pread, kernel) = same_as_pread(&tree, &c, "another filter");
     assert_eq!(kernel.dropped, pread.dropped);
     assert!(kernel.dropped.filtered > 10, "{}", kernel.dropped.filtered);
@@ -234,8 +246,8 @@ fn an_order_in_the_kernel_gives_the_tables_of_its_twin() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let cf = options(&mut rng);
         let reverse = InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator));
-        let mut tree = filled(&mut rng, &reverse, cf, &value);
-        tree.ctx.db.kernel_program = object(REVERSE);
+        let tree = filled(&mut rng, &reverse, cf, &value);
+        tree.ctx.engines.kernel.set_object(object(REVERSE));
         let mut c = whole(&tree, 0);
         c.subcompactions_max = rng.usize(1..5);
         let (pread, kernel) = same_as_pread(&tree, &c, &format!("seed {seed}"));
@@ -256,7 +268,7 @@ fn older_versions_behind_a_block_of_one_entry_are_hidden() {
         let reverse = InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator));
         let cf = CfOptions { target_file_size_base: 64 << 20, ..small_options() };
         let mut tree = tree_in(reverse, cf);
-        tree.ctx.snapshots = vec![20];
+        tree.snapshots = vec![20];
         let mut m = Model::default();
         let key = |n: u64| format!("key{n:05}").into_bytes();
         for n in 0..20 {
@@ -269,8 +281,8 @@ fn older_versions_behind_a_block_of_one_entry_are_hidden() {
         tree.flush(&[m]);
         let c = whole(&tree, 0);
         tree.compact(&c);
-        tree.ctx.snapshots.clear();
-        tree.ctx.db.kernel_program = object(REVERSE);
+        tree.snapshots.clear();
+        tree.ctx.engines.kernel.set_object(object(REVERSE));
         let (pread, kernel) = same_as_pread(&tree, &whole(&tree, 1), &format!("{newer:?}"));
         let left = if newer == ValueType::Value { 20 } else { 13 };
         assert_eq!((pread.output_records, kernel.output_records), (left, left), "{newer:?}");
@@ -290,8 +302,8 @@ fn an_order_and_a_filter_in_one_program_give_the_tables_of_their_twins() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let cf = options(&mut rng);
         let mut tree = filled(&mut rng, &no_case(), cf, &value);
-        tree.ctx.cf.compaction_filter = Some(crate::compaction_filter::SharedFilter::new(Marks));
-        tree.ctx.db.kernel_program = object(BOTH);
+        tree.cf.compaction_filter = Some(SharedFilter::new(Marks));
+        tree.ctx.engines.kernel.set_object(object(BOTH));
         // Those of L1 are all left to the twin.
         let level = usize::from(rng.bool() && !tree.version.levels[1].is_empty());
         let mut c = whole(&tree, level);
@@ -310,12 +322,10 @@ fn an_order_that_is_not_the_comparators_is_found_and_another_engine_merges() {
         return;
     }
     let value = |rng: &mut fastrand::Rng| vec![b'v'; rng.usize(0..20)];
-    let liar = FnComparator::new("test.Liar", Box::new(|a, b| a.cmp(b)));
-    let liar = InternalKeyComparator::new(Arc::new(liar));
     let wrong = renamed(REVERSE, "rocksdb.ReverseBytewiseComparator", "test.NoCase");
     let cases = [
         (no_case(), wrong, "does not order as test.NoCase does: it has key"),
-        (liar, LIAR.to_vec(), "an older version before a newer one"),
+        (liar(), LIAR.to_vec(), "an older version before a newer one"),
         (no_case(), REVERSE.to_vec(), "test.NoCase, where the program own.bpf.o has that of rocksdb.Reverse"),
         (InternalKeyComparator::default(), REVERSE.to_vec(), "keys in the order of leveldb.BytewiseComparator"),
         (no_case(), EXPIRE.to_vec(), "keys in the order of test.NoCase"),
@@ -326,14 +336,14 @@ fn an_order_that_is_not_the_comparators_is_found_and_another_engine_merges() {
             let mut rng = fastrand::Rng::with_seed(seed);
             let mut tree = filled(&mut rng, &cmp, small_options(), &value);
             if i == 1 {
-                tree.ctx.snapshots.clear(); // so that older versions are dropped
+                tree.snapshots.clear(); // so that older versions are dropped
             }
-            tree.ctx.db.kernel_program = object(&program);
+            tree.ctx.engines.kernel.set_object(object(&program));
             let mut c = whole(&tree, 0);
             c.subcompactions_max = 1 + 2 * (seed as usize % 2);
             let (pread, _) = counted(&tree, &c, MergeEngine::Pread);
             let (kernel, engines) = counted(&tree, &c, MergeEngine::Kernel);
-            said.extend(engines.handed_over().1);
+            said.extend(engines.stats.handed_over().1);
             assert_eq!((kernel.dropped, kernel.input_records), (pread.dropped, pread.input_records), "{reason}");
         }
         let as_said = said.iter().filter(|s| s.contains(reason)).count();

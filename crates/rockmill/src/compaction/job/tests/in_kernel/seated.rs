@@ -6,8 +6,6 @@ use rockmill_io::ring::Tamper;
 use rockmill_io::{CountingFileSystem, WriteOptions};
 
 use super::*;
-use crate::compaction::KernelDriver;
-use crate::compaction::engine::Engine;
 use crate::version::TableSource;
 
 /// False, and says so, where there is no driver `loop`, or no ring.
@@ -25,10 +23,11 @@ fn is_there(what: &str) -> bool {
 /// Tables in L0 of so many values, which lie between each other.
 fn tree(dir: &Path, tables: u64, values: u64, cf: CfOptions) -> (Tree, Compaction, CountingFileSystem) {
     let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
-    let mut ctx = context(Arc::new(fs.clone()), dir.to_owned(), cf);
+    let mut ctx = context(Arc::new(fs.clone()), dir.to_owned());
     ctx.db.kernel_driver = KernelDriver::Loop;
     ctx.db.compaction_helper_threads = 0;
-    let mut tree = Tree::new(ctx);
+    let mut tree = Tree::new(ctx, cf);
+    tree.elsewhere = false; // reads and writes are counted
     let mut rng = fastrand::Rng::with_seed(tables);
     for run in 0..tables {
         let mut m = Model::default();
@@ -69,9 +68,9 @@ fn a_ring_is_entered_for_calls_of_the_program_alone() {
         let before = fs.counts();
         let (stats, engines) = counted(&tree, &c, MergeEngine::Kernel);
         let io = fs.counts() - before;
-        let (calls, operations) = engines.by_program();
+        let (calls, operations) = engines.kernel.seated();
         println!("{what}: {} enters, {calls} calls, {operations} reads and writes", io.ring_enters);
-        assert_eq!((engines.handed_over(), engines.parts(MergeEngine::Kernel)), ((0, None), 1), "{what}");
+        assert_eq!((engines.stats.handed_over(), engines.stats.parts(MergeEngine::Kernel)), ((0, None), 1), "{what}");
         // All reads and nearly all writes; what is written behind the last entry, too.
         assert!(operations >= io.ring_reads + io.ring_writes, "{what}: {operations} of {io:?}");
         assert!(io.ring_reads > 4 && io.ring_writes > 2, "{what}: {io:?}");
@@ -129,8 +128,6 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
             ""
         };
         put(&tree, &damaged);
-        // Spans are of another length in place, and so are the words about a short file.
-        tree.ctx.db.kernel_reads_in_place = round % 2 == 1 && words.is_empty();
         let said = |engine| tree.outcome(&c, engine, 0).map(drop).unwrap_err().to_string();
         let (uring, kernel) = (said(MergeEngine::Uring), said(MergeEngine::Kernel));
         assert_eq!(kernel, uring, "round {round}");
@@ -145,8 +142,8 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
             let mut ctx = tree.ctx.clone();
             (ctx.db.merge_engine, ctx.engines) = (engine, Arc::default());
             let next = AtomicU64::new(1 << 20);
-            ctx.new_file_number = Arc::new(move || next.fetch_add(1, Ordering::Relaxed));
-            let Engine::Uring(ring) = Engine::of(&ctx, 3) else { panic!("no ring") };
+            ctx.new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
+            let ring = crate::compaction::engine::ring(&ctx, 3).expect("a ring");
             let (path, mut rng) = (path.clone(), fastrand::Rng::with_seed(round));
             ring.set_shim(Box::new(move |op| match rng.u8(0..6) {
                 _ if failing => {
@@ -160,9 +157,13 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
             }))
             .unwrap();
             drop(ring); // the job's thread gets it again
-            let output = run(&c, &ctx).map_err(|e| e.to_string())?;
-            assert_eq!((ctx.engines.parts(engine), ctx.engines.handed_over()), (1, (0, None)), "round {round}");
-            assert_eq!(engine == MergeEngine::Kernel, ctx.engines.by_program().1 > 0, "round {round}");
+            let output = tree.run_in(&c, &ctx).map_err(|e| e.to_string())?;
+            assert_eq!(
+                (ctx.engines.stats.parts(engine), ctx.engines.stats.handed_over()),
+                (1, (0, None)),
+                "round {round}"
+            );
+            assert_eq!(engine == MergeEngine::Kernel, ctx.engines.kernel.seated().1 > 0, "round {round}");
             let paths = output.files.iter().map(|f| ctx.dir.join(filename::table(f.number)));
             let read = |path: PathBuf| {
                 let bytes = ctx.fs.read_to_vec(&path).unwrap();
@@ -193,5 +194,5 @@ fn without_a_ring_the_program_runs_apart() {
     let (pread, _) = tree.outcome(&c, MergeEngine::Pread, 0).unwrap();
     assert!(tree.outcome(&c, MergeEngine::Kernel, 0).unwrap().0 == pread, "other bytes");
     let (_, engines) = counted(&tree, &c, MergeEngine::Kernel);
-    assert_eq!((engines.parts(MergeEngine::Kernel), engines.by_program()), (1, (0, 0)));
+    assert_eq!((engines.stats.parts(MergeEngine::Kernel), engines.kernel.seated()), (1, (0, 0)));
 }

@@ -54,7 +54,7 @@ fn expire_under(licence: &[u8; 12]) -> Vec<u8> {
 /// Idle machines of a program.
 fn idle(object: &[u8]) -> usize {
     let object = MergeObject::read("own.o", object).unwrap();
-    Pool::shared().idle(object.program(crate::compaction::KernelDriver::Run).unwrap())
+    Pool::shared().idle(object.program(rockmill_kernel::Driver::Run).unwrap())
 }
 
 fn set(db: &Db, path: &Path) -> Result<()> {

@@ -188,6 +188,52 @@ impl Rings {
     }
 }
 
+/// What a thread that looks keys up may use: enough for as many blocks as keep a device busy.
+const LOOKUP_MEMORY: usize = 2 << 20;
+
+/// How long it is taken for granted that there is no ring for lookups, once there was none.
+const LOOKUP_RETRY_NANOS: u64 = 60_000_000_000;
+
+/// The rings of a database's lookups.
+#[derive(Debug, Default)]
+pub(crate) struct LookupRings {
+    rings: Arc<Rings>,
+    /// When there was none; 0 when there was.
+    refused: AtomicU64,
+}
+
+impl LookupRings {
+    /// A ring for the reads of many lookups; `None` where there is none.
+    pub fn lend(&self, fs: &Arc<dyn FileSystem>, clock: &Arc<dyn Clock>) -> Option<LentRing> {
+        let refused = self.refused.load(Ordering::Relaxed);
+        if refused > 0 && clock.monotonic_nanos().saturating_sub(refused) < LOOKUP_RETRY_NANOS {
+            return None;
+        }
+        // Files are many and used once: registering each would cost a call.
+        let limits = BatchLimits {
+            memory_bytes: LOOKUP_MEMORY,
+            depth: 64,
+            huge_pages: false,
+            register: false,
+            ..BatchLimits::default()
+        };
+        let ring = self.rings.lend(fs, clock, &limits, LOOKUP_MEMORY).ok();
+        let refused = if ring.is_none() { clock.monotonic_nanos().max(1) } else { 0 };
+        self.refused.store(refused, Ordering::Relaxed);
+        ring
+    }
+
+    /// Lets go of what nobody borrowed for [`IDLE_NANOS`].
+    pub fn trim(&self, clock: &dyn Clock) {
+        self.rings.trim(clock);
+    }
+
+    /// Bytes set up for all of them, lent ones included.
+    pub fn memory_bytes(&self) -> usize {
+        self.rings.memory_bytes()
+    }
+}
+
 /// A ring that is the calling thread's until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LentRing {

@@ -1,9 +1,8 @@
-//! The `kernel` engine: the merge and the dropping are done by an eBPF program, on blocks in memory that it shares with
-//! this process (crate `rockmill-kernel`).
+//! The merge by the program, on blocks in memory that it shares with this process (crate `rockmill-kernel`), as a
+//! stream of entries.
 //!
 //! 1. Blocks come from the same feeds as those of the other engines, checked and decompressed here, and are put into
-//!    each run's part of the memory until it is full. Where the ring reads into that memory itself
-//!    (`kernel_reads_in_place`), a block that is stored as it is stays where it was read.
+//!    each run's part of the memory until it is full.
 //! 2. A call of the program merges some thousand entries. It gives records, each a key and a value in the memory, or a
 //!    whole block that may pass.
 //! 3. Resolution reads the records as it reads any stream; what the program dropped is counted as if it had.
@@ -13,119 +12,27 @@
 //! such a thing. Where it cannot go on (a very long key, a block that does not fit) the part is handed over: it begins
 //! again with another engine.
 
-use std::cell::RefCell;
-use std::cmp::Ordering::{Equal, Less};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use rockmill_format::FormatError;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockEntries, BlockKind, BlockLayout};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
-use rockmill_format::key::{TAG_LEN, tag, user_key};
-use rockmill_io::ring::Window;
+use rockmill_format::key::{TAG_LEN, user_key};
 use rockmill_kernel::{BlockPlace, Dropped, Job, Machine, Merge, Refusal, Status};
 
-use super::feed::{BlockFeed, Next};
-use super::ring_feed::WINDOWS_KEPT;
-use super::{Heads, MergeStream};
+use super::order::OrderCheck;
+use super::program::Fit;
 use crate::compaction::Stop;
-use crate::compaction::merge_program::Fit;
-use crate::compaction::plan::{Part, Rules};
+use crate::compaction::engine::PartJob;
+use crate::compaction::merge::MergeStream;
+use crate::compaction::merge::feed::BlockFeed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::Ordering;
 use crate::table::{StoredBlock, TableReader, WholeBlock};
-
-/// What a merge leaves behind for who began it.
-#[derive(Debug, Default)]
-pub(crate) struct Left {
-    /// The machine, for the next merge.
-    pub machine: Option<Machine>,
-    /// Why the part has to be done by another engine.
-    pub hand_over: Option<String>,
-    /// What the program dropped.
-    pub dropped: Dropped,
-    /// Blocks that were written anew for the program, which knows the usual layout only.
-    pub blocks_rewritten: u64,
-    /// Blocks that stayed where they were read.
-    pub blocks_in_place: u64,
-}
-
-/// What is merged.
-pub(crate) struct KernelJob<'a> {
-    pub part: &'a Part,
-    pub rules: &'a Rules,
-    /// How the program does it.
-    pub fit: &'a Fit,
-    pub heads: Heads,
-    /// No key at or behind the part's end has a head below this.
-    pub end_head: u64,
-    /// Whole blocks may pass.
-    pub passing: bool,
-    pub stop: Stop<'a>,
-}
-
-/// What shows that a program with an order of its own has the order of the store's comparator.
-///
-/// The entries of each run come in the run's order, and all of them come (they are counted), but for versions that the
-/// merge itself, byte for byte, finds to be behind a newer one of the same user key. So it is enough that each entry
-/// comes behind the one before, and that runs end where they should.
-struct OrderCheck {
-    cmp: InternalKeyComparator,
-    /// The program's.
-    origin: String,
-    /// The internal key before; empty at first.
-    last: Vec<u8>,
-    begin: Option<(InternalKeyComparator, Vec<u8>)>,
-    end: Option<Vec<u8>>,
-}
-
-impl OrderCheck {
-    fn new(cmp: &InternalKeyComparator, fit: &Fit, part: &Part) -> Self {
-        Self {
-            cmp: cmp.clone(),
-            origin: fit.origin.clone(),
-            last: Vec::new(),
-            begin: part.begin.clone().map(|begin| (cmp.clone(), begin)),
-            end: part.end.clone(),
-        }
-    }
-
-    /// Whether `key`, which must not come before the last one, has another user key.
-    fn follows(&self, key: &[u8]) -> std::result::Result<bool, String> {
-        if key.len() < TAG_LEN {
-            return Ok(false); // resolution says what it is
-        }
-        if self.end.as_ref().is_some_and(|end| self.cmp.compare_user(user_key(key), end).is_ge()) {
-            return Err(self.disorder(key, "at or behind the part's end"));
-        }
-        if self.last.len() < TAG_LEN {
-            return Ok(true);
-        }
-        match self.cmp.compare_user(user_key(&self.last), user_key(key)) {
-            Less => Ok(true),
-            Equal if tag(&self.last) >= tag(key) => Ok(false),
-            _ => Err(self.disorder(key, &format!("behind {}", user_key(&self.last).escape_ascii()))),
-        }
-    }
-
-    /// Whether a run may end at `key`.
-    fn is_behind(&self, key: &[u8]) -> std::result::Result<(), String> {
-        match &self.end {
-            Some(end) if self.cmp.compare_user(user_key(key), end).is_ge() => Ok(()),
-            _ => Err(self.disorder(key, "at its end")),
-        }
-    }
-
-    #[cold]
-    fn disorder(&self, key: &[u8], place: &str) -> String {
-        let (name, key) = (self.cmp.user_comparator().name(), user_key(key).escape_ascii());
-        format!("the program {} does not order as {name} does: it has key {key} {place}", self.origin)
-    }
-}
 
 /// A block in the memory.
 struct Held {
@@ -135,23 +42,13 @@ struct Held {
     kind: BlockKind,
     /// Its contents; with `stored` empty, the trailer stands behind them.
     place: Range<usize>,
-    /// Where it was read to, if it stays there, and where it begins in that.
-    window: Option<(Rc<Window>, usize)>,
     /// The block as it is stored, where that is something else.
     stored: Vec<u8>,
 }
 
 impl Held {
-    /// A part of it, or of its trailer, by its place in the program's memory.
-    #[inline]
-    fn part<'a>(&'a self, memory: &'a [u8], part: Range<usize>) -> Option<&'a [u8]> {
-        let Some((window, begin)) = &self.window else { return memory.get(part) };
-        let (start, end) = (part.start.checked_sub(self.place.start)?, part.end.checked_sub(self.place.start)?);
-        window.get(begin + start..begin + end)
-    }
-
-    fn contents<'a>(&'a self, memory: &'a [u8]) -> &'a [u8] {
-        self.part(memory, self.place.clone()).unwrap_or(&[])
+    fn contents<'a>(&self, memory: &'a [u8]) -> &'a [u8] {
+        memory.get(self.place.clone()).unwrap_or(&[])
     }
 }
 
@@ -160,8 +57,6 @@ struct Input<F> {
     feed: F,
     /// Numbers rise by one.
     held: VecDeque<Held>,
-    /// Windows that these stand in.
-    windows: usize,
     /// The feed's current block has to be put into the memory.
     waits: Option<(BlockLayout, BlockKind)>,
     /// What came behind the last block that was put there.
@@ -173,13 +68,27 @@ struct Input<F> {
     before: Option<(InternalKeyComparator, Vec<u8>)>,
 }
 
+/// Why an input was not filled.
+enum Unfilled {
+    /// The part has to be done by another engine.
+    HandOver(String),
+    /// Its blocks cannot be read, or are damaged.
+    Failed(Error),
+}
+
+impl From<Error> for Unfilled {
+    fn from(e: Error) -> Self {
+        Self::Failed(e)
+    }
+}
+
 /// The stream of a merge by the program.
-pub(crate) struct KernelStream<'a, F> {
-    /// `None` only while it is dropped.
-    merge: Option<Merge>,
+pub(super) struct KernelStream<'a, F> {
+    merge: Merge,
     inputs: Vec<Input<F>>,
     stop: Stop<'a>,
-    left: Rc<RefCell<Left>>,
+    /// Why the part has to be done by another engine.
+    hand_over: Option<String>,
     passing: bool,
     /// The current record's number, and what it names.
     at: usize,
@@ -219,10 +128,17 @@ enum State {
 }
 
 impl<'a, F: BlockFeed> KernelStream<'a, F> {
-    /// Merges what `feeds` give, in `machine`. Why not is in `left` when it is an error; the machine always is at the
-    /// end.
-    pub fn new(feeds: Vec<F>, machine: Machine, job: KernelJob<'a>, left: &Rc<RefCell<Left>>) -> Result<Self> {
-        let KernelJob { part, rules, fit, heads, end_head, passing, stop } = job;
+    /// Lets `machine` merge what `feeds` give. Nothing is merged before [`Self::start`].
+    pub fn new(
+        part_job: &PartJob<'a>,
+        feeds: Vec<F>,
+        machine: Machine,
+        fit: &Fit,
+    ) -> std::result::Result<Self, Refusal> {
+        let (rules, part) = (&part_job.output.plan.rules, part_job.output.part);
+        let (heads, passing) = (part_job.heads, part_job.passing());
+        // No key at or behind the part's end has a head below this.
+        let end_head = heads.of_end(part_job.range, part.end.as_deref());
         let check = fit.order.as_ref().map(|order| Box::new(OrderCheck::new(order, fit, part)));
         let job = Job {
             runs: feeds.len(),
@@ -240,29 +156,22 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             filter: fit.filter,
         };
         let seated = machine.is_seated();
-        let merge = match Merge::begin(machine, &job) {
-            Ok(merge) => merge,
-            Err(Refusal { reason, machine }) => {
-                left.borrow_mut().machine = Some(*machine);
-                return Err(hand_over(left, reason));
-            }
-        };
-        let before = check.as_ref().and_then(|check| check.begin.clone());
+        let merge = Merge::begin(machine, &job)?;
+        let before = check.as_ref().and_then(|check| check.begin());
         let input = |feed| Input {
             feed,
             held: VecDeque::new(),
-            windows: 0,
             waits: None,
             failed: None,
             ended: false,
             usual: true,
             before: before.clone(),
         };
-        let mut new = Self {
-            merge: Some(merge),
+        Ok(Self {
+            merge,
             inputs: feeds.into_iter().map(input).collect(),
-            stop,
-            left: Rc::clone(left),
+            stop: part_job.stop,
+            hand_over: None,
             passing,
             at: 0,
             key: 0..0,
@@ -271,42 +180,59 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             another: false,
             kept: false,
             check,
-            state: State::Record,
+            state: State::Ended,
             status: Status::Again,
             seated,
             waited: None,
             entries: BlockEntries::new(heads.skip()),
             entry: 0,
             rewritten: Vec::new(),
-        };
-        new.more()?;
-        Ok(new)
+        })
+    }
+
+    /// To the first entry.
+    pub fn start(&mut self) -> Result<()> {
+        self.more()
+    }
+
+    /// The machine, what the program dropped, and why the part has to be done by another engine, if it has.
+    pub fn end(self) -> (Machine, Dropped, Option<String>) {
+        let dropped = self.merge.dropped();
+        (self.merge.end(), dropped, self.hand_over)
     }
 
     #[inline]
     fn memory(&self) -> &[u8] {
-        self.merge.as_ref().map_or(&[], |m| m.memory())
+        self.merge.memory()
+    }
+
+    /// Says why the part has to be done by another engine.
+    #[cold]
+    fn hand_over(&mut self, reason: impl Into<String>) -> Error {
+        let reason = reason.into();
+        let error = Error::new(ErrorKind::Aborted, reason.clone());
+        self.hand_over = Some(reason);
+        error
     }
 
     /// Fills the memory of all runs as far as there is room. Where the program waits for reads, only blocks that are
     /// there are taken, but of the run `urgent`.
     fn fill(&mut self, urgent: Option<usize>) -> Result<()> {
-        let Some(merge) = &mut self.merge else { return Ok(()) };
-        for (run, input) in self.inputs.iter_mut().enumerate() {
-            let first = merge.release(run);
+        for run in 0..self.inputs.len() {
+            let input = &mut self.inputs[run];
+            let first = self.merge.release(run);
             while input.held.front().is_some_and(|held| held.number < first) {
-                input.let_go();
+                input.held.pop_front();
             }
             if input.ended || input.failed.is_some() {
                 continue;
             }
             let wait = !self.seated || urgent == Some(run);
-            if let Err(e) = input.fill(run, merge, self.passing, wait, &mut self.rewritten, &self.left) {
-                if self.left.borrow().hand_over.is_some() {
-                    return Err(e);
-                }
+            match input.fill(run, &mut self.merge, self.passing, wait, &mut self.rewritten) {
+                Ok(()) => {}
+                Err(Unfilled::HandOver(reason)) => return Err(self.hand_over(reason)),
                 // Entries before it come first, and the merge may never come to it.
-                input.failed = Some(e);
+                Err(Unfilled::Failed(e)) => input.failed = Some(e),
             }
         }
         Ok(())
@@ -327,7 +253,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
                     return Ok(());
                 }
                 Status::Corrupt(run, block) => return Err(self.damage(run, block)),
-                Status::HandOver(reason) => return Err(hand_over(&self.left, reason)),
+                Status::HandOver(reason) => return Err(self.hand_over(reason)),
                 Status::Dry(run) => {
                     if let Some(e) = self.inputs.get_mut(run).and_then(|i| i.failed.take()) {
                         return Err(e);
@@ -336,16 +262,14 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
                 Status::Again => {}
             }
             self.refill()?;
-            let Some(merge) = &mut self.merge else { return Ok(()) };
             if self.seated {
-                merge.await_transfers(self.inputs.iter().filter_map(|input| input.feed.awaited()));
+                self.merge.await_transfers(self.inputs.iter().filter_map(|input| input.feed.awaited()));
             }
-            self.status = match merge.call() {
+            self.status = match self.merge.call() {
                 Ok(status) => status,
-                Err(e) => return Err(hand_over(&self.left, format!("the kernel does not run the program: {e}"))),
+                Err(e) => return Err(self.hand_over(format!("the kernel does not run the program: {e}"))),
             };
-            self.left.borrow_mut().dropped = merge.dropped();
-            if merge.records() > 0 {
+            if self.merge.records() > 0 {
                 self.at = 0;
                 return self.load();
             }
@@ -372,7 +296,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         self.waited = None;
         self.fill(Some(run))?;
         if is_dry(&self.inputs) {
-            return Err(hand_over(&self.left, "a block is too large for the program's memory"));
+            return Err(self.hand_over("a block is too large for the program's memory"));
         }
         Ok(())
     }
@@ -380,8 +304,8 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
     /// Looks at record `at`.
     #[inline]
     fn load(&mut self) -> Result<()> {
-        let Some(record) = self.merge.as_ref().and_then(|m| m.record(self.at)) else {
-            return Err(hand_over(&self.left, "a record names what is not in the memory"));
+        let Some(record) = self.merge.record(self.at) else {
+            return Err(self.hand_over("a record names what is not in the memory"));
         };
         self.key = record.key;
         self.value = record.value;
@@ -392,9 +316,6 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         if record.whole {
             return self.offer();
         }
-        if self.value_bytes().is_none() {
-            return Err(hand_over(&self.left, "a record names what is not in its block"));
-        }
         if self.check.is_some() { self.check_order() } else { Ok(()) }
     }
 
@@ -402,7 +323,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
     #[inline]
     fn next_record(&mut self) -> Result<()> {
         self.at += 1;
-        if self.merge.as_ref().is_some_and(|m| self.at < m.records()) { self.load() } else { self.more() }
+        if self.at < self.merge.records() { self.load() } else { self.more() }
     }
 
     #[inline]
@@ -410,16 +331,6 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         let held = &self.inputs.get(run)?.held;
         let at = block.checked_sub(held.front()?.number)?;
         held.get(at as usize).filter(|held| held.number == block)
-    }
-
-    /// What a record's value names: in the memory, or in the block that the record names.
-    #[inline]
-    fn value_bytes(&self) -> Option<&[u8]> {
-        let memory = self.memory();
-        match memory.get(self.value.clone()) {
-            Some(value) => Some(value),
-            None => self.held(self.place.0, self.place.1)?.part(memory, self.value.clone()),
-        }
     }
 
     /// Contents of the block of the current record.
@@ -432,7 +343,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
     fn offer(&mut self) -> Result<()> {
         let (run, block) = self.place;
         let Some(held) = self.held(run, block) else {
-            return Err(hand_over(&self.left, "a record names a block that is not in the memory"));
+            return Err(self.hand_over("a record names a block that is not in the memory"));
         };
         let kind = held.kind;
         let mut entries = std::mem::replace(&mut self.entries, BlockEntries::new(None));
@@ -486,22 +397,19 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         };
         let found = check.follows(key);
         if found.is_ok() && self.state != State::Offered {
-            check.last.clear();
-            check.last.extend_from_slice(key);
+            check.stand_on(key);
         }
         self.another = matches!(found, Ok(true));
         self.check = Some(check);
-        found.map(drop).map_err(|reason| hand_over(&self.left, reason))
+        found.map(drop).map_err(|reason| self.hand_over(reason))
     }
 
     /// Looks whether all runs stand at or behind the part's end, where the program orders in a way of its own.
     fn check_end(&mut self) -> Result<()> {
-        let (Some(check), Some(merge)) = (&self.check, &self.merge) else { return Ok(()) };
-        let keys = (0..self.inputs.len()).filter_map(|run| merge.current_key(run));
-        keys.map(|key| check.is_behind(key))
-            .find(std::result::Result::is_err)
-            .unwrap_or(Ok(()))
-            .map_err(|e| hand_over(&self.left, e))
+        let Some(check) = &self.check else { return Ok(()) };
+        let mut keys = (0..self.inputs.len()).filter_map(|run| self.merge.current_key(run));
+        let found = keys.try_for_each(|key| check.is_behind(key));
+        found.map_err(|reason| self.hand_over(reason))
     }
 
     fn error(&self, run: usize, block: u32, e: &FormatError) -> Error {
@@ -535,31 +443,6 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
 }
 
 impl<F: BlockFeed> Input<F> {
-    /// The program is done with the oldest block.
-    fn let_go(&mut self) {
-        let Some((window, _)) = self.held.pop_front().and_then(|gone| gone.window) else { return };
-        let next = self.held.iter().find_map(|held| held.window.as_ref());
-        self.windows -= usize::from(next.is_none_or(|(next, _)| !Rc::ptr_eq(next, &window)));
-    }
-
-    /// False where the next block is not wanted yet: memory for reads is not to run out, nor is anybody to wait for a
-    /// read while there are blocks of the run.
-    fn may_take(&self) -> bool {
-        match self.feed.next_is() {
-            Next::AtHand => true,
-            Next::Ready => self.windows <= WINDOWS_KEPT,
-            Next::Waits => false,
-        }
-    }
-
-    fn hold(&mut self, held: Held) {
-        if let Some((window, _)) = &held.window {
-            let last = self.held.iter().rev().find_map(|held| held.window.as_ref());
-            self.windows += usize::from(last.is_none_or(|(last, _)| !Rc::ptr_eq(last, window)));
-        }
-        self.held.push_back(held);
-    }
-
     /// Puts blocks into the memory until there is no room, or no block; without `wait`, or none that is there.
     fn fill(
         &mut self,
@@ -568,13 +451,11 @@ impl<F: BlockFeed> Input<F> {
         passing: bool,
         wait: bool,
         rewritten: &mut Vec<u8>,
-        left: &RefCell<Left>,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), Unfilled> {
         loop {
             let (layout, kind) = match self.waits.take() {
                 Some(waits) => waits,
-                None if self.windows > 0 && !self.may_take() => return Ok(()),
-                None if !wait && self.feed.next_is() == Next::Waits => return Ok(()),
+                None if !wait && self.feed.next_waits() => return Ok(()),
                 None => match self.feed.next_block()? {
                     Some(next) => next,
                     None => {
@@ -587,14 +468,13 @@ impl<F: BlockFeed> Input<F> {
             let data = self.feed.data();
             let usual = !layout.has_separated_values() && kind == BlockKind::Data { global_seqno: None };
             let Some(stored) = self.feed.stored() else {
-                return Err(hand_over_cell(left, "a block does not say where it comes from"));
+                return Err(Unfilled::HandOver("a block does not say where it comes from".to_owned()));
             };
             let (handle, table) = (stored.handle, Arc::clone(stored.table));
             let mut place = BlockPlace { first: 0, end: 0, restart: 0, whole: self.usual && usual, damaged: false };
             let mut behind = None;
             // The rest of a block in which the part begins is written anew, too.
             let as_is = usual && self.before.is_none();
-            let in_place = self.feed.in_place().filter(|_| as_is);
             let (contents, kept): (&[u8], _) = if as_is {
                 match layout.entries_place(data) {
                     Some((first, _, end)) if first == end => continue, // no entries
@@ -603,12 +483,10 @@ impl<F: BlockFeed> Input<F> {
                 }
                 // An uncompressed block stands there with its trailer, so that it can pass.
                 match stored.bytes.split_at_checked(data.len()) {
-                    _ if in_place.is_some() => (data, Ok(&[][..])),
                     Some((same, trailer)) if passing && same.as_ptr() == data.as_ptr() => (data, Ok(trailer)),
                     _ => (data, Err(if passing { stored.bytes } else { &[] })),
                 }
             } else {
-                left.borrow_mut().blocks_rewritten += 1;
                 behind = rewrite(data, layout, kind, &mut self.before, rewritten).err();
                 let parsed = BlockLayout::parse(rewritten).ok().and_then(|layout| layout.entries_place(rewritten));
                 if let Some((first, restart, end)) = parsed {
@@ -617,34 +495,24 @@ impl<F: BlockFeed> Input<F> {
                 (rewritten, Err(&[][..]))
             };
             if place.first < place.end || place.damaged {
-                if in_place.is_none() && contents.len() + TAG_LEN > merge.block_bytes_max() {
+                if contents.len() + TAG_LEN > merge.block_bytes_max() {
                     let (bytes, room) = (contents.len(), merge.block_bytes_max());
                     let reason = format!("a block of {bytes} bytes does not fit into a run's {room} bytes of memory");
-                    return Err(hand_over_cell(left, reason));
+                    return Err(Unfilled::HandOver(reason));
                 }
-                let trailer = kept.unwrap_or(&[]);
                 let number = merge.given(run);
-                let window = in_place.map(|(window, raw)| (Rc::clone(window), raw.start));
-                let given = match &window {
-                    Some((window, start)) => {
-                        let at = window.place().unwrap_or(usize::MAX / 2) + start;
-                        merge.give_in_place(run, at, contents.len(), place)
-                    }
-                    None => merge.give(run, contents, trailer, place),
-                };
-                let Some(given) = given else {
+                let Some(given) = merge.give(run, contents, kept.unwrap_or(&[]), place) else {
                     self.waits = Some((layout, kind));
                     return Ok(());
                 };
                 let stored = kept.err().unwrap_or(&[]).to_vec();
                 let kind = if as_is { kind } else { BlockKind::Data { global_seqno: None } };
                 let place = given.start..given.start + contents.len();
-                left.borrow_mut().blocks_in_place += u64::from(window.is_some());
-                self.hold(Held { number, table, handle, kind, place, window, stored });
+                self.held.push_back(Held { number, table, handle, kind, place, stored });
             }
             self.usual = usual;
             if let Some(e) = behind {
-                return Err(self.feed.error(&e));
+                return Err(self.feed.error(&e).into());
             }
         }
     }
@@ -674,26 +542,6 @@ fn rewrite(
     result
 }
 
-/// Says why the part has to be done by another engine.
-#[cold]
-fn hand_over(left: &Rc<RefCell<Left>>, reason: impl Into<String>) -> Error {
-    hand_over_cell(left, reason)
-}
-
-#[cold]
-fn hand_over_cell(left: &RefCell<Left>, reason: impl Into<String>) -> Error {
-    let reason = reason.into();
-    let error = Error::new(ErrorKind::Aborted, reason.clone());
-    left.borrow_mut().hand_over = Some(reason);
-    error
-}
-
-impl<F> Drop for KernelStream<'_, F> {
-    fn drop(&mut self) {
-        self.left.borrow_mut().machine = self.merge.take().map(Merge::end);
-    }
-}
-
 impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
     #[inline]
     fn valid(&self) -> bool {
@@ -721,7 +569,7 @@ impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
     #[inline]
     fn value(&self) -> &[u8] {
         match self.state {
-            State::Record => self.value_bytes().unwrap_or(&[]),
+            State::Record => self.memory().get(self.value.clone()).unwrap_or(&[]),
             State::Block => self.contents().get(self.entries.value_range(self.entry)).unwrap_or(&[]),
             State::Offered | State::Ended => &[],
         }
@@ -748,7 +596,7 @@ impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
         let held = self.held(self.place.0, self.place.1)?;
         let data = held.contents(self.memory());
         let bytes = if held.stored.is_empty() {
-            held.part(self.memory(), held.place.start..held.place.end + BLOCK_TRAILER_LEN)?
+            self.memory().get(held.place.start..held.place.end + BLOCK_TRAILER_LEN)?
         } else {
             &held.stored
         };
@@ -760,44 +608,12 @@ impl<F: BlockFeed> MergeStream for KernelStream<'_, F> {
         // Behind it, or on its first entry, of which it was only asked so far whether it may come.
         let stands_on = if taken { self.entries.len().saturating_sub(1) } else { 0 };
         if let Some(check) = &mut self.check {
-            check.last.clear();
-            check.last.extend_from_slice(self.entries.key(stands_on));
+            check.stand_on(self.entries.key(stands_on));
         }
         if taken {
             return self.next_record();
         }
         self.state = State::Block;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rockmill_format::key::{InternalKey, ValueType};
-
-    use super::*;
-
-    #[test]
-    fn what_an_order_must_not_do_is_found() {
-        let part = Part { begin: None, end: Some(b"m".to_vec()) };
-        let cmp = InternalKeyComparator::default();
-        let fit = Fit { origin: "x.o".to_owned(), order: Some(cmp.clone()), filter: None };
-        let mut check = OrderCheck::new(&cmp, &fit, &part);
-        let key = |user: &[u8], seq| InternalKey::new(user, seq, ValueType::Value).as_bytes().to_vec();
-        assert_eq!(check.follows(&key(b"c", 5)), Ok(true), "the first of all");
-        check.last = key(b"c", 5);
-        assert_eq!(check.follows(&key(b"d", 9)), Ok(true));
-        assert_eq!(check.follows(&key(b"c", 4)), Ok(false), "an older version");
-        assert_eq!(check.follows(&key(b"c", 5)), Ok(false), "twice");
-        let said = |said: std::result::Result<bool, String>| said.unwrap_err();
-        let does_not = "the program x.o does not order as leveldb.BytewiseComparator does: it has key ";
-        assert_eq!(said(check.follows(&key(b"c", 6))), format!("{does_not}c behind c"), "a newer version");
-        assert_eq!(said(check.follows(&key(b"b", 1))), format!("{does_not}b behind c"));
-        assert_eq!(said(check.follows(&key(b"m", 1))), format!("{does_not}m at or behind the part's end"));
-        assert_eq!(check.is_behind(&key(b"m", 1)), Ok(()));
-        assert_eq!(check.is_behind(&key(b"l", 1)), Err(format!("{does_not}l at its end")));
-        // Without an end, a run ends where it has nothing left.
-        check.end = None;
-        assert_eq!(check.is_behind(&key(b"z", 1)), Err(format!("{does_not}z at its end")));
     }
 }

@@ -1,0 +1,135 @@
+//! Specs of jobs that a corpus begins with: one with everything in it, one with as little as there can be, and a flush.
+
+use std::collections::BTreeMap;
+
+use rockmill::compaction::file_ranges::{FileRange, FileRanges};
+use rockmill::compaction::plan::{OutputPlan, Part};
+use rockmill::compaction::spec::{Extent, FilterSpec, JobSpec, NumberRange, SpecFile, SpecRun};
+use rockmill::compaction::table_format::{TableFormat, TableOwner};
+use rockmill::{CfOptions, CompressionOptions, IoPriority, TableFileCreationReason};
+use rockmill_format::compression::CompressionType;
+use rockmill_format::edit::FileEntry;
+use rockmill_format::footer::BlockHandle;
+use rockmill_format::{InternalKey, ValueType};
+
+fn ranges(files: &[(&str, &str, u64)]) -> FileRanges {
+    let mut out = FileRanges::default();
+    for (smallest, largest, size) in files {
+        out.push(FileRange { smallest: smallest.as_bytes(), largest: largest.as_bytes(), size: *size });
+    }
+    out
+}
+
+fn run(level: usize, first: u64, bounds: &[(&str, &str)]) -> SpecRun {
+    let file = |(i, (smallest, largest)): (usize, &(&str, &str))| SpecFile {
+        entry: FileEntry {
+            number: first + i as u64,
+            size: 64 << 20,
+            smallest: InternalKey::new(smallest.as_bytes(), 90, ValueType::Value),
+            largest: InternalKey::new(largest.as_bytes(), 7, ValueType::Deletion),
+            smallest_seqno: 7,
+            largest_seqno: 90,
+            oldest_ancester_time: 1_700_000_000,
+            file_creation_time: 1_700_000_100,
+            epoch_number: 5,
+            file_checksum: b"\x01\x02\x03\x04".to_vec(),
+            file_checksum_func_name: "FileChecksumCrc32c".into(),
+            unique_id: [1 << 60, 2 << 60],
+            tail_size: 4000,
+            ..FileEntry::default()
+        },
+        extents: vec![Extent { offset: 1 << 40, length: 32 << 20 }, Extent { offset: 3 << 40, length: 32 << 20 }],
+    };
+    SpecRun { level, files: bounds.iter().enumerate().map(file).collect() }
+}
+
+/// As little as a compaction can say.
+fn small() -> JobSpec {
+    JobSpec {
+        job: 1,
+        reason: TableFileCreationReason::Compaction,
+        runs: Vec::new(),
+        memtables: Vec::new(),
+        comparator: "leveldb.BytewiseComparator".into(),
+        merge_operator: String::new(),
+        filter: None,
+        snapshots: Vec::new(),
+        bottommost: true,
+        older: None,
+        output: OutputPlan {
+            owner: TableOwner { cf_name: "default".into(), ..TableOwner::default() },
+            format: TableFormat::of(&CfOptions::default()),
+            level: 1,
+            extra_run: 0,
+            file_size_target: 64 << 20,
+            file_size_max: 128 << 20,
+            bytes_expected: 0,
+            grandparents: FileRanges::default(),
+            grandparent_overlap_max: 1 << 30,
+            split_key: None,
+            compression: CompressionType::Zstd,
+            compression_opts: CompressionOptions::default(),
+            page_cache: false,
+            mode_max: None,
+            io_priority: IoPriority::Low,
+            epoch_number: 0,
+            oldest_ancestor_time: 0,
+            reproducible: false,
+        },
+        parts_max: 1,
+        parts: Vec::new(),
+        numbers: Vec::new(),
+        space: Vec::new(),
+    }
+}
+
+/// Everything that a compaction can say.
+fn large() -> JobSpec {
+    let mut spec = small();
+    spec.runs = vec![run(0, 30, &[("a", "z")]), run(1, 20, &[("a", "f"), ("g", "y")])];
+    spec.merge_operator = "{id=StringAppendOperator;delimiter=,;}".into();
+    spec.filter = Some(FilterSpec {
+        name: "rockmill.Expire".into(),
+        from_factory: true,
+        is_full_compaction: false,
+        is_manual_compaction: true,
+        input_start_level: Some(0),
+        now_micros: 1_700_000_000_000_000,
+    });
+    spec.snapshots = vec![10, 20, 1 << 40];
+    spec.older = Some(vec![ranges(&[("a", "c", 100), ("d", "k", 1 << 30)]), FileRanges::default()]);
+    let o = &mut spec.output;
+    o.owner.db_id = "00000000-0000-4000-8000-000000000000".into();
+    o.owner.db_session_id = "ABCDEFGHIJKLMNOPQRST".into();
+    o.owner.merge_operator = "StringAppendOperator".into();
+    o.format.hash_index_util_ratio = Some(0.75);
+    o.format.bloom_bits_per_key = 9.5;
+    o.format.prefix_extractor = "rocksdb.FixedPrefix.4".into();
+    o.grandparents = ranges(&[("b", "e", 7 << 20), ("h", "n", 8 << 20), ("p", "q", 9)]);
+    o.split_key = Some(InternalKey::new(b"j", 80, ValueType::Value));
+    o.mode_max = Some(0o640);
+    (o.epoch_number, o.oldest_ancestor_time, o.reproducible) = (5, 1_700_000_000, true);
+    let block = |i: u64| BlockHandle { offset: i * 4005, size: 4000 };
+    let blocks = || BTreeMap::from([(20, (0..3).map(block).collect()), (30, (2..4).map(block).collect())]);
+    let middle = Some(b"g".to_vec());
+    spec.parts = vec![
+        Part { begin: None, end: middle.clone(), blocks: Some(blocks()) },
+        Part { begin: middle, end: None, blocks: Some(blocks()) },
+    ];
+    spec.parts_max = 4;
+    spec.numbers = vec![NumberRange { first: 40, count: 16 }];
+    spec.space = vec![Extent { offset: 5 << 40, length: 1 << 30 }];
+    spec
+}
+
+fn flush() -> JobSpec {
+    let mut spec = small();
+    (spec.reason, spec.memtables, spec.bottommost) = (TableFileCreationReason::Flush, vec![3, 4, 9], false);
+    (spec.output.level, spec.output.io_priority) = (0, IoPriority::High);
+    spec
+}
+
+/// The specs, encoded.
+pub fn all() -> Vec<Vec<u8>> {
+    [small(), large(), flush()].iter().map(|spec| spec.encode().expect("a sound spec")).collect()
+}

@@ -1,0 +1,128 @@
+//! The engine `kernel`: an eBPF program merges (crate `rockmill-kernel`). `no_kernel.rs` stands in for this folder
+//! where the Cargo feature `kernel` is off.
+//!
+//! - [`pool`]: what a database has of it: its program, and machines that run programs;
+//! - [`program`]: which program merges, and how it does a job;
+//! - [`stream`]: the merge as a stream of entries;
+//! - [`order`]: what shows that a user's program orders as it should.
+
+use rockmill_io::ring::BatchIo;
+use rockmill_kernel::{Driver, Machine, MergeObject, Pool, Refusal, Unavailable};
+
+use program::Fit;
+use stream::KernelStream;
+
+use super::{MergeEngine, PartEnd, PartEngine, PartJob, uring};
+use crate::compaction::KernelDriver;
+use crate::compaction::merge::feed::{self, BlockFeed};
+use crate::compaction::merge::ring_feed;
+use crate::error::Result;
+use crate::options::DbOptions;
+
+mod order;
+mod pool;
+mod program;
+mod stream;
+
+pub(crate) use pool::KernelPool;
+pub(crate) use program::InUse;
+
+/// Reads the program that the options name.
+pub(super) fn check_named(db: &DbOptions) -> Result<()> {
+    program::named(db).map(drop)
+}
+
+pub(super) struct Kernel;
+
+impl PartEngine for Kernel {
+    fn kind(&self) -> MergeEngine {
+        MergeEngine::Kernel
+    }
+
+    fn run(&self, job: &PartJob<'_>) -> Result<PartEnd> {
+        let (ctx, rules) = (job.output.ctx, &job.output.plan.rules);
+        let pool = &ctx.engines.kernel;
+        let object = pool.object();
+        let fit = match object.as_ref().map(|object| Fit::new(object, rules, ctx)) {
+            Ok(Ok(fit)) => fit,
+            Ok(Err(reason)) => return Ok(PartEnd::HandOver(reason)),
+            Err(_) => Fit::default(), // `machine` says why
+        };
+        let Ok(mut machine) = pool.machine(object, &ctx.db, &ctx.engines.stats, &ctx.events.log) else {
+            return Ok(PartEnd::Missing);
+        };
+        let ring = uring::ring(ctx, job.runs_read());
+        let io = ring.as_deref();
+        // What is read and written goes with the calls that merge.
+        let seat = io.filter(|_| machine.driver() == Driver::Loop);
+        let before = seat.map(|io| (io, machine.calls(), io.counts().by_program));
+        if let Some(Err(e)) = seat.map(|io| machine.sit_in(io)) {
+            let line = format!("driver loop does not read and write with the calls that merge: {e}");
+            pool.say_once(&ctx.events.log, line);
+        }
+        let (end, mut machine) = match io {
+            None => merge(job, feed::feeds(job.map, ctx, job.output.help), None, machine, &fit),
+            Some(io) => match ring_feed::feeds(job.map, io, ctx, job.output.help) {
+                Ok(feeds) => merge(job, feeds, Some(io), machine, &fit),
+                Err(e) => (Err(e), machine),
+            },
+        };
+        if let Some((io, calls, operations)) = before.filter(|_| machine.is_seated()) {
+            pool.count_seated(machine.calls() - calls, io.counts().by_program - operations);
+        }
+        machine.leave();
+        pool.keep(machine, &*ctx.clock);
+        end
+    }
+}
+
+/// Has the machine merge what the feeds give; it comes back, however that ends.
+fn merge<F: BlockFeed>(
+    job: &PartJob<'_>,
+    feeds: Vec<F>,
+    io: Option<&BatchIo>,
+    machine: Machine,
+    fit: &Fit,
+) -> (Result<PartEnd>, Machine) {
+    let mut stream = match KernelStream::new(job, feeds, machine, fit) {
+        Ok(stream) => stream,
+        Err(Refusal { reason, machine }) => return (Ok(PartEnd::HandOver(reason)), *machine),
+    };
+    let made = stream.start().and_then(|()| job.output.drain(&mut stream, io, job.stop));
+    let (machine, dropped, hand_over) = stream.end();
+    let end = match (made, hand_over) {
+        (Ok(mut made), _) => {
+            // What the program dropped was read, too.
+            made.stats.input_records += dropped.hidden + dropped.obsolete;
+            made.stats.hidden += dropped.hidden;
+            made.stats.obsolete += dropped.obsolete;
+            made.stats.filtered += dropped.filtered;
+            Ok(PartEnd::Done(made))
+        }
+        (Err(_), Some(reason)) => Ok(PartEnd::HandOver(reason)),
+        (Err(e), None) => Err(e),
+    };
+    (end, machine)
+}
+
+impl From<KernelDriver> for Driver {
+    fn from(driver: KernelDriver) -> Self {
+        match driver {
+            KernelDriver::Run => Self::Run,
+            KernelDriver::Loop => Self::Loop,
+        }
+    }
+}
+
+/// Whether the engine `kernel` is available with this driver. Needs the Cargo feature `kernel`.
+///
+/// # Errors
+/// Why it is not, in one line: a capability or a newer kernel that it needs, or what the verifier has against the
+/// program.
+pub fn probe_kernel_engine(driver: KernelDriver) -> std::result::Result<(), Unavailable> {
+    let pool = Pool::shared();
+    let object = MergeObject::built_in();
+    let object = object.map_err(|e| Unavailable { reason: e.to_string(), log: String::new() })?;
+    let driver = driver.into();
+    pool.take(object.program(driver)?, driver, pool::MEMORY_MIN).map(|machine| pool.put(machine, 0, 0))
+}

@@ -1,0 +1,237 @@
+//! What a database has of the engine `kernel`: its program, and a share in the machines of the process.
+//!
+//! An open, or `set_options`, reads the program's file and has the kernel look at it; only then does it take effect,
+//! and what is no program leaves the one before in its place. A part that runs keeps the machine that it began with;
+//! machines whose program was replaced go when they come back.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use rockmill_io::Clock;
+use rockmill_kernel::{Machine, MergeObject, Pool, Program, Unavailable};
+
+use super::program::{InUse, named};
+use crate::compaction::MergeEngine;
+use crate::compaction::engine::{EngineStats, PROGRAM};
+use crate::error::{Error, Result};
+use crate::info_log::{InfoLog, log_at, log_info, log_warn};
+use crate::options::DbOptions;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Memory that a merge in the kernel needs at least.
+pub(super) const MEMORY_MIN: usize = 4 << 20;
+
+/// How long a machine is kept that no part of a job takes.
+const IDLE_NANOS: u64 = 60_000_000_000;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct KernelPool {
+    /// The machines of the process, once this database has used one.
+    machines: Mutex<Option<Machines>>,
+    in_use: Mutex<InUse>,
+    /// Programs that were replaced: no machine of theirs is kept.
+    retired: Mutex<Vec<Arc<Program>>>,
+    /// Calls of the program in rings that read and write, and the reads and writes that these handed over.
+    seated: [AtomicU64; 2],
+    /// What the log was told last.
+    said: Mutex<Option<String>>,
+}
+
+/// The process's machines, and this database's number among those who use them.
+#[derive(Debug)]
+struct Machines {
+    pool: Arc<Pool>,
+    user: u64,
+}
+
+impl Default for Machines {
+    fn default() -> Self {
+        let pool = Pool::shared();
+        let user = pool.user();
+        Self { pool, user }
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        self.pool.leave(self.user);
+    }
+}
+
+impl KernelPool {
+    /// Takes the program that the options of an opened database name. If they ask for the engine, it is loaded, so that
+    /// the log says what will be used; that the kernel runs no such programs is no error.
+    pub fn open(&self, db: &DbOptions, stats: &EngineStats, log: &InfoLog) -> Result<()> {
+        let own = named(db)?;
+        *self.in_use.lock() = InUse { object: own.clone(), driver: db.kernel_driver };
+        if db.merge_engine != MergeEngine::Kernel {
+            return Ok(());
+        }
+        if let Some(own) = own
+            && let Err(e) = self.try_out(&own, db, log)
+            && !e.log.is_empty()
+        {
+            return Err(refused(db, &e));
+        }
+        if let Ok(machine) = self.machine(self.object(), db, stats, log) {
+            self.keep(machine, &*db.clock);
+        }
+        Ok(())
+    }
+
+    /// Reads and checks the program of changed options, if they name one. Where another option of the engine changes
+    /// (`engine`), the program in use is checked again. [`Self::take`] lets the result take effect.
+    ///
+    /// # Errors
+    /// It is no program, the kernel refuses it, or there is no kernel that could look at it.
+    pub fn prepare(&self, changed: &DbOptions, is_named: bool, engine: bool, log: &InfoLog) -> Result<InUse> {
+        let object = if is_named { named(changed)? } else { self.in_use.lock().object.clone() };
+        match &object {
+            Some(own) if is_named || engine && changed.merge_engine == MergeEngine::Kernel => {
+                self.try_out(own, changed, log).map_err(|e| refused(changed, &e))?;
+            }
+            None if is_named => log_info!(log, "merge program builtin"),
+            _ => {}
+        }
+        Ok(InUse { object, driver: changed.kernel_driver })
+    }
+
+    /// Lets a program take effect. Machines of the one before go: idle ones now, others when they come back.
+    pub fn take(&self, next: InUse) {
+        let now = next.program();
+        let before = std::mem::replace(&mut *self.in_use.lock(), next).program();
+        let mut retired = self.retired.lock();
+        retired.retain(|program| Some(program) != now.as_ref());
+        if let Some(program) = before.filter(|program| Some(program) != now.as_ref()) {
+            self.shared().forget(&program);
+            if !retired.contains(&program) {
+                retired.push(program);
+            }
+        }
+    }
+
+    /// How the engine is run; why it is not, otherwise.
+    pub fn describe(&self, db: &DbOptions, stats: &EngineStats) -> std::result::Result<String, String> {
+        if let Some(reason) = stats.missing(MergeEngine::Kernel) {
+            return Err(reason);
+        }
+        let mut text = format!("{}, driver {}", MergeEngine::Kernel, db.kernel_driver);
+        if let Some(own) = &self.in_use.lock().object {
+            let _ = write!(text, ", program {own}");
+        }
+        if let (calls @ 1.., operations) = self.seated() {
+            let _ = write!(text, "; {calls} calls of it handed over {operations} reads and writes");
+        }
+        Ok(text)
+    }
+
+    /// Bytes that this process's databases share with merge programs, idle machines included; 0 where this one does not
+    /// use them.
+    pub fn memory_bytes(&self) -> usize {
+        self.machines.lock().as_ref().map_or(0, |machines| machines.pool.bytes())
+    }
+
+    /// Lets go of machines that no part took for a while.
+    pub fn trim(&self, clock: &dyn Clock) {
+        if let Some(Machines { pool, user }) = &*self.machines.lock() {
+            pool.trim(*user, clock.monotonic_nanos(), IDLE_NANOS);
+        }
+    }
+
+    /// The program that parts which begin now merge with.
+    pub(super) fn object(&self) -> std::result::Result<Arc<MergeObject>, Unavailable> {
+        self.in_use.lock().object()
+    }
+
+    /// A machine for one part, kept from an earlier one or loaded now. Why there is none is noted.
+    pub(super) fn machine(
+        &self,
+        object: std::result::Result<Arc<MergeObject>, Unavailable>,
+        db: &DbOptions,
+        stats: &EngineStats,
+        log: &InfoLog,
+    ) -> std::result::Result<Machine, Unavailable> {
+        let made = object.and_then(|object| self.load(&object, db));
+        let missing = made.as_ref().err().map(|e| e.reason.clone());
+        if stats.note(MergeEngine::Kernel, missing, log)
+            && let Err(e) = &made
+        {
+            log_verifier(log, e);
+        }
+        made
+    }
+
+    /// Keeps a machine for the next part, unless its program was replaced meanwhile.
+    pub(super) fn keep(&self, machine: Machine, clock: &dyn Clock) {
+        if !self.retired.lock().contains(machine.program())
+            && let Some(Machines { pool, user }) = &*self.machines.lock()
+        {
+            pool.put(machine, *user, clock.monotonic_nanos());
+        }
+    }
+
+    /// Counts calls of the program in a ring that reads and writes, and what these handed over.
+    pub(super) fn count_seated(&self, calls: u64, operations: u64) {
+        self.seated[0].fetch_add(calls, Ordering::Relaxed);
+        self.seated[1].fetch_add(operations, Ordering::Relaxed);
+    }
+
+    /// Calls of the program in rings that read and write (driver `loop`), and how many reads, writes and syncs these
+    /// handed over.
+    pub(in crate::compaction) fn seated(&self) -> (u64, u64) {
+        let [calls, operations] = &self.seated;
+        (calls.load(Ordering::Relaxed), operations.load(Ordering::Relaxed))
+    }
+
+    /// Writes a line to the log, if it is another than the one before.
+    pub(super) fn say_once(&self, log: &InfoLog, line: String) {
+        let before = self.said.lock().replace(line.clone());
+        if before.as_ref() != Some(&line) {
+            log_warn!(log, "{line}");
+        }
+    }
+
+    /// The machines of the process.
+    fn shared(&self) -> Arc<Pool> {
+        Arc::clone(&self.machines.lock().get_or_insert_with(Machines::default).pool)
+    }
+
+    fn load(&self, object: &MergeObject, db: &DbOptions) -> std::result::Result<Machine, Unavailable> {
+        let (driver, bytes) = (db.kernel_driver.into(), db.compaction_io_memory.max(MEMORY_MIN));
+        self.shared().take(object.program(driver)?, driver, bytes)
+    }
+
+    /// Has the kernel look at a program, and keeps the machine for the next part.
+    fn try_out(&self, object: &MergeObject, db: &DbOptions, log: &InfoLog) -> std::result::Result<(), Unavailable> {
+        let machine = self.load(object, db).inspect_err(|e| log_verifier(log, e))?;
+        let verified = machine.verified_instructions().unwrap_or(0);
+        log_info!(log, "merge program {object}, driver {}: the verifier went over {verified} steps", db.kernel_driver);
+        self.keep(machine, &*db.clock);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl KernelPool {
+    /// Merges with this program from now on.
+    pub(in crate::compaction) fn set_object(&self, object: Option<Arc<MergeObject>>) {
+        self.in_use.lock().object = object;
+    }
+
+    /// Merges with the program of another database from now on.
+    pub(in crate::compaction) fn set_object_of(&self, other: &Self) {
+        self.set_object(other.in_use.lock().object.clone());
+    }
+}
+
+fn log_verifier(log: &InfoLog, e: &Unavailable) {
+    for line in e.log.lines() {
+        log_at!(log, Debug, "verifier: {line}");
+    }
+}
+
+fn refused(db: &DbOptions, e: &Unavailable) -> Error {
+    Error::invalid_argument(format!("{PROGRAM} {}: {e}", db.kernel_merge_program.display()))
+}

@@ -1,0 +1,97 @@
+//! Which program the engine `kernel` merges with, the built-in one or a user's (`kernel_merge_program`), and what of a
+//! job it does.
+//!
+//! A program orders as one comparator and filters as one compaction filter. A column family with another comparator is
+//! merged by another engine; one with another filter, or none, by the program without its filter.
+
+use std::sync::Arc;
+
+use rockmill_format::InternalKeyComparator;
+use rockmill_kernel::{FilterJob, MergeObject, Program, Unavailable};
+
+use crate::compaction::engine::PROGRAM;
+use crate::compaction::plan::Rules;
+use crate::compaction::{JobContext, KernelDriver};
+use crate::error::{Error, Result};
+use crate::options::DbOptions;
+
+/// Longer than any object that the kernel takes.
+const OBJECT_BYTES_MAX: u64 = 64 << 20;
+
+/// The program that merges, and how it is run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct InUse {
+    /// A user's; `None`: the built-in one.
+    pub(super) object: Option<Arc<MergeObject>>,
+    pub(super) driver: KernelDriver,
+}
+
+impl InUse {
+    pub(super) fn object(&self) -> std::result::Result<Arc<MergeObject>, Unavailable> {
+        match &self.object {
+            Some(object) => Ok(Arc::clone(object)),
+            None => MergeObject::built_in().map_err(|e| Unavailable { reason: e.to_string(), log: String::new() }),
+        }
+    }
+
+    /// What is loaded of it.
+    pub(super) fn program(&self) -> Option<Arc<Program>> {
+        self.object().ok()?.program(self.driver.into()).ok().map(Arc::clone)
+    }
+}
+
+/// Reads the program that the options name; `None`: the built-in one.
+pub(super) fn named(db: &DbOptions) -> Result<Option<Arc<MergeObject>>> {
+    let path = &db.kernel_merge_program;
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let bad = |what: String| Error::invalid_argument(format!("{PROGRAM} {}: {what}", path.display()));
+    let bytes = match &db.kernel_program_bytes {
+        Some((name, object)) if name == path => object.to_vec(),
+        _ => db.fs.read_small(path, OBJECT_BYTES_MAX).map_err(|e| bad(format!("cannot be read: {e}")))?,
+    };
+    let object = MergeObject::read(path.display().to_string(), &bytes).map_err(|e| bad(e.to_string()))?;
+    Ok(Some(Arc::new(object)))
+}
+
+/// How a program does a job.
+#[derive(Debug, Default)]
+pub(super) struct Fit {
+    /// Where it comes from.
+    pub origin: String,
+    /// It orders by itself, and this is the order that it should have.
+    pub order: Option<InternalKeyComparator>,
+    /// Its filter is asked.
+    pub filter: Option<FilterJob>,
+}
+
+impl Fit {
+    /// How `object` does a job under `rules`; why it cannot, otherwise.
+    pub fn new(object: &MergeObject, rules: &Rules, ctx: &JobContext) -> std::result::Result<Self, String> {
+        let (cmp, origin) = (&rules.cmp, object.origin());
+        let name = cmp.user_comparator().name();
+        let order = match object.comparator() {
+            None if cmp.is_bytewise() => None,
+            None => return Err(format!("keys in the order of {name}")),
+            Some(own) if own == name => Some(cmp.clone()),
+            Some(own) => {
+                return Err(format!("keys in the order of {name}, where the program {origin} has that of {own}"));
+            }
+        };
+        let mut filter = None;
+        if let (Some(own), Some(wanted)) = (object.filter(), &rules.filter) {
+            if own == wanted.name() {
+                filter = Some(FilterJob { level: wanted.level, now_micros: wanted.now_micros });
+            } else {
+                let (cf, wanted) = (&ctx.events.cf_name, wanted.name());
+                let line = format!(
+                    "merge program {origin} filters as {own}, and column family {cf:?} has {wanted}: it filters by \
+                     itself"
+                );
+                ctx.engines.kernel.say_once(&ctx.events.log, line);
+            }
+        }
+        Ok(Self { origin: origin.to_owned(), order, filter })
+    }
+}

@@ -1,0 +1,269 @@
+//! The merge engines: who reads the blocks of a part of a job, and who merges them.
+//!
+//! An engine is a `PartEngine`. It is given a `PartJob` and ends as a `PartEnd` says. `job.rs` tries the engines of
+//! `in_order` one after another, until one has done the part; the last one always does.
+//!
+//! | engine | reads and writes | merges | needs |
+//! |---|---|---|---|
+//! | `pread` | one plain call after another | this process | nothing |
+//! | `uring` | a ring, several spans of each run in flight | this process | io_uring |
+//! | `kernel` | as `uring`, or as `pread` without a ring | an eBPF program | feature `kernel`, Linux 6.9, CAP_BPF |
+//!
+//! All of them write the same bytes: what follows the merge (`Destination::drain`) is shared.
+//!
+//! [`Engines`] is what the jobs of a database share: what the engines did, and what takes long to make.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rockmill_format::edit::FileEntry;
+use rockmill_io::Clock;
+use rockmill_io::ring::BatchIo;
+
+use super::merge::feed::BlockFeed;
+use super::merge::run::TableRun;
+use super::merge::{Heads, MergeStream, Merger};
+use super::output::{Created, Outputs};
+use super::plan::{JobPlan, Part};
+use super::resolve::pass::may_pass;
+use super::resolve::{ResolveStats, Resolver};
+use super::sst_map::SstMap;
+use super::tombstones::Tombstones;
+use super::{JobContext, MergeEngine, Stop};
+use crate::error::Result;
+use crate::helpers::{Help, Helpers};
+use crate::info_log::InfoLog;
+use crate::options::DbOptions;
+use crate::options::text::Pairs;
+
+#[cfg(feature = "kernel")]
+pub(crate) mod kernel;
+#[cfg(not(feature = "kernel"))]
+#[path = "no_kernel.rs"]
+pub(crate) mod kernel;
+mod pread;
+mod rings;
+mod stats;
+mod uring;
+
+pub(crate) use rings::LentRing;
+use rings::LookupRings;
+pub use stats::EngineParts;
+use stats::EngineStats;
+use uring::JobRings;
+pub(super) use uring::ring;
+
+/// Options of the engines: they are the whole database's, and whoever tries an engine out may give them with those of a
+/// column family.
+pub(crate) const OPTIONS: [&str; 3] = ["merge_engine", "kernel_driver", PROGRAM];
+
+/// The option that names a merge program.
+const PROGRAM: &str = "kernel_merge_program";
+
+/// The name of the built-in program, beside the empty one.
+const BUILT_IN: &str = "builtin";
+
+/// One way to do a part of a job.
+pub(super) trait PartEngine {
+    /// Which it is.
+    fn kind(&self) -> MergeEngine;
+
+    /// Merges the part, and writes what survives.
+    ///
+    /// # Errors
+    /// What no other engine could do better: damage, a failed read or write, a stop.
+    fn run(&self, job: &PartJob<'_>) -> Result<PartEnd>;
+}
+
+/// How an engine ended.
+pub(super) enum PartEnd {
+    /// The part is done.
+    Done(PartOutput),
+    /// Another engine has to begin it anew, for this reason. The tables that this one wrote are in `created`.
+    #[cfg_attr(not(feature = "kernel"), expect(dead_code, reason = "the other engines do every part"))]
+    HandOver(String),
+    /// The engine is not available, and nothing was begun. Why is in [`EngineStats`].
+    Missing,
+}
+
+/// The engines that may do a part, in the order in which they are tried, if this one is asked for.
+pub(super) fn in_order(asked: MergeEngine) -> &'static [&'static dyn PartEngine] {
+    match asked {
+        MergeEngine::Pread => &[&pread::Pread],
+        MergeEngine::Auto | MergeEngine::Uring => &[&uring::Uring, &pread::Pread],
+        MergeEngine::Kernel => &[&kernel::Kernel, &uring::Uring, &pread::Pread],
+    }
+}
+
+/// One part of a job.
+pub(super) struct PartJob<'a> {
+    /// Where what survives goes.
+    pub output: Destination<'a>,
+    /// What is read.
+    pub map: &'a SstMap,
+    /// Of the job's keys.
+    pub heads: Heads,
+    /// Smallest and largest user key of the job.
+    pub range: Option<(&'a [u8], &'a [u8])>,
+    pub stop: Stop<'a>,
+}
+
+impl PartJob<'_> {
+    /// Runs that have something to read.
+    fn runs_read(&self) -> usize {
+        self.map.runs.iter().filter(|run| !run.files.is_empty()).count()
+    }
+
+    /// Whole blocks may pass.
+    fn passing(&self) -> bool {
+        may_pass(&self.output.plan.rules, !self.output.tombstones.is_empty())
+    }
+
+    /// Merges what the feeds give, in this process. With `io`, tables are written through it.
+    fn merge<F: BlockFeed>(&self, feeds: Vec<F>, io: Option<&BatchIo>) -> Result<PartEnd> {
+        let Destination { plan, part, .. } = self.output;
+        let cmp = &plan.rules.cmp;
+        let mut runs = Vec::with_capacity(feeds.len());
+        for feed in feeds {
+            runs.push(TableRun::new(feed, part.begin.as_deref(), self.heads, cmp, self.passing())?);
+        }
+        let merger = Merger::new(runs, cmp.clone(), self.heads, self.range, part.end.as_deref())?;
+        self.output.drain(merger, io, self.stop).map(PartEnd::Done)
+    }
+}
+
+/// Where a part's output goes, and what it must be. A flush is one part.
+#[derive(Clone, Copy)]
+pub(super) struct Destination<'a> {
+    pub ctx: &'a JobContext,
+    pub plan: &'a JobPlan,
+    pub part: &'a Part,
+    pub tombstones: &'a Tombstones,
+    pub created: &'a Created,
+    /// Who may compress and decompress.
+    pub help: Option<&'a Help>,
+}
+
+/// What one part made.
+#[derive(Debug, Default)]
+pub(super) struct PartOutput {
+    pub files: Vec<FileEntry>,
+    pub stats: ResolveStats,
+    /// Of helpers; the caller adds its own.
+    pub cpu_micros: u64,
+}
+
+impl Destination<'_> {
+    /// Resolves a merge and writes what survives. With `io`, tables are written through it, unless the plan has them
+    /// in the page cache.
+    pub fn drain(&self, merged: impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
+        let Self { ctx, plan, part, tombstones, created, help } = *self;
+        let io = io.filter(|_| !plan.output.page_cache);
+        let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created, io);
+        outputs.set_help(help);
+        let mut resolver = Resolver::new(merged, &plan.rules, tombstones, stop)?;
+        loop {
+            while resolver.next_survivor()? {
+                outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
+            }
+            if !resolver.pass_block(|block, census| outputs.pass_block(block, census))? {
+                break;
+            }
+        }
+        let stats = resolver.stats();
+        let files = outputs.finish()?;
+        Ok(PartOutput { files, stats, cpu_micros: help.map_or(0, Help::micros) })
+    }
+}
+
+/// What the jobs of a database share.
+#[derive(Debug, Default)]
+pub struct Engines {
+    /// What the engines did.
+    pub(crate) stats: EngineStats,
+    /// Threads that compress and decompress for jobs.
+    pub(crate) helpers: Arc<Helpers>,
+    /// Rings of jobs.
+    pub(crate) rings: JobRings,
+    /// Rings of lookups.
+    pub(crate) lookups: LookupRings,
+    /// The program and the machines of the engine `kernel`.
+    pub(crate) kernel: kernel::KernelPool,
+}
+
+fn empty_if_built_in(path: &mut PathBuf) {
+    if path.as_os_str() == BUILT_IN {
+        *path = PathBuf::new();
+    }
+}
+
+impl Engines {
+    /// Reads the merge program that the options name, so that an open with a bad one fails before it changes anything.
+    /// [`BUILT_IN`] becomes the empty path.
+    pub(crate) fn check_options(db: &mut DbOptions) -> Result<()> {
+        empty_if_built_in(&mut db.kernel_merge_program);
+        kernel::check_named(db)
+    }
+
+    /// Takes the options of an opened database. The log says if the engine that they ask for is missing.
+    pub(crate) fn open(&self, db: &DbOptions, log: &InfoLog) -> Result<()> {
+        self.kernel.open(db, &self.stats, log)
+    }
+
+    /// Checks what `options`, which are in `changed` already, change of the engines; [`Self::take`] lets it take effect.
+    pub(crate) fn prepare(&self, changed: &mut DbOptions, options: &Pairs, log: &InfoLog) -> Result<kernel::InUse> {
+        empty_if_built_in(&mut changed.kernel_merge_program);
+        let any = |of: &[&str]| options.iter().any(|(name, _)| of.contains(&name.as_str()));
+        self.kernel.prepare(changed, any(&[PROGRAM]), any(&OPTIONS), log)
+    }
+
+    /// Lets take effect what was prepared.
+    pub(crate) fn take(&self, prepared: kernel::InUse) {
+        self.kernel.take(prepared);
+    }
+
+    /// Which engine these options come to, and why not the one that they ask for (`rockmill.merge-engine`).
+    pub(crate) fn describe(&self, db: &DbOptions) -> String {
+        let mut want = String::new();
+        match db.merge_engine {
+            MergeEngine::Pread => return MergeEngine::Pread.to_string(),
+            MergeEngine::Auto | MergeEngine::Uring => {}
+            MergeEngine::Kernel => match self.kernel.describe(db, &self.stats) {
+                Ok(mut text) => {
+                    if let (parts @ 1.., Some(reason)) = self.stats.handed_over() {
+                        text += &format!("; job parts handed to another engine: {parts}, the last one for {reason}");
+                    }
+                    return text;
+                }
+                Err(reason) => want = format!(", for want of kernel: {reason}"),
+            },
+        }
+        // What a job met says more than what one would meet now.
+        let missing = self.stats.missing(MergeEngine::Uring).or_else(|| {
+            let probe = db.fs.batch_probe();
+            (!probe.available).then_some(probe.reason)
+        });
+        match missing {
+            None => format!("{}{want}", MergeEngine::Uring),
+            Some(reason) => format!("{}, for want of uring: {reason}{want}", MergeEngine::Pread),
+        }
+    }
+
+    /// Lets go of rings and machines that nobody used for a while.
+    pub(crate) fn trim(&self, clock: &dyn Clock) {
+        self.rings.trim(clock);
+        self.lookups.trim(clock);
+        self.kernel.trim(clock);
+    }
+
+    /// Ends helper threads and lets go of jobs' rings. Lookups may go on.
+    pub(crate) fn close(&self) {
+        self.helpers.close();
+        self.rings.close();
+    }
+
+    /// Bytes set up for reads and writes in flight, of jobs and of lookups, rings that wait for the next ones included.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.rings.memory_bytes() + self.lookups.memory_bytes()
+    }
+}

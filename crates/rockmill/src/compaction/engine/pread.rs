@@ -1,0 +1,17 @@
+//! The engine `pread`: plain calls, and the oracle of the other engines.
+
+use super::{MergeEngine, PartEnd, PartEngine, PartJob};
+use crate::compaction::merge::feed;
+use crate::error::Result;
+
+pub(super) struct Pread;
+
+impl PartEngine for Pread {
+    fn kind(&self) -> MergeEngine {
+        MergeEngine::Pread
+    }
+
+    fn run(&self, job: &PartJob<'_>) -> Result<PartEnd> {
+        job.merge(feed::feeds(job.map, job.output.ctx, job.output.help), None)
+    }
+}

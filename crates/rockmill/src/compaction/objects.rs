@@ -1,0 +1,149 @@
+//! Code that a job calls by name: comparator, merge operator, compaction filter, prefix extractor. A spec has the
+//! names, the host has the objects.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rockmill_format::comparator::Comparator;
+use rockmill_format::{InternalKeyComparator, SliceTransform};
+
+use super::spec::JobSpec;
+use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
+use crate::error::{Error, Result};
+use crate::merge_operator::MergeOperator;
+use crate::options::{CfOptions, comparator_named, merge_operator_named};
+
+/// The objects of one job, or of a column family.
+#[derive(Clone, Default)]
+pub struct JobObjects {
+    /// Order of keys.
+    pub cmp: InternalKeyComparator,
+    /// Merges operands.
+    pub merge_operator: Option<Arc<dyn MergeOperator>>,
+    /// Asked about entries, before the factory where both are set.
+    pub filter: Option<SharedFilter>,
+    /// Makes filters.
+    pub filter_factory: Option<SharedFactory>,
+    /// Makes the prefixes that tables' filters hold.
+    pub prefix_extractor: Option<SliceTransform>,
+}
+
+impl JobObjects {
+    /// Those of a column family with these options.
+    pub fn of(cf: &CfOptions, cmp: &InternalKeyComparator) -> Self {
+        Self {
+            cmp: cmp.clone(),
+            merge_operator: cf.merge_operator.clone(),
+            filter: cf.compaction_filter.clone(),
+            filter_factory: cf.compaction_filter_factory.clone(),
+            prefix_extractor: cf.prefix_extractor.clone(),
+        }
+    }
+
+    /// Refuses a spec that names other objects: its tables would not be those that its maker expects.
+    pub(super) fn check(&self, spec: &JobSpec) -> Result<()> {
+        let filter = match &spec.filter {
+            Some(f) if f.from_factory => (f.name.as_str(), self.filter_factory.as_ref().map(|f| f.name())),
+            Some(f) => (f.name.as_str(), self.filter.as_ref().map(SharedFilter::name)),
+            None => ("", None),
+        };
+        let operator = self.merge_operator.as_ref().map(|m| m.name());
+        let extractor = self.prefix_extractor.as_ref().map(SliceTransform::name);
+        let all = [
+            ("comparator", (spec.comparator.as_str(), Some(self.cmp.user_comparator().name()))),
+            ("merge operator", (spec.output.owner.merge_operator.as_str(), operator)),
+            ("compaction filter", filter),
+            ("prefix extractor", (spec.output.format.prefix_extractor.as_str(), extractor)),
+        ];
+        for (what, (wanted, here)) in all {
+            if wanted != here.unwrap_or("") {
+                let here = here.map_or_else(|| "none".to_owned(), |name| format!("{name:?}"));
+                return Err(Error::invalid_argument(format!(
+                    "the job needs the {what} {wanted:?}, and there is {here}: give its host the one that it names"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for JobObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobObjects")
+            .field("comparator", &self.cmp.user_comparator().name())
+            .field("merge_operator", &self.merge_operator.as_ref().map(|m| m.name()))
+            .field("filter", &self.filter.as_ref().map(SharedFilter::name))
+            .field("filter_factory", &self.filter_factory.as_ref().map(|f| f.name()))
+            .field("prefix_extractor", &self.prefix_extractor)
+            .finish()
+    }
+}
+
+/// What a host that runs others' jobs knows by name, besides RocksDB's own comparators, merge operators and prefix
+/// extractors. Two objects of one name and kind: the first counts.
+#[derive(Clone, Default)]
+pub struct JobRegistry {
+    /// Orders of keys.
+    pub comparators: Vec<Arc<dyn Comparator>>,
+    /// Merge operators; each is known by its [`option_text`](MergeOperator::option_text), properties included.
+    pub merge_operators: Vec<Arc<dyn MergeOperator>>,
+    /// Filters.
+    pub filters: Vec<SharedFilter>,
+    /// Factories of filters.
+    pub filter_factories: Vec<SharedFactory>,
+    /// Prefix extractors.
+    pub prefix_extractors: Vec<SliceTransform>,
+}
+
+impl JobRegistry {
+    /// The objects that `spec` names.
+    ///
+    /// # Errors
+    /// `NotSupported`, with its name, for one that is not known here: the job is for another host.
+    pub fn objects(&self, spec: &JobSpec) -> Result<JobObjects> {
+        let unknown = |what: &str, name: &str| {
+            let what = format!("the job's {what} {name:?} is not known here");
+            Error::not_supported(format!("{what}: register it, or run the job elsewhere"))
+        };
+        let name = spec.comparator.as_str();
+        let cmp = self.comparators.iter().find(|c| c.name() == name).cloned().or_else(|| comparator_named(name));
+        let mut out = JobObjects {
+            cmp: InternalKeyComparator::new(cmp.ok_or_else(|| unknown("comparator", name))?),
+            ..JobObjects::default()
+        };
+        let text = spec.merge_operator.as_str();
+        out.merge_operator = match self.merge_operators.iter().find(|m| m.option_text() == text) {
+            Some(operator) => Some(Arc::clone(operator)),
+            None => merge_operator_named(text).ok_or_else(|| unknown("merge operator", text))?,
+        };
+        if let Some(filter) = &spec.filter {
+            let missing = || unknown("compaction filter", &filter.name);
+            if filter.from_factory {
+                let found = self.filter_factories.iter().find(|f| f.name() == filter.name);
+                out.filter_factory = Some(found.ok_or_else(missing)?.clone());
+            } else {
+                let found = self.filters.iter().find(|f| SharedFilter::name(f) == filter.name);
+                out.filter = Some(found.ok_or_else(missing)?.clone());
+            }
+        }
+        let name = spec.output.format.prefix_extractor.as_str();
+        if !name.is_empty() {
+            let known = self.prefix_extractors.iter().find(|e| e.name() == name).cloned();
+            let found = known.or_else(|| SliceTransform::from_name(name));
+            out.prefix_extractor = Some(found.ok_or_else(|| unknown("prefix extractor", name))?);
+        }
+        Ok(out)
+    }
+}
+
+impl fmt::Debug for JobRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobRegistry")
+            .field("comparators", &self.comparators.iter().map(|c| c.name()).collect::<Vec<_>>())
+            .field("merge_operators", &self.merge_operators.iter().map(|m| m.name()).collect::<Vec<_>>())
+            .field("filters", &self.filters.iter().map(SharedFilter::name).collect::<Vec<_>>())
+            .field("filter_factories", &self.filter_factories.iter().map(|f| f.name()).collect::<Vec<_>>())
+            .field("prefix_extractors", &self.prefix_extractors)
+            .finish()
+    }
+}

@@ -1,0 +1,294 @@
+//! The spec of a job: a compaction or a flush as plain data that can be sent elsewhere.
+//!
+//! 1. The store makes a spec of a picked compaction, or of memtables to be flushed. Files are told by number, size,
+//!    bounds and checksum, code by name, and nothing in the spec refers to memory or to open files.
+//! 2. A runner ([`job::run`](super::job::run), [`flush::run`](super::flush::run)) takes the spec and a host, which is
+//!    one machine's services ([`JobContext`]). It looks nothing up in the tree.
+//! 3. Which bytes the tables have depends on the spec, the inputs and the host's clock alone, not on who runs it: every
+//!    host writes the same tables.
+//!
+//! The store runs its own jobs this way, without the encoding (`encode.rs`, `docs/job-spec.md`), which is for others.
+
+use std::sync::Arc;
+
+use rockmill_format::edit::FileEntry;
+use rockmill_format::key::SequenceNumber;
+
+pub use super::filter::FilterSpec;
+
+use super::file_ranges::FileRanges;
+use super::plan::{JobPlan, OutputPlan, Part};
+use super::sst_map::SstMap;
+use super::table_format::{TableFormat, TableOwner};
+use super::tombstones::Tombstones;
+use super::{Compaction, CompactionReason, JobContext};
+use crate::compaction_filter::TableFileCreationReason;
+use crate::error::Result;
+use crate::memtable::MemTable;
+use crate::options::{CfOptions, CompressionOptions};
+use crate::rate_limiter::IoPriority;
+use crate::version::Version;
+
+mod decode;
+mod encode;
+
+/// A job. See the module.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSpec {
+    /// The job's number, for logs and events.
+    pub job: u64,
+    /// A compaction, a flush, or a flush while a database is opened.
+    pub reason: TableFileCreationReason,
+    /// Sorted runs that a compaction reads, newest first: of entries that compare equal the one of the earlier run
+    /// wins. Each file of L0 is a run.
+    pub runs: Vec<SpecRun>,
+    /// Ids of the memtables that a flush reads, oldest first; the host has their entries.
+    pub memtables: Vec<u64>,
+    /// Name of the order of user keys.
+    pub comparator: String,
+    /// Merge operator, as OPTIONS files have it, with its properties; empty without one. Its name alone is in
+    /// [`TableOwner`].
+    pub merge_operator: String,
+    /// Compaction filter.
+    pub filter: Option<FilterSpec>,
+    /// Live snapshots, rising.
+    pub snapshots: Vec<SequenceNumber>,
+    /// Nothing older than the output exists for its keys.
+    pub bottommost: bool,
+    /// Tables with older data that overlap the job, one list for each sorted run; `None`: older data may be anywhere.
+    pub older: Option<Vec<FileRanges>>,
+    /// What the tables are.
+    pub output: OutputPlan,
+    /// Parts that the job may be split into at most, each done by a thread.
+    pub parts_max: usize,
+    /// How the job is split, where that is decided; else the runner splits it.
+    pub parts: Vec<Part>,
+    /// Numbers set aside for the outputs, which are used in this order; when all are, the host is asked for more.
+    pub numbers: Vec<NumberRange>,
+    /// Space set aside for the outputs on the device that the inputs' extents are of; empty where the host has files.
+    pub space: Vec<Extent>,
+}
+
+/// One sorted input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecRun {
+    /// Level it lies in.
+    pub level: usize,
+    /// Its files, by key.
+    pub files: Vec<SpecFile>,
+}
+
+/// One input file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecFile {
+    /// As the MANIFEST describes it: number, size, bounds, sequence numbers, epoch, extra run, checksum, unique id,
+    /// size of its tail.
+    pub entry: FileEntry,
+    /// Where its bytes are on the device, in their order; empty: all of the host's file of that number.
+    pub extents: Vec<Extent>,
+}
+
+/// Bytes of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+}
+
+/// File numbers that follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumberRange {
+    /// The first.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// What the specs of a column family's jobs are made from: its names, options and snapshots at one moment.
+#[derive(Debug, Clone)]
+pub struct JobFamily {
+    /// Database id.
+    pub db_id: String,
+    /// Session id.
+    pub db_session_id: String,
+    /// Column family's id.
+    pub cf_id: u32,
+    /// Column family's name.
+    pub cf_name: String,
+    /// Its options.
+    pub options: Arc<CfOptions>,
+    /// Live snapshots, rising.
+    pub snapshots: Vec<SequenceNumber>,
+}
+
+impl JobFamily {
+    /// What the family's tables say of their origin.
+    pub(super) fn owner(&self) -> TableOwner {
+        let operator = self.options.merge_operator.as_ref();
+        TableOwner {
+            db_id: self.db_id.clone(),
+            db_session_id: self.db_session_id.clone(),
+            cf_id: self.cf_id,
+            cf_name: self.cf_name.clone(),
+            merge_operator: operator.map_or_else(String::new, |m| m.name().to_owned()),
+        }
+    }
+
+    /// A job that reads nothing, writes one table of `output`, and knows nothing of older data.
+    fn spec(&self, reason: TableFileCreationReason, output: OutputPlan, ctx: &JobContext) -> JobSpec {
+        let operator = self.options.merge_operator.as_ref();
+        JobSpec {
+            job: ctx.events.job,
+            reason,
+            runs: Vec::new(),
+            memtables: Vec::new(),
+            comparator: ctx.objects.cmp.user_comparator().name().to_owned(),
+            merge_operator: operator.map_or_else(String::new, |m| m.option_text()),
+            filter: None,
+            snapshots: self.snapshots.clone(),
+            bottommost: false,
+            older: None,
+            output,
+            parts_max: 1,
+            parts: Vec::new(),
+            numbers: Vec::new(),
+            space: Vec::new(),
+        }
+    }
+}
+
+impl JobSpec {
+    /// The spec of a compaction that is to be run by `ctx`, or by any other host that knows its objects.
+    ///
+    /// # Errors
+    /// A filter factory that panics.
+    pub fn of_compaction(compaction: &Compaction, family: &JobFamily, ctx: &JobContext) -> Result<Self> {
+        let mut runs = Vec::new();
+        for (level, files) in &compaction.inputs {
+            let files = files.iter().map(|f| SpecFile { entry: f.entry.clone(), extents: Vec::new() });
+            match *level {
+                0 => runs.extend(files.map(|f| SpecRun { level: 0, files: vec![f] })),
+                level => runs.push(SpecRun { level, files: files.collect() }),
+            }
+        }
+        let cf = &*family.options;
+        // What is ingested behind later lies below everything; what an intra-DF merge's parts wait for, too.
+        let knows = compaction.output_level > 0 && !cf.reserve_last_level && !compaction.is_intra_df();
+        let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
+        let mut format = TableFormat::of(cf);
+        if cf.optimize_filters_for_hits && compaction.bottommost {
+            format.bloom_bits_per_key = 0.0;
+        }
+        let output = OutputPlan {
+            owner: family.owner(),
+            format,
+            level: compaction.output_level,
+            extra_run: compaction.output_run,
+            file_size_target: compaction.output_file_size_target,
+            file_size_max: compaction.output_file_size_max,
+            bytes_expected: 0,
+            grandparents: FileRanges::of(&compaction.grandparents),
+            grandparent_overlap_max: compaction.grandparent_overlap_max,
+            split_key: compaction.split_key.clone(),
+            compression: compaction.compression,
+            compression_opts: compression_opts(cf, &compaction.version, compaction.output_level).clone(),
+            page_cache: false,
+            mode_max: None,
+            io_priority: IoPriority::Low,
+            epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
+            oldest_ancestor_time: times.min().unwrap_or(0),
+            reproducible: ctx.db.reproducible,
+        };
+        let spec = Self {
+            runs,
+            bottommost: compaction.bottommost,
+            older: knows.then(|| compaction.older_runs().iter().map(|files| FileRanges::of(files)).collect()),
+            parts_max: match compaction.subcompactions_max {
+                0 => ctx.db.max_subcompactions as usize,
+                // What its caller says; else what the strategy found idle, or the options say.
+                n if compaction.reason == CompactionReason::ManualCompaction => n,
+                n => n.max(ctx.db.max_subcompactions as usize),
+            },
+            ..family.spec(TableFileCreationReason::Compaction, output, ctx)
+        };
+        let filter = FilterSpec::of_compaction(compaction, cf, ctx.clock.now_micros());
+        Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
+    }
+
+    /// The spec of a flush of these memtables, oldest first, into one table.
+    ///
+    /// # Errors
+    /// A filter factory that panics.
+    pub fn of_flush(
+        memtables: &[Arc<MemTable>],
+        family: &JobFamily,
+        reason: TableFileCreationReason,
+        ctx: &JobContext,
+    ) -> Result<Self> {
+        let cf = &*family.options;
+        let output = OutputPlan {
+            bytes_expected: memtables.iter().map(|m| m.data_size()).sum(),
+            compression: cf.compression_per_level.first().copied().unwrap_or(cf.compression),
+            io_priority: IoPriority::High,
+            ..OutputPlan::of_new_entries(family, 0, ctx.db.reproducible)
+        };
+        let spec = Self { memtables: memtables.iter().map(|m| m.id()).collect(), ..family.spec(reason, output, ctx) };
+        let filter = FilterSpec::of_flush(cf, reason, ctx.clock.now_micros());
+        Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
+    }
+
+    /// Decides on the parts, and looks up in the inputs' indexes which blocks each reads: a runner elsewhere then reads
+    /// no index.
+    ///
+    /// # Errors
+    /// A table that cannot be opened.
+    pub fn lay_out(&mut self, ctx: &JobContext) -> Result<()> {
+        let mut plan = JobPlan::new(self, ctx)?;
+        Tombstones::gather(&mut plan, ctx)?;
+        plan.split(self.parts_max, ctx)?;
+        let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, ctx)).collect::<Result<Vec<_>>>()?;
+        for (part, map) in plan.parts.iter_mut().zip(maps) {
+            let files = map.runs.into_iter().flat_map(|run| run.files);
+            part.blocks = Some(files.map(|f| (f.file.number(), f.blocks)).collect());
+        }
+        self.parts = plan.parts;
+        Ok(())
+    }
+
+    /// Bytes of all inputs; 0 for a flush.
+    pub fn input_bytes(&self) -> u64 {
+        self.runs.iter().flat_map(|run| &run.files).map(|f| f.entry.size).fold(0, u64::saturating_add)
+    }
+
+    /// The job in words, for errors.
+    pub(super) fn what(&self) -> String {
+        match (self.reason, self.runs.first()) {
+            (TableFileCreationReason::Compaction, first) => {
+                let from = first.map_or(0, |run| run.level);
+                format!("compaction of level {from} into level {}", self.output.level)
+            }
+            _ => format!("flush of column family {:?}", self.output.owner.cf_name),
+        }
+    }
+
+    /// The numbers set aside, in order.
+    pub(super) fn leased_numbers(&self) -> Vec<u64> {
+        self.numbers.iter().flat_map(|range| range.first..range.first.saturating_add(range.count)).collect()
+    }
+}
+
+/// Of tables written to `level` (RocksDB's `GetCompressionOptions`).
+fn compression_opts<'a>(cf: &'a CfOptions, version: &Version, level: usize) -> &'a CompressionOptions {
+    let deepest = version.levels.iter().rposition(|files| !files.is_empty());
+    let bottommost = deepest.is_none_or(|l| level >= l);
+    if bottommost && cf.bottommost_compression_opts.enabled {
+        &cf.bottommost_compression_opts
+    } else {
+        &cf.compression_opts
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,429 @@
+use std::collections::BTreeMap;
+
+use rockmill_format::InternalKey;
+use rockmill_format::ValueType;
+use rockmill_format::checksum::{ChecksumType, crc32c, mask};
+use rockmill_format::coding::{Decoder, put_fixed32, put_length_prefixed, put_varint32, put_varint64};
+use rockmill_format::compression::CompressionType;
+use rockmill_format::footer::BlockHandle;
+
+use super::encode::{CHECKSUM_LEN, LISTED_MAX, MAGIC, NUMBERS_MAX, TEXT_BYTES_MAX, tag};
+use super::*;
+use crate::compaction::file_ranges::FileRange;
+use crate::error::ErrorKind;
+
+type Rng = fastrand::Rng;
+
+fn bytes(rng: &mut Rng, len_max: usize) -> Vec<u8> {
+    let len = rng.usize(0..=len_max);
+    std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
+}
+
+fn text(rng: &mut Rng) -> String {
+    let len = rng.usize(0..20);
+    std::iter::repeat_with(|| rng.char(..)).take(len).collect()
+}
+
+/// Any size of number is as likely as any other.
+fn number(rng: &mut Rng) -> u64 {
+    let bits = rng.u32(0..=64);
+    rng.u64(..).checked_shr(64 - bits).unwrap_or(0)
+}
+
+fn list<T>(rng: &mut Rng, len_max: usize, mut item: impl FnMut(&mut Rng) -> T) -> Vec<T> {
+    let len = rng.usize(0..=len_max);
+    (0..len).map(|_| item(rng)).collect()
+}
+
+fn some<T>(rng: &mut Rng, item: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+    if rng.bool() { Some(item(rng)) } else { None }
+}
+
+fn key(rng: &mut Rng) -> InternalKey {
+    let user = bytes(rng, 30);
+    InternalKey::new(&user, rng.u64(0..1 << 56), ValueType::Value)
+}
+
+fn entry(rng: &mut Rng) -> FileEntry {
+    let checksum = rng.bool();
+    FileEntry {
+        number: rng.u64(0..1 << 62),
+        path_id: rng.u32(0..4),
+        size: number(rng),
+        smallest: key(rng),
+        largest: key(rng),
+        smallest_seqno: number(rng),
+        largest_seqno: number(rng),
+        marked_for_compaction: rng.bool(),
+        oldest_blob_file_number: 0,
+        oldest_ancester_time: number(rng),
+        file_creation_time: number(rng),
+        epoch_number: number(rng),
+        file_checksum: if checksum { bytes(rng, 8) } else { Vec::new() },
+        file_checksum_func_name: if checksum { "crc32".to_owned() } else { String::new() },
+        unique_id: [number(rng), number(rng)],
+        tail_size: number(rng),
+        compensated_range_deletion_size: number(rng),
+        temperature: rng.u8(0..0x10),
+        user_defined_timestamps_persisted: rng.bool(),
+        min_timestamp: bytes(rng, 4),
+        max_timestamp: bytes(rng, 4),
+        file_open_metadata: bytes(rng, 4),
+        extra_run: number(rng),
+    }
+}
+
+fn extent(rng: &mut Rng) -> Extent {
+    let offset = number(rng);
+    Extent { offset, length: number(rng).min(u64::MAX - offset) }
+}
+
+fn ranges(rng: &mut Rng) -> FileRanges {
+    let mut out = FileRanges::default();
+    for _ in 0..rng.usize(0..5) {
+        let (smallest, largest) = (bytes(rng, 9), bytes(rng, 9));
+        out.push(FileRange { smallest: &smallest, largest: &largest, size: number(rng) });
+    }
+    out
+}
+
+fn blocks(rng: &mut Rng) -> BTreeMap<u64, Vec<BlockHandle>> {
+    let files = list(rng, 3, |rng| {
+        let mut end = 0;
+        let blocks = list(rng, 5, |rng| {
+            let block = BlockHandle { offset: end + rng.u64(0..3) * 1000, size: rng.u64(0..5000) };
+            end = block.end();
+            block
+        });
+        (number(rng), blocks)
+    });
+    files.into_iter().collect()
+}
+
+fn parts(rng: &mut Rng) -> Vec<Part> {
+    let mut bounds: Vec<_> = list(rng, 4, |rng| Some(bytes(rng, 5)));
+    if bounds.is_empty() && rng.bool() {
+        return Vec::new();
+    }
+    bounds.push(None);
+    let mut begin = None;
+    let part = |end: Option<Vec<u8>>| {
+        let begin = std::mem::replace(&mut begin, end.clone());
+        Part { begin, end, blocks: some(rng, blocks) }
+    };
+    bounds.into_iter().map(part).collect()
+}
+
+fn random_spec(rng: &mut Rng) -> JobSpec {
+    let flush = rng.u8(0..4) == 0;
+    let reason = match flush {
+        true if rng.bool() => TableFileCreationReason::Flush,
+        true => TableFileCreationReason::Recovery,
+        false => TableFileCreationReason::Compaction,
+    };
+    let run = |rng: &mut Rng| SpecRun {
+        level: rng.usize(0..256),
+        files: list(rng, 3, |rng| SpecFile { entry: entry(rng), extents: list(rng, 2, extent) }),
+    };
+    let mut snapshots = list(rng, 5, number);
+    snapshots.sort_unstable();
+    JobSpec {
+        job: number(rng),
+        reason,
+        runs: if flush { Vec::new() } else { list(rng, 4, run) },
+        memtables: if flush { list(rng, 3, number) } else { Vec::new() },
+        comparator: text(rng),
+        merge_operator: text(rng),
+        filter: some(rng, |rng| FilterSpec {
+            name: text(rng),
+            from_factory: rng.bool(),
+            is_full_compaction: rng.bool(),
+            is_manual_compaction: rng.bool(),
+            input_start_level: some(rng, |rng| rng.u32(..)),
+            now_micros: number(rng),
+        }),
+        snapshots,
+        bottommost: rng.bool(),
+        older: some(rng, |rng| list(rng, 3, ranges)),
+        output: OutputPlan {
+            owner: TableOwner {
+                db_id: text(rng),
+                db_session_id: text(rng),
+                cf_id: rng.u32(..),
+                cf_name: text(rng),
+                merge_operator: text(rng),
+            },
+            format: TableFormat {
+                block_size: number(rng) as usize,
+                block_size_deviation: number(rng) as usize,
+                block_restart_interval: number(rng) as usize,
+                index_block_restart_interval: number(rng) as usize,
+                format_version: rng.u32(..),
+                checksum: ChecksumType::from_u8(rng.u8(0..5)).unwrap(),
+                bloom_bits_per_key: rng.f64() * 100.0,
+                whole_key_filtering: rng.bool(),
+                partition_filters: rng.bool(),
+                two_level_index: rng.bool(),
+                metadata_block_size: number(rng) as usize,
+                hash_index_util_ratio: some(rng, Rng::f64),
+                prefix_extractor: text(rng),
+            },
+            level: rng.usize(0..256),
+            extra_run: number(rng),
+            file_size_target: number(rng),
+            file_size_max: number(rng),
+            bytes_expected: number(rng),
+            grandparents: ranges(rng),
+            grandparent_overlap_max: number(rng),
+            split_key: some(rng, key),
+            compression: *rng.choice(&CompressionType::ALL).unwrap(),
+            compression_opts: CompressionOptions {
+                window_bits: rng.i32(..),
+                level: rng.i32(..),
+                strategy: rng.i32(..),
+                max_dict_bytes: rng.u32(..),
+                zstd_max_train_bytes: rng.u32(..),
+                parallel_threads: rng.u32(..),
+                enabled: rng.bool(),
+                max_dict_buffer_bytes: number(rng),
+                use_zstd_dict_trainer: rng.bool(),
+                max_compressed_bytes_per_kb: rng.i32(..),
+                checksum: rng.bool(),
+            },
+            page_cache: false,
+            mode_max: some(rng, |rng| rng.u32(..)),
+            io_priority: *rng.choice(&IoPriority::ALL).unwrap(),
+            epoch_number: number(rng),
+            oldest_ancestor_time: number(rng),
+            reproducible: rng.bool(),
+        },
+        parts_max: number(rng) as usize,
+        parts: if flush { Vec::new() } else { parts(rng) },
+        numbers: list(rng, 3, |rng| NumberRange { first: rng.u64(0..1 << 40), count: rng.u64(0..1000) }),
+        space: list(rng, 3, extent),
+    }
+}
+
+/// The fields of an encoded spec.
+fn fields(encoded: &[u8]) -> Vec<(u32, Vec<u8>)> {
+    let mut d = Decoder::new(&encoded[..encoded.len() - CHECKSUM_LEN]);
+    d.bytes(MAGIC.len(), "magic").unwrap();
+    d.varint32("version").unwrap();
+    let mut out = Vec::new();
+    while !d.is_empty() {
+        out.push((d.varint32("tag").unwrap(), d.length_prefixed("field").unwrap().to_vec()));
+    }
+    out
+}
+
+/// A spec of these fields, with a sound checksum.
+fn of_fields(version: u32, fields: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    put_varint32(&mut out, version);
+    for (tag, body) in fields {
+        put_varint32(&mut out, *tag);
+        put_length_prefixed(&mut out, body);
+    }
+    let checksum = mask(crc32c(&out));
+    put_fixed32(&mut out, checksum);
+    out
+}
+
+fn varints(numbers: &[u64]) -> Vec<u8> {
+    let mut out = Vec::new();
+    numbers.iter().for_each(|&n| put_varint64(&mut out, n));
+    out
+}
+
+#[test]
+fn specs_go_there_and_back() {
+    for seed in 0..2000 {
+        let spec = random_spec(&mut Rng::with_seed(seed));
+        let encoded = spec.encode().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let decoded = JobSpec::decode(&encoded).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert_eq!(decoded, spec, "seed {seed}");
+        assert_eq!(decoded.encode().unwrap(), encoded, "seed {seed}");
+        assert_eq!(of_fields(1, &fields(&encoded)), encoded, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_cut_and_every_flipped_bit_is_an_error() {
+    for seed in 0..6 {
+        let encoded = random_spec(&mut Rng::with_seed(seed)).encode().unwrap();
+        for len in 0..encoded.len() {
+            let e = JobSpec::decode(&encoded[..len]).unwrap_err();
+            assert!(e.message().starts_with("job spec: "), "{len} bytes: {e}");
+        }
+        for bit in 0..encoded.len() * 8 {
+            let mut damaged = encoded.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(JobSpec::decode(&damaged).is_err(), "bit {bit}");
+        }
+        assert!(JobSpec::decode(&[encoded.as_slice(), &[0]].concat()).is_err());
+    }
+}
+
+#[test]
+fn damage_that_no_checksum_catches_is_an_error_or_a_spec() {
+    let (mut errors, mut specs) = (0, 0);
+    for seed in 0..40 {
+        let mut rng = Rng::with_seed(seed);
+        let encoded = random_spec(&mut rng).encode().unwrap();
+        let end = encoded.len() - CHECKSUM_LEN;
+        for at in MAGIC.len()..end {
+            let mut damaged = encoded[..end].to_vec();
+            let flipped = damaged[at] ^ 1 << rng.u8(0..8);
+            damaged[at] = *rng.choice(&[0, 1, 0x7f, 0x80, 0xff, flipped]).unwrap();
+            if rng.u8(0..4) == 0 {
+                damaged.truncate(at + 1);
+            }
+            let checksum = mask(crc32c(&damaged));
+            put_fixed32(&mut damaged, checksum);
+            match JobSpec::decode(&damaged) {
+                Ok(spec) => {
+                    specs += 1;
+                    let again = spec.encode().unwrap_or_else(|e| panic!("seed {seed}, byte {at}: {e}"));
+                    assert_eq!(JobSpec::decode(&again), Ok(spec), "seed {seed}, byte {at}");
+                }
+                Err(e) => {
+                    errors += 1;
+                    let place = e.message().contains("at offset") || e.kind() == ErrorKind::NotSupported;
+                    assert!(place && e.message().starts_with("job spec: "), "seed {seed}, byte {at}: {e}");
+                }
+            }
+        }
+    }
+    assert!(errors > 1000 && specs > 1000, "{errors} errors, {specs} specs");
+}
+
+#[test]
+fn counts_and_lengths_promise_no_more_than_there_is() {
+    let compaction = TableFileCreationReason::Compaction;
+    let spec = JobSpec { reason: compaction, memtables: Vec::new(), ..random_spec(&mut Rng::with_seed(3)) };
+    let plain = fields(&spec.encode().unwrap());
+    let many = 1 << 60;
+    let part = |tail: &[u64]| [vec![4], varints(tail)].concat();
+    let cases: [(u32, Vec<u8>, &str); 12] = [
+        (tag::SNAPSHOTS, varints(&[many, 1, 2]), "snapshots"),
+        (tag::SNAPSHOTS, varints(&[2, u64::MAX, 1]), "snapshot is beyond"),
+        (tag::MEMTABLES, varints(&[many]), "memtables"),
+        (tag::NUMBERS, varints(&[many, 1, 1]), "file numbers"),
+        (tag::NUMBERS, varints(&[1, 5, NUMBERS_MAX + 1]), "too many"),
+        (tag::SPACE, varints(&[many]), "extents"),
+        (tag::SPACE, varints(&[1, u64::MAX, 1]), "extent's end"),
+        (tag::OLDER_RUN, varints(&[many, 0, 0, 0]), "key ranges"),
+        (tag::GRANDPARENTS, varints(&[1, many, 0]), "smallest key"),
+        (tag::PART, part(&[many]), "files of a part"),
+        (tag::PART, part(&[1, 7, many, 1, 1]), "blocks"),
+        (tag::PART, part(&[1, 7, 2, u64::MAX, 1, 0, 0]), "beyond 64 bits"),
+    ];
+    for (tag, body, what) in cases {
+        let mut fields: Vec<_> = plain.iter().filter(|(t, _)| *t != tag).cloned().collect();
+        for (t, flags) in &mut fields {
+            if *t == tag::FLAGS {
+                flags[0] |= 4;
+            }
+        }
+        fields.push((tag, body));
+        fields.sort_by_key(|(tag, _)| *tag);
+        let e = JobSpec::decode(&of_fields(1, &fields)).unwrap_err();
+        assert!(e.kind() == ErrorKind::Corruption && e.message().contains(what), "{what}: {e}");
+        assert!(e.message().contains("at offset"), "{e}");
+    }
+    let e = JobSpec::decode(&[MAGIC.as_slice(), &[1, 200]].concat()).unwrap_err();
+    assert!(e.message().contains("checksum"), "{e}");
+}
+
+#[test]
+fn what_a_newer_version_wrote_is_refused_unless_it_may_be_skipped() {
+    let spec = random_spec(&mut Rng::with_seed(8));
+    let plain = fields(&spec.encode().unwrap());
+    let with = |tag: u32| {
+        let all = [plain.as_slice(), &[(tag, b"more".to_vec())]].concat();
+        JobSpec::decode(&of_fields(1, &all))
+    };
+    assert_eq!(with(tag::SAFE_TO_IGNORE + 5), Ok(spec));
+    for unknown in [tag::PART + 1, 1 << 12, (1 << 14) + 3] {
+        let e = with(unknown).unwrap_err();
+        assert!(e.kind() == ErrorKind::NotSupported && e.message().contains(&format!("field {unknown}")), "{e}");
+    }
+    let e = JobSpec::decode(&of_fields(2, &plain)).unwrap_err();
+    assert!(e.kind() == ErrorKind::NotSupported && e.message().contains("version 2"), "{e}");
+    let e = JobSpec::decode(b"RMILLJOX\x01\0\0\0\0").unwrap_err();
+    assert!(e.message().contains("no job spec"), "{e}");
+}
+
+#[test]
+fn fields_stand_once_and_in_order_and_none_is_missing() {
+    let spec = JobSpec { older: None, ..random_spec(&mut Rng::with_seed(8)) };
+    let plain = fields(&spec.encode().unwrap());
+    for (i, (tag, _)) in plain.iter().enumerate() {
+        let mut fewer = plain.clone();
+        fewer.remove(i);
+        if tag::REQUIRED.contains(tag) {
+            let e = JobSpec::decode(&of_fields(1, &fewer)).unwrap_err();
+            assert!(e.message().contains(&format!("field {tag} is missing")), "{e}");
+        }
+        let mut longer = plain.clone();
+        longer[i].1.push(0);
+        assert!(JobSpec::decode(&of_fields(1, &longer)).is_err() || *tag == tag::SPLIT_KEY, "field {tag}");
+    }
+    let mut twice = plain.clone();
+    twice.insert(0, twice[0].clone());
+    let e = JobSpec::decode(&of_fields(1, &twice)).unwrap_err();
+    assert!(e.message().contains("field 1 stands behind field 1"), "{e}");
+    let mut swapped = plain;
+    swapped.swap(0, 1);
+    let e = JobSpec::decode(&of_fields(1, &swapped)).unwrap_err();
+    assert!(e.message().contains("field 1 stands behind field 2"), "{e}");
+}
+
+#[test]
+fn what_is_over_the_bounds_is_not_written() {
+    let range = |from: &str, to: &str| Part {
+        begin: Some(from.into()).filter(|b: &Vec<u8>| !b.is_empty()),
+        end: Some(to.into()).filter(|e: &Vec<u8>| !e.is_empty()),
+        blocks: None,
+    };
+    let block = |offset, size| BlockHandle { offset, size };
+    let with_blocks = |blocks: Vec<BlockHandle>| Part { blocks: Some([(1, blocks)].into()), ..Part::default() };
+    type Change<'a> = Box<dyn Fn(&mut JobSpec) + 'a>;
+    let cases: [(&str, Change<'_>); 13] = [
+        ("name", Box::new(|s| s.output.owner.cf_name = "x".repeat(TEXT_BYTES_MAX + 1))),
+        ("file numbers", Box::new(|s| s.numbers = vec![NumberRange { first: 1, count: NUMBERS_MAX + 1 }])),
+        ("file numbers", Box::new(|s| s.numbers = vec![NumberRange { first: u64::MAX, count: 1 }])),
+        ("runs and parts", Box::new(|s| s.older = Some(vec![FileRanges::default(); LISTED_MAX + 1]))),
+        ("level 256", Box::new(|s| s.output.level = 256)),
+        ("extent", Box::new(|s| s.space = vec![Extent { offset: u64::MAX, length: 1 }])),
+        ("snapshots", Box::new(|s| s.snapshots = vec![2, 1])),
+        ("gap", Box::new(|s| s.parts = vec![range("", "b"), range("c", "")])),
+        ("gap", Box::new(|s| s.parts = vec![range("a", "")])),
+        ("blocks", Box::new(|s| s.parts = vec![with_blocks(vec![block(0, 10), block(14, 1)])])),
+        ("blocks", Box::new(|s| s.parts = vec![with_blocks(vec![block(u64::MAX, 1)])])),
+        ("Bloom", Box::new(|s| s.output.format.bloom_bits_per_key = f64::NAN)),
+        ("hash index", Box::new(|s| s.output.format.hash_index_util_ratio = Some(f64::INFINITY))),
+    ];
+    for (what, change) in cases {
+        let mut spec = random_spec(&mut Rng::with_seed(8));
+        spec.parts.clear();
+        assert!(spec.encode().is_ok());
+        change(&mut spec);
+        let e = spec.encode().unwrap_err();
+        assert!(e.kind() == ErrorKind::InvalidArgument && e.message().contains(what), "{what}: {e}");
+    }
+}
+
+#[test]
+fn a_job_is_told_in_words() {
+    let mut spec = random_spec(&mut Rng::with_seed(8));
+    spec.reason = TableFileCreationReason::Compaction;
+    spec.runs = vec![SpecRun { level: 3, files: Vec::new() }];
+    spec.output.level = 4;
+    assert_eq!(spec.what(), "compaction of level 3 into level 4");
+    spec.reason = TableFileCreationReason::Flush;
+    spec.output.owner.cf_name = "a".into();
+    assert_eq!(spec.what(), "flush of column family \"a\"");
+    spec.numbers = vec![NumberRange { first: 7, count: 2 }, NumberRange { first: 20, count: 1 }];
+    assert_eq!(spec.leased_numbers(), [7, 8, 20]);
+}
