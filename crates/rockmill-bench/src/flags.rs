@@ -140,6 +140,8 @@ macro_rules! flags {
     ($($help:literal $name:ident: $t:ty = $default:expr;)*) => {
         /// The flags of a run. Names, meanings and defaults are db_bench's (RocksDB 7.8) unless the text says
         /// otherwise.
+        // A help text's brackets are no links.
+        #[allow(rustdoc::broken_intra_doc_links)]
         #[derive(Debug, Clone, PartialEq)]
         pub struct Flags {
             $(#[doc = $help] pub $name: $t,)*

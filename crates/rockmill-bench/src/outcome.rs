@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use rockmill::compaction::EngineParts;
+use rockmill::EngineParts;
 use serde_json::{Map, Value, json};
 
 use crate::device::DeviceLimits;

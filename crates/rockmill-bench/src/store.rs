@@ -1,6 +1,6 @@
 //! What a benchmark asks of a store. Rockmill and its peers implement it.
 
-use rockmill::compaction::EngineParts;
+use rockmill::EngineParts;
 use rockmill_format::hash::hash64;
 
 use crate::error::Result;

@@ -8,8 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rockmill::compaction::MergeEngine;
-use rockmill::{Db, Env, Options};
+use rockmill::{Db, Env, MergeEngine, Options};
 use rockmill_bench::{KeyGenerator, Mersenne64, ValueGenerator};
 use rockmill_io::{CountingFileSystem, IoCounts, MemFileSystem, SystemClock};
 

@@ -251,7 +251,7 @@ fn members_of_structs_are_compared_between_the_sides() {
 fn the_engine_that_is_asked_for_runs_or_the_run_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let uring = PosixFileSystem::default().batch_probe().available;
-    let kernel = rockmill::compaction::probe_kernel_engine(rockmill::compaction::KernelDriver::default()).is_ok();
+    let kernel = rockmill::probe_kernel_engine(rockmill::KernelDriver::default()).is_ok();
     for (engine, here) in [("pread", true), ("auto", true), ("uring", uring), ("kernel", kernel)] {
         let line = format!("--engine={engine} --num=3000 --write_buffer_size=65536 --benchmarks=fillrandom,compact");
         let db = dir.path().join(engine);

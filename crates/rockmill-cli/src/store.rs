@@ -6,11 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rockmill::compaction::{KernelDriver, MergeEngine};
-use rockmill::table::BlockCache;
 use rockmill::{
-    BlockBasedOptions, ChecksumType, ColumnFamily, ColumnFamilyDescriptor, CompressionType, DEFAULT_COLUMN_FAMILY_NAME,
-    Db, DbSummary, ErrorKind, OptionWarning, Options, OptionsLoader,
+    BlockBasedOptions, Cache, ChecksumType, ColumnFamily, ColumnFamilyDescriptor, CompressionType,
+    DEFAULT_COLUMN_FAMILY_NAME, Db, DbSummary, ErrorKind, KernelDriver, MergeEngine, OptionWarning, Options,
+    OptionsLoader,
 };
 use rockmill_format::comparator::{
     BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
@@ -134,7 +133,7 @@ fn usize_of(flag: &str, bytes: u64) -> Result<usize> {
 }
 
 /// Gives tables the cache; a size of 0 was asked for to have none.
-fn set_cache(table: &mut BlockBasedOptions, bytes: u64, cache: &Arc<BlockCache>) {
+fn set_cache(table: &mut BlockBasedOptions, bytes: u64, cache: &Cache) {
     if bytes == 0 {
         table.disable_cache();
     } else {
@@ -142,8 +141,8 @@ fn set_cache(table: &mut BlockBasedOptions, bytes: u64, cache: &Arc<BlockCache>)
     }
 }
 
-fn new_cache(bytes: u64) -> Result<Arc<BlockCache>> {
-    Ok(BlockCache::new(usize_of("cache-size", bytes)?.max(1)))
+fn new_cache(bytes: u64) -> Result<Cache> {
+    Ok(Cache::new_lru_cache(usize_of("cache-size", bytes)?.max(1)))
 }
 
 /// Options of the database, and of each column family that something is known of.
@@ -260,7 +259,7 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     Ok(out)
 }
 
-fn set_read_options(options: &mut Options, args: &ReadArgs, cache: &Arc<BlockCache>) {
+fn set_read_options(options: &mut Options, args: &ReadArgs, cache: &Cache) {
     if args.direct {
         options.set_use_direct_reads(true);
     }

@@ -7,8 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
-use rockmill::{Db, Options};
+use rockmill::{Db, KernelDriver, MergeEngine, Options, probe_kernel_engine};
 use rockmill_kernel::{Thing, is_in_kernel};
 use rockmill_skip::{Needs, skip};
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions};
-use rockmill::iter::InternalIterator as _;
-use rockmill::iter::get::GetContext;
-use rockmill::table::{TableOpenOptions, TableReadOptions, TableReader, properties_of};
+use rockmill::internals::{
+    GetContext, InternalIterator as _, TableOpenOptions, TableReadOptions, TableReader, properties_of,
+};
 use rockmill::{Db, Env, Error, IngestExternalFileOptions, Options, OptionsLoader, WriteBatch};
 use rockmill_format::{InternalKeyComparator, key};
 use rockmill_io::{FileSystem, MemFileSystem, SystemClock};

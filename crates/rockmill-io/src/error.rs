@@ -55,6 +55,21 @@ pub fn path_error(operation: impl Into<Cow<'static, str>>, path: &Path, cause: i
     io::Error::new(kind, error)
 }
 
+/// Another error of the same kind and words, in which [`raw_os_error`] finds the same number: [`io::Error`] is not
+/// [`Clone`].
+pub fn copy(error: &io::Error) -> io::Error {
+    fn sharing<E: Error + Clone + Send + Sync + 'static>(error: &io::Error) -> Option<io::Error> {
+        let inner = error.get_ref()?.downcast_ref::<E>()?;
+        Some(io::Error::new(error.kind(), inner.clone()))
+    }
+    if let Some(code) = error.raw_os_error() {
+        return io::Error::from_raw_os_error(code);
+    }
+    let ours = sharing::<PathError>(error).or_else(|| sharing::<Shared>(error));
+    let ours = ours.or_else(|| sharing::<EarlierFailure>(error)).or_else(|| sharing::<NotPlain>(error));
+    ours.unwrap_or_else(|| io::Error::new(error.kind(), error.to_string()))
+}
+
 /// The `errno` at the bottom of an error, however often it was wrapped.
 pub fn raw_os_error(error: &io::Error) -> Option<i32> {
     if let Some(code) = error.raw_os_error() {
@@ -153,7 +168,7 @@ impl FirstFailure {
 }
 
 /// The first failure as the caller gets it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Shared(Arc<io::Error>);
 
 impl fmt::Display for Shared {
@@ -169,7 +184,7 @@ impl Error for Shared {
 }
 
 /// A call refused because of an earlier failure on the same file.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct EarlierFailure(Arc<io::Error>);
 
 impl fmt::Display for EarlierFailure {
@@ -197,6 +212,22 @@ mod tests {
         assert!(is_out_of_space(&outer));
         let text = outer.to_string();
         assert!(text.contains("flush memtable to /db: write /db/1.log: "), "{text}");
+    }
+
+    #[test]
+    fn copies_say_the_same() {
+        let mut failure = FirstFailure::default();
+        let full = || io::Error::from_raw_os_error(libc::ENOSPC);
+        let shared = failure.note::<()>(Err(path_error("write", Path::new("f"), full()))).unwrap_err();
+        let again = failure.check().unwrap_err();
+        for error in [full(), path_error("write", Path::new("f"), full()), shared, again] {
+            let copy = copy(&error);
+            assert_eq!((copy.kind(), copy.to_string()), (error.kind(), error.to_string()));
+            assert_eq!(raw_os_error(&copy), Some(libc::ENOSPC), "{error}");
+        }
+        assert!(is_not_plain(&copy(&not_plain("a link"))));
+        let words = copy(&io::Error::new(io::ErrorKind::TimedOut, "too late"));
+        assert_eq!((words.kind(), words.to_string()), (io::ErrorKind::TimedOut, "too late".to_owned()));
     }
 
     #[test]

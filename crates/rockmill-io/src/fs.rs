@@ -269,7 +269,7 @@ pub trait RandomAccessFile: Send + Sync + Debug {
         None
     }
     /// To a multiple of what offsets and lengths of direct reads through the descriptor must be, in bytes: a power of
-    /// two, at most [`ALIGNMENT`](crate::ALIGNMENT).
+    /// two, at most [`ALIGNMENT`](crate::aligned::ALIGNMENT).
     fn direct_alignment(&self) -> u64 {
         crate::aligned::ALIGNMENT as u64
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use rockmill::simulation::{
+use rockmill::internals::simulation::{
     CommitQueue, Compaction, CompactionCursors, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MergeTicket,
     Moment, PendingRun, RateControl, StallReason, Step, Ticket, Version, decide, memtable_left_over, pick,
     pick_intra_df, split_over_idle, write_control,

@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rockmill::simulation::{
+use rockmill::internals::simulation::{
     CommitQueue, Compaction, CompactionCursors, CompactionReason, FileMeta, IntraDf, ManualPick, ManualStep,
     MergeTicket, Moment, PendingRun, PurgeQueue, Step as Turn, StepKind, Ticket, Version, deepest_place, level_scores,
     pick_intra_df_of, pick_refit, runs_due,
@@ -43,7 +43,7 @@ use rockmill::{CfOptions, CompactionStyle};
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};
 
-/// A strategy: [`rockmill::simulation::pick`], or one that a test has broken.
+/// A strategy: [`rockmill::internals::simulation::pick`], or one that a test has broken.
 pub type Pick = fn(&Arc<Version>, &CfOptions, &mut CompactionCursors, &Moment) -> Option<Compaction>;
 
 /// What chooses merges of pending runs, from a number on: [`pick_intra_df_of`], or one that a test has broken.
@@ -140,20 +140,18 @@ impl History {
     pub fn random(seed: u64, strategy: Option<Strategy>, steps: usize) -> Self {
         let style = strategy.map(|s| s.0);
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut options = CfOptions {
-            compaction_style: style.unwrap_or(CompactionStyle::Level),
-            compaction_downforce: strategy.is_some_and(|s| s.1),
-            level_compaction_dynamic_level_bytes: rng.bool(),
-            max_bytes_for_level_base: 400,
-            max_bytes_for_level_multiplier: 3.0,
-            target_file_size_base: 60,
-            max_compaction_bytes: if rng.bool() { 0 } else { 500 },
-            level0_file_num_compaction_trigger: rng.i32(2..5),
-            write_buffer_size: 4096,
-            ttl: if rng.u8(0..4) == 0 { 200 } else { 0 },
-            periodic_compaction_seconds: [0, 0, 300, 60][rng.usize(0..4)],
-            ..CfOptions::default()
-        };
+        let mut options = CfOptions::default();
+        options.compaction_style = style.unwrap_or(CompactionStyle::Level);
+        options.compaction_downforce = strategy.is_some_and(|s| s.1);
+        options.level_compaction_dynamic_level_bytes = rng.bool();
+        options.max_bytes_for_level_base = 400;
+        options.max_bytes_for_level_multiplier = 3.0;
+        options.target_file_size_base = 60;
+        options.max_compaction_bytes = if rng.bool() { 0 } else { 500 };
+        options.level0_file_num_compaction_trigger = rng.i32(2..5);
+        options.write_buffer_size = 4096;
+        options.ttl = if rng.u8(0..4) == 0 { 200 } else { 0 };
+        options.periodic_compaction_seconds = [0, 0, 300, 60][rng.usize(0..4)];
         options.compaction_options_universal.allow_trivial_move = rng.bool();
         options.compaction_options_universal.max_size_amplification_percent = [60, 200, 900][rng.usize(0..3)];
         options.compaction_options_universal.size_ratio = [1, 50][rng.usize(0..2)];
@@ -599,7 +597,7 @@ impl World {
             (CompactionStyle::Level, _) if level == 0 => {
                 (StepKind::Range, level_scores(&version, &self.options).base_level)
             }
-            (CompactionStyle::Level, _) => (StepKind::Range, (level + 1).min(last)),
+            _ => (StepKind::Range, (level + 1).min(last)),
         };
         let step = ManualStep { kind, level, output_level, file_number_limit: u64::MAX, rewrite: false };
         let (begin, end) = ([a], [b]);

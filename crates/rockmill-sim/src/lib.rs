@@ -7,7 +7,8 @@
 //! 1. [`settings`] says what is simulated and refuses what makes no sense.
 //! 2. [`keys`] models which keys are written: what a memtable holds when it is full, and what is left when tables are
 //!    merged. A table is a key range with a number of entries; there is no data.
-//! 3. [`tree`] keeps the tree as the store's `Version`, so that `rockmill::simulation::pick` is asked as by the store.
+//! 3. [`tree`] keeps the tree as the store's `Version`, so that its `pick` (`rockmill::internals::simulation`) is asked
+//!    as by the store.
 //! 4. [`share`] divides the device and the cores among the jobs that run.
 //! 5. [`engine`] goes from event to event: a memtable is full, a job ends, a sample is due.
 //! 6. [`reads`] says what a tree costs those who read it.

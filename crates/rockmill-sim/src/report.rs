@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use rockmill::simulation::{Compaction, LevelScores, StallReason};
+use rockmill::internals::simulation::{Compaction, LevelScores, StallReason};
 use serde_json::{Map, Value, json};
 
 use crate::reads::Reads;

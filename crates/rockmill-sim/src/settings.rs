@@ -304,7 +304,8 @@ impl Settings {
                 self.write_bytes as f64 / memtable
             ));
         }
-        rockmill::simulation::check_options(&self.options).map_err(|e| SettingsError(e.message().to_owned()))?;
+        rockmill::internals::simulation::check_options(&self.options)
+            .map_err(|e| SettingsError(e.message().to_owned()))?;
         Ok(notes)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rockmill::simulation::{Compaction, FileMeta, PurgeQueue, Version};
+use rockmill::internals::simulation::{Compaction, FileMeta, PurgeQueue, Version};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};

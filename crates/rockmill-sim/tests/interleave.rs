@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rockmill::simulation::{
+use rockmill::internals::simulation::{
     Compaction, CompactionCursors, IntraDf, Moment, PendingRun, Version, pick, pick_intra_df_of,
 };
 use rockmill::{CfOptions, CompactionStyle};

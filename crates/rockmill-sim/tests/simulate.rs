@@ -353,7 +353,9 @@ fn df_tiered_is_faster_than_tiered_and_writes_less() {
 /// Time of one pick in a tree of 100 TB in some 78,000 tables, busy or not. `--nocapture` shows the figures.
 #[test]
 fn a_pick_in_a_tree_of_a_hundred_terabytes_is_quick() {
-    use rockmill::simulation::{CompactionCursors, FileMeta, Moment, PurgeQueue, Version, level_scores, pick};
+    use rockmill::internals::simulation::{
+        CompactionCursors, FileMeta, Moment, PurgeQueue, Version, level_scores, pick,
+    };
     use rockmill_format::edit::FileEntry;
     use rockmill_format::key::{InternalKey, ValueType};
     use std::sync::Arc;

@@ -6,10 +6,10 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompactionPri, CompactionStyle, CompressionType,
-    DataBlockIndexType, FifoCompactOptions, Options, SliceTransform, UniversalCompactOptions, WriteBufferManager,
+    DataBlockIndexType, FifoCompactOptions, KernelDriver, MergeEngine, Options, SliceTransform,
+    UniversalCompactOptions, WriteBufferManager, probe_kernel_engine,
 };
 use rockmill_kernel::Pool;
 use rockmill_skip::{Missing, Needs};

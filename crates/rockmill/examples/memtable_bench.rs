@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_skiplist::SkipMap;
-use rockmill::iter::get::GetContext;
-use rockmill::memtable::MemTable;
+use rockmill::internals::{GetContext, MemTable};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK};
 use rockmill_format::{InternalKeyComparator, ValueType};
 

@@ -5,9 +5,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rockmill::iter::InternalIterator;
-use rockmill::iter::get::GetContext;
-use rockmill::table::{BlockCache, TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableReader};
+use rockmill::internals::{
+    BlockCache, GetContext, InternalIterator, TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions,
+    TableReader,
+};
 use rockmill::{ChecksumType, CompressionType};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, ValueType};
 use rockmill_format::properties::TableProperties;

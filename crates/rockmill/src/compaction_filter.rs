@@ -7,12 +7,14 @@
 //!    that no snapshot sees. Snapshots do not protect values: what a filter removes or changes, they no longer see.
 //! 4. A panic of a filter or factory is an error of the job that names it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::sync::Mutex;
 
 /// What becomes of an entry (RocksDB's `CompactionFilter::Decision`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Decision {
     /// It stays.
     Keep,
@@ -145,6 +147,12 @@ impl SharedFilter {
     }
 }
 
+impl fmt::Debug for SharedFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedFilter").field(&self.name).finish()
+    }
+}
+
 impl CompactionFilter for SharedFilter {
     fn filter(&mut self, level: u32, key: &[u8], value: &[u8]) -> Decision {
         self.filter.lock().filter(level, key, value)
@@ -170,6 +178,12 @@ impl SharedFactory {
     /// Shares `factory`.
     pub fn new(factory: impl CompactionFilterFactory + 'static) -> Self {
         Self { name: factory.name().into(), factory: Arc::new(Mutex::new(factory)) }
+    }
+}
+
+impl fmt::Debug for SharedFactory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedFactory").field(&self.name).finish()
     }
 }
 

@@ -3,12 +3,15 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use rockmill_format::{FormatError, printable};
+use rockmill_io::error::{copy, raw_os_error};
 
 /// What kind of failure; the names are RocksDB's (`rocksdb::ErrorKind`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ErrorKind {
     NotFound,
     Corruption,
@@ -53,17 +56,25 @@ impl ErrorKind {
 }
 
 /// An error of any call of the store. Cheap to clone: background errors are handed to every later writer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// The message is complete; [`source`](std::error::Error::source) gives the I/O or format error that it comes from, if
+/// it does. Two errors of the same kind and message are equal.
+#[derive(Clone)]
 pub struct Error {
     inner: Box<Inner>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: String,
-    no_space: bool,
-    missing_file: bool,
+    cause: Option<Arc<Cause>>,
+}
+
+/// What an error comes from.
+enum Cause {
+    Io(io::Error),
+    Format(FormatError),
 }
 
 /// Result of the store's calls.
@@ -72,7 +83,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { inner: Box::new(Inner { kind, message: message.into(), no_space: false, missing_file: false }) }
+        Self { inner: Box::new(Inner { kind, message: message.into(), cause: None }) }
     }
 
     /// Damaged data; say which file and where.
@@ -92,18 +103,27 @@ impl Error {
 
     /// An I/O error while doing `what`.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
-        let mut e = Self::new(ErrorKind::IOError, format!("{what}: {error}"));
-        e.inner.no_space = is_no_space(error);
-        e.inner.missing_file = error.kind() == io::ErrorKind::NotFound;
-        e
+        Self::new(ErrorKind::IOError, format!("{what}: {error}")).caused_by(Cause::Io(copy(error)))
     }
 
     /// A decoding error in the file at `path`.
     pub fn format(path: impl AsRef<Path>, error: &FormatError) -> Self {
-        let path = path.as_ref().display();
-        match error {
-            FormatError::Corruption { .. } => Self::corruption(format!("{path}: {error}")),
-            FormatError::Unsupported { .. } => Self::not_supported(format!("{path}: {error}")),
+        let kind = match error {
+            FormatError::Corruption { .. } => ErrorKind::Corruption,
+            FormatError::Unsupported { .. } => ErrorKind::NotSupported,
+        };
+        Self::new(kind, format!("{}: {error}", path.as_ref().display())).caused_by(Cause::Format(error.clone()))
+    }
+
+    fn caused_by(mut self, cause: Cause) -> Self {
+        self.inner.cause = Some(Arc::new(cause));
+        self
+    }
+
+    fn io_error(&self) -> Option<&io::Error> {
+        match self.inner.cause.as_deref()? {
+            Cause::Io(e) => Some(e),
+            Cause::Format(_) => None,
         }
     }
 
@@ -120,12 +140,15 @@ impl Error {
 
     /// True when the cause is a file that is not there.
     pub fn is_missing_file(&self) -> bool {
-        self.inner.missing_file
+        self.io_error().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
     }
 
     /// True when the cause is a full disk or quota.
     pub fn is_no_space(&self) -> bool {
-        self.inner.no_space
+        self.io_error().is_some_and(|e| {
+            let full = matches!(raw_os_error(e), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG));
+            full || e.kind() == io::ErrorKind::StorageFull
+        })
     }
 
     /// The full text.
@@ -141,14 +164,18 @@ impl Error {
     }
 }
 
-fn is_no_space(error: &io::Error) -> bool {
-    let mut code = error.raw_os_error();
-    let mut source: Option<&(dyn std::error::Error + 'static)> = error.get_ref().map(|e| e as _);
-    while let (None, Some(s)) = (code, source) {
-        code = s.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-        source = s.source();
+impl PartialEq for Error {
+    fn eq(&self, other: &Self) -> bool {
+        (self.kind(), self.message()) == (other.kind(), other.message())
     }
-    matches!(code, Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) || error.kind() == io::ErrorKind::StorageFull
+}
+
+impl Eq for Error {}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error").field("kind", &self.kind()).field("message", &self.message()).finish()
+    }
 }
 
 impl fmt::Display for Error {
@@ -158,7 +185,14 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self.inner.cause.as_deref()? {
+            Cause::Io(e) => Some(e),
+            Cause::Format(e) => Some(e),
+        }
+    }
+}
 
 impl From<Error> for String {
     fn from(e: Error) -> String {
@@ -175,5 +209,25 @@ mod tests {
         let e = Error::corruption("a\x1b]0;x\x07\n\u{9b}\u{202e}b: bad block");
         assert_eq!(e.to_string(), "Corruption: a\\x1b]0;x\\x07\\n\\xc2\\x9b\\xe2\\x80\\xaeb: bad block");
         assert!(e.message().contains('\x1b'), "programs get the name as it is");
+    }
+
+    #[test]
+    fn what_an_error_comes_from_stays_reachable() {
+        use std::error::Error as _;
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        let full = rockmill_io::error::path_error("write", Path::new("/db/1.log"), full);
+        let e = Error::io("a flush", &full).context("column family \"a\"");
+        let source = e.source().and_then(|s| s.downcast_ref::<io::Error>()).expect("an I/O error");
+        assert_eq!((source.kind(), raw_os_error(source)), (io::ErrorKind::StorageFull, Some(libc::ENOSPC)));
+        assert!(e.is_no_space() && !e.is_missing_file() && e.clone() == e);
+        let missing = Error::io("x", &io::ErrorKind::NotFound.into());
+        assert!(missing.is_missing_file() && !missing.is_no_space());
+
+        let damage = FormatError::corruption("bad block", 7);
+        let e = Error::format("/db/2.sst", &damage);
+        assert_eq!((e.kind(), e.message()), (ErrorKind::Corruption, "/db/2.sst: bad block (at offset 7)"));
+        assert_eq!(e.source().and_then(|s| s.downcast_ref::<FormatError>()), Some(&damage));
+        assert!(Error::corruption("no cause").source().is_none());
+        assert_eq!(format!("{e:?}"), r#"Error { kind: Corruption, message: "/db/2.sst: bad block (at offset 7)" }"#);
     }
 }

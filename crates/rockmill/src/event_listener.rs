@@ -28,6 +28,7 @@ use crate::sync::thread_local;
 /// Why a compaction runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum CompactionReason {
     LevelL0FilesNum,
     LevelMaxLevelSize,
@@ -50,6 +51,7 @@ pub enum CompactionReason {
 
 /// Why a memtable is flushed (RocksDB's `FlushReason`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum FlushReason {
     /// None of the others.
     #[default]
@@ -97,6 +99,7 @@ impl FlushReason {
 
 /// What failed in the background (RocksDB's `BackgroundErrorReason`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BackgroundErrorReason {
     /// A flush.
     Flush,
@@ -125,6 +128,7 @@ pub enum WriteStallCondition {
 /// A flush. `file_*`, `table_properties` and the numbers are known when it is done; a flush of which nothing survives
 /// writes no file, and `file_number` is 0.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct FlushJobInfo {
     /// Id of the column family.
     pub cf_id: u32,
@@ -154,6 +158,7 @@ pub struct FlushJobInfo {
 
 /// A table of a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactionFileInfo {
     /// Its level.
     pub level: usize,
@@ -163,6 +168,7 @@ pub struct CompactionFileInfo {
 
 /// What a compaction did (the parts of RocksDB's `CompactionJobStats` that are known here).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactionJobStats {
     /// Wall time.
     pub elapsed_micros: u64,
@@ -192,6 +198,7 @@ pub struct CompactionJobStats {
 
 /// A compaction. Outputs and statistics are known when it is done.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct CompactionJobInfo {
     /// Id of the column family.
     pub cf_id: u32,
@@ -225,6 +232,7 @@ pub struct CompactionJobInfo {
 
 /// A table file that was written.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct TableFileCreationInfo {
     /// The database's directory.
     pub db_name: PathBuf,
@@ -246,6 +254,7 @@ pub struct TableFileCreationInfo {
 
 /// A table file that was deleted.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct TableFileDeletionInfo {
     /// The database's directory.
     pub db_name: PathBuf,
@@ -259,6 +268,7 @@ pub struct TableFileDeletionInfo {
 
 /// A memtable that takes no more writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemTableInfo {
     /// Name of the column family.
     pub cf_name: String,
@@ -274,6 +284,7 @@ pub struct MemTableInfo {
 
 /// A change of how writers are treated.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WriteStallInfo {
     /// Name of the column family that is the cause.
     pub cf_name: String,
@@ -285,6 +296,7 @@ pub struct WriteStallInfo {
 
 /// A table that was ingested.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct ExternalFileIngestionInfo {
     /// Name of the column family.
     pub cf_name: String,
@@ -300,6 +312,7 @@ pub struct ExternalFileIngestionInfo {
 
 /// An end of error recovery.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct BackgroundErrorRecoveryInfo {
     /// The error that the database had.
     pub old_bg_error: Error,

@@ -58,50 +58,56 @@
 //! | what the store does | [`statistics`], [`perf`], [`properties`], [`Db::counters`] |
 //! | bounds shared by databases | [`Cache`], [`WriteBufferManager`], [`RateLimiter`] |
 
+// What only tools use is unused without the feature that shows it to them; with it, what nothing uses is reported.
+#![cfg_attr(not(feature = "internals"), allow(dead_code, unused_imports))]
+
 pub mod backup;
-pub mod compaction;
+mod compaction;
 mod compaction_filter;
-pub mod db;
+mod db;
 mod env;
-pub mod error;
+mod error;
 pub mod event_listener;
 mod helpers;
-pub mod info_log;
-pub mod iter;
-pub mod memtable;
+mod info_log;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
+mod iter;
+mod memtable;
 pub mod merge_operator;
-pub mod options;
+mod options;
 mod pacing;
 mod panics;
 pub mod perf;
 mod perf_context;
 pub mod properties;
-pub mod range_del;
-pub mod rate_limiter;
-pub mod simulation;
+mod range_del;
+mod rate_limiter;
 mod sst_file_writer;
 pub mod statistics;
 mod sync;
-pub mod table;
-pub mod version;
+mod table;
+mod version;
 
-pub use crate::db::files::delete_files::KeyRange;
-pub use crate::db::files::export::{ExportImportFilesMetaData, ExportedFile, ImportColumnFamilyOptions};
-pub use crate::db::files::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
+pub use compaction::EngineParts;
+#[cfg(feature = "kernel")]
+pub use compaction::probe_kernel_engine;
 pub use compaction_filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, CompactionFilterFn,
     Decision as CompactionDecision, SharedFactory as SharedCompactionFilterFactory,
     SharedFilter as SharedCompactionFilter, TableFileCreationReason,
 };
+pub use db::files::delete_files::KeyRange;
+pub use db::files::export::{ExportImportFilesMetaData, ExportedFile, ImportColumnFamilyOptions};
+pub use db::files::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
 pub use db::{
-    AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, DB, DBWALIterator,
-    DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary, Direction,
-    ErrorSeverity, IteratorMode, LevelStats, LiveFile, MemoryParts, MemoryUsageStats, ReadOptions, RepairOptions,
-    RepairReport, RunningJob, Snapshot, StallReason, WalFile, WalFileType, WriteBatch, WriteBatchIterator,
-    WriteBatchIteratorCf, get_memory_usage_stats,
+    AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyMetaData, ColumnFamilyTtl, DB,
+    DBWALIterator, DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary,
+    Direction, ErrorSeverity, IteratorMode, LevelMetaData, LevelStats, LiveFile, MemoryParts, MemoryUsageStats, Range,
+    ReadOptions, RepairOptions, RepairReport, RunningJob, SizeApproximationOptions, Snapshot, WalFile, WalFileType,
+    WriteBatch, WriteBatchIterator, WriteBatchIteratorCf, get_memory_usage_stats,
 };
-pub use db::{ColumnFamilyMetaData, LevelMetaData, Range, SizeApproximationOptions};
-pub use db::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use env::Env;
 pub use error::{Error, ErrorKind, Result};
 pub use event_listener::{EventListener, Listeners};
@@ -111,8 +117,8 @@ pub use merge_operator::{MergeFn, MergeOperands, MergeOperator};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
     CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, DbOptions,
-    FifoCompactOptions, FlushOptions, LoadedOptions, OptionValue, OptionWarning, Options, OptionsLoader, RecoveryMode,
-    UniversalCompactOptions, UniversalCompactionStopStyle, WriteOptions,
+    FifoCompactOptions, FlushOptions, KernelDriver, LoadedOptions, MergeEngine, OptionValue, OptionWarning, Options,
+    OptionsLoader, RecoveryMode, UniversalCompactOptions, UniversalCompactionStopStyle, WriteOptions,
 };
 pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 pub use rockmill_format::SliceTransform;

@@ -31,6 +31,7 @@ use rockmill_io::{Clock, SystemClock};
 /// How much is counted (`rocksdb::perf::PerfStatsLevel`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum PerfStatsLevel {
     /// Nothing, as [`Self::Disable`].
     Uninitialized = 0,

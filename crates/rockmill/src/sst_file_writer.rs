@@ -33,6 +33,7 @@ const SEQ: SequenceNumber = 0;
 
 /// What a finished table holds (RocksDB's `ExternalSstFileInfo`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExternalSstFileInfo {
     /// Where it is.
     pub file_path: PathBuf,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oracle::{Peer, Script, run_tool, to_hex, tool};
-use rockmill::version::for_each_edit;
+use rockmill::internals::for_each_edit;
 use rockmill::{ColumnFamilyDescriptor, Db, FlushOptions, Options, WriteBatch, WriteOptions};
 use rockmill_io::{CrashMode, FileSystem, MemFileSystem, OpKind, PosixFileSystem};
 use rockmill_skip::{skip, wish};

@@ -14,7 +14,6 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use rockmill::event_listener::{CompactionJobInfo, FlushJobInfo};
-use rockmill::table::BlockCache;
 use rockmill::{
     BlockBasedOptions, BottommostLevelCompaction, Cache, ColumnFamilyDescriptor, CompactOptions, Db, Error, ErrorKind,
     EventListener, IteratorMode, LruCacheOptions, Options, OptionsLoader, ReadOptions, WriteBufferManager,
@@ -494,7 +493,7 @@ fn sizes_of_reads_caches_and_bounds_without_sense_do_no_harm() {
                     let case = Case::new();
                     let mut o = case.base();
                     let mut table = BlockBasedOptions::default();
-                    table.set_block_cache(&BlockCache::new(size));
+                    table.set_block_cache(&Cache::new_lru_cache(size));
                     table.set_cache_index_and_filter_blocks(true);
                     o.set_block_based_table_factory(&table);
                     case.work(&Db::open(&o, DIR)?, 0)

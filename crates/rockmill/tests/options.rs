@@ -644,11 +644,11 @@ fn the_merge_engine_changes_with_either_call() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir, |_| {});
     db.set_options(&[("merge_engine", "pread")]).unwrap();
-    assert_eq!(db.get_db_options().merge_engine, rockmill::compaction::MergeEngine::Pread);
+    assert_eq!(db.get_db_options().merge_engine, rockmill::MergeEngine::Pread);
     write_tables(&db, 5);
     db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
     db.set_db_options(&[("merge_engine", "auto")]).unwrap();
-    assert_eq!(db.get_options().db.merge_engine, rockmill::compaction::MergeEngine::Auto);
+    assert_eq!(db.get_options().db.merge_engine, rockmill::MergeEngine::Auto);
     assert!(db.set_options(&[("merge_engine", "warp")]).is_err());
     let text = std::fs::read_to_string(options_files(dir.path()).pop().unwrap()).unwrap();
     assert!(!text.contains("merge_engine"), "RocksDB does not know it");

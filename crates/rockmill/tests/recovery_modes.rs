@@ -354,7 +354,7 @@ fn a_transaction_that_was_prepared_is_refused_by_name_wherever_its_wal_is() {
                 ..VersionEdit::default()
             },
         ];
-        rockmill::version::ManifestWriter::create(&shared, Path::new("/db"), 4, &edits).unwrap();
+        rockmill::internals::ManifestWriter::create(&shared, Path::new("/db"), 4, &edits).unwrap();
         fs.write_all(Path::new("/db/000005.log"), &wal).unwrap();
         let mut o = options(RecoveryMode::PointInTime);
         o.set_file_system(shared);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rockmill::compaction::{KernelDriver, probe_kernel_engine};
+use rockmill::{KernelDriver, probe_kernel_engine};
 use rockmill_io::{FileSystem, PosixFileSystem};
 use rockmill_kernel::{Driver, Machine as KernelMachine, Program};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
-use rockmill::compaction::EngineParts;
+use rockmill::EngineParts;
 use serde_json::{Map, Value, json};
 
 use super::flags::{Case, CompactFlags};

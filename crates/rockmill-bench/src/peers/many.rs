@@ -1,6 +1,6 @@
 //! Several databases of one store in one process (db_bench's `num_multi_db`).
 
-use rockmill::compaction::EngineParts;
+use rockmill::EngineParts;
 
 use crate::error::Result;
 use crate::store::{Session, Sought, Stalls, Store, place_of};

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rockmill::compaction::{EngineParts, MergeEngine, probe_kernel_engine};
+use rockmill::internals::carry_options;
 use rockmill::{
-    BottommostLevelCompaction, ColumnFamily, ColumnFamilyDescriptor, CompactOptions, Db, Env, Options, OptionsLoader,
-    ReadOptions, WriteBatch, WriteOptions, properties,
+    BottommostLevelCompaction, ColumnFamily, ColumnFamilyDescriptor, CompactOptions, Db, EngineParts, Env, MergeEngine,
+    Options, OptionsLoader, ReadOptions, WriteBatch, WriteOptions, probe_kernel_engine, properties,
 };
 use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, ThrottledFileSystem};
 
@@ -49,6 +49,7 @@ pub(crate) fn engine_note(flags: &Flags, options_text: &str) -> Result<Option<St
             Ok(()) => Ok(None),
             Err(e) => refuse("kernel", &e.to_string()),
         },
+        other => refuse(other.name(), "the benchmark does not know it"),
     }
 }
 
@@ -66,11 +67,7 @@ pub(crate) fn options(flags: &Flags, options_text: &str) -> Result<Options> {
 /// Leaves names of objects that a database has and the benchmark does not in the OPTIONS file that opening writes.
 fn keep_names(options: &mut Options, path: &Path) {
     if let Ok(stored) = OptionsLoader::new().load_latest(path) {
-        let stored = stored.options;
-        options.db.carried = stored.db.carried;
-        options.db.carried_version = stored.db.carried_version;
-        options.cf.carried = stored.cf.carried;
-        options.cf.table.carried = stored.cf.table.carried;
+        carry_options(options, stored.options);
     }
 }
 

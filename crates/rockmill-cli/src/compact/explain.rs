@@ -1,12 +1,11 @@
 //! `rockmill compact --explain`: the plan of the first jobs, for people and as JSON. Nothing is done and no block of
 //! data is read.
 
-use rockmill::compaction::file_ranges::FileRanges;
-use rockmill::compaction::plan::{InputRun, Part};
-use rockmill::compaction::sst_map::{MapFile, SstMap};
-use rockmill::compaction::{Compaction, MergeEngine};
-use rockmill::version::FileMeta;
-use rockmill::{CompactOptions, CompactionExplanation, ExplainedJob, ExplainedWork, properties};
+use rockmill::internals::{
+    Compaction, CompactionExplanation, ExplainedJob, ExplainedWork, FileMeta, FileRanges, InputRun, MapFile, Part,
+    SstMap,
+};
+use rockmill::{CompactOptions, MergeEngine, properties};
 use rockmill_format::filename;
 use serde_json::{Map, Value, json};
 

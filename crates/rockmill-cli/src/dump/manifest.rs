@@ -1,6 +1,6 @@
 //! MANIFESTs: each version edit.
 
-use rockmill::version::LogSource;
+use rockmill::internals::LogSource;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::log::{DamageKind, LogEvent, LogReader};
 use serde_json::{Map, Value, json};

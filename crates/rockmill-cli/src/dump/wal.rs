@@ -1,6 +1,6 @@
 //! WALs: each record with the write batch in it.
 
-use rockmill::version::LogSource;
+use rockmill::internals::LogSource;
 use rockmill_format::batch::{self, BatchRecord};
 use rockmill_format::log::{DamageKind, LogEvent, LogReader};
 use serde_json::{Map, Value, json};

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rockmill::version::{RecoveredState, look_again, manifest_mark, recover_manifest};
+use rockmill::internals::{RecoveredState, look_again, manifest_mark, recover_manifest};
 use rockmill::{Db, Error, ErrorKind, Options, OptionsLoader};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::filename::{self, FileType};

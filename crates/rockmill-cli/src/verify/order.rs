@@ -8,9 +8,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rockmill::iter::InternalIterator;
-use rockmill::table::{TableReadOptions, TableReader};
-use rockmill::version::{FileMeta, RecoveredCf};
+use rockmill::internals::{FileMeta, InternalIterator, RecoveredCf, TableReadOptions, TableReader};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, filename, key};
 
 use super::{Context, Report};

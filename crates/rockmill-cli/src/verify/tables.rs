@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rockmill::table::{TableOpenOptions, TableReader};
-use rockmill::version::{FileMeta, RecoveredCf, RecoveredState, current_manifest, for_each_edit, look_again};
+use rockmill::internals::{
+    FileMeta, RecoveredCf, RecoveredState, TableOpenOptions, TableReader, current_manifest, for_each_edit, look_again,
+};
 use rockmill_format::filename;
 use rockmill_format::properties::UNKNOWN_COLUMN_FAMILY;
 

@@ -1,6 +1,6 @@
 //! Each WAL that recovery would read.
 
-use rockmill::version::LogSource;
+use rockmill::internals::LogSource;
 use rockmill_format::batch;
 use rockmill_format::filename;
 use rockmill_format::log::{DamageKind, LogEvent, LogReader};

@@ -10,12 +10,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use rockmill::compaction::{KernelDriver, MergeEngine, probe_kernel_engine};
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::properties::MERGE_ENGINE;
 use rockmill::{
-    BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Db, ErrorKind, Options,
-    ReverseBytewiseComparator, SliceTransform,
+    BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Db, ErrorKind, KernelDriver, MergeEngine,
+    Options, ReverseBytewiseComparator, SliceTransform, probe_kernel_engine,
 };
 use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, program, skip};

@@ -19,6 +19,7 @@ const REFILL_MICROS: i64 = 100_000;
 
 /// How shared tables are named in a backup (RocksDB `ShareFilesNaming`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum ShareFilesNaming {
     /// `000012_3735928559_4096.sst`: the file's CRC-32C and size. Every backup reads every table to name it.
     LegacyCrc32cAndFileSize,
@@ -173,6 +174,7 @@ impl BackupEngineOptions {
 
 /// How far a backup, a restore or a verification is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct BackupProgress {
     /// Bytes copied or read.
     pub bytes_done: u64,
@@ -271,6 +273,7 @@ impl fmt::Debug for RestoreOptions {
 
 /// A backup, in short (`rocksdb::backup::BackupEngineInfo`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupEngineInfo {
     /// When it was made, in seconds since the Unix epoch.
     pub timestamp: i64,
@@ -284,6 +287,7 @@ pub struct BackupEngineInfo {
 
 /// A backup in full (RocksDB `BackupInfo` with file details).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupDetails {
     /// What [`super::BackupEngine::get_backup_info`] says.
     pub info: BackupEngineInfo,
@@ -297,6 +301,7 @@ pub struct BackupDetails {
 
 /// A file of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupFile {
     /// Path below the backup directory.
     pub path: String,

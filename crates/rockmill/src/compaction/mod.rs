@@ -40,7 +40,7 @@ use crate::helpers::Help;
 use crate::options::DbOptions;
 pub use crate::options::{KernelDriver, MergeEngine};
 pub use crate::pacing::give_way::GiveWay;
-pub use crate::pacing::reads_first::{PatientJob, ReadsFirst};
+pub use crate::pacing::reads_first::PatientJob;
 use crate::rate_limiter::{IoPriority, Limit};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;

@@ -64,7 +64,6 @@ use crate::version::{ManifestWriter, PurgeQueue, Version};
 
 pub use crate::db::catalog::column_family::{AsColumnFamilyRef, ColumnFamily};
 pub use crate::db::files::checkpoint::Checkpoint;
-pub use crate::db::files::ingest::deepest_place;
 pub use crate::db::files::live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
 pub use crate::db::files::repair::{RepairOptions, RepairReport};
 pub use crate::db::jobs::error_recovery::ErrorSeverity;
@@ -74,7 +73,6 @@ pub use crate::db::read::get::{DbPinnableSlice, ReadOptions};
 pub use crate::db::read::iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use crate::db::read::snapshot::Snapshot;
 pub use crate::db::report::approximate_sizes::{Range, SizeApproximationOptions};
-pub use crate::db::report::explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use crate::db::report::memory_usage::{MemoryParts, MemoryUsageStats, get_memory_usage_stats};
 pub use crate::db::report::properties::LevelStats;
 pub use crate::db::report::stats::DbCounters;
@@ -85,10 +83,6 @@ pub use crate::db::write::wal_iterator::DBWALIterator;
 pub use crate::options::ColumnFamilyTtl;
 pub(crate) use crate::options::check::table_writer_options;
 pub use crate::options::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
-pub use crate::pacing::flush_bound::FlushBound;
-pub use crate::pacing::flush_pace::FlushPace;
-pub use crate::pacing::rate_control::RateControl;
-pub use crate::pacing::write_control::{StallReason, WriteControl};
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::running::RunningJobs;
@@ -101,6 +95,7 @@ use crate::db::report::stats::InternalStats;
 use crate::db::write::queue::WriteQueue;
 use crate::db::write::wal::Wal;
 use crate::pacing::Pacing;
+use crate::pacing::flush_pace::{Fill, FlushPace};
 
 /// An open database (`rocksdb::DB`). All methods take `&self` and may be called from any thread.
 ///
@@ -262,7 +257,7 @@ pub(crate) struct CfState {
     pub flushing: bool,
     /// How fast writers may fill `mem` while a flush is in flight.
     pub pace: FlushPace,
-    pub fill: crate::pacing::flush_pace::Fill,
+    pub fill: Fill,
     /// Compactions of this column family that are running, for `stats` and for drops.
     pub compacting: usize,
     pub job_stats: CfJobStats,
@@ -465,6 +460,7 @@ impl Db {
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Db({})", self.inner.path.display())
+        let names = self.cf_names();
+        f.debug_struct("Db").field("path", &self.path()).field("column_families", &names).finish_non_exhaustive()
     }
 }

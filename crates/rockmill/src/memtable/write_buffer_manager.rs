@@ -76,7 +76,7 @@ impl WriteBufferManager {
 
     /// Like [`Self::new_write_buffer_manager`], and charges the memory to `cache`.
     pub fn new_write_buffer_manager_with_cache(buffer_size: usize, allow_stall: bool, cache: Cache) -> Self {
-        Self::make(buffer_size, allow_stall, Some(Arc::clone(&cache)))
+        Self::make(buffer_size, allow_stall, Some(cache.0))
     }
 
     fn make(buffer_size: usize, allow_stall: bool, cache: Option<Arc<BlockCache>>) -> Self {

@@ -18,7 +18,7 @@ use super::{
 use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
 use crate::sync::atomic::AtomicU64;
-use crate::table::BlockCache;
+use crate::table::Cache;
 
 /// A value of `ttl` and `periodic_compaction_seconds` that leaves the choice to the store.
 pub const DEFAULT_AGE: u64 = u64::MAX - 1;
@@ -27,6 +27,15 @@ declare_options! {
     /// Options of a column family (RocksDB's `ColumnFamilyOptions`).
     pub struct CfOptions;
     setters of Options at cf;
+    beside {
+        /// What of an OPTIONS file does nothing here, and is written back.
+        carried: Carried,
+        /// Seconds that values live, in a database with a time to live; 0 for ever. Set by an open with one.
+        time_to_live: Option<Arc<AtomicU64>>,
+        /// The last level is for files ingested behind: no compaction reads or writes it, and what would hide such
+        /// files is kept. Set by an open with `allow_ingest_behind`.
+        reserve_last_level: bool,
+    }
 
     /// Order of user keys; its name is stored and checked.
     comparator: Arc<dyn Comparator> = Arc::new(BytewiseComparator), object(|c| c.name().to_owned(), comparator_named);
@@ -47,9 +56,6 @@ declare_options! {
     memtable_whole_key_filtering: bool = false, mutable, set_memtable_whole_key_filtering;
     /// Write no filters into the deepest level's tables: for lookups of keys that are nearly always there.
     optimize_filters_for_hits: bool = false, fixed, set_optimize_filters_for_hits;
-    /// What a file had and is written back, so that RocksDB finds it: options with values that do nothing here, and
-    /// names of objects that were not given.
-    carried: Carried = Carried::new(), hidden;
     /// Of block-based tables.
     table: BlockBasedOptions = BlockBasedOptions::default(), part;
     /// Size of a memtable, in bytes; at least 4 KiB.
@@ -117,11 +123,6 @@ declare_options! {
     ttl: u64 = DEFAULT_AGE, mutable, set_ttl;
     /// Seconds after which a table is rewritten; 0 never, the default 30 days with a compaction filter, else never.
     periodic_compaction_seconds: u64 = DEFAULT_AGE, mutable, set_periodic_compaction_seconds;
-    /// Seconds that values live, in a database with a time to live; 0 for ever. The store sets it at open.
-    time_to_live: Option<Arc<AtomicU64>> = None, hidden;
-    /// The last level is for files ingested behind: no compaction reads or writes it, and what would hide such files
-    /// is kept. The store sets it from `allow_ingest_behind`.
-    reserve_last_level: bool = false, hidden;
     /// Memtable arena step, in bytes; 0 chooses.
     arena_block_size: usize = 0, mutable, set_arena_block_size;
 }
@@ -233,7 +234,7 @@ impl Options {
         table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
         table.set_data_block_hash_ratio(0.75);
         table.set_bloom_filter(10.0, false);
-        table.set_block_cache(&BlockCache::new(bytes));
+        table.set_block_cache(&Cache::new_lru_cache(bytes));
         self.cf.table = table;
         self.cf.memtable_prefix_bloom_size_ratio = 0.02;
         self.cf.memtable_whole_key_filtering = true;

@@ -2,6 +2,7 @@
 
 /// What a manual compaction does with the deepest level (RocksDB's `BottommostLevelCompaction`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum BottommostLevelCompaction {
     /// Leave it.
     Skip,

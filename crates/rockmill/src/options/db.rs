@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use super::declare::declare_options;
-use super::file::{Carried, RocksDbVersion};
+use super::file::Carried;
 use super::{OptionWarning, Options, RecoveryMode};
 use crate::env::Env;
 use crate::event_listener::Listeners;
@@ -21,6 +21,12 @@ declare_options! {
     #[allow(non_snake_case)] // two of RocksDB's names
     pub struct DbOptions;
     setters of Options at db;
+    beside {
+        /// What of an OPTIONS file does nothing here, and is written back.
+        carried: Carried,
+        /// What of an OPTIONS file has no effect; goes to the info log at open.
+        load_warnings: Vec<OptionWarning>,
+    }
 
     /// Create the database when the directory holds none.
     create_if_missing: bool = false, fixed, create_if_missing;
@@ -142,12 +148,6 @@ declare_options! {
     rate_limiter: Option<Arc<RateLimiter>> = None, hidden;
     /// The same work on copies of one database gives the same bytes. See [`Options::set_reproducible`].
     reproducible: bool = false, hidden;
-    /// RocksDB's options that a file had, with values that do nothing here: written back, so that RocksDB finds them.
-    carried: Carried = Carried::new(), hidden;
-    /// The RocksDB that wrote them.
-    carried_version: RocksDbVersion = (0, 0, 0), hidden;
-    /// What of an OPTIONS file has no effect; goes to the info log at open.
-    load_warnings: Vec<OptionWarning> = Vec::new(), hidden;
     /// Where files are.
     fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default()), hidden;
     /// Source of time.

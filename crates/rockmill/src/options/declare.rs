@@ -18,6 +18,9 @@
 //! | `part` | refuses it | neither written nor read by itself |
 //! | `hidden` | refuses it | not written: it has no text, and `Debug` does not show it |
 //!
+//! What is no option and goes with them, as the store sets it, stands under `beside`: users neither see nor set it.
+//! `Debug` shows the options that are not at their defaults, as text.
+//!
 //! What a `mutable` option of the database is read through: `DbInner::live()`, never `DbInner::opts`, which stays as
 //! it was at open. An option that RocksDB 7.8 does not know is listed in `known.rs` with the version that brought it:
 //! it is written only where its value is not RocksDB's default.
@@ -98,6 +101,7 @@ macro_rules! declare_options {
         $(#[$attr:meta])*
         pub struct $Name:ident;
         setters of $Owner:ident at $part:ident;
+        beside { $($(#[doc = $beside_doc:literal])* $beside:ident: $Beside:ty,)* }
         $(
             $(#[doc = $doc:literal])*
             $(#[allow($allow:ident)])*
@@ -106,25 +110,37 @@ macro_rules! declare_options {
     ) => {
         $(#[$attr])*
         #[derive(Clone)]
+        #[non_exhaustive]
         pub struct $Name {
             $(
                 $(#[doc = $doc])*
                 $(#[allow($allow)])*
                 pub $field: $type,
             )*
+            $(
+                $(#[doc = $beside_doc])*
+                pub(crate) $beside: $Beside,
+            )*
         }
 
         impl Default for $Name {
             fn default() -> Self {
-                Self { $($field: $default),* }
+                Self { $($field: $default,)* $($beside: Default::default(),)* }
             }
         }
 
         impl std::fmt::Debug for $Name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_struct(stringify!($Name))
-                    $(.field(stringify!($field), declare_options!(@debug self.$field, $kind $(($($arg),+))?)))*
-                    .finish()
+                let base = Self::default();
+                let mut out = f.debug_struct(stringify!($Name));
+                for option in Self::TEXT {
+                    let value = (option.write)(self).filter(|value| (option.write)(&base).as_ref() != Some(value));
+                    if let Some(value) = value {
+                        out.field(option.name, &format_args!("{value}"));
+                    }
+                }
+                $(declare_options!(@debug out, self.$field, $kind);)*
+                out.finish_non_exhaustive()
             }
         }
 
@@ -148,14 +164,8 @@ macro_rules! declare_options {
         }
     };
 
-    (@debug $self:ident.$field:ident, object($describe:expr $(, $make:expr)?)) => {
-        &$crate::options::declare::describe(&$self.$field, $describe)
-    };
-    (@debug $self:ident.$field:ident, mutable_object($describe:expr, $make:expr)) => {
-        &$crate::options::declare::describe(&$self.$field, $describe)
-    };
-    (@debug $self:ident.$field:ident, hidden) => { &format_args!("..") };
-    (@debug $self:ident.$field:ident, $kind:ident $(($($arg:expr),+))?) => { &$self.$field };
+    (@debug $out:ident, $self:ident.$field:ident, part) => { $out.field(stringify!($field), &$self.$field) };
+    (@debug $out:ident, $self:ident.$field:ident, $kind:ident) => {};
 
     (@text $field:ident, $doc:tt, object($describe:expr)) => {
         $crate::options::declare::TextOption {

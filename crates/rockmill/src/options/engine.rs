@@ -4,6 +4,7 @@ use std::fmt;
 
 /// How compactions read and merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum MergeEngine {
     /// The best one that the machine allows.
     #[default]

@@ -167,9 +167,15 @@ impl OptionsFile {
 /// An object that is not set, as files have it.
 const NO_OBJECT: &str = "nullptr";
 
-/// What goes into a file besides what is declared: options that a file had and that do nothing here, and the names of
-/// objects that nobody gave. `outer.inner` is a part of a struct that is declared.
-pub(crate) type Carried = Vec<(String, String)>;
+/// What goes into a file besides what is declared, so that RocksDB finds it again.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Carried {
+    /// Options that a file had and that do nothing here, and the names of objects that nobody gave. `outer.inner` is a
+    /// part of a struct that is declared.
+    pub options: Entries,
+    /// The RocksDB that wrote them.
+    pub rocksdb_version: RocksDbVersion,
+}
 
 /// Options as lines, and the RocksDB version that they take.
 struct Lines {
@@ -183,7 +189,7 @@ impl Lines {
         for option in written {
             let Some(value) = (option.write)(options) else { continue };
             // An object that nobody gave keeps the name that it had in the file.
-            let kept = carried.iter().find(|(name, _)| value == NO_OBJECT && name == option.name);
+            let kept = carried.options.iter().find(|(name, _)| value == NO_OBJECT && name == option.name);
             let value = kept.map_or(value, |(_, kept)| kept.clone());
             self.option(option.name, &with_parts(value, option.name, carried));
         }
@@ -191,8 +197,11 @@ impl Lines {
             self.option(name, value);
         }
         let is_whole = |name: &str| !name.contains('.') && !table.iter().any(|o| o.name == name);
-        for (name, value) in carried.iter().filter(|(name, _)| is_whole(name)) {
+        for (name, value) in carried.options.iter().filter(|(name, _)| is_whole(name)) {
             self.option(name, value);
+        }
+        if !carried.options.is_empty() {
+            self.version = self.version.max(carried.rocksdb_version);
         }
         self.text.push_str("  \n");
     }
@@ -213,7 +222,8 @@ impl Lines {
 
 /// A struct's text with what a file had in it besides.
 fn with_parts(mut value: String, name: &str, carried: &Carried) -> String {
-    for (inner, part) in carried.iter().filter_map(|(n, v)| Some((n.strip_prefix(name)?.strip_prefix('.')?, v))) {
+    for (inner, part) in carried.options.iter().filter_map(|(n, v)| Some((n.strip_prefix(name)?.strip_prefix('.')?, v)))
+    {
         if let Some(open) = value.strip_suffix('}') {
             value = format!("{open}{inner}={part};}}");
         }
@@ -228,9 +238,6 @@ pub(crate) fn text(db: &DbOptions, families: &[(&str, &CfOptions)]) -> String {
     let families = families_first.chain(families.iter().filter(|f| f.0 != "default"));
     lines.text.push_str("\n[DBOptions]\n");
     lines.section(db, DbOptions::TEXT, &[], &db.carried);
-    if !db.carried.is_empty() || families.clone().any(|(_, o)| !o.carried.is_empty() || !o.table.carried.is_empty()) {
-        lines.version = lines.version.max(db.carried_version);
-    }
     for (name, options) in families {
         let name = escape(name);
         let _ = writeln!(lines.text, "\n[CFOptions \"{name}\"]");

@@ -8,7 +8,7 @@ use rockmill_format::comparator::Comparator;
 use rockmill_io::{Clock, FileSystem, PosixFileSystem};
 
 use super::declare::{Kind, TextOption};
-use super::file::OptionsFile;
+use super::file::{Carried, Entries, OptionsFile};
 use super::known::{Note, Notes, Section, What};
 use super::text::{self, Allow, Pairs, Source};
 use super::{BlockBasedOptions, CfOptions, DbOptions, Options, parse};
@@ -16,12 +16,13 @@ use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::merge_operator::MergeOperator;
 use crate::options::ColumnFamilyDescriptor;
-use crate::table::{BlockCache, Cache};
+use crate::table::Cache;
 use rockmill_format::filename::{self, FileType};
 
 /// An option of an OPTIONS file that is not what it was there: it has no effect in Rockmill, or names an object that
 /// the caller has to bring.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OptionWarning {
     /// The column family; `None` for options of the database.
     pub column_family: Option<String>,
@@ -44,6 +45,7 @@ impl fmt::Display for OptionWarning {
 
 /// Options as an OPTIONS file has them.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct LoadedOptions {
     /// Of the database, and of the default column family.
     pub options: Options,
@@ -93,7 +95,7 @@ pub struct OptionsLoader {
     fs: Option<Arc<dyn FileSystem>>,
     clock: Option<Arc<dyn Clock>>,
     ignore_unknown_options: bool,
-    cache: Option<Arc<BlockCache>>,
+    cache: Option<Cache>,
     comparators: Vec<Arc<dyn Comparator>>,
     merge_operators: Vec<Arc<dyn MergeOperator>>,
 }
@@ -126,8 +128,8 @@ impl OptionsLoader {
     }
 
     /// Gives every column family this block cache; files do not say which one it was.
-    pub fn block_cache(&mut self, cache: &Arc<BlockCache>) -> &mut Self {
-        self.cache = Some(Arc::clone(cache));
+    pub fn block_cache(&mut self, cache: &Cache) -> &mut Self {
+        self.cache = Some(cache.clone());
         self
     }
 
@@ -216,8 +218,8 @@ impl OptionsLoader {
         let mut warnings = Vec::new();
         let mut notes = Notes::default();
         text::set_db(&mut options.db, &file.db, Allow::All, Source::File, &mut notes).map_err(in_file)?;
-        options.db.carried = carried(&notes, &file.db, DbOptions::TEXT);
-        options.db.carried_version = file.rocksdb_version;
+        let rocksdb_version = file.rocksdb_version;
+        options.db.carried = Carried { options: carried(&notes, &file.db, DbOptions::TEXT), rocksdb_version };
         self.report(notes, None, &mut warnings).map_err(in_file)?;
         let mut families: Vec<(String, CfOptions)> = Vec::new();
         for family in &file.families {
@@ -226,7 +228,7 @@ impl OptionsLoader {
             let mut notes = Notes::default();
             let pairs = self.with_objects(&family.options, &mut cf);
             text::set_cf(&mut cf, &pairs, Allow::All, Source::File, &mut notes).map_err(in_family)?;
-            cf.carried = carried(&notes, &pairs, CfOptions::TEXT);
+            cf.carried = Carried { options: carried(&notes, &pairs, CfOptions::TEXT), rocksdb_version };
             self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
             if let Some((factory, entries)) = &family.table {
                 if factory != "BlockBasedTable" {
@@ -236,7 +238,8 @@ impl OptionsLoader {
                 }
                 let mut notes = Notes::default();
                 text::set_table(&mut cf.table, entries, Allow::All, Source::File, &mut notes).map_err(in_family)?;
-                cf.table.carried = carried(&notes, entries, BlockBasedOptions::TEXT);
+                let options = carried(&notes, entries, BlockBasedOptions::TEXT);
+                cf.table.carried = Carried { options, rocksdb_version };
                 self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
             }
             if let Some(cache) = &self.cache
@@ -252,13 +255,7 @@ impl OptionsLoader {
         }
         let with_db = |(name, cf)| ColumnFamilyDescriptor::new(name, Options { db: options.db.clone(), cf });
         let column_families = families.into_iter().map(with_db).collect();
-        Ok(LoadedOptions {
-            options,
-            column_families,
-            warnings,
-            path: path.to_owned(),
-            rocksdb_version: file.rocksdb_version,
-        })
+        Ok(LoadedOptions { options, column_families, warnings, path: path.to_owned(), rocksdb_version })
     }
 
     /// Puts the objects that the caller gave into the options; gives the other options.
@@ -326,7 +323,7 @@ pub(crate) fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<OptionsFile>
 /// What is to be written back: options that do nothing here, and objects that nobody gave, which whoever opens the
 /// database next may have. What is nested in an option that is not declared goes with the whole of it; what is nested
 /// in one that is, by itself, as `outer.inner`.
-fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Vec<(String, String)> {
+fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Entries {
     let kept = |n: &&Note| matches!(n.what, What::NoEffect(_) | What::Object);
     let noted = notes.list.iter().filter(kept).map(|n| (&n.name, &n.value));
     let noted: Vec<(&String, &String)> = noted.chain(notes.silent.iter().map(|(n, v)| (n, v))).collect();
@@ -344,6 +341,7 @@ fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Vec<(Str
 
 /// An option with its value, as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OptionValue {
     /// `DBOptions`, `CFOptions` or `TableOptions/BlockBasedTable`: its section in OPTIONS files.
     pub section: &'static str,

@@ -6,6 +6,7 @@ use super::{CfOptions, Options};
 
 /// By which rules tables are compacted (RocksDB's `CompactionStyle`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum CompactionStyle {
     /// One sorted run for each level, each level so many times larger than the one above.
     #[default]
@@ -18,6 +19,7 @@ pub enum CompactionStyle {
 
 /// Which file of a level leveled compaction takes first (RocksDB's `CompactionPri`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum CompactionPri {
     /// The largest one, tombstones counted as what they will free.
     ByCompensatedSize,
@@ -34,6 +36,7 @@ pub enum CompactionPri {
 
 /// How universal compaction decides that a run is too large to be merged with those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum UniversalCompactionStopStyle {
     /// It is compared with the last run that was taken.
     Similar,
@@ -44,6 +47,7 @@ pub enum UniversalCompactionStopStyle {
 
 /// What universal compaction has to choose (RocksDB's `CompactionOptionsUniversal`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UniversalCompactOptions {
     /// Percent by which the next run may be larger than what was taken and still be taken too.
     pub size_ratio: u32,
@@ -170,6 +174,7 @@ impl UniversalCompactOptions {
 
 /// What FIFO compaction has to choose (RocksDB's `CompactionOptionsFIFO`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FifoCompactOptions {
     /// Bytes of all tables above which the oldest are deleted.
     pub max_table_files_size: u64,

@@ -7,10 +7,11 @@ use super::file::Carried;
 use super::known::{Notes, What};
 use super::parse;
 use super::{ChecksumType, Options};
-use crate::table::{AutoReadahead, BlockCache, MetaCaching};
+use crate::table::{AutoReadahead, BlockCache, Cache, MetaCaching};
 
 /// Which index a table has (RocksDB's `BlockBasedIndexType`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum BlockBasedIndexType {
     /// One index block.
     #[default]
@@ -21,6 +22,7 @@ pub enum BlockBasedIndexType {
 
 /// Whether data blocks have a hash index (RocksDB's `DataBlockIndexType`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum DataBlockIndexType {
     /// Restart points only.
     #[default]
@@ -34,6 +36,10 @@ declare_options! {
     /// Options of block-based tables (RocksDB's `BlockBasedTableOptions`).
     pub struct BlockBasedOptions;
     setters of Options at cf;
+    beside {
+        /// What of an OPTIONS file does nothing here, and is written back.
+        carried: Carried,
+    }
 
     /// Uncompressed bytes at which a data block ends.
     block_size: usize = 4096, mutable;
@@ -73,8 +79,6 @@ declare_options! {
     max_auto_readahead_size: usize = 256 << 10, mutable;
     /// Reads in sequence after which reading ahead begins.
     num_file_reads_for_auto_readahead: u64 = 2, mutable;
-    /// RocksDB's options that a file had, with values that do nothing here: written back, so that RocksDB finds them.
-    carried: Carried = Carried::new(), hidden;
     /// Where uncompressed blocks are kept; `None` gives each database 32 MiB of its own.
     block_cache: Option<Arc<BlockCache>> = None, hidden;
     /// Keep no blocks.
@@ -195,8 +199,8 @@ impl BlockBasedOptions {
     }
 
     /// Shares a cache.
-    pub fn set_block_cache(&mut self, cache: &Arc<BlockCache>) {
-        self.block_cache = Some(Arc::clone(cache));
+    pub fn set_block_cache(&mut self, cache: &Cache) {
+        self.block_cache = Some(Arc::clone(&cache.0));
         self.no_block_cache = false;
     }
 

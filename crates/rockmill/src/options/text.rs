@@ -12,7 +12,7 @@ use super::value::Value;
 use super::{BlockBasedOptions, CfOptions, DbOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rate_limiter::{RateLimiter, RateLimiterMode};
-use crate::table::BlockCache;
+use crate::table::Cache;
 
 /// Names and values.
 pub(crate) type Pairs = [(String, String)];
@@ -70,10 +70,10 @@ pub(crate) fn set_table(
         // RocksDB's shorthand for a cache of its own with the defaults; OPTIONS files have none.
         let shorthand = name == "block_cache" && allow == Allow::All && source == Source::Caller;
         match shorthand.then(|| capacity_of(value)).flatten() {
-            Some(bytes) => o.set_block_cache(&BlockCache::new(bytes)),
+            Some(bytes) => o.set_block_cache(&Cache::new_lru_cache(bytes)),
             None => set(o, BlockBasedOptions::TEXT, Section::Table, std::slice::from_ref(pair), allow, source, notes)?,
         }
-        o.carried.retain(|(kept, _)| kept != name); // as in `set_cf`
+        o.carried.options.retain(|(kept, _)| kept != name); // as in `set_cf`
     }
     Ok(())
 }
@@ -105,7 +105,7 @@ pub(crate) fn set_cf(o: &mut CfOptions, pairs: &Pairs, allow: Allow, source: Sou
             _ => {
                 set(o, CfOptions::TEXT, Section::Cf, std::slice::from_ref(pair), allow, source, notes)?;
                 // What is said now is what counts, also when it is that there is no object.
-                o.carried.retain(|(kept, _)| kept != outer);
+                o.carried.options.retain(|(kept, _)| kept != outer);
             }
         }
     }

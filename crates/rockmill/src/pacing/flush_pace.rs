@@ -18,17 +18,20 @@
 //!
 //! A pure state machine in given times, for the store and the simulator alike.
 
-/// Writers arrive at the limit after this part of the time that the flush probably takes: one that ends early finds
-/// its successor nearly full, and what is left of a later one is the tail of the slope.
+/// Writers are to reach the limit after this part of the expected time of the flush: a flush that ends early then finds
+/// its successor nearly full, and one that is late still has the tail of the slope. Chosen, as are [`MARGIN`] and
+/// [`TAIL_MIN`], on the model of the tests: in a flush that takes five times as long as expected no write of 1 KB takes
+/// more than 20 ms, and writers as fast as flushes lose less than 3 %.
 const AIM: f64 = 0.75;
-/// Part of the time that a flush probably takes by which each estimate of what is left is longer.
+/// Each estimate of the time left is longer by this part of the expected time, so that the rate never falls at once.
 const MARGIN: f64 = 0.1;
-/// The steepest tail.
+/// The steepest tail, as a factor of the time left; 1 is the flattest.
 const TAIL_MIN: f64 = 0.2;
-/// Where flushes need a core for such parts of their time they have all priority over compactions that are behind, and
-/// none.
+/// CPU time of flushes as a part of their time. Up to the first they have full priority over compactions that are
+/// behind, from the second on none, and in between a part. Measured on a slow device and a fast one: where flushes need
+/// cores, compactions that waited cost up to a third of the throughput (docs/compaction.md, "Slow writers").
 const PRIORITY: (f64, f64) = (0.12, 0.25);
-/// What was learned counts so much less with each flush.
+/// With each flush that ends, what earlier ones taught counts this much. Chosen: about the last four flushes count.
 const MEMORY: f64 = 0.75;
 
 /// How long flushes take, and the one in flight.

@@ -14,9 +14,11 @@ use std::time::Duration;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 
-/// A compaction looks whether it should wait each time that it has written so much.
+/// Bytes that a compaction writes from one look to the next. Chosen: one large write (`writable_file_max_buffer_size`),
+/// so that a flush has to wait for one per job.
 pub(super) const STEP: usize = 1 << 20;
-/// The longest wait for each step: 4 MiB a second remain.
+/// The longest wait for each step. Derived: a compaction keeps [`STEP`] each quarter of a second, 4 MiB a second, so
+/// that it ends some time even beside flushes that never do.
 const WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// Whether compactions wait; one for each database.

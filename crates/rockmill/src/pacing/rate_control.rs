@@ -19,19 +19,23 @@
 
 use crate::pacing::write_control::WriteControl;
 
-/// Bytes of debt that a byte of writes brings, about: a rewrite in each of some levels.
+/// Bytes of compaction debt for each byte that users write. An estimate: a rewrite in each of some levels. Only the
+/// speed of learning depends on it.
 pub(crate) const DEBT_OF_A_BYTE: f64 = 10.0;
-/// In which S is learned, by the bytes from the slowdown trigger to the stop trigger. See the module's text.
+/// Time constant in which S is learned, in units of the bytes from the slowdown trigger to the stop trigger at rate S.
+/// Derived: from 2 on the loop does not oscillate (the module's text); 3 leaves a margin.
 const WINDOW: f64 = 3.0;
-/// Pressure that is gone counts a third after so long.
+/// Time constant of pressure that falls: a third of it is left after this many seconds. Chosen.
 const FADE_SECONDS: f64 = 1.0;
-/// Fading pressure below this is none: writers get four hundred times S.
+/// Fading pressure below this counts as none. Derived: writers get S / p^2, 400 times S, so that it is no limit.
 const FADED: f64 = 0.05;
-/// What was written long before the first pressure counts a third after so long.
+/// Time constant of the rate that writers had before the first pressure, in seconds. Chosen: a burst
+/// is no rate.
 const BEFORE_SECONDS: f64 = 3.0;
-/// S grows no faster than if writers wrote so many times as much.
+/// For the growth of S, what writers write counts as this many times S at most. Chosen: a burst
+/// teaches little.
 const GROWTH_MAX: f64 = 4.0;
-/// The lowest rate, in bytes per second (RocksDB's `kMinWriteRate`).
+/// The lowest rate, in bytes per second. RocksDB's `kMinWriteRate`.
 const RATE_MIN: f64 = 16.0 * 1024.0;
 
 /// How fast writers may write. Times are seconds from any moment on.

@@ -248,17 +248,22 @@ impl Default for WriteController {
     }
 }
 
-/// What writers of low priority get while compaction is behind (RocksDB's rate).
+/// Bytes per second that writers of low priority get, all together, while compaction is behind. RocksDB's rate.
 const LOW_PRI_BYTES_PER_SECOND: u64 = 1 << 20;
-/// A sleep shorter than this costs more in wake-ups than it is worth.
+/// The shortest sleep, in nanoseconds; what is less is owed to the next write. RocksDB's, too: a shorter one
+/// costs more in wake-ups than it is worth.
 const SLEEP_NS_MIN: u64 = 1_000_000;
-/// Longest single sleep: pressure may have fallen meanwhile.
+/// The longest sleep at once, in nanoseconds: pressure may have fallen meanwhile. Chosen: much longer than the shortest
+/// one, and too short for a user to notice.
 const SLEEP_NS_MAX: u64 = 20_000_000;
-/// Longest single sleep for a flush, whose end is looked for.
+/// The longest sleep at once for a flush, in nanoseconds. Chosen: two of the shortest, since the end of the flush is
+/// looked for between sleeps.
 const PACE_NS_MAX: u64 = 2_000_000;
-/// What the flush in flight allows is looked at when so much was written, or before.
+/// Bytes that users write, at most, from one look at the flush in flight to the next. Chosen: a sixty-fourth of a
+/// small memtable (16 MiB), so that few writers look at a clock.
 const LOOK_BYTES: f64 = 262_144.0;
-/// Sleeps overshoot; so much of that is given back.
+/// Seconds of a rate that may be saved up: what sleeps overshoot is given back as far as this. Chosen: longer than a
+/// scheduler's delay, and too short for a burst.
 const CREDIT_SECONDS: f64 = 0.005;
 
 impl WriteController {
@@ -408,7 +413,7 @@ impl WriteController {
                 (pace.at, pace.written, pace.rate) = (pace.at.max(now), pace.written.max(written), rate);
                 if !rate.is_finite() {
                     pace.credit = 0.0; // the end of the flush says so too, or it is of no column family that is written
-                    self.look_again(written, LOOK_BYTES);
+                    self.set_next_look(written, LOOK_BYTES);
                     break;
                 }
                 // Where there is little time left, a few milliseconds of the rate would be all the room.
@@ -416,7 +421,7 @@ impl WriteController {
                 pace.credit = (pace.credit + rate * seconds).min(most) - more as f64;
                 let short = (-pace.credit / rate * 1e9).max(0.0) as u64;
                 if short < SLEEP_NS_MIN {
-                    self.look_again(written, pace.credit + rate * SLEEP_NS_MIN as f64 * 1e-9);
+                    self.set_next_look(written, pace.credit + rate * SLEEP_NS_MIN as f64 * 1e-9);
                     break;
                 }
                 short
@@ -437,7 +442,7 @@ impl WriteController {
     }
 
     /// The next look is when so many bytes more were written, unless no flush is in flight any more.
-    fn look_again(&self, written: u64, bytes: f64) {
+    fn set_next_look(&self, written: u64, bytes: f64) {
         let next = written.saturating_add(bytes.clamp(1.0, LOOK_BYTES) as u64).min(u64::MAX - 1);
         let set = |at| (at != u64::MAX).then_some(next);
         // A failure means that there is none, which stays.

@@ -16,7 +16,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use layers::Layers;
 
-pub use compaction::{CompactionRangeDel, OutputTombstone};
+pub use compaction::CompactionRangeDel;
 pub use truncated::TruncatedRangeTombstones;
 
 /// `delete_range(begin, end)` at a sequence number, as stored.

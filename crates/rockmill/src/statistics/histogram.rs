@@ -146,6 +146,7 @@ impl Summed {
 
 /// What a histogram shows (`rocksdb::statistics::HistogramData`). Values are in the unit of the histogram's name.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct HistogramData {
     median: f64,
     percentile95: f64,

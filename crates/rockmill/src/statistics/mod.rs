@@ -26,6 +26,7 @@ use histogram::{Cells, Summed};
 /// How much is collected (`rocksdb::statistics::StatsLevel`); each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum StatsLevel {
     /// Nothing.
     DisableAll = 0,

@@ -20,6 +20,7 @@ macro_rules! named {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u32)]
+        #[non_exhaustive]
         pub enum $name {
             $($(#[$doc])* $variant,)+
         }

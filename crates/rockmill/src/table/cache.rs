@@ -90,6 +90,7 @@ const ENTRY_OVERHEAD: usize = 72;
 
 /// Counters of a cache.
 #[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct CacheStats {
     /// Lookups that found the block.
     pub hits: u64,
@@ -271,10 +272,8 @@ pub(super) enum Priority {
 }
 
 /// A block cache to be shared over column families and databases (`rocksdb::Cache`). Clones are the same cache.
-///
-/// Where a `&Arc<BlockCache>` is taken, a `&Cache` may be given.
 #[derive(Debug, Clone)]
-pub struct Cache(Arc<BlockCache>);
+pub struct Cache(pub(crate) Arc<BlockCache>);
 
 impl Cache {
     /// A cache of `capacity` bytes. What it evicts is decided by an S3-FIFO-like policy, which keeps what is used
@@ -317,14 +316,6 @@ impl Cache {
     /// Changes `strict_capacity_limit`.
     pub fn set_strict_capacity_limit(&mut self, strict: bool) {
         self.0.strict.store(strict, Ordering::Relaxed);
-    }
-}
-
-impl std::ops::Deref for Cache {
-    type Target = Arc<BlockCache>;
-
-    fn deref(&self) -> &Arc<BlockCache> {
-        &self.0
     }
 }
 
@@ -608,7 +599,7 @@ mod tests {
         let mut held = Vec::new();
         let mut hold = |cache: &Cache, n: u64| {
             let b = block(4096);
-            cache.insert(1, n, Arc::clone(&b)).map(|()| held.push(b))
+            cache.0.insert(1, n, Arc::clone(&b)).map(|()| held.push(b))
         };
         for n in 0..400 {
             hold(&cache, n).unwrap();
@@ -620,32 +611,32 @@ mod tests {
         cache.set_strict_capacity_limit(true);
         let e = hold(&cache, 400).unwrap_err();
         assert!(e.kind() == ErrorKind::Aborted && e.to_string().contains("memory limit"), "{e}");
-        assert!(cache.insert(1, 401, block(2 << 20)).is_err(), "larger than the whole cache");
+        assert!(cache.0.insert(1, 401, block(2 << 20)).is_err(), "larger than the whole cache");
         assert_eq!(cache.get_usage(), 400 * charge);
         // Unused ones make room.
         held.truncate(100);
         assert_eq!(cache.get_pinned_usage(), 100 * charge);
         for n in 1000..2000 {
-            cache.insert(1, n, block(4096)).unwrap();
+            cache.0.insert(1, n, block(4096)).unwrap();
         }
         assert!(cache.get_usage() <= 1 << 20, "{}", cache.get_usage());
-        assert!((0..100).all(|n| cache.get(1, n).is_some()), "a block in use was evicted");
+        assert!((0..100).all(|n| cache.0.get(1, n).is_some()), "a block in use was evicted");
         assert_eq!(cache.get_pinned_usage(), 100 * charge);
         // Smaller at once, as far as nobody uses it.
         cache.set_capacity(0);
         assert_eq!(cache.get_usage(), 100 * charge);
         drop(held);
         cache.set_capacity(1 << 20);
-        cache.insert(1, 1, block(10)).unwrap();
+        cache.0.insert(1, 1, block(10)).unwrap();
     }
 
     #[test]
     fn reservations_take_room_from_blocks() {
         let cache = Cache::new_lru_cache(4 << 20);
         for n in 0..2000 {
-            cache.insert(1, n, block(4096)).unwrap();
+            cache.0.insert(1, n, block(4096)).unwrap();
         }
-        let all: Vec<_> = (0..12).map(|_| cache.reserve(256 << 10).unwrap()).collect();
+        let all: Vec<_> = (0..12).map(|_| cache.0.reserve(256 << 10).unwrap()).collect();
         let blocks = cache.get_usage() - (3 << 20);
         assert!(cache.get_usage() <= 4 << 20 && blocks > 0, "{blocks}");
         assert_eq!(cache.get_pinned_usage(), 3 << 20);
@@ -654,8 +645,8 @@ mod tests {
         let strict =
             LruCacheOptions { capacity: 1 << 20, num_shard_bits: 0, strict_capacity_limit: true, ..Default::default() };
         let strict = Cache::new_lru_cache_opts(&strict);
-        let four: Vec<_> = (0..4).map(|_| strict.reserve(256 << 10).unwrap()).collect();
-        assert!(strict.reserve(1).is_none());
+        let four: Vec<_> = (0..4).map(|_| strict.0.reserve(256 << 10).unwrap()).collect();
+        assert!(strict.0.reserve(1).is_none());
         assert_eq!((four.len(), strict.get_usage()), (4, 1 << 20));
     }
 }

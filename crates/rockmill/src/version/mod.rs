@@ -21,11 +21,11 @@ use crate::sync::{ArcSwapOption, Condvar, Mutex, thread_number};
 use crate::table::TableReader;
 
 pub use builder::VersionBuilder;
-pub use level::{ExtraRun, Level, LevelFiles, Place, touched};
+pub use level::{ExtraRun, Level, Place, touched};
 pub use log_source::LogSource;
 pub use manifest::{
-    CfOrder, ManifestMark, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit,
-    for_each_edit_from, look_again, manifest_mark, recover_manifest, set_current,
+    ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, look_again,
+    manifest_mark, recover_manifest,
 };
 pub use table_source::TableSource;
 

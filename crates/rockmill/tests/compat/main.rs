@@ -20,9 +20,8 @@ use archive::{Case, Entries};
 use oracle::content::{same, try_read};
 use oracle::{Driver, Peer, Script};
 use rockmill::backup::{BackupEngine, BackupEngineOptions};
+use rockmill::internals::{TableOpenOptions, TableReader, recover_manifest};
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
-use rockmill::table::{TableOpenOptions, TableReader};
-use rockmill::version::recover_manifest;
 use rockmill::{
     BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Comparator, Db, Env, ErrorKind, IteratorMode,
     Options, OptionsLoader, ReverseBytewiseComparator, SliceTransform,

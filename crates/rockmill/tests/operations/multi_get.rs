@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use rockmill::compaction::MergeEngine;
 use rockmill::statistics::{Histogram, StatsLevel};
-use rockmill::{BlockBasedOptions, Db, ErrorKind, Options, ReadOptions};
+use rockmill::{BlockBasedOptions, Db, ErrorKind, MergeEngine, Options, ReadOptions};
 use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};

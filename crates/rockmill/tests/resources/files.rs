@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rockmill::compaction::MergeEngine;
-use rockmill::{BlockBasedOptions, Cache, Db, Direction, ErrorKind, IteratorMode, Options, ReadOptions};
+use rockmill::{BlockBasedOptions, Cache, Db, Direction, ErrorKind, IteratorMode, MergeEngine, Options, ReadOptions};
 use rockmill_io::{AccessPattern, CountingFileSystem, Fault, FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
 

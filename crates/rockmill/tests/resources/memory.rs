@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rockmill::compaction::MergeEngine;
 use rockmill::properties::{IO_MEMORY, KEPT_MEMTABLE_MEMORY};
 use rockmill::{
-    BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, RateLimiter, RateLimiterMode, ReadOptions,
-    WriteBufferManager, WriteOptions, get_memory_usage_stats,
+    BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, MergeEngine, RateLimiter, RateLimiterMode,
+    ReadOptions, WriteBufferManager, WriteOptions, get_memory_usage_stats,
 };
 use rockmill_io::ManualClock;
 
@@ -316,7 +315,6 @@ fn a_strict_cache_refuses_reads_and_nothing_else() {
     assert!(cache.get_usage() <= 64 << 10);
     cache.set_capacity(0);
     assert_eq!(cache.get_usage(), 0);
-    let _: &Arc<_> = &cache;
 }
 
 /// A database of several tables with filters, whose index and filter blocks are in `cache`.
@@ -475,8 +473,8 @@ fn memory_of_rings_is_that_of_jobs_at_a_time_whoever_runs_them_and_goes_when_it_
 #[cfg(feature = "kernel")]
 #[test]
 fn memory_of_merges_in_the_kernel_is_counted_and_goes_when_it_is_idle() {
-    use rockmill::compaction::{KernelDriver, probe_kernel_engine};
     use rockmill::properties::KERNEL_MEMORY;
+    use rockmill::{KernelDriver, probe_kernel_engine};
     if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
         return rockmill_skip::skip("memory of merges in the kernel", &rockmill_skip::Needs::Kernel.because(e));
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rockmill::simulation::{CommitQueue, Issued, Step, Ticket};
+use rockmill::internals::simulation::{CommitQueue, Issued, Step, Ticket};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::Ordering;

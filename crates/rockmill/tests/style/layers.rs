@@ -22,7 +22,7 @@ const LAYERS: &[&[&str]] = &[
     &["iter::level"],
     &["compaction"],
     // The front of the crate re-exports what is below it.
-    &["db", "backup", "sst_file_writer", "simulation", "perf", "properties"],
+    &["db", "backup", "sst_file_writer", "internals", "perf", "properties"],
 ];
 
 /// The layer of a path below the crate: its number, and the entry that says so.

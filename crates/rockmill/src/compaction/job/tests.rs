@@ -16,7 +16,7 @@ use crate::compaction::resolve::ResolveStats;
 use crate::compaction::spec::JobFamily;
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
-use crate::compaction::strategy::{self, CompactionCursors, leveled};
+use crate::compaction::strategy::{self, CompactionCursors};
 use crate::compaction::{Compaction, Engines, JobEvents, KernelDriver, MergeEngine, flush};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::memtable::MemTable;
@@ -446,7 +446,7 @@ fn tree_with_l0(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions, writes: u3
         }
     }
     let version = Arc::new(tree.version.clone());
-    let c = leveled::pick(&version, &tree.cf, &mut CompactionCursors::new(), &Moment::default()).unwrap();
+    let c = strategy::pick(&version, &tree.cf, &mut CompactionCursors::new(), &Moment::default()).unwrap();
     assert_eq!((c.start_level(), c.output_level, c.trivial_move), (0, 1, false));
     assert_eq!(c.inputs.len(), 2);
     (tree, c)
@@ -623,7 +623,7 @@ fn tombstones_without_points_make_a_file_of_their_own() {
     tree.flush(&[Model { entries: vec![], ranges: vec![(b"a".to_vec(), b"z".to_vec(), 5)] }]);
     tree.flush(&[put(b"b", 3)]); // hidden by the tombstone though it comes later here
     let version = Arc::new(tree.version.clone());
-    let c = leveled::pick(&version, &tree.cf, &mut CompactionCursors::new(), &Moment::default()).unwrap();
+    let c = strategy::pick(&version, &tree.cf, &mut CompactionCursors::new(), &Moment::default()).unwrap();
     assert!(!c.bottommost);
     tree.compact(&c);
     assert_eq!(tree.version.levels[1].len(), 1);

@@ -253,9 +253,8 @@ impl Booster {
 mod tests {
     use super::*;
     use crate::compaction::Compaction;
-    use crate::compaction::strategy::CompactionCursors;
-    use crate::compaction::strategy::leveled::pick;
     use crate::compaction::strategy::testing::{TreeSpec, numbers};
+    use crate::compaction::strategy::{CompactionCursors, pick};
     use crate::event_listener::CompactionReason;
 
     fn options() -> CfOptions {

@@ -18,7 +18,7 @@ use crate::pacing::write_control::{StallReason, write_control};
 const PRESSURE: f64 = 1.5;
 
 /// Levels with their scores in the order in which they get a thread, if they have a job for one.
-pub fn turns(scores: &LevelScores, options: &CfOptions, running: &CompactionCursors) -> Vec<(usize, f64)> {
+pub fn level_order(scores: &LevelScores, options: &CfOptions, running: &CompactionCursors) -> Vec<(usize, f64)> {
     let mut order = scores.by_priority();
     let due = |score: f64| score >= 1.0;
     let levels_due = order.iter().filter(|(_, score)| due(*score)).count();
@@ -57,7 +57,7 @@ mod tests {
         running.set_threads(threads, threads);
         let scores = level_scores(&v, &options);
         assert_eq!(scores.debts.iter().sum::<u64>(), scores.pending_bytes);
-        turns(&scores, &options, &running).into_iter().filter(|l| l.1 >= 1.0).map(|l| l.0).collect()
+        level_order(&scores, &options, &running).into_iter().filter(|l| l.1 >= 1.0).map(|l| l.0).collect()
     }
 
     fn tree() -> Arc<Version> {

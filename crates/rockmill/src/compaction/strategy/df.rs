@@ -21,7 +21,7 @@ use std::sync::Arc;
 use rockmill_format::InternalKeyComparator;
 
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
-use super::shape::{KeyRange, Stack};
+use super::tree_index::{KeyRange, Stack};
 use crate::compaction::{Compaction, has_older_runs};
 use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;

@@ -12,30 +12,21 @@
 
 use std::sync::Arc;
 
-use super::CompactionCursors;
-use super::aging::{self, Moment};
+use super::aging;
 use super::inputs::{Files, Picker, total_bytes};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
-use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Level, Version};
+use crate::version::{FileMeta, Level};
 
-/// Chooses the next compaction, if one is due and possible. The caller registers it with
-/// [`CompactionCursors::start`] before anything else is picked.
-pub fn pick(
-    version: &Arc<Version>,
-    options: &CfOptions,
-    cursors: &CompactionCursors,
-    moment: &Moment,
-) -> Option<Compaction> {
-    let picker = Picker::new(version, options, cursors);
-    if picker.level0_busy() || cursors.running() > 0 {
+/// The next compaction of a tree that nothing is rewritten in.
+pub(super) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
+    if picker.level0_busy() || picker.running.running() > 0 {
         return None;
     }
     // What something else is deleting (`delete_files_in_ranges`) is as good as gone.
-    let all: u64 = version.files().filter(|f| !is_busy(f)).map(|f| f.size()).sum();
-    by_age(&picker, all, moment.now).or_else(|| by_size(&picker, all)).or_else(|| by_count(&picker, all))
+    let all: u64 = picker.version.files().filter(|f| !is_busy(f)).map(|f| f.size()).sum();
+    by_age(picker, all).or_else(|| by_size(picker, all)).or_else(|| by_count(picker, all))
 }
 
 fn is_busy(f: &FileMeta) -> bool {
@@ -46,8 +37,8 @@ fn size_max(picker: &Picker<'_>) -> u64 {
     picker.options.compaction_options_fifo.max_table_files_size
 }
 
-fn by_age(picker: &Picker<'_>, all: u64, now: u64) -> Option<Compaction> {
-    let files = aging::fifo_expired(picker.version, picker.options, now);
+fn by_age(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
+    let files = aging::fifo_expired(picker.version, picker.options, picker.moment.now);
     let rest = all - total_bytes(&files);
     (!files.is_empty() && rest <= size_max(picker)).then(|| deletion(picker, 0, files, CompactionReason::FIFOTtl))
 }
@@ -109,9 +100,12 @@ fn deletion(picker: &Picker<'_>, level: usize, mut files: Files, reason: Compact
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compaction::strategy::aging::Moment;
     use crate::compaction::strategy::score::level_scores;
     use crate::compaction::strategy::testing::{TreeSpec, numbers};
-    use crate::options::{CompactionStyle, FifoCompactOptions};
+    use crate::compaction::strategy::{CompactionCursors, pick};
+    use crate::options::{CfOptions, CompactionStyle, FifoCompactOptions};
+    use crate::version::Version;
     use CompactionReason::{FIFOMaxSize, FIFOReduceNumFiles, FIFOTtl};
 
     fn options(max_table_files_size: u64, allow_compaction: bool) -> CfOptions {
@@ -123,7 +117,7 @@ mod tests {
     }
 
     fn picked(v: &Arc<Version>, o: &CfOptions, now: u64) -> Option<Compaction> {
-        pick(v, o, &CompactionCursors::new(), &Moment { now, oldest_snapshot: 0 })
+        pick(v, o, &mut CompactionCursors::new(), &Moment { now, oldest_snapshot: 0 })
     }
 
     fn shape(c: &Compaction) -> (CompactionReason, usize, Vec<u64>, bool) {
@@ -213,10 +207,10 @@ mod tests {
     fn one_job_at_a_time() {
         let v = l0(&[10, 10, 10, 10, 10]);
         let (mut cursors, now) = (CompactionCursors::new(), Moment::default());
-        let c = pick(&v, &options(40, true), &cursors, &now).unwrap();
+        let c = pick(&v, &options(40, true), &mut cursors, &now).unwrap();
         let number = cursors.start(&c).number;
-        assert!(pick(&v, &options(20, true), &cursors, &now).is_none());
+        assert!(pick(&v, &options(20, true), &mut cursors, &now).is_none());
         cursors.finish(number, &c);
-        assert!(pick(&v, &options(20, true), &cursors, &now).is_some());
+        assert!(pick(&v, &options(20, true), &mut cursors, &now).is_some());
     }
 }

@@ -11,7 +11,7 @@ use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType, pack_tag, tag};
 use super::CompactionCursors;
 use super::aging::Moment;
 use super::score::{LevelScores, scores_of};
-use super::shape::LevelSums;
+use super::tree_index::LevelSums;
 use crate::compaction::{Compaction, has_older_runs};
 use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;
@@ -114,6 +114,11 @@ impl<'a> Picker<'a> {
         let sums = running.sums(version);
         let scores = scores_of(version, options, &sums);
         Self { version, options, scores, sums, running, moment: Moment::default() }
+    }
+
+    /// The same at a moment, for what is due by its age.
+    pub fn at(self, moment: &Moment) -> Self {
+        Self { moment: *moment, ..self }
     }
 
     pub fn cmp(&self) -> &'a InternalKeyComparator {

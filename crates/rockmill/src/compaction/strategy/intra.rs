@@ -166,7 +166,7 @@ impl CompactionCursors {
         self.running.retain(|r| r.number != merge.number);
         let oldest = merge.numbers.first().copied().unwrap_or_default();
         // What these jobs write lies elsewhere from now on.
-        self.shape.get_mut().forget();
+        self.index.get_mut().forget();
         for r in self.running.iter_mut().filter(|r| done && merge.numbers.contains(&r.number)) {
             r.number = oldest;
             r.output_run = merge.compaction.output_run;

@@ -10,16 +10,12 @@
 
 use std::sync::Arc;
 
-pub use super::CompactionCursors;
-use super::aging::{self, Moment};
-use super::balance;
 use super::inputs::{Files, Picker, any_busy, key_range};
-pub use super::score::{LevelScores, level_scores};
+use super::{aging, balance};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
-use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Version};
+use crate::version::FileMeta;
 
 /// Fewest files worth merging inside L0.
 const INTRA_L0_FILES_MIN: usize = 4;
@@ -27,25 +23,17 @@ const INTRA_L0_FILES_MIN: usize = 4;
 /// Most files that one trivial move takes, so that the level below does not swell at once.
 const TRIVIAL_MOVE_FILES_MAX: usize = 4;
 
-/// Chooses the next compaction, if one is due and possible. The caller registers it with
-/// [`CompactionCursors::start`] before anything else is picked.
-pub fn pick(
-    version: &Arc<Version>,
-    options: &CfOptions,
-    cursors: &mut CompactionCursors,
-    moment: &Moment,
-) -> Option<Compaction> {
-    if options.usable_levels(version.levels.len()) < 2 {
+/// The next compaction of a leveled tree.
+pub(super) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
+    if picker.num_levels() < 2 {
         return None;
     }
-    let mut picker = Picker::new(version, options, cursors);
-    picker.moment = *moment;
     picker.by_score().or_else(|| picker.marked()).or_else(|| picker.due())
 }
 
 /// Where files that are due go.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum Destination {
     /// Into the level they are in.
     Stay,
     /// Down; those of the deepest level stay.
@@ -72,7 +60,7 @@ impl Picker<'_> {
     fn by_score(&self) -> Option<Compaction> {
         let base = self.scores.base_level;
         let mut l0_blocked = false;
-        for (level, score) in balance::turns(&self.scores, self.options, self.running) {
+        for (level, score) in balance::level_order(&self.scores, self.options, self.running) {
             if score < 1.0 {
                 return None;
             }
@@ -130,7 +118,7 @@ impl Picker<'_> {
             true => aging::expired(version, options, now),
             false => Vec::new(),
         };
-        self.first_of(&self.bottommost_due(), Way::Stay, CompactionReason::BottommostFiles)
+        self.first_of(&self.bottommost_due(), Destination::Stay, CompactionReason::BottommostFiles)
             .or_else(|| match expired().first() {
                 // The level goes on where its cursor stands.
                 Some((level, f)) if *level > 0 && f.entry.extra_run == 0 && self.round_robin() => {
@@ -139,14 +127,14 @@ impl Picker<'_> {
                 }
                 _ => None,
             })
-            .or_else(|| self.first_of(&expired(), Way::Down, CompactionReason::Ttl))
+            .or_else(|| self.first_of(&expired(), Destination::Down, CompactionReason::Ttl))
             .or_else(|| {
-                let way = if options.dynamic_levels() { Way::Down } else { Way::Stay };
+                let to = if options.dynamic_levels() { Destination::Down } else { Destination::Stay };
                 let files = match self.may_expire(options.periodic_seconds(), self.num_levels()) {
                     true => aging::periodic(version, options, now),
                     false => Vec::new(),
                 };
-                self.first_of(&files, way, CompactionReason::PeriodicCompaction)
+                self.first_of(&files, to, CompactionReason::PeriodicCompaction)
             })
     }
 
@@ -170,18 +158,23 @@ impl Picker<'_> {
     }
 
     /// A job for the first of `files` that can have one.
-    fn first_of(&self, files: &[(usize, Arc<FileMeta>)], way: Way, reason: CompactionReason) -> Option<Compaction> {
+    fn first_of(
+        &self,
+        files: &[(usize, Arc<FileMeta>)],
+        to: Destination,
+        reason: CompactionReason,
+    ) -> Option<Compaction> {
         let deepest = aging::deepest(self.version, self.options);
         files.iter().find_map(|(level, f)| {
             if *level == 0 && self.level0_busy() {
                 return None;
             }
             if f.entry.extra_run > 0 {
-                return self.of_extra_run(*level, f, way == Way::Stay, reason);
+                return self.of_extra_run(*level, f, to == Destination::Stay, reason);
             }
-            let output_level = match way {
-                Way::Down if *level < deepest && *level == 0 => self.scores.base_level,
-                Way::Down if *level < deepest => level + 1,
+            let output_level = match to {
+                Destination::Down if *level < deepest && *level == 0 => self.scores.base_level,
+                Destination::Down if *level < deepest => level + 1,
                 _ => *level,
             };
             let mut files = vec![Arc::clone(f)];

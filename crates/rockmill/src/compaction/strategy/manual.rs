@@ -21,7 +21,7 @@ use crate::event_listener::CompactionReason;
 use crate::options::{BottommostLevelCompaction, CfOptions, CompactionStyle};
 use crate::version::Version;
 
-/// What [`pick`] found.
+/// What `pick` found.
 #[derive(Debug)]
 pub enum ManualPick {
     /// Nothing of the range is in the level: the step is done.
@@ -163,7 +163,7 @@ pub struct ManualStep {
     pub level: usize,
     /// To.
     pub output_level: usize,
-    /// For [`pick`]; of extra runs only files with numbers below it are merged, and what these need.
+    /// For `pick`; of extra runs only files with numbers below it are merged, and what these need.
     pub file_number_limit: u64,
     /// Rewrite even what could just move (a step of a level into itself).
     pub rewrite: bool,
@@ -191,7 +191,7 @@ impl ManualStep {
         end: Option<&[u8]>,
     ) -> ManualPick {
         match self.kind {
-            StepKind::Fifo => match fifo::pick(version, options, cursors, moment) {
+            StepKind::Fifo => match fifo::pick(&Picker::new(version, options, cursors).at(moment)) {
                 Some(job) => ManualPick::Pick(Box::new(job), None),
                 // What it deletes is still there until it commits.
                 None if cursors.running() > 0 => ManualPick::Conflict,

@@ -24,8 +24,8 @@ mod order;
 mod priority;
 pub mod refit;
 pub mod score;
-mod shape;
 pub mod tiered;
+mod tree_index;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -46,8 +46,9 @@ use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::Version;
 use aging::Moment;
+use inputs::Picker;
 use score::LevelScores;
-use shape::{ByRatio, LevelSums, Shape, Stack};
+use tree_index::{ByRatio, LevelSums, Stack, TreeIndex};
 
 pub(crate) use inputs::{files_within, inputs_of_levels};
 
@@ -61,18 +62,14 @@ pub fn pick(
     cursors: &mut CompactionCursors,
     moment: &Moment,
 ) -> Option<Compaction> {
+    let picker = Picker::new(version, options, cursors).at(moment);
+    let extra_runs = || options.compaction_downforce || version.has_extra_runs() || cursors.writes_extra_runs();
     match options.compaction_style {
-        CompactionStyle::Level
-            if options.compaction_downforce || version.has_extra_runs() || cursors.writes_extra_runs() =>
-        {
-            df::leveled::pick(version, options, cursors, moment)
-        }
-        CompactionStyle::Level => leveled::pick(version, options, cursors, moment),
-        CompactionStyle::Universal if options.compaction_downforce => {
-            df::tiered::pick(version, options, cursors, moment)
-        }
-        CompactionStyle::Universal => tiered::pick(version, options, cursors, moment),
-        CompactionStyle::Fifo => fifo::pick(version, options, cursors, moment),
+        CompactionStyle::Level if extra_runs() => df::leveled::pick(&picker),
+        CompactionStyle::Level => leveled::pick(&picker),
+        CompactionStyle::Universal if options.compaction_downforce => df::tiered::pick(picker),
+        CompactionStyle::Universal => tiered::pick(picker),
+        CompactionStyle::Fifo => fifo::pick(&picker),
     }
 }
 
@@ -90,11 +87,11 @@ pub struct CompactionCursors {
     /// Those of them that have nothing to do, the one that asks for a job included.
     idle: usize,
     /// By level, the smallest key that `kRoundRobin` has not come to.
-    places: BTreeMap<usize, InternalKey>,
+    round_robin: BTreeMap<usize, InternalKey>,
     /// Few bytes matter more than many jobs.
     sparing: bool,
     /// The tree as it was at the last pick.
-    shape: RefCell<Shape>,
+    index: RefCell<TreeIndex>,
 }
 
 /// A job's number, in the order in which jobs of the column family were issued, and what it waits for at its end.
@@ -183,22 +180,22 @@ impl CompactionCursors {
     }
 
     fn set_busy(&mut self, compaction: &Compaction, busy: bool) {
-        let shape = self.shape.get_mut();
+        let index = self.index.get_mut();
         for (level, files) in &compaction.inputs {
             files.iter().for_each(|f| f.being_compacted.store(busy, Atomic::Release));
             if let (Some(first), Some(last)) = (files.first(), files.last()) {
-                shape.look_again(*level, first.smallest_user_key(), last.largest_user_key());
+                index.mark_stale(*level, first.smallest_user_key(), last.largest_user_key());
             }
         }
         // Those that move may be there already.
         if let Some((smallest, largest)) = compaction.user_key_range().filter(|_| compaction.trivial_move) {
-            shape.look_again(compaction.output_level, smallest, largest);
+            index.mark_stale(compaction.output_level, smallest, largest);
         }
     }
 
     /// Notes that something else than a job took files of the tree, or gave them back.
     pub fn files_taken(&mut self) {
-        self.shape.get_mut().forget();
+        self.index.get_mut().forget();
     }
 
     /// The scores of a version, as [`level_scores`](score::level_scores) computes them. What they are made of is kept:
@@ -210,33 +207,33 @@ impl CompactionCursors {
     /// Places of a level's base run, those first whose tables overlap least below for their bytes. Marked ones, and old
     /// ones, count as others. The version is that of the last [`level_scores`](Self::level_scores).
     fn by_ratio(&self, version: &Version, level: usize) -> ByRatio {
-        ByRatio::new(self.shape.borrow_mut().ratios(version, level).to_vec())
+        ByRatio::new(self.index.borrow_mut().ratios(version, level).to_vec())
     }
 
     /// What lies upon and below a table of an extra run of a level, as it was found before if nothing of it changed.
     fn stack(&self, level: usize, number: u64, find: impl FnOnce() -> Stack) -> Option<(u64, u64, usize)> {
-        if let Some(stack) = self.shape.borrow().stack(level, number) {
+        if let Some(stack) = self.index.borrow().stack(level, number) {
             return stack.found;
         }
         let stack = find();
         let found = stack.found;
-        self.shape.borrow_mut().set_stack(level, number, stack);
+        self.index.borrow_mut().set_stack(level, number, stack);
         found
     }
 
     /// True when tables of a level's base run may be marked for compaction.
     fn may_have_marked(&self, level: usize) -> bool {
-        self.shape.borrow().may_have_marked(level)
+        self.index.borrow().may_have_marked(level)
     }
 
     /// True when some table of a level may have data from before `time`, or be older itself.
     fn may_have_older(&self, level: usize, time: u64) -> bool {
-        self.shape.borrow().may_have_older(level, time)
+        self.index.borrow().may_have_older(level, time)
     }
 
     /// What the levels of a version come to.
     fn sums(&self, version: &Arc<Version>) -> Vec<LevelSums> {
-        let sums = self.shape.borrow_mut().update(version).to_vec();
+        let sums = self.index.borrow_mut().update(version).to_vec();
         // Of L0 nothing is kept, and its tables may be weighed meanwhile.
         debug_assert!(
             sums[1..] == LevelSums::of(version)[1..] || self.weighs_more(version),
@@ -248,7 +245,7 @@ impl CompactionCursors {
 
     /// True when tables were opened since the last pick, and their tombstones weighed: other threads do that.
     fn weighs_more(&self, version: &Version) -> bool {
-        self.shape.borrow().unweighed() != shape::unweighed(version)
+        self.index.borrow().unweighed() != tree_index::unweighed(version)
     }
 
     /// Notes that the job with the number that [`start`](Self::start) gave it, `compaction`, ended, either way, and
@@ -261,17 +258,17 @@ impl CompactionCursors {
 
     /// Where `kRoundRobin` goes on in a level; `None` at its beginning.
     pub fn cursor(&self, level: usize) -> Option<&InternalKey> {
-        self.places.get(&level)
+        self.round_robin.get(&level)
     }
 
     /// All cursors, as the MANIFEST has them.
-    pub fn places(&self) -> impl Iterator<Item = (usize, &InternalKey)> {
-        self.places.iter().map(|(level, key)| (*level, key))
+    pub fn round_robin(&self) -> impl Iterator<Item = (usize, &InternalKey)> {
+        self.round_robin.iter().map(|(level, key)| (*level, key))
     }
 
     /// Sets the cursor of a level: as the MANIFEST has it, or when a job that says so has committed.
     pub fn set_cursor(&mut self, level: usize, key: InternalKey) {
-        self.places.insert(level, key);
+        self.round_robin.insert(level, key);
     }
 
     /// Notes that something else than a compaction (an ingestion) is about to put a file into `level`. Gives a number

@@ -14,7 +14,7 @@ use rockmill_format::key::InternalKey;
 use super::aging;
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::score::compensated_size;
-use super::shape::ByRatio;
+use super::tree_index::ByRatio;
 use crate::options::{CompactionPri, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
 

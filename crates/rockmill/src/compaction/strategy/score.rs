@@ -10,7 +10,7 @@ use crate::pacing::write_control::TreeLoad;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, Level, Version};
 
-use super::shape::LevelSums;
+use super::tree_index::LevelSums;
 
 /// With dynamic level sizes a score of 1 and more is stretched by this, which leaves room to lower a score for
 /// priority without going below the trigger at 1.

@@ -19,7 +19,7 @@
 use std::sync::Arc;
 
 use super::CompactionCursors;
-use super::aging::{self, Moment};
+use super::aging;
 use super::inputs::{Files, Picker, any_busy, key_range};
 use super::manual::ManualPick;
 use super::score::compensated_size;
@@ -44,16 +44,8 @@ pub(super) struct SortedRun {
     pub(super) busy: bool,
 }
 
-/// Chooses the next compaction, if one is due and possible. The caller registers it with
-/// [`CompactionCursors::start`] before anything else is picked.
-pub fn pick(
-    version: &Arc<Version>,
-    options: &CfOptions,
-    cursors: &mut CompactionCursors,
-    moment: &Moment,
-) -> Option<Compaction> {
-    let mut picker = Picker::new(version, options, cursors);
-    picker.moment = *moment;
+/// The next compaction of a tiered tree.
+pub(super) fn pick(picker: Picker<'_>) -> Option<Compaction> {
     Universal::new(picker).pick()
 }
 

@@ -334,7 +334,7 @@ impl DbInner {
             for (level, list) in version_of(c, new).levels.iter().enumerate() {
                 files.new_files.extend(list.iter().map(|f| (level as u32, f.entry.clone())));
             }
-            files.compact_cursors = c.cursors.places().map(|(level, key)| (level as u32, key.clone())).collect();
+            files.compact_cursors = c.cursors.round_robin().map(|(level, key)| (level as u32, key.clone())).collect();
             edits.push(files);
         }
         edits.push(VersionEdit {

@@ -47,6 +47,7 @@ pub struct LiveFile {
 
 /// A level of a column family (RocksDB's `LevelMetaData`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LevelMetaData {
     /// Its number.
     pub level: i32,
@@ -58,6 +59,7 @@ pub struct LevelMetaData {
 
 /// A column family's tables (`rocksdb::ColumnFamilyMetaData`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ColumnFamilyMetaData {
     /// Bytes of its tables.
     pub size: u64,

@@ -34,6 +34,7 @@ const INTERVAL_MICROS_MIN: u64 = 1000;
 
 /// How bad a background error is (RocksDB's `Status::Severity`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum ErrorSeverity {
     /// Writes go on; compactions wait.
     Soft,

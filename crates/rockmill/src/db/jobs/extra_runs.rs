@@ -1,5 +1,4 @@
-//! Extra runs by hand: merged away, so that RocksDB opens the database; and, for tests, made of whole levels, as
-//! DF-compaction would leave them.
+//! Extra runs for tests: made of whole levels, as DF-compaction would leave them.
 
 use std::sync::Arc;
 
@@ -12,17 +11,6 @@ use crate::event_listener::CompactionReason;
 use crate::sync::atomic::Ordering;
 
 impl Db {
-    /// Merges the extra runs of a column family into the base runs of their levels. With `compaction_downforce` off
-    /// for every column family none come back, and once the last is gone RocksDB opens the database again.
-    ///
-    /// # Errors
-    /// Those of compactions.
-    pub fn merge_extra_runs_cf(&self, cf: &impl AsColumnFamilyRef) -> Result<()> {
-        self.inner.check_writable()?;
-        self.inner.check_family(&cf.as_cf().data)?;
-        self.inner.merge_extra_runs(&cf.as_cf().data)
-    }
-
     /// Merges all of `from` (one level, or several neighbours) into a new extra run of `to`, and gives its id. For
     /// tests; waits until no compaction runs.
     ///

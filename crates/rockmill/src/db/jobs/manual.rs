@@ -132,6 +132,7 @@ impl Db {
     /// The same, which counts tables that this database wrote since it was opened as its own: with
     /// [`ForceOptimized`](crate::BottommostLevelCompaction::ForceOptimized) they are not written again. For commands
     /// that open a database to compact it: automatic compactions begin with the opening.
+    #[cfg(feature = "internals")]
     #[doc(hidden)]
     pub fn compact_range_since_open<S: AsRef<[u8]>, E: AsRef<[u8]>>(
         &self,
@@ -141,6 +142,17 @@ impl Db {
         options: &CompactOptions,
     ) -> Result<()> {
         self.compact_range_since(cf, start, end, options, self.inner.numbers.first())
+    }
+
+    /// Merges the extra runs of a column family into the base runs of their levels. With `compaction_downforce` off
+    /// for every column family none come back, and once the last is gone RocksDB opens the database again.
+    ///
+    /// # Errors
+    /// Those of compactions.
+    pub fn merge_extra_runs_cf(&self, cf: &impl AsColumnFamilyRef) -> Result<()> {
+        self.inner.check_writable()?;
+        self.inner.check_family(&cf.as_cf().data)?;
+        self.inner.merge_extra_runs(&cf.as_cf().data)
     }
 
     /// Tables with numbers from `since` on are what the call, or what runs beside it, has written.

@@ -14,6 +14,7 @@ use crate::sync::atomic::Ordering;
 
 /// A flush or a compaction that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RunningJob {
     /// Its number, as in `LOG`.
     pub job: u64,

@@ -1,6 +1,7 @@
 //! Iterators over user keys: from the internal entries of every run, newest visible version of each key, without what
 //! is deleted.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, VALUE_TYPE_FOR_SEEK, append_internal_key};
@@ -675,10 +676,18 @@ fn in_file(iter: &dyn InternalIterator, e: Error) -> Error {
     }
 }
 
+impl fmt::Debug for DbRawIterator<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.key().map(|key| key.escape_ascii().to_string());
+        f.debug_struct("DbRawIterator").field("key", &key).field("status", &self.status()).finish_non_exhaustive()
+    }
+}
+
 /// A key and its value.
 pub type KeyValue = (Box<[u8]>, Box<[u8]>);
 
 /// An iterator over keys and values (`rocksdb::DBIterator`). An error is its last item.
+#[derive(Debug)]
 pub struct DbIterator<'a> {
     raw: DbRawIterator<'a>,
     direction: Direction,

@@ -71,6 +71,7 @@ impl Db {
     ///
     /// # Errors
     /// The end before the start; a table that cannot be opened.
+    #[doc(hidden)]
     pub fn explain_compact_range_cf_opt<S: AsRef<[u8]>, E: AsRef<[u8]>>(
         &self,
         cf: &impl AsColumnFamilyRef,

@@ -8,6 +8,7 @@ use crate::table::Cache;
 
 /// Memory in bytes (`rocksdb::perf::MemoryUsageStats`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryUsageStats {
     /// All memtables, those that are flushed and still read included, and what is kept for memtables to come.
     pub mem_table_total: u64,
@@ -21,6 +22,7 @@ pub struct MemoryUsageStats {
 
 /// Where a database's memory goes, in bytes. Rockmill's own; `rocksdb.stats` and `rockmill stats` show it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryParts {
     /// Memtables that are not flushed, of all column families: their arenas' blocks.
     pub memtables: u64,
@@ -112,7 +114,7 @@ pub fn get_memory_usage_stats(dbs: Option<&[&Db]>, caches: Option<&[&Cache]>) ->
             }
         }
     }
-    all_caches.extend(caches.unwrap_or(&[]).iter().map(|c| Arc::clone(c)));
+    all_caches.extend(caches.unwrap_or(&[]).iter().map(|c| Arc::clone(&c.0)));
     all_caches.sort_by_key(|c| Arc::as_ptr(c).addr());
     all_caches.dedup_by(|a, b| Arc::ptr_eq(a, b));
     stats.cache_total = all_caches.iter().map(|c| c.usage()).sum();

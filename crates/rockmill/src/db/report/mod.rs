@@ -10,6 +10,7 @@
 
 pub(crate) mod approximate_sizes;
 pub(crate) mod events;
+#[cfg(feature = "internals")]
 pub(crate) mod explain;
 pub(crate) mod memory_usage;
 pub(crate) mod properties;

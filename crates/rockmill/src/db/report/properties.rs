@@ -15,6 +15,7 @@ use crate::version::{Level, Version};
 
 /// A level of a column family's tree.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct LevelStats {
     /// 0 is the newest.
     pub level: usize,

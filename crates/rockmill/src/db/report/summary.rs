@@ -14,6 +14,7 @@ use crate::version::{current_manifest, for_each_edit, look_again};
 
 /// A column family of a database that is not open, as the MANIFEST describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DbSummary {
     /// Its name.
     pub name: String,

@@ -41,6 +41,7 @@ pub enum WalFileType {
 
 /// A WAL file (RocksDB's `WalFile`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WalFile {
     /// Where it is.
     pub path: PathBuf,

@@ -8,38 +8,26 @@
 //!   into the oldest run of the level below that has room for its keys, or into a new extra run.
 //! - *Too many extra runs* (case A): files of the newest runs are merged into the base run with all that lies between
 //!   and touches them. Such jobs take little of the key space, so that many run at once.
-//! - *Where writers wait for flushes* ([`CompactionCursors::set_sparing`]): one job leaves L0 at a time and takes all,
+//! - *Where writers wait for flushes* (`CompactionCursors::set_sparing`): one job leaves L0 at a time and takes all,
 //!   and runs are let be until there are many, which then go down as one. Bytes count more than jobs there.
 //! - *At rest*, when no job runs and no level is full, what there is of extra runs is merged too, for the readers.
 
 use std::sync::Arc;
 
-use super::super::CompactionCursors;
-use super::super::aging::Moment;
 use super::super::inputs::{Files, Picker, any_busy, total_bytes};
 use super::{Inputs, runs_due, runs_kept_sparing, runs_max};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
-use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::Version;
 
 /// Files of a run that are tried as the first of a merge.
 const CANDIDATES_MAX: usize = 64;
 
-/// Chooses the next job, if one is due and possible. The caller registers it with [`CompactionCursors::start`] before
-/// anything else is picked.
-pub fn pick(
-    version: &Arc<Version>,
-    options: &CfOptions,
-    cursors: &mut CompactionCursors,
-    moment: &Moment,
-) -> Option<Compaction> {
-    if options.usable_levels(version.levels.len()) < 2 {
+/// The next job of a leveled tree that has extra runs, or may get some.
+pub(in crate::compaction::strategy) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
+    if picker.num_levels() < 2 {
         return None;
     }
-    let mut picker = Picker::new(version, options, cursors);
-    picker.moment = *moment;
     picker.df_by_score().or_else(|| picker.marked()).or_else(|| picker.due()).or_else(|| picker.at_rest())
 }
 

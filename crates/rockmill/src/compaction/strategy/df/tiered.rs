@@ -16,26 +16,15 @@
 
 use std::sync::Arc;
 
-use super::super::CompactionCursors;
-use super::super::aging::Moment;
 use super::super::inputs::{Files, Picker, any_busy, total_bytes};
 use super::super::tiered::Universal;
 use super::Inputs;
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
-use crate::options::{CfOptions, UniversalCompactOptions};
-use crate::version::Version;
+use crate::options::UniversalCompactOptions;
 
-/// Chooses the next job, if one is due and possible. The caller registers it with [`CompactionCursors::start`] before
-/// anything else is picked.
-pub fn pick(
-    version: &Arc<Version>,
-    options: &CfOptions,
-    cursors: &mut CompactionCursors,
-    moment: &Moment,
-) -> Option<Compaction> {
-    let mut picker = Picker::new(version, options, cursors);
-    picker.moment = *moment;
+/// The next job of a tiered tree that makes extra runs.
+pub(in crate::compaction::strategy) fn pick(picker: Picker<'_>) -> Option<Compaction> {
     let universal = Universal::new(picker);
     if universal.picker.num_levels() < 2 {
         return None;

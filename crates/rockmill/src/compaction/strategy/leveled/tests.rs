@@ -1,8 +1,12 @@
 use super::*;
 use rockmill_format::key::{InternalKey, ValueType};
 
+use crate::compaction::strategy::aging::Moment;
+use crate::compaction::strategy::score::level_scores;
 use crate::compaction::strategy::testing::{TreeSpec, numbers};
-use crate::options::CompactionPri;
+use crate::compaction::strategy::{CompactionCursors, pick};
+use crate::options::{CfOptions, CompactionPri};
+use crate::version::Version;
 
 const MB: u64 = 1 << 20;
 

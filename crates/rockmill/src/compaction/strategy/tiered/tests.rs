@@ -1,6 +1,8 @@
 //! Picks worked out by hand from RocksDB's rules (`compaction_picker_universal.cc` of 10.4).
 
 use super::*;
+use crate::compaction::strategy::aging::Moment;
+use crate::compaction::strategy::pick;
 use crate::compaction::strategy::testing::{TreeSpec, numbers};
 use crate::options::CompactionStyle;
 

@@ -1,8 +1,6 @@
 //! What a simulator of the store needs: the strategies, the shape of a tree, and the rules that slow writers, as the
 //! store itself uses them. All of it is pure: no I/O, no clock.
 //!
-//! **Unstable.** This module is for `rockmill-sim`; names and shapes change without notice.
-//!
 //! A simulator makes a [`Version`] of [`FileMeta`]s that have sizes and boundary keys and no data, and then
 //!
 //! 1. asks [`pick`] for a job as long as it has a thread for one, gives it to [`CompactionCursors::start`], and what
@@ -24,10 +22,13 @@ pub use crate::compaction::strategy::manual::{ManualPick, ManualStep, StepKind};
 pub use crate::compaction::strategy::refit::pick as pick_refit;
 pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
-pub use crate::db::{FlushBound, FlushPace, RateControl, StallReason, WriteControl, deepest_place};
+pub use crate::db::files::ingest::deepest_place;
 pub use crate::event_listener::CompactionReason;
 pub use crate::pacing::decide::{FamilyNow, Orders, decide};
-pub use crate::pacing::write_control::{TreeLoad, write_control};
+pub use crate::pacing::flush_bound::FlushBound;
+pub use crate::pacing::flush_pace::FlushPace;
+pub use crate::pacing::rate_control::RateControl;
+pub use crate::pacing::write_control::{StallReason, TreeLoad, WriteControl, write_control};
 pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};
 
 use crate::error::Result;

@@ -146,7 +146,7 @@ fn is_busy(f: &FileMeta) -> bool {
 
 /// What is known of one table of a run.
 #[derive(Debug)]
-struct Known {
+struct IndexedTable {
     /// Which it is. It does not keep it alive, but its address is nobody else's as long as this is here.
     file: Weak<FileMeta>,
     bytes: u64,
@@ -158,7 +158,7 @@ struct Known {
     weighed: bool,
 }
 
-impl Known {
+impl IndexedTable {
     fn of(f: &Arc<FileMeta>) -> Self {
         let e = &f.entry;
         // Before its size is looked at: another thread may weigh it in between, and then it is looked at again.
@@ -204,7 +204,7 @@ pub(super) struct Stack {
 #[derive(Debug, Default)]
 struct Run {
     sums: RunSums,
-    known: Vec<Known>,
+    known: Vec<IndexedTable>,
     /// Tables that are marked for compaction.
     marked: usize,
     /// Tables whose tombstones were not weighed yet.
@@ -229,7 +229,7 @@ impl Run {
         let (old, new) = (&self.known[at..], &files[at..]);
         let same = old.iter().rev().zip(new.iter().rev()).take_while(|(k, f)| k.is(f)).count();
         let window = Window { at, removed: old.len() - same, added: new.len() - same };
-        let fresh: Vec<Known> = new[..window.added].iter().map(Known::of).collect();
+        let fresh: Vec<IndexedTable> = new[..window.added].iter().map(IndexedTable::of).collect();
         for k in &fresh {
             self.sums.add(k.bytes, k.compensated, k.busy);
             self.marked += usize::from(k.marked);
@@ -248,7 +248,7 @@ impl Run {
     }
 
     /// Looks again at which of these tables jobs have. The places of those that changed come back.
-    fn look_again(&mut self, files: &[Arc<FileMeta>], places: Range<usize>) -> Vec<usize> {
+    fn recheck_busy(&mut self, files: &[Arc<FileMeta>], places: Range<usize>) -> Vec<usize> {
         let mut changed = Vec::new();
         for i in places {
             let (k, busy) = (&mut self.known[i], is_busy(&files[i]));
@@ -418,19 +418,19 @@ impl Tables {
 
 /// A tree as it was at the last pick.
 #[derive(Debug, Default)]
-pub(super) struct Shape {
+pub(super) struct TreeIndex {
     version: Weak<Version>,
     levels: Vec<Tables>,
     sums: Vec<LevelSums>,
     /// Where jobs took tables, or gave them back: level and user keys.
-    looked_for: Vec<(usize, KeyRange)>,
+    stale: Vec<(usize, KeyRange)>,
 }
 
-impl Shape {
+impl TreeIndex {
     /// Some tables of a level between these keys were taken by a job, or given back.
-    pub fn look_again(&mut self, level: usize, begin: &[u8], end: &[u8]) {
+    pub fn mark_stale(&mut self, level: usize, begin: &[u8], end: &[u8]) {
         if level > 0 && !self.levels.is_empty() {
-            self.looked_for.push((level, (begin.to_vec(), end.to_vec())));
+            self.stale.push((level, (begin.to_vec(), end.to_vec())));
         }
     }
 
@@ -444,7 +444,7 @@ impl Shape {
         let same = std::ptr::eq(self.version.as_ptr(), Arc::as_ptr(version));
         let cmp = &version.cmp;
         self.levels.resize_with(version.levels.len(), Tables::default);
-        let looked_for = std::mem::take(&mut self.looked_for);
+        let stale = std::mem::take(&mut self.stale);
         let mut windows = vec![None; version.levels.len()];
         let mut weighed = vec![Vec::new(); version.levels.len()];
         let mut sums = std::mem::take(&mut self.sums);
@@ -466,14 +466,14 @@ impl Shape {
                     None => {}
                 }
             }
-            for (_, (begin, end)) in looked_for.iter().filter(|(of, _)| *of == number) {
-                tables.base.look_again(&level.base, touched(cmp, &level.base, Some(begin), Some(end)));
+            for (_, (begin, end)) in stale.iter().filter(|(of, _)| *of == number) {
+                tables.base.recheck_busy(&level.base, touched(cmp, &level.base, Some(begin), Some(end)));
                 for (run, extra) in tables.extras.iter_mut().zip(&level.extras) {
-                    let changed = run.look_again(&extra.files, touched(cmp, &extra.files, Some(begin), Some(end)));
+                    let changed = run.recheck_busy(&extra.files, touched(cmp, &extra.files, Some(begin), Some(end)));
                     ranges.extend(changed.into_iter().map(|i| run.keys[i].clone()));
                 }
             }
-            changed.extend(looked_for.iter().filter(|(of, _)| *of == number).map(|(_, keys)| keys.clone()));
+            changed.extend(stale.iter().filter(|(of, _)| *of == number).map(|(_, keys)| keys.clone()));
             changed.extend(ranges.iter().cloned());
             tables.forget_stacks(cmp, &changed);
             tables.count_depths(cmp, level, &ranges);
@@ -683,7 +683,7 @@ mod tests {
     fn what_is_kept_is_what_a_walk_finds() {
         for seed in 0..30 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let (mut shape, mut number) = (Shape::default(), 0);
+            let (mut index, mut number) = (TreeIndex::default(), 0);
             let mut version = Arc::new(Version::empty(4, InternalKeyComparator::default()));
             for step in 0..150 {
                 for _ in 0..rng.usize(0..3) {
@@ -698,24 +698,24 @@ mod tests {
                         0 => drop(f.tombstone_weight.set(rng.u64(0..500))),
                         _ => {
                             f.being_compacted.fetch_xor(true, Atomic::AcqRel);
-                            shape.look_again(level, f.smallest_user_key(), f.largest_user_key());
+                            index.mark_stale(level, f.smallest_user_key(), f.largest_user_key());
                         }
                     }
                 }
                 if rng.u8(0..40) == 0 {
-                    shape.forget();
+                    index.forget();
                 }
-                assert_eq!(shape.update(&version), LevelSums::of(&version), "seed {seed}, step {step}");
-                assert_eq!(shape.unweighed(), unweighed(&version));
+                assert_eq!(index.update(&version), LevelSums::of(&version), "seed {seed}, step {step}");
+                assert_eq!(index.unweighed(), unweighed(&version));
                 for level in 1..4 {
                     let fresh: Vec<u64> = {
-                        let mut fresh = Shape::default();
+                        let mut fresh = TreeIndex::default();
                         fresh.update(&version);
                         fresh.ratios(&version, level).to_vec()
                     };
-                    assert_eq!(shape.ratios(&version, level), fresh, "seed {seed}, step {step}, level {level}");
+                    assert_eq!(index.ratios(&version, level), fresh, "seed {seed}, step {step}, level {level}");
                     let marked = version.levels[level].base.iter().any(|f| f.entry.marked_for_compaction);
-                    assert_eq!(shape.may_have_marked(level), marked);
+                    assert_eq!(index.may_have_marked(level), marked);
                 }
             }
         }

@@ -1,0 +1,33 @@
+//! Insides of the store for its own tools, tests and benchmarks: the simulator, the checks of `rockmill verify`, hostile
+//! input for decoders.
+//!
+//! The feature `internals` has them. **They are not part of the public interface**: semantic versioning does not cover
+//! them, and names and shapes change without notice.
+
+pub mod simulation;
+
+pub use crate::compaction::Compaction;
+pub use crate::compaction::plan::{InputRun, JobPlan, Part};
+pub use crate::compaction::sst_map::{MapFile, SstMap};
+pub use crate::db::report::explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
+pub use crate::iter::InternalIterator;
+pub use crate::iter::get::GetContext;
+pub use crate::memtable::MemTable;
+pub use crate::table::{
+    BlockCache, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions,
+    TableReader, properties_of,
+};
+pub use crate::version::{
+    FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, look_again,
+    manifest_mark, recover_manifest,
+};
+
+use crate::options::Options;
+
+/// Leaves what does nothing here of the OPTIONS file that `stored` was read from, and names of objects that were not
+/// given, in the files of a database that is opened with `options`.
+pub fn carry_options(options: &mut Options, stored: Options) {
+    options.db.carried = stored.db.carried;
+    options.cf.carried = stored.cf.carried;
+    options.cf.table.carried = stored.cf.table.carried;
+}
