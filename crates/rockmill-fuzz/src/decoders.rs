@@ -2,8 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use rockmill::compaction::objects::JobRegistry;
-use rockmill::compaction::spec::JobSpec;
+use rockmill::internals::{JobRegistry, JobSpec};
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::compression::{Dictionary, decompress};
 use rockmill_format::edit::VersionEdit;

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions};
-use rockmill::internals::{
-    GetContext, InternalIterator as _, TableOpenOptions, TableReadOptions, TableReader, properties_of,
-};
+use rockmill::internals::{GetContext, InternalIterator as _, Table, TableOpenOptions, TableReadOptions, properties_of};
 use rockmill::{Db, Env, Error, IngestExternalFileOptions, Options, OptionsLoader, WriteBatch};
 use rockmill_format::{InternalKeyComparator, key};
 use rockmill_io::{FileSystem, MemFileSystem, SystemClock};
@@ -53,7 +51,7 @@ fn read_table(bytes: &[u8]) -> rockmill::Result<()> {
         reads_first: None,
         prefix_extractor: None,
     };
-    let table = TableReader::open(file, options)?;
+    let table = Table::open(file, options)?;
     let size = bytes.len() as u64;
     let mut keys = vec![b"key0001\x01\xff\xff\xff\xff\xff\xff\xff".to_vec()];
     let mut it = table.iter(TableReadOptions::default());
@@ -86,7 +84,7 @@ fn read_table(bytes: &[u8]) -> rockmill::Result<()> {
         results.push(table.get(k, TableReadOptions::default(), &mut ctx));
         let _ = table.approximate_offset_of(size, k);
     }
-    let mut it = table.compaction_iter(0, true);
+    let mut it = table.scan(0, true);
     it.seek_to_first();
     let mut entries = 0u64;
     while it.valid() && entries < 1 << 20 {

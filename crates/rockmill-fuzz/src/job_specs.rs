@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use rockmill::compaction::file_ranges::{FileRange, FileRanges};
-use rockmill::compaction::plan::{OutputPlan, Part};
-use rockmill::compaction::spec::{Extent, FilterSpec, JobSpec, NumberRange, SpecFile, SpecRun};
-use rockmill::compaction::table_format::{TableFormat, TableOwner};
+use rockmill::internals::{
+    Extent, FileRange, FileRanges, FilterSpec, JobSpec, NumberRange, OutputPlan, Part, SpecFile, SpecRun, TableFormat,
+    TableOwner,
+};
 use rockmill::{CfOptions, CompressionOptions, IoPriority, TableFileCreationReason};
 use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill::internals::{
-    BlockCache, GetContext, InternalIterator, TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions,
-    TableReader,
+    BlockCache, GetContext, InternalIterator, Table, TableBuilder, TableBuilderOptions, TableOpenOptions,
+    TableReadOptions,
 };
 use rockmill::{ChecksumType, CompressionType};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, ValueType};
@@ -96,7 +96,7 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
             reads_first: None,
             prefix_extractor: None,
         };
-        Ok::<_, Failure>(TableReader::open(fs.open_random(&path, false)?, options)?)
+        Ok::<_, Failure>(Table::open(fs.open_random(&path, false)?, options)?)
     };
     let table = open()?;
     println!("  open        {:7.0} us, {} KiB held", start.seconds() * 1e6, table.memory_usage() >> 10);
@@ -104,7 +104,7 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
     let ro = TableReadOptions::default();
     scan("scan, file  ", raw, count, &mut *table.iter(ro));
     scan("scan, cached", raw, count, &mut *table.iter(ro));
-    scan("compaction  ", raw, count, &mut table.compaction_iter(2 << 20, true));
+    scan("past cache  ", raw, count, &mut *table.scan(2 << 20, true));
     for (name, part) in [("hot 1% ", count / 100), ("all    ", count)] {
         let lookups = 1_000_000;
         let targets: Vec<InternalKey> = (0..lookups.min(part * 4))

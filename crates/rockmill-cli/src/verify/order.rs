@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rockmill::internals::{FileMeta, InternalIterator, RecoveredCf, TableReadOptions, TableReader};
+use rockmill::internals::{FileMeta, InternalIterator, RecoveredCf, Table, TableReadOptions};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, filename, key};
 
 use super::{Context, Report};
@@ -31,19 +31,19 @@ struct Seen {
 }
 
 /// The table that a run is in.
-type OpenTable = (Arc<FileMeta>, Arc<TableReader>, Box<dyn InternalIterator>);
+type OpenTable = (Arc<FileMeta>, Arc<Table>, Box<dyn InternalIterator>);
 
 /// Tables of one place, one after the other.
 struct Run {
     level: usize,
     /// Still to come, the next one last.
-    files: Vec<(Arc<FileMeta>, Arc<TableReader>)>,
+    files: Vec<(Arc<FileMeta>, Arc<Table>)>,
     at: Option<OpenTable>,
     seen: Option<Seen>,
 }
 
 impl Run {
-    fn new(level: usize, mut files: Vec<(Arc<FileMeta>, Arc<TableReader>)>) -> Self {
+    fn new(level: usize, mut files: Vec<(Arc<FileMeta>, Arc<Table>)>) -> Self {
         files.reverse();
         Self { level, files, at: None, seen: None }
     }
@@ -101,13 +101,7 @@ impl Run {
 }
 
 /// Holds what a table was seen to hold against its entry in the MANIFEST.
-fn check_entry(
-    file: &FileMeta,
-    table: &TableReader,
-    seen: Option<Seen>,
-    cmp: &InternalKeyComparator,
-    report: &mut Report,
-) {
+fn check_entry(file: &FileMeta, table: &Table, seen: Option<Seen>, cmp: &InternalKeyComparator, report: &mut Report) {
     let name = filename::table(file.number());
     let entry = &file.entry;
     let shown =
@@ -147,7 +141,7 @@ fn check_entry(
 }
 
 /// Checks all tables of `cf`; `sound` has those that are readable, by number.
-pub fn check(context: &Context<'_>, cf: &RecoveredCf, sound: &HashMap<u64, Arc<TableReader>>, report: &mut Report) {
+pub fn check(context: &Context<'_>, cf: &RecoveredCf, sound: &HashMap<u64, Arc<Table>>, report: &mut Report) {
     let cmp = &cf.version.cmp;
     let open = |f: &Arc<FileMeta>| sound.get(&f.number()).map(|t| (Arc::clone(f), Arc::clone(t)));
     let mut runs: Vec<Run> = Vec::new();

@@ -1,15 +1,18 @@
 //! Each table alone, several at once.
 
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rockmill::internals::{
-    FileMeta, RecoveredCf, RecoveredState, TableOpenOptions, TableReader, current_manifest, for_each_edit, look_again,
+    FileMeta, RecoveredCf, RecoveredState, Table, TableFile, TableOpenOptions, current_manifest, for_each_edit,
+    look_again,
 };
 use rockmill_format::filename;
 use rockmill_format::properties::UNKNOWN_COLUMN_FAMILY;
+use rockmill_io::RandomAccessFile;
 
 use super::{Context, Report, order};
 use crate::progress;
@@ -27,7 +30,7 @@ struct Job<'a> {
 }
 
 /// What a table's own check came to.
-type Outcome = (Option<Arc<TableReader>>, Vec<String>);
+type Outcome = (Option<Arc<Table>>, Vec<String>);
 
 /// Checks all tables, each alone and then together.
 pub fn check(context: &Context<'_>, state: &RecoveredState, report: &mut Report) {
@@ -62,12 +65,12 @@ pub fn check(context: &Context<'_>, state: &RecoveredState, report: &mut Report)
     report.tables += jobs.len() as u64;
     report.table_bytes += bytes;
     let mut outcomes: Vec<Outcome> = outcomes.into_iter().map(|o| o.into_inner().unwrap_or_default()).collect();
-    if outcomes.iter().any(|(_, problems)| problems.iter().any(|p| p == MISSING)) {
+    if outcomes.iter().any(|(_, problems)| problems.iter().any(|p| p.ends_with(MISSING))) {
         let named = named_now(context);
         for (job, (_, problems)) in jobs.iter().zip(&mut outcomes) {
             if named.as_ref().is_some_and(|named| !named.contains(&job.file.number())) {
                 // A compaction has replaced it while it was waiting to be checked.
-                problems.retain(|p| p != MISSING);
+                problems.retain(|p| !p.ends_with(MISSING));
             }
         }
     }
@@ -79,7 +82,7 @@ pub fn check(context: &Context<'_>, state: &RecoveredState, report: &mut Report)
         report.entries += table.as_ref().map_or(0, |t| t.properties().num_entries);
     }
     // A damaged table is left out of what follows: its damage is reported already.
-    let sound: HashMap<u64, Arc<TableReader>> = jobs
+    let sound: HashMap<u64, Arc<Table>> = jobs
         .iter()
         .zip(outcomes)
         .filter(|(_, (_, problems))| problems.is_empty())
@@ -110,21 +113,36 @@ fn named_now(context: &Context<'_>) -> Option<HashSet<u64>> {
     look_again(fs, context.dir, read).ok()
 }
 
-fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
-    let mut problems = Vec::new();
-    let path = context.dir.join(filename::table(job.file.number()));
+/// A file of a table, or what is wrong with it; `problems` takes what does not keep it from being read.
+fn open_file(
+    context: &Context<'_>,
+    file: TableFile,
+    problems: &mut Vec<String>,
+) -> Result<(PathBuf, Arc<dyn RandomAccessFile>), String> {
+    let path = context.dir.join(filename::table(file.number));
     // LevelDB and old RocksDB wrote `.ldb`.
     let old = path.with_extension("ldb");
     let path = if !path.exists() && old.exists() { old } else { path };
-    let file = match context.fs.open_random(&path, context.direct) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return (None, vec![MISSING.to_owned()]);
-        }
-        Err(e) => return (None, vec![format!("cannot be opened: {e}")]),
+    let opened = context.fs.open_random(&path, context.direct).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => MISSING.to_owned(),
+        _ => format!("cannot be opened: {e}"),
+    })?;
+    if opened.size() != file.size {
+        problems.push(format!("has {} bytes, the MANIFEST says {}", opened.size(), file.size));
+    }
+    Ok((path, opened))
+}
+
+fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
+    let mut problems = Vec::new();
+    let (path, file) = match open_file(context, job.file.own_file(), &mut problems) {
+        Ok(own) => own,
+        Err(problem) => return (None, vec![problem]),
     };
-    if file.size() != job.file.size() {
-        problems.push(format!("has {} bytes, the MANIFEST says {}", file.size(), job.file.size()));
+    for shared in job.file.shared_files() {
+        if let Err(problem) = open_file(context, *shared, &mut problems) {
+            return (None, vec![format!("{}: {problem}", filename::table(shared.number))]);
+        }
     }
     let options = TableOpenOptions {
         path,
@@ -135,7 +153,7 @@ fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
         reads_first: None,
         prefix_extractor: None,
     };
-    let table = match TableReader::open(file, options) {
+    let table = match Table::open(file, options) {
         Ok(table) => table,
         Err(e) => {
             problems.push(e.to_string());

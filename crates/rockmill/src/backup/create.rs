@@ -6,7 +6,7 @@
 //!    several threads. The MANIFEST is a new one that says what was noted.
 //! 3. Directories are synced, then the meta file is written under a temporary name, synced and renamed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,15 +23,16 @@ use crate::db::{Db, DbInner};
 use crate::env::{narrower, with_access};
 use crate::error::{Error, Result};
 use crate::table::properties_of;
+use crate::version::{TableFile, each_file};
 
 /// Bytes that a caller may store with a backup (RocksDB's limit).
 const APP_METADATA_BYTES_MAX: usize = 1 << 20;
 /// What RocksDB calls the whole-file checksum that a MANIFEST may hold.
 const FILE_CHECKSUM_CRC32C: &str = "FileChecksumCrc32c";
 
-/// A file to put into a backup.
+/// A file to put into a backup; one of a table with the checksum that the MANIFEST states of it, if it does.
 enum Item {
-    Table { path: PathBuf, entry: Box<FileEntry> },
+    Table { path: PathBuf, size: u64, crc: Option<u32> },
     File { path: PathBuf, size: u64 },
     Bytes { name: String, bytes: Vec<u8> },
 }
@@ -156,12 +157,15 @@ impl Making<'_> {
     fn items(&self, now: &Moment, manifest: u64) -> Result<Vec<Item>> {
         let db = self.db;
         let mut items = Vec::new();
-        for file in now.versions.iter().flat_map(|v| v.levels.iter().flatten()) {
-            items.push(Item::Table { path: db.table_path(file.number()), entry: Box::new(file.entry.clone()) });
+        let tables: Vec<_> = now.versions.iter().flat_map(|v| v.files()).collect();
+        // An entry speaks of its table's own file.
+        let crcs: HashMap<u64, u32> = tables.iter().filter_map(|t| Some((t.number(), stated_crc(&t.entry)?))).collect();
+        for TableFile { number, size } in each_file(tables) {
+            items.push(Item::Table { path: db.table_path(number), size, crc: crcs.get(&number).copied() });
         }
         // The largest first, so that no thread is left alone with it at the end.
         items.sort_by_key(|i| match i {
-            Item::Table { entry, .. } => std::cmp::Reverse(entry.size),
+            Item::Table { size, .. } => std::cmp::Reverse(*size),
             _ => std::cmp::Reverse(0),
         });
         if self.engine.options.backup_log_files {
@@ -198,7 +202,7 @@ impl Making<'_> {
                 let contents = self.copy(path, &engine.path(&to), *size)?;
                 Ok((to, contents))
             }
-            Item::Table { path, entry } => self.put_table(path, entry),
+            Item::Table { path, size, crc } => self.put_table(path, *size, *crc),
         }
     }
 
@@ -207,28 +211,28 @@ impl Making<'_> {
         self.transfer.copy((source, from), (&*self.fs, to), Some(size), engine.options.sync)
     }
 
-    fn put_table(&self, from: &Path, entry: &FileEntry) -> Result<(String, Contents)> {
+    fn put_table(&self, from: &Path, size: u64, stated: Option<u32>) -> Result<(String, Contents)> {
         let engine = self.engine;
         let name = file_name(from);
         let Some(shared) = engine.shared_dir() else {
             let path = format!("{PRIVATE}/{}/{name}", self.id);
-            self.transfer.expect(entry.size);
-            let contents = self.copy(from, &engine.path(&path), entry.size)?;
-            check_crc(from, entry, contents)?;
+            self.transfer.expect(size);
+            let contents = self.copy(from, &engine.path(&path), size)?;
+            check_crc(from, stated, contents)?;
             return Ok((path, contents));
         };
         let with_session = shared == SHARED_CHECKSUM;
-        let (name, known) = if with_session { self.unique_name(from, &name, entry.size)? } else { (name, None) };
+        let (name, known) = if with_session { self.unique_name(from, &name, size)? } else { (name, None) };
         let path = format!("{shared}/{name}");
         let target = engine.path(&path);
         if let Some(info) = self.state.files.get(&path) {
             let there = engine.size_of(&target)?;
-            if there == entry.size && info.size == entry.size {
+            if there == size && info.size == size {
                 // With the session in its name it is this table. By number alone it may be another one of that number.
                 let crc = match (with_session, info.crc) {
                     (true, Some(crc)) => crc,
                     (_, expected) => {
-                        self.transfer.expect(entry.size);
+                        self.transfer.expect(size);
                         let crc = self.transfer.checksum(&*self.db.opts.fs, from)?.crc;
                         if expected.is_some_and(|e| e != crc) {
                             return Err(another(&target, from));
@@ -236,15 +240,15 @@ impl Making<'_> {
                         crc
                     }
                 };
-                return Ok((path, Contents { size: entry.size, crc }));
+                return Ok((path, Contents { size, crc }));
             }
             return Err(another(&target, from));
         }
         // A file of that name that no backup has is what a crash left: it is replaced.
-        self.transfer.expect(entry.size);
+        self.transfer.expect(size);
         let temp = engine.path(shared).join(format!(".{name}.tmp"));
-        let contents = self.copy(from, &temp, entry.size)?;
-        check_crc(from, entry, contents)?;
+        let contents = self.copy(from, &temp, size)?;
+        check_crc(from, stated, contents)?;
         if known.is_some_and(|k: Contents| k != contents) {
             return Err(Error::corruption(format!("{}: two reads gave different contents", from.display())));
         }
@@ -276,11 +280,15 @@ impl Making<'_> {
     }
 }
 
-/// The copy must have the checksum that the MANIFEST states, if it states one of this kind.
-fn check_crc(path: &Path, entry: &FileEntry, contents: Contents) -> Result<()> {
-    let stated: Option<[u8; 4]> = entry.file_checksum.as_slice().try_into().ok();
-    if entry.file_checksum_func_name == FILE_CHECKSUM_CRC32C
-        && let Some(stated) = stated.map(u32::from_be_bytes)
+/// The checksum of a table's own file that the MANIFEST states, if it states one of this kind.
+fn stated_crc(entry: &FileEntry) -> Option<u32> {
+    let stated: [u8; 4] = entry.file_checksum.as_slice().try_into().ok()?;
+    (entry.file_checksum_func_name == FILE_CHECKSUM_CRC32C).then(|| u32::from_be_bytes(stated))
+}
+
+/// The copy must have the checksum that the MANIFEST states.
+fn check_crc(path: &Path, stated: Option<u32>, contents: Contents) -> Result<()> {
+    if let Some(stated) = stated
         && stated != contents.crc
     {
         return Err(Error::corruption(format!(

@@ -12,7 +12,7 @@
 
 use super::{JobContext, MergeEngine};
 use crate::options::DbOptions;
-use crate::table::TableReader;
+use crate::table::Table;
 
 /// True where nobody asked for direct I/O.
 fn in_use(db: &DbOptions) -> bool {
@@ -26,7 +26,7 @@ pub(super) fn takes_flush(db: &DbOptions) -> bool {
 
 /// Whether a compaction of these tables, of so many bytes in all, writes through the page cache: where at least half of
 /// the bytes are there.
-pub(super) fn takes_outputs<'a>(ctx: &JobContext, inputs: impl Iterator<Item = (&'a TableReader, u64)>) -> bool {
+pub(super) fn takes_outputs<'a>(ctx: &JobContext, inputs: impl Iterator<Item = (&'a Table, u64)>) -> bool {
     match ctx.db.merge_engine {
         MergeEngine::Pread => !ctx.db.use_direct_io_for_flush_and_compaction,
         MergeEngine::Kernel => false,
@@ -42,6 +42,6 @@ pub(super) fn takes_outputs<'a>(ctx: &JobContext, inputs: impl Iterator<Item = (
 }
 
 /// Whether an input is read through the page cache: where it is there, but for an eighth.
-pub(super) fn has_input(db: &DbOptions, table: &TableReader, size: u64) -> bool {
+pub(super) fn has_input(db: &DbOptions, table: &Table, size: u64) -> bool {
     in_use(db) && table.cached_bytes().is_some_and(|there| there >= size - size / 8)
 }

@@ -11,8 +11,9 @@ use rockmill_format::footer::BlockHandle;
 
 use super::JobContext;
 use super::plan::{JobPlan, Part};
-use crate::error::Result;
-use crate::version::FileMeta;
+use crate::error::{Error, Result};
+use crate::table::BlockAccess;
+use crate::version::{FileMeta, TableSource};
 
 /// What a part of a job reads.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +52,13 @@ impl MapFile {
     }
 }
 
+/// The table of `file` by its data blocks, which are what an SST-Map is made of.
+pub(super) fn blocks_of(tables: &dyn TableSource, file: &Arc<FileMeta>) -> Result<BlockAccess> {
+    let table = tables.table(file)?;
+    let none = || Error::not_supported(format!("{}: has no data blocks that could be merged", table.path().display()));
+    table.block_access().ok_or_else(none)
+}
+
 impl SstMap {
     /// What `part` of `plan` reads: as the spec has it, or as the inputs' indexes do.
     ///
@@ -69,7 +77,7 @@ impl SstMap {
                 }
                 let blocks = match &part.blocks {
                     Some(known) => known.get(&file.number()).cloned().unwrap_or_default(),
-                    None => ctx.tables.table(file)?.blocks_between(begin, end)?,
+                    None => blocks_of(&*ctx.tables, file)?.blocks_between(begin, end)?,
                 };
                 if !blocks.is_empty() {
                     files.push(MapFile { file: Arc::clone(file), blocks });

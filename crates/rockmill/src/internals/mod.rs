@@ -7,19 +7,23 @@
 pub mod simulation;
 
 pub use crate::compaction::Compaction;
-pub use crate::compaction::plan::{InputRun, JobPlan, Part};
+pub use crate::compaction::file_ranges::{FileRange, FileRanges};
+pub use crate::compaction::objects::JobRegistry;
+pub use crate::compaction::plan::{InputRun, JobPlan, OutputPlan, Part};
+pub use crate::compaction::spec::{Extent, FilterSpec, JobSpec, NumberRange, SpecFile, SpecRun};
 pub use crate::compaction::sst_map::{MapFile, SstMap};
+pub use crate::compaction::table_format::{TableFormat, TableOwner};
 pub use crate::db::report::explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;
 pub use crate::memtable::MemTable;
 pub use crate::table::{
-    BlockCache, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions,
-    TableReader, properties_of,
+    BlockCache, Table, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions, TableOpenOptions,
+    TableReadOptions, properties_of,
 };
 pub use crate::version::{
-    FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, look_again,
-    manifest_mark, recover_manifest,
+    FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, TableFile, current_manifest, for_each_edit,
+    look_again, manifest_mark, recover_manifest,
 };
 
 use crate::options::Options;

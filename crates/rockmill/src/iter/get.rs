@@ -111,11 +111,11 @@ pub(crate) struct WantedBlock {
     pub len: usize,
 }
 
-/// A place in a table's index.
+/// A place in a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resume {
-    /// The block's number.
-    pub block: usize,
+    /// In a block-based table the data block's number; another kind counts what it will.
+    pub at: usize,
     /// The filter let the key through, and that was not counted as right yet.
     pub filtered: bool,
 }

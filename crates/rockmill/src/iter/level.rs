@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::iter::InternalIterator;
 use crate::iter::prefix_seek::PrefixSeek;
 use crate::table::TableReadOptions;
-use crate::version::{FileMeta, TableSource, Version};
+use crate::version::{FileMeta, TableSource, Version, first_reaching};
 
 enum Files {
     /// A level of a version, and which of its runs.
@@ -184,7 +184,7 @@ impl LevelIterator {
 
     /// The first file that does not end before `target`.
     fn find(&self, target: &[u8]) -> usize {
-        self.files.list().partition_point(|f| self.cmp.compare(f.entry.largest.as_bytes(), target).is_lt())
+        first_reaching(&self.cmp, self.files.list(), target)
     }
 }
 
@@ -270,7 +270,7 @@ mod tests {
 
     use super::*;
     use crate::error::Error;
-    use crate::table::{TableBuilder, TableBuilderOptions, TableOpenOptions, TableReader};
+    use crate::table::{Table, TableBuilder, TableBuilderOptions, TableOpenOptions};
     use crate::version::PurgeQueue;
 
     /// Tables in memory; file number `fails` cannot be opened.
@@ -287,14 +287,14 @@ mod tests {
     }
 
     impl TableSource for Tables {
-        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
             if *self.fails.lock() == Some(file.number()) {
                 return Err(Error::corruption("footer is damaged"));
             }
             self.opened.lock().push(file.number());
             let random = self.fs.open_random(&path(file.number()), false).unwrap();
             let path = path(file.number());
-            TableReader::open(
+            Table::open(
                 random,
                 TableOpenOptions {
                     path,
@@ -306,9 +306,6 @@ mod tests {
                     reads_first: None,
                 },
             )
-        }
-        fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
-            self.table(file)
         }
     }
 

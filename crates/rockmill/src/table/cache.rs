@@ -20,7 +20,7 @@ use quick_cache::sync::Cache as Shards;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 use rockmill_format::block::BlockLayout;
 
-use super::meta::TableMeta;
+use super::block_based::TableMeta;
 use crate::error::{Error, ErrorKind, Result};
 
 /// An uncompressed block with its layout found.
@@ -523,7 +523,6 @@ impl Drop for Reservation {
 
 #[cfg(test)]
 mod tests {
-    use super::super::filter::Filter;
     use super::*;
 
     fn block(len: usize) -> Arc<CachedBlock> {
@@ -559,7 +558,7 @@ mod tests {
     fn no_entry_is_taken_for_another() {
         let (one, two) = (BlockCache::new(1 << 20), BlockCache::new(1 << 20));
         let ids = [one.new_id(), two.new_id(), one.new_id()];
-        let meta = || Arc::new(CachedBlock::of_meta(TableMeta { index: Default::default(), filter: Filter::None }));
+        let meta = || Arc::new(CachedBlock::of_meta(TableMeta::default()));
         let _reserved = one.reserve(100);
         for (n, id) in ids.into_iter().enumerate() {
             assert!(id > 0 && ids[..n].iter().all(|before| before.abs_diff(id) > 1), "{ids:?}");

@@ -1,35 +1,279 @@
-//! Block-based tables (SST files): builder, reader, iterators, block cache.
+//! Tables: sorted entries in files, whatever the kind.
+//!
+//! The store, its versions, its iterators and its compactions know a table as a [`Table`] and build one with a
+//! [`TableBuilder`]. Both name their kind as an enum's variant, so that a call is a match and costs nothing while there
+//! is one kind: `block_based`, RocksDB's own. A further kind is a folder beside it, a variant in each of the two, and
+//! an arm in each match of this file and of `builder.rs`.
+//!
+//! What a kind must do is what [`Table`]'s methods say. What holds for all of them:
+//!
+//! 1. A table is immutable, and readers share it: every method takes `&self`, from any thread.
+//! 2. Its entries stand in one order ([`KeyOrder`]), each internal key once; range tombstones stand apart from them.
+//! 3. It consists of a file of its own, whose number is the table's, and perhaps of older files that it shares with
+//!    other tables. Versions count files, not tables ([`FileMeta::files`](crate::version::FileMeta::files)).
+//! 4. Damage is an error that names the file and the place in it, never a panic and never other data.
+//!
+//! Engines that merge whole blocks ask for [`BlockAccess`], which goes beyond that and which only block-based tables
+//! give; nothing but compaction's merge and its SST-Map use it. The block cache serves all kinds.
 
-mod async_reads;
-mod block_file;
+mod block_based;
 mod builder;
 mod cache;
-mod compress_ahead;
 mod compression;
-mod dump;
-mod filter;
-mod filter_builder;
-mod index;
-mod index_builder;
-mod iter;
-mod meta;
-mod names;
-mod open;
-mod reader;
+mod options;
 mod syncing;
-#[cfg(test)]
-mod tests;
-mod verify;
 
-pub use builder::pass::{Census, StoredBlock, WholeBlock};
-pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ParsedInternalKey, ValueType};
+use rockmill_format::properties::TableProperties;
+use rockmill_format::{InternalKeyComparator, SequenceNumber, SliceTransform};
+use rockmill_io::RandomAccessFile;
+
+use crate::error::{Error, Result};
+use crate::iter::InternalIterator;
+use crate::iter::get::GetContext;
+use crate::range_del::FragmentedRangeTombstones;
+use block_based::TableIter;
+
+pub use block_based::{
+    BlockAccess, BlockBasedBuilder, BlockBasedTable, Census, StoredBlock, TableBlock, TableBlockKind, WholeBlock,
+    describe_internal_key, properties_of,
+};
+pub(crate) use block_based::{BlockStream, Source};
+pub use builder::TableBuilder;
 pub(crate) use cache::Reservation;
 pub use cache::{BlockCache, Cache, CachedBlock, LruCacheOptions};
 pub use compression::CompressionOptions;
-pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
-pub(crate) use iter::{BlockStream, Source};
-pub(crate) use meta::MetaCaching;
-pub use open::properties_of;
-pub(crate) use reader::AutoReadahead;
-pub use reader::{TableOpenOptions, TableReadOptions, TableReader};
+pub(crate) use options::{AutoReadahead, MetaCaching};
+pub use options::{TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
+
+/// The order in which a table has its entries, and a sorted run its tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// By internal key: user keys as the comparator orders them, of one user key the newest first.
+    UserKey,
+    /// By a hash of the user key, then by internal key. Bounds in user keys say nothing of where such a table stands in
+    /// its run, and a scan in user-key order has to merge what it finds. Nothing makes such tables yet.
+    Hash,
+}
+
+/// An open file of a table.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub path: PathBuf,
+    pub file: Arc<dyn RandomAccessFile>,
+}
+
+/// Entries of a table from the first to the last, past the cache. Only `seek_to_first`, `seek` and `next` move it.
+pub trait TableScan: InternalIterator {
+    /// Bytes read of the table's files so far.
+    fn bytes_read(&self) -> u64;
+}
+
+/// An open table, of one kind or another.
+#[derive(Debug)]
+pub enum Table {
+    /// RocksDB's own kind.
+    BlockBased(BlockBasedTable),
+}
+
+/// What a table's kind makes of a call.
+macro_rules! of_kind {
+    ($table:expr, $it:ident => $call:expr) => {
+        match $table {
+            Table::BlockBased($it) => $call,
+        }
+    };
+}
+
+impl Table {
+    /// Opens a table that is one file: reads what must be in memory, and refuses what this store cannot read.
+    pub fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<Arc<Self>> {
+        BlockBasedTable::open(file, options).map(|table| Arc::new(Self::BlockBased(table)))
+    }
+
+    /// Opens a table of a version: its own file, and the files that it `shares` with other tables, in the version's
+    /// order. Where the own file was open before with `cache_id`, what the cache has of it serves again.
+    pub(crate) fn open_of_version(
+        file: Arc<dyn RandomAccessFile>,
+        shared: Vec<OpenFile>,
+        options: TableOpenOptions,
+        cache_id: Option<u64>,
+        auto_readahead: AutoReadahead,
+        caching: MetaCaching,
+    ) -> Result<Arc<Self>> {
+        if let Some(other) = shared.first() {
+            let (path, other) = (options.path.display(), other.path.display());
+            return Err(Error::corruption(format!(
+                "{path}: a block-based table is one file, and the MANIFEST says that {other} is part of it"
+            )));
+        }
+        let table = BlockBasedTable::open_as(file, options, cache_id, auto_readahead, caching)?;
+        Ok(Arc::new(Self::BlockBased(table)))
+    }
+
+    /// Looks up `ikey` (a user key with the snapshot's sequence number): tells `ctx` of the newest range tombstone over
+    /// it at or below the snapshot, and offers it the entries of that user key, newest first, until it has enough. A
+    /// lookup that gives way leaves in `ctx` the bytes that it needs and its place, and goes on from there when it
+    /// comes back.
+    #[inline]
+    pub fn get(&self, ikey: &[u8], ro: TableReadOptions, ctx: &mut GetContext<'_>) -> Result<()> {
+        of_kind!(self, table => table.get(ikey, ro, ctx))
+    }
+
+    /// Iterates over the point entries, for a read; the table stays open while the iterator lives.
+    pub fn iter(self: &Arc<Self>, ro: TableReadOptions) -> Box<dyn InternalIterator> {
+        of_kind!(&**self, _table => Box::new(TableIter::cached(BlockAccess::of(self), ro)))
+    }
+
+    /// Goes over the point entries once, past the cache, `readahead` bytes at a time (0: what is wanted, no more).
+    pub fn scan(self: &Arc<Self>, readahead: usize, verify: bool) -> Box<dyn TableScan> {
+        of_kind!(&**self, _table => Box::new(TableIter::streaming(BlockAccess::of(self), readahead, verify)))
+    }
+
+    /// The range tombstones, fragmented; `None` when there are none.
+    pub fn range_tombstones(&self) -> Option<&Arc<FragmentedRangeTombstones>> {
+        of_kind!(self, table => table.range_tombstones())
+    }
+
+    /// The data blocks, for an engine that merges blocks; `None` where the kind has none.
+    pub(crate) fn block_access(self: &Arc<Self>) -> Option<BlockAccess> {
+        of_kind!(&**self, _table => Some(BlockAccess::of(self)))
+    }
+
+    /// The table as what it is, for tools and tests of that kind.
+    pub fn as_block_based(&self) -> Option<&BlockBasedTable> {
+        of_kind!(self, table => Some(table))
+    }
+
+    /// Smallest and largest internal key, range tombstones included; `None` for an empty table. Read from the table:
+    /// for one that no MANIFEST says it of.
+    pub fn boundaries(self: &Arc<Self>) -> Result<Option<(InternalKey, InternalKey)>> {
+        let cmp = self.comparator();
+        let mut found: Option<(InternalKey, InternalKey)> = None;
+        let mut widen = |smallest: InternalKey, largest: InternalKey| match &mut found {
+            Some((s, l)) => {
+                if cmp.compare(smallest.as_bytes(), s.as_bytes()).is_lt() {
+                    *s = smallest;
+                }
+                if cmp.compare(largest.as_bytes(), l.as_bytes()).is_gt() {
+                    *l = largest;
+                }
+            }
+            none => *none = Some((smallest, largest)),
+        };
+        let mut iter = self.iter(TableReadOptions { fill_cache: false, ..TableReadOptions::default() });
+        let key = |iter: &dyn InternalIterator| -> Result<InternalKey> {
+            ParsedInternalKey::parse(iter.key()).map_err(|e| Error::format(self.path(), &e))?;
+            Ok(InternalKey::from_encoded(iter.key()))
+        };
+        iter.seek_to_first();
+        iter.status()?;
+        if iter.valid() {
+            let smallest = key(&*iter)?;
+            iter.seek_to_last();
+            iter.status()?;
+            if !iter.valid() {
+                return Err(Error::corruption(format!("{}: its last key cannot be found", self.path().display())));
+            }
+            widen(smallest, key(&*iter)?);
+        }
+        if let Some(tombstones) = self.range_tombstones() {
+            for (begin, end, seq) in tombstones.extremes() {
+                widen(
+                    InternalKey::new(begin, seq, ValueType::RangeDeletion),
+                    InternalKey::new(end, MAX_SEQUENCE, ValueType::RangeDeletion),
+                );
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many entries beside range tombstones the properties count: one number, or what it is at least and at most;
+    /// `None` where they do not say.
+    pub fn point_entries(&self) -> Option<RangeInclusive<u64>> {
+        of_kind!(self, table => table.point_entries())
+    }
+
+    /// The properties: RocksDB's for every kind, as far as the kind has something to say in each.
+    pub fn properties(&self) -> &TableProperties {
+        of_kind!(self, table => table.properties())
+    }
+
+    /// The sequence number that all keys of an ingested file have.
+    pub fn global_seqno(&self) -> Option<SequenceNumber> {
+        of_kind!(self, table => table.global_seqno())
+    }
+
+    /// The comparator, which is the one that the table was opened with.
+    pub fn comparator(&self) -> &InternalKeyComparator {
+        of_kind!(self, table => table.comparator())
+    }
+
+    /// The path of the table's own file, as given to `open`.
+    pub fn path(&self) -> &Path {
+        of_kind!(self, table => table.path())
+    }
+
+    /// The own file's permission bits when it was opened; `None` where there are none.
+    pub fn mode(&self) -> Option<u32> {
+        of_kind!(self, table => table.mode())
+    }
+
+    /// About how many bytes of the table's files are in the page cache; `None` where that is not known.
+    pub(crate) fn cached_bytes(&self) -> Option<u64> {
+        of_kind!(self, table => table.cached_bytes())
+    }
+
+    /// About how many of the `size` bytes that the table counts for belong to keys before `ikey`.
+    pub fn approximate_offset_of(&self, size: u64, ikey: &[u8]) -> u64 {
+        of_kind!(self, table => table.approximate_offset_of(size, ikey))
+    }
+
+    /// About how many of the `size` bytes that the table counts for belong to keys from `start` up to `end`.
+    pub fn approximate_size(&self, size: u64, start: &[u8], end: &[u8]) -> u64 {
+        of_kind!(self, table => table.approximate_size(size, start, end))
+    }
+
+    /// User keys that cut the table into parts of about equal bytes, for subcompactions: (key, bytes up to it), at most
+    /// `max` of them. The last is at or after the table's last point key.
+    pub fn anchors(&self, max: usize) -> Result<Vec<(Vec<u8>, u64)>> {
+        of_kind!(self, table => table.anchors(max))
+    }
+
+    /// The extractor of the prefixes that the table can be asked for, if it knows any.
+    pub(crate) fn filter_prefixes(&self) -> Option<&SliceTransform> {
+        of_kind!(self, table => table.filter_prefixes())
+    }
+
+    /// False when the table certainly has no key with this prefix at or behind `ikey`; with `backward`, at or before.
+    /// `prefix` is what [`Self::filter_prefixes`] makes of the user key of `ikey`.
+    pub(crate) fn prefix_may_match(&self, prefix: &[u8], ikey: &[u8], backward: bool) -> bool {
+        of_kind!(self, table => table.prefix_may_match(prefix, ikey, backward))
+    }
+
+    /// Counts what a seek was told of a prefix.
+    pub(crate) fn count_seek(&self, may_match: bool, last_level: bool) {
+        of_kind!(self, table => table.count_seek(may_match, last_level))
+    }
+
+    /// Reads everything and checks it: checksums, the order of keys, that what finds entries finds them, that the
+    /// filter has every key, the counts in the properties.
+    pub fn verify(&self) -> Result<()> {
+        of_kind!(self, table => table.verify())
+    }
+
+    /// What the table consists of, in the order of the file. All is read; what is damaged has its error beside it.
+    pub fn describe(&self) -> Vec<TableBlock> {
+        of_kind!(self, table => table.describe())
+    }
+
+    /// Bytes that the table holds in memory outside the cache: what finds entries, filters, tombstones.
+    pub fn memory_usage(&self) -> usize {
+        of_kind!(self, table => table.memory_usage())
+    }
+}

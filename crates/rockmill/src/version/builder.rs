@@ -118,6 +118,7 @@ impl VersionBuilder {
             }
             levels.push(next);
         }
+        self.added.values().for_each(|table| table.set_in_version());
         Ok(Version { levels, cmp })
     }
 }

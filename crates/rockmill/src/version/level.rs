@@ -10,6 +10,26 @@ use std::sync::Arc;
 use rockmill_format::InternalKeyComparator;
 
 use super::FileMeta;
+use crate::table::KeyOrder;
+
+/// The order of a sorted run: its tables stand in it as entries do in each of them.
+pub fn key_order(run: &[Arc<FileMeta>]) -> KeyOrder {
+    run.first().map_or(KeyOrder::UserKey, |table| table.key_order())
+}
+
+/// `run`, to be searched by user keys. Whoever takes bounds in user keys for places in a run asks here: in a run by
+/// hash they are not.
+#[inline]
+pub(crate) fn by_user_key(run: &[Arc<FileMeta>]) -> &[Arc<FileMeta>] {
+    debug_assert_eq!(key_order(run), KeyOrder::UserKey, "a run by hash is searched by user keys");
+    run
+}
+
+/// Place in a sorted run of the first table that does not end before `ikey`.
+#[inline]
+pub fn first_reaching(cmp: &InternalKeyComparator, run: &[Arc<FileMeta>], ikey: &[u8]) -> usize {
+    by_user_key(run).partition_point(|f| cmp.compare(f.entry.largest.as_bytes(), ikey).is_lt())
+}
 
 /// Places in a sorted run of the files whose user keys touch [`begin`, `end`] (inclusive; `None` unbounded), by binary
 /// search: a run may have tens of thousands.
@@ -19,6 +39,7 @@ pub fn touched(
     begin: Option<&[u8]>,
     end: Option<&[u8]>,
 ) -> Range<usize> {
+    let run = by_user_key(run);
     let from = begin.map_or(0, |b| run.partition_point(|f| cmp.compare_user(f.largest_user_key(), b).is_lt()));
     let to = end.map_or(run.len(), |e| run.partition_point(|f| cmp.compare_user(f.smallest_user_key(), e).is_le()));
     from..to.max(from)

@@ -6,6 +6,7 @@ mod level;
 mod log_source;
 mod manifest;
 mod manifest_tail;
+mod purge;
 mod table_source;
 
 use std::collections::HashMap;
@@ -15,119 +16,21 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
 
-use crate::info_log::Alarm;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{ArcSwapOption, Condvar, Mutex, thread_number};
-use crate::table::TableReader;
+use crate::sync::{ArcSwapOption, Mutex};
+use crate::table::{KeyOrder, Table};
 
 pub use builder::VersionBuilder;
-pub use level::{ExtraRun, Level, Place, touched};
+pub(crate) use level::by_user_key;
+pub use level::{ExtraRun, Level, LevelFiles, Place, first_reaching, key_order, touched};
 pub use log_source::LogSource;
 pub use manifest::{
     ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, look_again,
     manifest_mark, recover_manifest,
 };
+use purge::HeldFiles;
+pub use purge::{PurgeQueue, TableFile, Taken, each_file, files_of};
 pub use table_source::TableSource;
-
-/// Tables that nothing refers to any more, waiting to be deleted.
-#[derive(Debug, Default)]
-pub struct PurgeQueue {
-    /// Their numbers and sizes.
-    waiting: Mutex<Vec<(u64, u64)>>,
-    in_hand: Mutex<InHand>,
-    /// Told when something was deleted, or listeners know.
-    done: Condvar,
-    /// Wakes whoever deletes them when nothing else does: the last to use a table may be a reader.
-    alarm: OnceLock<Arc<Alarm>>,
-}
-
-/// What threads have taken from the queue.
-#[derive(Debug, Default)]
-struct InHand {
-    /// Tables that are being deleted.
-    deleting: usize,
-    /// Threads that tell listeners of tables which are deleted.
-    telling: Vec<usize>,
-}
-
-impl PurgeQueue {
-    /// Adds a table of so many bytes.
-    pub fn push(&self, number: u64, size: u64) {
-        let first = {
-            let mut waiting = self.waiting.lock();
-            waiting.push((number, size));
-            waiting.len() == 1
-        };
-        if first && let Some(alarm) = self.alarm.get() {
-            alarm.ring();
-        }
-    }
-
-    /// Rings this from now on when there is something to delete.
-    pub(crate) fn set_alarm(&self, alarm: &Arc<Alarm>) {
-        let _ = self.alarm.set(Arc::clone(alarm));
-    }
-
-    /// Takes everything queued, to be deleted before [`Taken::deleted`] is called, and told before it is dropped.
-    pub fn take(&self) -> Taken<'_> {
-        let mut waiting = self.waiting.lock();
-        self.in_hand.lock().deleting += waiting.len();
-        let numbers: Vec<u64> = waiting.drain(..).map(|(number, _)| number).collect();
-        Taken { queue: self, deleting: numbers.len(), tells: false, numbers }
-    }
-
-    /// Bytes of the tables that wait.
-    pub fn bytes(&self) -> u64 {
-        self.waiting.lock().iter().map(|(_, size)| size).sum()
-    }
-
-    /// Waits until every table that was taken is deleted, by whichever thread, and listeners know. For the latter not
-    /// within a call of a listener: it could be what is waited for.
-    pub fn wait_deleted(&self) {
-        let me = thread_number();
-        let mut in_hand = self.in_hand.lock();
-        while in_hand.deleting > 0 || !(in_hand.telling.is_empty() || in_hand.telling.contains(&me)) {
-            self.done.wait(&mut in_hand);
-        }
-    }
-}
-
-/// Tables taken from a [`PurgeQueue`].
-#[derive(Debug)]
-pub struct Taken<'a> {
-    queue: &'a PurgeQueue,
-    /// Their numbers.
-    pub numbers: Vec<u64>,
-    /// How many of them are not deleted yet.
-    deleting: usize,
-    /// They are deleted, and listeners are being told.
-    tells: bool,
-}
-
-impl Taken<'_> {
-    /// All of them are deleted. Who has them goes on to tell listeners.
-    pub fn deleted(&mut self) {
-        let mut in_hand = self.queue.in_hand.lock();
-        in_hand.deleting -= std::mem::take(&mut self.deleting);
-        self.tells = true;
-        in_hand.telling.push(thread_number());
-        self.queue.done.notify_all();
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        let (me, mut in_hand) = (thread_number(), self.queue.in_hand.lock());
-        in_hand.deleting -= self.deleting;
-        // In a call of a listener, one that took nothing must not end what the thread tells outside of it.
-        if self.tells
-            && let Some(at) = in_hand.telling.iter().position(|thread| *thread == me)
-        {
-            in_hand.telling.swap_remove(at);
-        }
-        self.queue.done.notify_all();
-    }
-}
 
 /// What estimates need of a table's properties.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -160,8 +63,8 @@ impl TableNumbers {
     }
 }
 
-/// A table file of some version. Versions share it; when the last reference to an obsolete file goes, its number is
-/// queued for deletion.
+/// A table of some version. Versions share it. When the last reference to an obsolete table goes, those of its files
+/// that no other table has are queued for deletion.
 pub struct FileMeta {
     /// As in the MANIFEST.
     pub entry: FileEntry,
@@ -170,7 +73,7 @@ pub struct FileMeta {
     /// Readers need all that it holds although every one of them sees all of it: cleaning it up again is no use.
     pub settled: AtomicBool,
     /// The open table, if it is open; the table cache sets and clears it.
-    pub table: ArcSwapOption<TableReader>,
+    pub table: ArcSwapOption<Table>,
     /// The table was used since the table cache last looked at it.
     pub used: AtomicBool,
     /// Its number in the block cache, once it was open; so that a file opened again finds its blocks.
@@ -181,32 +84,21 @@ pub struct FileMeta {
     pub tombstone_weight: OnceLock<u64>,
     /// Where to report when obsolete and unreferenced.
     pub purge: Arc<PurgeQueue>,
-    /// The file itself, which several of these may stand for: see [`renewed`](Self::renewed).
-    file: Arc<TableFile>,
-}
-
-/// A file on disk, as long as some version or iterator may read it.
-struct TableFile {
-    number: u64,
-    size: u64,
-    /// No longer in the current version.
-    obsolete: AtomicBool,
-    purge: Arc<PurgeQueue>,
-}
-
-impl Drop for TableFile {
-    fn drop(&mut self) {
-        if self.obsolete.load(Ordering::Acquire) {
-            self.purge.push(self.number, self.size);
-        }
-    }
+    /// The files themselves, which several of these may stand for: see [`renewed`](Self::renewed).
+    files: Arc<HeldFiles>,
 }
 
 impl FileMeta {
-    /// A file that is not yet open.
+    /// A table that is not yet open.
     pub fn new(entry: FileEntry, purge: Arc<PurgeQueue>) -> Self {
-        let (number, size) = (entry.number, entry.size);
-        let file = TableFile { number, size, obsolete: AtomicBool::new(false), purge: Arc::clone(&purge) };
+        let shared = files_of(&entry).skip(1).collect();
+        Self::with_shared(entry, shared, purge)
+    }
+
+    /// The same of a table that has files of others, too.
+    fn with_shared(entry: FileEntry, shared: Box<[TableFile]>, purge: Arc<PurgeQueue>) -> Self {
+        let own = TableFile { number: entry.number, size: entry.size };
+        let files = Arc::new(HeldFiles::new(own, shared, &purge));
         Self {
             entry,
             being_compacted: AtomicBool::new(false),
@@ -217,12 +109,12 @@ impl FileMeta {
             numbers: OnceLock::new(),
             tombstone_weight: OnceLock::new(),
             purge,
-            file: Arc::new(file),
+            files,
         }
     }
 
-    /// The same file as the MANIFEST says it is from now on. It shares the open table, and the file is not deleted
-    /// before both are unreferenced.
+    /// The same table as the MANIFEST says it is from now on. It shares the open table, and no file is deleted before
+    /// both are unreferenced.
     #[must_use]
     pub fn renewed(&self, entry: FileEntry) -> Self {
         Self {
@@ -235,13 +127,18 @@ impl FileMeta {
             numbers: self.numbers.clone(),
             tombstone_weight: self.tombstone_weight.clone(),
             purge: Arc::clone(&self.purge),
-            file: Arc::clone(&self.file),
+            files: Arc::clone(&self.files),
         }
     }
 
-    /// The file is no longer in the current version: the last to refer to it has it deleted.
+    /// The table is in a version: who lets go of it from now on keeps its files, unless it becomes obsolete.
+    fn set_in_version(&self) {
+        self.files.set_in_version();
+    }
+
+    /// The table is no longer in the current version: the last to refer to it gives its files up.
     pub fn set_obsolete(&self) {
-        self.file.obsolete.store(true, Ordering::Release);
+        self.files.set_obsolete();
     }
 
     /// Notes that the table is used. Read first: after the first use it hardly ever changes.
@@ -252,14 +149,36 @@ impl FileMeta {
         }
     }
 
-    /// File number.
+    /// The table's number: that of its own file.
     pub fn number(&self) -> u64 {
         self.entry.number
     }
 
-    /// Size in bytes.
+    /// Bytes that the table counts for: those of its own file.
     pub fn size(&self) -> u64 {
         self.entry.size
+    }
+
+    /// All files that it consists of, its own first. Copies, deletions and checks that files are there go by these; what
+    /// concerns a table goes by its number.
+    pub fn files(&self) -> impl Iterator<Item = TableFile> {
+        self.files.all()
+    }
+
+    /// The one that has the table's number.
+    pub fn own_file(&self) -> TableFile {
+        self.files.own
+    }
+
+    /// Those that other tables may have, too.
+    pub fn shared_files(&self) -> &[TableFile] {
+        &self.files.shared
+    }
+
+    /// The order in which it has its entries.
+    #[inline]
+    pub fn key_order(&self) -> KeyOrder {
+        KeyOrder::UserKey
     }
 
     /// Smallest user key.

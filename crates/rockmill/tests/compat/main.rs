@@ -20,7 +20,7 @@ use archive::{Case, Entries};
 use oracle::content::{same, try_read};
 use oracle::{Driver, Peer, Script};
 use rockmill::backup::{BackupEngine, BackupEngineOptions};
-use rockmill::internals::{TableOpenOptions, TableReader, recover_manifest};
+use rockmill::internals::{TableOpenOptions, Table, recover_manifest};
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::{
     BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Comparator, Db, Env, ErrorKind, IteratorMode,
@@ -122,7 +122,7 @@ impl Home {
     }
 
     /// Opens every table that the MANIFEST names.
-    fn tables(&self) -> Vec<Arc<TableReader>> {
+    fn tables(&self) -> Vec<Arc<Table>> {
         let dir = Path::new(DIR);
         let order = |reverse| {
             let order: Arc<dyn Comparator> =
@@ -146,7 +146,7 @@ impl Home {
                     reads_first: None,
                 };
                 let random = self.fs.open_random(&path, false).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-                all.push(TableReader::open(random, open).unwrap_or_else(|e| panic!("{}: {e}", self.case.title())));
+                all.push(Table::open(random, open).unwrap_or_else(|e| panic!("{}: {e}", self.case.title())));
             }
         }
         all

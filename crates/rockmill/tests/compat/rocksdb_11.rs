@@ -18,11 +18,12 @@ fn tables_use_the_new_formats() {
         for table in Home::new(case).tables() {
             let p = table.properties();
             found.extend(p.other.keys().map(String::clone));
-            found.extend(table.blocks().into_iter().map(|b| b.kind.to_string()));
+            found.extend(table.describe().into_iter().map(|b| b.kind.to_string()));
             if p.separate_key_value_in_data_block > 0 {
                 found.insert("keys apart from values".to_owned());
             }
-            found.insert(format!("format_version {}", table.footer().format_version));
+            let footer = table.as_block_based().expect("block-based").footer();
+            found.insert(format!("format_version {}", footer.format_version));
             if p.num_uniform_blocks > 0 {
                 found.insert("uniform index blocks".to_owned());
             }
@@ -48,7 +49,8 @@ fn tables_use_the_new_formats() {
 fn tables_of_11_8_are_of_format_version_7() {
     for case in archive::cases("rocksdb-11.8.1-tables") {
         for table in Home::new(&case).tables() {
-            assert_eq!(table.footer().format_version, 7, "{}", case.title());
+            let blocks = table.as_block_based().expect("block-based");
+            assert_eq!(blocks.footer().format_version, 7, "{}", case.title());
         }
     }
 }

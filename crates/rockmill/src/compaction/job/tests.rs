@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::filename;
+use rockmill_format::footer::BlockHandle;
 use rockmill_format::key::{InternalKey, ParsedInternalKey, ValueType};
 use rockmill_io::{FileSystem, ManualClock, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
@@ -17,11 +18,11 @@ use crate::compaction::spec::JobFamily;
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{self, CompactionCursors};
-use crate::compaction::{Compaction, Engines, JobEvents, KernelDriver, MergeEngine, flush};
+use crate::compaction::{Compaction, Engines, JobEvents, KernelDriver, MergeEngine, flush, sst_map};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, CompactionStyle, CompressionType, DbOptions};
-use crate::table::{TableOpenOptions, TableReadOptions, TableReader};
+use crate::table::{Table, TableOpenOptions, TableReadOptions};
 use crate::version::{FileMeta, TableSource, Version};
 
 /// Opens tables anew each time.
@@ -32,12 +33,12 @@ struct Tables {
 }
 
 impl TableSource for Tables {
-    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
         let path = self.dir.join(filename::table(file.number()));
         let f = self.fs.open_random(&path, false).map_err(|e| Error::io("cannot open a table", &e))?;
         let cmp = self.cmp.clone();
         let largest_seqno = Some(file.entry.largest_seqno);
-        TableReader::open(
+        Table::open(
             f,
             TableOpenOptions {
                 path,
@@ -49,10 +50,6 @@ impl TableSource for Tables {
                 reads_first: None,
             },
         )
-    }
-
-    fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
-        self.table(file)
     }
 }
 
@@ -151,6 +148,11 @@ fn contents(ctx: &JobContext, file: &Arc<FileMeta>) -> Model {
         out.ranges.extend(list.iter().map(|(b, e, s)| (b.to_vec(), e.to_vec(), s)));
     }
     out
+}
+
+/// Where the data blocks of a table are.
+fn blocks_of(ctx: &JobContext, file: &Arc<FileMeta>) -> Vec<BlockHandle> {
+    sst_map::blocks_of(&*ctx.tables, file).unwrap().blocks_between(None, None).unwrap()
 }
 
 /// A tree of real tables beside the history that was written to it.

@@ -8,13 +8,12 @@
 
 use std::ops::Range;
 use std::slice::Iter;
-use std::sync::Arc;
 
 use rockmill_format::footer::BlockHandle;
 
 use crate::error::{Error, Result};
 use crate::helpers::{Ahead, Help, Piece};
-use crate::table::TableReader;
+use crate::table::BlockAccess;
 
 /// Stored bytes that go to another thread at once: enough to pay for the hand-over, few enough for many runs.
 /// Tests have small tables.
@@ -44,7 +43,7 @@ pub(super) struct DecompressAhead {
 /// Blocks of one table.
 #[derive(Default)]
 pub(super) struct Batch {
-    table: Option<Arc<TableReader>>,
+    table: Option<BlockAccess>,
     raw: Vec<u8>,
     blocks: Vec<(BlockHandle, Range<usize>)>,
     /// What became of each, up to the first that is damaged. There may be more buffers than blocks: they are kept.
@@ -109,7 +108,7 @@ impl DecompressAhead {
     }
 
     /// The next blocks are those of `table`.
-    pub fn begin_file(&mut self, table: &TableReader) {
+    pub fn begin_file(&mut self, table: &BlockAccess) {
         self.on = self.help.is_some() && table.has_compressed_blocks();
         if let Some(help) = self.help.as_ref().filter(|_| self.on) {
             self.ahead.get_or_insert_with(|| Ahead::new(help));
@@ -139,7 +138,7 @@ impl DecompressAhead {
     /// `blocks` are those that were not read yet, and `read` adds one of them to a batch.
     pub fn next(
         &mut self,
-        table: &Arc<TableReader>,
+        table: &BlockAccess,
         blocks: &mut Iter<'_, BlockHandle>,
         read: impl FnMut(&mut Batch, BlockHandle) -> Result<()>,
         out: &mut Vec<u8>,
@@ -178,7 +177,7 @@ impl DecompressAhead {
     /// Reads and hands over what there is room for.
     fn hand_over(
         &mut self,
-        table: &Arc<TableReader>,
+        table: &BlockAccess,
         blocks: &mut Iter<'_, BlockHandle>,
         mut read: impl FnMut(&mut Batch, BlockHandle) -> Result<()>,
     ) {
@@ -189,7 +188,7 @@ impl DecompressAhead {
             && help.is_there()
         {
             let mut batch = self.spare.pop().unwrap_or_default();
-            batch.table = Some(Arc::clone(table));
+            batch.table = Some(table.clone());
             while let Some(&block) = blocks.as_slice().first() {
                 if batch.is_full(block) {
                     break;

@@ -11,13 +11,13 @@ use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::BlockHandle;
 
 use super::ahead::DecompressAhead;
-use crate::compaction::sst_map::{MapFile, MapRun, SstMap};
+use crate::compaction::sst_map::{MapFile, MapRun, SstMap, blocks_of};
 use crate::compaction::{JobContext, JobProgress};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::Ordering;
-use crate::table::{BlockStream, Source, StoredBlock, TableReader};
+use crate::table::{BlockAccess, BlockStream, Source, StoredBlock};
 use crate::version::TableSource;
 
 /// Gives the blocks of a run, checked and decompressed.
@@ -46,7 +46,7 @@ pub trait BlockFeed {
 pub struct PreadFeed<'a> {
     tables: Arc<dyn TableSource>,
     files: Iter<'a, MapFile>,
-    table: Option<Arc<TableReader>>,
+    table: Option<BlockAccess>,
     blocks: Iter<'a, BlockHandle>,
     current: BlockHandle,
     stream: BlockStream,
@@ -81,7 +81,7 @@ impl<'a> PreadFeed<'a> {
     }
 
     /// The next block, if it went ahead.
-    fn next_ahead(&mut self, table: &Arc<TableReader>) -> Result<Option<BlockHandle>> {
+    fn next_ahead(&mut self, table: &BlockAccess) -> Result<Option<BlockHandle>> {
         let mut out = std::mem::take(self.stream.scratch());
         let (ahead, blocks, stream) = (&mut self.ahead, &mut self.blocks, &mut self.stream);
         let next = ahead.next(table, blocks, |b, at| stream.raw(table, at).map(|raw| b.add(at, raw)), &mut out);
@@ -109,7 +109,7 @@ impl BlockFeed for PreadFeed<'_> {
             }
             let Some(file) = self.files.next() else { return Ok(None) };
             self.stream.begin_file(file.end());
-            let table = self.tables.table_for_compaction(&file.file)?;
+            let table = blocks_of(&*self.tables, &file.file)?;
             self.ahead.begin_file(&table);
             self.table = Some(table);
             self.blocks = file.blocks.iter();

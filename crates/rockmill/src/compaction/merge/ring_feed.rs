@@ -21,20 +21,20 @@ use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Window, coal
 
 use super::ahead::{Batch, DecompressAhead};
 use super::feed::BlockFeed;
-use crate::compaction::sst_map::SstMap;
+use crate::compaction::sst_map::{SstMap, blocks_of};
 use crate::compaction::{JobContext, JobProgress, page_cache};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::Ordering;
-use crate::table::{StoredBlock, TableReader};
+use crate::table::{BlockAccess, StoredBlock};
 
 /// Bytes of a block that are brought into the caches ahead: what a usual block has, of which every run holds one.
 const PREFETCH_MAX: usize = 8 << 10;
 
 /// One table of a run.
 struct FeedFile<'a> {
-    table: Arc<TableReader>,
+    table: BlockAccess,
     /// Its number in the read plan.
     number: u32,
     blocks: &'a [BlockHandle],
@@ -45,7 +45,7 @@ pub struct RingFeed<'a> {
     stream: Rc<RefCell<ReadStream>>,
     run: usize,
     files: std::vec::IntoIter<FeedFile<'a>>,
-    table: Option<Arc<TableReader>>,
+    table: Option<BlockAccess>,
     number: u32,
     blocks: Iter<'a, BlockHandle>,
     current: BlockHandle,
@@ -73,10 +73,10 @@ pub(crate) fn feeds<'a>(
     for run in &map.runs {
         let (mut files, mut spans) = (Vec::with_capacity(run.files.len()), Vec::new());
         for f in &run.files {
-            let table = ctx.tables.table(&f.file)?;
+            let table = blocks_of(&*ctx.tables, &f.file)?;
             let path = table.path();
             let open = |e| Error::io(format_args!("cannot open {} for a compaction", path.display()), &e);
-            let direct = !page_cache::has_input(&ctx.db, &table, f.file.size());
+            let direct = !page_cache::has_input(&ctx.db, table.table(), f.file.size());
             let number = plan.add_file(ctx.fs.open_random(path, direct).map_err(open)?, path);
             let len = |h: &BlockHandle| u32::try_from(h.size + BLOCK_TRAILER_LEN as u64);
             let ranges: std::result::Result<Vec<_>, _> =
@@ -124,7 +124,7 @@ impl RingFeed<'_> {
     }
 
     /// The next window.
-    fn take_window(&mut self, table: &TableReader) -> Result<()> {
+    fn take_window(&mut self, table: &BlockAccess) -> Result<()> {
         self.window = None;
         let began = table.compaction_read_begins();
         let window = self.stream.borrow_mut().next(self.run).map_err(|e| match e.kind() {
@@ -139,7 +139,7 @@ impl RingFeed<'_> {
 
 impl RingFeed<'_> {
     /// Where a block is in the window, trailer included; takes the next window if it is not in this one.
-    fn read(&mut self, block: BlockHandle, table: &TableReader) -> Result<Range<usize>> {
+    fn read(&mut self, block: BlockHandle, table: &BlockAccess) -> Result<Range<usize>> {
         let len = block.size as usize + BLOCK_TRAILER_LEN;
         let start = match self.find(block, len) {
             Some(start) => start,
@@ -153,7 +153,7 @@ impl RingFeed<'_> {
     }
 
     /// The next block, in `scratch`, if it went ahead.
-    fn next_ahead(&mut self, table: &Arc<TableReader>) -> Result<Option<BlockHandle>> {
+    fn next_ahead(&mut self, table: &BlockAccess) -> Result<Option<BlockHandle>> {
         let mut ahead = std::mem::take(&mut self.ahead);
         let (mut blocks, mut out) = (std::mem::take(&mut self.blocks), std::mem::take(&mut self.scratch));
         let read = |batch: &mut Batch, block| {

@@ -16,7 +16,7 @@ use crate::compaction::{Compaction, has_older_runs};
 use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Level, Version};
+use crate::version::{FileMeta, Level, Version, by_user_key};
 
 /// Files of one level.
 pub(super) type Files = Vec<Arc<FileMeta>>;
@@ -75,7 +75,7 @@ pub(crate) fn files_within(
 ) -> Files {
     let cmp = &version.cmp;
     let files = match version.levels.get(level) {
-        Some(files) if level > 0 => files.run(run),
+        Some(files) if level > 0 => by_user_key(files.run(run)),
         _ => return Vec::new(),
     };
     let mut from =
@@ -170,7 +170,7 @@ impl<'a> Picker<'a> {
         begin: Option<&InternalKey>,
         end: Option<&InternalKey>,
     ) -> Files {
-        let cmp = self.cmp();
+        let (cmp, files) = (self.cmp(), by_user_key(files));
         let from = begin
             .map_or(0, |b| files.partition_point(|f| compare_boundaries(cmp, &f.entry.largest, b) == Ordering::Less));
         let to = end.map_or(files.len(), |e| {

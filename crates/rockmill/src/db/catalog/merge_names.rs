@@ -13,7 +13,7 @@ use rockmill_format::properties::EXTERNAL_VERSION;
 use crate::db::DbInner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::merge_operator::{self, MergeOperator};
-use crate::table::TableReader;
+use crate::table::Table;
 
 /// Tables of a column family that an open looks at, at most.
 const TABLES_MAX: usize = 64;
@@ -41,7 +41,7 @@ impl ExpectedOperator {
     }
 
     /// Refuses a table with operands of another operator.
-    pub fn check(&self, table: &TableReader) -> Result<()> {
+    pub fn check(&self, table: &Table) -> Result<()> {
         let (operator, properties) = (&self.operator, table.properties());
         let stored = properties.merge_operator_name.as_str();
         // RocksDB writes "nullptr" for none.

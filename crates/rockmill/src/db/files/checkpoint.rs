@@ -25,7 +25,7 @@ use crate::event_listener::BackgroundErrorReason;
 use crate::options::file::with_wal_dir;
 use crate::options::load::latest_options_file;
 use crate::sync::atomic::Ordering;
-use crate::version::{FileMeta, ManifestWriter, Version};
+use crate::version::{FileMeta, ManifestWriter, Version, each_file};
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 256 << 10;
@@ -266,15 +266,15 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives tables a second name in `dir`, or copies them where that cannot be.
+/// Gives the files of tables a second name in `dir`, or copies them where that cannot be.
 pub(crate) fn link_tables<'f>(
     db: &DbInner,
-    files: impl IntoIterator<Item = &'f Arc<FileMeta>>,
+    tables: impl IntoIterator<Item = &'f Arc<FileMeta>>,
     dir: &Path,
 ) -> Result<()> {
     let mut link = true;
-    for file in files {
-        let from = db.table_path(file.number());
+    for file in each_file(tables) {
+        let from = db.table_path(file.number);
         let Some(name) = from.file_name() else { continue };
         let to = dir.join(name);
         if link {
@@ -286,7 +286,7 @@ pub(crate) fn link_tables<'f>(
                 }
             }
         }
-        copy(db, &from, &to, file.size(), Some(&from))?;
+        copy(db, &from, &to, file.size, Some(&from))?;
     }
     Ok(())
 }

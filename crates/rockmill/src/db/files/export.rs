@@ -15,12 +15,12 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 use crate::compaction::internal_unique_id;
 use crate::db::catalog::merge_names::ExpectedOperator;
 use crate::db::files::checkpoint::link_tables;
-use crate::db::files::ingest::{ExternalFile, IngestExternalFileOptions, boundaries};
+use crate::db::files::ingest::{ExternalFile, IngestExternalFileOptions};
 use crate::db::{AsColumnFamilyRef, Checkpoint, ColumnFamily, Db, DbInner};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::Options;
-use crate::table::{TableOpenOptions, TableReader};
+use crate::table::{Table, TableOpenOptions};
 use crate::version::{FileMeta, Version, VersionBuilder};
 
 /// A table of an export.
@@ -104,7 +104,13 @@ impl Checkpoint<'_> {
                      compaction_downforce to false and compact it, then export it",
                 ));
             }
-            link_tables(db, version.levels.iter().flatten(), dir)?;
+            if let Some(table) = version.files().find(|table| !table.shared_files().is_empty()) {
+                return Err(Error::not_supported(format!(
+                    "an export has no place for tables of several files, as {table:?} is one: copy the database with a \
+                     checkpoint or a backup",
+                )));
+            }
+            link_tables(db, version.files(), dir)?;
             fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
             let mut meta = ExportImportFilesMetaData {
                 db_comparator_name: version.cmp.user_comparator().name().to_owned(),
@@ -229,7 +235,7 @@ fn inspect(
         statistics: None,
         reads_first: None,
     };
-    let table = TableReader::open(file, open)?;
+    let table = Table::open(file, open)?;
     if let Some(operator) = operator {
         operator.check(&table).map_err(|e| e.context(path.display()))?;
     }
@@ -250,7 +256,7 @@ fn inspect(
             };
             (key(&f.smallest)?, key(&f.largest)?)
         }
-        (true, true) => match boundaries(&table, cmp)? {
+        (true, true) => match table.boundaries()? {
             Some(found) => found,
             None => return bad("it has no entries".to_owned()),
         },

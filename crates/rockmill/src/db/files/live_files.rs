@@ -1,6 +1,5 @@
 //! The tables of the tree, for users: live files, levels, column families, and numbers gathered over tables.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use rockmill_format::properties::TableProperties;
@@ -9,8 +8,8 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::Result;
 use crate::sync::atomic::Ordering;
-use crate::table::TableReader;
-use crate::version::{FileMeta, TableNumbers, Version};
+use crate::table::Table;
+use crate::version::{FileMeta, TableNumbers, Version, each_file};
 
 /// Tables that are opened at most for an estimate (RocksDB's number).
 const OPENED_FOR_ESTIMATE_MAX: usize = 20;
@@ -145,7 +144,7 @@ impl DbInner {
         }
     }
 
-    fn open_for(&self, cf: &CfData, f: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+    fn open_for(&self, cf: &CfData, f: &Arc<FileMeta>) -> Result<Arc<Table>> {
         self.tables_of(cf).table(self, f)
     }
 
@@ -164,10 +163,8 @@ impl DbInner {
 
     /// Bytes of the tables of every version that is current or in use.
     pub(crate) fn bytes_of_live_versions(cf: &CfData) -> u64 {
-        let mut seen = HashSet::new();
         let versions = cf.live_versions();
-        let files = versions.iter().flat_map(|v| v.levels.iter().flatten());
-        files.filter(|f| seen.insert(f.number())).map(|f| f.size()).sum()
+        each_file(versions.iter().flat_map(|v| v.files())).map(|f| f.size).sum()
     }
 
     /// RocksDB's text of table properties, added up over some tables.

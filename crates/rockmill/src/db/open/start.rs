@@ -51,7 +51,9 @@ use crate::statistics::{CountedOperator, Statistics};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{ArcSwap, Condvar, Mutex, unique_number};
 use crate::table::BlockCache;
-use crate::version::{ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, look_again, recover_manifest};
+use crate::version::{
+    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, each_file, look_again, recover_manifest,
+};
 
 /// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
 const DEFAULT_CACHE_BYTES: usize = 32 << 20;
@@ -671,7 +673,7 @@ pub(crate) fn new_cf_state(
 }
 
 impl DbInner {
-    /// Every table that the MANIFEST names must be there, with its size.
+    /// Every file of the tables that the MANIFEST names must be there, with its size.
     fn check_files(&self, names: &[String]) -> Result<()> {
         let mut there = std::collections::HashSet::new();
         for n in names {
@@ -682,9 +684,9 @@ impl DbInner {
         let state = self.state.lock();
         for c in state.cfs.values() {
             for (level, files) in c.version.levels.iter().enumerate() {
-                for f in files {
-                    let path = self.path.join(filename::table(f.number()));
-                    if !there.contains(&f.number()) {
+                for f in files.iter().flat_map(|table| table.files()) {
+                    let path = self.path.join(filename::table(f.number));
+                    if !there.contains(&f.number) {
                         return Err(Error::corruption(format!(
                             "{}: missing, and the MANIFEST names it in level {level} of column family {:?}",
                             path.display(),
@@ -692,13 +694,13 @@ impl DbInner {
                         )));
                     }
                     if self.opts.paranoid_checks
-                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(f.number()))
-                        && size != f.size()
+                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(f.number))
+                        && size != f.size
                     {
                         return Err(Error::corruption(format!(
                             "{}: the file has {size} bytes, the MANIFEST says {}",
                             path.display(),
-                            f.size()
+                            f.size
                         )));
                     }
                 }
@@ -716,8 +718,7 @@ impl DbInner {
         let live: std::collections::HashSet<u64> = {
             let state = self.state.lock();
             wals.extend(state.wals.iter().map(|w| w.0));
-            let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
-            files.map(|f| f.number()).collect()
+            each_file(state.cfs.values().flat_map(|c| c.version.files())).map(|f| f.number).collect()
         };
         for name in names {
             let orphan = match filename::parse(&name) {

@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::iter::get::{GetContext, GetState, PinnedValue};
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
-use crate::table::{TableReadOptions, TableReader};
-use crate::version::FileMeta;
+use crate::table::{Table, TableReadOptions};
+use crate::version::{FileMeta, first_reaching};
 
 /// How a read is done (`rocksdb::ReadOptions`).
 #[derive(Debug, Clone, Default)]
@@ -329,9 +329,7 @@ impl DbInner {
                 let mut i = match (level, run).cmp(&(from.level, from.run)) {
                     std::cmp::Ordering::Less => continue,
                     std::cmp::Ordering::Equal => from.file,
-                    std::cmp::Ordering::Greater => {
-                        files.partition_point(|f| cf.cmp.compare(f.entry.largest.as_bytes(), ikey).is_lt())
-                    }
+                    std::cmp::Ordering::Greater => first_reaching(&cf.cmp, files, ikey),
                 };
                 while let Some(f) = files.get(i) {
                     if cf.cmp.compare_user(f.smallest_user_key(), key).is_gt() {
@@ -382,12 +380,7 @@ impl DbInner {
     }
 
     #[inline]
-    fn with_table<R>(
-        &self,
-        cf: &CfData,
-        f: &Arc<FileMeta>,
-        use_it: impl FnOnce(&TableReader) -> Result<R>,
-    ) -> Result<R> {
+    fn with_table<R>(&self, cf: &CfData, f: &Arc<FileMeta>, use_it: impl FnOnce(&Table) -> Result<R>) -> Result<R> {
         let open = f.table.load();
         match open.as_ref() {
             Some(t) => {

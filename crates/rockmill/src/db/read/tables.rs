@@ -17,8 +17,8 @@ use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
-use crate::table::{AutoReadahead, BlockCache, MetaCaching, TableOpenOptions, TableReader};
-use crate::version::{FileMeta, TableNumbers, TableSource, Version};
+use crate::table::{AutoReadahead, BlockCache, MetaCaching, OpenFile, Table, TableOpenOptions};
+use crate::version::{FileMeta, TableFile, TableNumbers, TableSource, Version};
 
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
 const RESERVED_FILES: usize = 10;
@@ -76,7 +76,7 @@ impl CfTables {
 impl TableSettings {
     /// The open table of a file; opens it if it is not.
     #[inline]
-    pub fn table(&self, db: &DbInner, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+    pub fn table(&self, db: &DbInner, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
         match file.table.load_full() {
             Some(t) => {
                 file.touch();
@@ -113,21 +113,25 @@ impl DbInner {
         path
     }
 
-    fn open_table(&self, file: &FileMeta, settings: &TableSettings, direct: bool) -> Result<Arc<TableReader>> {
-        let path = self.table_path(file.number());
-        let f = self
-            .opts
-            .fs
-            .open_random(&path, direct)
-            .map_err(|e| Error::io(format_args!("cannot open table {}", path.display()), &e))?;
-        if f.size() != file.size() {
+    /// A file of a table, which must have the size that the MANIFEST says.
+    fn open_file(&self, file: TableFile, direct: bool) -> Result<OpenFile> {
+        let path = self.table_path(file.number);
+        let opened = self.opts.fs.open_random(&path, direct);
+        let opened = opened.map_err(|e| Error::io(format_args!("cannot open table {}", path.display()), &e))?;
+        if opened.size() != file.size {
             return Err(Error::corruption(format!(
                 "{}: the file has {} bytes, the MANIFEST says {}",
                 path.display(),
-                f.size(),
-                file.size()
+                opened.size(),
+                file.size
             )));
         }
+        Ok(OpenFile { path, file: opened })
+    }
+
+    fn open_table(&self, file: &FileMeta, settings: &TableSettings, direct: bool) -> Result<Arc<Table>> {
+        let OpenFile { path, file: f } = self.open_file(file.own_file(), direct)?;
+        let shared = file.shared_files().iter().map(|f| self.open_file(*f, direct)).collect::<Result<Vec<_>>>()?;
         let options = TableOpenOptions {
             path,
             cmp: settings.cmp.clone(),
@@ -138,7 +142,7 @@ impl DbInner {
             prefix_extractor: settings.prefix_extractor.clone(),
         };
         if !self.opts.advise_random_on_open {
-            f.advise(AccessPattern::Normal);
+            [&f].into_iter().chain(shared.iter().map(|s| &s.file)).for_each(|f| f.advise(AccessPattern::Normal));
         }
         let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
         let level0 = settings
@@ -146,7 +150,7 @@ impl DbInner {
             .as_ref()
             .is_some_and(|c| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number()));
         let caching = MetaCaching { pin: settings.caching.pin && level0, ..settings.caching };
-        let table = TableReader::open_as(f, options, cache_id, settings.auto_readahead, caching)?;
+        let table = Table::open_of_version(f, shared, options, cache_id, settings.auto_readahead, caching)?;
         if let Some(operator) = &settings.operator {
             operator.check(&table).map_err(|e| e.context(self.table_path(file.number()).display()))?;
         }
@@ -205,7 +209,7 @@ impl DbInner {
     }
 
     #[cold]
-    fn open_and_keep(&self, file: &Arc<FileMeta>, settings: &TableSettings) -> Result<Arc<TableReader>> {
+    fn open_and_keep(&self, file: &Arc<FileMeta>, settings: &TableSettings) -> Result<Arc<Table>> {
         let _timer = perf::time(PerfMetric::FindTableNanos);
         self.opts.statistics.add(Ticker::NoFileOpens, 1);
         let began = self.opts.statistics.start_now();
@@ -259,11 +263,7 @@ impl DbInner {
 }
 
 impl TableSource for CfTables {
-    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
-        self.settings.table(&self.db, file)
-    }
-
-    fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
         self.settings.table(&self.db, file)
     }
 }

@@ -8,7 +8,7 @@ use rockmill_format::key::{MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, append_internal_ke
 use crate::db::catalog::column_family::CfData;
 use crate::db::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::{Error, Result};
-use crate::version::{FileMeta, Place, Version};
+use crate::version::{FileMeta, Place, Version, first_reaching};
 
 /// Keys from `start_key` up to, not including, `end_key` (`rocksdb::Range`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,9 +123,7 @@ impl DbInner {
                 first.extend(files);
                 continue;
             }
-            let at = |key: &[u8]| {
-                files.partition_point(|f| cmp.compare(f.entry.largest.as_bytes(), key).is_lt()).min(files.len() - 1)
-            };
+            let at = |key: &[u8]| first_reaching(cmp, files, key).min(files.len() - 1);
             let (from, to) = (at(start), at(end).max(at(start)));
             full += files[from..to].iter().skip(1).map(|f| f.size()).sum::<u64>();
             first.push(&files[from]);

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::options::CompactionStyle;
 use crate::properties as names;
 use crate::sync::atomic::Ordering;
-use crate::version::{Level, Version};
+use crate::version::{Level, Version, each_file};
 
 /// A level of a column family's tree.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,7 +120,7 @@ impl DbInner {
         let current = cf.current.load_full();
         let version = &current.version;
         let files = || version.levels.iter().flatten();
-        let bytes = || files().map(|f| f.size()).sum();
+        let bytes = || each_file(files()).map(|f| f.size).sum();
         let cache = || self.cache_of(cf);
         Some(match name {
             names::ESTIMATE_NUM_KEYS => {

@@ -15,7 +15,6 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 use rockmill_format::FormatError;
 use rockmill_format::InternalKeyComparator;
@@ -32,12 +31,12 @@ use crate::compaction::merge::MergeStream;
 use crate::compaction::merge::feed::BlockFeed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::Ordering;
-use crate::table::{StoredBlock, TableReader, WholeBlock};
+use crate::table::{BlockAccess, StoredBlock, WholeBlock};
 
 /// A block in the memory.
 struct Held {
     number: u32,
-    table: Arc<TableReader>,
+    table: BlockAccess,
     handle: BlockHandle,
     kind: BlockKind,
     /// Its contents; with `stored` empty, the trailer stands behind them.
@@ -470,7 +469,7 @@ impl<F: BlockFeed> Input<F> {
             let Some(stored) = self.feed.stored() else {
                 return Err(Unfilled::HandOver("a block does not say where it comes from".to_owned()));
             };
-            let (handle, table) = (stored.handle, Arc::clone(stored.table));
+            let (handle, table) = (stored.handle, stored.table.clone());
             let mut place = BlockPlace { first: 0, end: 0, restart: 0, whole: self.usual && usual, damaged: false };
             let mut behind = None;
             // The rest of a block in which the part begins is written anew, too.

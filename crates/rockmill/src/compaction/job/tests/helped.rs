@@ -106,7 +106,7 @@ fn a_damaged_block_is_named_as_without_helpers() {
         let file = Arc::clone(&tree.version.levels[0].base[2]);
         let path = tree.ctx.dir.join(filename::table(file.number()));
         let whole = tree.ctx.fs.read_to_vec(&path).unwrap();
-        let blocks = tree.ctx.tables.table(&file).unwrap().blocks_between(None, None).unwrap();
+        let blocks = blocks_of(&tree.ctx, &file);
         for block in [0, blocks.len() / 2, blocks.len() - 1] {
             let mut bytes = whole.clone();
             bytes[blocks[block].offset as usize + 3] ^= 0x40;

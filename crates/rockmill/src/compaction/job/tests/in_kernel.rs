@@ -114,7 +114,7 @@ fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
         let file = Arc::clone(&tree.version.levels[0].base[rng.usize(0..3)]);
         let path = tree.ctx.dir.join(filename::table(file.number()));
         let mut bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
-        let blocks = tree.ctx.tables.table(&file).unwrap().blocks_between(None, None).unwrap();
+        let blocks = blocks_of(&tree.ctx, &file);
         let block = blocks[rng.usize(..blocks.len())];
         let at = block.offset as usize + rng.usize(..block.size as usize);
         let any = rng.u8(..);
@@ -151,15 +151,12 @@ fn blocks_behind_the_end_of_a_file_are_an_error_that_names_it() {
     let path = tree.ctx.dir.join(filename::table(file.number()));
     let bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
     let open = tree.ctx.tables.table(&file).unwrap();
-    let last = *open.blocks_between(None, None).unwrap().last().unwrap();
+    let last = *blocks_of(&tree.ctx, &file).last().unwrap();
     // The table is open, so that its index is known, when the file becomes short.
-    struct Opened(Arc<dyn TableSource>, u64, Arc<TableReader>);
+    struct Opened(Arc<dyn TableSource>, u64, Arc<Table>);
     impl TableSource for Opened {
-        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
             if file.number() == self.1 { Ok(Arc::clone(&self.2)) } else { self.0.table(file) }
-        }
-        fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
-            self.table(file)
         }
     }
     let mut tree = tree;

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use rockmill_format::coding;
 use rockmill_format::filename::{self, FileType};
-use rockmill_format::key::{MAX_SEQUENCE, ParsedInternalKey};
 use rockmill_format::properties::{EXTERNAL_VERSION, GLOBAL_SEQNO, TableProperties, UNKNOWN_COLUMN_FAMILY};
-use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, ValueType};
+use rockmill_format::{InternalKey, SequenceNumber};
 use rockmill_io::{Entry, EntryKind};
 
 use super::IngestExternalFileOptions;
@@ -18,7 +17,7 @@ use crate::db::catalog::merge_names::ExpectedOperator;
 use crate::db::files::checkpoint::{cannot_link, copy_checked};
 use crate::db::{Db, DbInner, VALUES_WITH_TIMES};
 use crate::error::{Error, Result};
-use crate::table::{TableOpenOptions, TableReadOptions, TableReader};
+use crate::table::{Table, TableOpenOptions};
 
 /// A file to be ingested. Its entries have sequence number 0 until it is placed.
 #[derive(Debug, Default)]
@@ -87,7 +86,7 @@ impl ExternalFile {
             reads_first: None,
             prefix_extractor: None,
         };
-        let table = TableReader::open(file, open).map_err(|e| e.context("external file"))?;
+        let table = Table::open(file, open).map_err(|e| e.context("external file"))?;
         check_properties(&table, cf)?;
         check_times(&table, db.with_ttl, options.values_with_times)?;
         if let Some(operator) = &cf.merge_operator {
@@ -97,7 +96,7 @@ impl ExternalFile {
         if options.verify_checksums_before_ingest {
             table.verify().map_err(|e| e.context("external file"))?;
         }
-        let Some((smallest, largest)) = boundaries(&table, &cf.cmp)? else {
+        let Some((smallest, largest)) = table.boundaries()? else {
             return Err(Error::invalid_argument(format!("{}: external file without entries", path.display())));
         };
         let p = table.properties();
@@ -154,7 +153,7 @@ impl ExternalFile {
 }
 
 /// Refuses values without times in a database with a time to live, and values with them in others.
-fn check_times(table: &TableReader, with_ttl: bool, values_with_times: bool) -> Result<()> {
+fn check_times(table: &Table, with_ttl: bool, values_with_times: bool) -> Result<()> {
     let (p, path) = (table.properties(), table.path().display());
     let says_so = p.other.contains_key(VALUES_WITH_TIMES);
     let has_values = p.num_entries > p.num_deletions;
@@ -175,7 +174,7 @@ fn check_times(table: &TableReader, with_ttl: bool, values_with_times: bool) -> 
 
 /// Refuses what `SstFileWriter` did not write, what was written for another column family, and what has sequence
 /// numbers of its own.
-fn check_properties(table: &TableReader, cf: &CfData) -> Result<()> {
+fn check_properties(table: &Table, cf: &CfData) -> Result<()> {
     let (p, path) = (table.properties(), table.path().display());
     match p.other.get(EXTERNAL_VERSION).map(|v| coding::fixed32_at(v, 0)) {
         Some(Some(2)) => {}
@@ -206,50 +205,6 @@ fn check_properties(table: &TableReader, cf: &CfData) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// Smallest and largest internal key of a table, range tombstones included.
-pub(crate) fn boundaries(
-    table: &Arc<TableReader>,
-    cmp: &InternalKeyComparator,
-) -> Result<Option<(InternalKey, InternalKey)>> {
-    let mut found: Option<(InternalKey, InternalKey)> = None;
-    let mut widen = |smallest: InternalKey, largest: InternalKey| match &mut found {
-        Some((s, l)) => {
-            if cmp.compare(smallest.as_bytes(), s.as_bytes()).is_lt() {
-                *s = smallest;
-            }
-            if cmp.compare(largest.as_bytes(), l.as_bytes()).is_gt() {
-                *l = largest;
-            }
-        }
-        none => *none = Some((smallest, largest)),
-    };
-    let mut iter = table.iter(TableReadOptions { fill_cache: false, ..TableReadOptions::default() });
-    let key = |iter: &dyn crate::iter::InternalIterator| -> Result<InternalKey> {
-        ParsedInternalKey::parse(iter.key()).map_err(|e| Error::format(table.path(), &e))?;
-        Ok(InternalKey::from_encoded(iter.key()))
-    };
-    iter.seek_to_first();
-    iter.status()?;
-    if iter.valid() {
-        let smallest = key(&*iter)?;
-        iter.seek_to_last();
-        iter.status()?;
-        if !iter.valid() {
-            return Err(Error::corruption(format!("{}: its last key cannot be found", table.path().display())));
-        }
-        widen(smallest, key(&*iter)?);
-    }
-    if let Some(tombstones) = table.range_tombstones() {
-        for (begin, end, seq) in tombstones.extremes() {
-            widen(
-                InternalKey::new(begin, seq, ValueType::RangeDeletion),
-                InternalKey::new(end, MAX_SEQUENCE, ValueType::RangeDeletion),
-            );
-        }
-    }
-    Ok(found)
 }
 
 impl Db {

@@ -39,7 +39,7 @@ use crate::panics::guarded;
 use crate::sync::MutexGuard;
 use crate::version::{ManifestWriter, TableSource, Version};
 
-pub(crate) use crate::db::files::ingest::file::{ExternalFile, boundaries};
+pub(crate) use crate::db::files::ingest::file::ExternalFile;
 pub use crate::db::files::ingest::options::{IngestExternalFileArg, IngestExternalFileOptions};
 
 /// What one column family gets.

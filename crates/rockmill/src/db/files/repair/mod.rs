@@ -62,7 +62,7 @@ use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NA
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::table::TableReadOptions;
-use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuilder};
+use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuilder, files_of};
 
 use crate::db::files::repair::hints::Hints;
 use crate::db::files::repair::logs::Target;
@@ -631,7 +631,8 @@ impl Repair<'_> {
             let Some(hinted) = self.hints.families.get(&family.id) else { continue };
             let sound: BTreeSet<u64> = tables.get(&family.id).into_iter().flatten().map(|t| t.entry.number).collect();
             let there = |n: &u64| found.iter().any(|f| f.number == *n);
-            self.report.tables_missing.extend(hinted.files.keys().filter(|n| !there(n) && !sound.contains(n)));
+            let named = hinted.files.values().flat_map(|(_, entry)| files_of(entry)).map(|file| file.number);
+            self.report.tables_missing.extend(named.filter(|n| !there(n) && !sound.contains(n)));
             let all_sound = hinted.files.keys().all(|n| sound.contains(n));
             let unnamed = sound.iter().any(|n| !hinted.files.contains_key(n));
             let flushed_logs = wals.iter().any(|(n, _)| *n < hinted.log_number);

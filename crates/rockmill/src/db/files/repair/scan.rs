@@ -12,8 +12,7 @@ use rockmill_io::FileSystem;
 
 use crate::compaction::internal_unique_id;
 use crate::error::{Error, Result};
-use crate::iter::InternalIterator;
-use crate::table::{TableOpenOptions, TableReader, properties_of};
+use crate::table::{Table, TableOpenOptions, properties_of};
 use crate::version::{FileMeta, TableSource};
 
 /// Bytes read at a time.
@@ -57,15 +56,11 @@ pub(super) struct Tables {
 }
 
 impl TableSource for Tables {
-    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+    fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
         let path = self.dir.join(filename::table(file.number()));
         let old = path.with_extension("ldb");
         let path = if self.fs.exists(&path).unwrap_or(true) { path } else { old };
         open(&*self.fs, &path, &self.cmp, Some(file.entry.largest_seqno))
-    }
-
-    fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
-        self.table(file)
     }
 }
 
@@ -74,7 +69,7 @@ pub(super) fn open(
     path: &Path,
     cmp: &InternalKeyComparator,
     largest_seqno: Option<u64>,
-) -> Result<Arc<TableReader>> {
+) -> Result<Arc<Table>> {
     let file = fs.open_random(path, false).map_err(|e| Error::io(path.display(), &e))?;
     let options = TableOpenOptions {
         path: path.to_owned(),
@@ -85,7 +80,7 @@ pub(super) fn open(
         reads_first: None,
         prefix_extractor: None,
     };
-    TableReader::open(file, options)
+    Table::open(file, options)
 }
 
 /// A table that was read to its end and is sound.
@@ -108,7 +103,7 @@ pub(super) fn scan(
     let mut range = Range { cmp, ends: None, seqs: None };
     let mut entries = 0u64;
     let (mut first, mut last) = (Vec::new(), Vec::new());
-    let mut iter = table.compaction_iter(READAHEAD_BYTES, true);
+    let mut iter = table.scan(READAHEAD_BYTES, true);
     iter.seek_to_first();
     let mut read = 0;
     while iter.valid() {

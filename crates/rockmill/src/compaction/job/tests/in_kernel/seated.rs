@@ -96,14 +96,11 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
     let path = tree.ctx.dir.join(filename::table(file.number()));
     let bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
     let open = tree.ctx.tables.table(&file).unwrap();
-    let blocks = open.blocks_between(None, None).unwrap();
-    struct Opened(Arc<dyn TableSource>, u64, Arc<TableReader>);
+    let blocks = blocks_of(&tree.ctx, &file);
+    struct Opened(Arc<dyn TableSource>, u64, Arc<Table>);
     impl TableSource for Opened {
-        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
+        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
             if file.number() == self.1 { Ok(Arc::clone(&self.2)) } else { self.0.table(file) }
-        }
-        fn table_for_compaction(&self, file: &Arc<FileMeta>) -> Result<Arc<TableReader>> {
-            self.table(file)
         }
     }
     // Open, so that its index is known when the file becomes short.

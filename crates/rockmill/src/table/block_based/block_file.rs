@@ -9,11 +9,11 @@ use rockmill_format::compression::{Dictionary, decompress_into};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, Footer};
 use rockmill_io::RandomAccessFile;
 
-use super::cache::CachedBlock;
 use crate::error::{Error, Result};
 use crate::pacing::reads_first::ReadsFirst;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
+use crate::table::cache::CachedBlock;
 
 /// A table file and what is needed to read a block of it.
 #[derive(Debug)]

@@ -1,19 +1,20 @@
 //! Where a builder's blocks are compressed: here, or ahead by helper threads.
 //!
 //! It is decided anew at the beginning of each batch, as cores become idle or busy. The file does not show it: blocks
-//! come back in order, and where a table's size decides something, it is known ([`TableBuilder::file_size_settled`]).
+//! come back in order, and where a table's size decides something, it is known
+//! ([`BlockBasedBuilder::file_size_settled`]).
 
 use rockmill_format::footer::BLOCK_TRAILER_LEN;
 
 use super::super::compress_ahead::{Batch, CompressAhead, Recipe};
-use super::TableBuilder;
+use super::super::filter_builder::FilterBuilder;
+use super::BlockBasedBuilder;
 use crate::error::Result;
 use crate::helpers::Help;
 use crate::sync::Mutex;
-use crate::table::filter_builder::FilterBuilder;
 use rockmill_format::compression::CompressionType;
 
-impl TableBuilder {
+impl BlockBasedBuilder {
     /// Lets helpers compress data blocks, as many as `parallel_threads` allows; before the first entry.
     pub(crate) fn set_help(&mut self, help: Option<&Help>) {
         let o = &self.options;

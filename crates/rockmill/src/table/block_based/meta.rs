@@ -8,19 +8,20 @@
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
-use super::cache::{CachedBlock, Priority};
 use super::filter::Filter;
 use super::index::TableIndex;
 use super::open;
-use super::reader::TableReader;
+use super::reader::BlockBasedTable;
 use crate::error::Result;
 use crate::statistics::{MaybeStatistics, Ticker};
+use crate::table::cache::{CachedBlock, Priority};
+use crate::table::options::MetaCaching;
 
 /// A table's index and filter.
-#[derive(Debug)]
-pub(super) struct TableMeta {
-    pub index: TableIndex,
-    pub filter: Filter,
+#[derive(Debug, Default)]
+pub(in crate::table) struct TableMeta {
+    pub(super) index: TableIndex,
+    pub(super) filter: Filter,
 }
 
 impl TableMeta {
@@ -37,14 +38,6 @@ pub(super) enum MetaPlace {
         /// Kept in the cache as long as the table is open.
         pinned: Option<Arc<CachedBlock>>,
     },
-}
-
-/// How index and filter are kept in the cache.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct MetaCaching {
-    pub in_cache: bool,
-    pub high_priority: bool,
-    pub pin: bool,
 }
 
 /// Index and filter for one operation.
@@ -84,7 +77,7 @@ static NO_INDEX: LazyLock<TableIndex> = LazyLock::new(TableIndex::default);
 impl MetaHold {
     /// Takes hold of them; nothing is done the second time.
     #[inline]
-    pub fn take(&mut self, table: &TableReader, cache_only: bool, fill: bool) -> Result<()> {
+    pub fn take(&mut self, table: &BlockBasedTable, cache_only: bool, fill: bool) -> Result<()> {
         if matches!(self, Self::Nothing) {
             *self = match table.meta(cache_only, fill)? {
                 MetaRef::Here(_) => Self::Table,
@@ -97,7 +90,7 @@ impl MetaHold {
 
     /// The index; an empty one while nothing is held.
     #[inline]
-    pub fn index<'a>(&'a self, table: &'a TableReader) -> &'a TableIndex {
+    pub fn index<'a>(&'a self, table: &'a BlockBasedTable) -> &'a TableIndex {
         match (self, &table.meta) {
             (Self::Table, MetaPlace::Here(meta)) => &meta.index,
             (Self::Table, MetaPlace::InCache { pinned: Some(block), .. }) | (Self::Cached(block), _) => {
@@ -118,7 +111,7 @@ pub(super) fn of(block: &CachedBlock) -> &TableMeta {
     }
 }
 
-impl TableReader {
+impl BlockBasedTable {
     /// Index and filter. `cache_only` forbids reading them, `fill` keeps in the cache what was read.
     #[inline]
     pub(super) fn meta(&self, cache_only: bool, fill: bool) -> Result<MetaRef<'_>> {

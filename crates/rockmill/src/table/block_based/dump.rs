@@ -6,11 +6,10 @@ use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_format::key::ParsedInternalKey;
 use rockmill_format::properties::IndexType;
 
-use super::filter::Filter;
 use super::iter::{BlockStream, Source};
 use super::names;
 use super::open::IndexShape;
-use super::reader::TableReader;
+use super::reader::BlockBasedTable;
 use super::verify::hex;
 use crate::error::{Error, Result};
 
@@ -80,20 +79,9 @@ pub struct TableBlock {
     pub error: Option<Error>,
 }
 
-impl TableReader {
-    /// The filter's layout, and how many there are of it; `None` when lookups use no filter.
-    pub fn filter_kind(&self) -> Option<(&'static str, usize)> {
-        match &self.meta(false, false).ok()?.filter {
-            Filter::None => None,
-            Filter::Full(filter) => Some((filter.kind_name(), 1)),
-            Filter::Partitioned(_, partitions) => {
-                Some((partitions.first().map_or("none", |f| f.kind_name()), partitions.len()))
-            }
-        }
-    }
-
+impl BlockBasedTable {
     /// Every block of the file in order of offset. All are read; a damaged one has its error beside it.
-    pub fn blocks(&self) -> Vec<TableBlock> {
+    pub fn describe(&self) -> Vec<TableBlock> {
         let mut blocks = Vec::new();
         let shape = IndexShape::new(&self.properties, self.index_type);
         if let Ok(meta) = self.meta(false, false) {

@@ -23,7 +23,7 @@ impl RandomAccessFile for Bytes {
     }
 }
 
-fn open_bytes(bytes: Vec<u8>, cmp: &InternalKeyComparator) -> crate::Result<Arc<TableReader>> {
+fn open_bytes(bytes: Vec<u8>, cmp: &InternalKeyComparator) -> crate::Result<Arc<Table>> {
     let options = TableOpenOptions {
         path: "/damaged.sst".into(),
         cmp: cmp.clone(),
@@ -33,11 +33,11 @@ fn open_bytes(bytes: Vec<u8>, cmp: &InternalKeyComparator) -> crate::Result<Arc<
         reads_first: None,
         prefix_extractor: None,
     };
-    TableReader::open(Arc::new(Bytes(bytes)), options)
+    Table::open(Arc::new(Bytes(bytes)), options)
 }
 
 /// Reads all of a table in every way; the first error.
-fn read_all(table: &Arc<TableReader>) -> crate::Result<Entries> {
+fn read_all(table: &Arc<Table>) -> crate::Result<Entries> {
     let mut out = Vec::new();
     let mut it = table.iter(TableReadOptions::default());
     it.seek_to_first();
@@ -157,7 +157,7 @@ fn a_global_seqno_written_in_place_is_read_and_other_damage_is_not() {
             reads_first: None,
             prefix_extractor: None,
         };
-        TableReader::open(Arc::new(Bytes(bytes.to_vec())), options)
+        Table::open(Arc::new(Bytes(bytes.to_vec())), options)
     };
     with_largest(&bytes, 77).unwrap();
     assert!(with_largest(&bytes, 78).unwrap_err().message().contains("global sequence number 77"));

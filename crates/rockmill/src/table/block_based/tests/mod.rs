@@ -16,6 +16,7 @@ use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, WriteOptions};
 use super::*;
 use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, GetState};
+use crate::table::*;
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 type Tombstones = Vec<(Vec<u8>, Vec<u8>, SequenceNumber)>;
@@ -143,7 +144,7 @@ fn open_at(
     path: &Path,
     cmp: &InternalKeyComparator,
     cache: Option<Arc<BlockCache>>,
-) -> crate::Result<Arc<TableReader>> {
+) -> crate::Result<Arc<Table>> {
     let file = fs.open_random(path, false).unwrap();
     let options = TableOpenOptions {
         path: path.into(),
@@ -154,7 +155,7 @@ fn open_at(
         statistics: None,
         reads_first: None,
     };
-    TableReader::open(file, options)
+    Table::open(file, options)
 }
 
 fn forward(mut it: impl InternalIterator) -> Entries {
@@ -180,7 +181,12 @@ fn backward(mut it: impl InternalIterator) -> Entries {
     out
 }
 
-impl InternalIterator for Box<dyn InternalIterator> {
+/// The table as a block-based one.
+fn blocks_of(table: &Table) -> &BlockBasedTable {
+    table.as_block_based().unwrap()
+}
+
+impl<I: InternalIterator + ?Sized> InternalIterator for Box<I> {
     fn valid(&self) -> bool {
         (**self).valid()
     }
@@ -244,7 +250,7 @@ fn model_get(
 }
 
 fn table_get(
-    table: &TableReader,
+    table: &Table,
     ro: TableReadOptions,
     user_key: &[u8],
     seq: SequenceNumber,
@@ -264,12 +270,12 @@ fn table_get(
 }
 
 /// The filter says no only if no key with the target's prefix is on the side asked for.
-fn check_prefix(table: &TableReader, entries: &Entries, target: &[u8]) {
+fn check_prefix(table: &Table, entries: &Entries, target: &[u8]) {
     let Some(extractor) = table.filter_prefixes() else { return };
     let Some(prefix) = extractor.prefix(key::user_key(target)) else { return };
     for backward in [false, true] {
         let on_side = |k: &[u8]| {
-            let order = table.cmp.compare(k, target);
+            let order = table.comparator().compare(k, target);
             if backward { order.is_le() } else { order.is_ge() }
         };
         let is_there = entries.iter().any(|(k, _)| on_side(k) && extractor.prefix(key::user_key(k)) == Some(prefix));
@@ -279,8 +285,8 @@ fn check_prefix(table: &TableReader, entries: &Entries, target: &[u8]) {
 }
 
 /// Everything a table must answer.
-fn check(table: &Arc<TableReader>, entries: &Entries, tombstones: &Tombstones, rng: &mut fastrand::Rng) {
-    let cmp = table.cmp.clone();
+fn check(table: &Arc<Table>, entries: &Entries, tombstones: &Tombstones, rng: &mut fastrand::Rng) {
+    let cmp = table.comparator().clone();
     table.verify().unwrap();
     let ro = TableReadOptions {
         fill_cache: rng.bool(),
@@ -290,10 +296,10 @@ fn check(table: &Arc<TableReader>, entries: &Entries, tombstones: &Tombstones, r
     assert!(forward(table.iter(ro)) == *entries, "forward");
     assert!(backward(table.iter(ro)) == *entries, "backward");
     for readahead in [0, 1000, 1 << 20] {
-        assert!(forward(table.compaction_iter(readahead, true)) == *entries, "compaction, {readahead}");
+        assert!(forward(table.scan(readahead, true)) == *entries, "scan, {readahead}");
     }
     let mut it = table.iter(ro);
-    let mut stream = table.compaction_iter(500, true);
+    let mut stream = table.scan(500, true);
     for _ in 0..100 {
         let target = if rng.bool() && !entries.is_empty() {
             entries[rng.usize(..entries.len())].0.clone()
@@ -336,7 +342,7 @@ fn check(table: &Arc<TableReader>, entries: &Entries, tombstones: &Tombstones, r
         }
     }
     // The list of blocks covers the file, up to the footer and padding, and has every entry.
-    let blocks = table.blocks();
+    let blocks = table.describe();
     assert!(blocks.iter().all(|b| b.error.is_none()), "{blocks:?}");
     assert!(blocks.windows(2).all(|w| w[0].offset + w[0].size < w[1].offset), "{blocks:?}");
     let data = blocks.iter().filter(|b| b.kind == TableBlockKind::Data);
@@ -347,7 +353,7 @@ fn check(table: &Arc<TableReader>, entries: &Entries, tombstones: &Tombstones, r
         assert!(anchors.len() <= max);
         assert!(anchors.windows(2).all(|w| w[0].1 < w[1].1 && cmp.compare_user(&w[0].0, &w[1].0).is_le()));
         if !entries.is_empty() {
-            assert_eq!(anchors.last().unwrap().1, table.data_end());
+            assert_eq!(anchors.last().unwrap().1, blocks_of(table).data_end());
         }
     }
 }
@@ -519,8 +525,8 @@ fn readahead_grows_from_small_and_streams_are_few_reads() {
     assert_eq!([1, 2, 3, 4].map(blocks_of), [1, 2, 3, 3]);
     let explicit = TableReadOptions { readahead: 1 << 20, ..TableReadOptions::default() };
     assert_eq!(reads(&|| assert_eq!(forward(table.iter(explicit)).len(), 3000)), 2);
-    assert_eq!(reads(&|| assert_eq!(forward(table.compaction_iter(1 << 20, true)).len(), 3000)), 2);
-    assert_eq!(reads(&|| assert_eq!(forward(table.compaction_iter(0, true)).len(), 3000)), blocks);
+    assert_eq!(reads(&|| assert_eq!(forward(table.scan(1 << 20, true)).len(), 3000)), 2);
+    assert_eq!(reads(&|| assert_eq!(forward(table.scan(0, true)).len(), 3000)), blocks);
 }
 
 /// What a flush or a compaction wrote past the page cache is read from the device: it works while a scan goes on.
@@ -552,5 +558,5 @@ fn a_long_scan_tells_what_it_reads_next_and_a_short_one_nothing() {
     assert!((10..18).contains(&forwards) && (10..18).contains(&backwards), "{forwards}, {backwards}");
     let explicit = TableReadOptions { readahead: 1 << 20, ..TableReadOptions::default() };
     assert_eq!(told(&|| assert_eq!(forward(table.iter(explicit)).len(), 8000)), 3);
-    assert_eq!(told(&|| assert_eq!(forward(table.compaction_iter(1 << 20, true)).len(), 8000)), 0);
+    assert_eq!(told(&|| assert_eq!(forward(table.scan(1 << 20, true)).len(), 8000)), 0);
 }

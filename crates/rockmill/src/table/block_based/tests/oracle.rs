@@ -67,7 +67,7 @@ fn tables_in(dir: &Path) -> Vec<PathBuf> {
 /// The databases of `write_tables.cc`.
 fn rocksdb_tables() -> Option<(tempfile::TempDir, Vec<String>)> {
     let dir = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/table/tests/write_tables.cc");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/table/block_based/tests/write_tables.cc");
     let program = dir.path().join("write_tables");
     let compiled = Command::new("g++")
         .args(["-std=c++17", "-o"])
@@ -118,7 +118,7 @@ fn tables_of_rocksdb_read_as_rocksdb_reads_them() {
                     model_get(entries, &tombstones, &cmp, user_key, seq)
                 );
             }
-            check_features(&name, &table);
+            check_features(&name, blocks_of(&table));
             // Prefixes alone, and partitions with prefixes, differ from version to version of RocksDB.
             const REBUILT: [&str; 13] = [
                 "both_filters",
@@ -136,14 +136,14 @@ fn tables_of_rocksdb_read_as_rocksdb_reads_them() {
                 "unique_small_blocks",
             ];
             if REBUILT.contains(&&*name) {
-                rebuild_is_equal(&path, &table, entries);
+                rebuild_is_equal(&path, blocks_of(&table), entries);
             }
         }
     }
 }
 
 /// That a database has what its name says: otherwise its test would show nothing.
-fn check_features(name: &str, table: &TableReader) {
+fn check_features(name: &str, table: &BlockBasedTable) {
     use super::super::filter::Filter;
     let (p, meta) = (table.properties(), table.meta(false, false).unwrap());
     match name {
@@ -177,7 +177,7 @@ fn check_features(name: &str, table: &TableReader) {
 }
 
 /// The builder makes the same data, filter and index blocks of the same entries.
-fn rebuild_is_equal(path: &Path, table: &TableReader, entries: &Entries) {
+fn rebuild_is_equal(path: &Path, table: &BlockBasedTable, entries: &Entries) {
     let p = table.properties();
     let mut o = options(table.cmp.clone());
     o.checksum = table.footer().checksum;
@@ -214,6 +214,7 @@ fn rebuild_is_equal(path: &Path, table: &TableReader, entries: &Entries) {
     let end =
         if p.index_key_is_user_key != 0 { table.index_handle.end() } else { p.data_size + p.filter_size } as usize;
     let rebuilt = open_at(&fs, &o.path, &table.cmp, None).unwrap();
+    let rebuilt = blocks_of(&rebuilt);
     assert_eq!(rebuilt.index_handle, table.index_handle);
     let (new, old) = (rebuilt.meta(false, false).unwrap(), table.meta(false, false).unwrap());
     assert_eq!(new.index.len(), old.index.len());
@@ -353,7 +354,7 @@ for k, v in items:
             reads_first: None,
             prefix_extractor: None,
         };
-        let table = TableReader::open(file, options).unwrap();
+        let table = Table::open(file, options).unwrap();
         let numbered: Entries = entries
             .iter()
             .map(|(k, v)| (InternalKey::new(key::user_key(k), 5, ValueType::Value).as_bytes().to_vec(), v.clone()))
@@ -408,7 +409,7 @@ for n in range(8):
         let paths = tables_in(&dir.path().join(n.to_string()));
         assert_eq!(paths.len(), 1);
         let table = open_at(&fs, &paths[0], &cmp, None).unwrap();
-        assert_eq!(table.footer().format_version, 5 + n % 2);
+        assert_eq!(blocks_of(&table).footer().format_version, 5 + n % 2);
         let entries = forward(table.iter(TableReadOptions::default()));
         let users: Vec<_> = entries.iter().map(|(k, v)| (key::user_key(k).to_vec(), v.clone())).collect();
         assert!(users == expected);

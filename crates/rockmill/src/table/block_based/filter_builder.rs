@@ -9,9 +9,9 @@ use rockmill_format::SliceTransform;
 use rockmill_format::filter::BloomBuilder;
 use rockmill_format::footer::BlockHandle;
 
-use super::builder::TableBuilderOptions;
 use super::index_builder::{IndexBuilder, add_entry, index_block};
 use crate::error::Result;
+use crate::table::options::TableBuilderOptions;
 
 /// See the module's description.
 pub(super) struct FilterBuilder {

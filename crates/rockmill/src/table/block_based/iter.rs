@@ -1,8 +1,8 @@
 //! Iterators over one table: position in the index, then in a data block.
 //!
 //! The two kinds differ only in where blocks come from ([`Source`]): reads take them from the cache and read ahead when
-//! access is sequential; compactions stream the file through one buffer, past the cache. Steps inside a block touch
-//! neither the source nor the index.
+//! access is sequential; scans stream the file through one buffer, past the cache. Steps inside a block touch neither
+//! the source nor the index.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use rockmill_format::FormatError;
 use rockmill_format::block::{BlockCursor, BlockLayout};
 use rockmill_format::footer::BlockHandle;
 
+use super::access::BlockAccess;
 use super::async_reads::AsyncReads;
 use super::block_file::Stored;
-use super::cache::CachedBlock;
 use super::index::TableIndex;
 use super::meta::MetaHold;
-use super::reader::{TableReadOptions, TableReader};
+use super::reader::BlockBasedTable;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
 use crate::pacing::reads_first::PatientJob;
 use crate::rate_limiter::Limit;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
-
-/// Iterator of a compaction; see [`TableReader::compaction_iter`].
-pub type CompactionIter = TableIter<BlockStream>;
+use crate::table::TableScan;
+use crate::table::cache::CachedBlock;
+use crate::table::options::TableReadOptions;
 
 /// A block without entries, for cursors that have no block yet: no restart points.
 const NO_BLOCK: [u8; 4] = [0; 4];
@@ -32,7 +32,7 @@ const NO_BLOCK: [u8; 4] = [0; 4];
 /// Gives data blocks one at a time.
 pub trait Source: Send {
     /// Makes block `at` of the index the current one.
-    fn load(&mut self, table: &TableReader, index: &TableIndex, at: usize) -> Result<BlockLayout>;
+    fn load(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> Result<BlockLayout>;
     /// The current block's contents; empty before the first.
     fn data(&self) -> &[u8];
     /// Whether the table's index may only come from the cache, and whether it is kept there.
@@ -41,7 +41,7 @@ pub trait Source: Send {
 
 /// Iterator over the point entries of a table.
 pub struct TableIter<S> {
-    table: Arc<TableReader>,
+    table: BlockAccess,
     meta: MetaHold,
     source: S,
     cursor: BlockCursor,
@@ -52,38 +52,29 @@ pub struct TableIter<S> {
 }
 
 impl TableIter<Cached> {
-    pub(super) fn cached(table: Arc<TableReader>, ro: TableReadOptions) -> Self {
+    pub(in crate::table) fn cached(table: BlockAccess, ro: TableReadOptions) -> Self {
         let source = Cached::new(&table, ro);
         Self::new(table, source)
     }
 }
 
 impl TableIter<BlockStream> {
-    pub(super) fn streaming(table: Arc<TableReader>, readahead: usize, verify: bool) -> Self {
+    pub(in crate::table) fn streaming(table: BlockAccess, readahead: usize, verify: bool) -> Self {
         let mut source = BlockStream::new(readahead, None);
         source.verify = verify;
         source.begin_file(table.data_end());
         Self::new(table, source)
     }
+}
 
-    /// Reads made of the file so far.
-    pub fn reads(&self) -> u64 {
-        self.source.window.reads
-    }
-
-    /// Bytes read of the file so far.
-    pub fn bytes_read(&self) -> u64 {
+impl TableScan for TableIter<BlockStream> {
+    fn bytes_read(&self) -> u64 {
         self.source.window.bytes_read
-    }
-
-    /// Where the current block is in the file, for dumps.
-    pub fn block_handle(&self) -> Option<BlockHandle> {
-        self.loaded.then(|| self.index().handle(self.at))
     }
 }
 
 impl<S: Source> TableIter<S> {
-    fn new(table: Arc<TableReader>, source: S) -> Self {
+    fn new(table: BlockAccess, source: S) -> Self {
         let layout = BlockLayout::parse(&NO_BLOCK).unwrap_or_else(|e| unreachable!("an empty block is a block: {e}"));
         let cursor = BlockCursor::new(layout, table.data_kind());
         Self { table, meta: MetaHold::Nothing, source, cursor, at: 0, loaded: false, error: None }
@@ -290,7 +281,6 @@ impl<S: Source> InternalIterator for TableIter<S> {
 struct Window {
     offset: u64,
     bytes: Vec<u8>,
-    reads: u64,
     bytes_read: u64,
 }
 
@@ -303,7 +293,7 @@ impl Window {
     }
 
     /// Replaces the window by `len` bytes from `offset`, keeping what it has of them.
-    fn fill(&mut self, table: &TableReader, offset: u64, len: usize, histogram: Histogram) -> Result<()> {
+    fn fill(&mut self, table: &BlockBasedTable, offset: u64, len: usize, histogram: Histogram) -> Result<()> {
         let window_end = self.offset + self.bytes.len() as u64;
         let mut have = 0;
         if (self.offset..window_end).contains(&offset) {
@@ -317,7 +307,6 @@ impl Window {
         if read.is_err() {
             self.bytes.clear();
         }
-        self.reads += 1;
         self.bytes_read += (len - have) as u64;
         read
     }
@@ -363,7 +352,7 @@ pub struct Cached {
 }
 
 impl Cached {
-    fn new(table: &TableReader, ro: TableReadOptions) -> Self {
+    fn new(table: &BlockBasedTable, ro: TableReadOptions) -> Self {
         Self {
             ro,
             window: Window::default(),
@@ -380,7 +369,7 @@ impl Cached {
     }
 
     /// With `async_io`, begins to read what comes behind the window, in which block `at` is.
-    fn begin_ahead(&mut self, table: &TableReader, index: &TableIndex, at: usize) {
+    fn begin_ahead(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) {
         // The first block says nothing of the direction.
         if !self.ro.async_io || self.backward || self.sequential < 2 {
             return;
@@ -394,7 +383,7 @@ impl Cached {
 
     /// Tells the kernel what a long scan reads next, so that the device is at work while this window is gone through:
     /// what a flush or a compaction wrote past the page cache is not in it.
-    fn tell_ahead(&mut self, table: &TableReader, from: u64, len: u64) {
+    fn tell_ahead(&mut self, table: &BlockBasedTable, from: u64, len: u64) {
         if len < TOLD_AHEAD_MIN || self.ro.async_io {
             return;
         }
@@ -417,10 +406,14 @@ impl Cached {
     }
 
     /// Takes what was begun for the window, if block `handle` is in it.
-    fn take_ahead(&mut self, table: &TableReader, handle: BlockHandle, len: usize) -> Option<std::ops::Range<usize>> {
+    fn take_ahead(
+        &mut self,
+        table: &BlockBasedTable,
+        handle: BlockHandle,
+        len: usize,
+    ) -> Option<std::ops::Range<usize>> {
         let offset = self.ahead.take(&table.blocks, handle.offset, len, &mut self.window.bytes)?;
         self.window.offset = offset;
-        self.window.reads += 1;
         self.window.bytes_read += self.window.bytes.len() as u64;
         table.statistics().add(Ticker::PrefetchBytes, self.window.bytes.len() as u64);
         self.window.find(handle, len)
@@ -428,7 +421,7 @@ impl Cached {
 
     /// Takes note that block `handle` is wanted, wherever it comes from: blocks found in the cache count for a sequence
     /// as blocks read do (RocksDB's `BlockPrefetcher`).
-    fn follow(&mut self, table: &TableReader, handle: BlockHandle) {
+    fn follow(&mut self, table: &BlockBasedTable, handle: BlockHandle) {
         let (start, end) = self.last;
         let (forward, backward) = (handle.offset == end, handle.end() == start);
         if (forward || backward) && (self.sequential <= 1 || self.backward == backward) {
@@ -444,7 +437,7 @@ impl Cached {
 
     /// What to read for block `at`, which is neither in the cache nor in the window, from an offset so many bytes:
     /// itself, and what comes behind it in the direction of a scan.
-    fn read_range(&mut self, table: &TableReader, index: &TableIndex, at: usize) -> (u64, usize) {
+    fn read_range(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> (u64, usize) {
         let handle = index.handle(at);
         let ahead = if self.ro.readahead > 0 {
             // An explicit size is for scans: it counts from the first block on.
@@ -481,7 +474,7 @@ impl Cached {
 }
 
 impl Source for Cached {
-    fn load(&mut self, table: &TableReader, index: &TableIndex, at: usize) -> Result<BlockLayout> {
+    fn load(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> Result<BlockLayout> {
         let handle = index.handle(at);
         self.follow(table, handle);
         if let Some((cache, id)) = &table.cache
@@ -578,7 +571,7 @@ impl Source for Cached {
     }
 }
 
-/// Blocks straight from the file in large reads, for compactions.
+/// Blocks straight from the file in large reads, for scans and compactions.
 pub struct BlockStream {
     window: Window,
     current: Current,
@@ -627,7 +620,7 @@ impl BlockStream {
     }
 
     /// Where the block is in the window, trailer included; reads a window from there on if it is not in this one.
-    fn place(&mut self, table: &TableReader, handle: BlockHandle) -> Result<std::ops::Range<usize>> {
+    fn place(&mut self, table: &BlockBasedTable, handle: BlockHandle) -> Result<std::ops::Range<usize>> {
         let block_len = table.blocks.len_with_trailer(handle)?;
         self.current = Current::None;
         match self.window.find(handle, block_len) {
@@ -651,7 +644,7 @@ impl BlockStream {
     }
 
     /// A block as it is stored, with its trailer. The current block is gone.
-    pub(crate) fn raw(&mut self, table: &TableReader, handle: BlockHandle) -> Result<&[u8]> {
+    pub(crate) fn raw(&mut self, table: &BlockBasedTable, handle: BlockHandle) -> Result<&[u8]> {
         let place = self.place(table, handle)?;
         Ok(&self.window.bytes[place])
     }
@@ -663,7 +656,7 @@ impl BlockStream {
     }
 
     /// Makes block `handle` the current one.
-    pub(crate) fn load_block(&mut self, table: &TableReader, handle: BlockHandle) -> Result<BlockLayout> {
+    pub(crate) fn load_block(&mut self, table: &BlockBasedTable, handle: BlockHandle) -> Result<BlockLayout> {
         let place = self.place(table, handle)?;
         self.stored = place.clone();
         let raw = &self.window.bytes[place.clone()];
@@ -677,7 +670,7 @@ impl BlockStream {
 }
 
 impl Source for BlockStream {
-    fn load(&mut self, table: &TableReader, index: &TableIndex, at: usize) -> Result<BlockLayout> {
+    fn load(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> Result<BlockLayout> {
         self.load_block(table, index.handle(at))
     }
 

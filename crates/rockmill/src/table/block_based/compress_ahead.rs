@@ -14,11 +14,11 @@ use std::sync::Arc;
 use rockmill_format::compression::{CompressionType, Compressor};
 
 use super::builder::{compressor_params, count_compression};
-use super::compression::CompressionOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::{Ahead, Help, Piece};
 use crate::statistics::{MaybeStatistics, Statistics};
 use crate::sync::Mutex;
+use crate::table::compression::CompressionOptions;
 
 /// Bytes of blocks that go to another thread at once. Tests have small tables.
 const BATCH_BYTES: usize = if cfg!(test) { 1 << 10 } else { 128 << 10 };

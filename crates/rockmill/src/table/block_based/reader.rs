@@ -1,92 +1,36 @@
-//! Reads one table. Opening is in `open`, iterators in `iter`, the check of a whole file in `verify`.
+//! Reads one table. Opening is in `open`, iterators in `iter`, the check of a whole file in `verify`, what compactions
+//! need of its blocks in `access`.
 //!
 //! A lookup asks the range tombstones, then the filter, then the index, all in memory, and reads one data block from
 //! the cache or the file; a second one only where versions of the key go on there.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
-use rockmill_format::compression::names_compression;
 use rockmill_format::footer::{BlockHandle, Footer};
-use rockmill_format::key::{self, InternalKey, ParsedInternalKey};
+use rockmill_format::key::{self, ParsedInternalKey};
 use rockmill_format::properties::{IndexType, TableProperties};
-use rockmill_format::{FormatError, InternalKeyComparator, SequenceNumber, SliceTransform};
+use rockmill_format::{InternalKeyComparator, SequenceNumber};
 use rockmill_io::RandomAccessFile;
 
-use super::block_file::{BlockFile, Stored};
-use super::cache::{BlockCache, CachedBlock};
+use super::block_file::BlockFile;
 use super::filter::FilterKeys;
 use super::index::TableIndex;
-use super::iter::{CompactionIter, TableIter};
-use super::meta::{MetaCaching, MetaPlace};
+use super::meta::MetaPlace;
 use super::open;
 use crate::error::{Error, ErrorKind, Result};
-use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, GetState, Resume, ValueSource, WantedBlock};
-use crate::pacing::reads_first::ReadsFirst;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
-use crate::statistics::{Histogram, MaybeStatistics, Started, Statistics, Ticker};
-
-/// How one operation reads a table.
-#[derive(Debug, Clone, Copy)]
-pub struct TableReadOptions {
-    /// Check block checksums.
-    pub verify_checksums: bool,
-    /// Put blocks that were read into the cache.
-    pub fill_cache: bool,
-    /// Read ahead this many bytes behind the wanted block on sequential access; 0 lets the reader decide (grows from
-    /// small as RocksDB's).
-    pub readahead: usize,
-    /// Answer from the cache only, `Incomplete` otherwise (RocksDB's `kBlockCacheTier`).
-    pub cache_only: bool,
-    /// Read what comes behind a scan's window while the scan goes through it.
-    pub async_io: bool,
-}
-
-impl Default for TableReadOptions {
-    fn default() -> Self {
-        Self { verify_checksums: true, fill_cache: true, readahead: 0, cache_only: false, async_io: false }
-    }
-}
-
-/// When iterators begin to read ahead by themselves, and how much.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct AutoReadahead {
-    /// Reads in sequence before.
-    pub reads: u64,
-    /// Bytes behind the wanted block at first, doubled with each read.
-    pub initial: usize,
-    /// Bytes at most.
-    pub max: usize,
-}
-
-/// What `open` needs.
-#[derive(Clone)]
-pub struct TableOpenOptions {
-    /// For error messages.
-    pub path: PathBuf,
-    /// Order of keys; the table's stored comparator name must be the same.
-    pub cmp: InternalKeyComparator,
-    /// Where data blocks are kept; `None` keeps none.
-    pub cache: Option<Arc<BlockCache>>,
-    /// Largest sequence number the MANIFEST gives for the file: an ingested file's global sequence number is checked
-    /// against it. `None` when unknown.
-    pub largest_seqno: Option<SequenceNumber>,
-    /// Where reads of the table are counted.
-    pub statistics: Option<Arc<Statistics>>,
-    /// Who is told of users' reads that the file answers.
-    pub reads_first: Option<Arc<ReadsFirst>>,
-    /// The column family's prefix extractor: a table whose filter holds prefixes made by an extractor of this name can
-    /// be asked for them. RocksDB's own extractors are known by name without it.
-    pub prefix_extractor: Option<SliceTransform>,
-}
+use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
+use crate::table::cache::{BlockCache, CachedBlock};
+use crate::table::options::{AutoReadahead, MetaCaching, TableOpenOptions, TableReadOptions};
 
 /// An open table. Index and filter stay in memory; data blocks come from the cache or the file.
-pub struct TableReader {
+pub struct BlockBasedTable {
     pub(super) blocks: BlockFile,
     pub(super) cmp: InternalKeyComparator,
     pub(super) cache: Option<(Arc<BlockCache>, u64)>,
@@ -106,9 +50,9 @@ pub struct TableReader {
     pub(super) auto_readahead: AutoReadahead,
 }
 
-impl std::fmt::Debug for TableReader {
+impl std::fmt::Debug for BlockBasedTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TableReader")
+        f.debug_struct("BlockBasedTable")
             .field("path", &self.blocks.path)
             .field("blocks", &self.data_blocks)
             .finish_non_exhaustive()
@@ -120,27 +64,27 @@ thread_local! {
     static CURSOR: Cell<Option<Box<BlockCursor>>> = const { Cell::new(None) };
 }
 
-impl TableReader {
+impl BlockBasedTable {
     /// Reads footer, properties, index, filter and range tombstones.
-    pub fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<Arc<Self>> {
-        open::open(file, options).map(Arc::new)
+    pub(in crate::table) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<Self> {
+        open::open(file, options)
     }
 
     /// [`Self::open`] of a file that was open before with `cache_id`: what the cache has of it serves again.
-    pub(crate) fn open_as(
+    pub(in crate::table) fn open_as(
         file: Arc<dyn RandomAccessFile>,
         options: TableOpenOptions,
         cache_id: Option<u64>,
         auto_readahead: AutoReadahead,
         caching: MetaCaching,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<Self> {
         let mut table = open::open(file, options)?;
         table.auto_readahead = auto_readahead;
         if let Some(((_, id), given)) = table.cache.as_mut().zip(cache_id) {
             *id = given;
         }
         table.place_meta(caching)?;
-        Ok(Arc::new(table))
+        Ok(table)
     }
 
     /// Looks up `ikey` (user key with the snapshot's sequence number): tells `ctx` of the newest range tombstone over
@@ -164,7 +108,7 @@ impl TableReader {
         if at == meta.index.len() {
             return Ok(());
         }
-        self.search(&meta.index, Resume { block: at, filtered: asked.is_some() }, ikey, ro, ctx)
+        self.search(&meta.index, Resume { at, filtered: asked.is_some() }, ikey, ro, ctx)
     }
 
     /// Goes on where a lookup gave way to wait for a block.
@@ -185,7 +129,7 @@ impl TableReader {
     ) -> Result<()> {
         let mut cursor = CURSOR.take();
         let before = ctx.offered;
-        let result = self.get_from(index, from.block, ikey, ro, ctx, &mut cursor);
+        let result = self.get_from(index, from.at, ikey, ro, ctx, &mut cursor);
         CURSOR.set(cursor);
         let found = ctx.offered != before;
         if from.filtered && found {
@@ -316,7 +260,7 @@ impl TableReader {
                 let BlockFile { file, path, .. } = &self.blocks;
                 let (file, path) = (Arc::clone(file), path.clone());
                 waiting.wanted = Some(WantedBlock { file, path, offset: handle.offset, len });
-                waiting.resume = Some(Resume { block: at, filtered: false });
+                waiting.resume = Some(Resume { at, filtered: false });
                 Ok(None)
             }
         }
@@ -355,23 +299,6 @@ impl TableReader {
         )
     }
 
-    /// How data blocks are decoded.
-    #[inline]
-    pub(crate) fn data_kind(&self) -> BlockKind {
-        BlockKind::Data { global_seqno: self.global_seqno }
-    }
-
-    /// Iterates over the point entries; the table stays open while the iterator lives.
-    pub fn iter(self: &Arc<Self>, ro: TableReadOptions) -> Box<dyn InternalIterator> {
-        Box::new(TableIter::cached(Arc::clone(self), ro))
-    }
-
-    /// Reads the table from front to back for a compaction, past the cache, `readahead` bytes at a time (0: block by
-    /// block). Only `seek_to_first`, `seek` and `next` move it.
-    pub fn compaction_iter(self: &Arc<Self>, readahead: usize, verify: bool) -> CompactionIter {
-        TableIter::streaming(Arc::clone(self), readahead, verify)
-    }
-
     /// The range tombstones, fragmented; `None` when there are none.
     pub fn range_tombstones(&self) -> Option<&Arc<FragmentedRangeTombstones>> {
         self.range_tombstones.as_ref()
@@ -399,14 +326,14 @@ impl TableReader {
         self.range_tombstones_stored == 0 || !self.properties.db_session_id.is_empty()
     }
 
+    /// The order of its keys.
+    pub fn comparator(&self) -> &InternalKeyComparator {
+        &self.cmp
+    }
+
     /// The properties.
     pub fn properties(&self) -> &TableProperties {
         &self.properties
-    }
-
-    /// False where no block is compressed, as far as the properties say.
-    pub(crate) fn has_compressed_blocks(&self) -> bool {
-        names_compression(self.blocks.footer.format_version, &self.properties.compression_name)
     }
 
     /// The footer.
@@ -424,11 +351,6 @@ impl TableReader {
         &self.blocks.path
     }
 
-    /// Which index the file has.
-    pub fn index_type(&self) -> IndexType {
-        self.index_type
-    }
-
     /// The sequence number that all keys of an ingested file have.
     pub fn global_seqno(&self) -> Option<SequenceNumber> {
         self.global_seqno
@@ -437,11 +359,6 @@ impl TableReader {
     /// True when data blocks are compressed with a dictionary.
     pub(super) fn has_dictionary(&self) -> bool {
         self.blocks.dictionary.is_some()
-    }
-
-    /// Data blocks in the table.
-    pub fn num_data_blocks(&self) -> usize {
-        self.data_blocks
     }
 
     /// Where the data blocks end.
@@ -497,50 +414,9 @@ impl TableReader {
         Ok(anchors)
     }
 
-    /// The data blocks that may hold user keys from `begin` up to and without `end`, in order.
-    pub(crate) fn blocks_between(&self, begin: Option<&[u8]>, end: Option<&[u8]>) -> Result<Vec<BlockHandle>> {
-        let meta = self.meta(false, false)?;
-        let index = &meta.index;
-        let place = |key: &[u8]| index.seek(InternalKey::min_possible(key).as_bytes(), &self.cmp);
-        let first = begin.map_or(0, place);
-        // The block that would hold the end may begin before it.
-        let last = end.map_or(index.len(), |e| index.len().min(place(e) + 1));
-        Ok((first..last).map(|i| index.handle(i)).collect())
-    }
-
-    /// Checks `raw`, a data block with its trailer as it stands at `handle`. True when the block's contents are its
-    /// front bytes; otherwise they were decompressed into `out`.
-    #[inline]
-    pub(crate) fn check_block(&self, handle: BlockHandle, raw: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let stored = self.blocks.decode(handle, raw, true, self.blocks.dictionary.as_ref(), out)?;
-        Ok(stored == Stored::Plain)
-    }
-
     /// About how many bytes of the file are in the page cache; `None` where that is not known.
     pub(crate) fn cached_bytes(&self) -> Option<u64> {
         self.blocks.file.cached_bytes()
-    }
-
-    /// A compaction's read, or its wait for one, begins.
-    pub(crate) fn compaction_read_begins(&self) -> Started {
-        self.blocks.statistics.start_now()
-    }
-
-    /// It has ended, and gave so many bytes.
-    pub(crate) fn compaction_read_ends(&self, began: Started, bytes: usize) {
-        perf::count(PerfMetric::BlockReadCount, 1);
-        perf::count(PerfMetric::BlockReadByte, bytes as u64);
-        let read =
-            [Histogram::SstReadMicros, Histogram::FileReadCompactionMicros, Histogram::ReadBlockCompactionMicros];
-        for histogram in read {
-            self.blocks.statistics.stop_now(histogram, began);
-        }
-    }
-
-    /// Says that a block is damaged, and where it is.
-    #[cold]
-    pub(crate) fn block_error(&self, handle: BlockHandle, e: &FormatError) -> Error {
-        self.blocks.error(handle, e)
     }
 
     /// Bytes of index, filter and tombstones held in memory.

@@ -3,8 +3,6 @@
 //! A table's reader must not be able to tell: a block passes only if this builder could have written it. That it begins
 //! and ends elsewhere than the builder would have cut is all that differs.
 
-use std::sync::Arc;
-
 use rockmill_format::SequenceNumber;
 use rockmill_format::block::{BlockEntries, BlockLayout};
 use rockmill_format::checksum::{ChecksumType, context_modifier};
@@ -12,16 +10,16 @@ use rockmill_format::compression::{CompressionType, compression_name};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_format::key;
 
-use super::TableBuilder;
+use super::super::access::BlockAccess;
+use super::BlockBasedBuilder;
 use crate::error::Result;
 use crate::statistics::Ticker;
-use crate::table::TableReader;
 
 /// A data block as it is stored in a table.
 #[derive(Clone, Copy)]
 pub struct StoredBlock<'a> {
     /// The table.
-    pub table: &'a Arc<TableReader>,
+    pub table: &'a BlockAccess,
     /// Where it is.
     pub handle: BlockHandle,
     /// Its bytes and its trailer, whose checksum was verified.
@@ -65,10 +63,10 @@ pub(super) struct Passing {
     /// Entries before the last block that ended early less than half full.
     small_at: u64,
     /// The table that blocks came from last, and whether it is written as this one.
-    from: Option<(Arc<TableReader>, bool)>,
+    from: Option<(BlockAccess, bool)>,
 }
 
-impl TableBuilder {
+impl BlockBasedBuilder {
     /// Adds all entries of `block`, which `census` sums up, by writing the block as it stands. False when it does not
     /// fit here, and nothing has happened.
     pub fn pass_block(&mut self, block: &WholeBlock<'_>, census: &Census) -> Result<bool> {
@@ -169,9 +167,9 @@ impl TableBuilder {
     }
 
     /// True when `table`'s blocks are checked and compressed as this one's are.
-    fn is_of_same_kind(&mut self, table: &Arc<TableReader>) -> bool {
+    fn is_of_same_kind(&mut self, table: &BlockAccess) -> bool {
         if let Some((from, same)) = &self.passing.from
-            && Arc::ptr_eq(from, table)
+            && from.is_same(table)
         {
             return *same;
         }
@@ -183,7 +181,7 @@ impl TableBuilder {
             && !table.has_dictionary()
             && (p.compression_name == name(true) || p.compression_name == name(false))
             && (o.compression == CompressionType::None || p.compression_options == o.compression_opts.property());
-        self.passing.from = Some((Arc::clone(table), same));
+        self.passing.from = Some((table.clone(), same));
         same
     }
 

@@ -29,10 +29,11 @@ use super::filter::{Filter, FilterKeys};
 use super::index::TableIndex;
 use super::meta::{MetaPlace, TableMeta};
 use super::names;
-use super::reader::{AutoReadahead, TableOpenOptions, TableReader};
+use super::reader::BlockBasedTable;
 use crate::error::{Error, Result};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::table::options::{AutoReadahead, TableOpenOptions};
 
 /// Bounds of the first read, in bytes. Index and filter are usually below a fortieth of the file.
 const TAIL_LEN_MIN: u64 = 16 << 10;
@@ -100,7 +101,7 @@ impl Tail {
 }
 
 /// See the module's description.
-pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<TableReader> {
+pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<BlockBasedTable> {
     let TableOpenOptions { path, cmp, cache, largest_seqno, statistics, reads_first, prefix_extractor } = options;
     let mut tail = Tail::read(&*file, &path)?;
     let footer = Footer::decode(&tail.bytes, file.size()).map_err(|e| Error::format(&path, &e))?;
@@ -146,7 +147,7 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         let id = c.new_id();
         (c, id)
     });
-    Ok(TableReader {
+    Ok(BlockBasedTable {
         blocks,
         cmp,
         cache,
@@ -166,7 +167,7 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
 }
 
 /// Reads index and filter again, from a table that gave them to the cache.
-pub(super) fn load_meta(table: &TableReader) -> Result<TableMeta> {
+pub(super) fn load_meta(table: &BlockBasedTable) -> Result<TableMeta> {
     let blocks = &table.blocks;
     let mut tail = Tail { offset: blocks.file.size(), bytes: Vec::new() };
     let wanted = [names::FULL_FILTER, names::PARTITIONED_FILTER].map(|name| find(&table.metaindex, name));

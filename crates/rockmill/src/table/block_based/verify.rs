@@ -12,7 +12,7 @@ use super::index::TableIndex;
 use super::iter::{BlockStream, Source};
 use super::names;
 use super::open::IndexShape;
-use super::reader::TableReader;
+use super::reader::BlockBasedTable;
 use crate::error::{Error, Result};
 
 /// Bytes read at once.
@@ -37,7 +37,7 @@ impl Counts {
     }
 }
 
-impl TableReader {
+impl BlockBasedTable {
     /// Reads every block, checks checksums, key order, that the index agrees with the data, that the filter has every
     /// key, and the counts in the properties.
     pub fn verify(&self) -> Result<()> {

@@ -8,8 +8,9 @@ use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
 use rockmill_format::footer::BlockHandle;
 use rockmill_format::{InternalKeyComparator, key};
 
-use super::builder::{FlushPolicy, TableBuilderOptions};
+use super::builder::FlushPolicy;
 use crate::error::Result;
+use crate::table::options::TableBuilderOptions;
 
 /// Gathers index entries; see the module's description.
 pub(super) struct IndexBuilder {

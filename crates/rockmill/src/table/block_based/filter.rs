@@ -5,14 +5,15 @@ use rockmill_format::key;
 use rockmill_format::{InternalKeyComparator, SliceTransform};
 
 use super::index::TableIndex;
-use super::reader::TableReader;
+use super::reader::BlockBasedTable;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{MaybeStatistics, Ticker};
 
 /// Filter blocks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Filter {
     /// There is none that can be used.
+    #[default]
     None,
     /// One for all keys.
     Full(FilterReader),
@@ -85,7 +86,7 @@ fn partition(index: &TableIndex, partitions: &[FilterReader], ikey: &[u8], cmp: 
     index.seek(ikey, cmp).min(partitions.len().saturating_sub(1))
 }
 
-impl TableReader {
+impl BlockBasedTable {
     /// What the filter says of the user key of `ikey`: false when the table certainly lacks it. `None` without a filter
     /// that can be asked.
     #[inline]

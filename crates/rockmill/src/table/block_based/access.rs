@@ -1,0 +1,103 @@
+//! Block access: what the engines that merge blocks, and the SST-Map that they go by, need of a table beyond what all
+//! kinds have. Nothing else uses it.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use rockmill_format::FormatError;
+use rockmill_format::block::BlockKind;
+use rockmill_format::compression::names_compression;
+use rockmill_format::footer::BlockHandle;
+use rockmill_format::key::InternalKey;
+
+use super::block_file::Stored;
+use super::reader::BlockBasedTable;
+use crate::error::{Error, Result};
+use crate::perf_context::{self as perf, PerfMetric};
+use crate::statistics::{Histogram, MaybeStatistics, Started};
+use crate::table::Table;
+
+/// A block-based table that stays open while this lives.
+#[derive(Clone)]
+pub struct BlockAccess(Arc<Table>);
+
+impl BlockAccess {
+    /// Of `table`, which is block-based.
+    pub(in crate::table) fn of(table: &Arc<Table>) -> Self {
+        Self(Arc::clone(table))
+    }
+
+    /// The table as what all kinds are.
+    pub fn table(&self) -> &Table {
+        &self.0
+    }
+
+    /// True where both are the same open table.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Deref for BlockAccess {
+    type Target = BlockBasedTable;
+
+    #[inline]
+    fn deref(&self) -> &BlockBasedTable {
+        let Table::BlockBased(table) = &*self.0;
+        table
+    }
+}
+
+impl BlockBasedTable {
+    /// How data blocks are decoded.
+    #[inline]
+    pub(crate) fn data_kind(&self) -> BlockKind {
+        BlockKind::Data { global_seqno: self.global_seqno }
+    }
+
+    /// The data blocks that may hold user keys from `begin` up to and without `end`, in order.
+    pub(crate) fn blocks_between(&self, begin: Option<&[u8]>, end: Option<&[u8]>) -> Result<Vec<BlockHandle>> {
+        let meta = self.meta(false, false)?;
+        let index = &meta.index;
+        let place = |key: &[u8]| index.seek(InternalKey::min_possible(key).as_bytes(), &self.cmp);
+        let first = begin.map_or(0, place);
+        // The block that would hold the end may begin before it.
+        let last = end.map_or(index.len(), |e| index.len().min(place(e) + 1));
+        Ok((first..last).map(|i| index.handle(i)).collect())
+    }
+
+    /// Checks `raw`, a data block with its trailer as it stands at `handle`. True when the block's contents are its
+    /// front bytes; otherwise they were decompressed into `out`.
+    #[inline]
+    pub(crate) fn check_block(&self, handle: BlockHandle, raw: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let stored = self.blocks.decode(handle, raw, true, self.blocks.dictionary.as_ref(), out)?;
+        Ok(stored == Stored::Plain)
+    }
+
+    /// False where no block is compressed, as far as the properties say.
+    pub(crate) fn has_compressed_blocks(&self) -> bool {
+        names_compression(self.blocks.footer.format_version, &self.properties.compression_name)
+    }
+
+    /// A compaction's read, or its wait for one, begins.
+    pub(crate) fn compaction_read_begins(&self) -> Started {
+        self.blocks.statistics.start_now()
+    }
+
+    /// It has ended, and gave so many bytes.
+    pub(crate) fn compaction_read_ends(&self, began: Started, bytes: usize) {
+        perf::count(PerfMetric::BlockReadCount, 1);
+        perf::count(PerfMetric::BlockReadByte, bytes as u64);
+        let read =
+            [Histogram::SstReadMicros, Histogram::FileReadCompactionMicros, Histogram::ReadBlockCompactionMicros];
+        for histogram in read {
+            self.blocks.statistics.stop_now(histogram, began);
+        }
+    }
+
+    /// Says that a block is damaged, and where it is.
+    #[cold]
+    pub(crate) fn block_error(&self, handle: BlockHandle, e: &FormatError) -> Error {
+        self.blocks.error(handle, e)
+    }
+}

@@ -1,0 +1,30 @@
+//! Block-based tables (SST files), RocksDB's own kind: sorted data blocks, an index over them, a filter.
+
+mod access;
+mod async_reads;
+mod block_file;
+mod builder;
+mod compress_ahead;
+mod dump;
+mod filter;
+mod filter_builder;
+mod index;
+mod index_builder;
+mod iter;
+mod meta;
+mod names;
+mod open;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub use access::BlockAccess;
+pub use builder::BlockBasedBuilder;
+pub use builder::pass::{Census, StoredBlock, WholeBlock};
+pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
+pub(super) use iter::TableIter;
+pub(crate) use iter::{BlockStream, Source};
+pub(super) use meta::TableMeta;
+pub use open::properties_of;
+pub use reader::BlockBasedTable;

@@ -1,0 +1,306 @@
+//! The files of tables: how many tables have each, and which ones no table has any more.
+//!
+//! A table consists of a file of its own and perhaps of older files that it shares with other tables. So files are
+//! counted by number, over the tables of all versions. A table has its files as long as a version, an iterator or a job
+//! refers to it. When it goes, each of its files loses one table:
+//!
+//! 1. A table that left the current version is *obsolete*: it gives its files up.
+//! 2. A table of a version that goes without being obsolete, as all do when the database is closed, *keeps* its files:
+//!    the MANIFEST names them.
+//! 3. A table that no version ever had says nothing of its files. Whoever wrote them removes them.
+//!
+//! When the last table that has a file goes, the file is queued for deletion if some table gave it up and none kept it.
+//! Where a MANIFEST could not be written, the version that it should have described may keep a shared file for good:
+//! the next open removes it.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+
+use rockmill_format::edit::FileEntry;
+
+use super::FileMeta;
+use crate::info_log::Alarm;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex, thread_number};
+
+/// A file of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableFile {
+    /// File number.
+    pub number: u64,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// The files of the table that `entry` describes: its own, then those that it shares with other tables. Entries have no
+/// place for the latter yet: block-based tables, the one kind there is, have none.
+pub fn files_of(entry: &FileEntry) -> impl Iterator<Item = TableFile> + use<> {
+    std::iter::once(TableFile { number: entry.number, size: entry.size })
+}
+
+/// The files of some tables, each once.
+pub fn each_file<'f>(tables: impl IntoIterator<Item = &'f Arc<FileMeta>>) -> impl Iterator<Item = TableFile> {
+    let mut seen = HashSet::new();
+    tables.into_iter().flat_map(|table| table.files()).filter(move |file| seen.insert(file.number))
+}
+
+/// A table's hold on its files.
+pub(super) struct HeldFiles {
+    pub own: TableFile,
+    pub shared: Box<[TableFile]>,
+    /// Some version had the table.
+    in_version: AtomicBool,
+    /// It is in the current version no longer.
+    obsolete: AtomicBool,
+    purge: Arc<PurgeQueue>,
+}
+
+impl HeldFiles {
+    pub fn new(own: TableFile, shared: Box<[TableFile]>, purge: &Arc<PurgeQueue>) -> Self {
+        let (in_version, obsolete) = (AtomicBool::new(false), AtomicBool::new(false));
+        let new = Self { own, shared, in_version, obsolete, purge: Arc::clone(purge) };
+        new.purge.hold(new.all());
+        new
+    }
+
+    /// The own file first.
+    pub fn all(&self) -> impl Iterator<Item = TableFile> {
+        std::iter::once(self.own).chain(self.shared.iter().copied())
+    }
+
+    pub fn set_in_version(&self) {
+        self.in_version.store(true, Ordering::Release);
+    }
+
+    pub fn set_obsolete(&self) {
+        self.obsolete.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for HeldFiles {
+    fn drop(&mut self) {
+        let obsolete = self.obsolete.load(Ordering::Acquire);
+        let keeps = !obsolete && self.in_version.load(Ordering::Acquire);
+        self.purge.let_go(self.all(), obsolete, keeps);
+    }
+}
+
+/// The tables that have a file.
+#[derive(Debug, Default)]
+struct Users {
+    tables: usize,
+    /// One that has gone gave the file up.
+    given_up: bool,
+    /// One that has gone keeps it.
+    kept: bool,
+}
+
+/// Counts the tables that have each file, and queues the files that no table has any more for deletion.
+#[derive(Debug, Default)]
+pub struct PurgeQueue {
+    /// By file number.
+    users: Mutex<HashMap<u64, Users>>,
+    waiting: Mutex<Vec<TableFile>>,
+    in_hand: Mutex<InHand>,
+    /// Told when something was deleted, or listeners know.
+    done: Condvar,
+    /// Wakes whoever deletes them when nothing else does: the last to use a table may be a reader.
+    alarm: OnceLock<Arc<Alarm>>,
+}
+
+/// What threads have taken from the queue.
+#[derive(Debug, Default)]
+struct InHand {
+    /// Files that are being deleted.
+    deleting: usize,
+    /// Threads that tell listeners of files which are deleted.
+    telling: Vec<usize>,
+}
+
+impl PurgeQueue {
+    /// One table more has these files.
+    fn hold(&self, files: impl Iterator<Item = TableFile>) {
+        let mut users = self.users.lock();
+        files.for_each(|file| users.entry(file.number).or_default().tables += 1);
+    }
+
+    /// One table less has these files; it gave them up, or keeps them, or says nothing of them.
+    fn let_go(&self, files: impl Iterator<Item = TableFile>, gives_up: bool, keeps: bool) {
+        let mut unused = Vec::new();
+        {
+            let mut users = self.users.lock();
+            for file in files {
+                let Entry::Occupied(mut of_file) = users.entry(file.number) else { continue };
+                let of = of_file.get_mut();
+                of.tables -= 1;
+                of.given_up |= gives_up;
+                of.kept |= keeps;
+                if of.tables == 0 {
+                    let of = of_file.remove();
+                    unused.extend((of.given_up && !of.kept).then_some(file));
+                }
+            }
+        }
+        unused.into_iter().for_each(|file| self.push(file));
+    }
+
+    fn push(&self, file: TableFile) {
+        let first = {
+            let mut waiting = self.waiting.lock();
+            waiting.push(file);
+            waiting.len() == 1
+        };
+        if first && let Some(alarm) = self.alarm.get() {
+            alarm.ring();
+        }
+    }
+
+    /// Rings this from now on when there is something to delete.
+    pub(crate) fn set_alarm(&self, alarm: &Arc<Alarm>) {
+        let _ = self.alarm.set(Arc::clone(alarm));
+    }
+
+    /// Takes everything queued, to be deleted before [`Taken::deleted`] is called, and told before it is dropped.
+    pub fn take(&self) -> Taken<'_> {
+        let mut waiting = self.waiting.lock();
+        self.in_hand.lock().deleting += waiting.len();
+        let numbers: Vec<u64> = waiting.drain(..).map(|file| file.number).collect();
+        Taken { queue: self, deleting: numbers.len(), tells: false, numbers }
+    }
+
+    /// Bytes of the files that wait.
+    pub fn bytes(&self) -> u64 {
+        self.waiting.lock().iter().map(|file| file.size).sum()
+    }
+
+    /// Waits until every file that was taken is deleted, by whichever thread, and listeners know. For the latter not
+    /// within a call of a listener: it could be what is waited for.
+    pub fn wait_deleted(&self) {
+        let me = thread_number();
+        let mut in_hand = self.in_hand.lock();
+        while in_hand.deleting > 0 || !(in_hand.telling.is_empty() || in_hand.telling.contains(&me)) {
+            self.done.wait(&mut in_hand);
+        }
+    }
+}
+
+/// Files taken from a [`PurgeQueue`].
+#[derive(Debug)]
+pub struct Taken<'a> {
+    queue: &'a PurgeQueue,
+    /// Their numbers.
+    pub numbers: Vec<u64>,
+    /// How many of them are not deleted yet.
+    deleting: usize,
+    /// They are deleted, and listeners are being told.
+    tells: bool,
+}
+
+impl Taken<'_> {
+    /// All of them are deleted. Who has them goes on to tell listeners.
+    pub fn deleted(&mut self) {
+        let mut in_hand = self.queue.in_hand.lock();
+        in_hand.deleting -= std::mem::take(&mut self.deleting);
+        self.tells = true;
+        in_hand.telling.push(thread_number());
+        self.queue.done.notify_all();
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let (me, mut in_hand) = (thread_number(), self.queue.in_hand.lock());
+        in_hand.deleting -= self.deleting;
+        // In a call of a listener, one that took nothing must not end what the thread tells outside of it.
+        if self.tells
+            && let Some(at) = in_hand.telling.iter().position(|thread| *thread == me)
+        {
+            in_hand.telling.swap_remove(at);
+        }
+        self.queue.done.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of the file `number` and of those of `shared`.
+    fn table(number: u64, shared: &[u64], purge: &Arc<PurgeQueue>) -> FileMeta {
+        let shared = shared.iter().map(|&number| TableFile { number, size: 10 }).collect();
+        let entry = FileEntry { number, size: 100, ..FileEntry::default() };
+        FileMeta::with_shared(entry, shared, Arc::clone(purge))
+    }
+
+    /// The same in a version.
+    fn in_version(number: u64, shared: &[u64], purge: &Arc<PurgeQueue>) -> FileMeta {
+        let table = table(number, shared, purge);
+        table.set_in_version();
+        table
+    }
+
+    fn queued(purge: &PurgeQueue) -> Vec<u64> {
+        purge.take().numbers.clone()
+    }
+
+    #[test]
+    fn a_shared_file_is_queued_once_after_its_last_table() {
+        let purge = Arc::<PurgeQueue>::default();
+        let (a, b) = (in_version(10, &[5, 6], &purge), in_version(11, &[6, 10, 5], &purge));
+        assert_eq!(b.files().map(|f| f.number).collect::<Vec<_>>(), [11, 6, 10, 5]);
+        assert_eq!(b.files().map(|f| f.size).sum::<u64>(), 130);
+        let both = [Arc::new(a), Arc::new(b)];
+        assert_eq!(each_file(&both).map(|f| f.number).collect::<Vec<_>>(), [10, 5, 6, 11]);
+        let [a, b] = both;
+        a.set_obsolete();
+        drop(a);
+        assert_eq!((queued(&purge), purge.bytes()), (vec![], 0), "the other table has all of its files");
+        b.set_obsolete();
+        let reader = Arc::clone(&b);
+        drop(b);
+        assert!(queued(&purge).is_empty());
+        drop(reader);
+        assert_eq!(purge.bytes(), 130);
+        assert_eq!(queued(&purge), [11, 6, 10, 5]);
+        assert!(purge.users.lock().is_empty());
+    }
+
+    /// A database is closed while a reader has a table that left: whichever goes first, what the MANIFEST names stays.
+    #[test]
+    fn a_table_that_goes_without_being_obsolete_keeps_its_files() {
+        for obsolete_first in [true, false] {
+            let purge = Arc::<PurgeQueue>::default();
+            let (old, new) = (in_version(10, &[5], &purge), in_version(11, &[5], &purge));
+            old.set_obsolete();
+            let (first, second) = if obsolete_first { (old, new) } else { (new, old) };
+            drop(first);
+            drop(second);
+            assert_eq!(queued(&purge), [10]);
+        }
+    }
+
+    /// Recovery passes tables that later edits replace, and a job may lose its outputs.
+    #[test]
+    fn a_table_that_no_version_had_neither_keeps_its_files_nor_gives_them_up() {
+        let purge = Arc::<PurgeQueue>::default();
+        let (passed, last) = (table(10, &[5], &purge), in_version(11, &[5], &purge));
+        drop(passed);
+        assert!(queued(&purge).is_empty());
+        last.set_obsolete();
+        drop(last);
+        assert_eq!(queued(&purge), [11, 5]);
+    }
+
+    #[test]
+    fn a_table_that_is_renewed_counts_once() {
+        let purge = Arc::<PurgeQueue>::default();
+        let old = in_version(10, &[5], &purge);
+        let new = old.renewed(FileEntry { extra_run: 3, ..old.entry.clone() });
+        new.set_obsolete();
+        drop(new);
+        assert!(queued(&purge).is_empty());
+        drop(old);
+        assert_eq!(queued(&purge), [10, 5]);
+    }
+}
