@@ -68,6 +68,7 @@ mod db;
 mod env;
 mod error;
 pub mod event_listener;
+mod front;
 mod helpers;
 mod info_log;
 #[cfg(feature = "internals")]

@@ -19,13 +19,11 @@ use crate::db::new_db_id;
 use crate::db::open::wal_owner::{self, WAL_OWNER};
 use crate::env::{LINE_FILE_BYTES_MAX, beneath, create_dir_durably, narrower, with_access};
 use crate::error::{Error, ErrorKind, Result};
+use crate::front::ARCHIVE;
 use crate::options::file::with_wal_dir;
 use crate::sync::MutexGuard;
 use crate::table::properties_of;
 use crate::version::{current_manifest, for_each_edit};
-
-/// Where RocksDB moves WALs that `wal_ttl` keeps.
-const ARCHIVE: &str = "archive";
 
 /// A file to bring back.
 struct Piece<'a> {

@@ -1,9 +1,7 @@
-//! Flush: immutable memtables into one L0 table, through the same resolution and output as a compaction.
+//! Flush: what a front has sealed into one L0 table, through the same resolution and output as a compaction.
 //!
 //! Nothing is known of older data, so tombstones of every kind are kept; versions that no snapshot can tell apart
 //! are written once.
-
-use std::sync::Arc;
 
 use rockmill_format::edit::FileEntry;
 
@@ -18,31 +16,35 @@ use super::tombstones::Tombstones;
 use super::{JobContext, JobStats, MergeEngine, page_cache};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Result;
+use crate::front::SealedRuns;
 use crate::helpers::Working;
-use crate::memtable::MemTable;
 use crate::panics::guarded;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Writes `memtables` (oldest first) as one L0 table, synced together with its directory; `None` when nothing
+/// Writes `sealed` as one L0 table, synced together with its directory; `None` when nothing
 /// survives. The epoch number is the caller's to set. A closing store does not stop a flush: the data may be nowhere
 /// else.
-pub fn build_l0(
-    memtables: &[Arc<MemTable>],
+pub(crate) fn build_l0(
+    sealed: &SealedRuns,
     family: &JobFamily,
     ctx: &JobContext,
     reason: TableFileCreationReason,
 ) -> Result<Option<(FileEntry, JobStats)>> {
-    run(&JobSpec::of_flush(memtables, family, reason, ctx)?, memtables, ctx)
+    run(&JobSpec::of_flush(sealed, family, reason, ctx)?, sealed, ctx)
 }
 
-/// Runs the spec of a flush; `memtables` are those that it names.
-pub fn run(spec: &JobSpec, memtables: &[Arc<MemTable>], ctx: &JobContext) -> Result<Option<(FileEntry, JobStats)>> {
+/// Runs the spec of a flush; `sealed` is what it names.
+pub(crate) fn run(
+    spec: &JobSpec,
+    sealed: &SealedRuns,
+    ctx: &JobContext,
+) -> Result<Option<(FileEntry, JobStats)>> {
     let started = ctx.clock.monotonic_nanos();
     let cpu = ThreadCpu::now();
     let leased = (!spec.numbers.is_empty()).then(|| ctx.with_numbers(spec.leased_numbers()));
     let ctx = leased.as_ref().unwrap_or(ctx);
     let created = Created::default();
-    let done = guarded("it", || write(spec, memtables, ctx, &created)).and_then(|(files, stats)| {
+    let done = guarded("it", || write(spec, sealed, ctx, &created)).and_then(|(files, stats)| {
         sync_dir(ctx, &created)?;
         Ok((files, stats))
     });
@@ -57,18 +59,15 @@ pub fn run(spec: &JobSpec, memtables: &[Arc<MemTable>], ctx: &JobContext) -> Res
 
 fn write(
     spec: &JobSpec,
-    memtables: &[Arc<MemTable>],
+    sealed: &SealedRuns,
     ctx: &JobContext,
     created: &Created,
 ) -> Result<(Vec<FileEntry>, JobStats)> {
     let mut plan = JobPlan::new(spec, ctx)?;
     plan.output.page_cache = page_cache::takes_flush(&ctx.db);
     let cmp = &plan.rules.cmp;
-    let mut runs = Vec::with_capacity(memtables.len());
-    for mem in memtables.iter().rev() {
-        runs.push(IteratorRun::new(mem.iter())?);
-    }
-    let tombstones = Tombstones::of_memtables(memtables);
+    let runs = sealed.iterators().map(IteratorRun::new).collect::<Result<Vec<_>>>()?;
+    let tombstones = Tombstones::whole(sealed.range_tombstones());
     let heads = Heads::new(cmp, None);
     let merger = Merger::new(runs, cmp.clone(), heads, None, None)?;
     let ring = if plan.output.page_cache { None } else { engine::ring(ctx, 0) };
@@ -78,7 +77,7 @@ fn write(
     let help = help.as_ref();
     let output = Destination { ctx, plan: &plan, part: &part, tombstones: &tombstones, created, help };
     let made = output.drain(merger, ring.as_deref(), [&AtomicBool::new(false); 3])?;
-    let input_bytes = memtables.iter().map(|m| m.data_size()).sum();
+    let input_bytes = sealed.data_size();
     ctx.events.progress.bytes.store(input_bytes, Ordering::Relaxed);
     let stats = JobStats {
         input_bytes,

@@ -24,7 +24,7 @@ use super::tombstones::Tombstones;
 use super::{Compaction, CompactionReason, JobContext};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Result;
-use crate::memtable::MemTable;
+use crate::front::SealedRuns;
 use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
 use crate::version::Version;
@@ -217,24 +217,24 @@ impl JobSpec {
         Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
     }
 
-    /// The spec of a flush of these memtables, oldest first, into one table.
+    /// The spec of a flush of what was sealed into one table.
     ///
     /// # Errors
     /// A filter factory that panics.
-    pub fn of_flush(
-        memtables: &[Arc<MemTable>],
+    pub(crate) fn of_flush(
+        sealed: &SealedRuns,
         family: &JobFamily,
         reason: TableFileCreationReason,
         ctx: &JobContext,
     ) -> Result<Self> {
         let cf = &*family.options;
         let output = OutputPlan {
-            bytes_expected: memtables.iter().map(|m| m.data_size()).sum(),
+            bytes_expected: sealed.data_size(),
             compression: cf.compression_per_level.first().copied().unwrap_or(cf.compression),
             io_priority: IoPriority::High,
             ..OutputPlan::of_new_entries(family, 0, ctx.db.reproducible)
         };
-        let spec = Self { memtables: memtables.iter().map(|m| m.id()).collect(), ..family.spec(reason, output, ctx) };
+        let spec = Self { memtables: sealed.ids().collect(), ..family.spec(reason, output, ctx) };
         let filter = FilterSpec::of_flush(cf, reason, ctx.clock.now_micros());
         Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
     }

@@ -8,7 +8,6 @@ use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, ValueT
 use super::JobContext;
 use super::plan::{InputRun, JobPlan, Rules};
 use crate::error::Result;
-use crate::memtable::MemTable;
 use crate::range_del::{CompactionRangeDel, FragmentedRangeTombstones};
 use crate::version::FileMeta;
 
@@ -90,12 +89,6 @@ impl Tombstones {
             }
             from = end;
         }
-    }
-
-    /// Those of memtables.
-    pub fn of_memtables(memtables: &[Arc<MemTable>]) -> Self {
-        let fragments = memtables.iter().filter_map(|m| m.range_tombstones());
-        Self { sources: fragments.map(|fragments| Source { fragments, bounds: None }).collect() }
     }
 
     /// Whole lists, not cut.

@@ -3,14 +3,15 @@
 //! | room | what happens there |
 //! |---|---|
 //! | `open/` | open, MANIFEST and WAL recovery, orphan removal; secondary instances; values with a time to live |
-//! | `write/` | batches, groups of writers, the log and what becomes of it, memtables that are full |
+//! | `write/` | batches, groups of writers, what their leader does between groups |
 //! | `read/` | lookups, iterators, snapshots, the table cache |
 //! | `jobs/` | flushes and compactions, their threads, the order in which they become live, recovery from errors |
 //! | `catalog/` | versions installed, column families, options that change, OPTIONS files |
 //! | `files/` | checkpoints, exports, ingestion, deletion of whole tables, repair |
 //! | `report/` | what users ask about the store, and what listeners and the info log are told |
 //!
-//! What slows writers, and what jobs and reads get of the device, is decided in `pacing/`.
+//! What slows writers, and what jobs and reads get of the device, is decided in `pacing/`. The log, the memtables and
+//! what becomes of them are in `front/`.
 //!
 //! # Locks
 //!
@@ -23,11 +24,11 @@
 //! | write leadership (`queue`) | the leader of a group, a switch of memtables, an ingestion | its group's |
 //! | `manifest` | a change of the tree, until its edit is durable | the MANIFEST's |
 //! | `state` | any thread, briefly | never, once the database is open |
-//! | `snapshots`, `purge`, `new_tables`, lists in `wal` and other leaves | any thread, briefly | never |
+//! | `snapshots`, `purge`, `new_tables`, lists in `front` and other leaves | any thread, briefly | never |
 //!
 //! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that say whether its keys
-//! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's (`write/wal.rs` says
-//! how left WALs are synced beside it).
+//! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's (`front/wal_memtable/wal.rs`
+//! says how left WALs are synced beside it).
 
 pub(crate) mod catalog;
 pub(crate) mod files;
@@ -37,9 +38,9 @@ pub(crate) mod read;
 pub(crate) mod report;
 pub(crate) mod write;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
 
@@ -52,10 +53,9 @@ use crate::db::jobs::error_recovery::{BackgroundError, Recovery};
 use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
 use crate::error::{Error, Result};
-use crate::event_listener::{BackgroundErrorReason, EventListener, FlushReason};
+use crate::event_listener::{BackgroundErrorReason, EventListener};
+use crate::front::{FamilyFront, Front, Logs};
 use crate::info_log::{InfoLog, log_error, log_info};
-use crate::memtable::write_buffer_manager::WriteBufferManager;
-use crate::memtable::{MemTable, MemoryPool};
 use crate::options::DbOptions;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::JoinHandle;
@@ -78,8 +78,8 @@ pub use crate::db::report::properties::LevelStats;
 pub use crate::db::report::stats::DbCounters;
 pub use crate::db::report::summary::DbSummary;
 pub use crate::db::write::batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
-pub use crate::db::write::wal_files::{WalFile, WalFileType};
 pub use crate::db::write::wal_iterator::DBWALIterator;
+pub use crate::front::{WalFile, WalFileType};
 pub use crate::options::ColumnFamilyTtl;
 pub(crate) use crate::options::check::table_writer_options;
 pub use crate::options::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
@@ -93,9 +93,7 @@ use crate::db::read::snapshot::SnapshotList;
 use crate::db::report::events::CfJobStats;
 use crate::db::report::stats::InternalStats;
 use crate::db::write::queue::WriteQueue;
-use crate::db::write::wal::Wal;
 use crate::pacing::Pacing;
-use crate::pacing::flush_pace::{Fill, FlushPace};
 
 /// An open database (`rocksdb::DB`). All methods take `&self` and may be called from any thread.
 ///
@@ -112,8 +110,6 @@ pub(crate) struct DbInner {
     pub path: PathBuf,
     /// Tells this opening from all others of the process: handles of column families carry it.
     pub opening: u64,
-    /// Where the WALs are.
-    pub wal_dir: PathBuf,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
     pub opts: DbOptions,
     /// Replaced whole by `set_db_options`.
@@ -135,7 +131,8 @@ pub(crate) struct DbInner {
     pub recovery: Recovery,
     pub manifest: Mutex<Option<ManifestWriter>>,
     pub queue: WriteQueue,
-    pub wal: Wal,
+    /// Makes writes durable and findable until tables hold them.
+    pub front: Front,
     /// Newest sequence number that reads may see.
     pub last_sequence: AtomicU64,
     pub numbers: FileNumbers,
@@ -143,10 +140,6 @@ pub(crate) struct DbInner {
     pub purge: Arc<PurgeQueue>,
     /// While it is not 0, no file is deleted.
     pub deletions_off: AtomicUsize,
-    /// Bounds memtables, where something does: the options' or, for `db_write_buffer_size`, the database's own.
-    pub write_buffers: Option<WriteBufferManager>,
-    /// Memory of memtables that are gone, for the next.
-    pub memory_pool: Arc<MemoryPool>,
     pub shutdown: Arc<AtomicBool>,
     /// What slows writers, and what jobs and reads get of the device.
     pub pacing: Pacing,
@@ -157,8 +150,6 @@ pub(crate) struct DbInner {
     pub engines: Arc<crate::compaction::Engines>,
     /// The write leader has something to do before the next write: switch a memtable, wait, report an error.
     pub attention: AtomicBool,
-    /// Data was written without a WAL since the last flush.
-    pub unlogged: AtomicBool,
     pub stats: InternalStats,
     pub log: InfoLog,
     pub reporting: Reporting,
@@ -180,11 +171,8 @@ pub(crate) struct CfMap {
 /// What the database's lock guards.
 pub(crate) struct State {
     pub cfs: BTreeMap<u32, CfState>,
-    /// Live WALs, oldest first: (number, bytes written to it when it was left).
-    pub wals: VecDeque<(u64, u64)>,
-    /// The MANIFEST says that WALs below this hold nothing that is not in tables (its `min_log_number_to_keep`): only
-    /// these may be deleted. A column family's log number says less: without data it stays where it is.
-    pub wal_bound: u64,
+    /// Which WALs there are, and which may go.
+    pub logs: Logs,
     pub max_column_family: u32,
     /// Set by a failed background job or log write.
     pub background_error: Option<BackgroundError>,
@@ -209,13 +197,6 @@ pub(crate) struct State {
     pub oldest_snapshot: SequenceNumber,
 }
 
-/// A full memtable, waiting for its flush.
-pub(crate) struct ImmTable {
-    pub mem: Arc<MemTable>,
-    /// The WAL that was current when the memtable began: its data is in this one or later ones.
-    pub wal: u64,
-}
-
 /// See [`CfState::weighed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weighed {
@@ -228,16 +209,9 @@ pub(crate) enum Weighed {
 /// The mutable part of a column family.
 pub(crate) struct CfState {
     pub cf: Arc<CfData>,
-    pub mem: Arc<MemTable>,
-    /// See [`ImmTable::wal`].
-    pub mem_wal: u64,
-    /// Oldest first.
-    pub imm: VecDeque<ImmTable>,
-    /// Flushed memtables that readers may still hold.
-    pub flushed: Vec<Weak<MemTable>>,
+    /// What is in no table, and its flush.
+    pub front: FamilyFront,
     pub version: Arc<Version>,
-    /// WALs below this hold nothing for the column family; in the MANIFEST.
-    pub log_number: u64,
     pub cursors: CompactionCursors,
     pub scores: LevelScores,
     /// When tables are due for another reason than the tree's shape.
@@ -249,20 +223,21 @@ pub(crate) struct CfState {
     /// Whether it is known how many tombstones the tables have that were there when the database was opened.
     pub weighed: Weighed,
     pub next_epoch: u64,
-    pub next_mem_id: u64,
-    /// Flush what is immutable even if it is fewer than `min_write_buffer_number_to_merge`.
-    pub flush_requested: bool,
-    /// Why the next flush happens.
-    pub flush_reason: FlushReason,
-    pub flushing: bool,
-    /// How fast writers may fill `mem` while a flush is in flight.
-    pub pace: FlushPace,
-    pub fill: Fill,
     /// Compactions of this column family that are running, for `stats` and for drops.
     pub compacting: usize,
     pub job_stats: CfJobStats,
-    /// The newest memtable of whose flush listeners have been told.
-    pub told: u64,
+}
+
+impl State {
+    /// The oldest WAL that holds data of any column family which is in no table.
+    pub fn oldest_log(&self) -> Option<u64> {
+        self.cfs.values().filter_map(|c| c.front.oldest_log()).min()
+    }
+
+    /// The least log number of the column families.
+    pub fn least_log_number(&self) -> Option<u64> {
+        self.cfs.values().map(|c| c.front.log_number()).min()
+    }
 }
 
 impl DbInner {
@@ -435,19 +410,18 @@ impl Db {
         let db = &self.inner;
         if !db.read_only {
             log_info!(db.log, "Shutdown: canceling all background work");
-            let unlogged = db.unlogged.load(Ordering::Acquire);
-            if unlogged && !db.live().avoid_flush_during_shutdown && !db.shutdown.load(Ordering::Acquire) {
+            if db.front.has_unlogged() && !db.live().avoid_flush_during_shutdown && !db.shutdown.load(Ordering::Acquire)
+            {
                 // Nobody can be told of a failure here; the data was written without a WAL, so its loss in a crash was
                 // accepted.
                 let _ = self.flush_all();
             }
         }
         self.stop_threads();
-        db.state.lock().cfs.values().for_each(CfState::leave_memtables);
+        db.state.lock().cfs.values().for_each(|c| c.front.leave());
         db.delete_purged_files_and_wait();
         // Also hands over what `manual_wal_flush` gathered.
-        let closed = db.wal.lead().take().map_or(Ok(()), |mut wal| wal.close());
-        if let Err(e) = closed {
+        if let Err(e) = db.front.close() {
             // No caller is left to be told that what it had gathered is lost; listeners and the log are.
             db.note_background_error(BackgroundErrorReason::WriteCallback, &e);
         }

@@ -43,7 +43,7 @@ pub fn check_options(options: &CfOptions) -> Result<()> {
 }
 
 /// Bytes of a full memtable in which nothing is, with one writer: its arena has just begun a block with which
-/// it has as many bytes as it may, or up to a block more; the mean of both (`db/write/switch.rs`, `memtable/arena.rs`).
+/// it has as many bytes as it may, or up to a block more; the mean of both (`front/wal_memtable/memory.rs`, `memtable/arena.rs`).
 pub fn memtable_left_over(options: &CfOptions) -> usize {
     let step = crate::memtable::arena_step(options.write_buffer_size, options.arena_block_size);
     crate::memtable::block_of_arena(options.write_buffer_size, step) / 2

@@ -1,5 +1,5 @@
 //! Which module of the store may use which: a module uses its own layer and those below, never one above. The rooms of
-//! `db/` are one layer: they are parts of one thing, and nothing orders them.
+//! `db/` are one layer: they are parts of one thing, and nothing orders them. Memtables are the front's alone.
 
 use super::lexer::{self, Line};
 use super::{is_test_file, report, rust};
@@ -19,10 +19,23 @@ const LAYERS: &[&[&str]] = &[
     &["options"],
     &["pacing"],
     &["version"],
+    &["front"],
     &["iter::level"],
     &["compaction"],
     // The front of the crate re-exports what is below it.
     &["db", "backup", "sst_file_writer", "internals", "perf", "properties"],
+];
+
+/// What of memtables a module may use beside the front, which makes, fills, reads and drops them; all others by an
+/// empty name. What is private in `front` is the compiler's to guard.
+const MEMTABLE_USERS: &[(&str, &str)] = &[
+    // Users make it, and give it to several databases.
+    ("", "memtable::write_buffer_manager"),
+    // The least that an option may be.
+    ("options::check", "memtable::BLOCK_SIZE_MIN"),
+    // What is left over in a memtable that is full.
+    ("simulation", "memtable::arena_step"),
+    ("simulation", "memtable::block_of_arena"),
 ];
 
 /// The layer of a path below the crate: its number, and the entry that says so.
@@ -122,15 +135,42 @@ fn paths(lines: &[Line]) -> Vec<(usize, String)> {
     out
 }
 
+/// The store's files that are not tests, each with its module and its lines.
+fn modules() -> Vec<(String, String, Vec<Line>)> {
+    let module = |(file, lines): (String, Vec<Line>)| {
+        let inside = file.strip_prefix("crates/rockmill/src/")?;
+        let left_out = inside == "lib.rs" || is_test_file(&file) || inside.contains("/tests/");
+        let module = module_of(inside);
+        (!left_out).then_some((file, module, lines))
+    };
+    rust().into_iter().filter_map(module).collect()
+}
+
+#[test]
+fn memtables_are_the_fronts_alone() {
+    let is_in = |path: &str, name: &str| path == name || path.strip_prefix(name).is_some_and(|p| p.starts_with("::"));
+    let mut broken = Vec::new();
+    for (file, module, lines) in modules() {
+        if is_in(&module, "front") || is_in(&module, "memtable") {
+            continue;
+        }
+        let allowed = |path: &str| {
+            MEMTABLE_USERS.iter().any(|(who, what)| (who.is_empty() || is_in(&module, who)) && is_in(path, what))
+        };
+        for (line, path) in paths(&lines) {
+            let Some(path) = from_root(&path, &module).filter(|path| is_in(path, "memtable")) else { continue };
+            if !allowed(&path) {
+                broken.push(format!("{file}:{line}: uses {path}; the methods of `front` are for this"));
+            }
+        }
+    }
+    report("memtables are the front's alone", &broken);
+}
+
 #[test]
 fn modules_use_what_is_below_them() {
     let mut broken = Vec::new();
-    for (file, lines) in rust() {
-        let Some(inside) = file.strip_prefix("crates/rockmill/src/") else { continue };
-        if inside == "lib.rs" || is_test_file(&file) || inside.contains("/tests/") {
-            continue;
-        }
-        let module = module_of(inside);
+    for (file, module, lines) in modules() {
         let Some((own, _)) = layer(&module) else {
             broken.push(format!("{file}: stands in no layer"));
             continue;

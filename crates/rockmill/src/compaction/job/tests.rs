@@ -20,6 +20,7 @@ use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{self, CompactionCursors};
 use crate::compaction::{Compaction, Engines, JobEvents, KernelDriver, MergeEngine, flush, sst_map};
 use crate::compaction_filter::TableFileCreationReason;
+use crate::front::SealedRuns;
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, CompactionStyle, CompressionType, DbOptions};
 use crate::table::{Table, TableOpenOptions, TableReadOptions};
@@ -118,8 +119,8 @@ fn small_options() -> CfOptions {
     cf
 }
 
-fn memtable(id: u64, model: &Model) -> Arc<MemTable> {
-    memtable_in(&InternalKeyComparator::default(), id, model)
+fn sealed(model: &Model) -> SealedRuns {
+    SealedRuns::new(vec![memtable_in(&InternalKeyComparator::default(), 1, model)])
 }
 
 fn memtable_in(cmp: &InternalKeyComparator, id: u64, model: &Model) -> Arc<MemTable> {
@@ -221,12 +222,13 @@ impl Tree {
     fn flush(&mut self, models: &[Model]) {
         let cmp = &self.ctx.objects.cmp;
         let mems: Vec<_> = models.iter().enumerate().map(|(i, m)| memtable_in(cmp, i as u64, m)).collect();
+        let runs = SealedRuns::new(mems.clone());
         for m in models {
             self.history = std::mem::take(&mut self.history).plus(m);
         }
         let (host, reason) = (self.host(), TableFileCreationReason::Flush);
-        let spec = JobSpec::of_flush(&mems, &self.family(), reason, &host).unwrap();
-        let flushed = flush::run(&spec, &mems, &host).unwrap();
+        let spec = JobSpec::of_flush(&runs, &self.family(), reason, &host).unwrap();
+        let flushed = flush::run(&spec, &runs, &host).unwrap();
         if self.elsewhere {
             elsewhere::compare_flush(&spec, &mems, &host, flushed.as_ref().map(|(entry, _)| entry));
         }
@@ -641,8 +643,8 @@ fn nothing_left_is_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let ctx = context(Arc::new(PosixFileSystem::default()), dir.path().to_owned());
     let family = Tree::new(ctx.clone(), small_options()).family();
-    let flush = |mem| flush::build_l0(&[mem], &family, &ctx, TableFileCreationReason::Flush).unwrap();
-    assert!(flush(memtable(1, &Model::default())).is_none());
+    let flush = |m: &Model| flush::build_l0(&sealed(m), &family, &ctx, TableFileCreationReason::Flush).unwrap();
+    assert!(flush(&Model::default()).is_none());
     let pair = Model {
         entries: vec![
             (b"a".to_vec(), 1, ValueType::Value, b"v".to_vec()),
@@ -650,7 +652,7 @@ fn nothing_left_is_no_file() {
         ],
         ranges: Vec::new(),
     };
-    assert!(flush(memtable(1, &pair)).is_none());
+    assert!(flush(&pair).is_none());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 

@@ -63,7 +63,7 @@ impl Db {
             state.max_column_family += 1;
             state.max_column_family
         };
-        let wal = db.wal.number();
+        let wal = db.front.log_number();
         let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
         let mut edits = vec![VersionEdit {
             column_family: id,
@@ -103,7 +103,7 @@ impl Db {
             version,
             wal,
             db.opening,
-            (db.memory(), db.opts.statistics.as_ref()),
+            (db.front.memory(), db.opts.statistics.as_ref()),
         );
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
@@ -134,7 +134,7 @@ impl Db {
         let cf = self
             .cf_handle(name)
             .ok_or_else(|| Error::invalid_argument(format!("column family {name:?} does not exist")))?;
-        let bound = db.wal_bound(&db.state.lock(), &[(cf.id(), None)]);
+        let bound = db.state.lock().log_bound(&[(cf.id(), None)]);
         let edit = VersionEdit {
             column_family: cf.id(),
             column_family_drop: true,
@@ -150,13 +150,13 @@ impl Db {
             return Err(e);
         }
         let mut state = db.state.lock();
-        state.wal_bound = state.wal_bound.max(bound);
+        state.logs.raise_bound(bound);
         cf.data.dropped.store(true, Ordering::Release);
         if let Some(c) = state.cfs.remove(&cf.id()) {
             for f in c.version.levels.iter().flatten() {
                 f.set_obsolete();
             }
-            c.leave_memtables();
+            c.front.leave();
         }
         db.publish_cfs(&state);
         db.update_pressure(&state);

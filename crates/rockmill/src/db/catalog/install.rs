@@ -72,22 +72,19 @@ impl CfState {
 
     /// Makes the present memtables and version what readers see.
     pub fn publish(&self) {
-        let imm = self.imm.iter().rev().map(|i| Arc::clone(&i.mem)).collect();
-        self.cf.current.store(Arc::new(SuperVersion {
-            mem: Arc::clone(&self.mem),
-            imm,
-            version: Arc::clone(&self.version),
-        }));
+        let (front, version) = (self.front.view(), Arc::clone(&self.version));
+        self.cf.current.store(Arc::new(SuperVersion { front, version }));
         self.cf.note_published(&self.version);
     }
+}
 
-    /// The oldest WAL that holds data of this column family which is in no table.
-    pub fn oldest_wal(&self) -> Option<u64> {
-        match self.imm.front() {
-            Some(i) => Some(i.wal),
-            None if !self.mem.is_empty() => Some(self.mem_wal),
-            None => None,
-        }
+impl State {
+    /// The oldest WAL that is needed when column families, by their ids, need these and later ones, or none.
+    pub fn log_bound(&self, changed: &[(u32, Option<u64>)]) -> u64 {
+        let unchanged = |id: &u32| changed.iter().all(|(other, _)| other != id);
+        let others = self.cfs.iter().filter(|(id, _)| unchanged(id)).filter_map(|(_, c)| c.front.oldest_log());
+        // What is written from now on goes to the WAL in use or a later one.
+        others.chain(changed.iter().filter_map(|(_, log)| *log)).chain([self.logs.newest()]).min().unwrap_or(0)
     }
 }
 
@@ -148,10 +145,10 @@ impl DbInner {
             changes.retain(|change| state.cfs.contains_key(&change.cf.id));
             let flushed = changes.iter().filter(|change| change.edit.log_number.is_some());
             let flushed: Vec<_> = flushed.map(|change| (change.cf.id, change.edit.log_number)).collect();
-            let bound = if flushed.is_empty() { 0 } else { self.wal_bound(&state, &flushed) };
+            let bound = if flushed.is_empty() { 0 } else { state.log_bound(&flushed) };
             let states = changes.iter().filter_map(|change| state.cfs.get(&change.cf.id));
             let bases = states.map(|c| Arc::clone(&c.version)).collect();
-            (bases, if bound > state.wal_bound { bound } else { 0 })
+            (bases, if bound > state.logs.bound() { bound } else { 0 })
         };
         if changes.is_empty() {
             return Ok(());
@@ -183,7 +180,7 @@ impl DbInner {
 
         let mut state = self.state.lock();
         let oldest_snapshot = state.oldest_snapshot;
-        state.wal_bound = state.wal_bound.max(bound);
+        state.logs.raise_bound(bound);
         let ids: Vec<u32> = changes.iter().map(|change| change.cf.id).collect();
         for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
             let State { cfs, commits, .. } = &mut *state;
@@ -330,7 +327,8 @@ impl DbInner {
                 comparator: Some(c.cf.cmp.user_comparator().name().to_owned()),
                 ..VersionEdit::default()
             });
-            let mut files = VersionEdit { column_family: id, log_number: Some(c.log_number), ..VersionEdit::default() };
+            let log_number = Some(c.front.log_number());
+            let mut files = VersionEdit { column_family: id, log_number, ..VersionEdit::default() };
             for (level, list) in version_of(c, new).levels.iter().enumerate() {
                 files.new_files.extend(list.iter().map(|f| (level as u32, f.entry.clone())));
             }
@@ -339,7 +337,7 @@ impl DbInner {
         }
         edits.push(VersionEdit {
             prev_log_number: Some(0),
-            min_log_number_to_keep: Some(state.wal_bound),
+            min_log_number_to_keep: Some(state.logs.bound()),
             next_file_number: Some(self.numbers.next()),
             last_sequence: Some(self.last_sequence()),
             max_column_family: Some(state.max_column_family),
@@ -354,35 +352,18 @@ impl DbInner {
         self.snapshots.set_threshold(threshold.unwrap_or(SequenceNumber::MAX));
     }
 
-    /// The oldest WAL that is needed when column families, by their ids, need these and later ones, or none.
-    pub fn wal_bound(&self, state: &State, changed: &[(u32, Option<u64>)]) -> u64 {
-        let unchanged = |id: &u32| changed.iter().all(|(other, _)| other != id);
-        let others = state.cfs.iter().filter(|(id, _)| unchanged(id)).filter_map(|(_, c)| c.oldest_wal());
-        // What is written from now on goes to the current WAL or a later one.
-        let current = state.wals.back().map_or(0, |(number, _)| *number);
-        others.chain(changed.iter().filter_map(|(_, wal)| *wal)).chain([current]).min().unwrap_or(0)
-    }
-
     /// Deletes WALs whose data is all in tables, or archives them. Takes no lock that a writer needs while it does.
     pub fn delete_obsolete_wals(&self) {
-        let mut gone = Vec::new();
-        {
+        let gone = {
             let mut state = self.state.lock();
             // Under the lock: whoever sees a WAL in `state` after forbidding deletions keeps it.
             if self.deletions_off.load(Ordering::Acquire) > 0 {
                 return;
             }
-            let oldest = state.cfs.values().filter_map(CfState::oldest_wal).min();
-            while state.wals.len() > 1 {
-                let (number, _) = state.wals[0];
-                if oldest.is_some_and(|o| number >= o) || number >= state.wal_bound {
-                    break;
-                }
-                state.wals.pop_front();
-                gone.push(number);
-            }
-        }
-        self.retire_wals(&gone);
+            let oldest = state.oldest_log();
+            state.logs.take_obsolete(oldest)
+        };
+        self.front.retire_logs(&gone);
     }
 
     /// Deletes tables that no version and no reader refers to any more. An orphan left by a failure here is removed

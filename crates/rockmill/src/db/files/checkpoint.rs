@@ -198,8 +198,8 @@ fn wants_flush(db: &DbInner, log_size_for_flush: u64) -> bool {
         0 => true,
         u64::MAX => false,
         limit => {
-            let closed: u64 = db.state.lock().wals.iter().map(|w| w.1).sum();
-            closed + db.wal.size() >= limit
+            let left = db.state.lock().logs.left_bytes();
+            left + db.front.log_size() >= limit
         }
     }
 }
@@ -207,25 +207,14 @@ fn wants_flush(db: &DbInner, log_size_for_flush: u64) -> bool {
 /// Notes the state between two write groups.
 pub(crate) fn moment(db: &DbInner) -> Result<Moment> {
     let _alone = db.lead_alone();
-    // Only a leader begins a WAL or writes to it.
-    let current = match db.wal.lead().as_mut() {
-        Some(w) => {
-            // What `manual_wal_flush` gathered is written, so it is to be in the checkpoint.
-            if let Err(e) = w.flush() {
-                db.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", &e);
-                return Err(e);
-            }
-            Some((w.number, w.good()))
-        }
-        None => None,
-    };
+    // Only a leader begins a WAL or writes to it. What `manual_wal_flush` gathered is written, so it is to be in the
+    // checkpoint.
+    let in_use = db.front.flush_in_use().inspect_err(|e| {
+        db.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
+    })?;
     let state = db.state.lock();
-    let needed = state.cfs.values().map(|c| c.log_number).min().unwrap_or(0);
-    let length = |(number, size)| match current {
-        Some((n, now)) if n == number => (number, now),
-        _ => (number, size),
-    };
-    let wals = state.wals.iter().copied().map(length).filter(|&(n, size)| n >= needed && size > 0).collect();
+    let needed = state.least_log_number().unwrap_or(0);
+    let wals = state.logs.lengths(in_use).filter(|&(n, size)| n >= needed && size > 0).collect();
     Ok(Moment {
         edits: db.snapshot_edits(&state),
         versions: state.cfs.values().map(|c| Arc::clone(&c.version)).collect(),
@@ -243,7 +232,7 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     link_tables(db, now.versions.iter().flat_map(|v| v.levels.iter().flatten()), dir)?;
     for &(number, size) in &now.wals {
         let name = filename::wal(number);
-        let wal = db.wal_path(number);
+        let wal = db.front.log_path(number);
         copy_checked(db, &wal, &dir.join(&name), size, Some(&wal))?;
     }
     if let Some(options) = newest_options(db)? {

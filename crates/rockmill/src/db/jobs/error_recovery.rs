@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::db::write::switch::with_data;
-use crate::db::write::wal::WalWriter;
 use crate::db::{Db, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, BackgroundErrorRecoveryInfo, FlushReason};
@@ -142,8 +141,7 @@ impl State {
 
     /// Bytes of memtables that are not in tables yet.
     fn unflushed_bytes(&self) -> u64 {
-        let imm = |c: &crate::db::CfState| c.imm.iter().map(|i| i.mem.memory_usage()).sum::<usize>();
-        self.cfs.values().map(|c| (c.mem.memory_usage() + imm(c)) as u64).sum()
+        self.cfs.values().map(|c| c.front.memory_usage()).sum()
     }
 }
 
@@ -263,12 +261,13 @@ impl DbInner {
                 let edit = rockmill_format::edit::VersionEdit { prev_log_number: Some(0), ..Default::default() };
                 self.append_to_manifest(&mut manifest, &mut [edit])?;
             }
-            let wal = self.abandon_wal()?;
+            let turn = self.front.abandon_log(&self.live(), || self.new_file_number())?;
             let mut state = self.state.lock();
+            let log = state.logs.turn(turn);
             let ids = with_data(&state);
-            self.seal_memtables(&mut state, &ids, wal, FlushReason::ErrorRecovery);
+            self.seal_memtables(&mut state, &ids, log, FlushReason::ErrorRecovery);
             // None needs an older WAL any more, also where others wait for their flush: these are about to be tables.
-            state.cfs.values_mut().for_each(|c| c.mem_wal = wal);
+            state.cfs.values_mut().for_each(|c| c.front.leave_logs_before(log));
             self.update_pressure(&state);
             debug_assert_eq!(state.running_flushes, 0, "a flush began while there was an error");
             state.pick_all_flushes()
@@ -285,66 +284,12 @@ impl DbInner {
         Ok(())
     }
 
-    /// Leaves a WAL whose end is unknown and begins another; gives its number. The old one stays, without what no
-    /// writer was told is written, until the memtables are flushed.
-    fn abandon_wal(&self) -> Result<u64> {
-        let mut current = self.wal.lead();
-        if let Some(w) = &*current
-            && w.is_unused()
-        {
-            // That of an earlier try, or of a switch just before a WAL that was left could not be synced.
-            self.wal.abandon_left();
-            return Ok(w.number);
-        }
-        let number = self.new_file_number();
-        let fresh = self.create_wal(number, None)?;
-        // The old one is cut before the new one is in use. A failure leaves everything as it was, for the next try.
-        if let Some(old) = &*current
-            && let Err(e) = self.cut_wal(old)
-        {
-            drop(fresh);
-            let _ = self.opts.fs.remove(&self.wal_path(number)); // an orphan is removed at the next open
-            return Err(e);
-        }
-        self.wal.abandon_left();
-        let old = self.wal.begin(&mut current, fresh);
-        drop(current);
-        let mut state = self.state.lock();
-        if let (Some(last), Some(old)) = (state.wals.back_mut(), old) {
-            last.1 = old.good();
-        }
-        state.wals.push_back((number, 0));
-        Ok(number)
-    }
-
-    /// Cuts a WAL back to what was acknowledged. A record of a write that failed must not come back, neither in a
-    /// recovery nor for readers of the archive.
-    fn cut_wal(&self, wal: &WalWriter) -> Result<()> {
-        let (path, size) = (self.wal_path(wal.number), wal.good());
-        // Gathered records may never have reached the file.
-        let there = self.opts.fs.file_size(&path);
-        let there = there.map_err(|e| Error::io(format_args!("cannot look at {}", path.display()), &e))?;
-        if there > size {
-            let cut = self.opts.fs.truncate(&path, size);
-            cut.map_err(|e| Error::io(format_args!("cannot cut {}", path.display()), &e))?;
-        }
-        Ok(())
-    }
-
     /// A panic ended a write after the WAL had it, behind its first `size` bytes, and what is in the memtables of it
     /// nobody knows: nothing of it may become visible, now or after the next open, nor may what was logged behind it
     /// meanwhile. So nothing more is written to that WAL, and the records leave it.
     pub fn take_back_records(&self, size: u64) {
-        let mut current = self.wal.lead();
-        let Some(mut old) = current.take() else { return };
-        old.take_back(size);
-        let cut = old.flush().and_then(|()| self.cut_wal(&old));
-        let size = old.good();
-        drop((old, current));
-        self.wal.set_size(size);
-        if let Some(last) = self.state.lock().wals.back_mut() {
-            last.1 = size;
-        }
+        let Some((size, cut)) = self.front.take_back(size) else { return };
+        self.state.lock().logs.cut_newest(size);
         if let Err(e) = cut {
             log_error!(self.log, "records of writes that panicked stay in the WAL: {e}");
         }
@@ -354,7 +299,7 @@ impl DbInner {
     fn has_room(&self, needs: u64) -> bool {
         // A file system that cannot say is tried.
         let free = |path| self.opts.fs.free_space(path).map_or(true, |free| free >= needs);
-        free(&self.path) && free(&self.wal_dir)
+        free(&self.path) && free(self.front.dir())
     }
 }
 

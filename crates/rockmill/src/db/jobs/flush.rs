@@ -18,8 +18,7 @@ use crate::db::write::switch::with_data;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
-use crate::memtable::MemTable;
-use crate::memtable::write_buffer_manager::WriteBufferManager;
+use crate::front::SealedRuns;
 use crate::panics::guarded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +36,7 @@ pub(crate) struct FlushPick {
 
 struct FlushPart {
     cf: Arc<CfData>,
-    mems: Vec<Arc<MemTable>>,
+    runs: SealedRuns,
     epoch: u64,
     reason: FlushReason,
 }
@@ -62,32 +61,22 @@ struct BuiltPart {
 impl CfState {
     /// True when there are immutable memtables and it is time to flush them.
     pub fn flush_due(&self, at_once: bool) -> bool {
-        let o = self.cf.options.load();
-        let n = self.imm.len();
-        let merged = if at_once { 1 } else { o.min_write_buffer_number_to_merge.max(1) as usize };
-        n > 0 && (n >= merged || n >= o.max_write_buffer_number.max(1) as usize || self.flush_requested)
+        self.front.flush_due(&self.cf.options.load(), at_once)
     }
 
     /// True when there are immutable memtables that are being flushed, or are about to be.
     pub fn waits_for_flush(&self, at_once: bool) -> bool {
-        !self.imm.is_empty() && (self.flushing || self.flush_due(at_once))
-    }
-
-    /// Nothing of its memtables will be flushed: whoever still reads them, nobody is to wait for their memory.
-    pub fn leave_memtables(&self) {
-        self.mem.mark_flushed();
-        self.imm.iter().for_each(|i| i.mem.mark_flushed());
+        self.front.waits_for_flush(&self.cf.options.load(), at_once)
     }
 
     fn take_flush(&mut self) -> FlushPart {
-        self.flushing = true;
+        let (runs, reason) = self.front.take_sealed();
         self.next_epoch += 1;
-        FlushPart {
-            cf: Arc::clone(&self.cf),
-            mems: self.imm.iter().map(|i| Arc::clone(&i.mem)).collect(),
-            epoch: self.next_epoch,
-            reason: std::mem::replace(&mut self.flush_reason, FlushReason::WriteBufferFull),
-        }
+        FlushPart { cf: Arc::clone(&self.cf), runs, epoch: self.next_epoch, reason }
+    }
+
+    fn has_sealed(&self) -> bool {
+        self.front.sealed_count() > 0
     }
 }
 
@@ -98,10 +87,10 @@ impl State {
         }
         if atomic {
             // One at a time. What becomes immutable together is picked together, because both happen under this lock.
-            let free = self.cfs.values().all(|c| !c.flushing);
+            let free = self.cfs.values().all(|c| !c.front.is_flushing());
             return (free && self.cfs.values().any(|c| c.flush_due(true))).then(|| self.pick_all_flushes());
         }
-        let part = self.cfs.values_mut().find(|c| !c.flushing && c.flush_due(at_once))?.take_flush();
+        let part = self.cfs.values_mut().find(|c| !c.front.is_flushing() && c.flush_due(at_once))?.take_flush();
         self.running_flushes += 1;
         Some(FlushPick::new(vec![part]))
     }
@@ -109,26 +98,26 @@ impl State {
     /// Everything that is immutable, to be committed together. No flush may be running.
     pub fn pick_all_flushes(&mut self) -> FlushPick {
         self.running_flushes += 1;
-        let with_data = self.cfs.values_mut().filter(|c| !c.imm.is_empty());
+        let with_data = self.cfs.values_mut().filter(|c| c.has_sealed());
         FlushPick::new(with_data.map(CfState::take_flush).collect())
     }
 
     /// True while a flush of one of these column families runs; with `atomic`, of any.
     fn flush_runs(&self, ids: &[u32], atomic: bool) -> bool {
-        self.cfs.iter().any(|(id, c)| c.flushing && (atomic || ids.contains(id)))
+        self.cfs.iter().any(|(id, c)| c.front.is_flushing() && (atomic || ids.contains(id)))
     }
 
     /// Everything of these column families that is immutable; with `atomic`, of all. No flush of one of them may run.
     fn pick_flush_of(&mut self, ids: &[u32], atomic: bool, reason: FlushReason) -> FlushPick {
         let of_them = |id: &u32| atomic || ids.contains(id);
-        for (_, c) in self.cfs.iter_mut().filter(|(id, c)| of_them(id) && !c.imm.is_empty()) {
-            c.flush_reason = reason;
+        for (_, c) in self.cfs.iter_mut().filter(|(id, c)| of_them(id) && c.has_sealed()) {
+            c.front.set_flush_reason(reason);
         }
         if atomic {
             return self.pick_all_flushes();
         }
         self.running_flushes += 1;
-        let picked = self.cfs.iter_mut().filter(|(id, c)| of_them(id) && !c.imm.is_empty());
+        let picked = self.cfs.iter_mut().filter(|(id, c)| of_them(id) && c.has_sealed());
         FlushPick::new(picked.map(|(_, c)| c.take_flush()).collect())
     }
 }
@@ -137,7 +126,7 @@ impl DbInner {
     /// True when no immutable memtable waits for others to be merged with. RocksDB merges none before an atomic flush.
     /// And where writers, also of other databases, wait for memory, what holds it must not wait for a writer.
     pub fn flushes_at_once(&self) -> bool {
-        self.opts.atomic_flush || self.write_buffers.as_ref().is_some_and(WriteBufferManager::allows_stall)
+        self.opts.atomic_flush || self.front.memory().may_stall_writers()
     }
 
     /// Flushes what was picked; a failure is a background error.
@@ -203,7 +192,7 @@ impl DbInner {
         // With several column families a batch may span them: the WAL of what becomes durable here must not end
         // before the table does, or recovery could see half a batch.
         if self.begin_flush(pick) > 1 {
-            self.wal.sync_left()?;
+            self.front.sync_left()?;
         }
         let mut built = Vec::new();
         let durable = self.build_flush(pick, &mut built);
@@ -230,8 +219,8 @@ impl DbInner {
     /// one fails.
     fn build_flush(self: &Arc<Self>, pick: &FlushPick, built: &mut Vec<BuiltPart>) -> Result<()> {
         for part in &pick.parts {
-            let event = FlushEvent { job: self.reporting.new_job(), reason: part.reason, memtables: part.mems.len() };
-            self.flush_begins(&part.cf, &event, &part.mems, pick.told_later);
+            let event = FlushEvent { job: self.reporting.new_job(), reason: part.reason, memtables: part.runs.count() };
+            self.flush_begins(&part.cf, &event, &part.runs, pick.told_later);
             let family = self.job_family(&part.cf);
             let mut ctx = self.job_context(&part.cf, &family, event.job, TableFileCreationReason::Flush);
             ctx.events.told_later = pick.told_later.then(Arc::default);
@@ -242,9 +231,8 @@ impl DbInner {
             ) {
                 ctx.patient = self.patient_job();
             }
-            let bytes = part.mems.iter().map(|m| m.data_size()).sum();
-            let _running = self.runs_flush(&part.cf, event.job, bytes, &ctx.events.progress);
-            let table = flush::build_l0(&part.mems, &family, &ctx, TableFileCreationReason::Flush);
+            let _running = self.runs_flush(&part.cf, event.job, part.runs.data_size(), &ctx.events.progress);
+            let table = flush::build_l0(&part.runs, &family, &ctx, TableFileCreationReason::Flush);
             for info in ctx.events.told_later.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
                 self.notify_later(move |l| l.on_table_file_created(&info));
             }
@@ -268,36 +256,24 @@ impl DbInner {
         // Column families without a memtable to flush: number of the WAL that they need from then on.
         let others: Vec<(Arc<CfData>, u64)> = match leave_wals {
             true => {
-                let idle = |c: &&CfState| c.imm.is_empty() && pick.parts.iter().all(|p| p.cf.id != c.cf.id);
-                state.cfs.values().filter(idle).map(|c| (Arc::clone(&c.cf), c.mem_wal)).collect()
+                let idle = |c: &&CfState| !c.has_sealed() && pick.parts.iter().all(|p| p.cf.id != c.cf.id);
+                state.cfs.values().filter(idle).map(|c| (Arc::clone(&c.cf), c.front.active_log())).collect()
             }
             false => Vec::new(),
         };
         let mut changes: Vec<Change<'_>> = Vec::new();
         for (part, b) in pick.parts.iter().zip(built) {
-            let n = part.mems.len();
             let mut edit = add_files(0, b.entry.clone());
-            let log_number = state.cfs.get(&part.cf.id).map(|c| c.imm.get(n).map_or(c.mem_wal, |i| i.wal));
+            let log_number = state.cfs.get(&part.cf.id).map(|c| c.front.log_number_after(&part.runs));
             edit.log_number = log_number;
             changes.push(Change::new(&part.cf, edit, move |c, _| {
                 b.committed = true;
-                c.flushed.retain(|mem| mem.strong_count() > 0);
-                for mem in &part.mems {
-                    // Only one flush of a column family runs at a time, so they are still the oldest.
-                    let oldest = c.imm.front().is_some_and(|i| Arc::ptr_eq(&i.mem, mem));
-                    debug_assert!(oldest, "another flush took a memtable");
-                    if oldest {
-                        c.imm.pop_front();
-                    }
-                    mem.mark_flushed();
-                    c.flushed.push(Arc::downgrade(mem));
-                }
-                c.log_number = c.log_number.max(log_number.unwrap_or(0));
+                c.front.flushed(&part.runs, log_number.unwrap_or(0));
             }));
         }
         for (cf, n) in &others {
             let (n, edit) = (*n, VersionEdit { log_number: Some(*n), ..VersionEdit::default() });
-            changes.push(Change::new(cf, edit, move |c, _| c.log_number = c.log_number.max(n)));
+            changes.push(Change::new(cf, edit, move |c, _| c.front.raise_log_number(n)));
         }
         drop(state);
         self.log_and_apply_all(changes)
@@ -305,12 +281,12 @@ impl DbInner {
 
     /// The flush of what was picked begins. Gives how many column families there are.
     fn begin_flush(&self, pick: &FlushPick) -> usize {
-        let bytes: u64 = pick.parts.iter().flat_map(|p| &p.mems).map(|m| m.data_size()).sum();
+        let bytes: u64 = pick.parts.iter().map(|p| p.runs.data_size()).sum();
         let mut state = self.state.lock();
         let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
         for part in &pick.parts {
             if let Some(c) = state.cfs.get_mut(&part.cf.id) {
-                c.pace.begin(now, bytes as f64);
+                c.front.flush_begins(now, bytes as f64);
             }
         }
         state.cfs.len()
@@ -324,13 +300,7 @@ impl DbInner {
         let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
         for part in &pick.parts {
             if let Some(c) = state.cfs.get_mut(&part.cf.id) {
-                c.flushing = false;
-                let done = c.imm.front().is_none_or(|i| part.mems.iter().all(|m| !Arc::ptr_eq(m, &i.mem)));
-                c.pace.end(now, done.then_some(cpu));
-                c.told = part.mems.iter().map(|m| m.id()).fold(c.told, u64::max);
-                if c.imm.is_empty() {
-                    c.flush_requested = false;
-                }
+                c.front.flush_ended(&part.runs, now, cpu);
             }
         }
     }

@@ -31,11 +31,11 @@ impl Db {
 
     /// Writes the memtables of every column family as tables.
     pub fn flush_all(&self) -> Result<()> {
-        let unlogged = self.inner.unlogged.swap(false, Ordering::AcqRel);
+        let unlogged = self.inner.front.take_unlogged();
         let done =
             self.flush_which(None::<&[crate::db::ColumnFamily]>, &FlushOptions::default(), FlushReason::ManualFlush);
         if done.is_err() && unlogged {
-            self.inner.unlogged.store(true, Ordering::Release);
+            self.inner.front.note_unlogged();
         }
         done
     }
@@ -304,8 +304,8 @@ impl DbInner {
             let all = self.opts.atomic_flush && reason != FlushReason::ManualFlush;
             for c in state.cfs.values().filter(|c| all || cfs.iter().any(|cf| cf.id == c.cf.id)) {
                 let cf = &c.cf;
-                waiting_for.push((cf.id, c.mem.id()));
-                if !c.mem.is_empty() {
+                waiting_for.push((cf.id, c.front.newest_id()));
+                if !c.front.is_empty() {
                     full.push(cf.id);
                 }
             }
@@ -316,8 +316,7 @@ impl DbInner {
         let mut state = self.state.lock();
         for (id, _) in &waiting_for {
             if let Some(c) = state.cfs.get_mut(id) {
-                c.flush_requested = !c.imm.is_empty();
-                c.flush_reason = reason;
+                c.front.request_flush(reason);
             }
         }
         drop(state);
@@ -334,10 +333,8 @@ impl DbInner {
             }
             // When a flush returns, listeners have been told of it.
             let tell = !self.opts.listeners.is_empty();
-            let is_open = |c: &crate::db::CfState, mem: u64| {
-                c.imm.iter().any(|i| i.mem.id() <= mem) || (tell && c.flushing && c.told < mem)
-            };
-            let open = waiting_for.iter().any(|(id, mem)| state.cfs.get(id).is_some_and(|c| is_open(c, *mem)));
+            let is_open = |(id, mem): &(u32, u64)| state.cfs.get(id).is_some_and(|c| c.front.is_unflushed(*mem, tell));
+            let open = waiting_for.iter().any(is_open);
             if !open {
                 return Ok(());
             }

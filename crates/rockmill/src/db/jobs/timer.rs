@@ -21,7 +21,7 @@ pub(crate) fn run(db: &Arc<DbInner>) {
     let mut memory_used = (0, 0);
     while !db.shutdown.load(Ordering::Acquire) {
         db.log.alarm().wait(PERIOD);
-        db.memory_pool.prepare();
+        db.front.memory().prepare();
         db.delete_purged_files();
         db.tell_waiting();
         db.engines.trim(&*db.opts.clock);
@@ -40,11 +40,11 @@ impl DbInner {
     /// Gives the memory of memtables that are gone back to the system if no memtable asked for any for a while. `used`:
     /// the uses seen, and when.
     fn give_memory_back(&self, used: &mut (u64, u64)) {
-        let (uses, now) = (self.memory_pool.uses(), self.opts.clock.monotonic_nanos());
+        let (uses, now) = (self.front.memory().uses(), self.opts.clock.monotonic_nanos());
         if uses != used.0 {
             *used = (uses, now);
         } else if now.saturating_sub(used.1) >= MEMORY_KEPT_NANOS {
-            self.memory_pool.clear();
+            self.front.memory().give_back();
         }
     }
 

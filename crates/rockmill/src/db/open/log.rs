@@ -75,7 +75,13 @@ impl DbInner {
         }
         let state = self.state.lock();
         for c in state.cfs.values() {
-            log_header!(self.log, "Column family [{}] (ID {}), log number is {}", c.cf.name, c.cf.id, c.log_number);
+            log_header!(
+                self.log,
+                "Column family [{}] (ID {}), log number is {}",
+                c.cf.name,
+                c.cf.id,
+                c.front.log_number()
+            );
         }
     }
 }

@@ -21,37 +21,29 @@
 //! what came from WALs that the MANIFEST declares obsolete is dropped.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::OnceLock;
 
 use rockmill_format::InternalKeyComparator;
-use rockmill_format::batch::BatchRep;
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename;
-use rockmill_format::log::{DamageKind, LogEvent, LogReader};
 
 use crate::db::catalog::column_family::CfData;
-use crate::db::open::recovery::wal_numbers;
 use crate::db::open::start::{OpenMode, assemble, comparator_named, recover, taken_options};
 use crate::db::open::wal_owner;
 use crate::db::read::super_version::SuperVersion;
-use crate::db::write::group::parts;
-use crate::db::write::switch::{MemTableMemory, new_memtable};
-use crate::db::write::wal_files::wal_dir_of;
-use crate::db::{Db, DbInner};
+use crate::db::{CfState, Db, DbInner};
 use crate::env::for_database;
 use crate::error::{Error, ErrorKind, Result};
+use crate::front::{Followed, wal_dir_of};
 use crate::info_log::{InfoLog, log_info, log_warn};
-use crate::memtable::MemTable;
 use crate::options::check::{Adjusted, LEVELS_MAX};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, Options};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::version::{
-    Level, LogSource, PurgeQueue, RecoveredState, Version, VersionBuilder, current_manifest, for_each_edit_from,
-    recover_manifest,
+    Level, PurgeQueue, RecoveredState, Version, VersionBuilder, current_manifest, for_each_edit_from, recover_manifest,
 };
 
 /// Times that a catch-up begins again because the primary has changed its files meanwhile.
@@ -85,36 +77,15 @@ struct Secondary {
     /// The versions are half applied: read the MANIFEST whole.
     reload: bool,
     cfs: BTreeMap<u32, SecondaryCf>,
-    /// WALs by number.
-    wals: BTreeMap<u64, ReadWal>,
-    /// The MANIFEST says that WALs below this hold nothing that is not in tables.
-    wal_bound: u64,
+    /// What is in no table.
+    front: Followed,
     /// The largest sequence number that the MANIFEST names.
     tables_sequence: u64,
-}
-
-/// How far a WAL was read.
-#[derive(Debug, Clone, Copy, Default)]
-struct ReadWal {
-    /// Where the last record that was applied ends.
-    end: u64,
-    /// The file is a recycled one.
-    recycled: bool,
-    /// The last update that was applied.
-    last_sequence: u64,
 }
 
 struct SecondaryCf {
     data: Arc<CfData>,
     version: Arc<Version>,
-    log_number: u64,
-    /// With the WAL whose records each holds, oldest first.
-    memtables: Vec<(u64, Arc<MemTable>)>,
-    /// The version is not the one that readers have.
-    changed: bool,
-    /// The newest memtable is not one that readers have.
-    unpublished: bool,
-    next_memtable: u64,
 }
 
 impl Db {
@@ -229,22 +200,18 @@ fn retry<T>(f: &mut dyn FnMut() -> Result<T>) -> Result<T> {
 impl Secondary {
     fn new(db: &DbInner, wanted: BTreeMap<String, CfOptions>, recovered: &RecoveredState) -> Self {
         let state = db.state.lock();
-        let cf = |c: &crate::db::CfState| SecondaryCf {
-            data: Arc::clone(&c.cf),
-            version: Arc::clone(&c.version),
-            log_number: c.log_number,
-            memtables: Vec::new(),
-            changed: true,
-            unpublished: false,
-            next_memtable: 1,
-        };
+        let mut front = Followed::default();
+        front.raise_bound(recovered.min_log_number_to_keep);
+        for (&id, c) in &state.cfs {
+            front.add_family(id, c.cf.cmp.clone(), c.cf.options.load_full(), c.front.log_number());
+        }
+        let cf = |c: &CfState| SecondaryCf { data: Arc::clone(&c.cf), version: Arc::clone(&c.version) };
         Self {
             wanted,
             manifest: (recovered.manifest_number, recovered.manifest_end),
             reload: false,
             cfs: state.cfs.iter().map(|(&id, c)| (id, cf(c))).collect(),
-            wals: BTreeMap::new(),
-            wal_bound: recovered.min_log_number_to_keep,
+            front,
             tables_sequence: recovered.last_sequence,
         }
     }
@@ -273,8 +240,8 @@ impl Secondary {
     fn read_all(&mut self, db: &DbInner) -> Result<bool> {
         self.read_manifest(db)?;
         self.open_tables(db)?;
-        self.forget_cut_wals(db)?;
-        Ok(self.read_wals(db)? && !self.manifest_has_grown(db)?)
+        self.front.forget_cut(&db.front)?;
+        Ok(self.front.read(&db.front)? && !self.manifest_has_grown(db)?)
     }
 
     /// True when the primary has changed its tables since CURRENT named `manifest` and that was read.
@@ -325,13 +292,13 @@ impl Secondary {
         for edit in edits {
             let id = edit.column_family;
             self.tables_sequence = self.tables_sequence.max(edit.last_sequence.unwrap_or(0));
-            self.wal_bound = self.wal_bound.max(edit.min_log_number_to_keep.unwrap_or(0));
+            self.front.raise_bound(edit.min_log_number_to_keep.unwrap_or(0));
             if edit.column_family_drop {
                 builders.remove(&id);
                 self.drop_cf(id);
             }
-            let Some(cf) = self.cfs.get_mut(&id) else { continue };
-            cf.log_number = cf.log_number.max(edit.log_number.unwrap_or(0));
+            let Some(cf) = self.cfs.get(&id) else { continue };
+            self.front.raise_log_number(id, edit.log_number.unwrap_or(0));
             if !edit.new_files.is_empty() || !edit.deleted_files.is_empty() {
                 let fresh = || VersionBuilder::new(Arc::clone(&cf.version), Arc::clone(&db.purge));
                 builders.entry(id).or_insert_with(fresh).apply(&edit)?;
@@ -341,10 +308,10 @@ impl Secondary {
             let version = Arc::new(builder.build()?);
             if let Some(cf) = self.cfs.get_mut(&id) {
                 cf.version = version;
-                cf.changed = true;
+                self.front.tables_changed(id);
             }
         }
-        self.drop_flushed_memtables();
+        self.front.forget_flushed();
         Ok(())
     }
 
@@ -353,7 +320,7 @@ impl Secondary {
         self.manifest = (recovered.manifest_number, recovered.manifest_end);
         self.reload = false;
         self.tables_sequence = self.tables_sequence.max(recovered.last_sequence);
-        self.wal_bound = self.wal_bound.max(recovered.min_log_number_to_keep);
+        self.front.raise_bound(recovered.min_log_number_to_keep);
         let mut gone: Vec<u32> = self.cfs.keys().copied().collect();
         for new in recovered.column_families {
             let Some(cf) = self.cfs.get_mut(&new.id) else { continue };
@@ -367,61 +334,23 @@ impl Secondary {
                 }
             }
             cf.version = Arc::new(version);
-            cf.log_number = cf.log_number.max(new.log_number);
-            cf.changed = true;
+            self.front.raise_log_number(new.id, new.log_number);
+            self.front.tables_changed(new.id);
         }
         gone.into_iter().for_each(|id| self.drop_cf(id));
-        self.drop_flushed_memtables();
+        self.front.forget_flushed();
     }
 
     fn drop_cf(&mut self, id: u32) {
         if let Some(cf) = self.cfs.remove(&id) {
             cf.data.dropped.store(true, Ordering::Release);
+            self.front.drop_family(id);
         }
-    }
-
-    fn drop_flushed_memtables(&mut self) {
-        for cf in self.cfs.values_mut() {
-            // The log number of a column family without data stays behind.
-            let needed = cf.log_number.max(self.wal_bound);
-            cf.memtables.retain(|(wal, _)| *wal >= needed);
-        }
-        let oldest = self.oldest_wal();
-        self.wals.retain(|&n, _| n >= oldest);
-    }
-
-    fn oldest_wal(&self) -> u64 {
-        self.cfs.values().map(|c| c.log_number).min().map_or(u64::MAX, |oldest| oldest.max(self.wal_bound))
-    }
-
-    /// Forgets what was read of a WAL from which the primary has cut records since, and of all later ones: they are
-    /// read again.
-    fn forget_cut_wals(&mut self, db: &DbInner) -> Result<()> {
-        let mut cut = None;
-        for (&number, wal) in &self.wals {
-            let path = db.wal_path(number);
-            match db.opts.fs.file_size(&path) {
-                Ok(size) if size < wal.end => {
-                    cut = Some(number);
-                    break;
-                }
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {} // then the MANIFEST says why
-                Err(e) => return Err(Error::io(format_args!("cannot look at WAL {}", path.display()), &e)),
-            }
-        }
-        if let Some(cut) = cut {
-            self.wals.retain(|&n, _| n < cut);
-            for cf in self.cfs.values_mut() {
-                cf.memtables.retain(|(wal, _)| *wal < cut);
-            }
-        }
-        Ok(())
     }
 
     /// The newest update that was read.
     fn last_sequence(&self) -> u64 {
-        self.wals.values().map(|w| w.last_sequence).fold(self.tables_sequence, u64::max)
+        self.tables_sequence.max(self.front.last_sequence())
     }
 
     fn open_tables(&self, db: &DbInner) -> Result<()> {
@@ -431,79 +360,6 @@ impl Secondary {
             }
         }
         Ok(())
-    }
-
-    /// False when one has gone since its name was read.
-    fn read_wals(&mut self, db: &DbInner) -> Result<bool> {
-        let list = || {
-            let names = db.opts.fs.list_dir(&db.wal_dir);
-            names.map_err(|e| Error::io(format_args!("cannot list {}", db.wal_dir.display()), &e))
-        };
-        // A list of many names is not of one moment: it may have the newest WAL and lack the one before it, made while
-        // it was read. Whatever is older than the newest of the first list was there when the second began.
-        let newest = wal_numbers(&list()?).last().copied().unwrap_or(0);
-        let oldest = self.oldest_wal();
-        for number in wal_numbers(&list()?).into_iter().filter(|&n| n >= oldest && n <= newest) {
-            if !self.read_wal(db, number)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn read_wal(&mut self, db: &DbInner, number: u64) -> Result<bool> {
-        let path = db.wal_path(number);
-        let mut wal = self.wals.get(&number).copied().unwrap_or_default();
-        let source = match LogSource::open(&*db.opts.fs, &path, wal.end) {
-            Ok(source) => source,
-            // The MANIFEST need not have grown: for an idle column family it names older WALs than are needed.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(e) => return Err(Error::io(format_args!("cannot open WAL {}", path.display()), &e)),
-        };
-        let mut reader = LogReader::resume(source, number, wal.end, wal.recycled);
-        let mut record = Vec::new();
-        loop {
-            let event = reader
-                .next_record(&mut record)
-                .map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))?;
-            match event {
-                LogEvent::Record { .. } => {
-                    let last;
-                    (record, last) = self.apply_batch(number, record).map_err(|e| Error::format(&path, &e))?;
-                    let last_sequence = wal.last_sequence.max(last);
-                    wal = ReadWal { end: reader.offset(), recycled: reader.is_recycled(), last_sequence };
-                    self.wals.insert(number, wal);
-                }
-                // The primary is writing here, or the rest is an earlier log's: what comes next is read next time.
-                LogEvent::End { .. }
-                | LogEvent::Damage {
-                    kind:
-                        DamageKind::CutTail | DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true },
-                    ..
-                } => return Ok(true),
-                LogEvent::Damage { error, .. } => return Err(Error::format(&path, &error)),
-            }
-        }
-    }
-
-    /// Applies a record of WAL `number`, and gives its buffer back, and the number of its last update.
-    fn apply_batch(&mut self, number: u64, record: Vec<u8>) -> rockmill_format::Result<(Vec<u8>, u64)> {
-        let batch = BatchRep::from_bytes(record)?;
-        // The whole batch is checked before any of it is applied.
-        for r in batch.iter() {
-            r?;
-        }
-        let mut seq = batch.sequence();
-        for r in batch.iter() {
-            let Some((id, t, key, value)) = parts(&r?) else { continue };
-            if let Some(cf) = self.cfs.get_mut(&id)
-                && cf.log_number <= number
-            {
-                cf.memtable(number).add(seq, t, key, value);
-            }
-            seq += 1;
-        }
-        Ok((batch.into_bytes(), seq.saturating_sub(1)))
     }
 
     fn manifest_has_grown(&self, db: &DbInner) -> Result<bool> {
@@ -526,48 +382,14 @@ impl Secondary {
         // It falls where the primary took a failed write back.
         db.last_sequence.store(self.last_sequence(), Ordering::Release);
         let mut state = db.state.lock();
-        for (&id, cf) in &mut self.cfs {
-            let (mem, imm) = cf.readers_memtables();
+        for (&id, cf) in &self.cfs {
+            let Some((front, log_number)) = self.front.publish(id) else { continue };
             let version = Arc::clone(&cf.version);
             if let Some(c) = state.cfs.get_mut(&id) {
-                c.mem = Arc::clone(&mem);
+                c.front.show(&front, log_number);
                 c.version = Arc::clone(&version);
-                c.log_number = cf.log_number;
             }
-            cf.data.current.store(Arc::new(SuperVersion { mem, imm, version }));
-            (cf.changed, cf.unpublished) = (false, false);
-        }
-    }
-}
-
-impl SecondaryCf {
-    /// The memtable for a record of WAL `number`.
-    fn memtable(&mut self, number: u64) -> Arc<MemTable> {
-        if let Some((wal, newest)) = self.memtables.last()
-            && *wal == number
-            && (self.unpublished || !self.changed)
-        {
-            return Arc::clone(newest);
-        }
-        let fresh = self.fresh_memtable();
-        self.memtables.push((number, Arc::clone(&fresh)));
-        self.unpublished = true;
-        fresh
-    }
-
-    fn fresh_memtable(&mut self) -> Arc<MemTable> {
-        self.next_memtable += 1;
-        let options = self.data.options.load();
-        // No write buffer manager: nothing here could flush what it counts.
-        new_memtable(self.next_memtable, &self.data.cmp, &options, MemTableMemory::default())
-    }
-
-    /// As a super version has them: the newest, and the others, newest first.
-    fn readers_memtables(&mut self) -> (Arc<MemTable>, Vec<Arc<MemTable>>) {
-        let mut all = self.memtables.iter().rev().map(|(_, m)| Arc::clone(m));
-        match all.next() {
-            Some(newest) => (newest, all.collect()),
-            None => (self.fresh_memtable(), Vec::new()),
+            cf.data.current.store(Arc::new(SuperVersion { front, version }));
         }
     }
 }

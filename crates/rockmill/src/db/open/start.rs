@@ -6,7 +6,7 @@
 //! 4. Write a new MANIFEST with the whole state and point CURRENT at it: from here on the old WALs are not needed.
 //! 5. Remove orphans, start the background threads.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
@@ -27,26 +27,20 @@ use crate::db::catalog::file_numbers::FileNumbers;
 use crate::db::jobs::error_recovery::Recovery;
 use crate::db::jobs::threads;
 use crate::db::open::log as begin_log;
-use crate::db::open::recovery::{KeptWals, largest_epoch, wal_numbers};
+use crate::db::open::recovery::largest_epoch;
 use crate::db::open::secondary::Following;
 use crate::db::open::{DirLocks, wal_owner};
 use crate::db::read::super_version::SuperVersion;
 use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
-use crate::db::write::switch::{MemTableMemory, new_memtable};
-use crate::db::write::wal::Wal;
-use crate::db::write::wal_files::{destroy_wals, wal_dir_of};
 use crate::db::{CfState, Db, DbInner, State, Weighed};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event_listener::FlushReason;
+use crate::front::{FamilyFront, Front, FrontMemory, KeptLogs, Logs, destroy_wals, wal_dir_of, wal_numbers};
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
-use crate::memtable::MemoryPool;
-use crate::memtable::write_buffer_manager::WriteBufferManager;
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
 use crate::pacing::Pacing;
-use crate::pacing::flush_pace::Fill;
 use crate::statistics::{CountedOperator, Statistics};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{ArcSwap, Condvar, Mutex, unique_number};
@@ -287,26 +281,27 @@ fn open_files(
     }
     db.pass_options_files(&names);
     if !read_only {
-        db.check_archive()?;
+        db.front.check_archive()?;
     }
-    wal_owner::refuse_if_elsewhere(&**fs, path, &db.wal_dir)?;
-    if db.wal_dir != path {
+    let wal_dir = db.front.dir();
+    wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir)?;
+    if wal_dir != path {
         if !read_only {
-            create_dir_durably(&**fs, &db.wal_dir)?;
+            create_dir_durably(&**fs, wal_dir)?;
             if recovered.is_none() {
-                refuse_wals(&db, &list(&db.wal_dir)?)?;
+                refuse_wals(&db, &list(wal_dir)?)?;
             }
             let token = new_db_id(db_options.clock.now_micros());
-            db.locks.hold_wal_dir(wal_owner::claim(&**fs, path, &db.wal_dir, token)?);
-        } else if !fs.exists(&db.wal_dir).map_err(|e| Error::io(db.wal_dir.display(), &e))? {
-            let what = format!("{}: wal_dir does not exist", db.wal_dir.display());
+            db.locks.hold_wal_dir(wal_owner::claim(&**fs, path, wal_dir, token)?);
+        } else if !fs.exists(wal_dir).map_err(|e| Error::io(wal_dir.display(), &e))? {
+            let what = format!("{}: wal_dir does not exist", wal_dir.display());
             return Err(Error::invalid_argument(what));
         }
-        names = list(&db.wal_dir)?;
+        names = list(wal_dir)?;
     }
     if read_only {
-        wal_owner::check(&**fs, path, &db.wal_dir)?;
-        wal_owner::check_unclaimed(&**fs, path, &db.wal_dir)?;
+        wal_owner::check(&**fs, path, wal_dir)?;
+        wal_owner::check_unclaimed(&**fs, path, wal_dir)?;
     }
     let logs = wal_numbers(&names);
     if recovered.is_none() {
@@ -320,7 +315,7 @@ fn open_files(
         }
         // A list of many names is not of one moment: it may have the newest WAL and lack the one before it, made while
         // it was read. Whatever is older than the newest of the first list was there when the second began.
-        let mut again = wal_numbers(&list(&db.wal_dir)?);
+        let mut again = wal_numbers(&list(wal_dir)?);
         again.retain(|n| logs.last().is_some_and(|newest| n <= newest));
         db.recover_wals(&again, false)?; // into memtables; nothing is kept or written
         db.open_tables_to_read()?;
@@ -348,7 +343,7 @@ fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
     Err(Error::corruption(format!(
         "{}: a WAL, and {} has no database: one that lost its CURRENT file (`rockmill repair` makes it usable again), \
          or the wal_dir of another",
-        db.wal_path(wal).display(),
+        db.front.log_path(wal).display(),
         db.path.display()
     )))
 }
@@ -358,7 +353,7 @@ fn finish_open(
     db: &Arc<DbInner>,
     wanted: &BTreeMap<String, CfOptions>,
     new: bool,
-    kept: Option<KeptWals>,
+    kept: Option<KeptLogs>,
 ) -> Result<()> {
     if kept.is_none() {
         let ids: Vec<u32> = db.state.lock().cfs.keys().copied().collect();
@@ -395,7 +390,7 @@ fn finish_open(
                 version,
                 0,
                 db.opening,
-                (db.memory(), db.opts.statistics.as_ref()),
+                (db.front.memory(), db.opts.statistics.as_ref()),
             ),
         );
     }
@@ -411,29 +406,21 @@ fn finish_open(
     let snapshot = {
         let mut state = db.state.lock();
         for c in state.cfs.values_mut() {
-            if c.mem.is_empty() {
-                // Everything recovered is in tables: older WALs hold nothing.
-                c.mem_wal = wal_number;
-            }
-            c.log_number = c.mem_wal;
+            c.front.recovered(wal_number);
             c.rescore(0);
             c.publish();
         }
         db.update_threshold(&state);
         db.publish_cfs(&state);
-        state.wal_bound = state.cfs.values().map(|c| c.log_number).min().unwrap_or(wal_number);
+        let bound = state.least_log_number().unwrap_or(wal_number);
+        state.logs.raise_bound(bound);
         db.snapshot_edits(&state)
     };
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     *db.manifest.lock() = Some(writer);
-    let mut wal = db.create_wal(wal_number, None)?;
+    db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
     let mut state = db.state.lock();
-    if let Some(kept) = kept {
-        wal.follow_recovered(kept.follows);
-        state.wals.extend(kept.wals);
-    }
-    db.wal.begin(&mut db.wal.lead(), wal);
-    state.wals.push_back((wal_number, 0));
+    state.logs.opened(kept.map(|k| k.logs).unwrap_or_default(), wal_number);
     db.update_pressure(&state);
     Ok(())
 }
@@ -496,13 +483,7 @@ pub(crate) fn assemble(
     mode: OpenMode,
     log: InfoLog,
 ) -> Result<Arc<DbInner>> {
-    let own = match options.db.db_write_buffer_size {
-        0 => None,
-        n => Some(WriteBufferManager::new_write_buffer_manager(n, false)),
-    };
-    let write_buffers = options.db.write_buffer_manager.clone().or(own);
-    let memory_pool = Arc::new(MemoryPool::new(write_buffers.as_ref(), Some(Arc::clone(log.alarm()))));
-    let memory = MemTableMemory { manager: write_buffers.as_ref(), pool: Some(&memory_pool) };
+    let front = Front::new(&options.db, path, log.alarm());
     let opening = unique_number();
     let mut cfs = BTreeMap::new();
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
@@ -516,7 +497,7 @@ pub(crate) fn assemble(
             Arc::new(version),
             log_number,
             opening,
-            (memory, options.db.statistics.as_ref()),
+            (front.memory(), options.db.statistics.as_ref()),
         );
         for (level, key) in cursors {
             state.cursors.set_cursor(*level as usize, key.clone());
@@ -559,7 +540,6 @@ pub(crate) fn assemble(
     Ok(Arc::new(DbInner {
         path: path.to_owned(),
         opening,
-        wal_dir: wal_dir_of(&options.db, path),
         opts: options.db.clone(),
         live: ArcSwap::from_pointee(options.db.clone()),
         read_only: mode.read_only,
@@ -571,8 +551,7 @@ pub(crate) fn assemble(
         default_cf,
         state: Mutex::new(State {
             cfs,
-            wals: VecDeque::new(),
-            wal_bound: recovered.map_or(0, |r| r.min_log_number_to_keep),
+            logs: Logs::new(recovered.map_or(0, |r| r.min_log_number_to_keep)),
             max_column_family: recovered.map_or(0, |r| r.max_column_family),
             background_error: None,
             recovering: false,
@@ -593,21 +572,18 @@ pub(crate) fn assemble(
         recovery: Recovery::default(),
         manifest: Mutex::new(None),
         queue: crate::db::write::queue::WriteQueue::new(options.db.max_write_batch_group_size_bytes),
-        wal: Wal::default(),
+        front,
         last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),
         numbers: FileNumbers::new(recovered.map_or(1, |r| r.next_file_number)),
         snapshots: crate::db::read::snapshot::SnapshotList::default(),
         purge,
         deletions_off: AtomicUsize::new(0),
-        memory_pool,
-        write_buffers,
         shutdown: Arc::new(AtomicBool::new(false)),
         pacing: Pacing::new(&options.db.clock),
         new_tables: Arc::default(),
         running_jobs: Default::default(),
         engines: Arc::default(),
         attention: AtomicBool::new(false),
-        unlogged: AtomicBool::new(false),
         stats: crate::db::report::stats::InternalStats::default(),
         log,
         reporting: Reporting::new(options.db.clock.now_micros()),
@@ -626,14 +602,13 @@ pub(crate) fn new_cf_state(
     version: Arc<Version>,
     log_number: u64,
     opening: u64,
-    (memory, statistics): (MemTableMemory<'_>, Option<&Arc<Statistics>>),
+    (memory, statistics): (&FrontMemory, Option<&Arc<Statistics>>),
 ) -> CfState {
-    let mem = new_memtable(1, &cmp, &options, memory);
-    let current = SuperVersion { mem: Arc::clone(&mem), imm: Vec::new(), version: Arc::clone(&version) };
+    let front = FamilyFront::new(&cmp, &options, memory, log_number);
+    let current = SuperVersion { front: front.view(), version: Arc::clone(&version) };
     let scores = level_scores(&version, &options);
     let aging = aging(&version, &options, 0);
     let reserved_epoch = u64::from(options.reserve_last_level);
-    let fill = Fill::new(options.write_buffer_size);
     CfState {
         cf: Arc::new(CfData {
             id,
@@ -646,29 +621,18 @@ pub(crate) fn new_cf_state(
             dropped: AtomicBool::new(false),
             published: Default::default(),
         }),
-        mem,
-        mem_wal: log_number,
-        imm: VecDeque::new(),
-        flushed: Vec::new(),
+        front,
         // RocksDB keeps epoch 1 for files ingested behind.
         next_epoch: largest_epoch(&version).max(reserved_epoch),
         version,
-        log_number,
         cursors: CompactionCursors::new(),
         scores,
         aging,
         aging_blocked: false,
         nothing_found: false,
         weighed: Weighed::NotYet,
-        next_mem_id: 1,
-        flush_requested: false,
-        flush_reason: FlushReason::WriteBufferFull,
-        flushing: false,
-        pace: Default::default(),
-        fill,
         compacting: 0,
         job_stats: Default::default(),
-        told: 0,
     }
 }
 
@@ -714,11 +678,10 @@ impl DbInner {
     fn remove_orphans(&self) {
         let Ok(names) = self.opts.fs.list_dir(&self.path) else { return };
         let manifest = self.manifest.lock().as_ref().map_or(0, ManifestWriter::number);
-        let mut wals = Vec::new();
-        let live: std::collections::HashSet<u64> = {
+        let (wals, live): (Vec<u64>, std::collections::HashSet<u64>) = {
             let state = self.state.lock();
-            wals.extend(state.wals.iter().map(|w| w.0));
-            each_file(state.cfs.values().flat_map(|c| c.version.files())).map(|f| f.number).collect()
+            let files = each_file(state.cfs.values().flat_map(|c| c.version.files()));
+            (state.logs.lengths(None).map(|(number, _)| number).collect(), files.map(|f| f.number).collect())
         };
         for name in names {
             let orphan = match filename::parse(&name) {
@@ -732,10 +695,7 @@ impl DbInner {
                 let _ = self.opts.fs.remove(&self.path.join(&name)); // tried again at the next open
             }
         }
-        let Ok(names) = self.opts.fs.list_dir(&self.wal_dir) else { return };
-        for number in wal_numbers(&names).into_iter().filter(|n| !wals.contains(n)) {
-            self.remove_wal(number);
-        }
+        self.front.remove_orphans(&wals);
     }
 }
 

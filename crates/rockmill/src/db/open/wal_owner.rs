@@ -22,9 +22,8 @@ use rockmill_format::filename::{self, FileType};
 use rockmill_io::{Entry, EntryKind, FileLock, FileSystem};
 
 use crate::db::Db;
-use crate::db::open::recovery::wal_numbers;
-use crate::db::write::wal_files::wal_dir_of;
 use crate::error::{Error, Result};
+use crate::front::{wal_dir_of, wal_numbers};
 use crate::options::load::{latest_options_file, read_file};
 use crate::options::{Options, parse};
 use crate::version::{current_manifest, for_each_edit, look_again};

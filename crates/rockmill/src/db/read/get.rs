@@ -263,15 +263,7 @@ impl DbInner {
         ctx: &mut GetContext<'_>,
     ) -> bool {
         let timer = COUNTED.then(|| perf::time(PerfMetric::GetFromMemtableTime));
-        current.mem.get(ikey, ctx);
-        let mut asked = 1;
-        for imm in &current.imm {
-            if ctx.is_done() {
-                break;
-            }
-            imm.get(ikey, ctx);
-            asked += 1;
-        }
+        let asked = current.front.get(ikey, ctx);
         drop(timer);
         let in_memory = ctx.is_done();
         if COUNTED {

@@ -99,9 +99,7 @@ impl DbInner {
         let tables: Arc<dyn TableSource> = tables;
         let by_prefix = prefix.as_ref().map(|p| Arc::clone(p.seek()));
         let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
-        for mem in [&current.mem].into_iter().chain(&current.imm) {
-            children.push(by_prefix.as_ref().map_or_else(|| mem.iter(), |p| mem.iter_by_prefix(p)));
-        }
+        children.extend(current.front.iterators(by_prefix.as_ref()));
         for place in current.version.places() {
             let tables = Arc::clone(&tables);
             let run = if place.level == 0 {

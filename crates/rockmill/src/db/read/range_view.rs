@@ -40,13 +40,7 @@ impl RangeView {
         seq: SequenceNumber,
         tables: Arc<dyn TableSource>,
     ) -> Self {
-        let memory = current
-            .imm
-            .iter()
-            .chain([&current.mem])
-            .filter_map(|m| m.range_tombstones())
-            .filter(|t| !t.is_empty())
-            .collect();
+        let memory = current.front.range_tombstones().filter(|t| !t.is_empty()).collect();
         Self { cmp, seq, tables, version: Arc::clone(&current.version), memory, quiet: None, active: Vec::new() }
     }
 

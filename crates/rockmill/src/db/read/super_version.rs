@@ -1,16 +1,14 @@
-//! What a read sees of a column family: one memtable, its immutable predecessors and one version.
+//! What a read sees of a column family: what is in no table, and one version.
 
 use std::sync::Arc;
 
-use crate::memtable::MemTable;
+use crate::front::FrontView;
 use crate::version::Version;
 
 /// Everything that a read of one column family needs, kept alive together (RocksDB's `SuperVersion`).
 pub(crate) struct SuperVersion {
-    /// The memtable that writers fill.
-    pub mem: Arc<MemTable>,
-    /// Full ones, newest first.
-    pub imm: Vec<Arc<MemTable>>,
+    /// What is in no table; writers insert into it.
+    pub front: FrontView,
     /// The tables.
     pub version: Arc<Version>,
 }

@@ -78,8 +78,7 @@ impl Db {
                 size += self.inner.size_in_files(cf, &current.version, &start, &end, options.files_size_error_margin);
             }
             if options.include_memtables {
-                let mems = current.imm.iter().chain([&current.mem]);
-                size += mems.map(|m| m.approximate_stats(&start, &end).1).sum::<u64>();
+                size += current.front.approximate_stats(&start, &end).1;
             }
             size
         };
@@ -99,8 +98,7 @@ impl Db {
         }
         let current = cf.current.load_full();
         let (start, end) = (seek_key(range.start_key), seek_key(range.end_key));
-        let mems = current.imm.iter().chain([&current.mem]);
-        mems.map(|m| m.approximate_stats(&start, &end)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+        current.front.approximate_stats(&start, &end)
     }
 }
 

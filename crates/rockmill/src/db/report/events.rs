@@ -4,8 +4,6 @@
 //! [`Later`] and told by the next who holds none: the write leader when it has given up leadership, a background
 //! thread between jobs, the timer thread at the latest.
 
-use std::sync::Arc;
-
 use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
 
@@ -18,8 +16,8 @@ use crate::event_listener::{
     BackgroundErrorReason, CompactionFileInfo, CompactionJobInfo, CompactionJobStats, CompactionReason, EventListener,
     FlushJobInfo, FlushReason, MemTableInfo, TableFileDeletionInfo, WriteStallCondition, WriteStallInfo,
 };
+use crate::front::{SealedInfo, SealedRuns};
 use crate::info_log::{Event, LogLevel, log_error, log_info, log_warn};
-use crate::memtable::MemTable;
 use crate::pacing::write_control::StallReason;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Mutex;
@@ -80,24 +78,24 @@ impl DbInner {
     }
 
     /// A flush begins. `later`: the write leader waits for it, so listeners are told when it has given up its place.
-    pub(crate) fn flush_begins(&self, cf: &CfData, flush: &FlushEvent, mems: &[Arc<MemTable>], later: bool) {
+    pub(crate) fn flush_begins(&self, cf: &CfData, flush: &FlushEvent, runs: &SealedRuns, later: bool) {
         if !later {
             self.tell_waiting();
         }
         let (name, job) = (&cf.name, flush.job);
         if self.log.wants(LogLevel::Info) {
-            for m in mems {
-                log_info!(self.log, "[{name}] [JOB {job}] Flushing memtable id {}", m.id());
+            for id in runs.ids() {
+                log_info!(self.log, "[{name}] [JOB {job}] Flushing memtable id {id}");
             }
-            let sum = |f: fn(&MemTable) -> u64| mems.iter().map(|m| f(m)).sum::<u64>();
+            let stats = runs.stats();
             self.log.event(
                 self.event("flush_started", job)
-                    .number("num_memtables", mems.len())
-                    .number("total_num_input_entries", sum(MemTable::num_entries))
-                    .number("num_deletes", sum(MemTable::num_deletes))
-                    .number("total_data_size", sum(MemTable::data_size))
-                    .number("memory_usage", sum(|m| m.memory_usage() as u64))
-                    .number("num_range_deletes", sum(MemTable::num_range_deletes))
+                    .number("num_memtables", runs.count())
+                    .number("total_num_input_entries", stats.entries)
+                    .number("num_deletes", stats.deletes)
+                    .number("total_data_size", stats.data_size)
+                    .number("memory_usage", stats.memory)
+                    .number("num_range_deletes", stats.range_deletes)
                     .text("flush_reason", flush.reason.name()),
             );
         }
@@ -144,7 +142,7 @@ impl DbInner {
             match state.cfs.get_mut(&cf.id) {
                 Some(c) => {
                     c.job_stats.add_flush(stats);
-                    (level_counts(&c.version), c.imm.len(), c.version.levels[0].len() as i32)
+                    (level_counts(&c.version), c.front.sealed_count(), c.version.levels[0].len() as i32)
                 }
                 None => (Vec::new(), 0, 0),
             }
@@ -429,15 +427,15 @@ impl DbInner {
     }
 
     /// A memtable became immutable. Under the state's lock.
-    pub(crate) fn memtable_sealed(&self, cf: &CfData, mem: &MemTable) {
-        log_info!(self.log, "[{}] New memtable created. Immutable memtables: id {} joins", cf.name, mem.id());
+    pub(crate) fn memtable_sealed(&self, cf: &CfData, sealed: &SealedInfo) {
+        log_info!(self.log, "[{}] New memtable created. Immutable memtables: id {} joins", cf.name, sealed.id);
         if !self.opts.listeners.is_empty() {
             let info = MemTableInfo {
                 cf_name: cf.name.clone(),
-                first_seqno: mem.first_sequence(),
-                earliest_seqno: mem.first_sequence(),
-                num_entries: mem.num_entries(),
-                num_deletes: mem.num_deletes(),
+                first_seqno: sealed.first_sequence,
+                earliest_seqno: sealed.first_sequence,
+                num_entries: sealed.stats.entries,
+                num_deletes: sealed.stats.deletes,
             };
             self.notify_later(move |l| l.on_memtable_sealed(&info));
         }

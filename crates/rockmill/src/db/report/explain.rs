@@ -92,7 +92,7 @@ impl Db {
         {
             let state = db.state.lock();
             let Some(c) = state.cfs.get(&cf.id) else { return Ok(out) };
-            out.unflushed_entries = c.mem.num_entries() + c.imm.iter().map(|i| i.mem.num_entries()).sum::<u64>();
+            out.unflushed_entries = c.front.active_stats().entries + c.front.sealed_stats().entries;
             let cf_options = cf.options.load();
             let next_file = db.numbers.next();
             let bottommost = options.bottommost_level_compaction;

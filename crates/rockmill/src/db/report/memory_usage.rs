@@ -71,7 +71,7 @@ impl DbInner {
     /// See [`Db::memory_parts`].
     pub(crate) fn memory_parts(&self) -> MemoryParts {
         let mut parts = MemoryParts {
-            kept_for_memtables: self.memory_pool.bytes() as u64,
+            kept_for_memtables: self.front.memory().kept_bytes(),
             io: self.engines.memory_bytes() as u64,
             kernel: self.engines.kernel.memory_bytes() as u64,
             ..MemoryParts::default()
@@ -85,10 +85,8 @@ impl DbInner {
             caches.extend(self.cache_of(&cf.data));
         }
         for c in self.state.lock().cfs.values() {
-            let waiting = c.imm.iter().map(|i| i.mem.memory_usage() as u64).sum::<u64>();
-            parts.memtables += c.mem.memory_usage() as u64 + waiting;
-            let held = c.flushed.iter().filter_map(std::sync::Weak::upgrade).map(|m| m.memory_usage() as u64);
-            parts.flushed_memtables += held.sum::<u64>();
+            parts.memtables += c.front.memory_usage();
+            parts.flushed_memtables += c.front.flushed_memory();
         }
         caches.sort_by_key(|c| Arc::as_ptr(c).addr());
         caches.dedup_by(|a, b| Arc::ptr_eq(a, b));
@@ -103,7 +101,7 @@ pub fn get_memory_usage_stats(dbs: Option<&[&Db]>, caches: Option<&[&Cache]>) ->
     let mut stats = MemoryUsageStats::default();
     let mut all_caches = Vec::new();
     for db in dbs.unwrap_or(&[]) {
-        stats.mem_table_total += db.inner.memory_pool.bytes() as u64;
+        stats.mem_table_total += db.inner.front.memory().kept_bytes();
         for cf in db.inner.cfs.load().by_name.values() {
             let number = |property| db.property_int_value_cf(cf, property).map(Option::unwrap_or_default);
             stats.mem_table_total += number("rocksdb.size-all-mem-tables")?;

@@ -124,10 +124,8 @@ impl DbInner {
         let cache = || self.cache_of(cf);
         Some(match name {
             names::ESTIMATE_NUM_KEYS => {
-                let mems = || current.imm.iter().chain([&current.mem]);
-                let entries: u64 = mems().map(|m| m.num_entries()).sum();
-                let deletes: u64 = mems().map(|m| m.num_deletes()).sum();
-                (entries + self.keys_in_tables(cf, version)).saturating_sub(2 * deletes)
+                let front = current.front.stats();
+                (front.entries + self.keys_in_tables(cf, version)).saturating_sub(2 * front.deletes)
             }
             names::ESTIMATE_TABLE_READERS_MEM => {
                 files().filter_map(|f| f.table.load_full()).map(|t| t.memory_usage() as u64).sum()
@@ -148,7 +146,7 @@ impl DbInner {
             names::BLOCK_CACHE_USAGE => cache()?.stats().usage,
             // This looks at every entry of the cache.
             names::BLOCK_CACHE_PINNED_USAGE => cache()?.pinned_usage(),
-            names::KEPT_MEMTABLE_MEMORY => self.memory_pool.bytes() as u64,
+            names::KEPT_MEMTABLE_MEMORY => self.front.memory().kept_bytes(),
             names::COMPACTIONS_GAVE_WAY => self.pacing.give_way().waits(),
             names::COMPACTIONS_WAITED_FOR_READS => self.pacing.reads_first().waited_micros(),
             "rockmill.block-cache-hits" => cache().map_or(0, |c| c.stats().hits),
@@ -159,29 +157,25 @@ impl DbInner {
 
     /// Numbers that the database's lock guards.
     fn locked_property(&self, state: &crate::db::State, c: &CfState, name: &str) -> Option<u64> {
-        let imm_bytes = || c.imm.iter().map(|i| i.mem.memory_usage() as u64).sum::<u64>();
         Some(match name {
-            names::NUM_IMMUTABLE_MEM_TABLE => c.imm.len() as u64,
+            names::NUM_IMMUTABLE_MEM_TABLE => c.front.sealed_count() as u64,
             names::NUM_IMMUTABLE_MEM_TABLE_FLUSHED => 0,
-            names::MEM_TABLE_FLUSH_PENDING => u64::from(!c.flushing && c.flush_due(self.flushes_at_once())),
+            names::MEM_TABLE_FLUSH_PENDING => u64::from(!c.front.is_flushing() && c.flush_due(self.flushes_at_once())),
             names::COMPACTION_PENDING => u64::from(c.scores.needs_compaction()),
             names::BACKGROUND_ERRORS => state.background_errors,
-            names::CUR_SIZE_ACTIVE_MEM_TABLE => c.mem.memory_usage() as u64,
-            names::CUR_SIZE_ALL_MEM_TABLES => c.mem.memory_usage() as u64 + imm_bytes(),
-            names::SIZE_ALL_MEM_TABLES => {
-                // Readers keep flushed memtables in memory.
-                let held = c.flushed.iter().filter_map(std::sync::Weak::upgrade).map(|m| m.memory_usage() as u64);
-                c.mem.memory_usage() as u64 + imm_bytes() + held.sum::<u64>()
-            }
-            names::NUM_ENTRIES_ACTIVE_MEM_TABLE => c.mem.num_entries(),
-            names::NUM_ENTRIES_IMM_MEM_TABLES => c.imm.iter().map(|i| i.mem.num_entries()).sum(),
-            names::NUM_DELETES_ACTIVE_MEM_TABLE => c.mem.num_deletes(),
-            names::NUM_DELETES_IMM_MEM_TABLES => c.imm.iter().map(|i| i.mem.num_deletes()).sum(),
+            names::CUR_SIZE_ACTIVE_MEM_TABLE => c.front.active_stats().memory,
+            names::CUR_SIZE_ALL_MEM_TABLES => c.front.memory_usage(),
+            // Readers keep flushed memtables in memory.
+            names::SIZE_ALL_MEM_TABLES => c.front.memory_usage() + c.front.flushed_memory(),
+            names::NUM_ENTRIES_ACTIVE_MEM_TABLE => c.front.active_stats().entries,
+            names::NUM_ENTRIES_IMM_MEM_TABLES => c.front.sealed_stats().entries,
+            names::NUM_DELETES_ACTIVE_MEM_TABLE => c.front.active_stats().deletes,
+            names::NUM_DELETES_IMM_MEM_TABLES => c.front.sealed_stats().deletes,
             names::IS_FILE_DELETIONS_ENABLED => u64::from(self.deletions_off.load(Ordering::Acquire) == 0),
             names::NUM_SNAPSHOTS => self.snapshots.count() as u64,
             names::OLDEST_SNAPSHOT_TIME => self.snapshots.oldest_time(),
             names::OLDEST_SNAPSHOT_SEQUENCE => self.snapshots.all().first().copied().unwrap_or(0),
-            names::MIN_LOG_NUMBER_TO_KEEP => state.wals.front().map_or(0, |w| w.0),
+            names::MIN_LOG_NUMBER_TO_KEEP => state.logs.oldest(),
             // Tables that jobs write are known to nobody else: no number is held back.
             names::MIN_OBSOLETE_SST_NUMBER_TO_KEEP => u64::MAX,
             // RocksDB's -1, as an unsigned number, where L0 is compacted into no one level.
@@ -193,7 +187,9 @@ impl DbInner {
             names::NUM_RUNNING_COMPACTIONS => state.running_compactions as u64,
             names::NUM_RUNNING_FLUSHES => state.running_flushes as u64,
             names::ACTUAL_DELAYED_WRITE_RATE => self.pacing.writers().rate(&*self.opts.clock),
-            names::IS_WRITE_STOPPED => u64::from(self.stop_reason(state).is_some() || self.memory_stalls()),
+            names::IS_WRITE_STOPPED => {
+                u64::from(self.stop_reason(state).is_some() || self.front.memory().stalls_writers())
+            }
             "rockmill.stall-delayed-micros" => self.pacing.writers().delayed_micros.load(Ordering::Relaxed),
             names::SUSTAINED_WRITE_RATE => self.pacing.writers().sustained(),
             names::LONGEST_STALL_MICROS => self.pacing.writers().longest_micros.load(Ordering::Relaxed),

@@ -30,12 +30,11 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::report::stats::count;
 use crate::db::write::queue::{Leadership, Place, Slot, insert_group};
-use crate::db::write::switch::MemTableLimit;
 use crate::db::write::turn;
-use crate::db::write::wal::WalWriter;
 use crate::db::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
+use crate::front::{BufferLimit, entry_of};
 use crate::options::WriteOptions;
 use crate::panics::caught;
 use crate::perf_context::{self as perf, PerfMetric};
@@ -89,9 +88,7 @@ impl DbInner {
         // The locks keep a leader from missing this between its look and its sleep.
         drop(self.state.lock());
         self.progress.notify_all();
-        if let Some(manager) = &self.write_buffers {
-            manager.wake();
-        }
+        self.front.memory().wake();
     }
 
     /// Leads alone: nobody writes while the result lives.
@@ -195,7 +192,7 @@ impl DbInner {
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         let slowed = self.pacing.writers().is_delaying() || self.pacing.writers().is_pacing(written);
         let mut alone = false;
-        if slowed || self.attention.load(Ordering::Acquire) || self.memory_is_short() {
+        if slowed || self.attention.load(Ordering::Acquire) || self.front.memory().is_short() {
             // Memtables may be switched: nobody may be inserting.
             in_flight.drain();
             alone = self.make_room(options, own.get().len_bytes() as u64)?;
@@ -217,7 +214,7 @@ impl DbInner {
         if sync && let Some(leadership) = leadership {
             leadership.syncs();
         }
-        let place = Place { first, next, wal_size: self.wal.size() };
+        let place = Place { first, next, wal_size: self.front.log_size() };
         let timer = perf::time(PerfMetric::WriteWalTime);
         let logged = if next > MAX_SEQUENCE {
             let used = format!("{}: no sequence numbers are left after {}", self.path.display(), first - 1);
@@ -249,7 +246,7 @@ impl DbInner {
         // Members wait for what comes after this, whatever happens here.
         let _ = caught("the end of a write", || {
             // Nothing may be written behind what may stand there now.
-            self.wal.lead().iter_mut().for_each(WalWriter::set_failed);
+            self.front.fail_log();
             self.set_background_error(BackgroundErrorReason::WriteCallback, "a write", &panic);
         });
         panic
@@ -295,12 +292,10 @@ impl DbInner {
         sync: bool,
     ) -> Result<()> {
         if disable_wal {
-            self.unlogged.store(true, Ordering::Release);
+            self.front.note_unlogged();
             return Ok(());
         }
-        let mut wal = self.wal.lead();
-        let Some(current) = wal.as_mut() else {
-            drop(wal);
+        let Some(mut log) = self.front.lead() else {
             // A group in flight may have failed since the look for an error, and taken the WAL away.
             let failed = self.state.lock().write_error().cloned();
             return Err(
@@ -308,9 +303,9 @@ impl DbInner {
             );
         };
         let n = if members.is_empty() && own.sequence() == first {
-            current.add_batch(own)?
+            log.append(own)?
         } else {
-            current.add_group(first, |merged| {
+            log.append_group(first, |merged| {
                 merged.append(own);
                 members.iter().for_each(|m| merged.append(&m.rep.lock()));
             })?
@@ -318,8 +313,7 @@ impl DbInner {
         count(&self.stats.wal_bytes, n);
         count(&self.stats.write_groups, 1);
         count(&self.stats.writes_with_wal, members.len() as u64 + 1);
-        self.wal.set_size(current.size());
-        if self.wal.is_large() {
+        if self.front.log_is_large() {
             self.attention.store(true, Ordering::Release);
         }
         if let Some(s) = &self.opts.statistics {
@@ -330,15 +324,14 @@ impl DbInner {
         if sync {
             let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
             let (began, sync_began) = (statistics.start(clock), Instant::now());
-            self.wal.sync_left()?;
-            current.sync()?;
+            log.sync()?;
             statistics.stop(Histogram::WalFileSyncMicros, clock, began);
             let writers = members.iter().filter(|m| m.options.sync).count() + 1;
             self.queue.has_synced(writers, sync_began);
             statistics.add(Ticker::WalFileSynced, 1);
             count(&self.stats.wal_syncs, 1);
         }
-        current.acknowledge();
+        log.acknowledge();
         Ok(())
     }
 
@@ -352,22 +345,22 @@ impl DbInner {
     fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
         let mut seq = first;
         let mut families = Families::of(self);
-        let mut at: Option<(u32, CurrentVersion, MemTableLimit)> = None;
+        let mut at: Option<(u32, CurrentVersion, BufferLimit)> = None;
         let mut full = false;
         for record in rep.iter() {
             let Ok(record) = record else { break }; // the batch was checked when it was built
-            let Some((cf, t, key, value)) = parts(&record) else { continue };
+            let Some((cf, t, key, value)) = entry_of(&record) else { continue };
             if at.as_ref().is_none_or(|(id, ..)| *id != cf) {
-                full |= at.take().is_some_and(|(_, sv, limit)| is_full(&sv, limit));
-                let limit = |c: &ColumnFamily| MemTableLimit::of(&c.data.options.load());
+                full |= at.take().is_some_and(|(_, sv, limit)| sv.front.is_full(limit));
+                let limit = |c: &ColumnFamily| BufferLimit::of(&c.data.options.load());
                 at = families.get(cf).map(|c| (cf, c.data.current.load(), limit(c)));
             }
             if let Some((_, sv, _)) = &at {
-                sv.mem.add(seq, t, key, value);
+                sv.front.insert(seq, t, key, value);
             }
             seq += 1;
         }
-        full |= at.is_some_and(|(_, sv, limit)| is_full(&sv, limit));
+        full |= at.is_some_and(|(_, sv, limit)| sv.front.is_full(limit));
         if full {
             self.attention.store(true, Ordering::Release);
         }
@@ -376,10 +369,6 @@ impl DbInner {
 
 /// What is current in a column family, without a count of who holds it.
 type CurrentVersion = Guard<Arc<SuperVersion>>;
-
-fn is_full(version: &CurrentVersion, limit: MemTableLimit) -> bool {
-    limit.is_reached(&version.mem)
-}
 
 /// Finds the column families of a batch's records. Most batches have the default one's only.
 struct Families<'a> {
@@ -399,18 +388,6 @@ impl<'a> Families<'a> {
         }
         self.others.get_or_insert_with(|| self.db.cfs.load()).by_id.get(&id)
     }
-}
-
-/// Column family, entry type, key and value of a record that changes something.
-pub(crate) fn parts<'a>(record: &BatchRecord<'a>) -> Option<(u32, ValueType, &'a [u8], &'a [u8])> {
-    Some(match *record {
-        BatchRecord::Put { cf, key, value } => (cf, ValueType::Value, key, value),
-        BatchRecord::Delete { cf, key } => (cf, ValueType::Deletion, key, &[][..]),
-        BatchRecord::SingleDelete { cf, key } => (cf, ValueType::SingleDeletion, key, &[][..]),
-        BatchRecord::Merge { cf, key, value } => (cf, ValueType::Merge, key, value),
-        BatchRecord::DeleteRange { cf, begin, end } => (cf, ValueType::RangeDeletion, begin, end),
-        BatchRecord::LogData(_) | BatchRecord::Noop => return None,
-    })
 }
 
 crate::sync::thread_local! {
@@ -443,7 +420,7 @@ fn too_long(len: usize) -> Error {
 impl Db {
     fn write_one(&self, record: BatchRecord<'_>, options: &WriteOptions) -> Result<()> {
         self.inner.check_writable()?;
-        let (_, _, key, value) = parts(&record).ok_or_else(|| Error::invalid_argument("an empty record"))?;
+        let (_, _, key, value) = entry_of(&record).ok_or_else(|| Error::invalid_argument("an empty record"))?;
         check_length(key, value)?;
         SCRATCH.with(|scratch| {
             // A comparator or clock of the user's that writes to a database would find the scratch in use.
@@ -594,7 +571,7 @@ impl Db {
         let mut families = Families::of(&self.inner);
         for record in batch.rep.iter() {
             let record = record.map_err(|e| Error::corruption(format!("write batch: {e}")))?;
-            let Some((cf, t, key, value)) = parts(&record) else { continue };
+            let Some((cf, t, key, value)) = entry_of(&record) else { continue };
             let Some(cf) = families.get(cf) else {
                 if options.ignore_missing_column_families {
                     continue; // the insertion passes it over, too
@@ -633,26 +610,13 @@ impl DbInner {
         if let Some(e) = self.state.lock().write_error() {
             return Err(e.clone());
         }
-        let mut wal = self.wal.lead();
-        let Some(current) = wal.as_mut() else {
-            return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-        };
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
-        let begun = if begin { current.begin_records() } else { Ok(()) };
-        self.wal.set_size(current.size());
-        let done = match sync {
-            true => begun.and_then(|()| self.wal.sync_left()).and_then(|()| current.sync()),
-            false => begun.and_then(|()| current.flush()),
-        };
-        if done.is_ok() && begin {
-            current.acknowledge();
-        }
+        let done = self.front.flush_log(sync, begin);
         if sync && done.is_ok() {
             statistics.stop(Histogram::WalFileSyncMicros, clock, began);
             statistics.add(Ticker::WalFileSynced, 1);
         }
-        drop(wal);
         match &done {
             Err(e) => self.set_background_error(
                 BackgroundErrorReason::WriteCallback,

@@ -1,4 +1,4 @@
-//! The write path: from a batch to the log and a memtable.
+//! The write path: from a batch to the front (`front/`), which makes it durable and findable.
 //!
 //! | file | what happens there |
 //! |---|---|
@@ -8,8 +8,7 @@
 //! | `turn.rs`, `commit_delay.rs` | how long a writer goes on before others run; what a synced group waits for |
 //! | `switch.rs` | what the leader does between groups: memtables that are full, writers that must wait |
 //! | `pressure.rs` | what slows writers and what jobs get of the device: observed, and obeyed |
-//! | `wal.rs` | the log in use, and those that were left |
-//! | `wal_files.rs`, `wal_iterator.rs` | obsolete logs and their archive; updates read back |
+//! | `wal_iterator.rs` | updates read back from the logs |
 
 pub(crate) mod batch;
 pub(crate) mod commit_delay;
@@ -18,6 +17,4 @@ pub(crate) mod pressure;
 pub(crate) mod queue;
 pub(crate) mod switch;
 pub(crate) mod turn;
-pub(crate) mod wal;
-pub(crate) mod wal_files;
 pub(crate) mod wal_iterator;

@@ -7,20 +7,9 @@ use crate::pacing::write_control::{StallReason, write_stop};
 use crate::sync::atomic::Ordering;
 
 impl CfState {
-    /// Bytes a second that writers get, who wrote `written`, so that memtables are full when the flush in flight ends,
-    /// and how many that are.
+    /// See [`FamilyFront::paced_rate`](crate::front::FamilyFront::paced_rate).
     fn paced_rate(&self, now: f64, written: u64, at_once: bool) -> (f64, f64) {
-        let o = self.cf.options.load();
-        let most = o.max_write_buffer_number.max(1) as usize;
-        // At the limit writers are stopped.
-        let more = match most.checked_sub(self.imm.len() + 1) {
-            Some(more) if self.waits_for_flush(at_once) => more,
-            _ => return (f64::INFINITY, f64::INFINITY),
-        };
-        let (data, memory) = (self.mem.data_size(), self.mem.memory_usage());
-        let room = self.fill.room(data, memory, o.write_buffer_size, written, more);
-        let waiting: u64 = self.imm.iter().map(|i| i.mem.data_size()).sum();
-        (self.pace.rate(now, room, (self.fill.began(), waiting as f64)), room)
+        self.front.paced_rate(&self.cf.options.load(), now, written, at_once)
     }
 }
 
@@ -28,15 +17,15 @@ impl DbInner {
     /// Decides again how writers are slowed, and what jobs and reads get of the device. Called after every change of
     /// the tree, of the memtables, or of an option that counts.
     pub fn update_pressure(&self, state: &State) {
-        self.wal.set_room(self.wal_room(state));
+        self.front.set_log_room(self.log_room(state));
         let at_once = self.flushes_at_once();
         let families = state.cfs.iter().map(|(&id, c)| FamilyNow {
             id,
             options: c.cf.options.load_full(),
             load: c.scores.load(),
-            full_memtables: c.imm.len(),
+            full_memtables: c.front.sealed_count(),
             flushing: c.waits_for_flush(at_once),
-            pace: &c.pace,
+            pace: c.front.pace(),
         });
         self.obey(state, &decide(families, state.background_error.is_some()));
     }
@@ -80,7 +69,7 @@ impl DbInner {
 
     /// Why writers must wait now, if they must.
     pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
-        state.cfs.values().find_map(|c| write_stop(c.scores.load(), &c.cf.options.load(), c.imm.len()))
+        state.cfs.values().find_map(|c| write_stop(c.scores.load(), &c.cf.options.load(), c.front.sealed_count()))
     }
 }
 

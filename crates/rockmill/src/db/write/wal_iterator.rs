@@ -9,10 +9,9 @@ use rockmill_format::filename;
 use rockmill_format::log::{LogEvent, LogReader};
 use rockmill_io::FileSystem;
 
-use crate::db::write::wal::Follows;
-use crate::db::write::wal_files::{ARCHIVE, WalFile};
 use crate::db::{Db, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::front::{ARCHIVE, Follows, WalFile};
 use crate::statistics::{MaybeStatistics, Ticker};
 use crate::version::LogSource;
 
@@ -161,6 +160,12 @@ impl Iterator for DBWALIterator {
 }
 
 impl Db {
+    /// The WAL files that there are: archived ones, then live ones, each by number (RocksDB's `GetSortedWalFiles`).
+    /// Files without an update are left out.
+    pub fn get_sorted_wal_files(&self) -> Result<Vec<WalFile>> {
+        self.inner.front.sorted_wal_files()
+    }
+
     /// The batches written after sequence number `seq`, from the WALs; a batch that begins at or before it is left out.
     /// It begins with the first that is still there: compare its sequence number with `seq + 1`. WALs are there until
     /// their data is in tables, and longer with `set_wal_ttl_seconds` or `set_wal_size_limit_mb`.
@@ -184,7 +189,7 @@ impl Db {
         // Where a later WAL begins, those before it end. What an earlier one has from there on, a recovery left out: it
         // was behind a hole, and its numbers were used again.
         let mut limit = SequenceNumber::MAX;
-        for file in db.sorted_wal_files()?.into_iter().rev() {
+        for file in db.front.sorted_wal_files()?.into_iter().rev() {
             if file.start_sequence < limit {
                 let start = file.start_sequence;
                 files.push_front((file, std::mem::replace(&mut limit, start)));

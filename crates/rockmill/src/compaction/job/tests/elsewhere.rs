@@ -204,7 +204,7 @@ fn serve(dir: &Path) -> Result<()> {
             let path = |id: &u64| dir.join(format!("memtable-{id}"));
             let mem = |id: &u64| load(*id, &ctx.objects.cmp, &std::fs::read(path(id)).unwrap());
             let mems: Vec<_> = spec.memtables.iter().map(mem).collect();
-            flush::run(&spec, &mems, &ctx)?.map(|(entry, _)| entry).into_iter().collect()
+            flush::run(&spec, &SealedRuns::new(mems), &ctx)?.map(|(entry, _)| entry).into_iter().collect()
         }
     };
     let new_files = files.into_iter().map(|f| (spec.output.level as u32, f)).collect();

@@ -263,11 +263,8 @@ impl DbInner {
                     let Some(c) = state.cfs.get(&family.cf.id) else {
                         return Err(crate::db::write::group::dropped(&family.cf));
                     };
-                    for mem in c.imm.iter().map(|i| &i.mem).chain([&c.mem]) {
-                        if place::overlaps_memtable(mem, &family.files, &family.cf.cmp)? {
-                            flush.push(family);
-                            break;
-                        }
+                    if place::overlaps_front(&c.front.view(), &family.files, &family.cf.cmp)? {
+                        flush.push(family);
                     }
                 }
             }

@@ -14,9 +14,9 @@ use super::file::ExternalFile;
 use crate::compaction::strategy::CompactionCursors;
 use crate::db::CfState;
 use crate::error::{Error, ErrorKind, Result};
+use crate::front::FrontView;
 use crate::iter::InternalIterator;
 use crate::iter::level::LevelIterator;
-use crate::memtable::MemTable;
 use crate::options::CompactionStyle;
 use crate::range_del::FragmentedRangeTombstones;
 use crate::table::TableReadOptions;
@@ -42,19 +42,18 @@ fn has_tombstone(
     tombstones.is_some_and(|t| t.reaches(start, limit, cmp))
 }
 
-/// True when a memtable has a key or a tombstone in the range of one of `files`.
-pub(super) fn overlaps_memtable(
-    mem: &Arc<MemTable>,
-    files: &[ExternalFile],
-    cmp: &InternalKeyComparator,
-) -> Result<bool> {
-    if mem.is_empty() {
-        return Ok(false);
-    }
-    let (mut iter, tombstones) = (mem.iter(), mem.range_tombstones());
+/// True when what is in no table has a key or a tombstone in the range of one of `files`.
+pub(super) fn overlaps_front(front: &FrontView, files: &[ExternalFile], cmp: &InternalKeyComparator) -> Result<bool> {
+    let (mut iters, tombstones): (Vec<_>, Vec<_>) =
+        (front.iterators(None).collect(), front.range_tombstones().collect());
     for file in files {
         let (start, limit) = file.range();
-        if has_key(&mut *iter, start, limit, cmp)? || has_tombstone(tombstones.as_ref(), start, limit, cmp) {
+        for iter in &mut iters {
+            if has_key(&mut **iter, start, limit, cmp)? {
+                return Ok(true);
+            }
+        }
+        if tombstones.iter().any(|t| has_tombstone(Some(t), start, limit, cmp)) {
             return Ok(true);
         }
     }

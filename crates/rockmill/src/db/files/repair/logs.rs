@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 
 use rockmill_format::batch::BatchRep;
 use rockmill_format::edit::FileEntry;
@@ -14,12 +13,9 @@ use rockmill_io::FileSystem;
 use super::RepairReport;
 use crate::compaction::spec::JobFamily;
 use crate::compaction::{JobContext, flush};
-use crate::db::open::recovery::CHECK_EVERY;
-use crate::db::write::group::parts;
-use crate::db::write::switch::{MemTableMemory, new_memtable};
 use crate::error::{Error, Result};
 use crate::event_listener::TableFileCreationReason;
-use crate::memtable::MemTable;
+use crate::front::{CHECK_EVERY, LooseBuffer, entry_of};
 use crate::version::LogSource;
 
 /// Whether an entry is in a memtable already.
@@ -40,30 +36,29 @@ pub(super) struct Target {
     /// First and last sequence numbers of tables that hold all that WALs have of these.
     pub in_tables: Vec<(u64, u64)>,
     pub tables: Vec<FileEntry>,
-    mem: Option<Arc<MemTable>>,
+    buffer: LooseBuffer,
 }
 
 impl Target {
     pub fn new(family: JobFamily, context: JobContext, log_number: u64) -> Self {
-        Self { family, context, log_number, in_tables: Vec::new(), tables: Vec::new(), mem: None }
+        Self { family, context, log_number, in_tables: Vec::new(), tables: Vec::new(), buffer: LooseBuffer::default() }
     }
 
     fn wants(&self, wal: u64, seq: SequenceNumber) -> bool {
         self.log_number <= wal && !self.in_tables.iter().any(|&(first, last)| first <= seq && seq <= last)
     }
 
-    fn mem(&mut self) -> &Arc<MemTable> {
-        let (cmp, options) = (&self.context.objects.cmp, &self.family.options);
-        self.mem.get_or_insert_with(|| new_memtable(1, cmp, options, MemTableMemory::default()))
+    fn insert(&mut self, seq: SequenceNumber, value_type: ValueType, key: &[u8], value: &[u8]) {
+        let (cmp, options) = (&self.context.objects.cmp, &*self.family.options);
+        self.buffer.insert((cmp, options), seq, value_type, key, value);
     }
 
     /// What the memtable has of a key with this sequence number.
     fn there(&self, seq: SequenceNumber, value_type: ValueType, key: &[u8], value: &[u8]) -> There {
-        let Some(mem) = self.mem.as_ref().filter(|mem| !mem.is_empty()) else { return There::No };
+        let Some(mut at) = self.buffer.iter() else { return There::No };
         if value_type == ValueType::RangeDeletion {
             return There::Other; // they are not found by key and number
         }
-        let mut at = mem.iter();
         at.seek(InternalKey::new(key, seq, VALUE_TYPE_FOR_SEEK).as_bytes());
         let found = at.valid().then(|| ParsedInternalKey::parse(at.key()).ok()).flatten();
         match found.filter(|f| f.sequence == seq && self.context.objects.cmp.compare_user(f.user_key, key).is_eq()) {
@@ -74,9 +69,9 @@ impl Target {
     }
 
     fn flush(&mut self) -> Result<()> {
-        let Some(mem) = self.mem.take().filter(|m| !m.is_empty()) else { return Ok(()) };
+        let Some(runs) = self.buffer.take() else { return Ok(()) };
         let reason = TableFileCreationReason::Recovery;
-        if let Some((entry, _)) = flush::build_l0(&[mem], &self.family, &self.context, reason)? {
+        if let Some((entry, _)) = flush::build_l0(&runs, &self.family, &self.context, reason)? {
             self.tables.push(entry);
         }
         Ok(())
@@ -213,7 +208,7 @@ fn apply(
     let repeats = seq < progress.next;
     for record in batch.iter() {
         let record = record.map_err(|e| Error::corruption(e.to_string()))?;
-        let Some((cf, value_type, key, value)) = parts(&record) else { continue };
+        let Some((cf, value_type, key, value)) = entry_of(&record) else { continue };
         match targets.get_mut(&cf) {
             Some(target) if target.wants(number, seq) => {
                 let there = if repeats { target.there(seq, value_type, key, value) } else { There::No };
@@ -221,7 +216,7 @@ fn apply(
                     target.flush()?;
                 }
                 if there != There::Same {
-                    target.mem().add(seq, value_type, key, value);
+                    target.insert(seq, value_type, key, value);
                 }
                 report.wal_entries += 1;
             }
@@ -239,8 +234,7 @@ fn apply(
     }
     progress.unchecked = 0;
     for target in targets.values_mut() {
-        let full = target.family.options.write_buffer_size.max(CHECK_EVERY);
-        if target.mem.as_ref().is_some_and(|m| m.memory_usage() >= full) {
+        if target.buffer.memory_usage() >= target.family.options.write_buffer_size.max(CHECK_EVERY) {
             target.flush()?;
         }
     }

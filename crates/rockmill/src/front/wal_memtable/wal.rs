@@ -271,8 +271,6 @@ pub(crate) struct Wal {
     left: Mutex<Vec<Arc<LeftWal>>>,
     /// Obsolete files kept for reuse.
     recycle: Mutex<Vec<u64>>,
-    /// When the archive was last looked through, in seconds since the Unix epoch.
-    pub(super) archive_purged: AtomicU64,
 }
 
 /// A WAL that nothing is written to any more.

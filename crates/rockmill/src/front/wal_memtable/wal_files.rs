@@ -1,9 +1,9 @@
 //! WAL files: where they are, what becomes of those that are not needed any more, and which there are.
 //!
 //! An obsolete WAL is deleted or, with `recycle_log_file_num`, used again. With `WAL_ttl_seconds` or
-//! `WAL_size_limit_MB` it moves to `archive/` in the WAL directory instead, for readers of
-//! [`Db::get_updates_since`], and is never used again. The archive is looked through when WALs become obsolete, at most
-//! once in ten minutes, or in half the TTL where that is shorter, as by RocksDB:
+//! `WAL_size_limit_MB` it moves to `archive/` in the WAL directory instead, for readers of `Db::get_updates_since`,
+//! and is never used again. The archive is looked through when WALs become obsolete, at most once in ten minutes, or in
+//! half the TTL where that is shorter, as by RocksDB:
 //!
 //! - with a TTL, files whose last write is longer ago are deleted;
 //! - with a size limit, as many are kept, the newest, as fit when each counts as much as the largest.
@@ -16,12 +16,11 @@ use rockmill_format::filename::{self, FileType};
 use rockmill_format::log::{LogEvent, LogReader};
 use rockmill_io::{Entry, EntryKind, FileSystem};
 
-use crate::db::open::recovery::wal_numbers;
-use crate::db::{Db, DbInner};
+use super::WalMemtable;
 use crate::env::beneath;
 use crate::error::{Error, Result};
 use crate::options::DbOptions;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::LogSource;
 
 /// Seconds between two looks at the archive at most (RocksDB's `kDefaultIntervalToDeleteObsoleteWAL`).
@@ -62,37 +61,82 @@ pub(crate) fn wal_dir_of(options: &DbOptions, path: &Path) -> PathBuf {
     if own { path.to_owned() } else { wal_dir.clone() }
 }
 
-impl DbInner {
-    /// Where a WAL is while it is not archived.
-    pub fn wal_path(&self, number: u64) -> PathBuf {
-        self.wal_dir.join(filename::wal(number))
+/// Numbers of the WALs in a directory, ascending.
+pub(crate) fn wal_numbers(names: &[String]) -> Vec<u64> {
+    let mut logs: Vec<u64> = names
+        .iter()
+        .filter_map(|n| match filename::parse(n) {
+            Some(FileType::Wal(n)) => Some(n),
+            _ => None,
+        })
+        .collect();
+    logs.sort_unstable();
+    logs
+}
+
+/// What becomes of obsolete WALs. These options are fixed while the database is open.
+#[derive(Debug)]
+pub(super) struct Retention {
+    /// Archived ones are deleted so long after their last write; 0: not for their age.
+    ttl_seconds: u64,
+    /// As many are archived as fit; 0: not for their size. Without both limits none is archived.
+    archive_mib_max: u64,
+    /// How many are kept for reuse. Opening has set the option to 0 where it does not go with others.
+    recycled_max: usize,
+    /// When the archive was last looked through, in seconds since the Unix epoch.
+    archive_purged: AtomicU64,
+}
+
+impl Retention {
+    pub fn of(options: &DbOptions) -> Self {
+        Self {
+            ttl_seconds: options.WAL_ttl_seconds,
+            archive_mib_max: options.WAL_size_limit_MB,
+            recycled_max: options.recycle_log_file_num,
+            archive_purged: AtomicU64::new(0),
+        }
+    }
+
+    /// WALs may be used again.
+    pub fn recycles(&self) -> bool {
+        self.recycled_max > 0
     }
 
     fn archives(&self) -> bool {
-        self.opts.WAL_ttl_seconds > 0 || self.opts.WAL_size_limit_MB > 0
+        self.ttl_seconds > 0 || self.archive_mib_max > 0
+    }
+}
+
+impl WalMemtable {
+    fn archive(&self) -> PathBuf {
+        self.dir.join(ARCHIVE)
     }
 
-    /// How many obsolete WALs are kept for reuse. Opening has set the option to 0 where it does not go with others.
-    pub fn recycled_wals(&self) -> usize {
-        self.opts.recycle_log_file_num
-    }
-
-    /// Archives, keeps for reuse, or deletes WALs that are not needed any more.
-    pub fn retire_wals(&self, numbers: &[u64]) {
+    /// Archives, keeps for reuse, or deletes WALs that are not needed any more. Takes no lock that a writer needs while
+    /// it does.
+    pub fn retire_logs(&self, numbers: &[u64]) {
         self.wal.forget(numbers);
         for &number in numbers {
-            if !self.wal.keep_for_reuse(number, self.recycled_wals()) {
-                self.remove_wal(number);
+            if !self.wal.keep_for_reuse(number, self.retention.recycled_max) {
+                self.remove_log(number);
             }
         }
         self.purge_archive();
     }
 
+    /// Archives or deletes the WALs in the directory that are not `live`.
+    pub fn remove_orphans(&self, live: &[u64]) {
+        let Ok(names) = self.fs.list_dir(&self.dir) else { return };
+        for number in wal_numbers(&names).into_iter().filter(|n| !live.contains(n)) {
+            self.remove_log(number);
+        }
+    }
+
     /// Archives or deletes a WAL. What fails here is tried again at the next open.
-    pub fn remove_wal(&self, number: u64) {
-        let (fs, from) = (&self.opts.fs, self.wal_path(number));
-        if self.archives() {
-            let archive = self.wal_dir.join(ARCHIVE);
+    fn remove_log(&self, number: u64) {
+        let (fs, from) = (&self.fs, self.log_path(number));
+        if self.retention.archives() {
+            let archive = self.archive();
             let _ =
                 fs.create_dir(&archive, false).and_then(|()| fs.rename(&from, &archive.join(filename::wal(number))));
         } else {
@@ -103,11 +147,11 @@ impl DbInner {
     /// Refuses an archive that is a link, where WALs are to be archived: what is moved there and deleted there would be
     /// in another directory.
     pub fn check_archive(&self) -> Result<()> {
-        let archive = self.wal_dir.join(ARCHIVE);
-        if !self.archives() {
+        let archive = self.archive();
+        if !self.retention.archives() {
             return Ok(());
         }
-        match self.opts.fs.entry(&archive).map_err(|e| Error::io(archive.display(), &e))? {
+        match self.fs.entry(&archive).map_err(|e| Error::io(archive.display(), &e))? {
             None | Some(Entry { kind: EntryKind::Directory, .. }) => Ok(()),
             Some(_) => Err(Error::invalid_argument(format!(
                 "{}: is a link or a file, and WALs are to be archived there: make it a directory",
@@ -118,18 +162,18 @@ impl DbInner {
 
     /// Deletes what the archive need not keep.
     fn purge_archive(&self) {
-        let (ttl, limit) = (self.opts.WAL_ttl_seconds, self.opts.WAL_size_limit_MB);
-        if ttl == 0 && limit == 0 {
+        let (ttl, limit) = (self.retention.ttl_seconds, self.retention.archive_mib_max);
+        if !self.retention.archives() {
             return;
         }
-        let now = self.now_seconds();
+        let now = self.clock.now_micros() / 1_000_000;
         let every = if ttl > 0 { PURGE_SECONDS.min((ttl / 2).max(1)) } else { PURGE_SECONDS };
         let due = |last: u64| (last.saturating_add(every) <= now).then_some(now);
-        if self.wal.archive_purged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_err() {
+        if self.retention.archive_purged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_err() {
             return;
         }
-        let archive = self.wal_dir.join(ARCHIVE);
-        let Ok(fs) = beneath(&*self.opts.fs, &self.wal_dir) else { return };
+        let archive = self.archive();
+        let Ok(fs) = beneath(&*self.fs, &self.dir) else { return };
         let Ok(names) = fs.list_dir(&archive) else { return };
         let (mut kept, mut largest) = (Vec::new(), 0);
         for number in wal_numbers(&names) {
@@ -162,9 +206,9 @@ impl DbInner {
     }
 
     fn wal_files_in(&self, file_type: WalFileType) -> Result<Vec<WalFile>> {
-        let fs = &*self.opts.fs;
-        let archive = self.wal_dir.join(ARCHIVE);
-        let dir = if file_type == WalFileType::Alive { &self.wal_dir } else { &archive };
+        let fs = &*self.fs;
+        let archive = self.archive();
+        let dir = if file_type == WalFileType::Alive { &self.dir } else { &archive };
         let failed = |e| Error::io(format_args!("cannot list {}", dir.display()), &e);
         if file_type == WalFileType::Archived && !fs.exists(dir).map_err(failed)? {
             return Ok(Vec::new());
@@ -229,12 +273,4 @@ pub(crate) fn destroy_wals(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> 
         }
     }
     Ok(())
-}
-
-impl Db {
-    /// The WAL files that there are: archived ones, then live ones, each by number (RocksDB's `GetSortedWalFiles`).
-    /// Files without an update are left out.
-    pub fn get_sorted_wal_files(&self) -> Result<Vec<WalFile>> {
-        self.inner.sorted_wal_files()
-    }
 }

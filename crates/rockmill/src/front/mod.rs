@@ -1,0 +1,127 @@
+//! The front: what takes writes, before tables do.
+//!
+//! It takes a group of writes, makes it durable and findable, answers reads of what is in no table yet, and hands that
+//! over, sorted, to a flush. The rest of the store calls the methods below and knows no more: what is durable where, in
+//! which files and in which memory is the front's own business. There is one implementation, a write-ahead log and
+//! memtables (`wal_memtable/`).
+//!
+//! # What a front promises
+//!
+//! - **Order.** Groups are appended by one leader at a time, in the order of their sequence numbers. They may be
+//!   inserted beside one another; the write queue makes them visible in their order.
+//! - **Durability.** What was appended survives the process, and with `sync` the machine, when the leader has
+//!   acknowledged it (with `manual_wal_flush`, when the log was flushed). With `disable_wal` nothing is appended, and
+//!   what was inserted is lost with the process.
+//! - **Prefix.** After a crash of the machine a prefix of what was appended comes back, over all column families: no
+//!   group without all before it. A group comes back whole or not at all.
+//! - **Visibility.** An entry can be found from its insertion on, by reads that may see its sequence number, until no
+//!   [`FrontView`] has it: a flush first shows readers the table and then lets go.
+//! - **Failure.** After a failed append or sync nothing more is appended to that log. Records whose writers got an error
+//!   are cut off before another log begins, so that they cannot come back.
+//!
+//! # Its parts
+//!
+//! | type | of what | guarded by |
+//! |---|---|---|
+//! | [`Front`] | the store: the log in use, files, memory | the write leader, where it changes the log |
+//! | [`Logs`] | the store: which logs there are, which may go | `state` |
+//! | [`FamilyFront`] | a column family: what is in no table, and its flush | `state` |
+//! | [`FrontView`] | a column family, as readers and writers hold it | nothing: all that changes are insertions |
+//! | [`SealedRuns`] | a column family: what a flush writes | nothing: it does not change |
+//!
+//! # What it does
+//!
+//! 1. **Take a group.** [`Front::lead`], then `append`, `sync`, `acknowledge`; then [`FrontView::insert`] for each
+//!    entry. A group that panics after the append is undone by [`Front::take_back`] with the length from before. Both
+//!    steps stand in one place, `DbInner::write_group` of `db/write/group.rs`.
+//! 2. **Find.** [`FrontView::get`], `iterators`, `range_tombstones`.
+//! 3. **Seal and hand over.** When it is time: [`FamilyFront::is_full`], [`Front::log_is_large`],
+//!    [`FrontMemory::should_flush`], which the leader asks in `db/write/switch.rs`. [`Front::begin_log`] and
+//!    [`FamilyFront::seal`]; a flush takes ([`FamilyFront::take_sealed`]) and lets go ([`FamilyFront::flushed`]).
+//! 4. **Recover.** [`Front::recover`] replays what is durable and in no table, into what the store gives
+//!    ([`RecoveryHost`]). An instance that follows another process's database reads on in [`Followed`].
+//! 5. **Keep and delete logs.** [`Logs`] says which may go, [`Front::retire_logs`] lets them go.
+//! 6. **Account for memory.** [`FrontMemory`]; [`BufferStats`] of a family.
+//!
+//! Two who read a WAL's bytes are not behind this, as they give users what is in it: repair, and
+//! `Db::get_updates_since`. A front without a WAL needs its own, or refuses.
+//!
+//! A second front is a folder beside `wal_memtable/` with the same five types. Which one a database has is known when
+//! it is opened, so the names below then become enums, matched once for a group, a lookup, a seek or a flush.
+
+mod wal_memtable;
+
+use rockmill_format::ValueType;
+use rockmill_format::batch::BatchRecord;
+
+pub(crate) use wal_memtable::WalMemtable as Front;
+pub(crate) use wal_memtable::family::{FamilyFront, WritersNow};
+pub(crate) use wal_memtable::follow::{Followed, LooseBuffer};
+pub(crate) use wal_memtable::logs::Logs;
+pub(crate) use wal_memtable::memory::{BufferLimit, FrontMemory};
+pub(crate) use wal_memtable::recovery::{CHECK_EVERY, KeptLogs, RecoveryHost, RecoveryPlan};
+pub(crate) use wal_memtable::view::{FrontView, SealedRuns};
+pub(crate) use wal_memtable::wal::Follows;
+pub(crate) use wal_memtable::wal_files::{ARCHIVE, destroy_wals, wal_dir_of, wal_numbers};
+pub use wal_memtable::wal_files::{WalFile, WalFileType};
+
+use crate::error::Error;
+
+/// Entries in memory that are in no table, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct BufferStats {
+    /// Bytes allocated.
+    pub memory: u64,
+    /// Internal key and value bytes.
+    pub data_size: u64,
+    /// Point entries and range tombstones.
+    pub entries: u64,
+    /// Deletions of all kinds.
+    pub deletes: u64,
+    /// Range tombstones.
+    pub range_deletes: u64,
+}
+
+impl std::iter::Sum for BufferStats {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            memory: a.memory + b.memory,
+            data_size: a.data_size + b.data_size,
+            entries: a.entries + b.entries,
+            deletes: a.deletes + b.deletes,
+            range_deletes: a.range_deletes + b.range_deletes,
+        })
+    }
+}
+
+/// What was sealed, as listeners are told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SealedInfo {
+    /// Its number: later ones of the column family have larger ones.
+    pub id: u64,
+    /// The smallest sequence number in it.
+    pub first_sequence: u64,
+    /// What it holds.
+    pub stats: BufferStats,
+}
+
+/// A log could not be used: what failed, for a message, and why.
+#[derive(Debug)]
+pub(crate) struct LogFailure {
+    /// "a write to the WAL", for example.
+    pub what: &'static str,
+    /// Why.
+    pub error: Error,
+}
+
+/// Column family, entry type, key and value of a record that changes something.
+pub(crate) fn entry_of<'a>(record: &BatchRecord<'a>) -> Option<(u32, ValueType, &'a [u8], &'a [u8])> {
+    Some(match *record {
+        BatchRecord::Put { cf, key, value } => (cf, ValueType::Value, key, value),
+        BatchRecord::Delete { cf, key } => (cf, ValueType::Deletion, key, &[][..]),
+        BatchRecord::SingleDelete { cf, key } => (cf, ValueType::SingleDeletion, key, &[][..]),
+        BatchRecord::Merge { cf, key, value } => (cf, ValueType::Merge, key, value),
+        BatchRecord::DeleteRange { cf, begin, end } => (cf, ValueType::RangeDeletion, begin, end),
+        BatchRecord::LogData(_) | BatchRecord::Noop => return None,
+    })
+}

@@ -1,0 +1,291 @@
+//! Memtables of those who read logs and write none: an instance that follows another process's database, and repair.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use rockmill_format::batch::BatchRep;
+use rockmill_format::log::{DamageKind, LogEvent, LogReader};
+use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
+
+use super::WalMemtable;
+use super::memory::FrontMemory;
+use super::view::{FrontView, SealedRuns};
+use super::wal_files::wal_numbers;
+use crate::error::{Error, Result};
+use crate::front::entry_of;
+use crate::iter::InternalIterator;
+use crate::memtable::MemTable;
+use crate::options::CfOptions;
+use crate::version::LogSource;
+
+/// What was read of the logs of a database that is followed, and is in none of its tables.
+#[derive(Default)]
+pub(crate) struct Followed {
+    families: BTreeMap<u32, FollowedFamily>,
+    /// How far each log was read.
+    read: BTreeMap<u64, ReadLog>,
+    /// The MANIFEST says that logs below this hold nothing that is not in tables.
+    bound: u64,
+}
+
+/// How far a log was read.
+#[derive(Debug, Clone, Copy, Default)]
+struct ReadLog {
+    /// Where the last record that was applied ends.
+    end: u64,
+    /// The file is a recycled one.
+    recycled: bool,
+    /// The last update that was applied.
+    last_sequence: SequenceNumber,
+}
+
+/// A column family of it.
+///
+/// A memtable that readers have is only ever appended to, above the sequence number they may see. After a change of
+/// tables entries go into a new one, so that readers of the old tables do not see what came after them.
+struct FollowedFamily {
+    cmp: InternalKeyComparator,
+    options: Arc<CfOptions>,
+    /// Logs below this hold nothing for the column family.
+    log_number: u64,
+    /// With the log whose entries each holds, oldest first.
+    memtables: Vec<(u64, Arc<MemTable>)>,
+    /// The tables are not those that readers have.
+    tables_changed: bool,
+    /// The newest memtable is not one that readers have.
+    unpublished: bool,
+    newest_id: u64,
+}
+
+impl Followed {
+    /// Adds a column family for which logs below `log_number` hold nothing.
+    pub fn add_family(&mut self, id: u32, cmp: InternalKeyComparator, options: Arc<CfOptions>, log_number: u64) {
+        let family = FollowedFamily {
+            cmp,
+            options,
+            log_number,
+            memtables: Vec::new(),
+            tables_changed: true,
+            unpublished: false,
+            newest_id: 1,
+        };
+        self.families.insert(id, family);
+    }
+
+    /// The column family was dropped.
+    pub fn drop_family(&mut self, id: u32) {
+        self.families.remove(&id);
+    }
+
+    /// The MANIFEST says that logs below `bound` hold nothing that is not in tables.
+    pub fn raise_bound(&mut self, bound: u64) {
+        self.bound = self.bound.max(bound);
+    }
+
+    /// The MANIFEST says that logs below `log` hold nothing for a column family.
+    pub fn raise_log_number(&mut self, id: u32, log: u64) {
+        if let Some(family) = self.families.get_mut(&id) {
+            family.log_number = family.log_number.max(log);
+        }
+    }
+
+    /// A column family's tables are not those that readers have.
+    pub fn tables_changed(&mut self, id: u32) {
+        if let Some(family) = self.families.get_mut(&id) {
+            family.tables_changed = true;
+        }
+    }
+
+    fn oldest_log(&self) -> u64 {
+        self.families.values().map(|f| f.log_number).min().map_or(u64::MAX, |oldest| oldest.max(self.bound))
+    }
+
+    /// Forgets what is in tables.
+    pub fn forget_flushed(&mut self) {
+        for family in self.families.values_mut() {
+            // The log number of a column family without data stays behind.
+            let needed = family.log_number.max(self.bound);
+            family.memtables.retain(|(log, _)| *log >= needed);
+        }
+        let oldest = self.oldest_log();
+        self.read.retain(|&n, _| n >= oldest);
+    }
+
+    /// Forgets what was read of a log from which the primary has cut records since, and of all later ones: they are
+    /// read again.
+    pub fn forget_cut(&mut self, front: &WalMemtable) -> Result<()> {
+        let mut cut = None;
+        for (&number, log) in &self.read {
+            let path = front.log_path(number);
+            match front.fs.file_size(&path) {
+                Ok(size) if size < log.end => {
+                    cut = Some(number);
+                    break;
+                }
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {} // then the MANIFEST says why
+                Err(e) => return Err(Error::io(format_args!("cannot look at WAL {}", path.display()), &e)),
+            }
+        }
+        if let Some(cut) = cut {
+            self.read.retain(|&n, _| n < cut);
+            for family in self.families.values_mut() {
+                family.memtables.retain(|(log, _)| *log < cut);
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest update that was read.
+    pub fn last_sequence(&self) -> SequenceNumber {
+        self.read.values().map(|log| log.last_sequence).max().unwrap_or(0)
+    }
+
+    /// Reads what is new. False when a log has gone since its name was read.
+    pub fn read(&mut self, front: &WalMemtable) -> Result<bool> {
+        let list = || {
+            let names = front.fs.list_dir(&front.dir);
+            names.map_err(|e| Error::io(format_args!("cannot list {}", front.dir.display()), &e))
+        };
+        // A list of many names is not of one moment: it may have the newest log and lack the one before it, made while
+        // it was read. Whatever is older than the newest of the first list was there when the second began.
+        let newest = wal_numbers(&list()?).last().copied().unwrap_or(0);
+        let oldest = self.oldest_log();
+        for number in wal_numbers(&list()?).into_iter().filter(|&n| n >= oldest && n <= newest) {
+            if !self.read_log(front, number)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn read_log(&mut self, front: &WalMemtable, number: u64) -> Result<bool> {
+        let path = front.log_path(number);
+        let mut log = self.read.get(&number).copied().unwrap_or_default();
+        let source = match LogSource::open(&*front.fs, &path, log.end) {
+            Ok(source) => source,
+            // The MANIFEST need not have grown: for an idle column family it names older logs than are needed.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(Error::io(format_args!("cannot open WAL {}", path.display()), &e)),
+        };
+        let mut reader = LogReader::resume(source, number, log.end, log.recycled);
+        let mut record = Vec::new();
+        loop {
+            let event = reader
+                .next_record(&mut record)
+                .map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))?;
+            match event {
+                LogEvent::Record { .. } => {
+                    let last;
+                    (record, last) = self.apply_batch(number, record).map_err(|e| Error::format(&path, &e))?;
+                    let last_sequence = log.last_sequence.max(last);
+                    log = ReadLog { end: reader.offset(), recycled: reader.is_recycled(), last_sequence };
+                    self.read.insert(number, log);
+                }
+                // The primary is writing here, or the rest is an earlier log's: what comes next is read next time.
+                LogEvent::End { .. }
+                | LogEvent::Damage {
+                    kind:
+                        DamageKind::CutTail | DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true },
+                    ..
+                } => return Ok(true),
+                LogEvent::Damage { error, .. } => return Err(Error::format(&path, &error)),
+            }
+        }
+    }
+
+    /// Applies a record of log `number`, and gives its buffer back, and the number of its last update.
+    fn apply_batch(&mut self, number: u64, record: Vec<u8>) -> rockmill_format::Result<(Vec<u8>, SequenceNumber)> {
+        let batch = BatchRep::from_bytes(record)?;
+        // The whole batch is checked before any of it is applied.
+        for r in batch.iter() {
+            r?;
+        }
+        let mut seq = batch.sequence();
+        for r in batch.iter() {
+            let Some((id, t, key, value)) = entry_of(&r?) else { continue };
+            if let Some(family) = self.families.get_mut(&id)
+                && family.log_number <= number
+            {
+                family.memtable(number).add(seq, t, key, value);
+            }
+            seq += 1;
+        }
+        Ok((batch.into_bytes(), seq.saturating_sub(1)))
+    }
+
+    /// What readers of a column family are to see with its present tables, and the log number that goes with it; `None`
+    /// for one that there is not.
+    pub fn publish(&mut self, id: u32) -> Option<(FrontView, u64)> {
+        let family = self.families.get_mut(&id)?;
+        (family.tables_changed, family.unpublished) = (false, false);
+        Some((family.view(), family.log_number))
+    }
+}
+
+impl FollowedFamily {
+    /// The memtable for an entry of log `log`.
+    fn memtable(&mut self, log: u64) -> Arc<MemTable> {
+        if let Some((its, newest)) = self.memtables.last()
+            && *its == log
+            && (self.unpublished || !self.tables_changed)
+        {
+            return Arc::clone(newest);
+        }
+        let fresh = self.fresh();
+        self.memtables.push((log, Arc::clone(&fresh)));
+        self.unpublished = true;
+        fresh
+    }
+
+    fn fresh(&mut self) -> Arc<MemTable> {
+        self.newest_id += 1;
+        // Charged nowhere: nothing here could flush what a write buffer manager counts.
+        FrontMemory::default().memtable(self.newest_id, &self.cmp, &self.options)
+    }
+
+    fn view(&mut self) -> FrontView {
+        let mut all = self.memtables.iter().rev().map(|(_, mem)| Arc::clone(mem));
+        match all.next() {
+            Some(newest) => FrontView::new(newest, all.collect()),
+            None => FrontView::new(self.fresh(), Vec::new()),
+        }
+    }
+}
+
+/// Entries that are gathered to become a table, outside of any open store.
+#[derive(Default)]
+pub(crate) struct LooseBuffer {
+    mem: Option<Arc<MemTable>>,
+}
+
+impl LooseBuffer {
+    /// Adds an entry. All of them are of one column family.
+    pub fn insert(
+        &mut self,
+        (cmp, options): (&InternalKeyComparator, &CfOptions),
+        seq: SequenceNumber,
+        value_type: ValueType,
+        key: &[u8],
+        value: &[u8],
+    ) {
+        let mem = self.mem.get_or_insert_with(|| FrontMemory::default().memtable(1, cmp, options));
+        mem.add(seq, value_type, key, value);
+    }
+
+    /// Over its point entries; `None` without any entry.
+    pub fn iter(&self) -> Option<Box<dyn InternalIterator>> {
+        self.mem.as_ref().map(MemTable::iter)
+    }
+
+    /// Bytes allocated.
+    pub fn memory_usage(&self) -> usize {
+        self.mem.as_ref().map_or(0, |mem| mem.memory_usage())
+    }
+
+    /// Takes the entries; `None` without any.
+    pub fn take(&mut self) -> Option<SealedRuns> {
+        self.mem.take().map(|mem| SealedRuns::new(vec![mem]))
+    }
+}

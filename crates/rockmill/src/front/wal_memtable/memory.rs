@@ -1,0 +1,163 @@
+//! The memory of memtables: where it comes from, where it is charged, and when it is short.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rockmill_format::InternalKeyComparator;
+
+use crate::info_log::Alarm;
+use crate::memtable::write_buffer_manager::WriteBufferManager;
+use crate::memtable::{
+    BLOCK_SIZE_MIN, MemTable, MemTableFilter, MemoryPool, arena_step, memory_when_full_min, step_of_shards,
+};
+use crate::options::{CfOptions, DbOptions};
+
+/// Bytes of a memtable's filter at most, whatever two options make of each other: ten bits for each of 13 million keys.
+const FILTER_MAX: usize = 16 << 20;
+
+/// Where the memory of a store's memtables comes from, and where it is charged. Default: from the allocator, and
+/// charged nowhere.
+#[derive(Default)]
+pub(crate) struct FrontMemory {
+    /// Bounds memtables, where something does: the options' or, for `db_write_buffer_size`, the database's own.
+    manager: Option<WriteBufferManager>,
+    /// Memory of memtables that are gone, for the next.
+    pool: Option<Arc<MemoryPool>>,
+}
+
+impl FrontMemory {
+    /// `alarm` is rung when there is something to [prepare](Self::prepare).
+    pub fn new(options: &DbOptions, alarm: &Arc<Alarm>) -> Self {
+        let own = match options.db_write_buffer_size {
+            0 => None,
+            n => Some(WriteBufferManager::new_write_buffer_manager(n, false)),
+        };
+        let manager = options.write_buffer_manager.clone().or(own);
+        let pool = Arc::new(MemoryPool::new(manager.as_ref(), Some(Arc::clone(alarm))));
+        Self { manager, pool: Some(pool) }
+    }
+
+    /// True when something must be sealed and flushed, since all memtables together hold too much.
+    #[inline]
+    pub fn should_flush(&self) -> bool {
+        self.manager.as_ref().is_some_and(WriteBufferManager::should_flush)
+    }
+
+    /// True when writers wait until flushes have freed memory.
+    #[inline]
+    pub fn stalls_writers(&self) -> bool {
+        self.manager.as_ref().is_some_and(WriteBufferManager::should_stall)
+    }
+
+    /// True when the memory of all memtables asks for a flush, or for writers to wait.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.manager.as_ref().is_some_and(|m| m.should_flush() || m.should_stall())
+    }
+
+    /// True when writers, also of other databases, may have to wait for memory.
+    pub fn may_stall_writers(&self) -> bool {
+        self.manager.as_ref().is_some_and(WriteBufferManager::allows_stall)
+    }
+
+    /// Waits until there may be room, at most `longest`.
+    pub fn wait(&self, longest: Duration, given_up: impl Fn() -> bool) {
+        if let Some(manager) = &self.manager {
+            manager.wait(longest, given_up);
+        }
+    }
+
+    /// Lets those who wait look again.
+    pub fn wake(&self) {
+        if let Some(manager) = &self.manager {
+            manager.wake();
+        }
+    }
+
+    /// Bytes kept for memtables to come.
+    pub fn kept_bytes(&self) -> u64 {
+        self.pool.as_ref().map_or(0, |pool| pool.bytes() as u64)
+    }
+
+    /// Makes memory ready that a memtable will soon ask for.
+    pub fn prepare(&self) {
+        if let Some(pool) = &self.pool {
+            pool.prepare();
+        }
+    }
+
+    /// How often memory was taken from what is kept, or came back.
+    pub fn uses(&self) -> u64 {
+        self.pool.as_ref().map_or(0, |pool| pool.uses())
+    }
+
+    /// Gives what is kept back to the system.
+    pub fn give_back(&self) {
+        if let Some(pool) = &self.pool {
+            pool.clear();
+        }
+    }
+
+    /// An empty memtable. Its arena grows as [`arena_step`] says, and in smaller steps where a small limit bounds all
+    /// memtables together: a fresh memtable must not come near it.
+    pub(super) fn memtable(&self, id: u64, cmp: &InternalKeyComparator, options: &CfOptions) -> Arc<MemTable> {
+        let manager = self.manager.as_ref();
+        let limit = manager.map_or(0, WriteBufferManager::get_buffer_size);
+        let mut step = arena_step(options.write_buffer_size, options.arena_block_size);
+        if limit > 0 {
+            step = step.min((limit / 64).max(BLOCK_SIZE_MIN));
+        }
+        let pool = self.pool.as_ref().filter(|pool| pool.serves(options.write_buffer_size, step)).cloned();
+        if pool.is_none() {
+            step = step.min(step_of_shards(options.write_buffer_size));
+        }
+        // RocksDB's limits.
+        let ratio = options.memtable_prefix_bloom_size_ratio.clamp(0.0, 0.25);
+        let filter = MemTableFilter {
+            bytes: ((options.write_buffer_size as f64 * ratio) as usize).min(FILTER_MAX),
+            whole_keys: options.memtable_whole_key_filtering,
+            prefixes: options.prefix_extractor.clone(),
+        };
+        Arc::new(MemTable::charging(id, cmp.clone(), step, &filter, manager, pool))
+    }
+}
+
+/// What makes a memtable full.
+#[derive(Clone, Copy)]
+pub(crate) struct BufferLimit {
+    bytes: usize,
+    range_deletions: u64,
+}
+
+impl BufferLimit {
+    #[inline]
+    pub fn of(options: &CfOptions) -> Self {
+        let range_deletions = match options.memtable_max_range_deletions {
+            0 => u64::MAX,
+            n => n.into(),
+        };
+        Self { bytes: options.write_buffer_size.max(memory_when_full_min()), range_deletions }
+    }
+
+    #[inline]
+    pub(super) fn is_reached(self, mem: &MemTable) -> bool {
+        mem.memory_usage() >= self.bytes || mem.num_range_deletes() >= self.range_deletions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_bounded_whatever_two_options_make_of_each_other() {
+        let options = CfOptions {
+            write_buffer_size: 64 << 30,
+            memtable_prefix_bloom_size_ratio: 0.25,
+            memtable_whole_key_filtering: true,
+            ..CfOptions::default()
+        };
+        let empty = FrontMemory::default().memtable(1, &InternalKeyComparator::default(), &options);
+        assert!((FILTER_MAX..FILTER_MAX + (1 << 20)).contains(&empty.memory_usage()), "{}", empty.memory_usage());
+    }
+}

@@ -1,0 +1,324 @@
+//! The front that there is: a write-ahead log makes writes durable, memtables make them findable.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `wal.rs` | the log in use, and those that were left and are not yet durable |
+//! | `wal_files.rs` | obsolete logs: deleted, archived, used again; which there are |
+//! | `logs.rs` | which logs are live, and which may go |
+//! | `family.rs` | the memtables of a column family, and what is asked of their flush |
+//! | `view.rs` | memtables as readers, writers and a flush hold them |
+//! | `memory.rs` | where their memory comes from, and what bounds it |
+//! | `recovery.rs` | what logs hold comes back into memtables |
+//! | `follow.rs` | memtables of those who only read logs |
+
+pub(crate) mod family;
+pub(crate) mod follow;
+pub(crate) mod logs;
+pub(crate) mod memory;
+pub(crate) mod recovery;
+pub(crate) mod view;
+pub(crate) mod wal;
+pub(crate) mod wal_files;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill_format::batch::BatchRep;
+use rockmill_format::{SequenceNumber, filename};
+use rockmill_io::{Clock, FileSystem, WriteOptions};
+
+use self::logs::LogTurn;
+use self::memory::FrontMemory;
+use self::wal::{Follows, Wal, WalKind, WalWriter};
+use self::wal_files::{Retention, wal_dir_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::front::LogFailure;
+use crate::info_log::Alarm;
+use crate::options::DbOptions;
+use crate::sync::MutexGuard;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// See the module's text. What column families have of it is in [`FamilyFront`](family::FamilyFront), and the list of
+/// logs in [`Logs`](logs::Logs): both are guarded by the database's lock.
+pub(crate) struct WalMemtable {
+    fs: Arc<dyn FileSystem>,
+    clock: Arc<dyn Clock>,
+    /// Where the logs are.
+    dir: PathBuf,
+    /// Records gather in memory until a flush of the log (`manual_wal_flush`).
+    gathers: bool,
+    retention: Retention,
+    wal: Wal,
+    memory: FrontMemory,
+    /// Something was written without the log since the last flush of everything.
+    unlogged: AtomicBool,
+}
+
+/// The log in use, for the write leader.
+pub(crate) struct LogLead<'a> {
+    wal: &'a Wal,
+    current: MutexGuard<'a, Option<WalWriter>>,
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::ShutdownInProgress, "the database is being closed")
+}
+
+impl LogLead<'_> {
+    fn writer(&mut self) -> Result<&mut WalWriter> {
+        self.current.as_mut().ok_or_else(closed)
+    }
+
+    /// Appends a batch, and unless records gather hands it to the kernel. Gives the bytes that it took.
+    pub fn append(&mut self, batch: &BatchRep) -> Result<u64> {
+        let writer = self.writer()?;
+        let bytes = writer.add_batch(batch)?;
+        let size = writer.size();
+        self.wal.set_size(size);
+        Ok(bytes)
+    }
+
+    /// The same for what `fill` puts into an empty batch, numbered from `first`.
+    pub fn append_group(&mut self, first: SequenceNumber, fill: impl FnOnce(&mut BatchRep)) -> Result<u64> {
+        let writer = self.writer()?;
+        let bytes = writer.add_group(first, fill)?;
+        let size = writer.size();
+        self.wal.set_size(size);
+        Ok(bytes)
+    }
+
+    /// Makes everything so far durable, the logs before this one first.
+    pub fn sync(&mut self) -> Result<()> {
+        self.wal.sync_left()?;
+        self.writer()?.sync()
+    }
+
+    /// Says that everything appended so far counts: its writers are told so.
+    pub fn acknowledge(&mut self) {
+        self.current.iter_mut().for_each(WalWriter::acknowledge);
+    }
+}
+
+/// The log. Everything here that changes which log is in use, or what is in it, is for the write leader.
+impl WalMemtable {
+    /// Without a log, as yet. `alarm` is rung when memory should be made ready.
+    pub fn new(options: &DbOptions, path: &Path, alarm: &Arc<Alarm>) -> Self {
+        Self {
+            fs: Arc::clone(&options.fs),
+            clock: Arc::clone(&options.clock),
+            dir: wal_dir_of(options, path),
+            gathers: options.manual_wal_flush,
+            retention: Retention::of(options),
+            wal: Wal::default(),
+            memory: FrontMemory::new(options, alarm),
+            unlogged: AtomicBool::new(false),
+        }
+    }
+
+    /// The log in use; `None` when the database is being closed, or a group that failed has taken it away.
+    pub fn lead(&self) -> Option<LogLead<'_>> {
+        let current = self.wal.lead();
+        current.is_some().then_some(LogLead { wal: &self.wal, current })
+    }
+
+    /// Number of the log in use; 0 before there is one.
+    pub fn log_number(&self) -> u64 {
+        self.wal.number()
+    }
+
+    /// Bytes in the log in use.
+    pub fn log_size(&self) -> u64 {
+        self.wal.size()
+    }
+
+    /// Sets the size beyond which [`Self::log_is_large`] is true.
+    pub fn set_log_room(&self, bytes: u64) {
+        self.wal.set_room(bytes);
+    }
+
+    /// True when it may be that all logs together are too large.
+    #[inline]
+    pub fn log_is_large(&self) -> bool {
+        self.wal.is_large()
+    }
+
+    /// Something is written without the log.
+    pub fn note_unlogged(&self) {
+        self.unlogged.store(true, Ordering::Release);
+    }
+
+    /// True when something was written without the log, and not everything was flushed since.
+    pub fn has_unlogged(&self) -> bool {
+        self.unlogged.load(Ordering::Acquire)
+    }
+
+    /// The same for whoever begins to flush everything, and calls [`Self::note_unlogged`] if that fails.
+    pub fn take_unlogged(&self) -> bool {
+        self.unlogged.swap(false, Ordering::AcqRel)
+    }
+
+    /// The memory that memtables take.
+    pub fn memory(&self) -> &FrontMemory {
+        &self.memory
+    }
+
+    fn create_log(&self, live: &DbOptions, number: u64, recycle: Option<u64>) -> Result<WalWriter> {
+        let options = WriteOptions {
+            bytes_per_sync: live.wal_bytes_per_sync,
+            strict_bytes_per_sync: live.strict_bytes_per_sync,
+            buffer_size: live.writable_file_max_buffer_size,
+            ..WriteOptions::default()
+        };
+        let kind = WalKind { recyclable: self.retention.recycles(), gathers: self.gathers };
+        WalWriter::create(&self.fs, &self.dir, number, options, recycle, kind)
+    }
+
+    /// The first log of an opening. It goes on where recovered ones end, if some are kept.
+    pub fn open_log(&self, live: &DbOptions, number: u64, follows: Option<Follows>) -> Result<()> {
+        let mut wal = self.create_log(live, number, None)?;
+        if let Some(follows) = follows {
+            wal.follow_recovered(follows);
+        }
+        self.wal.begin(&mut self.wal.lead(), wal);
+        Ok(())
+    }
+
+    /// Begins a log unless the present one is empty. `next`: the first sequence number that no group has. `live`: the
+    /// options as they are now. `number` gives the new one's.
+    pub fn begin_log(
+        &self,
+        next: SequenceNumber,
+        live: &DbOptions,
+        number: impl FnOnce() -> u64,
+    ) -> std::result::Result<LogTurn, LogFailure> {
+        let mut current = self.wal.lead();
+        if let Some(w) = current.as_mut() {
+            // Tables come of the switch, and may have numbers that no log has.
+            let marked = w.mark_end(next);
+            if marked.is_ok() && w.is_unused() {
+                return Ok(LogTurn::Stays(w.number));
+            }
+            // What gathered in it must not be behind what the next one holds.
+            let written = marked.and_then(|()| w.flush());
+            written.map_err(|error| LogFailure { what: "a write to the WAL", error })?;
+        }
+        let number = number();
+        let fresh = self.create_log(live, number, self.wal.take_for_reuse());
+        let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error })?;
+        if let Some(before) = &*current {
+            fresh.follow(before);
+        }
+        let left = self.wal.begin(&mut current, fresh);
+        let left_bytes = left.as_ref().map(WalWriter::size);
+        if let Some(old) = left {
+            self.wal.leave(old);
+        }
+        Ok(LogTurn::Begins { number, left_bytes })
+    }
+
+    /// Leaves a log whose end is unknown and begins another. The old one stays, without what no writer was told is
+    /// written, until everything is in tables. A failure leaves all as it was, for the next try.
+    pub fn abandon_log(&self, live: &DbOptions, number: impl FnOnce() -> u64) -> Result<LogTurn> {
+        let mut current = self.wal.lead();
+        if let Some(w) = &*current
+            && w.is_unused()
+        {
+            // That of an earlier try, or of a switch just before a log that was left could not be synced.
+            self.wal.abandon_left();
+            return Ok(LogTurn::Stays(w.number));
+        }
+        let number = number();
+        let fresh = self.create_log(live, number, None)?;
+        // The old one is cut before the new one is in use.
+        if let Some(old) = &*current
+            && let Err(e) = self.cut(old)
+        {
+            drop(fresh);
+            let _ = self.fs.remove(&self.log_path(number)); // an orphan is removed at the next open
+            return Err(e);
+        }
+        self.wal.abandon_left();
+        let old = self.wal.begin(&mut current, fresh);
+        Ok(LogTurn::Begins { number, left_bytes: old.map(|w| w.good()) })
+    }
+
+    /// Cuts a log back to what was acknowledged. A record of a write that failed must not come back, neither in a
+    /// recovery nor for readers of the archive.
+    fn cut(&self, wal: &WalWriter) -> Result<()> {
+        let (path, size) = (self.log_path(wal.number), wal.good());
+        // Gathered records may never have reached the file.
+        let there = self.fs.file_size(&path);
+        let there = there.map_err(|e| Error::io(format_args!("cannot look at {}", path.display()), &e))?;
+        if there > size {
+            let cut = self.fs.truncate(&path, size);
+            cut.map_err(|e| Error::io(format_args!("cannot cut {}", path.display()), &e))?;
+        }
+        Ok(())
+    }
+
+    /// What stands behind the first `size` bytes of the log does not count after all: it leaves the log, to which
+    /// nothing more is written. Gives the length that counts, and whether the file was cut; `None` where the log was
+    /// taken away already.
+    pub fn take_back(&self, size: u64) -> Option<(u64, Result<()>)> {
+        let mut current = self.wal.lead();
+        let mut old = current.take()?;
+        old.take_back(size);
+        let cut = old.flush().and_then(|()| self.cut(&old));
+        let size = old.good();
+        drop((old, current));
+        self.wal.set_size(size);
+        Some((size, cut))
+    }
+
+    /// Nothing may be written behind what may stand in the log now.
+    pub fn fail_log(&self) {
+        self.wal.lead().iter_mut().for_each(WalWriter::set_failed);
+    }
+
+    /// Hands what gathered to the kernel, so that it survives the process; with `sync` makes everything so far durable.
+    /// With `begin`, a log without records says first what it follows on.
+    pub fn flush_log(&self, sync: bool, begin: bool) -> Result<()> {
+        let Some(mut log) = self.lead() else { return Err(closed()) };
+        let writer = log.writer()?;
+        let begun = if begin { writer.begin_records() } else { Ok(()) };
+        self.wal.set_size(writer.size());
+        begun?;
+        match sync {
+            true => log.sync()?,
+            false => writer.flush()?,
+        }
+        if begin {
+            log.acknowledge();
+        }
+        Ok(())
+    }
+
+    /// Hands what gathered to the kernel. Gives number of the log in use, and its length without what does not count;
+    /// `None` without a log.
+    pub fn flush_in_use(&self) -> Result<Option<(u64, u64)>> {
+        match self.wal.lead().as_mut() {
+            Some(w) => w.flush().map(|()| Some((w.number, w.good()))),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes the logs before the one in use durable. Any thread may.
+    pub fn sync_left(&self) -> Result<()> {
+        self.wal.sync_left()
+    }
+
+    /// Closes the log in use, and hands over what gathered. Not durable without a sync before.
+    pub fn close(&self) -> Result<()> {
+        self.wal.lead().take().map_or(Ok(()), |mut wal| wal.close())
+    }
+
+    /// Where the logs are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where a log is while it is not archived.
+    pub fn log_path(&self, number: u64) -> PathBuf {
+        self.dir.join(filename::wal(number))
+    }
+}

@@ -1,0 +1,347 @@
+//! WAL recovery: what was acknowledged and is in no table comes back into memtables.
+
+use std::io;
+use std::path::Path;
+
+use rockmill_format::batch::{self, BatchRep};
+use rockmill_format::log::{DamageKind, LogEvent, LogReader, ReadBlock, RecoveryAction, RecoveryMode};
+use rockmill_format::{FormatError, SequenceNumber};
+use rockmill_io::{FileSystem, WriteOptions};
+
+use super::WalMemtable;
+use super::wal::Follows;
+use crate::error::{Error, Result};
+use crate::version::LogSource;
+
+/// The store whose logs are replayed.
+pub(crate) trait RecoveryHost {
+    /// No new file gets a number up to this one.
+    fn pass_number(&self, number: u64);
+
+    /// Gives each entry of a batch of log `log`, all of whose records are sound, to its column family's
+    /// [`replay`](super::family::FamilyFront::replay). A column family that was dropped passes it over. Gives the
+    /// sequence number after the batch.
+    fn replay(&self, log: u64, batch: &BatchRep) -> rockmill_format::Result<SequenceNumber>;
+
+    /// Writes what is full as tables; true if anything was.
+    fn flush_full(&self) -> Result<bool>;
+
+    /// After a hole in log `hole`: refuses a column family that needs later logs only, if its tables hold entries from
+    /// sequence number `next` on.
+    fn check_tables_not_ahead(&self, hole: u64, next: SequenceNumber) -> Result<()>;
+
+    /// The oldest log whose data is in memory, and in no table.
+    fn oldest_log(&self) -> Option<u64>;
+}
+
+/// How logs are replayed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecoveryPlan {
+    /// What is done where a log is damaged.
+    pub mode: RecoveryMode,
+    /// The MANIFEST says that logs below this hold nothing that is not in tables.
+    pub bound: u64,
+    /// No column family has data in logs below this that is not in tables.
+    pub oldest: u64,
+    /// The sequence number after the last that the MANIFEST counted.
+    pub next: SequenceNumber,
+    /// What is full is written as tables. Not so where the database is only read.
+    pub flush_full: bool,
+    /// Data is to stay in memory, and its logs with it, where that can be.
+    pub keep_logs: bool,
+}
+
+/// What recovery came to.
+pub(crate) struct Recovered {
+    /// The newest sequence number that was replayed, if one was.
+    pub last_sequence: Option<SequenceNumber>,
+    /// Logs whose data is to stay in memory.
+    pub kept: Option<KeptLogs>,
+}
+
+/// What replaying the WALs has come to.
+struct Replay {
+    /// Sequence number after the last record replayed; before there is one, after the last that the MANIFEST counted.
+    next: SequenceNumber,
+    /// A WAL ended in a hole (point-in-time recovery): later ones count only if they go on exactly there.
+    hole: Option<u64>,
+    /// The hole may be none: behind the end of a whole recycled WAL stand bytes of its earlier use, which look like an
+    /// old record, or like damage where the end fell inside one.
+    hole_is_doubtful: bool,
+    /// A recycled WAL ended where it may have been damaged; for modes that count on it that nothing is missing.
+    doubtful_end: Option<u64>,
+    /// Something was replayed.
+    any: bool,
+    /// The WAL of the last record replayed; files without a record count for nothing.
+    last_wal: u64,
+    /// WALs below this hold nothing that is not in tables, and may be gone.
+    oldest: u64,
+    /// Something was damaged or missing, or a memtable was written as a table: what the WALs hold and what the
+    /// memtables hold is not the same.
+    irregular: bool,
+    /// Bytes of records since memtables were last looked at for whether they are full.
+    unchecked: usize,
+}
+
+/// Memtables are looked at for whether they are full after so many bytes of records, not after each, and smaller ones
+/// are not: a table then has as much, whatever the options say. RocksDB's least `write_buffer_size`.
+pub(crate) const CHECK_EVERY: usize = 64 << 10;
+
+/// Logs that stay in use after a recovery.
+pub(crate) struct KeptLogs {
+    /// Number and length, oldest first.
+    pub logs: Vec<(u64, u64)>,
+    /// Where the last of them ends.
+    pub follows: Follows,
+}
+
+impl WalMemtable {
+    /// Replays every log of `logs` (ascending) that may hold data which is in no table.
+    ///
+    /// With `keep_logs`, gives those whose data is to stay in memtables, where that can be: no memtable was full and no
+    /// log was damaged.
+    pub fn recover(&self, host: &impl RecoveryHost, logs: &[u64], plan: &RecoveryPlan) -> Result<Recovered> {
+        // A WAL below `oldest` that the directory still has may have lost its unsynced end: it says nothing about
+        // others.
+        let oldest = plan.oldest;
+        logs.iter().filter(|&&n| n >= plan.bound && n < oldest).try_for_each(|&n| self.refuse_transactions(n))?;
+        let mut replay = Replay {
+            next: plan.next,
+            hole: None,
+            hole_is_doubtful: false,
+            doubtful_end: None,
+            any: false,
+            last_wal: 0,
+            oldest,
+            irregular: false,
+            unchecked: 0,
+        };
+        for &number in logs.iter().filter(|&&n| n >= oldest) {
+            host.pass_number(number);
+            self.replay_wal(host, number, &mut replay, plan)?;
+        }
+        if let Some(at) = replay.hole {
+            // Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in
+            // time. (Updates that were never in a WAL are behind a later one that says where this one ends.) RocksDB
+            // would refuse a database that lost nothing.
+            host.check_tables_not_ahead(at, if replay.hole_is_doubtful { replay.next } else { 0 })?;
+        }
+        let keep = plan.flush_full && plan.keep_logs && !replay.irregular && replay.any;
+        let follows = Follows { wal: replay.last_wal, end: replay.next };
+        Ok(Recovered {
+            last_sequence: replay.any.then(|| replay.next - 1),
+            kept: if keep { Some(self.keep_logs(logs, host.oldest_log(), follows)?) } else { None },
+        })
+    }
+
+    /// The WALs that memtables were recovered from, made durable: the process that wrote them may not have done so, and
+    /// what is written and synced from now on must be preceded by what they hold.
+    ///
+    /// They are written anew for that, with the same bytes. That process may have seen a sync fail: the kernel then has
+    /// the contents, which were just read, and takes them for written; another sync would succeed and do nothing.
+    fn keep_logs(&self, logs: &[u64], oldest: Option<u64>, follows: Follows) -> Result<KeptLogs> {
+        let mut kept = Vec::new();
+        for &number in logs.iter().filter(|&&n| oldest.is_some_and(|o| n >= o)) {
+            let path = self.log_path(number);
+            let size = write_anew(&*self.fs, &path);
+            kept.push((number, size.map_err(|e| Error::io(format_args!("cannot keep WAL {}", path.display()), &e))?));
+        }
+        Ok(KeptLogs { logs: kept, follows })
+    }
+
+    /// Refuses a WAL that the MANIFEST keeps although all its updates are in tables, if it has a transaction that was
+    /// prepared: opening would remove that WAL, and the transaction with it.
+    fn refuse_transactions(&self, number: u64) -> Result<()> {
+        let path = self.log_path(number);
+        let failed = |e| Error::io(format_args!("cannot read WAL {}", path.display()), &e);
+        let mut reader = LogReader::new(LogSource::new(self.fs.open_sequential(&path).map_err(failed)?), number);
+        let mut record = Vec::new();
+        // Behind damage there is nothing that RocksDB would find, either.
+        while let LogEvent::Record { .. } = reader.next_record(&mut record).map_err(failed)? {
+            let Ok((_, records)) = batch::decode(&record) else { continue };
+            for e in records.filter_map(std::result::Result::err) {
+                if matches!(&e, FormatError::Unsupported { feature } if feature == batch::TWO_PHASE_COMMIT) {
+                    let hint = "commit or roll back the transactions that were prepared with RocksDB, and close it";
+                    return Err(Error::format(&path, &e).context(hint));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn replay_wal(
+        &self,
+        host: &impl RecoveryHost,
+        number: u64,
+        replay: &mut Replay,
+        plan: &RecoveryPlan,
+    ) -> Result<()> {
+        let path = self.log_path(number);
+        let mode = plan.mode;
+        let file = self
+            .fs
+            .open_sequential(&path)
+            .map_err(|e| Error::io(format_args!("cannot open WAL {}", path.display()), &e))?;
+        let mut reader = LogReader::new(LogSource::new(file), number);
+        let mut record = Vec::new();
+        let mut first = true;
+        loop {
+            let event = reader
+                .next_record(&mut record)
+                .map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))?;
+            let mut action = mode.action(&event);
+            let mut failure = match &event {
+                LogEvent::Damage { error, .. } => Some(error.clone()),
+                _ => None,
+            };
+            replay.irregular |= failure.is_some();
+            if failure.is_some() && plan.flush_full {
+                // What is lost here is gone: the WAL goes with it. (A reader beside a writer may see it change.)
+                reader.source_mut().check_again(&*self.fs, &path)?;
+            }
+            if let LogEvent::Damage { kind, error, .. } = &event
+                && (matches!(kind, DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true })
+                    || (*kind == DamageKind::CutTail && reader.is_recycled()))
+                && matches!(mode, RecoveryMode::TolerateCorruptedTailRecords | RecoveryMode::AbsoluteConsistency)
+            {
+                // Written under another mode, or by RocksDB: what looks damaged is most often the end.
+                let torn = reader.damage_is_ours();
+                let goes_on = reader.goes_on_after_damage();
+                if goes_on.map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))? {
+                    let what = format!("{error}; whole records of this WAL stand behind it");
+                    failure = Some(FormatError::corruption(what, 0));
+                    action = RecoveryAction::Fail;
+                } else if torn && mode == RecoveryMode::AbsoluteConsistency {
+                    action = RecoveryAction::Fail;
+                } else {
+                    action = RecoveryAction::Stop { hole: false };
+                    replay.doubtful_end = Some(number);
+                }
+            }
+            if action == RecoveryAction::Replay {
+                match replay_record(host, mode, number, &mut record, &mut first, replay) {
+                    Ok(Applied::Yes) => {}
+                    // This WAL does not follow on from where the hole is: all of it is after the point in time.
+                    Ok(Applied::BehindHole) => return Ok(()),
+                    Err(e) => {
+                        replay.irregular = true;
+                        action = mode.action_on_error(&e);
+                        failure = Some(e);
+                    }
+                }
+            }
+            match action {
+                RecoveryAction::Replay | RecoveryAction::Skip => {}
+                RecoveryAction::Stop { hole } => {
+                    if hole {
+                        replay.hole = Some(number);
+                        replay.hole_is_doubtful = reader.is_recycled() && replay.last_wal == number;
+                    }
+                    return Ok(());
+                }
+                RecoveryAction::Fail => {
+                    let e = failure.unwrap_or_else(|| FormatError::corruption("damaged record", 0));
+                    return Err(Error::format(&path, &e).context(format_args!("WAL recovery ({mode:?})")));
+                }
+            }
+            replay.unchecked += record.len();
+            if plan.flush_full && replay.unchecked >= CHECK_EVERY {
+                replay.unchecked = 0;
+                replay.irregular |= host.flush_full()?;
+            }
+        }
+    }
+}
+
+fn replay_record(
+    host: &impl RecoveryHost,
+    mode: RecoveryMode,
+    number: u64,
+    record: &mut Vec<u8>,
+    first: &mut bool,
+    replay: &mut Replay,
+) -> std::result::Result<Applied, FormatError> {
+    let batch = BatchRep::from_bytes(std::mem::take(record))?;
+    let sequence = batch.sequence();
+    if *first {
+        *first = false;
+        // The WAL before this one lost its end between two records, or as a whole. What follows then is behind that
+        // hole, whatever its sequence number: `next` may be the MANIFEST's count of what was in that WAL alone.
+        if let Some(follows) = Follows::read(&batch)
+            && follows.wal >= replay.oldest
+            && (replay.last_wal != follows.wal || replay.next != follows.end)
+        {
+            replay.irregular = true;
+            match mode {
+                RecoveryMode::PointInTime => {
+                    if replay.hole.is_none() {
+                        replay.hole = Some(follows.wal);
+                        replay.hole_is_doubtful = false;
+                    }
+                    return Ok(Applied::BehindHole);
+                }
+                RecoveryMode::AbsoluteConsistency => {
+                    return Err(FormatError::corruption(
+                        format!("WAL {:06}.log, which this one follows, has lost its end", follows.wal),
+                        0,
+                    ));
+                }
+                // The end of the one before could not be told from damage in it. This is how it shows.
+                RecoveryMode::TolerateCorruptedTailRecords if replay.doubtful_end == Some(follows.wal) => {
+                    return Err(FormatError::corruption(
+                        format!(
+                            "WAL {:06}.log, which this one follows, is damaged: it lacks records up to sequence \
+                             number {}",
+                            follows.wal, follows.end
+                        ),
+                        0,
+                    ));
+                }
+                // These two take what there is.
+                RecoveryMode::TolerateCorruptedTailRecords | RecoveryMode::SkipAnyCorruptedRecords => {}
+            }
+        }
+        if replay.hole.is_some() {
+            if !replay.any || sequence != replay.next {
+                return Ok(Applied::BehindHole);
+            }
+            replay.hole = None;
+        }
+    }
+    // The whole batch is checked before any of it is applied: batches are all or nothing.
+    for r in batch.iter() {
+        r?;
+    }
+    replay.next = host.replay(number, &batch)?;
+    replay.any = true;
+    replay.last_wal = number;
+    *record = batch.into_bytes();
+    Ok(Applied::Yes)
+}
+
+/// Overwrites a file with what it holds and syncs it; gives its length. Whatever of that a crash keeps, the bytes are
+/// the same. Each is read twice before it is written: a bit that flipped on the way would stay.
+fn write_anew(fs: &dyn FileSystem, path: &Path) -> io::Result<u64> {
+    let mut first = LogSource::new(fs.open_sequential(path)?);
+    let mut second = LogSource::new(fs.open_sequential(path)?);
+    let mut to = fs.reuse(path, path, WriteOptions::default())?;
+    let (mut buf, mut again) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    loop {
+        let n = first.read_block(&mut buf)?;
+        if second.read_block(&mut again[..n])? != n || buf[..n] != again[..n] {
+            return Err(io::Error::other("it reads differently the second time; nothing was changed"));
+        }
+        if n == 0 {
+            break;
+        }
+        to.append(&buf[..n])?;
+    }
+    to.sync()?;
+    to.close()?;
+    Ok(to.len())
+}
+
+enum Applied {
+    Yes,
+    BehindHole,
+}
