@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions};
-use rockmill::internals::{GetContext, InternalIterator as _, Table, TableOpenOptions, TableReadOptions, properties_of};
+use rockmill::internals::{GetContext, Table, TableOpenOptions, TableReadOptions, properties_of};
 use rockmill::{Db, Env, Error, IngestExternalFileOptions, Options, OptionsLoader, WriteBatch};
 use rockmill_format::{InternalKeyComparator, key};
 use rockmill_io::{FileSystem, MemFileSystem, SystemClock};

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
+use rockmill::internals::JobSpec;
 use rockmill_fuzz::memory::{self, Counted};
 use rockmill_fuzz::mutate::{self, Dice};
-use rockmill_fuzz::{Body, TARGETS, fixtures, room_of, seeds};
+use rockmill_fuzz::{Body, TARGETS, fixtures, job_specs, room_of, seeds};
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
@@ -201,6 +202,16 @@ fn whole_databases_with_damaged_files() {
     }
     println!("{count} databases");
     report(broken);
+}
+
+/// Specs that were written once are written the same way now. A change needs a new version of the encoding.
+#[test]
+fn job_specs_are_written_as_before() {
+    let committed = corpus("job_spec");
+    for encoded in job_specs::all() {
+        assert!(committed.contains(&encoded), "a spec of {} bytes is not in the corpus", encoded.len());
+        assert_eq!(JobSpec::decode(&encoded).and_then(|spec| spec.encode()), Ok(encoded));
+    }
 }
 
 /// The fixtures themselves are sound: otherwise nothing above says anything.

@@ -56,7 +56,8 @@ pub struct CompactionFilterContext {
     /// Why it writes tables.
     pub reason: TableFileCreationReason,
     /// When it began, in microseconds since 1970, by the database's clock. A filter that decides by age and goes by
-    /// this decides alike for all entries of the job, and as a merge program does (`Options::set_kernel_merge_program`).
+    /// this decides alike for all entries of the job, and as a merge program does
+    /// (`Options::set_kernel_merge_program`).
     pub now_micros: u64,
 }
 

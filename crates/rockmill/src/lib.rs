@@ -58,8 +58,10 @@
 //! | what the store does | [`statistics`], [`perf`], [`properties`], [`Db::counters`] |
 //! | bounds shared by databases | [`Cache`], [`WriteBufferManager`], [`RateLimiter`] |
 
-// What only tools use is unused without the feature that shows it to them; with it, what nothing uses is reported.
-#![cfg_attr(not(feature = "internals"), allow(dead_code, unused_imports))]
+#![cfg_attr(
+    not(feature = "internals"),
+    expect(dead_code, unused_imports, reason = "only tools use it; with the feature, what nothing uses is reported")
+)]
 
 pub mod backup;
 mod compaction;

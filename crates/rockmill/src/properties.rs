@@ -43,7 +43,7 @@ pub const KEPT_MEMTABLE_MEMORY: &str = "rockmill.kept-memtable-memory";
 /// waited for; of the database, not of a column family.
 pub const COMPACTIONS_GAVE_WAY: &str = "rockmill.compactions-gave-way";
 
-/// Rockmill's own: microseconds that compactions which nobody waits for left the device to users' reads; of the
+/// Rockmill's own: microseconds that flushes and compactions left the device to users' reads; of the
 /// database, not of a column family.
 pub const COMPACTIONS_WAITED_FOR_READS: &str = "rockmill.compactions-waited-for-reads-micros";
 

@@ -94,6 +94,32 @@ fn objects_that_are_not_given_keep_their_names_in_the_options_file() {
     assert!(missing().contains(&"prefix_extractor=own.Prefix"));
 }
 
+/// Options that earlier versions had may stand in files and strings. They do nothing, and are not written on.
+#[test]
+fn options_that_are_gone_are_taken_and_do_nothing() {
+    let gone = [("kernel_reads_in_place", "true"), ("compaction_io_sqpoll_idle_ms", "50")];
+    let dir = tempfile::tempdir().unwrap();
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    drop(Db::open(&o, dir.path()).unwrap());
+    let newest = || options_files(dir.path()).pop().unwrap();
+    let lines: String = gone.iter().map(|(name, value)| format!("\n  {name}={value}")).collect();
+    let text = std::fs::read_to_string(newest()).unwrap().replace("[DBOptions]", &format!("[DBOptions]{lines}"));
+    std::fs::write(newest(), text).unwrap();
+
+    let loaded = OptionsLoader::new().load_latest(dir.path()).unwrap();
+    assert_eq!(loaded.warnings, []);
+    let db = Db::open_cf_descriptors(&loaded.options, dir.path(), loaded.column_families).unwrap();
+    let written = std::fs::read_to_string(newest()).unwrap();
+    for (name, value) in gone {
+        assert!(!written.contains(name), "{written}");
+        Options::from_string(&Options::default(), &format!("{name}={value}")).unwrap();
+        // Whoever changes an open database expects that something changes.
+        let e = db.set_db_options(&[(name, value)]).unwrap_err();
+        assert!(e.message().contains(&format!("option {name:?} has no effect")), "{e}");
+    }
+}
+
 /// Owners with some of their objects and tools with none open a database in turn: its OPTIONS file names what the last
 /// owner had, and what was said in words since.
 #[test]

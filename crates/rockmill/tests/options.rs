@@ -450,24 +450,6 @@ fn what_is_the_callers_is_never_taken_from_a_file() {
     assert!(loaded.options.cf.table.block_cache.is_none() && loaded.warnings.len() == 1, "{:?}", loaded.warnings);
 }
 
-/// Options that earlier versions had may stand in files and strings. They do nothing, and are not written on.
-#[test]
-fn options_that_are_gone_are_taken_and_do_nothing() {
-    for (name, value) in [("kernel_reads_in_place", "true"), ("compaction_io_sqpoll_idle_ms", "50")] {
-        let line = format!("{name}={value}");
-        let dir = with_line(&line, "[DBOptions]");
-        let loaded = OptionsLoader::new().load_latest(dir.path()).unwrap();
-        assert_eq!(loaded.warnings, [], "{line}");
-        drop(Db::open_cf_descriptors(&loaded.options, dir.path(), loaded.column_families).unwrap());
-        let written = std::fs::read_to_string(options_files(dir.path()).pop().unwrap()).unwrap();
-        assert!(!written.contains(name), "{written}");
-        Options::from_string(&Options::default(), &line).unwrap();
-        // Who changes an open database expects that something changes.
-        let e = open(&dir, |_| {}).set_db_options(&[(name, value)]).unwrap_err();
-        assert!(e.message().contains(&format!("option {name:?} has no effect")), "{e}");
-    }
-}
-
 /// As in RocksDB, a string can ask for a cache; before, such a string was refused.
 #[test]
 fn a_string_makes_a_block_cache_of_its_own() {

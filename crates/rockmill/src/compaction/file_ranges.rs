@@ -64,6 +64,11 @@ impl FileRanges {
         self.files.is_empty()
     }
 
+    /// Sizes of all tables; saturates.
+    pub fn total_bytes(&self) -> u64 {
+        self.files.iter().map(|f| f.size).fold(0, u64::saturating_add)
+    }
+
     /// Table `i`.
     #[inline]
     pub fn get(&self, i: usize) -> Option<FileRange<'_>> {
@@ -106,7 +111,7 @@ mod tests {
         for (smallest, largest, size) in files {
             ranges.push(FileRange { smallest: smallest.as_bytes(), largest: largest.as_bytes(), size });
         }
-        assert_eq!((ranges.len(), ranges.iter().map(|f| f.size).sum::<u64>()), (3, 6));
+        assert_eq!((ranges.len(), ranges.total_bytes()), (3, 6));
         for (i, (smallest, largest, size)) in files.into_iter().enumerate() {
             let file = FileRange { smallest: smallest.as_bytes(), largest: largest.as_bytes(), size };
             assert_eq!(ranges.get(i), Some(file));

@@ -34,11 +34,7 @@ pub(crate) fn build_l0(
 }
 
 /// Runs the spec of a flush; `sealed` is what it names.
-pub(crate) fn run(
-    spec: &JobSpec,
-    sealed: &SealedRuns,
-    ctx: &JobContext,
-) -> Result<Option<(FileEntry, JobStats)>> {
+pub(crate) fn run(spec: &JobSpec, sealed: &SealedRuns, ctx: &JobContext) -> Result<Option<(FileEntry, JobStats)>> {
     let started = ctx.clock.monotonic_nanos();
     let cpu = ThreadCpu::now();
     let leased = (!spec.numbers.is_empty()).then(|| ctx.with_numbers(spec.leased_numbers()));

@@ -146,7 +146,7 @@ fn run_part(
     let (_working, help) = (Working::begin(), ctx.help());
     let stop = [&*ctx.shutdown, &*ctx.cancelled, stop];
     // File numbers that an engine gave back, for the next one: with `reproducible` its tables are those that any engine
-    // writes, their numbers included.
+    // writes, their numbers included, and numbers that were set aside for the job are no more than it needs.
     let mut given_back = Vec::new();
     for engine in in_order(ctx.db.merge_engine) {
         let same_numbers = (!given_back.is_empty()).then(|| ctx.with_numbers(given_back.clone()));
@@ -160,7 +160,7 @@ fn run_part(
             PartEnd::HandOver(reason) => {
                 ctx.engines.stats.hand_over(engine.kind(), reason, &ctx.events.log);
                 let numbers = remove_created(ctx, created);
-                if plan.output.reproducible {
+                if plan.output.reproducible || plan.leased {
                     given_back = numbers;
                 }
             }

@@ -194,7 +194,7 @@ pub(crate) type Stop<'a> = [&'a AtomicBool; 3];
 
 /// The host of one job: what a runner uses besides the spec. It opens inputs, creates outputs and numbers them, says
 /// when to stop, hears how far the job is, and has the objects that the spec names. Of what it is, a table's bytes
-/// depend on the clock alone.
+/// depend on the clock alone, and on file numbers that the spec leaves to it.
 #[derive(Clone)]
 pub struct JobContext {
     /// Files.
@@ -223,7 +223,7 @@ pub struct JobContext {
     pub urgent: Arc<AtomicBool>,
     /// Writers would soon wait for a flush: compactions let it go first at the device.
     pub give_way: Arc<GiveWay>,
-    /// Nobody waits for the job: it leaves most of the device to users' reads.
+    /// No caller waits for the job: it leaves a part of the device to users' reads (`pacing/reads_first.rs`).
     pub patient: Option<Arc<PatientJob>>,
     /// Where events go.
     pub events: JobEvents,

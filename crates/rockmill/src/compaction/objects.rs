@@ -96,11 +96,13 @@ pub struct JobRegistry {
 }
 
 impl JobRegistry {
-    /// The objects that `spec` names.
+    /// The objects that `spec` names, if it is a job that a host can do.
     ///
     /// # Errors
-    /// `NotSupported`, with its name, for one that is not known here: the job is for another host.
+    /// `NotSupported`, with its name, for an object that is not known here: the job is for another host.
+    /// `InvalidArgument` for tables that no database writes.
     pub fn objects(&self, spec: &JobSpec) -> Result<JobObjects> {
+        spec.output.format.check(spec.output.compression, &spec.output.compression_opts)?;
         let unknown = |what: &str, name: &str| {
             let what = format!("the job's {what} {name:?} is not known here");
             Error::not_supported(format!("{what}: register it, or run the job elsewhere"))
@@ -114,7 +116,10 @@ impl JobRegistry {
         let text = spec.merge_operator.as_str();
         out.merge_operator = match self.merge_operators.iter().find(|m| m.option_text() == text) {
             Some(operator) => Some(Arc::clone(operator)),
-            None => merge_operator_named(text).ok_or_else(|| unknown("merge operator", text))?,
+            // A text that does not say all of an operator (a delimiter that cannot be spelled) finds another one.
+            None => merge_operator_named(text)
+                .filter(|found| found.as_ref().map_or_else(String::new, |m| m.option_text()) == text)
+                .ok_or_else(|| unknown("merge operator", text))?,
         };
         if let Some(filter) = &spec.filter {
             let missing = || unknown("compaction filter", &filter.name);

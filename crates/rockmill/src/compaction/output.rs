@@ -226,7 +226,7 @@ impl<'a> Outputs<'a> {
             let upper = next.or(self.part.end.as_deref());
             let (builder, rules) = (&mut open.builder, self.rules);
             for_file(&self.range_del, open.lower.as_deref(), upper, rules, |begin, end, seq| {
-                dead_below += bytes_below(begin, end, rules);
+                dead_below = bytes_below(begin, end, rules).saturating_add(dead_below);
                 builder.add_range_tombstone(begin, end, seq)
             })?;
         }
@@ -277,7 +277,7 @@ fn bytes_below(begin: &[u8], end: &[u8], rules: &Rules) -> u64 {
     let cmp = &rules.cmp;
     let under =
         |f: &FileRange<'_>| cmp.compare_user(f.smallest, begin).is_ge() && cmp.compare_user(f.largest, end).is_lt();
-    rules.below.iter().flatten().flat_map(FileRanges::iter).filter(under).map(|f| f.size).sum()
+    rules.below.iter().flatten().flat_map(FileRanges::iter).filter(under).map(|f| f.size).fold(0, u64::saturating_add)
 }
 
 /// What a step over keys crossed in the level below.

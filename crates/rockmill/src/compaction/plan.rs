@@ -184,6 +184,8 @@ pub struct JobPlan {
     pub rules: Rules,
     /// Outputs.
     pub output: OutputPlan,
+    /// The spec sets file numbers aside.
+    pub leased: bool,
     /// How the key space is split over threads, in order and without gaps.
     pub parts: Vec<Part>,
 }
@@ -205,9 +207,11 @@ impl JobPlan {
                 filter: FilterPlan::new(spec, &ctx.objects),
             },
             output: spec.output.clone(),
+            leased: !spec.numbers.is_empty(),
             parts: if spec.parts.is_empty() { vec![Part::default()] } else { spec.parts.clone() },
         };
         plan.check_parts()?;
+        plan.check_numbers(spec)?;
         plan.ask_inputs(ctx)?;
         Ok(plan)
     }
@@ -218,6 +222,20 @@ impl JobPlan {
         let rises = |(begin, end): (&Vec<u8>, &Vec<u8>)| cmp.compare_user(begin, end).is_lt();
         match self.parts.iter().position(|p| !p.begin.as_ref().zip(p.end.as_ref()).is_none_or(rises)) {
             Some(i) => Err(Error::invalid_argument(format!("part {} of the job ends before it begins", i + 1))),
+            None => Ok(()),
+        }
+    }
+
+    /// A number given twice, or an input's, would write one file over another.
+    fn check_numbers(&self, spec: &JobSpec) -> Result<()> {
+        let mut ranges: Vec<(u64, u64)> =
+            spec.numbers.iter().map(|r| (r.first, r.first.saturating_add(r.count))).collect();
+        ranges.sort_unstable();
+        let twice = ranges.windows(2).find(|pair| pair[1].0 < pair[0].1).map(|pair| pair[1].0);
+        let within = |n: u64| ranges.iter().any(|&(first, end)| first <= n && n < end);
+        let inputs = self.runs.iter().flat_map(|run| &run.files).map(|f| f.number());
+        match twice.or_else(|| std::iter::once(0).chain(inputs).find(|&n| within(n))) {
+            Some(n) => Err(Error::invalid_argument(format!("file number {n} was set aside for the job and is in use"))),
             None => Ok(()),
         }
     }
@@ -241,7 +259,7 @@ impl JobPlan {
     /// Splits the plan into at most `parts_max` parts of about equal input bytes, none smaller than an output file.
     /// Boundaries come from the inputs' indexes, no data is read.
     pub fn split(&mut self, parts_max: usize, ctx: &JobContext) -> Result<()> {
-        let total: u64 = self.runs.iter().flat_map(|r| &r.files).map(|f| f.size()).sum();
+        let total = self.runs.iter().flat_map(|r| &r.files).map(|f| f.size()).fold(0, u64::saturating_add);
         let parts = (parts_max as u64).min(total / self.output.file_size_target.max(1));
         if self.output.level == 0 || parts < 2 {
             return Ok(());
@@ -249,7 +267,7 @@ impl JobPlan {
         // Several anchors for each part keep parts even where inputs differ in density.
         let mut anchors: Vec<(Vec<u8>, u64)> = Vec::new();
         for f in self.runs.iter().flat_map(|r| &r.files) {
-            let wanted = (f.size() * parts * 8).div_ceil(total.max(1)).max(1);
+            let wanted = (u128::from(f.size()) * u128::from(parts) * 8).div_ceil(u128::from(total.max(1))).max(1);
             let mut before = 0;
             for (key, end) in ctx.tables.table(f)?.anchors(wanted as usize)? {
                 anchors.push((key, end.saturating_sub(before)));
@@ -266,7 +284,7 @@ impl JobPlan {
                 break;
             }
             reached += size;
-            let due = reached * parts >= bytes * (bounds.len() as u64 + 1);
+            let due = u128::from(reached) * u128::from(parts) >= u128::from(bytes) * (bounds.len() as u128 + 1);
             if due && bounds.last().is_none_or(|b| cmp.compare_user(b, &key).is_lt()) {
                 bounds.push(key);
             }

@@ -4,8 +4,8 @@
 //!    bounds and checksum, code by name, and nothing in the spec refers to memory or to open files.
 //! 2. A runner ([`job::run`](super::job::run), [`flush::run`](super::flush::run)) takes the spec and a host, which is
 //!    one machine's services ([`JobContext`]). It looks nothing up in the tree.
-//! 3. Which bytes the tables have depends on the spec, the inputs and the host's clock alone, not on who runs it: every
-//!    host writes the same tables.
+//! 3. Which bytes the tables have depends on the spec, the inputs, the host's clock and the file numbers. If the spec
+//!    sets numbers aside, and has one part or is `reproducible`, every host writes the same tables.
 //!
 //! The store runs its own jobs this way, without the encoding (`encode.rs`, `docs/job-spec.md`), which is for others.
 

@@ -8,7 +8,9 @@ use rockmill_format::compression::CompressionType;
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKeyComparator, SliceTransform};
 
-use crate::options::{BlockBasedIndexType, CfOptions, CompressionOptions, DataBlockIndexType};
+use crate::error::{Error, Result};
+use crate::options::check::{Adjusted, take_cf_options};
+use crate::options::{BlockBasedIndexType, BlockBasedOptions, CfOptions, CompressionOptions, DataBlockIndexType};
 use crate::table::TableBuilderOptions;
 
 /// Where a table comes from, as its properties say it.
@@ -77,6 +79,39 @@ impl TableFormat {
                 .then_some(t.data_block_hash_table_util_ratio),
             prefix_extractor: cf.prefix_extractor.as_ref().map_or_else(String::new, |e| e.name().to_owned()),
         }
+    }
+}
+
+impl TableFormat {
+    /// Refuses tables that no database writes, with whatever options: a spec may come from anywhere.
+    pub(super) fn check(&self, compression: CompressionType, opts: &CompressionOptions) -> Result<()> {
+        let (index, data) = (BlockBasedIndexType::default(), DataBlockIndexType::default());
+        let table = BlockBasedOptions {
+            block_size: self.block_size,
+            block_size_deviation: self.block_size_deviation,
+            block_restart_interval: self.block_restart_interval,
+            index_block_restart_interval: self.index_block_restart_interval,
+            format_version: self.format_version,
+            checksum: self.checksum,
+            bloom_bits_per_key: self.bloom_bits_per_key,
+            whole_key_filtering: self.whole_key_filtering,
+            partition_filters: self.partition_filters,
+            index_type: if self.two_level_index { BlockBasedIndexType::TwoLevelIndexSearch } else { index },
+            metadata_block_size: self.metadata_block_size,
+            data_block_index_type: self.hash_index_util_ratio.map_or(data, |_| DataBlockIndexType::BinaryAndHash),
+            data_block_hash_table_util_ratio: self.hash_index_util_ratio.unwrap_or(0.75),
+            ..BlockBasedOptions::default()
+        };
+        let opts = CompressionOptions { enabled: true, ..opts.clone() };
+        let mut cf =
+            CfOptions { table, compression, bottommost_compression_opts: opts.clone(), ..CfOptions::default() };
+        take_cf_options("of the job", &mut cf, false, &mut Adjusted::default())?;
+        let taken = Self { prefix_extractor: self.prefix_extractor.clone(), ..Self::of(&cf) };
+        if taken != *self || cf.bottommost_compression_opts != opts {
+            let what = "the job's tables are such as no options give";
+            return Err(Error::invalid_argument(format!("{what}: {self:?}, {opts:?}")));
+        }
+        Ok(())
     }
 }
 

@@ -27,8 +27,8 @@
 //! | `snapshots`, `purge`, `new_tables`, lists in `front` and other leaves | any thread, briefly | never |
 //!
 //! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that say whether its keys
-//! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's (`front/wal_memtable/wal.rs`
-//! says how left WALs are synced beside it).
+//! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's
+//! (`front/wal_memtable/wal.rs` says how left WALs are synced beside it).
 
 pub(crate) mod catalog;
 pub(crate) mod files;

@@ -14,10 +14,10 @@
 //!   what was inserted is lost with the process.
 //! - **Prefix.** After a crash of the machine a prefix of what was appended comes back, over all column families: no
 //!   group without all before it. A group comes back whole or not at all.
-//! - **Visibility.** An entry can be found from its insertion on, by reads that may see its sequence number, until no
-//!   [`FrontView`] has it: a flush first shows readers the table and then lets go.
-//! - **Failure.** After a failed append or sync nothing more is appended to that log. Records whose writers got an error
-//!   are cut off before another log begins, so that they cannot come back.
+//! - **Visibility.** An entry can be found from its insertion on, by reads that may see its sequence number, in every
+//!   [`FrontView`] of that time. A later view leaves it out when the version that goes with it has the entry's table.
+//! - **Failure.** After a failed append or sync nothing more is appended to that log. Records whose writers got an
+//!   error are cut off before another log begins, so that they cannot come back.
 //!
 //! # Its parts
 //!

@@ -1,5 +1,5 @@
-//! Insides of the store for its own tools, tests and benchmarks: the simulator, the checks of `rockmill verify`, hostile
-//! input for decoders.
+//! Insides of the store for its own tools, tests and benchmarks: the simulator, the checks of `rockmill verify`, the
+//! hostile input for decoders.
 //!
 //! The feature `internals` has them. **They are not part of the public interface**: semantic versioning does not cover
 //! them, and names and shapes change without notice.

@@ -10,8 +10,9 @@
 //! 3. where [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to be merged, which it gives to
 //!    [`CommitQueue::begin_merge`] and [`CompactionCursors::start_merge`], and at the end to [`CommitQueue::merged`]
 //!    and [`CompactionCursors::finish_merge`];
-//! 4. stops its writers as [`decide`] says, and slows them by [`write_control`], a [`RateControl`] and, while a flush is
-//!    in flight, a [`FlushPace`]; [`CompactionCursors::set_sparing`] is told what [`FlushBound`] makes of why they wait.
+//! 4. stops its writers as [`decide`] says, and slows them by [`write_control`], a [`RateControl`] and, while a flush
+//!    is in flight, a [`FlushPace`]; [`CompactionCursors::set_sparing`] is told what [`FlushBound`] makes of why they
+//!    wait.
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
@@ -43,7 +44,8 @@ pub fn check_options(options: &CfOptions) -> Result<()> {
 }
 
 /// Bytes of a full memtable in which nothing is, with one writer: its arena has just begun a block with which
-/// it has as many bytes as it may, or up to a block more; the mean of both (`front/wal_memtable/memory.rs`, `memtable/arena.rs`).
+/// it has as many bytes as it may, or up to a block more; the mean of both (`front/wal_memtable/memory.rs`,
+/// `memtable/arena.rs`).
 pub fn memtable_left_over(options: &CfOptions) -> usize {
     let step = crate::memtable::arena_step(options.write_buffer_size, options.arena_block_size);
     crate::memtable::block_of_arena(options.write_buffer_size, step) / 2

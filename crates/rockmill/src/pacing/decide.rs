@@ -43,7 +43,8 @@ pub struct Orders {
     pub behind: bool,
     /// A flush is in flight, or due: writers are paced to it.
     pub paced: bool,
-    /// Writers wait for something that flushes or compactions do: these make no room for users' reads then.
+    /// Writers wait for something that flushes or compactions do: reads leave them
+    /// more of the device then (`reads_first.rs`).
     pub awaited: bool,
     /// What compactions leave of the device to a flush that writers wait for, or would if one more memtable were full:
     /// 1 all, 0 nothing, as where there is no such flush.

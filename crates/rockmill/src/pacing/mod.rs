@@ -8,7 +8,7 @@
 //! | `flush_pace.rs` | how fast memtables may fill while a flush is in flight |
 //! | `flush_bound.rs` | whether writers wait for flushes rather than for compactions |
 //! | `give_way.rs` | when compactions let a flush go first at the device |
-//! | `reads_first.rs` | what compactions that nobody waits for leave of the device to reads |
+//! | `reads_first.rs` | what flushes and compactions leave of the device to reads |
 //!
 //! `file.rs` is where a table's bytes wait for the last two and for the rate limiter.
 
@@ -77,7 +77,7 @@ impl Pacing {
         &self.give_way
     }
 
-    /// Compactions that nobody waits for leave the device to users' reads.
+    /// Flushes and compactions leave a part of the device to users' reads.
     #[inline]
     pub fn reads_first(&self) -> &Arc<ReadsFirst> {
         &self.reads_first

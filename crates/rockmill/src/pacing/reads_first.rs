@@ -5,25 +5,29 @@
 //! and write a part of what they do when they have the device to themselves, evenly in small pieces: a read then waits
 //! for one piece at most.
 //!
-//! - If nobody waits for compactions, that part is [`SHARE`]. For each byte that users write meanwhile, [`CREDIT`] bytes
-//!   pass unhindered: as many as it costs in many trees, so that debt does not grow.
-//! - If writers are being delayed, they want more than the device gives, and so do readers. Without a rule the deeper
-//!   queue wins, which is the background's: four readers next to a writer without a limit had 0.6 times RocksDB's reads,
-//!   and that writer 3.6 times RocksDB's writes. So readers that keep the device busy leave jobs [`SHARE`], too;
-//!   readers that are busy for a tenth of the time take a tenth of the rest.
-//! - If writers will soon wait (a flush is due, the tree is behind), jobs are not held back.
+//! - If nobody waits for jobs, that part is [`SHARE`]. For each byte that users write meanwhile, [`CREDIT`] bytes pass
+//!   unhindered: as many as it costs in many trees, so that debt does not grow.
+//! - If writers wait for jobs or soon will (a flush is due, the tree is behind, a writer was delayed), readers that
+//!   keep the device busy leave jobs [`SHARE`], too; readers that are busy for a tenth of the time take a tenth of the
+//!   rest.
+//!   Jobs may run ahead by what they do in [`BURST_NANOS`], so that writers who need less than that part on average are
+//!   not delayed. Writers who want more share the device with the readers. Without this rule the deeper queue wins,
+//!   which is the background's: four readers next to a writer without a limit had 0.6 times RocksDB's reads, and that
+//!   writer 3.6 times RocksDB's writes.
 //!
 //! The terms:
 //!
 //! 1. *Users read* for a while after the end of a read from a table file that took as long as a device takes; what the
-//!    page cache answers does not count. The while is [`HOLD_NANOS`], or longer than the read took: one that waited behind
-//!    compactions takes long, and these would go on meanwhile.
+//!    page cache answers does not count. The while is [`HOLD_NANOS`], or longer than the read took: one that waited
+//!    behind compactions takes long, and these would go on meanwhile.
 //! 2. *What jobs do alone* is learned while nothing holds them back, syncs included: writes into the page cache alone
-//!    say nothing about the device.
-//! 3. *Nobody waits* if no flush is due and no writer was delayed for [`CALM_NANOS`], and the tree is not behind or nobody
-//!    wrote for that long.
+//!    say nothing about the device. Flushes count as well: what they write goes to the device in the end, while
+//!    compactions may read from the page cache, whose speed alone would be learned otherwise.
+//! 3. *Nobody waits* if no flush is due and no writer was delayed for [`CALM_NANOS`], and the tree is not behind or
+//!    nobody wrote for that long.
 //!
-//! Manual compactions are never held back, since their caller waits for them. With a rate limiter no job is.
+//! Jobs that a caller waits for are never held back: manual compactions, and flushes that somebody asked for. With a
+//! rate limiter no job is.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +43,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// half gave readers 1.05 to 1.2 times RocksDB's reads, a third 1.0 to 1.5, a quarter 1.2 to 1.8, and the writer still
 /// wrote more than RocksDB's.
 const SHARE: f64 = 0.25;
-/// Readers that are busy for a smaller part of the time hold nobody back where writers are delayed. Chosen.
+/// Readers that are busy for a smaller part of the time hold nobody back where writers wait. Chosen.
 const BUSY_MIN: f64 = 0.02;
 /// Bytes per second, read and written, that jobs may do in any case. Chosen: they keep as much beside flushes
 /// (`give_way.rs`).
@@ -59,8 +63,10 @@ const HOLD_MAX_NANOS: u64 = 1_000_000_000;
 /// of a tree with some levels, so that debt does not grow.
 const CREDIT: u64 = 16;
 /// For this many nanoseconds after a write somebody waits for compactions that are behind, and after a delay of a
-/// writer readers share the device with writers. Chosen.
+/// writer for all of them. Chosen.
 const CALM_NANOS: u64 = 1_000_000_000;
+/// How far jobs may run ahead where writers wait for them, in nanoseconds. Chosen: longer than most flushes take.
+const BURST_NANOS: u64 = 500_000_000;
 /// Bytes that are read or written at once. Derived: 1 ms of a device with 250 MB/s, which a read has to wait for.
 pub(super) const PIECE: usize = 256 << 10;
 /// Rates are learned over this many nanoseconds at work; older ones fade by a quarter with each. Chosen: two of the
@@ -80,7 +86,7 @@ const SLEEP_NANOS_MAX: u64 = 10_000_000;
 enum Leave {
     /// All.
     All,
-    /// This part of what jobs do alone: users read, and writers are delayed.
+    /// This part of what jobs do alone, on average: users read, and writers wait.
     Part(f64),
     /// [`SHARE`], and what users' writes have earned: users read, and nobody waits.
     Least,
@@ -110,17 +116,20 @@ struct Share {
 impl Share {
     /// Nanoseconds until `bytes` may be read or written.
     fn take(&mut self, now: u64, bytes: u64, leave: Leave) -> u64 {
+        // The part, and how far jobs may run ahead.
         let part = match leave {
-            _ if self.rate == 0.0 => None,
+            Leave::Part(part) => {
+                self.credit = 0; // it is for writers that wait for nothing
+                Some((part, BURST_NANOS))
+            }
+            Leave::Least => (self.credit < bytes).then_some((SHARE, 0)),
             Leave::All => None,
-            Leave::Part(part) => Some(part),
-            Leave::Least => (self.credit < bytes).then_some(SHARE),
         };
-        if let Some(part) = part {
+        if let Some((part, ahead)) = part.filter(|_| self.rate > 0.0) {
             (self.busy_nanos, self.busy_bytes, self.last) = (0, 0, None);
-            let begin = self.free_at.max(now);
+            let begin = self.free_at.max(now.saturating_sub(ahead));
             self.free_at = begin + (bytes as f64 / (self.rate * part).max(RATE_MIN * 1e-9)) as u64;
-            return begin - now;
+            return begin.saturating_sub(now);
         }
         self.free_at = 0;
         if self.rate > 0.0 && leave == Leave::Least {
@@ -267,7 +276,8 @@ impl ReadsFirst {
     /// written.
     pub fn job(self: &Arc<Self>, stop: &Arc<AtomicBool>, written: Written) -> Arc<PatientJob> {
         self.jobs.fetch_add(1, Ordering::Relaxed);
-        Arc::new(PatientJob { of: Arc::clone(self), stop: Arc::clone(stop), written })
+        let (of, stop) = (Arc::clone(self), Arc::clone(stop));
+        Arc::new(PatientJob { of, stop, written, waited_nanos: AtomicU64::new(0) })
     }
 
     /// What users leave to jobs now.
@@ -279,13 +289,12 @@ impl ReadsFirst {
             0 => u64::MAX,
             at => now.saturating_sub(at),
         };
-        if since(&self.last_delay) < CALM_NANOS {
-            let busy = self.readers_busy.load(Ordering::Relaxed) as f64 * 1e-3;
-            let part = 1.0 - busy * (1.0 - SHARE);
-            return if busy < BUSY_MIN { Leave::All } else { Leave::Part(part) };
-        }
         let calm = self.calm.load(Ordering::Relaxed) || since(&self.last_write) >= CALM_NANOS;
-        if calm && !self.awaited.load(Ordering::Relaxed) { Leave::Least } else { Leave::All }
+        if calm && !self.awaited.load(Ordering::Relaxed) && since(&self.last_delay) >= CALM_NANOS {
+            return Leave::Least;
+        }
+        let busy = self.readers_busy.load(Ordering::Relaxed) as f64 * 1e-3;
+        if busy < BUSY_MIN { Leave::All } else { Leave::Part(1.0 - busy * (1.0 - SHARE)) }
     }
 }
 
@@ -298,6 +307,7 @@ pub struct PatientJob {
     /// The database closes.
     stop: Arc<AtomicBool>,
     written: Written,
+    waited_nanos: AtomicU64,
 }
 
 impl fmt::Debug for PatientJob {
@@ -307,6 +317,11 @@ impl fmt::Debug for PatientJob {
 }
 
 impl PatientJob {
+    /// How long it has waited so far, in nanoseconds.
+    pub fn waited_nanos(&self) -> u64 {
+        self.waited_nanos.load(Ordering::Relaxed)
+    }
+
     /// Of `len` bytes that would be read at once, as many as may be while users read.
     pub fn piece(&self, len: usize) -> usize {
         if self.of.leave(self.of.clock.monotonic_nanos()) == Leave::All { len } else { len.min(PIECE) }
@@ -333,6 +348,7 @@ impl PatientJob {
         }
         if now > began {
             of.waited_micros.fetch_add((now - began) / 1000, Ordering::Relaxed);
+            self.waited_nanos.fetch_add(now - began, Ordering::Relaxed);
         }
     }
 }

@@ -17,8 +17,8 @@ pub fn key_order(run: &[Arc<FileMeta>]) -> KeyOrder {
     run.first().map_or(KeyOrder::UserKey, |table| table.key_order())
 }
 
-/// `run`, to be searched by user keys. Whoever takes bounds in user keys for places in a run asks here: in a run by
-/// hash they are not.
+/// `run`, to be searched by user keys, which in a run by hash are no places. Searches of this folder and of the
+/// iterators ask here. Strategies and reports do not yet: they have to before there are runs by hash.
 #[inline]
 pub(crate) fn by_user_key(run: &[Arc<FileMeta>]) -> &[Arc<FileMeta>] {
     debug_assert_eq!(key_order(run), KeyOrder::UserKey, "a run by hash is searched by user keys");

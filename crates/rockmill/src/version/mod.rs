@@ -22,14 +22,14 @@ use crate::table::{KeyOrder, Table};
 
 pub use builder::VersionBuilder;
 pub(crate) use level::by_user_key;
-pub use level::{ExtraRun, Level, LevelFiles, Place, first_reaching, key_order, touched};
+pub use level::{ExtraRun, Level, Place, first_reaching, touched};
 pub use log_source::LogSource;
 pub use manifest::{
     ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, look_again,
     manifest_mark, recover_manifest,
 };
 use purge::HeldFiles;
-pub use purge::{PurgeQueue, TableFile, Taken, each_file, files_of};
+pub use purge::{PurgeQueue, TableFile, each_file, files_of};
 pub use table_source::TableSource;
 
 /// What estimates need of a table's properties.
@@ -159,8 +159,8 @@ impl FileMeta {
         self.entry.size
     }
 
-    /// All files that it consists of, its own first. Copies, deletions and checks that files are there go by these; what
-    /// concerns a table goes by its number.
+    /// All files that it consists of, its own first. Copies, deletions and checks that files are there go by these;
+    /// what concerns a table goes by its number.
     pub fn files(&self) -> impl Iterator<Item = TableFile> {
         self.files.all()
     }

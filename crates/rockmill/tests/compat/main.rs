@@ -20,7 +20,7 @@ use archive::{Case, Entries};
 use oracle::content::{same, try_read};
 use oracle::{Driver, Peer, Script};
 use rockmill::backup::{BackupEngine, BackupEngineOptions};
-use rockmill::internals::{TableOpenOptions, Table, recover_manifest};
+use rockmill::internals::{Table, TableOpenOptions, recover_manifest};
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::{
     BottommostLevelCompaction, ColumnFamilyDescriptor, CompactOptions, Comparator, Db, Env, ErrorKind, IteratorMode,

@@ -1,12 +1,14 @@
 //! Handles of column families: each is of one opening of one database, and every call refuses others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rockmill::{
-    Checkpoint, ColumnFamily, CompactOptions, Db, ErrorKind, FlushOptions, IngestExternalFileOptions, IteratorMode,
-    Options, Range, ReadOptions, Result, SizeApproximationOptions, SstFileWriter, WriteBatch, WriteOptions,
+    BlockBasedOptions, Checkpoint, ColumnFamily, CompactOptions, Db, ErrorKind, FlushOptions,
+    IngestExternalFileOptions, IteratorMode, Options, Range, ReadOptions, Result, SizeApproximationOptions,
+    SstFileWriter, WriteBatch, WriteOptions,
 };
-use rockmill_io::FileSystem as _;
+use rockmill_io::{FileSystem as _, MemFileSystem};
 
 use crate::{in_memory, path};
 
@@ -147,4 +149,27 @@ fn a_batch_that_forgets_its_handles_goes_to_any_database() {
     batch.clear();
     batch.put_cf(&first, "l", "v");
     one.write(&batch).unwrap();
+}
+
+#[test]
+fn what_is_printed_for_people_is_short_and_says_which_one_it_is() {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(Arc::new(MemFileSystem::new()));
+    o.set_write_buffer_size(1 << 20);
+    let mut table = BlockBasedOptions::default();
+    table.set_block_size(8192);
+    o.set_block_based_table_factory(&table);
+    let db = Db::open(&o, "/db").unwrap();
+    db.create_cf("b", &o).unwrap();
+    assert_eq!(format!("{db:?}"), r#"Db { path: "/db", column_families: ["b", "default"], .. }"#);
+    let printed = format!("{o:?}");
+    let (db_part, cf_part) = printed.split_once(", cf: ").expect("two parts");
+    assert_eq!(db_part, "Options { db: DbOptions { create_if_missing: true, .. }");
+    let table = "BlockBasedOptions { block_size: 8192, .. }";
+    assert_eq!(cf_part, format!("CfOptions {{ write_buffer_size: 1048576, table: {table}, .. }} }}"));
+    db.put("k\u{ff}", "v").unwrap();
+    let mut iter = db.raw_iterator();
+    iter.seek_to_first();
+    assert_eq!(format!("{iter:?}"), r#"DbRawIterator { key: Some("k\\xc3\\xbf"), status: Ok(()), .. }"#);
 }

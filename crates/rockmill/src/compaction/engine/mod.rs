@@ -200,17 +200,19 @@ fn empty_if_built_in(path: &mut PathBuf) {
 impl Engines {
     /// Reads the merge program that the options name, so that an open with a bad one fails before it changes anything.
     /// [`BUILT_IN`] becomes the empty path.
-    pub(crate) fn check_options(db: &mut DbOptions) -> Result<()> {
+    pub(crate) fn read_program(db: &mut DbOptions) -> Result<kernel::InUse> {
         empty_if_built_in(&mut db.kernel_merge_program);
-        kernel::check_named(db)
+        kernel::read_named(db)
     }
 
-    /// Takes the options of an opened database. The log says if the engine that they ask for is missing.
-    pub(crate) fn open(&self, db: &DbOptions, log: &InfoLog) -> Result<()> {
-        self.kernel.open(db, &self.stats, log)
+    /// Takes the program and the options of an opened database. The log says if the engine that they ask for is
+    /// missing.
+    pub(crate) fn open(&self, program: kernel::InUse, db: &DbOptions, log: &InfoLog) -> Result<()> {
+        self.kernel.open(program, db, &self.stats, log)
     }
 
-    /// Checks what `options`, which are in `changed` already, change of the engines; [`Self::take`] lets it take effect.
+    /// Checks what `options`, which are in `changed` already, change of the engines. [`Self::take`] lets it take
+    /// effect.
     pub(crate) fn prepare(&self, changed: &mut DbOptions, options: &Pairs, log: &InfoLog) -> Result<kernel::InUse> {
         empty_if_built_in(&mut changed.kernel_merge_program);
         let any = |of: &[&str]| options.iter().any(|(name, _)| of.contains(&name.as_str()));

@@ -30,8 +30,8 @@ fn note(stats: &EngineStats, log: &InfoLog) {
 }
 
 /// No program can be read; which one is named says nothing where the engine is missing.
-pub(super) fn check_named(_: &DbOptions) -> Result<()> {
-    Ok(())
+pub(super) fn read_named(_: &DbOptions) -> Result<InUse> {
+    Ok(InUse)
 }
 
 /// Nothing.
@@ -43,7 +43,7 @@ pub(crate) struct InUse;
 
 impl KernelPool {
     /// Says that the engine is missing, if the options of an opened database ask for it.
-    pub fn open(&self, db: &DbOptions, stats: &EngineStats, log: &InfoLog) -> Result<()> {
+    pub fn open(&self, _: InUse, db: &DbOptions, stats: &EngineStats, log: &InfoLog) -> Result<()> {
         if db.merge_engine == MergeEngine::Kernel {
             note(stats, log);
         }

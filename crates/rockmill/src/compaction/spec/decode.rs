@@ -11,8 +11,8 @@ use rockmill_format::key::TAG_LEN;
 use rockmill_format::{FormatError, InternalKey};
 
 use super::encode::{
-    CHECKSUM_LEN, LISTED_MAX, MAGIC, NUMBERS_MAX, SPEC_BYTES_MAX, TEXT_BYTES_MAX, VERSION, are_adjacent, behind,
-    compression_flag, filter_flag, flag, part_flag, table_flag, tag,
+    CHECKSUM_LEN, FILE_BYTES_MAX, LISTED_MAX, MAGIC, NUMBERS_MAX, SPEC_BYTES_MAX, TEXT_BYTES_MAX, VERSION,
+    are_adjacent, behind, compression_flag, filter_flag, flag, part_flag, table_flag, tag,
 };
 use super::{Extent, FilterSpec, JobSpec, NumberRange, SpecFile, SpecRun};
 use crate::compaction::file_ranges::{FileRange, FileRanges};
@@ -96,6 +96,9 @@ fn decode(bytes: &[u8]) -> Decoded<JobSpec> {
     }
     if let Some(missing) = tag::REQUIRED.into_iter().find(|tag| seen & (1 << tag) == 0) {
         return Err(d.error(format!("field {missing} is missing")));
+    }
+    if spec.input_bytes() > FILE_BYTES_MAX {
+        return Err(d.error(format!("the input files have {} bytes, more than there can be", spec.input_bytes())));
     }
     let is_compaction = spec.reason == TableFileCreationReason::Compaction;
     if (is_compaction && !spec.memtables.is_empty()) || (!is_compaction && !spec.runs.is_empty()) {
@@ -404,11 +407,15 @@ fn run(d: &mut Decoder<'_>) -> Decoded<SpecRun> {
 }
 
 fn ranges(d: &mut Decoder<'_>) -> Decoded<FileRanges> {
+    let at = d.offset();
     let mut out = FileRanges::default();
     for _ in 0..count(d, 3, "key ranges")? {
         let smallest = d.length_prefixed("smallest key")?;
         let largest = d.length_prefixed("largest key")?;
         out.push(FileRange { smallest, largest, size: d.varint64("file size")? });
+    }
+    if out.total_bytes() > FILE_BYTES_MAX {
+        return Err(FormatError::corruption(format!("tables of {} bytes", out.total_bytes()), at));
     }
     Ok(out)
 }

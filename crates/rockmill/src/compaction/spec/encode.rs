@@ -38,6 +38,8 @@ pub(super) const TEXT_BYTES_MAX: usize = 64 << 10;
 pub(super) const NUMBERS_MAX: u64 = 1 << 20;
 /// Runs and parts together, at most.
 pub(super) const LISTED_MAX: usize = 1 << 16;
+/// Bytes that the inputs have together, and each list of ranges, at most: so that sums of sizes stay numbers.
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 60;
 /// Last four bytes.
 pub(super) const CHECKSUM_LEN: usize = 4;
 
@@ -203,6 +205,8 @@ impl JobSpec {
         let deepest = self.runs.iter().map(|run| run.level).fold(self.output.level, usize::max);
         let mut extents = self.runs.iter().flat_map(|run| &run.files).flat_map(|f| &f.extents).chain(&self.space);
         let endless = extents.any(|e| e.offset.checked_add(e.length).is_none());
+        let known = self.older.iter().flatten().chain([&self.output.grandparents]);
+        let bytes = known.map(FileRanges::total_bytes).fold(self.input_bytes(), u64::max);
         let blocks = |part: &Part| part.blocks.iter().flatten().all(|(_, blocks)| are_in_order(blocks));
         let wrong = match () {
             () if long.is_some() => format!("a name of more than {TEXT_BYTES_MAX} bytes"),
@@ -211,6 +215,7 @@ impl JobSpec {
             }
             () if listed > LISTED_MAX => format!("{listed} runs and parts, of {LISTED_MAX} at most"),
             () if deepest >= MAX_LEVELS as usize => format!("level {deepest}, which is not below {MAX_LEVELS}"),
+            () if bytes > FILE_BYTES_MAX => format!("tables of {bytes} bytes"),
             () if endless => "an extent that ends beyond 64 bits".to_owned(),
             () if !self.snapshots.is_sorted() => "snapshots that do not rise".to_owned(),
             () if !are_adjacent(&self.parts) => "parts with a gap".to_owned(),

@@ -49,7 +49,7 @@ fn entry(rng: &mut Rng) -> FileEntry {
     FileEntry {
         number: rng.u64(0..1 << 62),
         path_id: rng.u32(0..4),
-        size: number(rng),
+        size: number(rng) >> 10,
         smallest: key(rng),
         largest: key(rng),
         smallest_seqno: number(rng),
@@ -82,7 +82,7 @@ fn ranges(rng: &mut Rng) -> FileRanges {
     let mut out = FileRanges::default();
     for _ in 0..rng.usize(0..5) {
         let (smallest, largest) = (bytes(rng, 9), bytes(rng, 9));
-        out.push(FileRange { smallest: &smallest, largest: &largest, size: number(rng) });
+        out.push(FileRange { smallest: &smallest, largest: &largest, size: number(rng) >> 10 });
     }
     out
 }
@@ -304,7 +304,8 @@ fn counts_and_lengths_promise_no_more_than_there_is() {
     let plain = fields(&spec.encode().unwrap());
     let many = 1 << 60;
     let part = |tail: &[u64]| [vec![4], varints(tail)].concat();
-    let cases: [(u32, Vec<u8>, &str); 12] = [
+    let cases: [(u32, Vec<u8>, &str); 13] = [
+        (tag::GRANDPARENTS, varints(&[1, 0, 0, 1 << 61]), "tables of"),
         (tag::SNAPSHOTS, varints(&[many, 1, 2]), "snapshots"),
         (tag::SNAPSHOTS, varints(&[2, u64::MAX, 1]), "snapshot is beyond"),
         (tag::MEMTABLES, varints(&[many]), "memtables"),
@@ -389,7 +390,9 @@ fn what_is_over_the_bounds_is_not_written() {
     let block = |offset, size| BlockHandle { offset, size };
     let with_blocks = |blocks: Vec<BlockHandle>| Part { blocks: Some([(1, blocks)].into()), ..Part::default() };
     type Change<'a> = Box<dyn Fn(&mut JobSpec) + 'a>;
-    let cases: [(&str, Change<'_>); 13] = [
+    let vast = FileRange { smallest: b"", largest: b"", size: 1 << 61 };
+    let cases: [(&str, Change<'_>); 14] = [
+        ("tables of", Box::new(|s| s.output.grandparents.push(vast))),
         ("name", Box::new(|s| s.output.owner.cf_name = "x".repeat(TEXT_BYTES_MAX + 1))),
         ("file numbers", Box::new(|s| s.numbers = vec![NumberRange { first: 1, count: NUMBERS_MAX + 1 }])),
         ("file numbers", Box::new(|s| s.numbers = vec![NumberRange { first: u64::MAX, count: 1 }])),

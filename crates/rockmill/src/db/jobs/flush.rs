@@ -32,6 +32,8 @@ pub(crate) struct FlushPick {
     told_later: bool,
     /// CPU time that the tables took, in microseconds.
     cpu_micros: AtomicU64,
+    /// How long they were held back for users' reads.
+    waited_nanos: AtomicU64,
 }
 
 struct FlushPart {
@@ -43,7 +45,15 @@ struct FlushPart {
 
 impl FlushPick {
     fn new(parts: Vec<FlushPart>) -> Self {
-        Self { parts, told_later: false, cpu_micros: AtomicU64::new(0) }
+        Self { parts, told_later: false, cpu_micros: AtomicU64::new(0), waited_nanos: AtomicU64::new(0) }
+    }
+
+    /// Whether somebody asked for the flush, and waits for it.
+    fn is_awaited(&self) -> bool {
+        let automatic = |reason| {
+            matches!(reason, FlushReason::WriteBufferFull | FlushReason::WriteBufferManager | FlushReason::WalFull)
+        };
+        self.told_later || !self.parts.iter().all(|part| automatic(part.reason))
     }
 }
 
@@ -224,15 +234,11 @@ impl DbInner {
             let family = self.job_family(&part.cf);
             let mut ctx = self.job_context(&part.cf, &family, event.job, TableFileCreationReason::Flush);
             ctx.events.told_later = pick.told_later.then(Arc::default);
-            // Whoever asked for a flush waits for it.
-            if matches!(
-                part.reason,
-                FlushReason::WriteBufferFull | FlushReason::WriteBufferManager | FlushReason::WalFull
-            ) {
-                ctx.patient = self.patient_job();
-            }
+            ctx.patient = if pick.is_awaited() { None } else { self.patient_job() };
             let _running = self.runs_flush(&part.cf, event.job, part.runs.data_size(), &ctx.events.progress);
             let table = flush::build_l0(&part.runs, &family, &ctx, TableFileCreationReason::Flush);
+            let waited = ctx.patient.as_ref().map_or(0, |job| job.waited_nanos());
+            pick.waited_nanos.fetch_add(waited, Ordering::Relaxed);
             for info in ctx.events.told_later.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
                 self.notify_later(move |l| l.on_table_file_created(&info));
             }
@@ -297,7 +303,9 @@ impl DbInner {
         let mut state = self.state.lock();
         state.running_flushes -= 1;
         let cpu = pick.cpu_micros.load(Ordering::Relaxed) as f64 * 1e-6;
-        let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
+        // What a flush takes is learned without the time for which it was held back.
+        let waited = pick.waited_nanos.load(Ordering::Relaxed);
+        let now = self.opts.clock.monotonic_nanos().saturating_sub(waited) as f64 * 1e-9;
         for part in &pick.parts {
             if let Some(c) = state.cfs.get_mut(&part.cf.id) {
                 c.front.flush_ended(&part.runs, now, cpu);

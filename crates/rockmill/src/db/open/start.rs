@@ -19,6 +19,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
 
 use crate::compaction::Engines;
+use crate::compaction::engine::kernel::InUse;
 use crate::compaction::strategy::CompactionCursors;
 use crate::compaction::strategy::aging::aging;
 use crate::compaction::strategy::score::level_scores;
@@ -206,8 +207,9 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let read_only = mode.read_only;
     let mut adjusted = Adjusted::default();
     let (mut options, wanted) = taken_options(options, cfs, &mut adjusted)?;
+    let mut program = None;
     if !read_only {
-        Engines::check_options(&mut options.db)?;
+        program = Some(Engines::read_program(&mut options.db)?);
         let fs = &options.db.fs;
         if options.db.create_if_missing {
             if !fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))? {
@@ -220,9 +222,10 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     }
     let (options, db_options) = (&options, &options.db);
     let fs = &db_options.fs;
-    let mut lock = None;
-    if !read_only {
-        lock = Some(fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?);
+    let mut writer = None;
+    if let Some(program) = program {
+        let lock = fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?;
+        writer = Some(Writer { lock, program });
     }
     let exists = fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))?;
     if exists && !read_only && db_options.error_if_exists {
@@ -241,7 +244,7 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let opened = match read_only {
         // The lock is not held: a writer may be at work.
         true => look_again(&**fs, path, || open_files(options, path, wanted.clone(), exists, mode, log.clone(), None)),
-        false => open_files(options, path, wanted, exists, mode, log.clone(), lock),
+        false => open_files(options, path, wanted, exists, mode, log.clone(), writer),
     };
     if let Err(e) = &opened {
         log_error!(log, "DB::Open() failed: {e}");
@@ -249,7 +252,14 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     opened
 }
 
-/// Steps 2 to 5 of opening.
+/// What an opening for writing has before it looks at the database.
+struct Writer {
+    lock: Box<dyn FileLock>,
+    /// The merge program that the options name.
+    program: InUse,
+}
+
+/// Steps 2 to 5 of opening; without a `writer` for reading only.
 fn open_files(
     options: &Options,
     path: &Path,
@@ -257,7 +267,7 @@ fn open_files(
     exists: bool,
     mode: OpenMode,
     log: InfoLog,
-    lock: Option<Box<dyn FileLock>>,
+    writer: Option<Writer>,
 ) -> Result<Db> {
     let OpenMode { read_only, error_if_wal_exists, .. } = mode;
     let (db_options, fs) = (&options.db, &options.db.fs);
@@ -265,6 +275,7 @@ fn open_files(
     purge.set_alarm(log.alarm());
     let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
     let db = assemble(options, path, &wanted, recovered.as_ref(), purge, mode, log)?;
+    let (lock, program) = writer.map(|w| (w.lock, w.program)).unzip();
     db.locks.hold(lock);
 
     let list = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
@@ -330,7 +341,9 @@ fn open_files(
     db.write_options_file(&db.options_turn.lock())?;
     db.remove_orphans();
     db.log_opened();
-    db.engines.open(&db.live(), &db.log)?;
+    if let Some(program) = program {
+        db.engines.open(program, &db.live(), &db.log)?;
+    }
     db.numbers.begin();
     let threads = threads::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));

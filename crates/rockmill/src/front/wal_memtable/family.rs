@@ -196,7 +196,7 @@ impl FamilyFront {
         }
     }
 
-    /// The active memtable, which is empty or about to be sealed and flushed, needs no log before `log`.
+    /// The active memtable is empty, and what is sealed is about to be in tables: no log before `log` is needed.
     pub fn leave_logs_before(&mut self, log: u64) {
         self.active_log = log;
     }

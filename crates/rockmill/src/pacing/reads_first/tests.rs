@@ -120,7 +120,7 @@ fn read(clock: &ManualClock, first: &ReadsFirst, micros: u64) {
 #[test]
 fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
     let (clock, first, job, _, written) = at_work();
-    let holds = || first.leave(clock.monotonic_nanos()) != Leave::All;
+    let holds = || first.leave(clock.monotonic_nanos()) == Leave::Least;
     assert!(!holds(), "nobody reads");
     read(&clock, &first, 2);
     assert!(!holds(), "the page cache has it");
@@ -151,7 +151,7 @@ fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
     first.set(false, false);
     assert!(holds());
     first.writer_delayed();
-    assert!(!holds());
+    assert!(!holds(), "somebody waits");
     clock.advance(Duration::from_millis(1100));
     first.set(true, false);
     again();
@@ -161,12 +161,12 @@ fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
 }
 
 #[test]
-fn where_writers_are_delayed_readers_get_the_more_the_busier_they_are() {
+fn where_writers_wait_readers_get_the_more_the_busier_they_are() {
     let (clock, first, job, ..) = at_work();
+    first.set(true, true);
     // Of a second, reads take so many milliseconds in each ten.
     let leave_next_to = |busy: u64| {
         for _ in 0..100 {
-            first.writer_delayed();
             (0..busy).for_each(|_| read(&clock, &first, 1000));
             clock.advance(Duration::from_millis(10 - busy));
             job.pass(1);
@@ -178,16 +178,23 @@ fn where_writers_are_delayed_readers_get_the_more_the_busier_they_are() {
     assert!((0.25..0.4).contains(&busy), "{busy}");
     let trickle = part(leave_next_to(1));
     assert!((0.9..0.95).contains(&trickle), "{trickle}");
-    clock.advance(Duration::from_millis(1100));
-    read(&clock, &first, 100);
-    assert_eq!(first.leave(clock.monotonic_nanos()), Leave::Least, "no writer was delayed for a second");
+    first.set(false, false);
+    assert_eq!(first.leave(clock.monotonic_nanos()), Leave::Least, "nobody waits any more");
+    first.set(true, true);
     leave_next_to(0);
     read(&clock, &first, 100);
     assert_eq!(first.leave(clock.monotonic_nanos()), Leave::All, "one read does not hold anybody back");
-    // Credit is for writers that nobody delays.
+}
+
+/// With half of 100 MB/s: what was not used in half a second may be used at once, and what credit there was is gone.
+#[test]
+fn jobs_that_writers_wait_for_may_run_ahead() {
     let mut share = Share { rate: 0.1, credit: 1 << 30, ..Share::default() };
-    let waits: Vec<u64> = (0..3).map(|_| share.take(0, 100_000, Leave::Part(0.5)) / MS).collect();
-    assert_eq!(waits, [0, 2, 4]);
+    let mut take = |ms: u64, bytes| share.take(ms * MS, bytes, Leave::Part(0.5)) / MS;
+    assert_eq!([take(1000, 20_000_000), take(1000, 10_000_000), take(1000, 5_000_000)], [0, 0, 100]);
+    assert_eq!([take(1300, 1_000_000), take(9000, 25_000_000), take(9000, 1)], [0, 0, 0]);
+    assert!(take(9000, 1_000_000) == 0 && take(9000, 1) == 20);
+    assert_eq!(share.credit, 0);
 }
 
 #[test]

@@ -28,8 +28,8 @@ pub(crate) use pool::KernelPool;
 pub(crate) use program::InUse;
 
 /// Reads the program that the options name.
-pub(super) fn check_named(db: &DbOptions) -> Result<()> {
-    program::named(db).map(drop)
+pub(super) fn read_named(db: &DbOptions) -> Result<InUse> {
+    Ok(InUse { object: program::named(db)?, driver: db.kernel_driver })
 }
 
 pub(super) struct Kernel;

@@ -61,11 +61,11 @@ impl Drop for Machines {
 }
 
 impl KernelPool {
-    /// Takes the program that the options of an opened database name. If they ask for the engine, it is loaded, so that
+    /// Takes the program that was read for an opened database. If its options ask for the engine, it is loaded, so that
     /// the log says what will be used; that the kernel runs no such programs is no error.
-    pub fn open(&self, db: &DbOptions, stats: &EngineStats, log: &InfoLog) -> Result<()> {
-        let own = named(db)?;
-        *self.in_use.lock() = InUse { object: own.clone(), driver: db.kernel_driver };
+    pub fn open(&self, read: InUse, db: &DbOptions, stats: &EngineStats, log: &InfoLog) -> Result<()> {
+        let own = read.object.clone();
+        *self.in_use.lock() = read;
         if db.merge_engine != MergeEngine::Kernel {
             return Ok(());
         }

@@ -10,9 +10,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
 use rockmill_format::coding::{Decoder, put_length_prefixed};
-use rockmill_format::edit::VersionEdit;
+use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::footer::BlockHandle;
 
 use super::*;
+use crate::compaction::file_ranges::{FileRange, FileRanges};
 use crate::compaction::objects::JobRegistry;
 use crate::compaction::spec::NumberRange;
 
@@ -270,6 +272,93 @@ fn filter_named(name: &str, from_factory: bool) -> crate::compaction::spec::Filt
         input_start_level: Some(0),
         now_micros: 0,
     }
+}
+
+/// Changes something in a spec that a runner relies on.
+fn distort(spec: &mut JobSpec, rng: &mut fastrand::Rng) {
+    let number = *rng.choice(&[0, 1, 7, 1 << 20, 1 << 58]).unwrap();
+    let key = |rng: &mut fastrand::Rng| format!("k{:05}", rng.u32(0..120)).into_bytes();
+    let i = rng.usize(..spec.runs.len());
+    let entry = spec.runs[i].files.first_mut().map(|f| &mut f.entry).unwrap();
+    let o = &mut spec.output;
+    match rng.u8(0..24) {
+        0 => entry.size = number,
+        1 => std::mem::swap(&mut entry.smallest, &mut entry.largest),
+        2 => entry.smallest = InternalKey::new(&key(rng), number, ValueType::Value),
+        3 => entry.largest = InternalKey::new(&key(rng), number, ValueType::RangeDeletion),
+        4 => (entry.smallest_seqno, entry.largest_seqno) = (number, 0),
+        5 => drop(spec.runs.remove(i)),
+        6 => spec.runs.reverse(),
+        7 => spec.snapshots = vec![number, number + 1],
+        8 => spec.bottommost ^= true,
+        9 => spec.older = None,
+        10 => {
+            let mut ranges = FileRanges::default();
+            ranges.push(FileRange { smallest: &key(rng), largest: &key(rng), size: number });
+            spec.older = Some(vec![ranges.clone()]);
+            o.grandparents = ranges;
+        }
+        11 => o.level = rng.usize(0..256),
+        12 => o.file_size_target = number,
+        13 => o.file_size_max = number,
+        14 => o.grandparent_overlap_max = number,
+        15 => o.split_key = Some(InternalKey::new(&key(rng), number, ValueType::Value)),
+        16 => o.compression = *rng.choice(&CompressionType::ALL).unwrap(),
+        17 => o.format.block_restart_interval = number as usize,
+        18 => o.format.format_version = rng.u32(0..10),
+        19 => o.bytes_expected = number,
+        21 => spec.numbers = vec![NumberRange { first: 40, count: 2 }, NumberRange { first: 41, count: number.min(9) }],
+        22 => spec.numbers = vec![NumberRange { first: entry.number, count: 3 }],
+        20 => (o.epoch_number, o.oldest_ancestor_time) = (number, number),
+        _ => {
+            // Blocks that are not there, or not all that are.
+            for blocks in spec.parts.iter_mut().filter_map(|p| p.blocks.as_mut()).flat_map(|b| b.values_mut()) {
+                let at = rng.usize(0..=blocks.len());
+                blocks.truncate(at);
+                blocks.extend(blocks.last().map(|last| BlockHandle { offset: last.end(), size: number }));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_spec_that_lies_is_an_error_or_a_job() {
+    let fs = Arc::new(MemFileSystem::new());
+    let dir = PathBuf::from("/db");
+    fs.create_dir(&dir, true).unwrap();
+    let (tree, c) = tree_with_l0(Arc::clone(&fs) as _, dir.clone(), small_options(), 60);
+    let (plain, before) = (tree.spec(&c), fs.list_dir(&dir).unwrap().len());
+    let (mut done, mut failed, mut refused) = (0, 0, 0);
+    for seed in 0..600 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut spec = plain.clone();
+        spec.parts_max = rng.usize(1..4);
+        if rng.bool() {
+            spec.lay_out(&tree.host()).unwrap();
+        }
+        for _ in 0..rng.usize(1..4) {
+            if !spec.runs.is_empty() {
+                distort(&mut spec, &mut rng);
+            }
+        }
+        let Ok(objects) = registry().objects(&spec) else {
+            refused += 1;
+            continue;
+        };
+        let host = JobContext { objects, ..tree.host() };
+        match guarded("the runner", || run(&spec, &host)) {
+            Ok(output) => {
+                done += 1;
+                output.files.iter().for_each(|f| fs.remove(&dir.join(filename::table(f.number))).unwrap());
+            }
+            Err(e) => {
+                failed += 1;
+                assert!(!e.message().contains("panicked"), "seed {seed}: {e}");
+            }
+        }
+        assert_eq!(fs.list_dir(&dir).unwrap().len(), before, "seed {seed}: tables were left");
+    }
+    assert!(done > 50 && failed > 50 && refused > 10, "{done} done, {failed} failed, {refused} refused");
 }
 
 #[test]
