@@ -40,8 +40,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Part of what jobs do alone that they do while users read. Measured on a slowed device: reads then have 15,000 to
 /// 21,000 a second where the device alone gives 20,000, and 80 to 5,000 without it. Next to a writer without a limit, a
-/// half gave readers 1.05 to 1.2 times RocksDB's reads, a third 1.0 to 1.5, a quarter 1.2 to 1.8, and the writer still
-/// wrote more than RocksDB's.
+/// half gave readers 1.05 to 1.2 times RocksDB's reads, a third 1.0 to 1.5, a quarter 1.2 to 2.1, and the device still
+/// got more writes a second.
 const SHARE: f64 = 0.25;
 /// Readers that are busy for a smaller part of the time hold nobody back where writers wait. Chosen.
 const BUSY_MIN: f64 = 0.02;
