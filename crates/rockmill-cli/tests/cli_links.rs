@@ -475,8 +475,9 @@ fn an_ingested_file_that_another_could_change_is_copied() {
     } else {
         fs::set_permissions(s.path("b.sst"), Permissions::from_mode(0o666)).expect("set");
     }
-    let inode = |name: &str| fs::metadata(s.path(name)).expect("there").ino();
-    let inodes = ["a.sst", "b.sst", "c.sst", "d.sst"].map(inode);
+    // Open until the end: the number of a file that is gone may be the next file's.
+    let originals = ["a.sst", "b.sst", "c.sst", "d.sst"].map(|name| fs::File::open(s.path(name)).expect("there"));
+    let inodes = originals.each_ref().map(|file| file.metadata().expect("there").ino());
     s.ok(&["ingest", "db", "link.sst", "--move", "--create"]);
     s.ok(&["ingest", "db", "b.sst", "--move"]);
     s.ok(&["ingest", "db", "c.sst", "--move"]);
@@ -488,6 +489,7 @@ fn an_ingested_file_that_another_could_change_is_copied() {
     assert!(!tables.contains(&inodes[3]), "its group may write to it");
     assert!(s.files("db", ".sst").iter().all(|p| fs::symlink_metadata(p).expect("there").is_file()));
     assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\t2\nc\t3\nd\t4\n");
+    drop(originals);
 }
 
 /// Name, mode, owner, time and contents.
