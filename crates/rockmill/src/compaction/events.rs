@@ -12,7 +12,7 @@ use crate::info_log::{Event, InfoLog};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 use crate::table::TableSummary;
-use crate::version::{NewTables, TableNumbers};
+use crate::version::{NewTable, NewTables, TableNumbers};
 
 /// How far a job is.
 #[derive(Debug, Default)]
@@ -55,7 +55,8 @@ impl JobContext {
         let JobEvents { log, job, cf_name, reason, written, .. } = &self.events;
         if let Ok(summary) = done {
             written.lock().push(summary.properties.clone());
-            self.events.new_tables.lock().insert(number, TableNumbers::of(&summary.properties));
+            let numbers = TableNumbers::of(&summary.properties);
+            self.events.new_tables.lock().insert(number, NewTable { numbers, open: None });
         }
         if let Ok(summary) = done
             && log.wants(crate::info_log::LogLevel::Info)

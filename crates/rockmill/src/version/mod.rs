@@ -47,8 +47,17 @@ pub struct TableNumbers {
     pub raw_value_bytes: u64,
 }
 
-/// What is known of tables that were written and are not live yet, by file number.
-pub type NewTables = Mutex<HashMap<u64, TableNumbers>>;
+/// What is known of a table that was written and is not live yet.
+#[derive(Debug)]
+pub struct NewTable {
+    /// What its properties say.
+    pub numbers: TableNumbers,
+    /// The open table, if it is open, with its number in the block cache; see [`FileMeta::table`].
+    pub open: Option<(Arc<Table>, Option<u64>)>,
+}
+
+/// Tables that were written and are not live yet, by file number.
+pub type NewTables = Mutex<HashMap<u64, NewTable>>;
 
 impl TableNumbers {
     /// From the properties.

@@ -389,3 +389,27 @@ fn background_work_that_waits_or_fails_is_counted() {
     assert!(db.get("key00001").is_err());
     assert_eq!(count(Ticker::NoFileErrors), 1);
 }
+
+/// Jobs open what they write, so that no read waits for it; but they close no table for it.
+#[test]
+fn jobs_open_the_tables_that_they_write() {
+    for (max_open_files, opened) in [(-1, [1, 2, 3]), (12, [1, 2, 2])] {
+        let (mut options, _) = in_memory();
+        options.enable_statistics();
+        options.set_disable_auto_compactions(true);
+        options.set_max_open_files(max_open_files);
+        let db = Db::open(&options, path()).unwrap();
+        let opens = || options.get_ticker_count(Ticker::NoFileOpens);
+        let mut found = Vec::new();
+        for _ in 0..2 {
+            fill(&db, 0..10);
+            db.flush().unwrap();
+            found.push(opens());
+        }
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        found.push(opens());
+        assert_eq!(found, opened, "max_open_files {max_open_files}");
+        assert_eq!(db.get("key00003").unwrap().as_deref(), Some(&[b'v'; 100][..]));
+        assert_eq!(opens() - found[2], u64::from(max_open_files > 0), "max_open_files {max_open_files}");
+    }
+}

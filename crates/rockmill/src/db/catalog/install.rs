@@ -210,16 +210,21 @@ impl DbInner {
 
     /// Gives a version's new tables what the jobs that wrote them know.
     fn know_new_tables(&self, version: &Version, edit: &VersionEdit) {
-        let mut known = self.new_tables.lock();
+        let (mut known, mut opened) = (self.new_tables.lock(), Vec::new());
         let levels: BTreeSet<u32> = edit.new_files.iter().map(|(level, _)| *level).collect();
         for f in levels.iter().filter_map(|level| version.levels.get(*level as usize)).flatten() {
             if f.numbers.get().is_none()
-                && let Some(numbers) = known.remove(&f.number())
+                && let Some(new) = known.remove(&f.number())
             {
-                let _ = f.numbers.set(numbers);
+                let _ = f.numbers.set(new.numbers);
+                opened.extend(new.open.map(|(table, cache_id)| (f, table, cache_id)));
             }
         }
         drop(known);
+        for (f, table, cache_id) in opened {
+            let _ = cache_id.map(|id| f.cache_id.set(id));
+            self.keep_open(f, table);
+        }
         version.weigh_tombstones();
     }
 

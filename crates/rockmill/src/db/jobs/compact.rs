@@ -243,6 +243,7 @@ impl DbInner {
         let ctx = JobContext { cancelled: Arc::clone(cancelled), patient, ..ctx };
         let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
         let output = job::run(&JobSpec::of_compaction(compaction, &family, &ctx)?, &ctx)?;
+        self.open_new_tables(cf, compaction.output_level, &output.files);
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
         Ok((edit, output))
     }

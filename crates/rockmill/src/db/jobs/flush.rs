@@ -246,6 +246,7 @@ impl DbInner {
             let (entry, stats) = match table {
                 Some((mut entry, stats)) => {
                     entry.epoch_number = part.epoch;
+                    self.open_new_tables(&part.cf, 0, std::slice::from_ref(&entry));
                     pick.cpu_micros.fetch_add(stats.cpu_micros, Ordering::Relaxed);
                     (Some(entry), stats)
                 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
+use rockmill_format::edit::FileEntry;
 use rockmill_format::{InternalKeyComparator, SliceTransform, filename};
 use rockmill_io::AccessPattern;
 
@@ -52,7 +53,7 @@ pub(crate) struct TableSettings {
     operator: Option<ExpectedOperator>,
     auto_readahead: AutoReadahead,
     caching: MetaCaching,
-    /// What tells the tables of L0, where they are treated differently.
+    /// What tells the tables of L0, where it matters and is not known.
     level0: Option<Arc<SuperVersion>>,
 }
 
@@ -145,11 +146,9 @@ impl DbInner {
             [&f].into_iter().chain(shared.iter().map(|s| &s.file)).for_each(|f| f.advise(AccessPattern::Normal));
         }
         let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
-        let level0 = settings
-            .level0
-            .as_ref()
-            .is_some_and(|c| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number()));
-        let caching = MetaCaching { pin: settings.caching.pin && level0, ..settings.caching };
+        let is_there = |c: &Arc<SuperVersion>| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number());
+        let pin = settings.caching.pin && settings.level0.as_ref().is_none_or(is_there);
+        let caching = MetaCaching { pin, ..settings.caching };
         let table = Table::open_of_version(f, shared, options, cache_id, settings.auto_readahead, caching)?;
         if let Some(operator) = &settings.operator {
             operator.check(&table).map_err(|e| e.context(self.table_path(file.number()).display()))?;
@@ -161,6 +160,7 @@ impl DbInner {
     pub fn tables_of(&self, cf: &CfData) -> TableSettings {
         let options = cf.options.load();
         let caching = MetaCaching::new(&options.table, true);
+        let caching = MetaCaching { pin: caching.pin && caching.in_cache, ..caching };
         TableSettings {
             cmp: cf.cmp.clone(),
             cache: self.cache_for(&options),
@@ -168,7 +168,7 @@ impl DbInner {
             operator: cf.merge_operator.clone().map(|o| ExpectedOperator::new(&cf.name, o)),
             auto_readahead: AutoReadahead::new(&options.table),
             caching,
-            level0: (caching.in_cache && caching.pin).then(|| cf.current.load_full()),
+            level0: caching.pin.then(|| cf.current.load_full()),
         }
     }
 
@@ -211,19 +211,48 @@ impl DbInner {
     #[cold]
     fn open_and_keep(&self, file: &Arc<FileMeta>, settings: &TableSettings) -> Result<Arc<Table>> {
         let _timer = perf::time(PerfMetric::FindTableNanos);
-        self.opts.statistics.add(Ticker::NoFileOpens, 1);
-        let began = self.opts.statistics.start_now();
-        let opened = self.open_table(file, settings, self.opts.use_direct_reads);
-        self.opts.statistics.stop_now(Histogram::TableOpenIoMicros, began);
-        let table = opened.inspect_err(|_| self.opts.statistics.add(Ticker::NoFileErrors, 1))?;
+        let table = self.open_counted(file, settings)?;
         let _ = file.numbers.set(TableNumbers::of(table.properties())); // the same each time
-        file.table.store(Some(Arc::clone(&table)));
+        self.keep_open(file, Arc::clone(&table));
+        Ok(table)
+    }
+
+    /// Keeps a file's table open, as long as `max_open_files` allows it.
+    pub fn keep_open(&self, file: &Arc<FileMeta>, table: Arc<Table>) {
+        file.table.store(Some(table));
         if self.live().max_open_files >= 0 {
             let mut open = self.tables.open.lock();
             open.push_back(Arc::downgrade(file));
             self.close_tables_above_limit(&mut open);
         }
-        Ok(table)
+    }
+
+    /// Opens the tables that a job wrote for a level before they are live, so that no read has to (RocksDB's
+    /// `LoadTableHandlers`); but no others are closed for them. What is wrong with one is for those who read it.
+    pub fn open_new_tables(&self, cf: &CfData, level: usize, files: &[FileEntry]) {
+        let room = match self.open_tables_max() {
+            Some(max) => max.saturating_sub(self.tables.open.lock().len()),
+            None => usize::MAX,
+        };
+        let mut settings = self.tables_of(cf);
+        settings.caching.pin &= level == 0;
+        settings.level0 = None;
+        for entry in files.iter().take(room) {
+            let file = FileMeta::new(entry.clone(), Arc::clone(&self.purge));
+            let Ok(table) = self.open_counted(&file, &settings) else { return };
+            if let Some(new) = self.new_tables.lock().get_mut(&entry.number) {
+                new.open = Some((table, file.cache_id.get().copied()));
+            }
+        }
+    }
+
+    /// Opens a table, counted and timed.
+    fn open_counted(&self, file: &FileMeta, settings: &TableSettings) -> Result<Arc<Table>> {
+        self.opts.statistics.add(Ticker::NoFileOpens, 1);
+        let began = self.opts.statistics.start_now();
+        let opened = self.open_table(file, settings, self.opts.use_direct_reads);
+        self.opts.statistics.stop_now(Histogram::TableOpenIoMicros, began);
+        opened.inspect_err(|_| self.opts.statistics.add(Ticker::NoFileErrors, 1))
     }
 
     /// Notes the tables that are open, since `max_open_files` bounds them from now on, and closes what is too much.
@@ -238,11 +267,16 @@ impl DbInner {
         self.close_tables_above_limit(&mut open);
     }
 
+    /// Tables that may be open at once; `None` without a limit.
+    fn open_tables_max(&self) -> Option<usize> {
+        let max = usize::try_from(self.live().max_open_files).ok()?;
+        Some(max.saturating_sub(RESERVED_FILES).max(1))
+    }
+
     /// Closes tables where more are open than `max_open_files` allows: of those that were not used since they were last
     /// looked at, the oldest.
     fn close_tables_above_limit(&self, open: &mut VecDeque<Weak<FileMeta>>) {
-        let Ok(max) = usize::try_from(self.live().max_open_files) else { return };
-        let limit = max.saturating_sub(RESERVED_FILES).max(1);
+        let Some(limit) = self.open_tables_max() else { return };
         if open.len() > limit {
             // Files that are gone, and those that another call closed.
             open.retain(|w| w.upgrade().is_some_and(|f| f.table.load().is_some()));
