@@ -22,7 +22,7 @@ pub use crate::table::{
     TableReadOptions, properties_of,
 };
 pub use crate::version::{
-    FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, TableFile, current_manifest, for_each_edit,
+    FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, each_file, for_each_edit,
     look_again, manifest_mark, recover_manifest,
 };
 

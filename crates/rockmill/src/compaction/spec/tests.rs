@@ -5,6 +5,7 @@ use rockmill_format::ValueType;
 use rockmill_format::checksum::{ChecksumType, crc32c, mask};
 use rockmill_format::coding::{Decoder, put_fixed32, put_length_prefixed, put_varint32, put_varint64};
 use rockmill_format::compression::CompressionType;
+use rockmill_format::edit::TableFile;
 use rockmill_format::footer::BlockHandle;
 
 use super::encode::{CHECKSUM_LEN, LISTED_MAX, MAGIC, NUMBERS_MAX, TEXT_BYTES_MAX, tag};
@@ -70,6 +71,7 @@ fn entry(rng: &mut Rng) -> FileEntry {
         max_timestamp: bytes(rng, 4),
         file_open_metadata: bytes(rng, 4),
         extra_run: number(rng),
+        pieces: (1..rng.u64(1..5)).map(|n| TableFile { number: (1 << 62) - n, size: number(rng) >> 10 }).collect(),
     }
 }
 
