@@ -21,8 +21,7 @@ use crate::sync::{ArcSwapOption, Mutex};
 use crate::table::{KeyOrder, Table};
 
 pub use builder::VersionBuilder;
-pub(crate) use level::by_user_key;
-pub use level::{ExtraRun, Level, Place, first_reaching, touched};
+pub use level::{ExtraRun, Level, Place, first_reaching, key_order, search, touched};
 pub use log_source::LogSource;
 pub use manifest::{
     ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, look_again,
