@@ -2,7 +2,14 @@
 
 mod cli_support;
 
+use std::path::Path;
+use std::sync::Arc;
+
 use cli_support::{Sandbox, flip};
+use rockmill::internals::{ManifestWriter, current_manifest, for_each_edit};
+use rockmill_format::edit::TableFile;
+use rockmill_format::filename::{self, FileType};
+use rockmill_io::{FileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
 use serde_json::Value;
 
@@ -116,6 +123,50 @@ fn verify_finds_every_flipped_bit_of_a_table() {
         std::fs::write(&table, &sound).expect("written");
     }
     s.ok(&["verify", "db"]);
+}
+
+/// The MANIFEST of the database names `piece` as a further file of its first table.
+fn add_piece(dir: &Path, piece: TableFile) {
+    let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
+    let number = current_manifest(&*fs, dir).expect("a MANIFEST");
+    let (old, mut edits) = (dir.join(filename::manifest(number)), Vec::new());
+    for_each_edit(&*fs, &old, &mut |edit| {
+        edits.push(edit);
+        Ok(())
+    })
+    .expect("sound");
+    let live: Vec<u64> = std::fs::read_dir(dir)
+        .expect("there")
+        .filter_map(|e| match filename::parse(&e.ok()?.file_name().to_string_lossy())? {
+            FileType::Table(n) => Some(n),
+            _ => None,
+        })
+        .collect();
+    let files = edits.iter_mut().flat_map(|e| &mut e.new_files).map(|(_, f)| f);
+    files.filter(|f| live.contains(&f.number)).take(1).for_each(|f| f.pieces.push(piece));
+    let next = edits.iter().filter_map(|e| e.next_file_number).max().expect("a number");
+    ManifestWriter::create(&fs, dir, next - 1, &edits).expect("written");
+    std::fs::remove_file(old).expect("removed");
+}
+
+#[test]
+fn verify_and_dump_know_the_pieces_of_tables() {
+    let s = Sandbox::new();
+    s.database("db", 3000);
+    let (path, bytes) = (s.path("db/000001.sst"), b"no table of its own");
+    std::fs::write(&path, bytes).expect("written");
+    add_piece(&s.path("db"), TableFile { number: 1, size: bytes.len() as u64 });
+    let v = s.json(&["verify", "db"]);
+    assert!(v["ok"] == true && v["warnings"].as_array().is_some_and(Vec::is_empty), "{v}");
+    let manifest = s.files("db", "").into_iter().find(|p| p.to_string_lossy().contains("MANIFEST")).expect("there");
+    let text = s.ok(&["dump", &manifest.to_string_lossy()]);
+    assert!(text.contains(r#"pieces [{"number":1,"size":19}]"#), "{text}");
+    std::fs::write(&path, "cut").expect("written");
+    let done = s.run(&["verify", "db"]).fails(1, &[]);
+    assert!(done.text().contains("000001.sst: has 3 bytes, the MANIFEST says 19"), "{}", done.text());
+    std::fs::remove_file(&path).expect("removed");
+    let done = s.run(&["verify", "db"]).fails(1, &[]);
+    assert!(done.text().contains("000001.sst: missing"), "{}", done.text());
 }
 
 #[test]

@@ -77,6 +77,8 @@ mod custom {
     pub const PATH_ID: u32 = NOT_SAFE_TO_IGNORE + 1;
     /// Ours: RocksDB refuses a MANIFEST that has it. Far from the numbers that RocksDB gives out one by one.
     pub const EXTRA_RUN: u32 = 0x5200 + NOT_SAFE_TO_IGNORE;
+    /// Ours, as above.
+    pub const PIECES: u32 = EXTRA_RUN + 1;
 }
 
 /// Tags inside a WAL addition.
@@ -96,14 +98,26 @@ const MAX_TEMPERATURE: u8 = 0x10;
 /// What RocksDB calls an unknown whole-file checksum.
 const UNKNOWN_CHECKSUM_FUNC: &str = "Unknown";
 
-/// A table file as a version edit describes it.
+/// Further files that a table has at most.
+pub const PIECES_MAX: usize = 1024;
+
+/// A file of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableFile {
+    /// File number.
+    pub number: u64,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// A table as a version edit describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
-    /// File number: the table is `<number>.sst`.
+    /// The table's number: its own file is `<number>.sst`.
     pub number: u64,
     /// Index into the database's paths; only 0 is supported.
     pub path_id: u32,
-    /// Size in bytes.
+    /// Size of its own file in bytes.
     pub size: u64,
     /// Smallest internal key, range tombstones included.
     pub smallest: InternalKey,
@@ -147,6 +161,9 @@ pub struct FileEntry {
     /// The sorted run of its level that the file belongs to: 0 the base run, else an extra run, of which larger ids are
     /// newer. Rockmill's own: written where it is not 0, and RocksDB then refuses the directory.
     pub extra_run: u64,
+    /// Further files that the table consists of, which other tables may share; at most [`PIECES_MAX`], in an order that
+    /// the kind of table gives a meaning. Rockmill's own, as `extra_run`.
+    pub pieces: Vec<TableFile>,
 }
 
 impl Default for FileEntry {
@@ -175,6 +192,7 @@ impl Default for FileEntry {
             max_timestamp: Vec::new(),
             file_open_metadata: Vec::new(),
             extra_run: 0,
+            pieces: Vec::new(),
         }
     }
 }
@@ -404,6 +422,16 @@ impl VersionEdit {
 }
 
 impl FileEntry {
+    /// All files that the table consists of, its own first.
+    pub fn files(&self) -> impl Iterator<Item = TableFile> + '_ {
+        std::iter::once(TableFile { number: self.number, size: self.size }).chain(self.pieces.iter().copied())
+    }
+
+    /// True when RocksDB refuses a MANIFEST that has the entry.
+    pub fn is_refused_by_rocksdb(&self) -> bool {
+        self.extra_run != 0 || !self.pieces.is_empty()
+    }
+
     fn encode(&self, level: u32, min_log_number_to_keep: Option<u64>, dst: &mut Vec<u8>) {
         put_varint32(dst, tag::NEW_FILE_4);
         put_varint32(dst, level);
@@ -457,6 +485,14 @@ impl FileEntry {
             }
         }
         put_wrapped_number(dst, custom::EXTRA_RUN, known(self.extra_run));
+        if !self.pieces.is_empty() {
+            let mut body = Vec::with_capacity(self.pieces.len() * 8);
+            for piece in &self.pieces {
+                put_varint64(&mut body, piece.number);
+                put_varint64(&mut body, piece.size);
+            }
+            put_bytes(dst, custom::PIECES, &body);
+        }
         put_varint32(dst, custom::TERMINATE);
     }
 
@@ -509,6 +545,7 @@ impl FileEntry {
                 }
                 custom::FILE_OPEN_METADATA => self.file_open_metadata = field.rest().to_vec(),
                 custom::EXTRA_RUN => self.extra_run = field.varint64("extra run")?,
+                custom::PIECES => self.pieces = field.pieces(self.number)?,
                 custom::PATH_ID => self.path_id = path_id(u32::from(field.only_byte()?), at)?,
                 t if t & custom::NOT_SAFE_TO_IGNORE != 0 => {
                     return Err(FormatError::unsupported(format!(
@@ -578,6 +615,27 @@ impl<'a> Nested<'a> {
             [b] => Ok(b),
             _ => Err(FormatError::corruption(format!("{}: expected one byte", self.what), self.start)),
         }
+    }
+
+    /// The pieces of the table `own`: each of its files once.
+    fn pieces(&mut self, own: u64) -> Result<Vec<TableFile>> {
+        let (mut pieces, mut numbers) = (Vec::new(), std::collections::HashSet::from([own]));
+        while !self.rest().is_empty() {
+            let number = file_number(&mut self.decoder).map_err(|e| e.at(self.start))?;
+            let size = self.varint64("new file: size of a piece")?;
+            if !numbers.insert(number) {
+                return Err(FormatError::corruption(format!("new file: piece {number} is named twice"), self.start));
+            }
+            if pieces.len() == PIECES_MAX {
+                let what = format!("new file: table {own} has more than {PIECES_MAX} pieces");
+                return Err(FormatError::corruption(what, self.start));
+            }
+            pieces.push(TableFile { number, size });
+        }
+        if pieces.is_empty() {
+            return Err(FormatError::corruption(format!("new file: table {own} has no pieces"), self.start));
+        }
+        Ok(pieces)
     }
 
     fn text(&self) -> Result<String> {

@@ -102,8 +102,8 @@ fn large() -> JobSpec {
     o.owner.db_id = "00000000-0000-4000-8000-000000000000".into();
     o.owner.db_session_id = "ABCDEFGHIJKLMNOPQRST".into();
     o.owner.merge_operator = "StringAppendOperator".into();
-    o.format.hash_index_util_ratio = Some(0.75);
-    o.format.bloom_bits_per_key = 9.5;
+    o.format.block_based.hash_index_util_ratio = Some(0.75);
+    o.format.block_based.bloom_bits_per_key = 9.5;
     o.format.prefix_extractor = "rocksdb.FixedPrefix.4".into();
     o.grandparents = ranges(&[("b", "e", 7 << 20), ("h", "n", 8 << 20), ("p", "q", 9)]);
     o.split_key = Some(InternalKey::new(b"j", 80, ValueType::Value));

@@ -5,11 +5,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rockmill::CompressionType;
 use rockmill::internals::{
-    BlockCache, GetContext, InternalIterator, Table, TableBuilder, TableBuilderOptions, TableOpenOptions,
-    TableReadOptions,
+    BlockBasedSettings, BlockCache, GetContext, InternalIterator, Table, TableBuilder, TableBuilderOptions,
+    TableOpenOptions, TableReadOptions,
 };
-use rockmill::{ChecksumType, CompressionType};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, ValueType};
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKeyComparator, key};
@@ -51,22 +51,11 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
     let keys: Vec<InternalKey> = (0..count).map(key_of).collect();
     let options = TableBuilderOptions {
         cmp: cmp.clone(),
-        block_size: 4096,
-        block_size_deviation: 10,
-        block_restart_interval: 16,
-        index_block_restart_interval: 1,
-        format_version: 5,
-        checksum: ChecksumType::Xxh3,
+        block_based: BlockBasedSettings { bloom_bits_per_key: 10.0, ..BlockBasedSettings::default() },
         compression,
         compression_opts: rockmill::CompressionOptions::default(),
         target_file_size: 0,
-        bloom_bits_per_key: 10.0,
-        whole_key_filtering: true,
         prefix_extractor: None,
-        partition_filters: false,
-        two_level_index: false,
-        metadata_block_size: 4096,
-        hash_index_util_ratio: None,
         properties: TableProperties::default(),
         path: path.clone(),
         statistics: None,

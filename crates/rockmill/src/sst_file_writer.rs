@@ -13,14 +13,14 @@ use rockmill_format::properties::{EXTERNAL_VERSION, GLOBAL_SEQNO, TablePropertie
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 use rockmill_io::WriteOptions;
 
-use crate::compaction::table_format::{TableFormat, builder_options};
+use crate::compaction::table_format::TableFormat;
 use crate::db::{
     AsColumnFamilyRef, TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, new_session_id, table_writer_options, ttl_stamp,
 };
 use crate::error::{Error, Result};
 use crate::options::{CfOptions, CompressionType, Options};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
-use crate::table::TableBuilder;
+use crate::table::{TableBuilder, TableBuilderOptions};
 
 /// Version of the tables written here: it may be given a global sequence number.
 const VERSION: u32 = 2;
@@ -151,15 +151,17 @@ impl<'a> SstFileWriter<'a> {
             preallocate: 0,
         };
         let file = fs.create(path, how).map_err(|e| failed(&e))?;
-        let options = builder_options(
-            &TableFormat::of(cf),
-            self.cmp.clone(),
-            cf.prefix_extractor.clone(),
-            compression(cf),
-            cf.compression_opts.clone(),
-            self.properties(self.next_number),
-            path.to_owned(),
-        );
+        let options = TableBuilderOptions {
+            cmp: self.cmp.clone(),
+            block_based: TableFormat::of(cf).block_based,
+            compression: compression(cf),
+            compression_opts: cf.compression_opts.clone(),
+            target_file_size: 0,
+            prefix_extractor: cf.prefix_extractor.clone(),
+            properties: self.properties(self.next_number),
+            path: path.to_owned(),
+            statistics: None,
+        };
         self.next_number += 1;
         self.finished_size = 0;
         self.open = Some(OpenTable {

@@ -20,6 +20,8 @@ mod multi_get;
 mod numbers;
 #[path = "operations/ordered_commit.rs"]
 mod ordered_commit;
+#[path = "operations/pieces.rs"]
+mod pieces;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -268,6 +268,20 @@ fn what_tests_need_is_listed() {
 }
 
 /// What threads meet at comes from `crate::sync`, which a schedule explorer can take over.
+/// Of what else has its keys in order there are lists of keys and of numbers, none of which strategies search.
+#[test]
+fn strategies_search_runs_in_one_way() {
+    let mut broken = Vec::new();
+    for (path, lines) in rust().iter().filter(|(path, _)| path.contains("rockmill/src/compaction/strategy/")) {
+        for (i, line) in lines.iter().enumerate() {
+            if ["partition_point(", "binary_search"].iter().any(|search| line.code.contains(search)) {
+                broken.push(format!("{path}:{}: {}", i + 1, line.code.trim()));
+            }
+        }
+    }
+    report("a sorted run is searched with version::search, which asks for its order", &broken);
+}
+
 #[test]
 fn locks_and_threads_come_from_one_place() {
     let banned = ["std::sync::atomic", "std::thread::Builder", "std::thread::spawn", "std::thread::scope"];

@@ -106,6 +106,9 @@ fn file_fields(f: &FileEntry) -> Vec<(&'static str, Value)> {
     add("compensated_range_deletion_size", range_size.into(), range_size != 0);
     add("temperature", f.temperature.into(), f.temperature != 0);
     add("user_defined_timestamps_persisted", false.into(), !f.user_defined_timestamps_persisted);
+    add("extra_run", f.extra_run.into(), f.extra_run != 0);
+    let pieces: Vec<Value> = f.pieces.iter().map(|p| json!({ "number": p.number, "size": p.size })).collect();
+    add("pieces", pieces.into(), !f.pieces.is_empty());
     all
 }
 

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rockmill::internals::{RecoveredState, look_again, manifest_mark, recover_manifest};
+use rockmill::internals::{RecoveredState, each_file, look_again, manifest_mark, recover_manifest};
 use rockmill::{Db, Error, ErrorKind, Options, OptionsLoader};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::filename::{self, FileType};
@@ -209,8 +209,8 @@ fn check_options(context: &Context<'_>, report: &mut Report) {
 fn check_directory(context: &Context<'_>, state: &RecoveredState, report: &mut Report) -> Result<Vec<u64>> {
     let dir = context.dir.display();
     let names = context.fs.list_dir(context.dir).map_err(|e| CliError::io(format_args!("cannot list {dir}"), &e))?;
-    let live: BTreeSet<u64> =
-        state.column_families.iter().flat_map(|cf| cf.version.levels.iter().flatten()).map(|f| f.number()).collect();
+    let files = each_file(state.column_families.iter().flat_map(|cf| cf.version.levels.iter().flatten()));
+    let live: BTreeSet<u64> = files.map(|f| f.number).collect();
     let manifest = filename::manifest(state.manifest_number);
     if let Some(&n) = live.last()
         && n >= state.next_file_number

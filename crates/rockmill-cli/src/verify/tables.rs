@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rockmill::internals::{
-    FileMeta, RecoveredCf, RecoveredState, Table, TableFile, TableOpenOptions, current_manifest, for_each_edit,
-    look_again,
+    FileMeta, RecoveredCf, RecoveredState, Table, TableOpenOptions, current_manifest, for_each_edit, look_again,
 };
+use rockmill_format::edit::TableFile;
 use rockmill_format::filename;
 use rockmill_format::properties::UNKNOWN_COLUMN_FAMILY;
 use rockmill_io::RandomAccessFile;
@@ -135,14 +135,16 @@ fn open_file(
 
 fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
     let mut problems = Vec::new();
-    let (path, file) = match open_file(context, job.file.own_file(), &mut problems) {
+    let own = TableFile { number: job.file.number(), size: job.file.size() };
+    let (path, file) = match open_file(context, own, &mut problems) {
         Ok(own) => own,
         Err(problem) => return (None, vec![problem]),
     };
-    for shared in job.file.shared_files() {
-        if let Err(problem) = open_file(context, *shared, &mut problems) {
-            return (None, vec![format!("{}: {problem}", filename::table(shared.number))]);
-        }
+    for piece in &job.file.entry.pieces {
+        let mut of_piece = Vec::new();
+        let opened = open_file(context, *piece, &mut of_piece);
+        of_piece.extend(opened.err());
+        problems.extend(of_piece.iter().map(|problem| format!("{}: {problem}", filename::table(piece.number))));
     }
     let options = TableOpenOptions {
         path,

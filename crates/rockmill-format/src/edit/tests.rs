@@ -47,6 +47,9 @@ fn random_file(rng: &mut fastrand::Rng) -> FileEntry {
         f.max_timestamp = random_bytes(rng, 8);
         f.file_open_metadata = random_bytes(rng, 200);
         f.extra_run = random_number(rng);
+        f.pieces = several(rng, |r| TableFile { number: random_number(r) & MAX_FILE_NUMBER, size: random_number(r) });
+        let mut numbers = std::collections::HashSet::from([f.number]);
+        f.pieces.retain(|piece| numbers.insert(piece.number));
     }
     f
 }
@@ -192,6 +195,44 @@ fn an_extra_run_is_a_field_that_nobody_may_pass_over() {
     assert!(one.windows(field.len()).any(|w| w == field), "{one:x?}");
     assert_eq!(VersionEdit::decode(&one).unwrap().new_files[0].1.extra_run, 300);
     assert_eq!(VersionEdit::decode(&without).unwrap().new_files[0].1.extra_run, 0);
+}
+
+#[test]
+fn pieces_are_a_field_that_nobody_may_pass_over() {
+    let file = |pieces: &[(u64, u64)]| {
+        let key = InternalKey::new(b"k", 1, ValueType::Value);
+        let (smallest, largest) = (key.clone(), key);
+        let pieces = pieces.iter().map(|&(number, size)| TableFile { number, size }).collect();
+        FileEntry { number: 7, size: 9, smallest, largest, pieces, ..FileEntry::default() }
+    };
+    let encode = |f: &FileEntry| VersionEdit { new_files: vec![(2, f.clone())], ..VersionEdit::default() }.encode();
+    let decode = |bytes: &[u8]| VersionEdit::decode(bytes).map(|edit| edit.new_files[0].1.clone());
+    assert_ne!(custom::PIECES & custom::NOT_SAFE_TO_IGNORE, 0);
+    let two = file(&[(300, 4096), (5, 0)]);
+    let (without, bytes) = (encode(&file(&[])), encode(&two));
+    let field = [0xC1, 0xA4, 0x01, 6, 0xAC, 0x02, 0x80, 0x20, 5, 0]; // tag 21057, six bytes
+    assert_eq!(bytes.len(), without.len() + field.len());
+    let at = bytes.windows(field.len()).position(|w| w == field).unwrap();
+    assert_eq!(decode(&bytes).unwrap(), two);
+    assert_eq!(two.files().map(|f| (f.number, f.size)).collect::<Vec<_>>(), [(7, 9), (300, 4096), (5, 0)]);
+    assert_eq!([two.is_refused_by_rocksdb(), decode(&without).unwrap().is_refused_by_rocksdb()], [true, false]);
+
+    // The largest number of them, and one more; one named twice; the table's own file; none; half of one.
+    let many = |n: u64| file(&(100..100 + n).map(|n| (n, 1)).collect::<Vec<_>>());
+    assert_eq!(decode(&encode(&many(PIECES_MAX as u64))).unwrap(), many(PIECES_MAX as u64));
+    for (bad, why) in [
+        (many(PIECES_MAX as u64 + 1), "more than 1024 pieces"),
+        (file(&[(5, 1), (6, 1), (5, 1)]), "piece 5 is named twice"),
+        (file(&[(7, 1)]), "piece 7 is named twice"),
+        (file(&[(MAX_FILE_NUMBER + 1, 1)]), "over the limit"),
+    ] {
+        let e = decode(&encode(&bad)).unwrap_err().to_string();
+        assert!(e.contains(why), "{e}");
+    }
+    for (field, why) in [(vec![0xC1, 0xA4, 0x01, 0], "no pieces"), (vec![0xC1, 0xA4, 0x01, 1, 5], "size of a piece")] {
+        let e = decode(&[&bytes[..at], &field, &[1]].concat()).unwrap_err().to_string();
+        assert!(e.contains(why), "{e}");
+    }
 }
 
 #[test]

@@ -30,9 +30,10 @@ const APP_METADATA_BYTES_MAX: usize = 1 << 20;
 /// What RocksDB calls the whole-file checksum that a MANIFEST may hold.
 const FILE_CHECKSUM_CRC32C: &str = "FileChecksumCrc32c";
 
-/// A file to put into a backup; one of a table with the checksum that the MANIFEST states of it, if it does.
+/// A file to put into a backup; one of a table with the checksum that the MANIFEST states of it, if it does, and
+/// whether it is only a piece of other tables.
 enum Item {
-    Table { path: PathBuf, size: u64, crc: Option<u32> },
+    Table { path: PathBuf, size: u64, crc: Option<u32>, is_piece: bool },
     File { path: PathBuf, size: u64 },
     Bytes { name: String, bytes: Vec<u8> },
 }
@@ -159,9 +160,10 @@ impl Making<'_> {
         let mut items = Vec::new();
         let tables: Vec<_> = now.versions.iter().flat_map(|v| v.files()).collect();
         // An entry speaks of its table's own file.
-        let crcs: HashMap<u64, u32> = tables.iter().filter_map(|t| Some((t.number(), stated_crc(&t.entry)?))).collect();
+        let crcs: HashMap<u64, Option<u32>> = tables.iter().map(|t| (t.number(), stated_crc(&t.entry))).collect();
         for TableFile { number, size } in each_file(tables) {
-            items.push(Item::Table { path: db.table_path(number), size, crc: crcs.get(&number).copied() });
+            let (path, crc) = (db.table_path(number), crcs.get(&number));
+            items.push(Item::Table { path, size, crc: crc.copied().flatten(), is_piece: crc.is_none() });
         }
         // The largest first, so that no thread is left alone with it at the end.
         items.sort_by_key(|i| match i {
@@ -202,7 +204,7 @@ impl Making<'_> {
                 let contents = self.copy(path, &engine.path(&to), *size)?;
                 Ok((to, contents))
             }
-            Item::Table { path, size, crc } => self.put_table(path, *size, *crc),
+            Item::Table { path, size, crc, is_piece } => self.put_table(path, *size, *crc, *is_piece),
         }
     }
 
@@ -211,7 +213,7 @@ impl Making<'_> {
         self.transfer.copy((source, from), (&*self.fs, to), Some(size), engine.options.sync)
     }
 
-    fn put_table(&self, from: &Path, size: u64, stated: Option<u32>) -> Result<(String, Contents)> {
+    fn put_table(&self, from: &Path, size: u64, stated: Option<u32>, is_piece: bool) -> Result<(String, Contents)> {
         let engine = self.engine;
         let name = file_name(from);
         let Some(shared) = engine.shared_dir() else {
@@ -222,7 +224,7 @@ impl Making<'_> {
             return Ok((path, contents));
         };
         let with_session = shared == SHARED_CHECKSUM;
-        let (name, known) = if with_session { self.unique_name(from, &name, size)? } else { (name, None) };
+        let (name, known) = if with_session { self.unique_name(from, &name, size, is_piece)? } else { (name, None) };
         let path = format!("{shared}/{name}");
         let target = engine.path(&path);
         if let Some(info) = self.state.files.get(&path) {
@@ -258,7 +260,7 @@ impl Making<'_> {
     }
 
     /// The name that tells this table from all others of its number, and its contents if they had to be read for it.
-    fn unique_name(&self, from: &Path, name: &str, size: u64) -> Result<(String, Option<Contents>)> {
+    fn unique_name(&self, from: &Path, name: &str, size: u64, is_piece: bool) -> Result<(String, Option<Contents>)> {
         let source = &*self.db.opts.fs;
         let (stem, extension) = name.rsplit_once('.').unwrap_or((name, "sst"));
         let naming = self.engine.options.naming;
@@ -266,7 +268,11 @@ impl Making<'_> {
             let file = source
                 .open_random(from, false)
                 .map_err(|e| Error::io(format_args!("cannot open table {}", from.display()), &e))?;
-            let session = properties_of(file, from)?.db_session_id;
+            let session = match properties_of(file, from) {
+                // A piece need not be a table of its own.
+                Err(_) if is_piece => String::new(),
+                properties => properties?.db_session_id,
+            };
             // RocksDB before 6.12 wrote none.
             if meta::is_session_id(&session) {
                 let with_size = naming == ShareFilesNaming::UseDbSessionIdAndFileSize;

@@ -25,7 +25,6 @@ use rockmill_io::{WritableFile, WriteOptions};
 use super::JobContext;
 use super::file_ranges::{FileRange, FileRanges};
 use super::plan::{OutputPlan, Part, Rules};
-use super::table_format::builder_options;
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
 use crate::compaction_filter::TableFileCreationReason;
@@ -442,13 +441,17 @@ fn table_options(
         merge_operator_name: owner.merge_operator.clone(),
         ..TableProperties::default()
     };
-    let (cmp, extractor) = (rules.cmp.clone(), ctx.objects.prefix_extractor.clone());
-    let compression_opts = plan.compression_opts.clone();
-    let mut options =
-        builder_options(&plan.format, cmp, extractor, plan.compression, compression_opts, properties, path);
-    options.target_file_size = if plan.file_size_target == u64::MAX { 0 } else { plan.file_size_target };
-    options.statistics = ctx.db.statistics.clone();
-    options
+    TableBuilderOptions {
+        cmp: rules.cmp.clone(),
+        block_based: plan.format.block_based.clone(),
+        compression: plan.compression,
+        compression_opts: plan.compression_opts.clone(),
+        target_file_size: if plan.file_size_target == u64::MAX { 0 } else { plan.file_size_target },
+        prefix_extractor: ctx.objects.prefix_extractor.clone(),
+        properties,
+        path,
+        statistics: ctx.db.statistics.clone(),
+    }
 }
 
 fn file_entry(plan: &OutputPlan, number: u64, summary: &TableSummary) -> FileEntry {

@@ -179,7 +179,7 @@ impl JobSpec {
         let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
         let mut format = TableFormat::of(cf);
         if cf.optimize_filters_for_hits && compaction.bottommost {
-            format.bloom_bits_per_key = 0.0;
+            format.block_based.bloom_bits_per_key = 0.0;
         }
         let output = OutputPlan {
             owner: family.owner(),

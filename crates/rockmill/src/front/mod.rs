@@ -43,8 +43,10 @@
 //! 5. **Keep and delete logs.** [`Logs`] says which may go, [`Front::retire_logs`] lets them go.
 //! 6. **Account for memory.** [`FrontMemory`]; [`BufferStats`] of a family.
 //!
-//! Repair, checkpoints and `Db::get_updates_since` read or copy a WAL's bytes themselves, since they give users what is
-//! in it. A front without a WAL needs its own, or refuses.
+//! Repair, checkpoints and `Db::get_updates_since` read a WAL themselves. Each needs something else of it: what is left
+//! between damaged records, the first bytes of files, whole batches in users' hands. What they share is the log's
+//! format, which `rockmill-format` has, so an interface here would be theirs under another name. A front without a WAL
+//! needs its own three, or refuses.
 //!
 //! A second front is a folder beside `wal_memtable/` with the same five types. Which one a database has is known when
 //! it is opened, so the names below then become enums, matched once for a group, a lookup, a seek or a flush.

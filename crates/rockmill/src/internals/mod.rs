@@ -18,11 +18,11 @@ pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;
 pub use crate::memtable::MemTable;
 pub use crate::table::{
-    BlockCache, Table, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions, TableOpenOptions,
-    TableReadOptions, properties_of,
+    BlockBasedSettings, BlockCache, Table, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions,
+    TableOpenOptions, TableReadOptions, properties_of,
 };
 pub use crate::version::{
-    FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, TableFile, current_manifest, for_each_edit,
+    FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, each_file, for_each_edit,
     look_again, manifest_mark, recover_manifest,
 };
 

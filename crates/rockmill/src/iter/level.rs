@@ -261,7 +261,6 @@ mod tests {
     use std::path::PathBuf;
 
     use parking_lot::Mutex;
-    use rockmill_format::checksum::ChecksumType;
     use rockmill_format::compression::CompressionType;
     use rockmill_format::edit::FileEntry;
     use rockmill_format::properties::TableProperties;
@@ -270,7 +269,7 @@ mod tests {
 
     use super::*;
     use crate::error::Error;
-    use crate::table::{Table, TableBuilder, TableBuilderOptions, TableOpenOptions};
+    use crate::table::{BlockBasedSettings, Table, TableBuilder, TableBuilderOptions, TableOpenOptions};
     use crate::version::PurgeQueue;
 
     /// Tables in memory; file number `fails` cannot be opened.
@@ -319,22 +318,11 @@ mod tests {
         fn write(&self, number: u64, keys: &[Vec<u8>], covers: Option<(&str, &str)>) -> Arc<FileMeta> {
             let options = TableBuilderOptions {
                 cmp: self.cmp.clone(),
-                block_size: 64,
-                block_size_deviation: 10,
-                block_restart_interval: 16,
-                index_block_restart_interval: 1,
-                format_version: 5,
-                checksum: ChecksumType::Crc32c,
+                block_based: BlockBasedSettings { block_size: 64, ..BlockBasedSettings::default() },
                 compression: CompressionType::None,
                 compression_opts: crate::CompressionOptions::default(),
                 target_file_size: 0,
-                bloom_bits_per_key: 0.0,
-                whole_key_filtering: true,
                 prefix_extractor: None,
-                partition_filters: false,
-                two_level_index: false,
-                metadata_block_size: 4096,
-                hash_index_util_ratio: None,
                 properties: TableProperties::default(),
                 path: path(number),
                 statistics: None,

@@ -39,8 +39,8 @@ use crate::range_del::FragmentedRangeTombstones;
 use block_based::TableIter;
 
 pub use block_based::{
-    BlockAccess, BlockBasedTable, Census, StoredBlock, TableBlock, TableBlockKind, WholeBlock, describe_internal_key,
-    properties_of,
+    BlockAccess, BlockBasedSettings, BlockBasedTable, Census, StoredBlock, TableBlock, TableBlockKind, WholeBlock,
+    describe_internal_key, properties_of,
 };
 pub(crate) use block_based::{BlockStream, Source};
 pub use builder::TableBuilder;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rockmill_format::checksum::ChecksumType;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, SliceTransform};
 
+use super::block_based::BlockBasedSettings;
 use super::cache::BlockCache;
 use super::compression::CompressionOptions;
 use crate::pacing::reads_first::ReadsFirst;
@@ -76,44 +76,21 @@ pub(crate) struct MetaCaching {
 }
 
 /// Everything that decides a table's bytes. Times, ids and numbers are given, never taken from the world, so that
-/// the same input gives the same file. What it says of blocks, index and filter is for block-based tables.
+/// the same input gives the same file.
 #[derive(Clone)]
 pub struct TableBuilderOptions {
     /// Order of keys.
     pub cmp: InternalKeyComparator,
-    /// Uncompressed size at which a data block ends, in bytes.
-    pub block_size: usize,
-    /// Percentage of `block_size` that may stay unused rather than split an entry over it.
-    pub block_size_deviation: usize,
-    /// Entries between restart points of data blocks.
-    pub block_restart_interval: usize,
-    /// The same for index blocks.
-    pub index_block_restart_interval: usize,
-    /// 5, 6 or 7.
-    pub format_version: u32,
-    /// Of blocks.
-    pub checksum: ChecksumType,
-    /// Of blocks.
+    /// What is for block-based tables alone.
+    pub block_based: BlockBasedSettings,
+    /// Of what the kind compresses.
     pub compression: CompressionType,
     /// Level, dictionary and the like.
     pub compression_opts: CompressionOptions,
     /// Size that the table should have, in bytes; 0 unknown. Blocks held back for a dictionary are no more.
     pub target_file_size: u64,
-    /// Bits per key of the Bloom filter; 0 writes none.
-    pub bloom_bits_per_key: f64,
-    /// The filter holds whole keys.
-    pub whole_key_filtering: bool,
-    /// The filter holds the prefixes that this makes.
+    /// Makes the prefixes that can be asked for.
     pub prefix_extractor: Option<SliceTransform>,
-    /// The filter is partitioned as the index is, which must be two-level.
-    pub partition_filters: bool,
-    /// Two-level index (RocksDB's `kTwoLevelIndexSearch`) with partitions of about `metadata_block_size` bytes.
-    pub two_level_index: bool,
-    /// Size of an index partition, in bytes.
-    pub metadata_block_size: usize,
-    /// Data block hash index: entries per bucket; `None` writes none, and none is written where keys of different bytes
-    /// may be equal.
-    pub hash_index_util_ratio: Option<f64>,
     /// Properties that the caller knows: column family, db id, session id, times, file number, names.
     pub properties: TableProperties,
     /// For error messages.
@@ -126,21 +103,10 @@ impl std::fmt::Debug for TableBuilderOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TableBuilderOptions")
             .field("cmp", &self.cmp)
-            .field("block_size", &self.block_size)
-            .field("block_size_deviation", &self.block_size_deviation)
-            .field("block_restart_interval", &self.block_restart_interval)
-            .field("index_block_restart_interval", &self.index_block_restart_interval)
-            .field("format_version", &self.format_version)
-            .field("checksum", &self.checksum)
+            .field("block_based", &self.block_based)
             .field("compression", &self.compression)
             .field("compression_opts", &self.compression_opts)
-            .field("bloom_bits_per_key", &self.bloom_bits_per_key)
-            .field("whole_key_filtering", &self.whole_key_filtering)
             .field("prefix_extractor", &self.prefix_extractor)
-            .field("partition_filters", &self.partition_filters)
-            .field("two_level_index", &self.two_level_index)
-            .field("metadata_block_size", &self.metadata_block_size)
-            .field("hash_index_util_ratio", &self.hash_index_util_ratio)
             .finish_non_exhaustive()
     }
 }

@@ -83,6 +83,11 @@ impl VersionBuilder {
             // open table is kept.
             let file = match moved.remove(&number) {
                 Some(f) if f.entry == *entry => f,
+                Some(f) if !f.files().eq(entry.files()) => {
+                    return Err(Error::corruption(format!(
+                        "a version edit gives table {number:06}.sst other files, and a table never changes"
+                    )));
+                }
                 Some(f) => Arc::new(f.renewed(entry.clone())),
                 None => Arc::new(FileMeta::new(entry.clone(), Arc::clone(&self.purge))),
             };

@@ -299,8 +299,8 @@ fn check_edit(edit: &VersionEdit) -> std::result::Result<(), String> {
     if let Some(n) = edit.last_sequence.into_iter().chain(files).find(|n| *n > MAX_SEQUENCE) {
         return Err(format!("sequence number {n} is over the largest possible"));
     }
-    match edit.new_files.iter().find(|(_, f)| f.size > TABLE_LEN_MAX) {
-        Some((_, f)) => Err(format!("table {} has {} bytes", f.number, f.size)),
+    match edit.new_files.iter().flat_map(|(_, f)| f.files()).find(|f| f.size > TABLE_LEN_MAX) {
+        Some(f) => Err(format!("table {} has {} bytes", f.number, f.size)),
         None => Ok(()),
     }
 }
@@ -460,8 +460,8 @@ pub struct ManifestWriter {
     path: PathBuf,
     number: u64,
     failed: bool,
-    /// Some edit in it puts a table into an extra run: RocksDB refuses it whatever follows.
-    extra_runs: bool,
+    /// Some edit in it has what RocksDB refuses, whatever follows.
+    refused_by_rocksdb: bool,
 }
 
 impl ManifestWriter {
@@ -473,7 +473,7 @@ impl ManifestWriter {
             .create(&path, WriteOptions::default())
             .map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
         let encoder = LogEncoder::new(number, false, 0);
-        let mut writer = Self { file, encoder, path, number, failed: false, extra_runs: false };
+        let mut writer = Self { file, encoder, path, number, failed: false, refused_by_rocksdb: false };
         writer.append(snapshot)?;
         // The MANIFEST's name must be durable before CURRENT points at it.
         fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
@@ -493,7 +493,7 @@ impl ManifestWriter {
         let mut out = Vec::new();
         for edit in edits {
             self.encoder.add_record(&edit.encode(), &mut out);
-            self.extra_runs |= edit.new_files.iter().any(|(_, f)| f.extra_run != 0);
+            self.refused_by_rocksdb |= edit.new_files.iter().any(|(_, f)| f.is_refused_by_rocksdb());
         }
         let written = self.file.append(&out).and_then(|()| self.file.sync());
         written.map_err(|e| {
@@ -502,9 +502,9 @@ impl ManifestWriter {
         })
     }
 
-    /// True when some edit of it puts a table into an extra run, so that RocksDB refuses the database.
-    pub fn has_extra_runs(&self) -> bool {
-        self.extra_runs
+    /// True when some edit of it has what RocksDB refuses.
+    pub fn is_refused_by_rocksdb(&self) -> bool {
+        self.refused_by_rocksdb
     }
 
     /// True when no more can be appended.
@@ -542,7 +542,7 @@ pub fn set_current(fs: &dyn FileSystem, dir: &Path, manifest_number: u64) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rockmill_format::edit::FileEntry;
+    use rockmill_format::edit::{FileEntry, TableFile};
     use rockmill_io::MemFileSystem;
 
     #[test]
@@ -612,6 +612,7 @@ mod tests {
             VersionEdit { last_sequence: Some(u64::MAX), ..sound.clone() },
             VersionEdit { wal_deletions: Some(u64::MAX), ..sound.clone() },
             file(FileEntry { number: 3, size: u64::MAX, ..FileEntry::default() }),
+            file(FileEntry { pieces: vec![TableFile { number: 2, size: u64::MAX }], ..FileEntry::default() }),
             file(FileEntry { number: 3, largest_seqno: u64::MAX, ..FileEntry::default() }),
         ] {
             let Err(e) = recover(&[sound.clone(), bad.clone()]) else { panic!("{bad:?}") };

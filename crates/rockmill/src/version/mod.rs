@@ -21,15 +21,14 @@ use crate::sync::{ArcSwapOption, Mutex};
 use crate::table::{KeyOrder, Table};
 
 pub use builder::VersionBuilder;
-pub(crate) use level::by_user_key;
-pub use level::{ExtraRun, Level, Place, first_reaching, touched};
+pub use level::{ExtraRun, Level, Place, first_reaching, key_order, search, touched};
 pub use log_source::LogSource;
 pub use manifest::{
     ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, look_again,
     manifest_mark, recover_manifest,
 };
 use purge::HeldFiles;
-pub use purge::{PurgeQueue, TableFile, each_file, files_of};
+pub use purge::{PurgeQueue, TableFile, each_file};
 pub use table_source::TableSource;
 
 /// What estimates need of a table's properties.
@@ -100,14 +99,7 @@ pub struct FileMeta {
 impl FileMeta {
     /// A table that is not yet open.
     pub fn new(entry: FileEntry, purge: Arc<PurgeQueue>) -> Self {
-        let shared = files_of(&entry).skip(1).collect();
-        Self::with_shared(entry, shared, purge)
-    }
-
-    /// The same of a table that has files of others, too.
-    fn with_shared(entry: FileEntry, shared: Box<[TableFile]>, purge: Arc<PurgeQueue>) -> Self {
-        let own = TableFile { number: entry.number, size: entry.size };
-        let files = Arc::new(HeldFiles::new(own, shared, &purge));
+        let files = Arc::new(HeldFiles::new(entry.files().collect(), &purge));
         Self {
             entry,
             being_compacted: AtomicBool::new(false),
@@ -122,8 +114,8 @@ impl FileMeta {
         }
     }
 
-    /// The same table as the MANIFEST says it is from now on. It shares the open table, and no file is deleted before
-    /// both are unreferenced.
+    /// The same table, of the same files, as the MANIFEST says it is from now on. It shares the open table, and no file
+    /// is deleted before both are unreferenced.
     #[must_use]
     pub fn renewed(&self, entry: FileEntry) -> Self {
         Self {
@@ -171,17 +163,7 @@ impl FileMeta {
     /// All files that it consists of, its own first. Copies, deletions and checks that files are there go by these;
     /// what concerns a table goes by its number.
     pub fn files(&self) -> impl Iterator<Item = TableFile> {
-        self.files.all()
-    }
-
-    /// The one that has the table's number.
-    pub fn own_file(&self) -> TableFile {
-        self.files.own
-    }
-
-    /// Those that other tables may have, too.
-    pub fn shared_files(&self) -> &[TableFile] {
-        &self.files.shared
+        self.entry.files()
     }
 
     /// The order in which it has its entries.
@@ -269,6 +251,11 @@ impl Version {
     /// True when some level has an extra run.
     pub fn has_extra_runs(&self) -> bool {
         self.levels.iter().any(|level| !level.extras.is_empty())
+    }
+
+    /// True when RocksDB refuses a MANIFEST that describes the version.
+    pub fn is_refused_by_rocksdb(&self) -> bool {
+        self.has_extra_runs() || self.files().any(|f| f.entry.is_refused_by_rocksdb())
     }
 
     /// Every sorted run of the tree, newest first: each file of L0 alone, then of each level its extra runs and its

@@ -17,27 +17,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
-use rockmill_format::edit::FileEntry;
+pub use rockmill_format::edit::TableFile;
 
 use super::FileMeta;
 use crate::info_log::Alarm;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, thread_number};
-
-/// A file of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TableFile {
-    /// File number.
-    pub number: u64,
-    /// Size in bytes.
-    pub size: u64,
-}
-
-/// The files of the table that `entry` describes: its own, then those that it shares with other tables. Entries have no
-/// place for the latter yet: block-based tables, the one kind there is, have none.
-pub fn files_of(entry: &FileEntry) -> impl Iterator<Item = TableFile> + use<> {
-    std::iter::once(TableFile { number: entry.number, size: entry.size })
-}
 
 /// The files of some tables, each once.
 pub fn each_file<'f>(tables: impl IntoIterator<Item = &'f Arc<FileMeta>>) -> impl Iterator<Item = TableFile> {
@@ -47,8 +32,7 @@ pub fn each_file<'f>(tables: impl IntoIterator<Item = &'f Arc<FileMeta>>) -> imp
 
 /// A table's hold on its files.
 pub(super) struct HeldFiles {
-    pub own: TableFile,
-    pub shared: Box<[TableFile]>,
+    files: Box<[TableFile]>,
     /// Some version had the table.
     in_version: AtomicBool,
     /// It is in the current version no longer.
@@ -57,16 +41,10 @@ pub(super) struct HeldFiles {
 }
 
 impl HeldFiles {
-    pub fn new(own: TableFile, shared: Box<[TableFile]>, purge: &Arc<PurgeQueue>) -> Self {
+    pub fn new(files: Box<[TableFile]>, purge: &Arc<PurgeQueue>) -> Self {
         let (in_version, obsolete) = (AtomicBool::new(false), AtomicBool::new(false));
-        let new = Self { own, shared, in_version, obsolete, purge: Arc::clone(purge) };
-        new.purge.hold(new.all());
-        new
-    }
-
-    /// The own file first.
-    pub fn all(&self) -> impl Iterator<Item = TableFile> {
-        std::iter::once(self.own).chain(self.shared.iter().copied())
+        purge.hold(&files);
+        Self { files, in_version, obsolete, purge: Arc::clone(purge) }
     }
 
     pub fn set_in_version(&self) {
@@ -82,7 +60,7 @@ impl Drop for HeldFiles {
     fn drop(&mut self) {
         let obsolete = self.obsolete.load(Ordering::Acquire);
         let keeps = !obsolete && self.in_version.load(Ordering::Acquire);
-        self.purge.let_go(self.all(), obsolete, keeps);
+        self.purge.let_go(&self.files, obsolete, keeps);
     }
 }
 
@@ -120,17 +98,17 @@ struct InHand {
 
 impl PurgeQueue {
     /// One table more has these files.
-    fn hold(&self, files: impl Iterator<Item = TableFile>) {
+    fn hold(&self, files: &[TableFile]) {
         let mut users = self.users.lock();
-        files.for_each(|file| users.entry(file.number).or_default().tables += 1);
+        files.iter().for_each(|file| users.entry(file.number).or_default().tables += 1);
     }
 
     /// One table less has these files; it gave them up, or keeps them, or says nothing of them.
-    fn let_go(&self, files: impl Iterator<Item = TableFile>, gives_up: bool, keeps: bool) {
+    fn let_go(&self, files: &[TableFile], gives_up: bool, keeps: bool) {
         let mut unused = Vec::new();
         {
             let mut users = self.users.lock();
-            for file in files {
+            for &file in files {
                 let Entry::Occupied(mut of_file) = users.entry(file.number) else { continue };
                 let of = of_file.get_mut();
                 of.tables -= 1;
@@ -224,13 +202,14 @@ impl Drop for Taken<'_> {
 
 #[cfg(test)]
 mod tests {
+    use rockmill_format::edit::FileEntry;
+
     use super::*;
 
     /// A table of the file `number` and of those of `shared`.
     fn table(number: u64, shared: &[u64], purge: &Arc<PurgeQueue>) -> FileMeta {
-        let shared = shared.iter().map(|&number| TableFile { number, size: 10 }).collect();
-        let entry = FileEntry { number, size: 100, ..FileEntry::default() };
-        FileMeta::with_shared(entry, shared, Arc::clone(purge))
+        let pieces = shared.iter().map(|&number| TableFile { number, size: 10 }).collect();
+        FileMeta::new(FileEntry { number, size: 100, pieces, ..FileEntry::default() }, Arc::clone(purge))
     }
 
     /// The same in a version.

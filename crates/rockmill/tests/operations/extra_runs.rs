@@ -221,7 +221,7 @@ fn what_tells_of_tables_knows_extra_runs() {
 }
 
 /// Every entry as each RocksDB on this machine reads it, or why it refuses the database.
-fn as_rocksdb_reads(dir: &Path, test: &str) -> Vec<Result<Entries, String>> {
+pub(super) fn as_rocksdb_reads(dir: &Path, test: &str) -> Vec<Result<Entries, String>> {
     let mut all = Vec::new();
     let mut script = Script::new();
     script.line("cf default num_levels=5").line("cf other num_levels=5");

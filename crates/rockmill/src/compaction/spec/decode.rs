@@ -22,6 +22,7 @@ use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, Result};
 use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
+use crate::table::BlockBasedSettings;
 
 type Decoded<T> = rockmill_format::Result<T>;
 
@@ -347,7 +348,7 @@ fn table_format(d: &mut Decoder<'_>) -> Decoded<TableFormat> {
     let at = d.offset();
     let number = d.u8("checksum type")?;
     let unknown = || FormatError::corruption(format!("checksum type {number} is not known"), at);
-    Ok(TableFormat {
+    let block_based = BlockBasedSettings {
         whole_key_filtering: flags & WHOLE_KEYS != 0,
         partition_filters: flags & PARTITIONED_FILTERS != 0,
         two_level_index: flags & TWO_LEVEL_INDEX != 0,
@@ -360,8 +361,8 @@ fn table_format(d: &mut Decoder<'_>) -> Decoded<TableFormat> {
         metadata_block_size: size(d, "metadata_block_size")?,
         bloom_bits_per_key: float(d, "Bloom bits per key")?,
         hash_index_util_ratio: if flags & HASH_INDEX != 0 { Some(float(d, "hash index ratio")?) } else { None },
-        prefix_extractor: text(d, "prefix extractor")?,
-    })
+    };
+    Ok(TableFormat { block_based, prefix_extractor: text(d, "prefix extractor")? })
 }
 
 fn numbers(d: &mut Decoder<'_>) -> Decoded<Vec<NumberRange>> {

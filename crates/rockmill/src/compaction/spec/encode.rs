@@ -220,8 +220,10 @@ impl JobSpec {
             () if !self.snapshots.is_sorted() => "snapshots that do not rise".to_owned(),
             () if !are_adjacent(&self.parts) => "parts with a gap".to_owned(),
             () if !self.parts.iter().all(blocks) => "blocks that are out of order".to_owned(),
-            () if !format.bloom_bits_per_key.is_finite() => "a number of Bloom bits that is none".to_owned(),
-            () if format.hash_index_util_ratio.is_some_and(|r| !r.is_finite()) => {
+            () if !format.block_based.bloom_bits_per_key.is_finite() => {
+                "a number of Bloom bits that is none".to_owned()
+            }
+            () if format.block_based.hash_index_util_ratio.is_some_and(|r| !r.is_finite()) => {
                 "a ratio of the hash index that is none".to_owned()
             }
             () => return Ok(()),
@@ -335,7 +337,8 @@ fn put_compression_options(b: &mut Vec<u8>, o: &CompressionOptions) {
     put_varint64(b, o.max_dict_buffer_bytes);
 }
 
-fn put_table_format(b: &mut Vec<u8>, f: &TableFormat) {
+fn put_table_format(b: &mut Vec<u8>, format: &TableFormat) {
+    let f = &format.block_based;
     b.push(
         flag_if(f.whole_key_filtering, table_flag::WHOLE_KEYS)
             | flag_if(f.partition_filters, table_flag::PARTITIONED_FILTERS)
@@ -356,7 +359,7 @@ fn put_table_format(b: &mut Vec<u8>, f: &TableFormat) {
     if let Some(ratio) = f.hash_index_util_ratio {
         put_fixed64(b, ratio.to_bits());
     }
-    put_text(b, &f.prefix_extractor);
+    put_text(b, &format.prefix_extractor);
 }
 
 fn put_extents(b: &mut Vec<u8>, extents: &[Extent]) {

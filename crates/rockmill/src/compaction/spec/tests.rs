@@ -5,12 +5,14 @@ use rockmill_format::ValueType;
 use rockmill_format::checksum::{ChecksumType, crc32c, mask};
 use rockmill_format::coding::{Decoder, put_fixed32, put_length_prefixed, put_varint32, put_varint64};
 use rockmill_format::compression::CompressionType;
+use rockmill_format::edit::TableFile;
 use rockmill_format::footer::BlockHandle;
 
 use super::encode::{CHECKSUM_LEN, LISTED_MAX, MAGIC, NUMBERS_MAX, TEXT_BYTES_MAX, tag};
 use super::*;
 use crate::compaction::file_ranges::FileRange;
 use crate::error::ErrorKind;
+use crate::table::BlockBasedSettings;
 
 type Rng = fastrand::Rng;
 
@@ -70,6 +72,7 @@ fn entry(rng: &mut Rng) -> FileEntry {
         max_timestamp: bytes(rng, 4),
         file_open_metadata: bytes(rng, 4),
         extra_run: number(rng),
+        pieces: (1..rng.u64(1..5)).map(|n| TableFile { number: (1 << 62) - n, size: number(rng) >> 10 }).collect(),
     }
 }
 
@@ -154,18 +157,20 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
                 merge_operator: text(rng),
             },
             format: TableFormat {
-                block_size: number(rng) as usize,
-                block_size_deviation: number(rng) as usize,
-                block_restart_interval: number(rng) as usize,
-                index_block_restart_interval: number(rng) as usize,
-                format_version: rng.u32(..),
-                checksum: ChecksumType::from_u8(rng.u8(0..5)).unwrap(),
-                bloom_bits_per_key: rng.f64() * 100.0,
-                whole_key_filtering: rng.bool(),
-                partition_filters: rng.bool(),
-                two_level_index: rng.bool(),
-                metadata_block_size: number(rng) as usize,
-                hash_index_util_ratio: some(rng, Rng::f64),
+                block_based: BlockBasedSettings {
+                    block_size: number(rng) as usize,
+                    block_size_deviation: number(rng) as usize,
+                    block_restart_interval: number(rng) as usize,
+                    index_block_restart_interval: number(rng) as usize,
+                    format_version: rng.u32(..),
+                    checksum: ChecksumType::from_u8(rng.u8(0..5)).unwrap(),
+                    bloom_bits_per_key: rng.f64() * 100.0,
+                    whole_key_filtering: rng.bool(),
+                    partition_filters: rng.bool(),
+                    two_level_index: rng.bool(),
+                    metadata_block_size: number(rng) as usize,
+                    hash_index_util_ratio: some(rng, Rng::f64),
+                },
                 prefix_extractor: text(rng),
             },
             level: rng.usize(0..256),
@@ -404,8 +409,8 @@ fn what_is_over_the_bounds_is_not_written() {
         ("gap", Box::new(|s| s.parts = vec![range("a", "")])),
         ("blocks", Box::new(|s| s.parts = vec![with_blocks(vec![block(0, 10), block(14, 1)])])),
         ("blocks", Box::new(|s| s.parts = vec![with_blocks(vec![block(u64::MAX, 1)])])),
-        ("Bloom", Box::new(|s| s.output.format.bloom_bits_per_key = f64::NAN)),
-        ("hash index", Box::new(|s| s.output.format.hash_index_util_ratio = Some(f64::INFINITY))),
+        ("Bloom", Box::new(|s| s.output.format.block_based.bloom_bits_per_key = f64::NAN)),
+        ("hash index", Box::new(|s| s.output.format.block_based.hash_index_util_ratio = Some(f64::INFINITY))),
     ];
     for (what, change) in cases {
         let mut spec = random_spec(&mut Rng::with_seed(8));

@@ -17,7 +17,7 @@ use rockmill_format::SequenceNumber;
 
 use crate::options::{CfOptions, CompactionStyle, DEFAULT_AGE};
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Level, Place, Version};
+use crate::version::{FileMeta, Level, Place, Version, search};
 
 /// What `ttl` and `periodic_compaction_seconds` mean when they are left to the store: 30 days.
 const MONTH: u64 = 30 * 24 * 60 * 60;
@@ -155,7 +155,7 @@ fn is_bottommost(version: &Version, level: usize, f: &Arc<FileMeta>) -> bool {
     let cmp = &version.cmp;
     let below = |p: &Place<'_>| p.level > level || (p.level == level && p.run < f.entry.extra_run);
     version.places().filter(below).all(|Place { files, .. }| {
-        let i = files.partition_point(|b| cmp.compare_user(b.largest_user_key(), f.smallest_user_key()).is_lt());
+        let i = search(files, |b| cmp.compare_user(b.largest_user_key(), f.smallest_user_key()).is_lt());
         files.get(i).is_none_or(|b| cmp.compare_user(b.smallest_user_key(), f.largest_user_key()).is_gt())
     })
 }

@@ -16,7 +16,7 @@ use crate::compaction::{Compaction, has_older_runs};
 use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Level, Version, by_user_key};
+use crate::version::{FileMeta, Level, Version, search};
 
 /// Files of one level.
 pub(super) type Files = Vec<Arc<FileMeta>>;
@@ -75,14 +75,13 @@ pub(crate) fn files_within(
 ) -> Files {
     let cmp = &version.cmp;
     let files = match version.levels.get(level) {
-        Some(files) if level > 0 => by_user_key(files.run(run)),
+        Some(files) if level > 0 => files.run(run),
         _ => return Vec::new(),
     };
     let mut from =
-        begin.map_or(0, |b| files.partition_point(|f| compare_boundaries(cmp, &f.entry.smallest, b) == Ordering::Less));
-    let mut to = end.map_or(files.len(), |e| {
-        files.partition_point(|f| compare_boundaries(cmp, &f.entry.largest, e) != Ordering::Greater)
-    });
+        begin.map_or(0, |b| search(files, |f| compare_boundaries(cmp, &f.entry.smallest, b) == Ordering::Less));
+    let mut to = end
+        .map_or(files.len(), |e| search(files, |f| compare_boundaries(cmp, &f.entry.largest, e) != Ordering::Greater));
     to = to.max(from);
     let touch =
         |i: usize| compare_boundaries(cmp, &files[i - 1].entry.largest, &files[i].entry.smallest) == Ordering::Equal;
@@ -170,11 +169,11 @@ impl<'a> Picker<'a> {
         begin: Option<&InternalKey>,
         end: Option<&InternalKey>,
     ) -> Files {
-        let (cmp, files) = (self.cmp(), by_user_key(files));
-        let from = begin
-            .map_or(0, |b| files.partition_point(|f| compare_boundaries(cmp, &f.entry.largest, b) == Ordering::Less));
+        let cmp = self.cmp();
+        let from =
+            begin.map_or(0, |b| search(files, |f| compare_boundaries(cmp, &f.entry.largest, b) == Ordering::Less));
         let to = end.map_or(files.len(), |e| {
-            files.partition_point(|f| compare_boundaries(cmp, &f.entry.smallest, e) != Ordering::Greater)
+            search(files, |f| compare_boundaries(cmp, &f.entry.smallest, e) != Ordering::Greater)
         });
         files.get(from..to).map_or_else(Vec::new, <[_]>::to_vec)
     }

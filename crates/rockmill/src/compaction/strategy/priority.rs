@@ -17,6 +17,7 @@ use super::score::compensated_size;
 use super::tree_index::ByRatio;
 use crate::options::{CompactionPri, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
+use crate::version::search;
 
 impl Picker<'_> {
     /// True when files go round in the order of their keys.
@@ -48,7 +49,7 @@ impl Picker<'_> {
         let Some(cursor) = self.running.cursor(level) else { return 0 };
         let files = self.files(level);
         let before = |key: &InternalKey| self.cmp().compare(key.as_bytes(), cursor.as_bytes()) == Ordering::Less;
-        let at = files.partition_point(|f| before(&f.entry.smallest));
+        let at = search(files, |f| before(&f.entry.smallest));
         if at == files.len() { 0 } else { at }
     }
 

@@ -19,7 +19,7 @@ use rockmill_format::InternalKeyComparator;
 use super::df::extra_depth;
 use super::score::compensated_size;
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Level, Version, touched};
+use crate::version::{FileMeta, Level, Version, search, touched};
 
 /// A sorted run as a whole; for L0 all its files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -380,7 +380,7 @@ impl Tables {
         for (begin, end) in ranges {
             for r in 0..level.extras.len() {
                 let files = &level.extras[r].files;
-                let from = files.partition_point(|f| cmp.compare_user(f.smallest_user_key(), begin).is_lt());
+                let from = search(files, |f| cmp.compare_user(f.smallest_user_key(), begin).is_lt());
                 let begins = files[from..].iter().take_while(|f| cmp.compare_user(f.smallest_user_key(), end).is_le());
                 for (i, f) in begins.enumerate().map(|(i, f)| (from + i, f)) {
                     let (mut all, mut free) = (0, 0);
@@ -514,8 +514,8 @@ impl TreeIndex {
             };
             let left = w.at.checked_sub(1).map(|i| &next[i]);
             let right = next.get(w.at + w.added);
-            let from = left.map_or(0, |l| files.partition_point(|f| compare(f, l)));
-            let to = right.map_or(files.len(), |r| files.partition_point(|f| !begins(f, r)));
+            let from = left.map_or(0, |l| search(files, |f| compare(f, l)));
+            let to = right.map_or(files.len(), |r| search(files, |f| !begins(f, r)));
             places.extend(from..to.max(from));
         }
         for i in places {
@@ -531,8 +531,8 @@ impl TreeIndex {
         let (cmp, f) = (&version.cmp, &version.levels[level].base[i].entry);
         let before = |a: &[u8], b: &[u8]| cmp.compare(a, b) == Ordering::Less;
         let below = version.levels.get(level + 1).map_or(&[][..], |l| &l.base);
-        let from = below.partition_point(|b| before(b.entry.largest.as_bytes(), f.smallest.as_bytes()));
-        let to = below.partition_point(|b| before(b.entry.smallest.as_bytes(), f.largest.as_bytes()));
+        let from = search(below, |b| before(b.entry.largest.as_bytes(), f.smallest.as_bytes()));
+        let to = search(below, |b| before(b.entry.smallest.as_bytes(), f.largest.as_bytes()));
         let known = self.levels.get(level + 1).map_or(&[][..], |t| &t.base.known);
         let overlap: u64 = known.get(from..to).unwrap_or_default().iter().map(|k| k.bytes).sum();
         overlap.saturating_mul(1024) / self.levels[level].base.known[i].compensated.max(1)

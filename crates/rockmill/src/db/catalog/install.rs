@@ -240,9 +240,9 @@ impl DbInner {
     /// no write is acknowledged before a recovery has begun a MANIFEST that says what is in memory. The state lock must
     /// be free.
     ///
-    /// RocksDB refuses a MANIFEST that tells of an extra run, whatever follows. So the edits that take the last one are
-    /// not appended to it: they go into the next MANIFEST, with what they leave. Whenever the process dies, RocksDB
-    /// opens the database if there is no extra run.
+    /// RocksDB refuses a MANIFEST that tells of an extra run or of a table's pieces, whatever follows. So the edits
+    /// that take the last of these are not appended to it: they go into the next MANIFEST, with what they leave.
+    /// Whenever the process dies, RocksDB opens the database if there are none.
     pub fn write_edits(
         &self,
         manifest: &mut Option<ManifestWriter>,
@@ -266,7 +266,7 @@ impl DbInner {
         edits: &mut [VersionEdit],
         new: &[(u32, &Arc<Version>)],
     ) -> Result<()> {
-        if !new.is_empty() && writer.has_extra_runs() && !has_extra_runs(&self.state.lock(), new) {
+        if !new.is_empty() && writer.is_refused_by_rocksdb() && !is_refused_by_rocksdb(&self.state.lock(), new) {
             return self.roll_manifest(writer, edits, new);
         }
         if writer.has_failed() || writer.size() > self.opts.max_manifest_file_size {
@@ -409,9 +409,9 @@ fn version_of<'a>(c: &'a CfState, new: &[(u32, &'a Arc<Version>)]) -> &'a Versio
     new.iter().find(|(id, _)| *id == c.cf.id).map_or(&c.version, |(_, version)| version)
 }
 
-/// True when there are extra runs with `new` versions.
-fn has_extra_runs(state: &State, new: &[(u32, &Arc<Version>)]) -> bool {
-    state.cfs.values().any(|c| version_of(c, new).has_extra_runs())
+/// True when RocksDB refuses what there is with `new` versions.
+fn is_refused_by_rocksdb(state: &State, new: &[(u32, &Arc<Version>)]) -> bool {
+    state.cfs.values().any(|c| version_of(c, new).is_refused_by_rocksdb())
 }
 
 /// Marks the files that are in `old` and not in `new`, so that the last reference deletes them.

@@ -104,7 +104,7 @@ impl Checkpoint<'_> {
                      compaction_downforce to false and compact it, then export it",
                 ));
             }
-            if let Some(table) = version.files().find(|table| !table.shared_files().is_empty()) {
+            if let Some(table) = version.files().find(|table| !table.entry.pieces.is_empty()) {
                 return Err(Error::not_supported(format!(
                     "an export has no place for tables of several files, as {table:?} is one: copy the database with a \
                      checkpoint or a backup",

@@ -14,7 +14,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 use crate::db::read::super_version::SuperVersion;
 use crate::error::Result;
 use crate::range_del::FragmentedRangeTombstones;
-use crate::version::{FileMeta, TableSource, Version, by_user_key};
+use crate::version::{FileMeta, TableSource, Version, search};
 
 /// From (inclusive) to (exclusive) user keys; `None` unbounded.
 type Stretch = (Option<Vec<u8>>, Option<Vec<u8>>);
@@ -78,8 +78,8 @@ impl RangeView {
         };
         let version = Arc::clone(&self.version);
         for place in version.places() {
-            let files = by_user_key(place.files);
-            let i = files.partition_point(|f| is_past(cmp, user_key, f));
+            let files = place.files;
+            let i = search(files, |f| is_past(cmp, user_key, f));
             if let Some(before) = i.checked_sub(1).and_then(|i| files.get(i)) {
                 narrow_from_past(cmp, before, user_key, &mut narrow_from);
             }

@@ -131,8 +131,9 @@ impl DbInner {
     }
 
     fn open_table(&self, file: &FileMeta, settings: &TableSettings, direct: bool) -> Result<Arc<Table>> {
-        let OpenFile { path, file: f } = self.open_file(file.own_file(), direct)?;
-        let shared = file.shared_files().iter().map(|f| self.open_file(*f, direct)).collect::<Result<Vec<_>>>()?;
+        let own = TableFile { number: file.number(), size: file.size() };
+        let OpenFile { path, file: f } = self.open_file(own, direct)?;
+        let shared = file.entry.pieces.iter().map(|f| self.open_file(*f, direct)).collect::<Result<Vec<_>>>()?;
         let options = TableOpenOptions {
             path,
             cmp: settings.cmp.clone(),

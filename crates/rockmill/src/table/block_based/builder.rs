@@ -280,14 +280,15 @@ impl BlockBasedBuilder {
     pub fn new(mut options: TableBuilderOptions, file: Box<dyn WritableFile>) -> Self {
         let mut failed = None;
         // It would find a key by its bytes only.
-        options.hash_index_util_ratio = options.hash_index_util_ratio.filter(|_| options.cmp.finds_by_bytes());
-        if !(5..=FORMAT_VERSION_MAX).contains(&options.format_version) {
+        options.block_based.hash_index_util_ratio =
+            options.block_based.hash_index_util_ratio.filter(|_| options.cmp.finds_by_bytes());
+        if !(5..=FORMAT_VERSION_MAX).contains(&options.block_based.format_version) {
             failed = Some(Error::invalid_argument(format!(
                 "format_version {} cannot be written: choose 5 to {FORMAT_VERSION_MAX}",
-                options.format_version
+                options.block_based.format_version
             )));
         }
-        if options.partition_filters && !options.two_level_index {
+        if options.block_based.partition_filters && !options.block_based.two_level_index {
             failed = Some(Error::invalid_argument("partitioned filters need a two-level index"));
         }
         let compressor = match options.compression {
@@ -301,8 +302,8 @@ impl BlockBasedBuilder {
             },
         };
         let footer = Footer {
-            format_version: options.format_version,
-            checksum: options.checksum,
+            format_version: options.block_based.format_version,
+            checksum: options.block_based.checksum,
             metaindex: BlockHandle::default(),
             index: None,
             base_context_checksum: base_context_checksum(&options),
@@ -319,8 +320,8 @@ impl BlockBasedBuilder {
             statistics: options.statistics.clone(),
         };
         let data_block = BlockBuilder::new(BlockBuilderOptions {
-            restart_interval: options.block_restart_interval,
-            hash_index_util_ratio: options.hash_index_util_ratio,
+            restart_interval: options.block_based.block_restart_interval,
+            hash_index_util_ratio: options.block_based.hash_index_util_ratio,
             ..BlockBuilderOptions::default()
         });
         let range_tombstones =
@@ -330,7 +331,7 @@ impl BlockBasedBuilder {
             unusual: failed.is_some(),
             failed,
             passing: pass::Passing::default(),
-            policy: FlushPolicy::new(options.block_size, options.block_size_deviation),
+            policy: FlushPolicy::new(options.block_based.block_size, options.block_based.block_size_deviation),
             data_block,
             keys_follow: false,
             held: Held::new(&options),
@@ -340,7 +341,7 @@ impl BlockBasedBuilder {
             unwritten: 0,
             filter_before: Vec::new(),
             dictionary: Vec::new(),
-            index: IndexBuilder::new(&options),
+            index: IndexBuilder::new(&options.block_based),
             filter: FilterBuilder::new(&options),
             range_tombstones,
             scratch: Vec::new(),
@@ -601,7 +602,7 @@ impl BlockBasedBuilder {
         self.properties.top_level_index_size = index.top_level_size;
         self.properties.index_key_is_user_key = u64::from(index.user_keys);
         self.properties.index_value_is_delta_encoded = 1;
-        if self.options.format_version >= 6 {
+        if self.options.block_based.format_version >= 6 {
             metaindex.push((names::INDEX.into(), index.handle));
         }
 
@@ -624,7 +625,7 @@ impl BlockBasedBuilder {
         let metaindex = self.write_plain(&contents)?;
         let footer = Footer {
             metaindex,
-            index: (self.options.format_version < 6).then_some(index.handle),
+            index: (self.options.block_based.format_version < 6).then_some(index.handle),
             ..self.writer.footer
         };
         let encoded = footer.encode(self.writer.offset);
@@ -659,10 +660,10 @@ impl BlockBasedBuilder {
         let used = self.writer.any_compressed;
         let p = &mut self.properties;
         p.num_entries = self.points + p.num_range_deletions;
-        p.format_version = u64::from(o.format_version);
+        p.format_version = u64::from(o.block_based.format_version);
         p.tail_start_offset = tail_start;
         p.comparator_name = o.cmp.user_comparator().name().into();
-        p.compression_name = compression_name(o.format_version, o.compression, used);
+        p.compression_name = compression_name(o.block_based.format_version, o.compression, used);
         let default = |field: &mut String, value: &str| {
             if field.is_empty() {
                 *field = value.into();
@@ -673,15 +674,15 @@ impl BlockBasedBuilder {
         default(&mut p.property_collectors_names, "[]");
         default(&mut p.compression_options, &o.compression_opts.property());
         let index_type =
-            if o.two_level_index { IndexType::TwoLevelIndexSearch } else { IndexType::BinarySearch } as u32;
+            if o.block_based.two_level_index { IndexType::TwoLevelIndexSearch } else { IndexType::BinarySearch } as u32;
         p.other.insert(INDEX_TYPE.into(), index_type.to_le_bytes().to_vec());
-        p.set_filtering(o.whole_key_filtering, o.prefix_extractor.is_some());
+        p.set_filtering(o.block_based.whole_key_filtering, o.prefix_extractor.is_some());
         if self.points > 0 {
             p.key_largest_seqno = Some(self.boundaries.largest_seqno);
             p.key_smallest_seqno = Some(self.boundaries.smallest_seqno);
         }
-        p.data_block_restart_interval = o.block_restart_interval as u64;
-        p.index_block_restart_interval = o.index_block_restart_interval as u64;
+        p.data_block_restart_interval = o.block_based.block_restart_interval as u64;
+        p.index_block_restart_interval = o.block_based.index_block_restart_interval as u64;
     }
 
     /// Closes without finishing; the caller deletes the file.
@@ -716,7 +717,7 @@ pub(super) fn compressor_params<'a>(o: &CompressionOptions, dictionary: &'a [u8]
 /// A number that differs between files (format_version 6 and newer): from the ids that the caller gave, so that the
 /// same job writes the same bytes.
 fn base_context_checksum(options: &TableBuilderOptions) -> u32 {
-    if options.format_version < 6 {
+    if options.block_based.format_version < 6 {
         return 0;
     }
     let p = &options.properties;

@@ -45,25 +45,26 @@ pub(super) struct FinishedFilter {
 impl FilterBuilder {
     /// `None` where the options want no filter.
     pub fn new(options: &TableBuilderOptions) -> Option<Self> {
-        if options.bloom_bits_per_key <= 0.0 {
+        let settings = &options.block_based;
+        if settings.bloom_bits_per_key <= 0.0 {
             return None;
         }
-        let bloom = BloomBuilder::new(options.bloom_bits_per_key);
-        let partitions = options.partition_filters.then(|| {
+        let bloom = BloomBuilder::new(settings.bloom_bits_per_key);
+        let partitions = settings.partition_filters.then(|| {
             // As in RocksDB: it takes up to a data block until a cut is granted.
-            let percent = 100 - options.block_size_deviation.min(100);
-            let size = options.metadata_block_size.saturating_mul(percent).div_ceil(100).max(1);
+            let percent = 100 - settings.block_size_deviation.min(100);
+            let size = settings.metadata_block_size.saturating_mul(percent).div_ceil(100).max(1);
             let entries = entries_per_partition(&bloom, size);
             let spare = usize::from(entries > 1 && options.prefix_extractor.is_some());
             Partitions {
                 entries_max: entries - spare,
-                index_restart_interval: options.index_block_restart_interval,
+                index_restart_interval: settings.index_block_restart_interval,
                 ended: Vec::new(),
                 entries: 0,
             }
         });
         let extractor = options.prefix_extractor.clone();
-        Some(Self { bloom, extractor, whole_keys: options.whole_key_filtering, partitions })
+        Some(Self { bloom, extractor, whole_keys: settings.whole_key_filtering, partitions })
     }
 
     /// True when its parts end where the index's do.

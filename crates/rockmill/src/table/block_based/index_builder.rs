@@ -9,8 +9,8 @@ use rockmill_format::footer::BlockHandle;
 use rockmill_format::{InternalKeyComparator, key};
 
 use super::builder::FlushPolicy;
+use super::settings::BlockBasedSettings;
 use crate::error::Result;
-use crate::table::options::TableBuilderOptions;
 
 /// Gathers index entries; see the module's description.
 pub(super) struct IndexBuilder {
@@ -55,8 +55,8 @@ pub(super) struct FinishedIndex {
 }
 
 impl IndexBuilder {
-    pub fn new(options: &TableBuilderOptions) -> Self {
-        let restart_interval = options.index_block_restart_interval;
+    pub fn new(settings: &BlockBasedSettings) -> Self {
+        let restart_interval = settings.index_block_restart_interval;
         Self {
             restart_interval,
             separators: Vec::new(),
@@ -64,8 +64,8 @@ impl IndexBuilder {
             handles: Vec::new(),
             internal_keys: false,
             separator: Vec::new(),
-            partitions: options.two_level_index.then(|| Partitions {
-                policy: FlushPolicy::new(options.metadata_block_size, options.block_size_deviation),
+            partitions: settings.two_level_index.then(|| Partitions {
+                policy: FlushPolicy::new(settings.metadata_block_size, settings.block_size_deviation),
                 current: index_block(restart_interval),
                 start: 0,
                 cuts: Vec::new(),

@@ -15,6 +15,7 @@ mod meta;
 mod names;
 mod open;
 mod reader;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -28,3 +29,4 @@ pub(crate) use iter::{BlockStream, Source};
 pub(super) use meta::TableMeta;
 pub use open::properties_of;
 pub use reader::BlockBasedTable;
+pub use settings::BlockBasedSettings;

@@ -35,7 +35,7 @@ pub(super) struct Hints {
     pub db_id: Option<String>,
     /// Its number.
     pub manifest: u64,
-    /// Every table that it names, or named once.
+    /// Every file of tables that it names, or named once.
     pub named: BTreeSet<u64>,
     pub next_file_number: u64,
     /// WALs below this one may be gone.
@@ -105,7 +105,7 @@ impl Hints {
                 }
             }
             for (level, entry) in edit.new_files {
-                self.named.insert(entry.number);
+                self.named.extend(entry.files().map(|f| f.number));
                 cf.newest = cf.newest.max(entry.largest_seqno);
                 cf.files.insert(entry.number, (level, entry));
             }
@@ -133,6 +133,13 @@ impl Hints {
     /// short, or of one whose edits the MANIFEST has lost.
     pub fn is_unknown(&self, number: u64) -> bool {
         number > self.manifest && !self.named.contains(&number)
+    }
+
+    /// The files that are part of some table that it names, and no table of their own.
+    pub fn pieces(&self) -> BTreeSet<u64> {
+        let entries = self.families.values().flat_map(|f| f.files.values());
+        let pieces = entries.flat_map(|(_, entry)| &entry.pieces).map(|piece| piece.number);
+        pieces.filter(|number| self.file(*number).is_none()).collect()
     }
 
     /// The column family and description of a table that the MANIFEST names.

@@ -19,6 +19,9 @@
 //! it names as needed: no WAL is deleted before the MANIFEST says that it may be. Tables that it never named and that
 //! are newer than all that it did are taken in on top in that case.
 //!
+//! A table with pieces is sound if all of them are there. A piece stays as long as a table that stays has it; it is
+//! looked at as a table of its own only if the MANIFEST names it as one.
+//!
 //! The new MANIFEST never calls a WAL obsolete that was not read: its directory may be one that nothing names any more.
 //!
 //! | file | what happens there |
@@ -62,7 +65,7 @@ use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NA
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::table::TableReadOptions;
-use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuilder, files_of};
+use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuilder};
 
 use crate::db::files::repair::hints::Hints;
 use crate::db::files::repair::logs::Target;
@@ -132,7 +135,7 @@ pub struct RepairReport {
     pub tables_left_over: u64,
     /// Tables that cannot be read, and are in `lost`.
     pub tables_damaged: u64,
-    /// Tables that the MANIFEST names and that are not there.
+    /// Files of tables that the MANIFEST names and that are not there.
     pub tables_missing: Vec<u64>,
     /// WALs read; they are in `lost`.
     pub wals_converted: u64,
@@ -244,7 +247,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
             wals.display()
         )));
     }
-    let next = hints.next_file_number.max(dir.largest_number + 1);
+    let next = hints.next_file_number.max(dir.largest_number.max(hints.named.last().copied().unwrap_or(0)) + 1);
     let now = options.db.clock.now_micros();
     let identity = || {
         let bytes = fs.read_small(&path.join(filename::IDENTITY), LINE_FILE_BYTES_MAX).ok()?;
@@ -356,20 +359,21 @@ fn list(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<Directory> {
 
 impl Repair<'_> {
     fn run(&mut self, dir: Directory, wal_dir: &Path, created: &Arc<Mutex<Vec<u64>>>) -> Result<()> {
-        let mut lost: BTreeSet<PathBuf> = BTreeSet::new();
         let mut found = Vec::new();
-        for (number, path) in &dir.tables {
+        // These go where the tables go that they are part of.
+        let pieces = self.hints.pieces();
+        for (number, path) in dir.tables.iter().filter(|(number, _)| !pieces.contains(number)) {
             match Found::read(&*self.fs, *number, path) {
                 Ok(f) => found.push(f),
-                Err(e) => self.damaged_table(*number, path, e, &mut lost)?,
+                Err(e) => self.damaged_table(*number, path, e)?,
             }
         }
         let hinted = self.hints.families.iter().filter_map(|(id, h)| Some((*id, h.comparator.clone()?)));
         let stated = found.iter().filter_map(|f| Some((f.column_family()?, f.comparator()?.to_owned())));
         self.orders = stated.chain(hinted).collect();
         let mut families = self.families(&found, &dir.wals)?;
-        let mut tables = self.scan_all(&found, &families, &mut lost)?;
-        self.believe(&mut families, &tables, &found, &dir.wals);
+        let mut tables = self.scan_all(&found, &families)?;
+        self.believe(&mut families, &tables, &dir);
 
         // New tables from WALs.
         let mut targets = BTreeMap::new();
@@ -390,17 +394,17 @@ impl Repair<'_> {
         // Above every WAL that was read: none of those is needed any more. Others may be somewhere else.
         let read = dir.wals.last().map_or(0, |(number, _)| number + 1);
         let manifest = self.new_file_number();
+        let mut kept = BTreeSet::new();
         for f in families.values() {
             let from_logs = targets.remove(&f.id).map(|t| t.tables).unwrap_or_default();
             let own = tables.remove(&f.id).unwrap_or_default();
-            let files = self.arrange(f, own, from_logs, &found, &mut lost, created)?;
+            let files = self.arrange(f, own, from_logs, &found, created)?;
+            kept.extend(files.iter().flat_map(|(_, entry)| entry.files()).map(|file| file.number));
             let hinted = self.hints.families.get(&f.id).map_or(0, |h| h.log_number);
             edits.extend(self.edits_of(f, files, read.max(hinted))?);
             self.report.column_families.push(f.name.clone());
         }
-        for (_, leftovers) in tables {
-            leftovers.iter().for_each(|t| self.leave_over(t.entry.number, &found, &mut lost));
-        }
+        self.report.tables_left_over += tables.values().map(|left| left.len() as u64).sum::<u64>();
         self.report.last_sequence = self.report.last_sequence.max(self.hints.last_sequence);
         let largest_family = families.keys().next_back().copied().unwrap_or(0);
         edits.push(VersionEdit {
@@ -416,6 +420,9 @@ impl Repair<'_> {
         // Syncs the directory, with the names of all new tables, then points CURRENT at the MANIFEST.
         ManifestWriter::create(&self.fs, self.path, manifest, &edits)?;
 
+        // By files: one that was the table of its number may still be part of others.
+        let tables = dir.tables.into_iter().filter(|(number, _)| !kept.contains(number));
+        let mut lost: BTreeSet<PathBuf> = tables.map(|(_, path)| path).collect();
         lost.extend(dir.manifests.iter().map(|n| self.path.join(filename::manifest(*n))));
         lost.extend(dir.wals.into_iter().map(|(_, path)| path));
         self.archive(&lost, wal_dir)
@@ -427,10 +434,9 @@ impl Repair<'_> {
 
     /// A table that cannot be used: damaged, or using what Rockmill lacks, which ends the repair. What a sound MANIFEST
     /// does not name is left over, as every job that is cut short leaves it.
-    fn damaged_table(&mut self, number: u64, path: &Path, e: Error, lost: &mut BTreeSet<PathBuf>) -> Result<()> {
+    fn damaged_table(&mut self, number: u64, path: &Path, e: Error) -> Result<()> {
         if self.hints.whole && self.hints.file(number).is_none() {
             self.report.tables_left_over += 1;
-            lost.insert(path.to_owned());
             return Ok(());
         }
         if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::InvalidArgument) {
@@ -438,13 +444,7 @@ impl Repair<'_> {
         }
         self.report.damaged.push((name_of(path), e.message().to_owned()));
         self.report.tables_damaged += 1;
-        lost.insert(path.to_owned());
         Ok(())
-    }
-
-    fn leave_over(&mut self, number: u64, found: &[Found], lost: &mut BTreeSet<PathBuf>) {
-        self.report.tables_left_over += 1;
-        lost.extend(found.iter().filter(|f| f.number == number).map(|f| f.path.clone()));
     }
 
     /// Whose a table is. One that nothing says it of (ingested, and no longer named) is the default column family's,
@@ -559,12 +559,7 @@ impl Repair<'_> {
     }
 
     /// Reads all tables, by column family. Tables of column families that are no more come too.
-    fn scan_all(
-        &mut self,
-        found: &[Found],
-        families: &BTreeMap<u32, Family>,
-        lost: &mut BTreeSet<PathBuf>,
-    ) -> Result<BTreeMap<u32, Vec<Scanned>>> {
+    fn scan_all(&mut self, found: &[Found], families: &BTreeMap<u32, Family>) -> Result<BTreeMap<u32, Vec<Scanned>>> {
         let total: u64 = found.iter().map(|f| f.size).sum();
         let mut done = 0;
         let bytewise = InternalKeyComparator::default();
@@ -573,7 +568,7 @@ impl Repair<'_> {
             let id = self.family_of(f);
             if id == NOBODY && !self.hints.whole {
                 let what = format!("{}: nothing says which column family it belongs to", f.path.display());
-                self.damaged_table(f.number, &f.path, Error::corruption(what), lost)?;
+                self.damaged_table(f.number, &f.path, Error::corruption(what))?;
                 continue;
             }
             let family = families.get(&id);
@@ -585,7 +580,7 @@ impl Repair<'_> {
             {
                 let what =
                     format!("{}: a table of column family {:?}", f.path.display(), f.properties.column_family_name);
-                self.damaged_table(f.number, &f.path, Error::corruption(what), lost)?;
+                self.damaged_table(f.number, &f.path, Error::corruption(what))?;
                 continue;
             }
             let Some(family) = family else {
@@ -604,7 +599,7 @@ impl Repair<'_> {
             let cmp = if f.comparator().is_some() { &family.cmp } else { &bytewise };
             match scan::scan(&*self.fs, f, cmp, hint, progress) {
                 Ok(scanned) => out.entry(id).or_default().push(scanned),
-                Err(e) => self.damaged_table(f.number, &f.path, e, lost)?,
+                Err(e) => self.damaged_table(f.number, &f.path, e)?,
             }
         }
         Ok(out)
@@ -613,13 +608,8 @@ impl Repair<'_> {
     /// Decides for which column families the MANIFEST is believed: it is whole, and either all tables that it names are
     /// sound, or there is nothing else that could stand for those that are not. A table that it does not name is no
     /// reason to doubt it, whatever its number: a kill during any flush, compaction or ingestion leaves one.
-    fn believe(
-        &mut self,
-        families: &mut BTreeMap<u32, Family>,
-        tables: &BTreeMap<u32, Vec<Scanned>>,
-        found: &[Found],
-        wals: &[(u64, PathBuf)],
-    ) {
+    fn believe(&mut self, families: &mut BTreeMap<u32, Family>, tables: &BTreeMap<u32, Vec<Scanned>>, dir: &Directory) {
+        let wals = &dir.wals;
         let oldest = self.hints.oldest_wal();
         // It says that this WAL is needed, and that one is gone: later edits are lost. (Or unsynced WALs, in a power
         // cut. Then tables that are taken in for that hold what the WALs would have.)
@@ -630,9 +620,9 @@ impl Repair<'_> {
         for family in families.values_mut() {
             let Some(hinted) = self.hints.families.get(&family.id) else { continue };
             let sound: BTreeSet<u64> = tables.get(&family.id).into_iter().flatten().map(|t| t.entry.number).collect();
-            let there = |n: &u64| found.iter().any(|f| f.number == *n);
-            let named = hinted.files.values().flat_map(|(_, entry)| files_of(entry)).map(|file| file.number);
-            self.report.tables_missing.extend(named.filter(|n| !there(n) && !sound.contains(n)));
+            let there = |n: &u64| dir.tables.iter().any(|(number, _)| number == n);
+            let named = hinted.files.values().flat_map(|(_, entry)| entry.files()).map(|file| file.number);
+            self.report.tables_missing.extend(named.filter(|n| !there(n)));
             let all_sound = hinted.files.keys().all(|n| sound.contains(n));
             let unnamed = sound.iter().any(|n| !hinted.files.contains_key(n));
             let flushed_logs = wals.iter().any(|(n, _)| *n < hinted.log_number);
@@ -651,8 +641,8 @@ impl Repair<'_> {
                 }
             }
         }
-        let damaged: BTreeSet<&String> = self.report.damaged.iter().map(|(name, _)| name).collect();
-        self.report.tables_missing.retain(|n| !damaged.contains(&filename::table(*n)));
+        self.report.tables_missing.sort_unstable();
+        self.report.tables_missing.dedup();
     }
 
     /// The levels of a column family's tables.
@@ -662,7 +652,6 @@ impl Repair<'_> {
         own: Vec<Scanned>,
         from_logs: Vec<FileEntry>,
         found: &[Found],
-        lost: &mut BTreeSet<PathBuf>,
         created: &Arc<Mutex<Vec<u64>>>,
     ) -> Result<Vec<(u32, FileEntry)>> {
         let hinted = self.hints.families.get(&family.id).cloned().unwrap_or_default();
@@ -675,7 +664,7 @@ impl Repair<'_> {
                 match hinted.files.get(&s.entry.number) {
                     Some(kept) => placed.push(kept.clone()),
                     None if family.later.contains_key(&s.entry.number) => later.push(s.entry),
-                    None => self.leave_over(s.entry.number, found, lost),
+                    None => self.report.tables_left_over += 1,
                 }
             }
             let mut epoch = placed.iter().map(|(_, e)| e.epoch_number).filter(|e| *e < u64::MAX - 1024).max();
@@ -696,7 +685,7 @@ impl Repair<'_> {
             let all: Vec<FileEntry> = own.into_iter().map(|s| s.entry).chain(from_logs).collect();
             placed = match place::place(all.clone(), last_level, &family.cmp) {
                 Some(placed) => placed,
-                None => self.merge(family, &all, own_tables, last_level, found, lost, created)?,
+                None => self.merge(family, &all, own_tables, last_level, found, created)?,
             };
             number_epochs(&mut placed);
         }
@@ -720,7 +709,6 @@ impl Repair<'_> {
     }
 
     /// All tables of a column family as one sorted run of the last level; those from `own_tables` on come from logs.
-    #[expect(clippy::too_many_arguments, reason = "each one is a separate part of what is known")]
     fn merge(
         &mut self,
         family: &Family,
@@ -728,7 +716,6 @@ impl Repair<'_> {
         own_tables: usize,
         last_level: usize,
         found: &[Found],
-        lost: &mut BTreeSet<PathBuf>,
         created: &Arc<Mutex<Vec<u64>>>,
     ) -> Result<Vec<(u32, FileEntry)>> {
         let ctx = self.context(family, created);
@@ -747,13 +734,10 @@ impl Repair<'_> {
         let written = write_run(&mut merged, flushed_logs, tombstones, last_level, &output, &ctx)?;
         self.report.tables_written += written.len() as u64;
         for entry in files {
-            match found.iter().find(|f| f.number == entry.number) {
-                Some(f) => {
-                    self.report.tables_merged += 1;
-                    lost.insert(f.path.clone());
-                }
+            match found.iter().any(|f| f.number == entry.number) {
+                true => self.report.tables_merged += 1,
                 // One that was made of WALs a moment ago.
-                None => {
+                false => {
                     self.report.tables_written -= 1;
                     let _ = repair_remove(self.options, self.path, entry.number);
                 }

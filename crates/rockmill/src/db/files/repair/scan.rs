@@ -99,6 +99,14 @@ pub(super) fn scan(
     hint: Option<&FileEntry>,
     mut progress: impl FnMut(u64),
 ) -> Result<Scanned> {
+    for piece in hint.iter().flat_map(|h| &h.pieces) {
+        let path = found.path.with_file_name(filename::table(piece.number));
+        let size = fs.file_size(&path).map_err(|e| Error::io(path.display(), &e))?;
+        if size != piece.size {
+            let (path, said) = (path.display(), piece.size);
+            return Err(Error::corruption(format!("{path}: the file has {size} bytes, the MANIFEST says {said}")));
+        }
+    }
     let table = open(fs, &found.path, cmp, hint.map(|h| h.largest_seqno))?;
     let mut range = Range { cmp, ends: None, seqs: None };
     let mut entries = 0u64;
@@ -169,6 +177,7 @@ pub(super) fn scan(
     if let Some(h) = hint {
         entry.file_checksum.clone_from(&h.file_checksum);
         entry.file_checksum_func_name.clone_from(&h.file_checksum_func_name);
+        entry.pieces.clone_from(&h.pieces);
         // Where a level was cut, tombstones reach to there and no further.
         entry.smallest.clone_from(&h.smallest);
         entry.largest.clone_from(&h.largest);

@@ -88,7 +88,9 @@ impl BlockBasedBuilder {
         if !self.rises(first, super::shared_prefix_len(&self.last_key, first)) {
             return self.refuse(first, "is not after the one before").map(|()| false);
         }
-        if !self.data_block.is_empty() && self.data_block.current_size_estimate() < self.options.block_size / 2 {
+        if !self.data_block.is_empty()
+            && self.data_block.current_size_estimate() < self.options.block_based.block_size / 2
+        {
             self.passing.small_at = self.points;
         }
         self.flush_block(Some(first))?;
@@ -146,12 +148,12 @@ impl BlockBasedBuilder {
     /// True when the block looks as this builder's do, `last` being its last entry.
     fn fits(&self, block: &WholeBlock<'_>, last: usize) -> bool {
         let (o, layout, entries) = (&self.options, &block.layout, block.entries);
-        let restarts = entries.len().div_ceil(o.block_restart_interval.max(1));
-        block.data.len() >= o.block_size / 2
-            && entries.value_range(last).start <= o.block_size
+        let restarts = entries.len().div_ceil(o.block_based.block_restart_interval.max(1));
+        block.data.len() >= o.block_based.block_size / 2
+            && entries.value_range(last).start <= o.block_based.block_size
             && layout.num_restarts() as usize == restarts
             && !(layout.has_hash_index() || layout.has_separated_values() || layout.is_uniform())
-            && o.hash_index_util_ratio.is_none()
+            && o.block_based.hash_index_util_ratio.is_none()
     }
 
     /// True when the current block may end here, if there is one, before a block of so many entries: half full, or less
@@ -163,7 +165,7 @@ impl BlockBasedBuilder {
         self.points > 0
             && self.held.is_none()
             && self.dictionary.is_empty()
-            && (self.data_block.is_empty() || current >= self.options.block_size / 2 || apart)
+            && (self.data_block.is_empty() || current >= self.options.block_based.block_size / 2 || apart)
     }
 
     /// True when `table`'s blocks are checked and compressed as this one's are.
@@ -174,9 +176,9 @@ impl BlockBasedBuilder {
             return *same;
         }
         let (o, footer, p) = (&self.options, table.footer(), table.properties());
-        let name = |used| compression_name(o.format_version, o.compression, used);
-        let same = footer.format_version == o.format_version
-            && footer.checksum == o.checksum
+        let name = |used| compression_name(o.block_based.format_version, o.compression, used);
+        let same = footer.format_version == o.block_based.format_version
+            && footer.checksum == o.block_based.checksum
             && table.global_seqno().is_none()
             && !table.has_dictionary()
             && (p.compression_name == name(true) || p.compression_name == name(false))

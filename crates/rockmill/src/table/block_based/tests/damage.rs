@@ -60,7 +60,8 @@ fn read_all(table: &Arc<Table>) -> crate::Result<Entries> {
 
 fn sample(rng: &mut fastrand::Rng, checksum: ChecksumType) -> (Vec<u8>, Entries, TableBuilderOptions) {
     let cmp = InternalKeyComparator::default();
-    let o = TableBuilderOptions { checksum, ..random_options(rng, cmp.clone()) };
+    let mut o = random_options(rng, cmp.clone());
+    o.block_based.checksum = checksum;
     let entries = random_entries(rng, 60, &cmp);
     let fs = MemFileSystem::new();
     build(&fs, &o, &entries, &vec![(b"a".to_vec(), b"b".to_vec(), 3)]);
@@ -79,7 +80,7 @@ fn every_flipped_bit_is_found_by_verify() {
             bad[at] ^= 1 << rng.u32(..8);
             // Nothing covers the padding between the handles and the version in an old footer.
             let footer = bad.len() - rockmill_format::footer::FOOTER_LEN_MAX;
-            let padding = o.format_version < 6 && (footer..footer + 41).contains(&at);
+            let padding = o.block_based.format_version < 6 && (footer..footer + 41).contains(&at);
             let result = open_bytes(bad, &o.cmp).and_then(|t| {
                 let read = read_all(&t);
                 if let Ok(read) = &read {

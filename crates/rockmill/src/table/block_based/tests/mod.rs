@@ -24,22 +24,11 @@ type Tombstones = Vec<(Vec<u8>, Vec<u8>, SequenceNumber)>;
 fn options(cmp: InternalKeyComparator) -> TableBuilderOptions {
     TableBuilderOptions {
         cmp,
-        block_size: 4096,
-        block_size_deviation: 10,
-        block_restart_interval: 16,
-        index_block_restart_interval: 1,
-        format_version: 5,
-        checksum: ChecksumType::Xxh3,
+        block_based: BlockBasedSettings::default(),
         compression: CompressionType::None,
         compression_opts: crate::CompressionOptions::default(),
         target_file_size: 0,
-        bloom_bits_per_key: 0.0,
-        whole_key_filtering: true,
         prefix_extractor: None,
-        partition_filters: false,
-        two_level_index: false,
-        metadata_block_size: 4096,
-        hash_index_util_ratio: None,
         properties: TableProperties {
             column_family_id: 0,
             column_family_name: "default".into(),
@@ -62,7 +51,7 @@ fn random_options(rng: &mut fastrand::Rng, cmp: InternalKeyComparator) -> TableB
         2 => Some(SliceTransform::create_noop()),
         _ => Option::None,
     };
-    TableBuilderOptions {
+    let block_based = BlockBasedSettings {
         block_size: *rng.choice(&[1, 64, 300, 1000, 4096, 20_000]).unwrap(),
         block_size_deviation: *rng.choice(&[0, 10, 50, 100]).unwrap(),
         block_restart_interval: rng.usize(1..20),
@@ -77,6 +66,15 @@ fn random_options(rng: &mut fastrand::Rng, cmp: InternalKeyComparator) -> TableB
                 ChecksumType::Xxh3,
             ])
             .unwrap(),
+        bloom_bits_per_key: *rng.choice(&[0.0, 5.0, 10.0]).unwrap(),
+        whole_key_filtering: rng.bool(),
+        partition_filters: two_level_index && rng.bool(),
+        two_level_index,
+        metadata_block_size: *rng.choice(&[1, 100, 1000, 4096]).unwrap(),
+        hash_index_util_ratio: rng.bool().then_some(0.75),
+    };
+    TableBuilderOptions {
+        block_based,
         compression: *rng.choice(&[None, Snappy, Zlib, Lz4, Zstd]).unwrap(),
         compression_opts: crate::CompressionOptions {
             max_dict_bytes: *rng.choice(&[0, 0, 100, 5000]).unwrap(),
@@ -85,13 +83,7 @@ fn random_options(rng: &mut fastrand::Rng, cmp: InternalKeyComparator) -> TableB
             ..crate::CompressionOptions::default()
         },
         target_file_size: *rng.choice(&[0, 10_000]).unwrap(),
-        bloom_bits_per_key: *rng.choice(&[0.0, 5.0, 10.0]).unwrap(),
-        whole_key_filtering: rng.bool(),
         prefix_extractor,
-        partition_filters: two_level_index && rng.bool(),
-        two_level_index,
-        metadata_block_size: *rng.choice(&[1, 100, 1000, 4096]).unwrap(),
-        hash_index_util_ratio: rng.bool().then_some(0.75),
         ..options(cmp)
     }
 }
@@ -426,7 +418,8 @@ fn keys_out_of_order_are_refused() {
 
 #[test]
 fn a_failing_disk_fails_the_build() {
-    let o = TableBuilderOptions { block_size: 100, ..options(InternalKeyComparator::default()) };
+    let mut o = options(InternalKeyComparator::default());
+    o.block_based.block_size = 100;
     let entries = random_entries(&mut fastrand::Rng::with_seed(1), 300, &o.cmp);
     let mut failures = 0;
     for calls in 0.. {

@@ -180,31 +180,31 @@ fn check_features(name: &str, table: &BlockBasedTable) {
 fn rebuild_is_equal(path: &Path, table: &BlockBasedTable, entries: &Entries) {
     let p = table.properties();
     let mut o = options(table.cmp.clone());
-    o.checksum = table.footer().checksum;
+    o.block_based.checksum = table.footer().checksum;
     o.path = path.with_extension("rebuilt");
     if p.filter_size > 0 {
-        o.bloom_bits_per_key = 10.0;
+        o.block_based.bloom_bits_per_key = 10.0;
     }
     match path.parent().unwrap().file_name().unwrap().to_str().unwrap() {
         "two_level" | "unique_two_level" => {
-            o.two_level_index = true;
-            o.metadata_block_size = 200;
+            o.block_based.two_level_index = true;
+            o.block_based.metadata_block_size = 200;
         }
-        "hash_index" => o.hash_index_util_ratio = Some(0.75),
+        "hash_index" => o.block_based.hash_index_util_ratio = Some(0.75),
         "small_blocks" | "unique_small_blocks" => {
-            o.block_size = 100;
-            o.block_restart_interval = 2;
-            o.index_block_restart_interval = 7;
+            o.block_based.block_size = 100;
+            o.block_based.block_restart_interval = 2;
+            o.block_based.index_block_restart_interval = 7;
         }
         "unique_partitions" => {
-            o.two_level_index = true;
-            o.metadata_block_size = 200;
-            o.partition_filters = true;
+            o.block_based.two_level_index = true;
+            o.block_based.metadata_block_size = 200;
+            o.block_based.partition_filters = true;
         }
         _ => {}
     }
     o.prefix_extractor = SliceTransform::from_name(&p.prefix_extractor_name);
-    o.whole_key_filtering = p.whole_key_filtering();
+    o.block_based.whole_key_filtering = p.whole_key_filtering();
     let fs = PosixFileSystem::default();
     let summary = build(&fs, &o, entries, &Vec::new());
     let ours = std::fs::read(&o.path).unwrap();
@@ -253,7 +253,7 @@ fn rocksdb_reads_our_tables() {
         };
         let mut o = random_options(&mut rng, cmp.clone());
         // 7.8 knows no other.
-        o.format_version = 5;
+        o.block_based.format_version = 5;
         o.path = dir.path().join(format!("{seed:06}.sst"));
         println!("seed {seed}: {o:?}");
         let entries = random_entries(&mut rng, 300, &cmp);
@@ -303,8 +303,8 @@ fn newer_rocksdb_ingests_our_tables() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let cmp = InternalKeyComparator::default();
         let mut o = random_options(&mut rng, cmp.clone());
-        o.format_version = 5 + (seed % 2) as u32;
-        o.bloom_bits_per_key = 10.0;
+        o.block_based.format_version = 5 + (seed % 2) as u32;
+        o.block_based.bloom_bits_per_key = 10.0;
         if o.compression == CompressionType::Zlib {
             // The wheel is built without zlib: it cannot read Debian's zlib tables either.
             o.compression = CompressionType::Zstd;

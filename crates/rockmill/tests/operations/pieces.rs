@@ -1,0 +1,246 @@
+//! Tables of several files that share some of them: no file is deleted, forgotten or left out of a copy while a table
+//! has it. No kind of table has several files yet, so the MANIFESTs are made by hand, of block-based tables, which can
+//! then not be read.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+use rockmill::internals::{ManifestWriter, current_manifest, for_each_edit};
+use rockmill::{Checkpoint, CompressionType, Db, Env, ErrorKind, Options};
+use rockmill_format::edit::{TableFile, VersionEdit};
+use rockmill_format::filename;
+use rockmill_io::{FileSystem, PosixFileSystem};
+use rockmill_skip::skip;
+
+use super::extra_runs::as_rocksdb_reads;
+use super::oracle::{run_tool, tool};
+
+/// Numbers of the pieces. They are far above what the MANIFEST gives out next.
+const PIECES: [u64; 3] = [201, 202, 203];
+/// The first has one that is all its own, and shares one with the second, which has the first table's file, too.
+fn pieces_of(own: [u64; 2]) -> [Vec<u64>; 2] {
+    [vec![PIECES[0], PIECES[1]], vec![PIECES[2], PIECES[1], own[0]]]
+}
+
+fn options() -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_disable_auto_compactions(true);
+    o.set_num_levels(5);
+    o.set_compression_type(CompressionType::None);
+    o
+}
+
+fn open(dir: &Path) -> rockmill::Result<Db> {
+    Db::open_cf(&options(), dir, ["default", "other"])
+}
+
+/// Bytes of a piece, which is no table of its own.
+fn piece(number: u64) -> Vec<u8> {
+    vec![number as u8; number as usize]
+}
+
+fn tables(dir: &Path) -> Vec<u64> {
+    let name = |e: std::io::Result<std::fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
+    let numbers = std::fs::read_dir(dir).unwrap().map(name).filter_map(|n| n.strip_suffix(".sst")?.parse().ok());
+    let mut numbers: Vec<u64> = numbers.collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// What the MANIFEST says of each table's files.
+fn named(dir: &Path) -> Vec<Vec<u64>> {
+    let fs = PosixFileSystem::default();
+    let manifest = dir.join(filename::manifest(current_manifest(&fs, dir).unwrap()));
+    let mut all = std::collections::BTreeMap::new();
+    let mut each = |edit: VersionEdit| {
+        edit.deleted_files.iter().for_each(|(_, number)| drop(all.remove(number)));
+        all.extend(edit.new_files.iter().map(|(_, f)| (f.number, f.files().map(|f| f.number).collect())));
+        Ok(())
+    };
+    for_each_edit(&fs, &manifest, &mut each).unwrap();
+    all.into_values().collect()
+}
+
+/// A database of two tables in level 1, from `a` to `c` and from `m` to `o`, with pieces. Gives the tables' numbers.
+fn database(dir: &Path) -> [u64; 2] {
+    let db = Db::open(&options(), dir).unwrap();
+    drop(db.create_cf("other", &options()).unwrap());
+    for keys in [["a", "c"], ["m", "o"]] {
+        keys.iter().for_each(|k| db.put(k, "value").unwrap());
+        db.flush().unwrap();
+    }
+    drop(db);
+    let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
+    let number = current_manifest(&*fs, dir).unwrap();
+    let mut edits = Vec::new();
+    let old = dir.join(filename::manifest(number));
+    for_each_edit(&*fs, &old, &mut |edit| {
+        edits.push(edit);
+        Ok(())
+    })
+    .unwrap();
+    let own: Vec<u64> = edits.iter().flat_map(|e| &e.new_files).map(|(_, f)| f.number).collect();
+    let own = <[u64; 2]>::try_from(own).unwrap();
+    let size = |n: u64| std::fs::metadata(dir.join(filename::table(n))).map_or(n, |m| m.len());
+    PIECES.iter().for_each(|&n| std::fs::write(dir.join(filename::table(n)), piece(n)).unwrap());
+    for (level, file) in edits.iter_mut().flat_map(|e| &mut e.new_files) {
+        let of = own.iter().position(|n| *n == file.number).unwrap();
+        *level = 1;
+        file.pieces = pieces_of(own)[of].iter().map(|&number| TableFile { number, size: size(number) }).collect();
+    }
+    ManifestWriter::create(&fs, dir, number + 50, &edits).unwrap();
+    std::fs::remove_file(old).unwrap();
+    own
+}
+
+fn all_files(own: [u64; 2]) -> Vec<u64> {
+    own.into_iter().chain(PIECES).collect()
+}
+
+fn total(db: &Db) -> u64 {
+    db.property_int_value("rocksdb.live-sst-files-size").unwrap().unwrap()
+}
+
+fn assert_whole(dir: &Path, own: [u64; 2], what: &str) {
+    assert_eq!(tables(dir), all_files(own), "{what}");
+    let [a, b] = pieces_of(own);
+    assert_eq!(named(dir), [[vec![own[0]], a].concat(), [vec![own[1]], b].concat()], "{what}");
+    assert!(PIECES.iter().all(|&n| std::fs::read(dir.join(filename::table(n))).unwrap() == piece(n)), "{what}");
+    drop(open(dir).unwrap());
+}
+
+#[test]
+fn a_file_goes_with_the_last_table_that_has_it() {
+    let test = "a_file_goes_with_the_last_table_that_has_it";
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("db");
+    let own = database(&dir);
+    for answer in as_rocksdb_reads(&dir, test) {
+        let why = answer.unwrap_err();
+        assert!(why.contains("custom field not supported") || why.contains("Corruption"), "{why}");
+    }
+    let ldb = tool("ldb").inspect_err(|why| skip(test, why)).ok();
+    let scan = || ldb.as_ref().map(|ldb| run_tool(ldb, &[&format!("--db={}", dir.display()), "scan"]));
+    assert!(scan().is_none_or(|done| done.unwrap_err().contains("custom field not supported")));
+
+    // What a job that was cut short left goes at the next open, and nothing else.
+    std::fs::write(dir.join("000120.sst"), "an orphan").unwrap();
+    let db = open(&dir).unwrap();
+    assert_eq!(tables(&dir), all_files(own));
+    let bytes = |numbers: &[u64]| -> u64 {
+        numbers.iter().map(|&n| std::fs::metadata(dir.join(filename::table(n))).unwrap().len()).sum()
+    };
+    assert_eq!(total(&db), bytes(&all_files(own)), "a shared file counts once");
+    assert_eq!(db.live_files().unwrap_err().kind(), ErrorKind::Corruption, "block-based tables are one file");
+    db.put("k", "new").unwrap();
+    db.flush().unwrap();
+    let new = tables(&dir).pop().unwrap();
+    assert!(new > PIECES[2], "{new} may be a number of a piece");
+
+    // The first table's file stays as a piece of the second one, whoever opens it between.
+    let left = [own[0], own[1], PIECES[1], PIECES[2], new];
+    db.delete_file_in_range("a", "d").unwrap();
+    assert_eq!((tables(&dir), total(&db)), (left.to_vec(), bytes(&left)));
+    drop(db);
+    let db = open(&dir).unwrap();
+    assert_eq!((tables(&dir), total(&db)), (left.to_vec(), bytes(&left)));
+    let before = current_manifest(&PosixFileSystem::default(), &dir).unwrap();
+    db.delete_file_in_range("l", "p").unwrap();
+    assert_eq!(tables(&dir), [new]);
+
+    // Nothing has pieces any more, so RocksDB opens what is on disk, of a database that is open still.
+    assert_ne!(current_manifest(&PosixFileSystem::default(), &dir).unwrap(), before);
+    for answer in as_rocksdb_reads(&dir, test) {
+        assert_eq!(answer.unwrap(), [(b"k".to_vec(), b"new".to_vec())]);
+    }
+    assert!(scan().is_none_or(|done| done.unwrap().contains("new")));
+}
+
+#[test]
+fn copies_have_every_file_once() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, copy) = (temp.path().join("db"), temp.path().join("copy"));
+    let own = database(&dir);
+    let db = open(&dir).unwrap();
+    let checkpoint = Checkpoint::new(&db).unwrap();
+    checkpoint.create_checkpoint(&copy).unwrap();
+    assert_whole(&copy, own, "checkpoint");
+    let e = checkpoint.export_column_family(&db.cf_handle("default").unwrap(), temp.path().join("export"));
+    assert_eq!(e.unwrap_err().kind(), ErrorKind::NotSupported);
+    for shared in [true, false] {
+        let (backups, to) = (temp.path().join(format!("backups{shared}")), temp.path().join(format!("to{shared}")));
+        let mut how = BackupEngineOptions::new(&backups).unwrap();
+        how.set_share_table_files(shared);
+        let engine = BackupEngine::open(&how, &Env::new().unwrap()).unwrap();
+        (0..2).for_each(|_| engine.create_new_backup(&db).unwrap());
+        engine.verify_backup(2).unwrap();
+        engine.restore_from_latest_backup(&to, &to, &RestoreOptions::default()).unwrap();
+        assert_whole(&to, own, "backup");
+    }
+    drop(db);
+    assert_whole(&dir, own, "the original");
+}
+
+#[test]
+fn a_file_that_is_missing_is_named_whichever_table_has_it() {
+    for number in PIECES {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("db");
+        database(&dir);
+        let path = dir.join(filename::table(number));
+        std::fs::write(&path, "short").unwrap();
+        for found in ["the file has 5 bytes", "missing"] {
+            let e = open(&dir).err().unwrap();
+            assert_eq!(e.kind(), ErrorKind::Corruption);
+            assert!(e.message().contains(found) && e.message().contains(&filename::table(number)), "{e}");
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+#[test]
+fn repair_keeps_the_pieces_of_the_tables_that_it_keeps() {
+    enum Damage {
+        None,
+        NoCurrent,
+        Missing(u64),
+        Flipped(u64),
+    }
+    let repaired = |damage: fn([u64; 2]) -> Damage| {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("db");
+        let own = database(&dir);
+        match damage(own) {
+            Damage::None => {}
+            Damage::NoCurrent => std::fs::remove_file(dir.join(filename::CURRENT)).unwrap(),
+            Damage::Missing(number) => std::fs::remove_file(dir.join(filename::table(number))).unwrap(),
+            Damage::Flipped(number) => {
+                let path = dir.join(filename::table(number));
+                let mut bytes = std::fs::read(&path).unwrap();
+                bytes[3] ^= 1;
+                std::fs::write(path, bytes).unwrap();
+            }
+        }
+        let report = Db::repair(&options(), &dir).unwrap();
+        drop(open(&dir).unwrap());
+        let lost = dir.join("lost");
+        let lost = if lost.exists() { tables(&lost) } else { Vec::new() };
+        (own, temp, dir, report, lost)
+    };
+    for damage in [|_: [u64; 2]| Damage::None, |_: [u64; 2]| Damage::NoCurrent] {
+        let (own, _temp, dir, report, lost) = repaired(damage);
+        assert_eq!((report.tables_kept, report.tables_left_over, report.tables_damaged), (2, 0, 0), "{report:?}");
+        assert!(lost.is_empty() && report.tables_missing.is_empty(), "{report:?}");
+        assert_whole(&dir, own, "repaired");
+    }
+    // A table that lacks a piece cannot be read; what others have of it stays.
+    let (own, _temp, dir, report, lost) = repaired(|_| Damage::Missing(PIECES[2]));
+    assert_eq!((report.tables_kept, report.tables_damaged, report.tables_missing), (1, 1, vec![PIECES[2]]));
+    assert_eq!((tables(&dir), lost), (vec![own[0], PIECES[0], PIECES[1]], vec![own[1]]));
+    // A damaged table is lost as a table, and its file is still a piece of another one.
+    let (own, _temp, dir, report, lost) = repaired(|own| Damage::Flipped(own[0]));
+    assert_eq!((report.tables_kept, report.tables_damaged, report.tables_missing), (1, 1, vec![]));
+    assert_eq!((tables(&dir), lost), (vec![own[0], own[1], PIECES[1], PIECES[2]], vec![PIECES[0]]));
+}
