@@ -278,6 +278,7 @@ impl SegmentBuilder {
         Err(Failed::Full)
     }
 
+    /// Places all buckets into so many groups, if that can be done with a limited number of evictions.
     fn place_into(&mut self, groups: u32, pilots: &mut [u8]) -> bool {
         let empty = if self.groups.bits == 6 { 0 } else { u64::MAX << (1 << self.groups.bits) };
         for plane in &mut self.taken {
@@ -346,7 +347,7 @@ impl SegmentBuilder {
         (1..keys.len()).all(|i| (0..i).all(|j| slot(keys[i]) != slot(keys[j])))
     }
 
-    /// A pilot that evicts only small buckets: as small as can be, then as few. Of pilots that are alike in this, the
+    /// A pilot that evicts only small buckets: as small as can be, then preferably one of that size. Among equals the
     /// number of the eviction chooses, so that two buckets do not evict each other for ever.
     #[cold]
     fn least_harm(&self, bucket: u16, groups: u32, eviction: u32, chain: u32) -> Option<u8> {
@@ -366,7 +367,7 @@ impl SegmentBuilder {
                         larger |= self.turned(plane, key, round, groups);
                     }
                 }
-                // Bits beyond the group's size are set in all three.
+                // On the last plane nothing is too large, and `larger` lacks the bits beyond the group's size.
                 let size = 1 << self.groups.bits;
                 let beyond = if size == 64 { 0 } else { u64::MAX << size };
                 let few = if chain.is_multiple_of(CHAIN_MAX) { 0 } else { !(larger | twos) };
