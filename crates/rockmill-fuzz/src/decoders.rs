@@ -1,4 +1,4 @@
-//! Decoders: pure functions of bytes. All but that of job specs are `rockmill-format`'s.
+//! Decoders: pure functions of bytes. All but those of job specs and of perfect hash functions are `rockmill-format`'s.
 
 use std::ops::ControlFlow;
 
@@ -12,6 +12,7 @@ use rockmill_format::hash::hash64;
 use rockmill_format::log::{LogEvent, LogReader, RecoveryAction, RecoveryMode};
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKeyComparator, ParsedInternalKey, batch as batches};
+use rockmill_phash::{BuildError, Builder, Kind, PerfectHash};
 
 use crate::mend;
 
@@ -106,6 +107,34 @@ pub fn filter(data: &[u8]) {
         assert_eq!(reader.may_match(key), reader.may_match_hashed(key, hash64(key)));
     }
     let _ = (reader.is_empty(), reader.kind_name(), reader.memory_usage());
+}
+
+/// A perfect hash function: the bytes as one, and functions that are built from the bytes as hashes.
+pub fn perfect_hash(data: &[u8]) {
+    let hashes: Vec<u64> = data.as_chunks().0.iter().take(2000).map(|&bytes| u64::from_le_bytes(bytes)).collect();
+    let mut slots = vec![0; hashes.len()];
+    if let Ok(function) = PerfectHash::open(data) {
+        function.slots(&hashes, &mut slots);
+        for (&hash, &slot) in hashes.iter().zip(&slots) {
+            assert!(slot == function.slot(hash) && slot < function.slot_count());
+        }
+    }
+    for kind in Kind::ALL {
+        match Builder::new().kind(kind).seed(hashes.len() as u64).build(&hashes) {
+            Ok(bytes) => {
+                let function = PerfectHash::open(&bytes[..]).expect("what was built opens");
+                function.slots(&hashes, &mut slots);
+                let mut sorted = slots.clone();
+                sorted.sort_unstable();
+                assert!(sorted.windows(2).all(|pair| pair[0] < pair[1]), "two keys have one slot");
+                assert!(sorted.last().is_none_or(|&last| last < function.slot_count()));
+            }
+            Err(BuildError::Duplicate { hash, positions }) => {
+                assert!(positions.len() > 1 && positions.iter().all(|&at| hashes[at] == hash));
+            }
+            Err(e) => unreachable!("{e}"),
+        }
+    }
 }
 
 /// The properties block of a table.

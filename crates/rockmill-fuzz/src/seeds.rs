@@ -39,6 +39,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "manifest" => files(|name| name.starts_with("MANIFEST-")),
         "version_edit" => files(|name| name.starts_with("MANIFEST-")).iter().flat_map(|b| records(b)).collect(),
         "job_spec" => job_specs::all(),
+        "perfect_hash" => perfect_hashes(),
         "options" => files(|name| name.starts_with("OPTIONS-")),
         "option_string" => vec![
             b"write_buffer_size=1024;compression=kZSTD;block_based_table_factory={block_size=1;checksum=kXXH3;}"
@@ -99,6 +100,20 @@ fn blocks(target: &str) -> Vec<Vec<u8>> {
     // Properties are found by the name of the first of them.
     let tables = fixtures::all().iter().flat_map(|f| f.files.iter()).filter(|(name, _)| name.ends_with(".sst"));
     tables.step_by(40).filter_map(|(_, bytes)| crate::mend::properties_block(bytes)).collect()
+}
+
+/// Functions of each kind, and hashes to build them from: some of those equal.
+fn perfect_hashes() -> Vec<Vec<u8>> {
+    let hashes: Vec<u64> = (0..300u64).map(|key| rockmill_phash::hash_key(&key.to_le_bytes(), 0)).collect();
+    let bytes = |hashes: &[u64]| hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect::<Vec<_>>();
+    let mut out = vec![bytes(&hashes), bytes(&[&hashes[..9], &hashes[..2]].concat()), bytes(&[0, 1, u64::MAX])];
+    for kind in rockmill_phash::Kind::ALL {
+        for n in [0, 1, 20, 300] {
+            let built = rockmill_phash::Builder::new().kind(kind).build(&hashes[..n]);
+            out.push(built.expect("different hashes have a function"));
+        }
+    }
+    out
 }
 
 fn compressed() -> Vec<Vec<u8>> {

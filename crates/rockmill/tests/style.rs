@@ -34,6 +34,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill-io/src/ring/kernel.rs",
     "crates/rockmill-kernel/src/sys.rs",
     "crates/rockmill-kernel/src/sys/",
+    "crates/rockmill-phash/src/simd.rs",
     "crates/rockmill-rocksdb/src/ffi.rs",
     "crates/rockmill-rocksdb/src/store.rs",
     "crates/rockmill/src/memtable/arena.rs",

@@ -1,0 +1,148 @@
+//! The builder: attempts with one salt after the other, until every key has its slot.
+
+use crate::error::BuildError;
+use crate::mix::{mix, salt};
+use crate::{cphash, pilot};
+
+/// Attempts with different salts before a builder gives up.
+const ATTEMPTS_MAX: u8 = 16;
+
+/// How a function finds slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Kind {
+    /// CHD's displacements over PTHash's dense and sparse buckets, as CompassDB has them.
+    CpHash = 1,
+    /// One byte for each bucket, slots in groups of 64, cuckoo evictions.
+    #[default]
+    Pilot = 2,
+    /// CPHash with buckets that are all alike: the CHD that the paper compares with.
+    Chd = 3,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Pilot, Self::CpHash, Self::Chd];
+
+    /// The kind with this number in the encoding.
+    pub(crate) fn from_u8(n: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&kind| kind as u8 == n)
+    }
+
+    /// The name that options and reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CpHash => "cphash",
+            Self::Pilot => "pilot",
+            Self::Chd => "chd",
+        }
+    }
+}
+
+/// Builds functions.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    kind: Kind,
+    seed: u64,
+    threads: usize,
+    simd: bool,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why one attempt ended.
+pub(crate) enum Failed {
+    /// Two keys are alike after mixing; this is what they became.
+    Equal(u64),
+    /// A bucket found no place.
+    Full,
+}
+
+impl Builder {
+    /// A builder of [`Kind::default`] with seed 0, on the calling thread.
+    pub fn new() -> Self {
+        Self { kind: Kind::default(), seed: 0, threads: 1, simd: true }
+    }
+
+    /// The kind of function.
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// The seed. It is kept in the bytes ([`PerfectHash::seed`](crate::PerfectHash::seed)); give the same to
+    /// [`hash_key`](crate::hash_key).
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How many threads build, at least one. Small sets use fewer.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// Whether AVX2 is used where the processor has it; it is by default. The bytes are the same without it.
+    pub fn simd(mut self, simd: bool) -> Self {
+        self.simd = simd;
+        self
+    }
+
+    /// Builds the function of these hashes, each of which must be there once. Takes 8 bytes a key while it runs, and
+    /// for each thread about 1.5 MiB, or for CPHash 8 to 16 bytes for each key of a segment.
+    pub fn build(&self, hashes: &[u64]) -> Result<Vec<u8>, BuildError> {
+        let keys_max = match self.kind {
+            Kind::Pilot => pilot::KEYS_MAX,
+            Kind::CpHash | Kind::Chd => cphash::KEYS_MAX,
+        };
+        if hashes.len() as u64 > keys_max {
+            return Err(BuildError::TooManyKeys { keys: hashes.len(), keys_max });
+        }
+        let simd = self.simd && crate::simd::available();
+        for attempt in 0..ATTEMPTS_MAX {
+            let salt = salt(self.seed, attempt);
+            let job = Job { kind: self.kind, seed: self.seed, attempt, salt, threads: self.threads, simd, hashes };
+            let built = match self.kind {
+                Kind::Pilot => pilot::build(&job),
+                Kind::CpHash | Kind::Chd => cphash::build(&job),
+            };
+            match built {
+                Ok(bytes) => return Ok(bytes),
+                Err(Failed::Equal(mixed)) => refuse_duplicates(hashes, salt, mixed)?,
+                Err(Failed::Full) => {}
+            }
+        }
+        Err(BuildError::NotPlaced { attempts: ATTEMPTS_MAX })
+    }
+}
+
+/// One attempt.
+pub(crate) struct Job<'a> {
+    pub kind: Kind,
+    pub seed: u64,
+    pub attempt: u8,
+    pub salt: u64,
+    pub threads: usize,
+    pub simd: bool,
+    pub hashes: &'a [u64],
+}
+
+/// An error if several hashes that became `mixed` are the same; different ones need only another salt.
+fn refuse_duplicates(hashes: &[u64], salt: u64, mixed: u64) -> Result<(), BuildError> {
+    let mut alike: Vec<u64> = hashes.iter().copied().filter(|&hash| mix(hash, salt) == mixed).collect();
+    alike.sort_unstable();
+    match alike.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(duplicate(hashes, pair[0])),
+        None => Ok(()),
+    }
+}
+
+fn duplicate(hashes: &[u64], hash: u64) -> BuildError {
+    let positions = hashes.iter().enumerate().filter(|&(_, &h)| h == hash).map(|(i, _)| i).collect();
+    BuildError::Duplicate { hash, positions }
+}

@@ -1,0 +1,50 @@
+//! Perfect hash functions as bytes: each of a fixed set of keys gets a slot of its own.
+//!
+//! A function is built from the 64-bit hashes of the keys and is then a string of bytes, which [`PerfectHash`] reads in
+//! place. It holds no keys: an absent key also gets a slot, which belongs to some other key or to none. A table stores
+//! a signature with each slot to tell them apart.
+//!
+//! ```
+//! use rockmill_phash::{Builder, PerfectHash, hash_key};
+//!
+//! let keys = ["apple", "pear", "plum"];
+//! let hashes: Vec<u64> = keys.iter().map(|key| hash_key(key.as_bytes(), 7)).collect();
+//! let bytes = Builder::new().seed(7).build(&hashes)?;
+//!
+//! let function = PerfectHash::open(&bytes[..]).expect("what was built opens");
+//! let mut slots: Vec<usize> = hashes.iter().map(|&hash| function.slot(hash)).collect();
+//! assert!(slots.iter().all(|&slot| slot < function.slot_count()));
+//! slots.sort();
+//! slots.dedup();
+//! assert_eq!(slots.len(), keys.len());
+//! # Ok::<(), rockmill_phash::BuildError>(())
+//! ```
+//!
+//! There are three kinds (`docs/phash.md` has their bytes, and says why each works):
+//!
+//! - [`Kind::Pilot`], the default: one byte for each bucket of about three keys, 1 % of the slots empty. A lookup reads
+//!   one byte that depends on the key.
+//! - [`Kind::CpHash`]: CompassDB's CPHash, with 10 % of the slots empty, and [`Kind::Chd`], which it is compared with.
+//!
+//! The bytes depend on the set of hashes, the kind and the seed; the order of the hashes, the number of threads and the
+//! processor's instructions make no difference.
+//!
+//! No I/O and no clock. `unsafe` stands in one module, for AVX2. Hostile bytes give an error when they are opened, or
+//! a function that returns slots below its [`slot_count`](PerfectHash::slot_count).
+#![deny(unsafe_code)]
+
+mod build;
+mod cphash;
+mod error;
+mod header;
+mod mix;
+mod partition;
+mod pilot;
+mod reader;
+#[allow(unsafe_code)]
+mod simd;
+
+pub use build::{Builder, Kind};
+pub use error::{BuildError, OpenError};
+pub use mix::hash_key;
+pub use reader::PerfectHash;

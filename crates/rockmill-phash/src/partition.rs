@@ -1,0 +1,100 @@
+//! Brings the keys of each segment together, and runs segments on several threads.
+
+use std::ops::Range;
+use std::thread;
+
+use crate::build::Job;
+use crate::mix::mix;
+
+/// Keys that are not worth another thread.
+const KEYS_PER_THREAD_MIN: usize = 20_000;
+
+/// The mixed hashes by segment: each thread's part of the input lies in a list of its own, sorted by segment.
+pub(crate) struct Partition {
+    lists: Vec<List>,
+}
+
+struct List {
+    mixed: Vec<u64>,
+    /// Where each segment begins; one more than there are segments.
+    starts: Vec<usize>,
+}
+
+impl Partition {
+    /// Mixes the hashes of a job and sorts them by segment.
+    pub(crate) fn new(job: &Job<'_>, segments: usize, segment_of: impl Fn(u64) -> usize + Sync) -> Self {
+        let threads = job.threads.min(job.hashes.len() / KEYS_PER_THREAD_MIN).max(1);
+        let chunk = job.hashes.len().div_ceil(threads).max(1);
+        let sort = |hashes: &[u64]| {
+            let mut starts = vec![0; segments + 1];
+            if segments == 1 {
+                starts[1] = hashes.len();
+                return List { mixed: hashes.iter().map(|&hash| mix(hash, job.salt)).collect(), starts };
+            }
+            for &hash in hashes {
+                starts[segment_of(mix(hash, job.salt)) + 1] += 1;
+            }
+            for i in 1..starts.len() {
+                starts[i] += starts[i - 1];
+            }
+            let mut mixed = vec![0; hashes.len()];
+            let mut next = starts.clone();
+            for &hash in hashes {
+                let x = mix(hash, job.salt);
+                let at = &mut next[segment_of(x)];
+                mixed[*at] = x;
+                *at += 1;
+            }
+            List { mixed, starts }
+        };
+        let lists = if threads == 1 {
+            vec![sort(job.hashes)]
+        } else {
+            let sort = &sort;
+            thread::scope(|scope| {
+                let running: Vec<_> = job.hashes.chunks(chunk).map(|part| scope.spawn(move || sort(part))).collect();
+                running.into_iter().map(join).collect()
+            })
+        };
+        Self { lists }
+    }
+
+    /// The keys of a segment, as one slice for each list.
+    pub(crate) fn segment(&self, segment: usize) -> impl Iterator<Item = &[u64]> + Clone {
+        self.lists.iter().map(move |list| &list.mixed[list.starts[segment]..list.starts[segment + 1]])
+    }
+
+    /// How many keys a segment has.
+    pub(crate) fn len(&self, segment: usize) -> usize {
+        self.segment(segment).map(<[u64]>::len).sum()
+    }
+}
+
+/// Runs `work` over ranges of segments that lie one after the other, on as many threads as the job may have. The
+/// results are in order; the first error in that order wins.
+pub(crate) fn in_parallel<P: Send, R: Send, E: Send>(
+    job: &Job<'_>,
+    segments: usize,
+    mut split: impl FnMut(Range<usize>) -> P,
+    work: impl Fn(Range<usize>, P) -> Result<R, E> + Sync,
+) -> Result<Vec<R>, E> {
+    let threads = job.threads.min(segments).min(job.hashes.len() / KEYS_PER_THREAD_MIN).max(1);
+    let ranges: Vec<_> = (0..threads).map(|t| segments * t / threads..segments * (t + 1) / threads).collect();
+    let parts: Vec<_> = ranges.into_iter().map(|range| (range.clone(), split(range))).collect();
+    if threads == 1 {
+        return parts.into_iter().map(|(range, part)| work(range, part)).collect();
+    }
+    let work = &work;
+    thread::scope(|scope| {
+        let running: Vec<_> = parts.into_iter().map(|(range, part)| scope.spawn(move || work(range, part))).collect();
+        let done: Vec<_> = running.into_iter().map(join).collect();
+        done.into_iter().collect()
+    })
+}
+
+fn join<R>(running: thread::ScopedJoinHandle<'_, R>) -> R {
+    match running.join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}

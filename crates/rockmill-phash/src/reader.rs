@@ -1,0 +1,101 @@
+//! Reading a function in place.
+
+use crate::build::Kind;
+use crate::error::OpenError;
+use crate::header::Header;
+use crate::{cphash, pilot};
+
+/// How many lookups [`PerfectHash::slots`] has under way at a time.
+const BATCH: usize = 32;
+
+/// A function over its bytes, borrowed or owned (`&[u8]`, `Vec<u8>`, `Arc<[u8]>`). It needs no memory but these.
+#[derive(Debug, Clone)]
+pub struct PerfectHash<B> {
+    bytes: B,
+    header: Header,
+    layout: Layout,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Layout {
+    CpHash(cphash::Layout),
+    Pilot(pilot::Layout),
+}
+
+impl<B: AsRef<[u8]>> PerfectHash<B> {
+    /// Checks the bytes, in time that grows with the number of segments and not of keys.
+    ///
+    /// Damage to pilots or displacements cannot be told from sound ones: it gives other slots, still below
+    /// [`slot_count`](Self::slot_count). Whoever stores the bytes also stores a checksum.
+    pub fn open(bytes: B) -> Result<Self, OpenError> {
+        let all = bytes.as_ref();
+        let header = Header::decode(all)?;
+        let layout = match header.kind {
+            Kind::Pilot => Layout::Pilot(pilot::Layout::open(all, &header)?),
+            Kind::CpHash | Kind::Chd => Layout::CpHash(cphash::Layout::open(all, &header)?),
+        };
+        Ok(Self { bytes, header, layout })
+    }
+
+    /// The slot of the key with this hash, below [`slot_count`](Self::slot_count). The slot of an absent key is some
+    /// slot.
+    #[inline]
+    pub fn slot(&self, hash: u64) -> usize {
+        let bytes = self.bytes.as_ref();
+        match &self.layout {
+            Layout::Pilot(layout) => layout.slot(bytes, hash),
+            Layout::CpHash(layout) => layout.slot(bytes, hash),
+        }
+    }
+
+    /// The slots of several keys, in the order of their hashes. Outside of the cache this is faster than one call for
+    /// each key, since many reads of memory are under way at a time. `slots` gets as many as there are hashes, or as it
+    /// has room for.
+    pub fn slots(&self, hashes: &[u64], slots: &mut [usize]) {
+        let bytes = self.bytes.as_ref();
+        match &self.layout {
+            Layout::Pilot(layout) => {
+                for (hashes, slots) in hashes.chunks(BATCH).zip(slots.chunks_mut(BATCH)) {
+                    let mut found = [(0, 0, 0); BATCH];
+                    for (&hash, found) in hashes.iter().zip(&mut found) {
+                        let (mixed, bucket) = layout.bucket(hash);
+                        *found = (mixed, bucket, layout.pilot(bytes, bucket));
+                    }
+                    for (&(mixed, bucket, pilot), slot) in found.iter().zip(slots) {
+                        *slot = layout.slot_with(bytes, mixed, bucket, pilot);
+                    }
+                }
+            }
+            Layout::CpHash(layout) => {
+                for (&hash, slot) in hashes.iter().zip(slots) {
+                    *slot = layout.slot(bytes, hash);
+                }
+            }
+        }
+    }
+
+    /// How many keys it was built from.
+    pub fn key_count(&self) -> u64 {
+        self.header.keys
+    }
+
+    /// How many slots there are: at least one, at least as many as keys.
+    pub fn slot_count(&self) -> usize {
+        self.header.slots as usize
+    }
+
+    /// The seed that it was built with.
+    pub fn seed(&self) -> u64 {
+        self.header.seed
+    }
+
+    /// Which kind of function it is.
+    pub fn kind(&self) -> Kind {
+        self.header.kind
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+}

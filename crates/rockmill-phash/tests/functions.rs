@@ -1,0 +1,190 @@
+//! Functions against a model: every key has a slot of its own, whatever the set; the bytes depend on the set alone; any
+//! other bytes are refused or give slots in range.
+
+use rockmill_phash::{BuildError, Builder, Kind, PerfectHash, hash_key};
+
+fn random(n: usize, seed: u64) -> Vec<u64> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    (0..n).map(|_| rng.u64(..)).collect()
+}
+
+fn build(kind: Kind, hashes: &[u64]) -> Vec<u8> {
+    let built = Builder::new().kind(kind).seed(42).build(hashes);
+    built.unwrap_or_else(|e| panic!("{kind:?}, {} keys: {e}", hashes.len()))
+}
+
+/// Opens a function and checks that these keys have slots of their own.
+#[track_caller]
+fn check(kind: Kind, hashes: &[u64], bytes: &[u8]) {
+    let function = PerfectHash::open(bytes).expect("what was built opens");
+    assert_eq!((function.kind(), function.seed(), function.key_count()), (kind, 42, hashes.len() as u64));
+    assert_eq!(function.bytes(), bytes);
+    let mut seen = vec![false; function.slot_count()];
+    let mut slots = vec![usize::MAX; hashes.len()];
+    function.slots(hashes, &mut slots);
+    for (&hash, &slot) in hashes.iter().zip(&slots) {
+        assert_eq!(function.slot(hash), slot, "one lookup and many differ");
+        assert!(!std::mem::replace(&mut seen[slot], true), "{kind:?}: slot {slot} has two keys");
+    }
+    for absent in random(100, 99) {
+        assert!(function.slot(absent) < function.slot_count());
+    }
+}
+
+#[test]
+fn every_small_count_works() {
+    for kind in Kind::ALL {
+        for n in (0..300).chain([511, 512, 513, 1023, 1024, 1025, 2047, 4095, 4096, 4097, 9_999]) {
+            let hashes = random(n, n as u64);
+            check(kind, &hashes, &build(kind, &hashes));
+        }
+    }
+}
+
+#[test]
+fn few_slots_are_empty_and_few_bits_are_used() {
+    for (kind, slots_max, bits_max) in [(Kind::Pilot, 1.02, 3.0), (Kind::CpHash, 1.15, 4.0), (Kind::Chd, 1.3, 4.0)] {
+        for n in [10_000, 100_000, 300_000] {
+            let hashes = random(n, 1);
+            let bytes = build(kind, &hashes);
+            let function = PerfectHash::open(&bytes[..]).expect("it opens");
+            let (slots, bits) = (function.slot_count() as f64 / n as f64, 8.0 * bytes.len() as f64 / n as f64);
+            assert!(
+                slots <= slots_max && bits <= bits_max,
+                "{kind:?}, {n} keys: {slots:.4} slots, {bits:.3} bits a key"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_million_keys() {
+    for kind in [Kind::Pilot, Kind::CpHash] {
+        let hashes: Vec<u64> = (0..1_000_000u64).map(|key| hash_key(&key.to_le_bytes(), 42)).collect();
+        let bytes = Builder::new().kind(kind).seed(42).threads(2).build(&hashes).expect("a function");
+        check(kind, &hashes, &bytes);
+    }
+}
+
+/// Hashes that no hash function gives: consecutive, sparse, alike in most bits.
+#[test]
+fn badly_spread_hashes_work() {
+    let n = 20_000u64;
+    let sets: [(&str, Vec<u64>); 8] = [
+        ("consecutive", (0..n).collect()),
+        ("from the end", (0..n).map(|i| u64::MAX - i).collect()),
+        (
+            "high bits only",
+            (0..n).map(|i| i << 48 | i >> 16 << 47).collect::<std::collections::BTreeSet<_>>().into_iter().collect(),
+        ),
+        ("middle bits only", (0..n).map(|i| i << 24).collect()),
+        ("multiples of an odd number", (0..n).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()),
+        ("squares", (0..n).map(|i| i * i).collect()),
+        ("two far clusters", (0..n).map(|i| if i % 2 == 0 { i } else { i | 1 << 63 }).collect()),
+        ("one bit or two", (0..64).flat_map(|i| (i..64).map(move |j| 1u64 << i | 1 << j)).collect()),
+    ];
+    for kind in Kind::ALL {
+        for (name, hashes) in &sets {
+            println!("{kind:?}: {name}");
+            check(kind, hashes, &build(kind, hashes));
+        }
+    }
+}
+
+#[test]
+fn the_bytes_depend_on_the_set_alone() {
+    for kind in Kind::ALL {
+        for n in [1, 50, 1000, 70_000, 250_000] {
+            let mut hashes = random(n, 7);
+            let bytes = build(kind, &hashes);
+            for threads in [2, 3, 8] {
+                fastrand::Rng::with_seed(threads).shuffle(&mut hashes);
+                let builder = Builder::new().kind(kind).seed(42).threads(threads as usize);
+                assert_eq!(builder.build(&hashes).as_ref(), Ok(&bytes), "{kind:?}, {n} keys, {threads} threads");
+            }
+            let scalar = Builder::new().kind(kind).seed(42).simd(false).build(&hashes);
+            assert_eq!(scalar.as_ref(), Ok(&bytes), "{kind:?}, {n} keys, without AVX2");
+            assert_ne!(Builder::new().kind(kind).seed(43).build(&hashes), Ok(bytes), "the seed changes nothing");
+        }
+    }
+}
+
+#[test]
+fn equal_hashes_are_reported_with_their_places() {
+    for kind in Kind::ALL {
+        for n in [2, 100, 50_000] {
+            let mut hashes = random(n, 3);
+            hashes[n - 1] = hashes[n / 2 - 1];
+            let expected = BuildError::Duplicate { hash: hashes[n - 1], positions: vec![n / 2 - 1, n - 1] };
+            assert_eq!(Builder::new().kind(kind).build(&hashes), Err(expected), "{kind:?}, {n} keys");
+            let text = Builder::new().kind(kind).build(&hashes).expect_err("equal hashes").to_string();
+            assert!(text.contains("another seed") && text.contains(&(n - 1).to_string()), "{text}");
+        }
+        let alike = Builder::new().kind(kind).threads(2).build(&[5; 100_000]);
+        assert!(matches!(alike, Err(BuildError::Duplicate { hash: 5, positions }) if positions.len() == 100_000));
+    }
+}
+
+/// Every prefix is refused, and so is every function with bytes after it.
+#[test]
+fn a_wrong_length_is_refused() {
+    for kind in Kind::ALL {
+        for n in [0, 1, 10, 3000] {
+            let mut bytes = build(kind, &random(n, 4));
+            for len in 0..bytes.len() {
+                let error = PerfectHash::open(&bytes[..len]).expect_err("a prefix");
+                assert!(error.offset <= len, "{error}");
+            }
+            bytes.push(0);
+            assert!(PerfectHash::open(&bytes[..]).is_err());
+        }
+    }
+}
+
+/// Whatever is changed: an error, or slots in range.
+#[test]
+fn damaged_bytes_do_no_harm() {
+    let probes = random(50, 5);
+    let mut slots = vec![0; probes.len()];
+    for kind in Kind::ALL {
+        for n in [0, 1, 10, 500, 5000] {
+            let sound = build(kind, &random(n, 6));
+            let mut rng = fastrand::Rng::with_seed(n as u64);
+            let mut opened = 0;
+            let each_bit = (0..sound.len().min(600) * 8).map(|bit| vec![(bit / 8, 1u8 << (bit % 8))]);
+            let by_chance =
+                (0..2000).map(|_| (0..rng.usize(1..5)).map(|_| (rng.usize(..sound.len()), rng.u8(..))).collect());
+            let damages: Vec<Vec<(usize, u8)>> = each_bit.chain(by_chance).collect();
+            for damage in damages {
+                let mut bytes = sound.clone();
+                for (at, change) in damage {
+                    bytes[at] ^= change;
+                }
+                let Ok(function) = PerfectHash::open(&bytes[..]) else { continue };
+                opened += 1;
+                function.slots(&probes, &mut slots);
+                assert!(slots.iter().all(|&slot| slot < function.slot_count()));
+                assert!(probes.iter().all(|&hash| function.slot(hash) < function.slot_count()));
+            }
+            assert!(opened > 0, "{kind:?}: damage to the seed opens");
+        }
+    }
+}
+
+/// Functions that were written once are read the same way now, and written the same way. A change needs a new version.
+#[test]
+fn the_encoding_is_as_before() {
+    let hashes: Vec<u64> = (0..1000u64).map(|key| hash_key(&key.to_le_bytes(), 42)).collect();
+    let encoded = ENCODED.map(|(kind, ..)| {
+        let bytes = build(kind, &hashes);
+        (kind, bytes.len(), hash_key(&bytes, 0))
+    });
+    assert_eq!(encoded, ENCODED);
+}
+
+/// Kind, length and XXH3 of a function of 1,000 keys.
+const ENCODED: [(Kind, usize, u64); 3] = [
+    (Kind::Pilot, 406, 0xe3fababe7658a84c),
+    (Kind::CpHash, 323, 0xc6062b4ab6f0f399),
+    (Kind::Chd, 355, 0x0d0d034956cdade0),
+];
