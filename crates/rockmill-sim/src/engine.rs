@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use rockmill::internals::simulation::{
     CommitQueue, Compaction, CompactionCursors, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MergeTicket,
-    Moment, PendingRun, RateControl, StallReason, Step, Ticket, Version, decide, memtable_left_over, pick,
-    pick_intra_df, split_over_idle, write_control,
+    Moment, PendingRun, RATE_MIN, RateControl, StallReason, Step, Ticket, Version, decide, memtable_left_over, pick,
+    pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -31,9 +31,6 @@ const CONTROL_STEP: f64 = 0.1;
 
 /// Where nothing is to be done, it is looked for again so often, in seconds: tables grow old.
 const LOOK_EVERY: f64 = 60.0;
-
-/// What a compaction writes each second while it lets a flush go first.
-const GIVING_WAY: f64 = (4u64 << 20) as f64;
 
 /// A job that runs.
 struct Job {
@@ -184,12 +181,11 @@ impl Engine<'_> {
                 pace: &self.pace,
             };
             let orders = decide(std::iter::once(now), false);
-            let control = write_control(scores.load(), self.options);
             let entry = self.s.entry_bytes();
-            self.control.set(self.now, &control, self.s.delayed_write_rate as f64, self.written * entry);
-            let allowed = self.control.rate(self.now) / entry;
+            self.control.set(self.now, &orders.tree, self.s.delayed_write_rate as f64, self.written * entry);
+            let allowed = self.control.rate() / entry;
             let stop = orders.stop.map(|(_, why)| why);
-            self.bound.set(self.now, stop, control.pressure);
+            self.bound.set(self.now, stop == Some(StallReason::Memtables));
             let mut wish = 1.0 / (self.s.write_ns * 1e-9).max(1e-12);
             if self.s.ingest_rate > 0 {
                 wish = wish.min(self.s.ingest_rate as f64 / entry);
@@ -214,7 +210,7 @@ impl Engine<'_> {
             let priority = orders.flush_first;
             let gives_way = priority > 0.0;
             wishes.extend(self.jobs.iter().map(|j| match gives_way && j.compaction.is_some() {
-                true => (j.speed.min(GIVING_WAY / priority / j.cost.write.max(1.0)), j.cost),
+                true => (j.speed.min(RATE_MIN as f64 / priority / j.cost.write.max(1.0)), j.cost),
                 false => (j.speed, j.cost),
             }));
             let rates = divide(&capacity, &wishes);
@@ -244,7 +240,7 @@ impl Engine<'_> {
             let reason = match (stop, delayed > 0.0) {
                 (Some(why), _) => why,
                 (None, true) if for_flush => StallReason::Memtables,
-                (None, true) => control.reason,
+                (None, true) => orders.tree.reason,
                 (None, false) => StallReason::None,
             };
             let busy = self.jobs.iter().map(|j| (j.compaction.as_ref().map(Compaction::start_level), j.parts));

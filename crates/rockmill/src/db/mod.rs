@@ -223,6 +223,8 @@ pub(crate) struct CfState {
     /// Whether it is known how many tombstones the tables have that were there when the database was opened.
     pub weighed: Weighed,
     pub next_epoch: u64,
+    /// Somebody waits for the flush that runs, or that ran last.
+    flush_awaited: Arc<AtomicBool>,
     /// Compactions of this column family that are running, for `stats` and for drops.
     pub compacting: usize,
     pub job_stats: CfJobStats,

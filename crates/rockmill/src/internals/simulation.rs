@@ -10,9 +10,9 @@
 //! 3. where [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to be merged, which it gives to
 //!    [`CommitQueue::begin_merge`] and [`CompactionCursors::start_merge`], and at the end to [`CommitQueue::merged`]
 //!    and [`CompactionCursors::finish_merge`];
-//! 4. stops its writers as [`decide`] says, and slows them by [`write_control`], a [`RateControl`] and, while a flush
-//!    is in flight, a [`FlushPace`]; [`CompactionCursors::set_sparing`] is told what [`FlushBound`] makes of why they
-//!    wait.
+//! 4. stops its writers as [`decide`] says, and slows them by a [`RateControl`], which is told of [`Orders::tree`],
+//!    and, while a flush is in flight, a [`FlushPace`]; [`CompactionCursors::set_sparing`] is told what [`FlushBound`]
+//!    makes of why they wait.
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
@@ -25,11 +25,12 @@ pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
 pub use crate::db::files::ingest::deepest_place;
 pub use crate::event_listener::CompactionReason;
+pub use crate::pacing::common::RATE_MIN;
 pub use crate::pacing::decide::{FamilyNow, Orders, decide};
 pub use crate::pacing::flush_bound::FlushBound;
 pub use crate::pacing::flush_pace::FlushPace;
 pub use crate::pacing::rate_control::RateControl;
-pub use crate::pacing::write_control::{StallReason, TreeLoad, WriteControl, write_control};
+pub use crate::pacing::write_control::{StallReason, TreeLoad, WriteControl};
 pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};
 
 use crate::error::Result;

@@ -3,9 +3,8 @@
 //! One pure function. The store calls it whenever the tree or the memtables change, and carries out the orders
 //! (`db/write/pressure.rs`). How one write waits between two changes is in `write_control.rs`.
 //!
-//! The simulator takes stops and the share of flushes from here, but asks [`write_control`] for its tree itself: where
-//! the pressure is 0, [`Orders::tree`] is the default and lacks the tree's `span_bytes`, with which a rate is learned
-//! that still fades.
+//! The simulator calls it, too. What jobs leave to reads under these orders is simulated in the tests of
+//! `reads_first.rs`.
 
 use std::ops::Deref;
 

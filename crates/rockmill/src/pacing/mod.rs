@@ -10,8 +10,10 @@
 //! | `give_way.rs` | when compactions let a flush go first at the device |
 //! | `reads_first.rs` | what flushes and compactions leave of the device to reads |
 //!
-//! `file.rs` is where a table's bytes wait for the last two and for the rate limiter.
+//! `common.rs` has constants of several of them. `file.rs` is where a table's bytes wait for the last two and for the
+//! rate limiter.
 
+pub(crate) mod common;
 pub(crate) mod decide;
 pub(crate) mod file;
 pub(crate) mod flush_bound;

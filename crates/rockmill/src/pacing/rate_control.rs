@@ -10,31 +10,18 @@
 //!   the size of memtables and the speed of the device, the two integrators (the tree, and S) are damped:
 //!   with x = p - 1, y = S / S* - 1 and time in units of that way by S*, x' = y - 2 x and y' = -2 x / WINDOW, whose
 //!   roots are real from WINDOW = 2 on.
-//! - S begins, when there is pressure for the first time, with what writers wrote in the last seconds
-//!   ([`BEFORE_SECONDS`]), at least `delayed_write_rate`. That may be too much, as the tree grew meanwhile, but it is
-//!   no guess: one that is far too low would hold writers up, long before the slowdown trigger, until S has been
-//!   learned, which takes longer the lower it is.
-//! - Pressure counts at once when it rises. When it falls, as it does by many files at a time, it fades
-//!   ([`FADE_SECONDS`]), so that writers are not let go in a burst.
+//! - S begins, when there is pressure for the first time, with what writers wrote lately ([`LATELY_SECONDS`]), at
+//!   least `delayed_write_rate`. That may be too much, as the tree grew meanwhile, but it is no guess: one that is far
+//!   too low would hold writers up, long before the slowdown trigger, until S has been learned, which takes longer the
+//!   lower it is.
+//! - Without pressure nothing is learned: writers are free.
 
+use crate::pacing::common::LATELY_SECONDS;
 use crate::pacing::write_control::WriteControl;
 
-/// Bytes of compaction debt for each byte that users write. An estimate: a rewrite in each of some levels. Only the
-/// speed of learning depends on it.
-pub(crate) const DEBT_OF_A_BYTE: f64 = 10.0;
 /// Time constant in which S is learned, in units of the bytes from the slowdown trigger to the stop trigger at rate S.
 /// Derived: from 2 on the loop does not oscillate (the module's text); 3 leaves a margin.
 const WINDOW: f64 = 3.0;
-/// Time constant of pressure that falls: a third of it is left after this many seconds. Chosen.
-const FADE_SECONDS: f64 = 1.0;
-/// Fading pressure below this counts as none. Derived: writers get S / p^2, 400 times S, so that it is no limit.
-const FADED: f64 = 0.05;
-/// Time constant of the rate that writers had before the first pressure, in seconds. Chosen: a burst
-/// is no rate.
-const BEFORE_SECONDS: f64 = 3.0;
-/// For the growth of S, what writers write counts as this many times S at most. Chosen: a burst
-/// teaches little.
-const GROWTH_MAX: f64 = 4.0;
 /// The lowest rate, in bytes per second. RocksDB's `kMinWriteRate`.
 const RATE_MIN: f64 = 16.0 * 1024.0;
 
@@ -47,10 +34,7 @@ pub struct RateControl {
     begun: bool,
     /// Bytes per second that writers wrote in the last seconds, until then.
     before: f64,
-    /// Where the pressure is, and where what counts was at `since`.
     pressure: f64,
-    fading: f64,
-    since: f64,
     span_bytes: f64,
     /// Until when what was written is taken into account, and how much that was.
     seen: Option<(f64, f64)>,
@@ -58,16 +42,7 @@ pub struct RateControl {
 
 impl Default for RateControl {
     fn default() -> Self {
-        Self {
-            sustained: 0.0,
-            begun: false,
-            before: 0.0,
-            pressure: 0.0,
-            fading: 0.0,
-            since: 0.0,
-            span_bytes: 1e9,
-            seen: None,
-        }
+        Self { sustained: 0.0, begun: false, before: 0.0, pressure: 0.0, span_bytes: 1e9, seen: None }
     }
 }
 
@@ -92,9 +67,7 @@ impl RateControl {
             self.begun = true;
             self.sustained = self.sustained.max(self.before);
         }
-        self.fading = self.counting(now).max(control.pressure);
-        (self.pressure, self.since) = (control.pressure, now);
-        self.span_bytes = control.span_bytes.max(1.0);
+        (self.pressure, self.span_bytes) = (control.pressure, control.span_bytes.max(1.0));
     }
 
     /// So much was written until now.
@@ -109,16 +82,17 @@ impl RateControl {
             return;
         }
         self.seen = Some((now, written));
-        let p = self.counting(now);
         let rate = (written - before).max(0.0) / seconds;
         if !self.begun {
-            let old = (-seconds / BEFORE_SECONDS).exp();
+            let old = (-seconds / LATELY_SECONDS).exp();
             self.before = self.before * old + rate * (1.0 - old);
+        }
+        if self.pressure <= 0.0 {
             return;
         }
         let wrote = rate / self.sustained.max(1.0);
-        let by = match share(p) {
-            share if p < 1.0 => wrote.min(share).clamp(1.0, GROWTH_MAX),
+        let by = match share(self.pressure) {
+            share if self.pressure < 1.0 => wrote.min(share).max(1.0),
             share => share,
         };
         // No more than a tenth in one look, however long ago the last was.
@@ -126,22 +100,9 @@ impl RateControl {
         self.sustained = (self.sustained * (1.0 + (by - 1.0) * part)).max(RATE_MIN);
     }
 
-    /// The pressure that counts.
-    pub fn counting(&self, now: f64) -> f64 {
-        let over = self.fading - self.pressure;
-        if over <= 0.0 {
-            return self.pressure;
-        }
-        self.pressure + over * (-(now - self.since).max(0.0) / FADE_SECONDS).exp()
-    }
-
     /// Bytes per second that writers get; infinite when they are free.
-    pub fn rate(&self, now: f64) -> f64 {
-        let p = self.counting(now);
-        if p <= 0.0 || (self.pressure <= 0.0 && p < FADED) {
-            return f64::INFINITY;
-        }
-        (self.sustained * share(p)).max(RATE_MIN)
+    pub fn rate(&self) -> f64 {
+        if self.pressure > 0.0 { (self.sustained * share(self.pressure)).max(RATE_MIN) } else { f64::INFINITY }
     }
 }
 
@@ -189,7 +150,7 @@ mod tests {
                     span_bytes: 16.0 * self.file,
                 };
                 self.control.set(self.now, &control, 16.0 * MB, self.written);
-                let rate = if self.l0 >= 36.0 { 0.0 } else { self.control.rate(self.now).min(demand) };
+                let rate = if self.l0 >= 36.0 { 0.0 } else { self.control.rate().min(demand) };
                 self.written += rate * STEP;
                 self.l0 += rate * STEP / self.file;
                 self.drained = (self.drained + drain * STEP).min(self.l0.min(self.job_files) * self.file);
@@ -216,31 +177,31 @@ mod tests {
         let mut c = RateControl::default();
         let at = |p: f64| WriteControl { pressure: p, ..WriteControl::default() };
         c.set(0.0, &at(0.001), 16.0 * MB, 0.0);
-        let mut last = c.rate(0.0);
+        let mut last = c.rate();
         for i in 2..2000 {
             let p = f64::from(i) / 1000.0;
             c.set(0.0, &at(p), 16.0 * MB, 0.0);
-            let rate = c.rate(0.0);
+            let rate = c.rate();
             assert!(rate <= last && (!(0.1..=1.9).contains(&p) || rate > last * 0.95), "{p}: {last} to {rate}");
             last = rate;
         }
         c.set(0.0, &at(1.0), 16.0 * MB, 0.0);
         c.set(0.0, &at(2.0), 16.0 * MB, 0.0);
-        assert_eq!(c.rate(0.0), RATE_MIN, "at the stop trigger");
+        assert_eq!(c.rate(), RATE_MIN, "at the stop trigger");
     }
 
     /// Sixteen megabytes a tenth of a second, as a device takes them; L0 then has a file too many.
     #[test]
     fn the_first_pressure_finds_what_writers_write() {
         let at = |p: f64| WriteControl { pressure: p, span_bytes: 256.0 * MB, ..WriteControl::default() };
-        for (seconds, at_least, at_most) in [(0.0, 8.0, 8.0), (0.5, 20.0, 30.0), (4.0, 110.0, 130.0)] {
+        for (seconds, at_least, at_most) in [(0.0, 8.0, 8.0), (0.5, 10.0, 20.0), (8.0, 120.0, 135.0)] {
             let (mut c, mut now, mut written) = (RateControl::default(), 1000.0, 0.0);
             c.set(now, &at(0.0), 8.0 * MB, written);
             while now < 1000.0 + seconds {
                 (now, written) = (now + 0.1, written + 16.0 * MB);
                 c.set(now, &at(0.0), 8.0 * MB, written);
             }
-            assert_eq!(c.rate(now), f64::INFINITY);
+            assert_eq!(c.rate(), f64::INFINITY);
             c.set(now, &at(0.5), 8.0 * MB, written);
             let s = c.sustained / MB;
             assert!((at_least..=at_most).contains(&s), "{seconds} s: {s} MiB/s");

@@ -17,9 +17,10 @@ use std::time::Duration;
 use rockmill_io::Clock;
 
 use crate::options::{CfOptions, CompactionStyle};
+use crate::pacing::common::{BYTES_OF_A_BYTE, SLEEP_MAX, SLEEP_MIN};
 use crate::pacing::decide::Orders;
 use crate::pacing::flush_bound::FlushBound;
-use crate::pacing::rate_control::{DEBT_OF_A_BYTE, RateControl};
+use crate::pacing::rate_control::RateControl;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -141,7 +142,7 @@ pub fn write_control(load: TreeLoad, o: &CfOptions) -> WriteControl {
         let debt = Slope { begin: soft * 0.5, slowdown: soft, stop: hard.max(soft + 1.0) }.pressure(pending);
         if debt > control.pressure {
             (control.pressure, control.reason) = (debt, StallReason::PendingCompactionBytes);
-            control.span_bytes = (hard.max(soft + 1.0) - soft) / DEBT_OF_A_BYTE;
+            control.span_bytes = (hard.max(soft + 1.0) - soft) / BYTES_OF_A_BYTE as f64;
         }
     }
     control
@@ -208,7 +209,7 @@ struct Bucket {
 impl Bucket {
     /// Adds what the time since the last look allows. Gives the rate.
     fn look(&mut self, now: u64) -> f64 {
-        let rate = self.control.rate(now as f64 * 1e-9);
+        let rate = self.control.rate();
         let seconds = now.saturating_sub(self.at) as f64 * 1e-9;
         self.at = self.at.max(now);
         // Little is saved up: what writers did not want is not theirs later.
@@ -250,20 +251,13 @@ impl Default for WriteController {
 
 /// Bytes per second that writers of low priority get, all together, while compaction is behind. RocksDB's rate.
 const LOW_PRI_BYTES_PER_SECOND: u64 = 1 << 20;
-/// The shortest sleep, in nanoseconds; what is less is owed to the next write. RocksDB's, too: a shorter one
-/// costs more in wake-ups than it is worth.
-const SLEEP_NS_MIN: u64 = 1_000_000;
-/// The longest sleep at once, in nanoseconds: pressure may have fallen meanwhile. Chosen: much longer than the shortest
-/// one, and too short for a user to notice.
-const SLEEP_NS_MAX: u64 = 20_000_000;
-/// The longest sleep at once for a flush, in nanoseconds. Chosen: two of the shortest, since the end of the flush is
-/// looked for between sleeps.
-const PACE_NS_MAX: u64 = 2_000_000;
-/// Bytes that users write, at most, from one look at the flush in flight to the next. Chosen: a sixty-fourth of a
-/// small memtable (16 MiB), so that few writers look at a clock.
+/// [`SLEEP_MIN`] and [`SLEEP_MAX`] in nanoseconds.
+const SLEEP_NS: (u64, u64) = (SLEEP_MIN.as_nanos() as u64, SLEEP_MAX.as_nanos() as u64);
+/// Bytes that users write, at most, from one look at the flush in flight to the next. Derived: a writer may overshoot
+/// by it, a sixty-fourth of a small memtable (16 MiB).
 const LOOK_BYTES: f64 = 262_144.0;
-/// Seconds of a rate that may be saved up: what sleeps overshoot is given back as far as this. Chosen: longer than a
-/// scheduler's delay, and too short for a burst.
+/// Seconds of a rate that may be saved up: what sleeps overshoot is given back as far as this. Derived: more
+/// than a scheduler's tick (4 ms), by which sleeps overshoot, and too short for a burst.
 const CREDIT_SECONDS: f64 = 0.005;
 
 impl WriteController {
@@ -271,8 +265,8 @@ impl WriteController {
     pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
         self.set_behind(orders.behind);
         self.set(&orders.tree, delayed_write_rate, written, clock);
-        let stop = orders.stop.map(|(_, why)| why);
-        self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, stop, orders.tree.pressure);
+        let for_flush = orders.stop.is_some_and(|(_, why)| why == StallReason::Memtables);
+        self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, for_flush);
         self.set_pacing(orders.paced, written, clock);
     }
 
@@ -284,11 +278,9 @@ impl WriteController {
         }
         bucket.look(now);
         bucket.control.set(now as f64 * 1e-9, control, delayed_write_rate as f64, written as f64);
-        let delaying = bucket.control.rate(now as f64 * 1e-9).is_finite();
+        let delaying = control.pressure > 0.0;
         self.delaying.store(delaying, Ordering::Relaxed);
-        if control.pressure > 0.0 || !delaying {
-            self.reason.store(if delaying { control.reason as u8 } else { 0 }, Ordering::Relaxed);
-        }
+        self.reason.store(if delaying { control.reason as u8 } else { 0 }, Ordering::Relaxed);
     }
 
     /// Whether writers wait for flushes rather than for compactions, and whether they did a moment ago
@@ -313,8 +305,8 @@ impl WriteController {
     }
 
     /// Bytes per second that writers get now; 0 when they are free.
-    pub fn rate(&self, clock: &dyn Clock) -> u64 {
-        let mut rate = self.bucket.lock().control.rate(clock.monotonic_nanos() as f64 * 1e-9);
+    pub fn rate(&self) -> u64 {
+        let mut rate = self.bucket.lock().control.rate();
         if self.paced.load(Ordering::Relaxed) {
             rate = rate.min(self.pace.lock().rate);
         }
@@ -358,7 +350,7 @@ impl WriteController {
         // In pieces: compaction may catch up meanwhile.
         let mut now = now;
         while now < until && self.is_behind() {
-            clock.sleep(Duration::from_nanos((until - now).min(SLEEP_NS_MAX)));
+            clock.sleep(Duration::from_nanos((until - now).min(SLEEP_NS.1)));
             now = clock.monotonic_nanos();
         }
     }
@@ -420,14 +412,14 @@ impl WriteController {
                 let most = (rate * CREDIT_SECONDS).min(room / 16.0);
                 pace.credit = (pace.credit + rate * seconds).min(most) - more as f64;
                 let short = (-pace.credit / rate * 1e9).max(0.0) as u64;
-                if short < SLEEP_NS_MIN {
-                    self.set_next_look(written, pace.credit + rate * SLEEP_NS_MIN as f64 * 1e-9);
+                if short < SLEEP_NS.0 {
+                    self.set_next_look(written, pace.credit + rate * SLEEP_NS.0 as f64 * 1e-9);
                     break;
                 }
                 short
             };
             first |= !self.paced.swap(true, Ordering::Relaxed);
-            let piece = short.min(PACE_NS_MAX);
+            let piece = short.min(SLEEP_NS.1);
             clock.sleep(Duration::from_nanos(piece));
             // Whatever the clock says, this ends.
             now = clock.monotonic_nanos().max(now + piece);
@@ -467,8 +459,6 @@ impl WriteController {
                 bucket.control.observe(now as f64 * 1e-9, written as f64);
                 let rate = bucket.look(now);
                 if !rate.is_finite() {
-                    self.delaying.store(false, Ordering::Relaxed);
-                    self.reason.store(0, Ordering::Relaxed);
                     break;
                 }
                 if !std::mem::replace(&mut taken, true) {
@@ -476,11 +466,11 @@ impl WriteController {
                 }
                 (-bucket.credit / rate * 1e9).max(0.0) as u64
             };
-            if short < SLEEP_NS_MIN {
+            if short < SLEEP_NS.0 {
                 break;
             }
             meanwhile();
-            let piece = short.min(SLEEP_NS_MAX);
+            let piece = short.min(SLEEP_NS.1);
             clock.sleep(Duration::from_nanos(piece));
             // Whatever the clock says, this ends.
             now = clock.monotonic_nanos().max(now + piece);
@@ -548,7 +538,7 @@ mod tests {
         assert!((95..=100).contains(&took), "{took} ms");
         assert!(looks <= 200 && asked.get() <= 400, "{looks} looks, asked {} times", asked.get());
         assert!(c.longest_micros.load(Ordering::Relaxed) < 3000);
-        assert_eq!((c.reason(), c.rate(&clock)), (StallReason::Memtables, 100_000_000));
+        assert_eq!((c.reason(), c.rate()), (StallReason::Memtables, 100_000_000));
         assert!(c.waits_for_flushes(&clock).1, "a moment ago");
         // The flush ends while a writer sleeps for a batch that was too large.
         let until = clock.monotonic_nanos() as f64 * 1e-9 + 0.05;
@@ -564,7 +554,7 @@ mod tests {
         let (slept, _) = c.pace((1 << 30) + 3_000_000, &closing, &clock, |_| (1e9, 1e6));
         assert!((2_000..3_100).contains(&slept), "{slept}");
         c.set_pacing(false, 1 << 30, &clock);
-        assert_eq!((c.reason(), c.rate(&clock)), (StallReason::None, 0));
+        assert_eq!((c.reason(), c.rate()), (StallReason::None, 0));
         assert!(!c.is_pacing(1 << 40));
     }
 
@@ -575,7 +565,7 @@ mod tests {
         let slow = WriteControl { pressure: 1.0, reason: StallReason::L0Files, ..WriteControl::default() };
         c.set(&slow, 100 << 20, 0, &clock);
         assert_eq!(c.reason(), StallReason::L0Files);
-        assert_eq!(c.rate(&clock), 100 << 20);
+        assert_eq!(c.rate(), 100 << 20);
         for i in 0..1000 {
             c.delay(10 << 10, i * (10 << 10), &closing, &clock, || {}); // 10 MB at 100 MB/s: 98 ms
         }
@@ -588,11 +578,9 @@ mod tests {
         assert!((490..510).contains(&((clock.monotonic_nanos() - before) / 1_000_000)));
         closing.store(true, Ordering::Release);
         assert_eq!(c.delay(50 << 20, 0, &closing, &clock, || {}), 0);
-        // What is over fades within seconds, and leaves nothing.
+        // What is over leaves nothing.
         c.set(&WriteControl::default(), 100 << 20, 0, &clock);
-        assert!(c.rate(&clock) > 0);
-        clock.sleep(Duration::from_secs(5));
-        assert_eq!(c.rate(&clock), 0);
+        assert_eq!(c.rate(), 0);
         closing.store(false, Ordering::Release);
         assert_eq!(c.delay(10 << 20, 0, &closing, &clock, || {}), 0);
         assert!(!c.is_delaying());

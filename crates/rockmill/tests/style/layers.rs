@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["panics", "perf_context", "options::parse", "range_del"],
     &["merge_operator", "compaction_filter", "statistics", "env", "helpers"],
     &["rate_limiter", "info_log", "event_listener"],
-    &["pacing::give_way", "pacing::reads_first", "pacing::file"],
+    &["pacing::common", "pacing::give_way", "pacing::reads_first", "pacing::file"],
     &["iter"],
     // What a lookup has found holds blocks of the cache, and tables fill it.
     &["table", "iter::get"],

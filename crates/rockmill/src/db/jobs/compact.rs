@@ -186,14 +186,15 @@ impl DbInner {
         }
     }
 
-    /// What makes a job leave a part of the device to users' reads. A rate limiter has priorities of its own.
-    pub(super) fn patient_job(self: &Arc<Self>) -> Option<Arc<PatientJob>> {
-        if self.opts.rate_limiter.is_some() {
+    /// What makes a job leave a part of the device to users' reads as long as nobody waits for it. A rate limiter has
+    /// priorities of its own.
+    pub(super) fn patient_job(self: &Arc<Self>, awaited: &Arc<AtomicBool>) -> Option<Arc<PatientJob>> {
+        if self.opts.rate_limiter.is_some() || awaited.load(Ordering::Acquire) {
             return None;
         }
         let db = Arc::clone(self);
         let written = Box::new(move || db.stats.bytes_written.load(Ordering::Relaxed));
-        Some(self.pacing.reads_first().job(&self.shutdown, written))
+        Some(self.pacing.reads_first().job(&self.shutdown, awaited, written))
     }
 
     /// Removes tables of a job that did not commit, unless the MANIFEST may name them: `error` is that of the commit,
@@ -239,7 +240,8 @@ impl DbInner {
         }
         let family = self.job_family(cf);
         let ctx = self.job_context(cf, &family, job, TableFileCreationReason::Compaction).with_inputs(compaction);
-        let patient = if compaction.reason == CompactionReason::ManualCompaction { None } else { self.patient_job() };
+        let awaited = Arc::new(AtomicBool::new(compaction.reason == CompactionReason::ManualCompaction));
+        let patient = self.patient_job(&awaited);
         let ctx = JobContext { cancelled: Arc::clone(cancelled), patient, ..ctx };
         let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
         let output = job::run(&JobSpec::of_compaction(compaction, &family, &ctx)?, &ctx)?;

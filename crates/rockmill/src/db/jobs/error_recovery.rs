@@ -247,6 +247,7 @@ impl DbInner {
         {
             // No flush begins while there is an error.
             let mut state = self.state.lock();
+            state.join_flushes(|_| true);
             while state.running_flushes > 0 {
                 self.check_not_closing()?;
                 self.progress.wait_for(&mut state, Duration::from_millis(100));

@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::front::SealedRuns;
 use crate::panics::guarded;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How long the write leader waits for a flush before it looks again by itself.
 const FLUSH_WAIT: Duration = Duration::from_millis(100);
@@ -28,6 +28,8 @@ const FLUSH_WAIT: Duration = Duration::from_millis(100);
 /// Memtables to be flushed and committed together: of one column family, or with `atomic_flush` of all.
 pub(crate) struct FlushPick {
     parts: Vec<FlushPart>,
+    /// Somebody asked for it, or joined it, and waits: it is not held back for users' reads.
+    awaited: Arc<AtomicBool>,
     /// Listeners are told when the write leader, who waits for it, has given up its place.
     told_later: bool,
     /// CPU time that the tables took, in microseconds.
@@ -44,16 +46,15 @@ struct FlushPart {
 }
 
 impl FlushPick {
-    fn new(parts: Vec<FlushPart>) -> Self {
-        Self { parts, told_later: false, cpu_micros: AtomicU64::new(0), waited_nanos: AtomicU64::new(0) }
-    }
-
-    /// Whether somebody asked for the flush, and waits for it.
-    fn is_awaited(&self) -> bool {
+    /// What `families` have sealed.
+    fn of<'c>(families: impl Iterator<Item = &'c mut CfState>) -> Self {
+        let awaited = Arc::<AtomicBool>::default();
+        let parts: Vec<_> = families.map(|c| c.take_flush(&awaited)).collect();
         let automatic = |reason| {
             matches!(reason, FlushReason::WriteBufferFull | FlushReason::WriteBufferManager | FlushReason::WalFull)
         };
-        self.told_later || !self.parts.iter().all(|part| automatic(part.reason))
+        awaited.store(!parts.iter().all(|part| automatic(part.reason)), Ordering::Release);
+        Self { parts, awaited, told_later: false, cpu_micros: AtomicU64::new(0), waited_nanos: AtomicU64::new(0) }
     }
 }
 
@@ -79,9 +80,10 @@ impl CfState {
         self.front.waits_for_flush(&self.cf.options.load(), at_once)
     }
 
-    fn take_flush(&mut self) -> FlushPart {
+    fn take_flush(&mut self, awaited: &Arc<AtomicBool>) -> FlushPart {
         let (runs, reason) = self.front.take_sealed();
         self.next_epoch += 1;
+        self.flush_awaited = Arc::clone(awaited);
         FlushPart { cf: Arc::clone(&self.cf), runs, epoch: self.next_epoch, reason }
     }
 
@@ -100,21 +102,25 @@ impl State {
             let free = self.cfs.values().all(|c| !c.front.is_flushing());
             return (free && self.cfs.values().any(|c| c.flush_due(true))).then(|| self.pick_all_flushes());
         }
-        let part = self.cfs.values_mut().find(|c| !c.front.is_flushing() && c.flush_due(at_once))?.take_flush();
+        let due = self.cfs.values_mut().find(|c| !c.front.is_flushing() && c.flush_due(at_once))?;
         self.running_flushes += 1;
-        Some(FlushPick::new(vec![part]))
+        Some(FlushPick::of(std::iter::once(due)))
     }
 
     /// Everything that is immutable, to be committed together. No flush may be running.
     pub fn pick_all_flushes(&mut self) -> FlushPick {
         self.running_flushes += 1;
-        let with_data = self.cfs.values_mut().filter(|c| c.has_sealed());
-        FlushPick::new(with_data.map(CfState::take_flush).collect())
+        FlushPick::of(self.cfs.values_mut().filter(|c| c.has_sealed()))
     }
 
     /// True while a flush of one of these column families runs; with `atomic`, of any.
     fn flush_runs(&self, ids: &[u32], atomic: bool) -> bool {
         self.cfs.iter().any(|(id, c)| c.front.is_flushing() && (atomic || ids.contains(id)))
+    }
+
+    /// Somebody waits for the flushes of these column families that run.
+    pub fn join_flushes(&self, of: impl Fn(u32) -> bool) {
+        self.cfs.iter().filter(|(id, _)| of(**id)).for_each(|(_, c)| c.flush_awaited.store(true, Ordering::Release));
     }
 
     /// Everything of these column families that is immutable; with `atomic`, of all. No flush of one of them may run.
@@ -128,7 +134,7 @@ impl State {
         }
         self.running_flushes += 1;
         let picked = self.cfs.iter_mut().filter(|(id, c)| of_them(id) && c.has_sealed());
-        FlushPick::new(picked.map(|(_, c)| c.take_flush()).collect())
+        FlushPick::of(picked.map(|(_, c)| c))
     }
 }
 
@@ -175,6 +181,7 @@ impl DbInner {
                 self.update_pressure(&state);
                 break state.pick_flush_of(ids, atomic, reason);
             }
+            state.join_flushes(|id| atomic || ids.contains(&id));
             while state.flush_runs(ids, atomic) {
                 if let Some(e) = state.write_error() {
                     return Err(e.clone());
@@ -193,12 +200,16 @@ impl DbInner {
             }
         };
         pick.told_later = true;
+        pick.awaited.store(true, Ordering::Release);
         self.do_flush(&pick)
     }
 
     /// Writes what was picked as tables and commits them together. With `leave_wals` the commit also says that no WAL
     /// before the present one is needed, which must be so once these memtables are in tables.
     pub fn run_flush(self: &Arc<Self>, pick: &FlushPick, leave_wals: bool) -> Result<()> {
+        if leave_wals {
+            pick.awaited.store(true, Ordering::Release); // writers wait for the recovery
+        }
         // With several column families a batch may span them: the WAL of what becomes durable here must not end
         // before the table does, or recovery could see half a batch.
         if self.begin_flush(pick) > 1 {
@@ -234,7 +245,7 @@ impl DbInner {
             let family = self.job_family(&part.cf);
             let mut ctx = self.job_context(&part.cf, &family, event.job, TableFileCreationReason::Flush);
             ctx.events.told_later = pick.told_later.then(Arc::default);
-            ctx.patient = if pick.is_awaited() { None } else { self.patient_job() };
+            ctx.patient = self.patient_job(&pick.awaited);
             let _running = self.runs_flush(&part.cf, event.job, part.runs.data_size(), &ctx.events.progress);
             let table = flush::build_l0(&part.runs, &family, &ctx, TableFileCreationReason::Flush);
             let waited = ctx.patient.as_ref().map_or(0, |job| job.waited_nanos());
@@ -312,5 +323,58 @@ impl DbInner {
                 c.front.flush_ended(&part.runs, now, cpu);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_io::MemFileSystem;
+
+    use super::*;
+    use crate::db::Db;
+    use crate::options::Options;
+
+    fn with_memtables(atomic: bool) -> (Db, FlushPick) {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_atomic_flush(atomic);
+        o.set_file_system(Arc::new(MemFileSystem::new()));
+        let db = Db::open(&o, "/db").unwrap();
+        db.put("key", "value").unwrap();
+        let inner = &db.inner;
+        let log = inner.begin_wal().unwrap();
+        let pick = {
+            // Flush threads see nothing of it before it is picked.
+            let mut state = inner.state.lock();
+            inner.seal_memtables(&mut state, &[0], log, FlushReason::WriteBufferFull);
+            state.pick_flush(atomic, true).unwrap()
+        };
+        (db, pick)
+    }
+
+    /// The job of an automatic flush leaves a part of the device to reads until somebody waits for it.
+    #[test]
+    fn who_joins_a_flush_that_runs_releases_it() {
+        for atomic in [false, true] {
+            let (db, pick) = with_memtables(atomic);
+            assert!(!pick.awaited.load(Ordering::Acquire) && db.inner.patient_job(&pick.awaited).is_some());
+            std::thread::scope(|s| {
+                let caller = s.spawn(|| db.flush());
+                while !pick.awaited.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                assert!(db.inner.patient_job(&pick.awaited).is_none());
+                db.inner.do_flush(&pick).unwrap();
+                caller.join().unwrap().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn a_recovery_waits_for_its_flush() {
+        let (db, pick) = with_memtables(false);
+        db.inner.run_flush(&pick, true).unwrap();
+        db.inner.end_flush(&pick);
+        assert!(pick.awaited.load(Ordering::Acquire));
     }
 }

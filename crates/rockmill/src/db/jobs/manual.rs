@@ -319,6 +319,7 @@ impl DbInner {
                 c.front.request_flush(reason);
             }
         }
+        state.join_flushes(|id| waiting_for.iter().any(|w| w.0 == id));
         drop(state);
         self.work.notify_all();
         Ok(waiting_for)

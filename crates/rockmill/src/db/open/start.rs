@@ -643,6 +643,7 @@ pub(crate) fn new_cf_state(
         aging,
         aging_blocked: false,
         nothing_found: false,
+        flush_awaited: Arc::default(),
         weighed: Weighed::NotYet,
         compacting: 0,
         job_stats: Default::default(),

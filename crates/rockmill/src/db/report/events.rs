@@ -453,7 +453,7 @@ impl DbInner {
         match (cur, cause) {
             (WriteStallCondition::Normal, _) => log_info!(self.log, "[{cf_name}] Writes run free again"),
             (WriteStallCondition::Delayed, Some((_, why))) => {
-                let rate = self.pacing.writers().rate(&*self.opts.clock);
+                let rate = self.pacing.writers().rate();
                 log_warn!(self.log, "[{cf_name}] Stalling writes because of {}, rate {rate}", why.name());
             }
             (_, why) => {

@@ -186,7 +186,7 @@ impl DbInner {
             names::ESTIMATE_PENDING_COMPACTION_BYTES => c.scores.pending_bytes,
             names::NUM_RUNNING_COMPACTIONS => state.running_compactions as u64,
             names::NUM_RUNNING_FLUSHES => state.running_flushes as u64,
-            names::ACTUAL_DELAYED_WRITE_RATE => self.pacing.writers().rate(&*self.opts.clock),
+            names::ACTUAL_DELAYED_WRITE_RATE => self.pacing.writers().rate(),
             names::IS_WRITE_STOPPED => {
                 u64::from(self.stop_reason(state).is_some() || self.front.memory().stalls_writers())
             }

@@ -46,7 +46,7 @@ impl DbInner {
             ..c
         };
         db_lines(&mut s, "Interval", &interval, since, ("MB", MB));
-        let (allowed, sustained) = (self.pacing.writers().rate(&*self.opts.clock), self.pacing.writers().sustained());
+        let (allowed, sustained) = (self.pacing.writers().rate(), self.pacing.writers().sustained());
         let allowed = if allowed == 0 { "free".to_owned() } else { format!("{:.2} MB/s", allowed as f64 / MB) };
         let _ = writeln!(
             s,

@@ -5,7 +5,12 @@ use std::path::Path;
 use rockmill_io::{FileSystem, ManualClock, MemFileSystem, WritableFile as _, WriteOptions};
 
 use super::*;
+use crate::options::CfOptions;
+use crate::pacing::decide::{FamilyNow, decide};
 use crate::pacing::file::{Gate, PacedFile};
+use crate::pacing::flush_pace::FlushPace;
+use crate::pacing::rate_control::RateControl;
+use crate::pacing::write_control::TreeLoad;
 
 const MS: u64 = 1_000_000;
 
@@ -61,20 +66,20 @@ fn a_reader_has_most_of_the_device() {
 #[test]
 fn what_users_write_may_be_compacted_beside_reads() {
     let mut share = Share::default();
-    for ms in 0..500 {
+    for ms in 0..600 {
         assert_eq!(share.take(ms * MS, 100_000, Leave::All), 0);
     }
     assert!((share.rate - 0.1).abs() < 0.01, "100 MB/s: {}", share.rate);
-    assert!(share.note_written(350_000 / CREDIT) && !share.note_written(350_000 / CREDIT));
-    let waits: Vec<u64> = (0..6).map(|_| share.take(500 * MS, 100_000, Leave::Least) / MS).collect();
+    assert!(share.note_written(350_000 / BYTES_OF_A_BYTE) && !share.note_written(350_000 / BYTES_OF_A_BYTE));
+    let waits: Vec<u64> = (0..6).map(|_| share.take(600 * MS, 100_000, Leave::Least) / MS).collect();
     assert_eq!(waits, [0, 0, 0, 0, 4, 8], "three are paid for, one begins at once, and then 25 MB/s");
     // What is held back says nothing about the device.
     for _ in 0..1000 {
-        share.take(800 * MS, 100_000, Leave::Least);
+        share.take(900 * MS, 100_000, Leave::Least);
     }
     assert!((share.rate - 0.1).abs() < 0.01, "{}", share.rate);
-    assert_eq!(share.take(801 * MS, 100_000, Leave::All), 0, "nobody reads any more");
-    assert_eq!(share.take(802 * MS, 100_000, Leave::Least), 0, "and nothing is owed");
+    assert_eq!(share.take(901 * MS, 100_000, Leave::All), 0, "nobody reads any more");
+    assert_eq!(share.take(902 * MS, 100_000, Leave::Least), 0, "and nothing is owed");
 }
 
 #[test]
@@ -103,8 +108,8 @@ fn at_work() -> (ManualClock, Arc<ReadsFirst>, Arc<PatientJob>, Arc<AtomicBool>,
     clock.advance(Duration::from_secs(10));
     let first = Arc::new(ReadsFirst::new(Arc::new(clock.clone())));
     let of_users = Arc::clone(&written);
-    let job = first.job(&stop, Box::new(move || of_users.load(Ordering::Relaxed)));
-    for _ in 0..500 {
+    let job = first.job(&stop, &Arc::default(), Box::new(move || of_users.load(Ordering::Relaxed)));
+    for _ in 0..600 {
         job.pass(100_000);
         clock.advance(Duration::from_millis(1));
     }
@@ -164,9 +169,9 @@ fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
 fn where_writers_wait_readers_get_the_more_the_busier_they_are() {
     let (clock, first, job, ..) = at_work();
     first.set(true, true);
-    // Of a second, reads take so many milliseconds in each ten.
+    // Of three seconds, reads take so many milliseconds in each ten.
     let leave_next_to = |busy: u64| {
-        for _ in 0..100 {
+        for _ in 0..300 {
             (0..busy).for_each(|_| read(&clock, &first, 1000));
             clock.advance(Duration::from_millis(10 - busy));
             job.pass(1);
@@ -216,6 +221,24 @@ fn waits_end_when_users_stop_reading_and_when_the_database_closes() {
 }
 
 #[test]
+fn a_job_that_a_caller_joins_is_released() {
+    let (clock, first, ..) = at_work();
+    let joined = Arc::<AtomicBool>::default();
+    let job = first.job(&Arc::default(), &joined, Box::new(|| 0));
+    read(&clock, &first, 100);
+    job.pass(1 << 20);
+    assert_eq!(job.piece(2 << 20), PIECE);
+    let before = clock.monotonic_nanos();
+    job.pass(1 << 20);
+    assert!(clock.monotonic_nanos() > before);
+    read(&clock, &first, 100);
+    joined.store(true, Ordering::Release);
+    let before = clock.monotonic_nanos();
+    (0..100).for_each(|_| job.pass(1 << 20));
+    assert_eq!((clock.monotonic_nanos(), job.piece(2 << 20)), (before, 2 << 20));
+}
+
+#[test]
 fn a_file_asks_for_all_that_it_gets() {
     let (clock, first, job, ..) = at_work();
     let fs = MemFileSystem::default();
@@ -232,4 +255,187 @@ fn a_file_asks_for_all_that_it_gets() {
     assert_eq!(file.len(), 4 << 20);
     file.close().unwrap();
     assert_eq!(fs.file_size(Path::new("/f")).unwrap(), 4 << 20);
+}
+
+/// A writer, its flushes and compactions, and readers on one device that does one thing after another, with the orders
+/// that the store gives.
+struct Shared {
+    clock: ManualClock,
+    first: Arc<ReadsFirst>,
+    /// The flush's, and that of compactions, with how many pieces each has in flight at most, and bytes left to do.
+    jobs: [(Arc<PatientJob>, usize, u64); 2],
+    written: Arc<AtomicU64>,
+    /// When the device has done what was asked for.
+    free_at: u64,
+    /// Memtables that are full, and what is in the active one.
+    sealed: usize,
+    active: u64,
+    control: RateControl,
+    events: BinaryHeap<Reverse<(u64, Happens)>>,
+    held: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Happens {
+    /// The read that began then is done.
+    Read(u64),
+    /// A reader begins one.
+    Think,
+    /// A piece of a job may begin then, or when nothing holds it back.
+    Wait(usize, u64),
+    /// It is done.
+    Done(usize),
+    /// Writers write for a millisecond.
+    Write,
+}
+
+/// What they got in a second.
+#[derive(Debug, Default)]
+struct Got {
+    reads: f64,
+    written: f64,
+    jobs: f64,
+    /// Part of the time in which writers were stopped.
+    stopped: f64,
+}
+
+impl Shared {
+    const MEMTABLE: u64 = 16 << 20;
+    const READ_NANOS: u64 = 50_000;
+    /// Bytes that compactions read and write for each that is flushed.
+    const COMPACTED: u64 = 5;
+
+    /// `readers` of which each reads again after `think` nanoseconds, next to a writer who wants so many bytes a
+    /// second.
+    fn run(held: bool, readers: usize, think: u64, want: u64) -> Got {
+        let (clock, stop, written) = (ManualClock::new(0), Arc::default(), Arc::<AtomicU64>::default());
+        clock.advance(Duration::from_secs(10));
+        let first = Arc::new(ReadsFirst::new(Arc::new(clock.clone())));
+        let job = || {
+            let of_users = Arc::clone(&written);
+            first.job(&stop, &Arc::default(), Box::new(move || of_users.load(Ordering::Relaxed)))
+        };
+        let jobs = [(job(), 4, 0), (job(), 12, 0)];
+        let (control, events) = (RateControl::default(), BinaryHeap::new());
+        let (first, written) = (Arc::clone(&first), Arc::clone(&written));
+        let mut all = Self { clock, first, jobs, written, free_at: 0, sealed: 0, active: 0, control, events, held };
+        let start = all.clock.monotonic_nanos();
+        // Readers come after five seconds, and count after ten.
+        all.events.push(Reverse((start, Happens::Write)));
+        (0..readers as u64).for_each(|i| all.events.push(Reverse((start + 5000 * MS + i, Happens::Think))));
+        let (from, until) = (start + 10_000 * MS, start + 40_000 * MS);
+        let (mut got, mut before) = (Got::default(), None);
+        while let Some(Reverse((now, what))) = all.events.pop().filter(|e| e.0.0 < until) {
+            all.clock.advance(Duration::from_nanos(now - all.clock.monotonic_nanos()));
+            if now >= from {
+                before.get_or_insert_with(|| all.written.load(Ordering::Relaxed));
+                got.reads += f64::from(u8::from(matches!(what, Happens::Read(_))));
+                got.jobs += if matches!(what, Happens::Done(_)) { PIECE as f64 } else { 0.0 };
+                got.stopped += if what == Happens::Write && all.sealed > 1 { 1e-3 } else { 0.0 };
+            }
+            all.happens(now, what, think, want);
+        }
+        let seconds = (until - from) as f64 * 1e-9;
+        got.written = (all.written.load(Ordering::Relaxed) - before.unwrap()) as f64;
+        let of = |sum: f64| sum / seconds;
+        Got { reads: of(got.reads), written: of(got.written), jobs: of(got.jobs), stopped: of(got.stopped) }
+    }
+
+    fn happens(&mut self, now: u64, what: Happens, think: u64, want: u64) {
+        match what {
+            Happens::Think => {
+                self.free_at = self.free_at.max(now) + Self::READ_NANOS;
+                self.events.push(Reverse((self.free_at, Happens::Read(now))));
+            }
+            Happens::Read(began) => {
+                self.first.read_ends(Some(began));
+                self.events.push(Reverse((now + think, Happens::Think)));
+            }
+            Happens::Wait(job, until) => {
+                if now < until && !self.jobs[job].0.is_free(now) && self.held {
+                    let next = until.min(now + SLEEP_MAX.as_nanos() as u64);
+                    self.events.push(Reverse((next, Happens::Wait(job, until))));
+                    return;
+                }
+                self.free_at = self.free_at.max(now) + PIECE as u64 * 4; // 250 MB/s
+                self.events.push(Reverse((self.free_at, Happens::Done(job))));
+            }
+            Happens::Done(job) => {
+                self.jobs[job].1 += 1;
+                if job == 0 && self.jobs[0].2 == 0 && self.jobs[0].1 == 4 {
+                    self.sealed -= 1;
+                    self.jobs[1].2 += Self::COMPACTED * Self::MEMTABLE;
+                }
+                self.begin_pieces(now);
+            }
+            Happens::Write => {
+                self.write(now, want);
+                self.events.push(Reverse((now + MS, Happens::Write)));
+            }
+        }
+    }
+
+    fn begin_pieces(&mut self, now: u64) {
+        if self.sealed > 0 && self.jobs[0].2 == 0 && self.jobs[0].1 == 4 {
+            self.jobs[0].2 = Self::MEMTABLE;
+        }
+        for (i, (job, free, left)) in self.jobs.iter_mut().enumerate() {
+            while *free > 0 && *left > 0 {
+                (*free, *left) = (*free - 1, left.saturating_sub(PIECE as u64));
+                let wait = if self.held { job.ask(now, PIECE as u64) } else { 0 };
+                let first = now + wait.min(SLEEP_MAX.as_nanos() as u64);
+                self.events.push(Reverse((first, Happens::Wait(i, now + wait))));
+            }
+        }
+    }
+
+    fn write(&mut self, now: u64, want: u64) {
+        let (options, pace) = (CfOptions::default(), FlushPace::default());
+        let runs = self.jobs[1].2.div_ceil(Self::COMPACTED * Self::MEMTABLE) as usize;
+        let family = FamilyNow {
+            id: 0,
+            options: &options,
+            load: TreeLoad { runs, pending_bytes: 0 },
+            full_memtables: self.sealed,
+            flushing: self.sealed > 0,
+            pace: &pace,
+        };
+        let orders = decide(std::iter::once(family), false);
+        self.first.set(orders.behind, orders.awaited);
+        let (seconds, written) = (now as f64 * 1e-9, self.written.load(Ordering::Relaxed));
+        self.control.set(seconds, &orders.tree, 16e6, written as f64);
+        let rate = if orders.stop.is_some() { 0.0 } else { self.control.rate() };
+        if rate < want as f64 {
+            self.first.writer_delayed();
+        }
+        let more = (rate.min(want as f64) * 1e-3) as u64;
+        self.written.fetch_add(more, Ordering::Relaxed);
+        self.active += more;
+        if self.active >= Self::MEMTABLE {
+            (self.sealed, self.active) = (self.sealed + 1, 0);
+        }
+        self.begin_pieces(now);
+    }
+}
+
+/// Without the rule the deeper queue wins, which is that of jobs.
+#[test]
+fn readers_jobs_and_writers_share_a_device() {
+    let alone = 1e9 / Shared::READ_NANOS as f64;
+    let all_that_it_can = 1 << 30;
+    let run = |readers, think, want| [true, false].map(|held| Shared::run(held, readers, think, want));
+    // Busy readers have most of the device, and writers who want more than that leaves get the rest.
+    let [with, without] = run(4, 0, all_that_it_can);
+    assert!(with.reads > 0.7 * alone && without.reads < 0.05 * alone, "{with:?}, {without:?}");
+    assert!((13e6..20e6).contains(&with.written) && with.jobs > 55e6, "{with:?}");
+    // Writers who need no more than readers leave are not delayed.
+    let [with, _] = run(4, 0, 6_000_000);
+    assert!(with.written > 5.9e6 && with.stopped == 0.0 && with.reads > 0.8 * alone, "{with:?}");
+    // The less readers read, the more writers get.
+    let [often, without] = run(1, 400_000, all_that_it_can);
+    assert!(often.reads > 10.0 * without.reads && often.written > 0.6 * without.written, "{often:?}, {without:?}");
+    let [seldom, without] = run(1, 5 * MS, all_that_it_can);
+    assert!(seldom.reads > 2.0 * without.reads && seldom.written > 0.85 * without.written, "{seldom:?}, {without:?}");
+    let [with, without] = run(0, 0, all_that_it_can);
+    assert!((with.written / without.written - 1.0).abs() < 0.01, "nobody reads: {with:?}, {without:?}");
 }

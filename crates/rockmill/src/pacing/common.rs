@@ -1,0 +1,17 @@
+//! Constants of several rules.
+
+use std::time::Duration;
+
+/// Time constant of what writers did lately, in seconds. Simulated: half or twice of it changes throughput by less than
+/// 4 %; with half of it some writers stop for seconds.
+pub const LATELY_SECONDS: f64 = 5.0;
+/// Bytes that compactions read and write for each byte that users write, and so about its debt. An estimate: a rewrite
+/// in each of some levels.
+pub const BYTES_OF_A_BYTE: u64 = 16;
+/// Bytes that a background job may write each second, whoever goes first, so that it ends some time.
+pub const RATE_MIN: u64 = 4 << 20;
+/// The shortest sleep; what is less is owed to the next one. RocksDB's, too: a shorter one costs more in wake-ups than
+/// it is worth.
+pub const SLEEP_MIN: Duration = Duration::from_millis(1);
+/// The longest sleep at once: the reason for it may be gone meanwhile. Derived: two of the shortest.
+pub const SLEEP_MAX: Duration = Duration::from_millis(2);
