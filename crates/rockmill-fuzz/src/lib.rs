@@ -24,7 +24,7 @@ pub mod seeds;
 pub type Body = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Body); 21] = [
+pub const TARGETS: [(&str, Body); 22] = [
     ("footer", decoders::footer),
     ("block", decoders::block),
     ("filter", decoders::filter),
@@ -35,6 +35,7 @@ pub const TARGETS: [(&str, Body); 21] = [
     ("wal", decoders::wal),
     ("version_edit", decoders::version_edit),
     ("job_spec", decoders::job_spec),
+    ("job_result", decoders::job_result),
     ("manifest", files::manifest),
     ("table", files::table),
     ("options", files::options),
