@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use rockmill::internals::{JobRegistry, JobSpec};
+use rockmill::internals::{JobRegistry, JobResult, JobSpec};
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::compression::{Dictionary, decompress};
 use rockmill_format::edit::VersionEdit;
@@ -231,11 +231,22 @@ pub fn version_edit(data: &[u8]) {
 /// The spec of a job, as it is and with its checksum mended.
 pub fn job_spec(data: &[u8]) {
     let mut mended = data.to_vec();
-    mend::job_spec(&mut mended);
+    mend::job_message(&mut mended);
     for bytes in [data, &mended] {
         let Ok(spec) = JobSpec::decode(bytes) else { continue };
         let again = spec.encode().expect("what was decoded encodes");
         assert_eq!(JobSpec::decode(&again), Ok(spec.clone()), "a spec changes when it is written again");
         let _ = (JobRegistry::default().objects(&spec), spec.input_bytes());
+    }
+}
+
+/// The result of a job, as it is and with its checksum mended.
+pub fn job_result(data: &[u8]) {
+    let mut mended = data.to_vec();
+    mend::job_message(&mut mended);
+    for bytes in [data, &mended] {
+        let Ok(result) = JobResult::decode(bytes) else { continue };
+        let again = result.encode().expect("what was decoded encodes");
+        assert_eq!(JobResult::decode(&again), Ok(result), "a result changes when it is written again");
     }
 }

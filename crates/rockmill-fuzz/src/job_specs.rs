@@ -1,15 +1,18 @@
-//! Specs of jobs that a corpus begins with: one with everything in it, one with as little as there can be, and a flush.
+//! Specs and results of jobs that corpora begin with: one with everything in it, one with as little as there can be,
+//! and a flush; an output, and an error.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rockmill::internals::{
-    Extent, FileRange, FileRanges, FilterSpec, JobSpec, NumberRange, OutputPlan, Part, SpecFile, SpecRun, TableFormat,
-    TableOwner,
+    Extent, FileRange, FileRanges, FilterSpec, JobOutput, JobResult, JobSpec, JobStats, NumberRange, OutputPlan, Part,
+    SpecFile, SpecRun, TableFormat, TableOwner,
 };
-use rockmill::{CfOptions, CompressionOptions, IoPriority, TableFileCreationReason};
+use rockmill::{CfOptions, CompressionOptions, Error, ErrorKind, IoPriority, TableFileCreationReason};
 use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::footer::BlockHandle;
+use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKey, ValueType};
 
 fn ranges(files: &[(&str, &str, u64)]) -> FileRanges {
@@ -40,7 +43,7 @@ fn run(level: usize, first: u64, bounds: &[(&str, &str)]) -> SpecRun {
         },
         extents: vec![Extent { offset: 1 << 40, length: 32 << 20 }, Extent { offset: 3 << 40, length: 32 << 20 }],
     };
-    SpecRun { level, files: bounds.iter().enumerate().map(file).collect() }
+    SpecRun { level, files: bounds.iter().enumerate().map(file).map(Arc::new).collect() }
 }
 
 /// As little as a compaction can say.
@@ -132,4 +135,25 @@ fn flush() -> JobSpec {
 /// The specs, encoded.
 pub fn all() -> Vec<Vec<u8>> {
     [small(), large(), flush()].iter().map(|spec| spec.encode().expect("a sound spec")).collect()
+}
+
+/// Results, encoded.
+pub fn results() -> Vec<Vec<u8>> {
+    let files: Vec<FileEntry> = run(1, 40, &[("a", "f"), ("g", "y")]).files.iter().map(|f| f.entry.clone()).collect();
+    let properties = |f: &FileEntry| TableProperties {
+        num_entries: 1000,
+        num_deletions: 3,
+        raw_key_size: 16_000,
+        raw_value_size: 1 << 20,
+        orig_file_number: f.number,
+        column_family_name: "default".into(),
+        comparator_name: "leveldb.BytewiseComparator".into(),
+        other: BTreeMap::from([("user.property".into(), b"\x00\xff".to_vec())]),
+        ..TableProperties::default()
+    };
+    let stats = JobStats { input_bytes: 3 << 20, input_records: 3000, subcompactions: 2, ..JobStats::default() };
+    let output = JobOutput { properties: files.iter().map(properties).collect(), files, stats };
+    let error = Error::new(ErrorKind::Corruption, "000030.sst: block at offset 4005 is damaged");
+    let all = [Ok(output), Ok(JobOutput::default()), Err(error)];
+    all.map(|outcome| JobResult { job: 7, outcome }.encode().expect("a sound result")).to_vec()
 }

@@ -24,7 +24,7 @@ pub mod seeds;
 pub type Body = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Body); 22] = [
+pub const TARGETS: [(&str, Body); 23] = [
     ("footer", decoders::footer),
     ("block", decoders::block),
     ("filter", decoders::filter),
@@ -36,6 +36,7 @@ pub const TARGETS: [(&str, Body); 22] = [
     ("version_edit", decoders::version_edit),
     ("job_spec", decoders::job_spec),
     ("perfect_hash", decoders::perfect_hash),
+    ("job_result", decoders::job_result),
     ("manifest", files::manifest),
     ("table", files::table),
     ("options", files::options),

@@ -23,8 +23,8 @@ pub fn file(path: &str, bytes: &mut [u8]) {
     }
 }
 
-/// Mends the checksum that a job's spec ends with.
-pub fn job_spec(bytes: &mut [u8]) {
+/// Mends the checksum that a job's spec or result ends with.
+pub fn job_message(bytes: &mut [u8]) {
     if let Some((fields, stored)) = bytes.split_last_chunk_mut::<4>() {
         *stored = checksum::mask(checksum::crc32c(fields)).to_le_bytes();
     }

@@ -40,6 +40,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "version_edit" => files(|name| name.starts_with("MANIFEST-")).iter().flat_map(|b| records(b)).collect(),
         "job_spec" => job_specs::all(),
         "perfect_hash" => perfect_hashes(),
+        "job_result" => job_specs::results(),
         "options" => files(|name| name.starts_with("OPTIONS-")),
         "option_string" => vec![
             b"write_buffer_size=1024;compression=kZSTD;block_based_table_factory={block_size=1;checksum=kXXH3;}"

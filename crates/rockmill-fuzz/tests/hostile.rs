@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use rockmill::internals::JobSpec;
+use rockmill::internals::{JobResult, JobSpec};
 use rockmill_fuzz::memory::{self, Counted};
 use rockmill_fuzz::mutate::{self, Dice};
 use rockmill_fuzz::{Body, TARGETS, fixtures, job_specs, room_of, seeds};
@@ -204,13 +204,18 @@ fn whole_databases_with_damaged_files() {
     report(broken);
 }
 
-/// Specs that were written once are written the same way now. A change needs a new version of the encoding.
+/// Specs and results that were written once are written the same way now. A change needs a new version of the encoding.
 #[test]
-fn job_specs_are_written_as_before() {
+fn job_specs_and_results_are_written_as_before() {
     let committed = corpus("job_spec");
     for encoded in job_specs::all() {
         assert!(committed.contains(&encoded), "a spec of {} bytes is not in the corpus", encoded.len());
         assert_eq!(JobSpec::decode(&encoded).and_then(|spec| spec.encode()), Ok(encoded));
+    }
+    let committed = corpus("job_result");
+    for encoded in job_specs::results() {
+        assert!(committed.contains(&encoded), "a result of {} bytes is not in the corpus", encoded.len());
+        assert_eq!(JobResult::decode(&encoded).and_then(|result| result.encode()), Ok(encoded));
     }
 }
 

@@ -2,7 +2,7 @@
 //! data is read.
 
 use rockmill::internals::{
-    Compaction, CompactionExplanation, ExplainedJob, ExplainedWork, FileMeta, FileRanges, InputRun, MapFile, Part,
+    Compaction, CompactionExplanation, ExplainedJob, ExplainedWork, FileRanges, MapFile, Part, SpecFile, SpecRun,
     SstMap,
 };
 use rockmill::{CompactOptions, MergeEngine, properties};
@@ -173,7 +173,7 @@ fn print_work(work: &ExplainedWork, blocks: bool, out: &mut Out) -> Result<()> {
     out.line(format!("  output: {}", said.join("; ")))
 }
 
-fn print_run(work: &ExplainedWork, index: usize, run: &InputRun, out: &mut Out) -> Result<()> {
+fn print_run(work: &ExplainedWork, index: usize, run: &SpecRun, out: &mut Out) -> Result<()> {
     let bytes: u64 = run.files.iter().map(|f| f.size()).sum();
     out.line(format!(
         "  run {}: L{}, {} of {}{}",
@@ -199,12 +199,12 @@ fn print_run(work: &ExplainedWork, index: usize, run: &InputRun, out: &mut Out) 
     Ok(())
 }
 
-fn name_of(file: &FileMeta) -> String {
+fn name_of(file: &SpecFile) -> String {
     filename::table(file.number())
 }
 
 /// Blocks of a table that the parts read; one that two parts read counts once.
-fn blocks_of(maps: &[SstMap], file: &FileMeta) -> u64 {
+fn blocks_of(maps: &[SstMap], file: &SpecFile) -> u64 {
     let mut last = None;
     let mut count = 0;
     for of_file in maps.iter().flat_map(|m| &m.runs).flat_map(|r| &r.files) {
@@ -244,7 +244,7 @@ fn job_json(job: &ExplainedJob, blocks: bool) -> Value {
     map.insert("trivial_move".into(), c.trivial_move.into());
     if let Some(work) = &job.work {
         let plan = &work.plan;
-        let run_json = |run: &InputRun| {
+        let run_json = |run: &SpecRun| {
             let files: Vec<Value> = run.files.iter().map(|f| file_json(f, blocks_of(&work.maps, f))).collect();
             json!({ "level": run.level, "files": files })
         };
@@ -294,7 +294,7 @@ fn job_json(job: &ExplainedJob, blocks: bool) -> Value {
     Value::Object(map)
 }
 
-fn file_json(file: &FileMeta, blocks: u64) -> Value {
+fn file_json(file: &SpecFile, blocks: u64) -> Value {
     let mut map = Map::new();
     map.insert("file".into(), name_of(file).into());
     map.insert("bytes".into(), file.size().into());

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rockmill_format::properties::TableProperties;
 
-use super::JobContext;
+use super::LocalHost;
 use crate::error::{Error, Result};
 use crate::event_listener::{TableFileCreationInfo, TableFileCreationReason};
-use crate::info_log::{Event, InfoLog};
+use crate::info_log::Event;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 use crate::table::TableSummary;
@@ -26,14 +26,11 @@ pub struct JobProgress {
 /// Where a job's events go.
 #[derive(Debug, Clone)]
 pub struct JobEvents {
-    pub(crate) log: InfoLog,
     /// The job's number.
     pub(crate) job: u64,
     /// Name of the column family.
     pub(crate) cf_name: String,
     pub(crate) reason: TableFileCreationReason,
-    /// Properties of the tables written so far.
-    pub(crate) written: Arc<Mutex<Vec<TableProperties>>>,
     pub(crate) progress: Arc<JobProgress>,
     /// For the version that they will be part of.
     pub(crate) new_tables: Arc<NewTables>,
@@ -43,18 +40,17 @@ pub struct JobEvents {
 
 impl Default for JobEvents {
     fn default() -> Self {
-        let (log, written, progress) = (InfoLog::default(), Arc::default(), Arc::default());
-        let (reason, new_tables) = (TableFileCreationReason::Compaction, Arc::default());
-        Self { log, job: 0, cf_name: String::new(), reason, written, progress, new_tables, told_later: None }
+        let (cf_name, reason) = (String::new(), TableFileCreationReason::Compaction);
+        Self { job: 0, cf_name, reason, progress: Arc::default(), new_tables: Arc::default(), told_later: None }
     }
 }
 
-impl JobContext {
+impl LocalHost {
     /// Logs a table that was written, or could not be, and tells the listeners.
-    pub(super) fn table_written(&self, number: u64, path: &Path, done: &Result<TableSummary>) {
-        let JobEvents { log, job, cf_name, reason, written, .. } = &self.events;
+    pub(super) fn tell(&self, number: u64, path: &Path, done: &Result<TableSummary>) {
+        let JobEvents { job, cf_name, reason, .. } = &self.events;
+        let (log, db) = (&self.means.log, &self.means.db);
         if let Ok(summary) = done {
-            written.lock().push(summary.properties.clone());
             let numbers = TableNumbers::of(&summary.properties);
             self.events.new_tables.lock().insert(number, NewTable { numbers, open: None });
         }
@@ -62,7 +58,7 @@ impl JobContext {
             && log.wants(crate::info_log::LogLevel::Info)
         {
             log.event(
-                Event::new(&*self.clock)
+                Event::new(&*self.means.clock)
                     .text("cf_name", cf_name)
                     .number("job", job)
                     .text("event", "table_file_creation")
@@ -73,7 +69,7 @@ impl JobContext {
                     .object("table_properties", |e| properties(e, &summary.properties)),
             );
         }
-        if self.db.listeners.is_empty() {
+        if db.listeners.is_empty() {
             return;
         }
         let info = TableFileCreationInfo {
@@ -88,7 +84,7 @@ impl JobContext {
         };
         match &self.events.told_later {
             Some(infos) => infos.lock().push(info),
-            None => self.db.listeners.notify(log, |l| l.on_table_file_created(&info)),
+            None => db.listeners.notify(log, |l| l.on_table_file_created(&info)),
         }
     }
 }

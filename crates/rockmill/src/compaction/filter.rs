@@ -14,7 +14,7 @@ use crate::options::CfOptions;
 use crate::panics::in_words;
 
 /// A job's filter by name, and what it is told of the job: part of the spec.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FilterSpec {
     /// The filter's or factory's name.
     pub name: String,

@@ -6,14 +6,14 @@
 use rockmill_format::edit::FileEntry;
 
 use super::engine::{self, Destination};
-use super::job::{ThreadCpu, sync_dir};
+use super::job::{self, ThreadCpu};
 use super::merge::run::IteratorRun;
 use super::merge::{Heads, Merger};
-use super::output::{Created, remove_created};
+use super::output::{Created, OutputFiles};
 use super::plan::{JobPlan, Part};
 use super::spec::{JobFamily, JobSpec};
 use super::tombstones::Tombstones;
-use super::{JobContext, JobStats, MergeEngine, page_cache};
+use super::{JobOutput, LocalHost, MergeEngine, page_cache};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Result;
 use crate::front::SealedRuns;
@@ -21,69 +21,61 @@ use crate::helpers::Working;
 use crate::panics::guarded;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Writes `sealed` as one L0 table, synced together with its directory; `None` when nothing
-/// survives. The epoch number is the caller's to set. A closing store does not stop a flush: the data may be nowhere
-/// else.
+/// Writes `sealed` as one L0 table, durable with its name; without one when nothing survives. The epoch number is the
+/// caller's to set.
 pub(crate) fn build_l0(
     sealed: &SealedRuns,
     family: &JobFamily,
-    ctx: &JobContext,
+    host: &mut LocalHost,
     reason: TableFileCreationReason,
-) -> Result<Option<(FileEntry, JobStats)>> {
-    run(&JobSpec::of_flush(sealed, family, reason, ctx)?, sealed, ctx)
+) -> Result<JobOutput> {
+    host.sealed = Some(sealed.clone());
+    let done = job::run(&JobSpec::of_flush(sealed, family, reason, host.events.job, &host.means)?, host);
+    host.sealed = None; // a host may do several flushes
+    done
 }
 
-/// Runs the spec of a flush; `sealed` is what it names.
-pub(crate) fn run(spec: &JobSpec, sealed: &SealedRuns, ctx: &JobContext) -> Result<Option<(FileEntry, JobStats)>> {
-    let started = ctx.clock.monotonic_nanos();
+impl JobOutput {
+    /// The table of a flush.
+    pub(crate) fn into_table(self) -> Option<FileEntry> {
+        self.files.into_iter().next()
+    }
+}
+
+/// Runs the spec of a flush. A closing store does not stop it: the data may be nowhere else.
+pub(super) fn flush(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
     let cpu = ThreadCpu::now();
-    let leased = (!spec.numbers.is_empty()).then(|| ctx.with_numbers(spec.leased_numbers()));
-    let ctx = leased.as_ref().unwrap_or(ctx);
-    let created = Created::default();
-    let done = guarded("it", || write(spec, sealed, ctx, &created)).and_then(|(files, stats)| {
-        sync_dir(ctx, &created)?;
-        Ok((files, stats))
+    let created = Created::new(files);
+    let written = guarded("it", || write(spec, &created)).and_then(|output| {
+        if !output.files.is_empty() {
+            files.host.sync_outputs()?;
+        }
+        Ok(output)
     });
-    let (files, mut stats) = done.map_err(|e| {
-        remove_created(ctx, &created);
-        e.context(spec.what())
-    })?;
-    stats.wall_micros = ctx.clock.monotonic_nanos().saturating_sub(started) / 1000;
-    stats.cpu_micros += cpu.elapsed_micros();
-    Ok(files.into_iter().next().map(|f| (f, stats)))
+    let mut output = written.inspect_err(|_| created.remove())?;
+    output.stats.cpu_micros += cpu.elapsed_micros();
+    Ok(output)
 }
 
-fn write(
-    spec: &JobSpec,
-    sealed: &SealedRuns,
-    ctx: &JobContext,
-    created: &Created,
-) -> Result<(Vec<FileEntry>, JobStats)> {
-    let mut plan = JobPlan::new(spec, ctx)?;
-    plan.output.page_cache = page_cache::takes_flush(&ctx.db);
+fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
+    let host = created.files.host;
+    let means = host.means();
+    let sealed = host.memtables(&spec.memtables)?;
+    let mut plan = JobPlan::new(spec, host)?;
+    plan.output.page_cache = page_cache::takes_flush(&means.db);
     let cmp = &plan.rules.cmp;
     let runs = sealed.iterators().map(IteratorRun::new).collect::<Result<Vec<_>>>()?;
     let tombstones = Tombstones::whole(sealed.range_tombstones());
-    let heads = Heads::new(cmp, None);
-    let merger = Merger::new(runs, cmp.clone(), heads, None, None)?;
-    let ring = if plan.output.page_cache { None } else { engine::ring(ctx, 0) };
-    ctx.engines.stats.count_flush(if ring.is_some() { MergeEngine::Uring } else { MergeEngine::Pread });
+    let merger = Merger::new(runs, cmp.clone(), Heads::new(cmp, None), None, None)?;
+    let ring = if plan.output.page_cache { None } else { engine::ring(host, 0) };
+    means.engines.stats.count_flush(if ring.is_some() { MergeEngine::Uring } else { MergeEngine::Pread });
     let part = Part::default();
-    let (_working, help) = (Working::begin(), ctx.help());
-    let help = help.as_ref();
-    let output = Destination { ctx, plan: &plan, part: &part, tombstones: &tombstones, created, help };
+    let (_working, help) = (Working::begin(), means.help());
+    let output = Destination { plan: &plan, part: &part, tombstones: &tombstones, created, help: help.as_ref() };
     let made = output.drain(merger, ring.as_deref(), [&AtomicBool::new(false); 3])?;
-    let input_bytes = sealed.data_size();
-    ctx.events.progress.bytes.store(input_bytes, Ordering::Relaxed);
-    let stats = JobStats {
-        input_bytes,
-        output_bytes: made.files.iter().map(|f| f.size).sum(),
-        input_records: made.stats.input_records,
-        output_records: made.stats.output_records,
-        dropped: made.stats,
-        subcompactions: 1,
-        cpu_micros: made.cpu_micros,
-        ..JobStats::default()
-    };
-    Ok((made.files, stats))
+    let mut output = JobOutput::default();
+    output.stats.input_bytes = sealed.data_size();
+    host.progress().bytes.store(output.stats.input_bytes, Ordering::Relaxed);
+    output.add(made);
+    Ok(output)
 }

@@ -1,129 +1,140 @@
-//! Runs one job: engine → resolution → output, split over threads where it is large.
+//! Runs a job: engine → resolution → output, split over threads where it is large.
 //!
 //! 1. The plan is made from the spec. Range tombstones of all inputs are gathered, newest first; an input that they
 //!    delete as a whole, for every snapshot, is dropped unread.
 //! 2. What is left is split into parts at keys from the inputs' indexes, unless the spec has parts. Tombstones may
 //!    reach over every part.
-//! 3. Each part merges its runs, resolves and writes its own tables. Parts share nothing but the shutdown flag.
-//! 4. When all parts are done, the entries read are compared with what the tables' properties promise, and the
-//!    directory is synced. Only then may the caller commit.
+//! 3. Each part merges its runs, resolves and writes its own tables. Parts share nothing but the shutdown flag. There
+//!    may be more of them than threads: each thread takes the next one that is left.
+//! 4. When all parts are done, the entries read are compared with what the tables' properties promise, and the host
+//!    makes the tables durable with their names. Only then may the caller commit.
 //!
 //! Whatever goes wrong in any part, a panic included, every table written is removed and the first error is returned.
+//! A flush (`flush.rs`) is one part, whose input the host has in memory.
 
 use super::engine::{Destination, PartEnd, PartJob, PartOutput, in_order};
 use super::merge::Heads;
-use super::output::{Created, remove_created};
+use super::output::{Created, OutputFiles};
 use super::plan::{JobPlan, Part};
 use super::spec::JobSpec;
 use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
-use super::{JobContext, JobOutput};
+use super::{JobHost, JobOutput, flush};
+use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::Working;
 use crate::panics::guarded;
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::thread;
 
-/// Runs a compaction that is not a trivial move. The tables it returns are synced, and so is the directory.
-pub fn run(spec: &JobSpec, ctx: &JobContext) -> Result<JobOutput> {
-    let started = ctx.clock.monotonic_nanos();
-    let leased = (!spec.numbers.is_empty()).then(|| ctx.with_numbers(spec.leased_numbers()));
-    let ctx = leased.as_ref().unwrap_or(ctx);
-    let what = || spec.what();
-    let mut plan = JobPlan::new(spec, ctx).map_err(|e| e.context(what()))?;
-    let (tombstones, dead) = Tombstones::gather(&mut plan, ctx).map_err(|e| e.context(what()))?;
-    let setup = ctx.db.statistics.start(&*ctx.clock);
+/// Runs a job, whoever made its spec. The tables that it returns are durable with their names, and not live.
+///
+/// # Errors
+/// Whatever kept the job from being done. Then it has left nothing.
+pub(crate) fn run(spec: &JobSpec, host: &dyn JobHost) -> Result<JobOutput> {
+    let clock = &*host.means().clock;
+    let started = clock.monotonic_nanos();
+    let files = OutputFiles::new(host, spec.reason, spec.leased_numbers());
+    let done = match spec.reason {
+        TableFileCreationReason::Compaction => compact(spec, &files),
+        TableFileCreationReason::Flush | TableFileCreationReason::Recovery => flush::flush(spec, &files),
+    };
+    let mut output = done.map_err(|e| e.context(spec.what()))?;
+    output.stats.output_bytes = output.files.iter().map(|f| f.size).sum();
+    output.stats.wall_micros = clock.monotonic_nanos().saturating_sub(started) / 1000;
+    Ok(output)
+}
+
+fn compact(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
+    let (host, means) = (files.host, files.host.means());
+    let mut plan = JobPlan::new(spec, host)?;
+    let (tombstones, dead) = Tombstones::gather(&mut plan, host)?;
+    let setup = means.db.statistics.start(&*means.clock);
     if spec.parts.is_empty() {
-        plan.split(spec.parts_max, ctx).map_err(|e| e.context(what()))?;
+        plan.split(spec.parts_max, host)?;
     }
-    ctx.db.statistics.stop(Histogram::SubcompactionSetupTime, &*ctx.clock, setup);
+    means.db.statistics.stop(Histogram::SubcompactionSetupTime, &*means.clock, setup);
 
-    // What each part created.
-    let created: Vec<Created> = plan.parts.iter().map(|_| Created::default()).collect();
-    let done = run_parts(&plan, &tombstones, ctx, &created).and_then(|parts| {
-        check_record_count(&plan, &parts, ctx)?;
+    let threads = match plan.output.reproducible {
+        // In order, so that the numbers of their files are the same each time.
+        true => 1,
+        false => spec.parts_max.min(means.parts_at_once).clamp(1, plan.parts.len().max(1)),
+    };
+    let created: Vec<Created<'_>> = plan.parts.iter().map(|_| Created::new(files)).collect();
+    let done = run_parts(&plan, &tombstones, &created, threads).and_then(|parts| {
+        check_record_count(&plan, &parts, host)?;
         // Once, if there is a file.
-        created.iter().find(|part| !part.lock().is_empty()).map_or(Ok(()), |part| sync_dir(ctx, part))?;
-        Ok(parts)
+        if parts.iter().any(|part| !part.tables.0.is_empty()) { host.sync_outputs().map(|()| parts) } else { Ok(parts) }
     });
-    let parts = done.map_err(|e| {
-        created.iter().for_each(|part| drop(remove_created(ctx, part)));
-        e.context(what())
-    })?;
+    let parts = done.inspect_err(|_| created.iter().for_each(Created::remove))?;
 
     let mut output = JobOutput::default();
     let stats = &mut output.stats;
     stats.files_covered = dead.len() as u64;
     stats.bytes_covered = dead.iter().map(|f| f.size()).sum();
     stats.input_bytes = spec.input_bytes().saturating_sub(stats.bytes_covered);
-    stats.subcompactions = parts.len() as u64;
-    for part in parts {
+    parts.into_iter().for_each(|part| output.add(part));
+    Ok(output)
+}
+
+impl JobOutput {
+    /// Adds what the next part made.
+    pub(super) fn add(&mut self, part: PartOutput) {
+        let stats = &mut self.stats;
         stats.input_records += part.stats.input_records;
         stats.output_records += part.stats.output_records;
         stats.dropped.add(&part.stats);
         stats.cpu_micros += part.cpu_micros;
-        stats.output_bytes += part.files.iter().map(|f| f.size).sum::<u64>();
-        output.files.extend(part.files);
+        stats.subcompactions += 1;
+        self.files.extend(part.tables.0);
+        self.properties.extend(part.tables.1);
     }
-    stats.wall_micros = ctx.clock.monotonic_nanos().saturating_sub(started) / 1000;
-    Ok(output)
 }
 
+/// Does all parts, so many at a time.
 fn run_parts(
     plan: &JobPlan,
     tombstones: &Tombstones,
-    ctx: &JobContext,
-    created: &[Created],
+    created: &[Created<'_>],
+    threads: usize,
 ) -> Result<Vec<PartOutput>> {
     // Set by the first part that fails, so that the others end early.
     let stop = AtomicBool::new(false);
     let failed: Mutex<Option<Error>> = Mutex::new(None);
-    let run_one = |(part, created): (&Part, &Created)| {
-        let cpu = ThreadCpu::now();
-        let result = guarded("it", || run_part(plan, part, tombstones, ctx, created, &stop));
-        match result {
-            Ok(mut output) => {
-                output.cpu_micros += cpu.elapsed_micros();
-                Some(output)
-            }
-            Err(e) => {
-                stop.store(true, Ordering::Release);
-                failed.lock().get_or_insert(e);
-                None
+    let next = AtomicUsize::new(0);
+    let done: Vec<Mutex<Option<PartOutput>>> = plan.parts.iter().map(|_| Mutex::new(None)).collect();
+    // One thread, until no part is left.
+    let work = || {
+        while !stop.load(Ordering::Acquire) {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(((part, created), done)) = plan.parts.get(i).zip(created.get(i)).zip(done.get(i)) else { return };
+            let cpu = ThreadCpu::now();
+            match guarded("it", || run_part(plan, part, tombstones, created, &stop)) {
+                Ok(mut output) => {
+                    output.cpu_micros += cpu.elapsed_micros();
+                    *done.lock() = Some(output);
+                }
+                Err(e) => {
+                    stop.store(true, Ordering::Release);
+                    failed.lock().get_or_insert(e);
+                }
             }
         }
     };
-    let parts: Vec<(&Part, &Created)> = plan.parts.iter().zip(created).collect();
-    let outputs: Vec<Option<PartOutput>> = match parts.as_slice() {
-        // In order, so that the numbers of their files are the same each time.
-        parts if plan.output.reproducible => parts.iter().copied().map(run_one).collect(),
-        [first, rest @ ..] => crate::sync::thread::scope(|scope| {
-            let run_one = &run_one;
-            let spawned: Vec<_> = rest
-                .iter()
-                .map(|&part| {
-                    let name = "rockmill:subcomp".to_owned();
-                    let thread =
-                        crate::sync::thread::Builder::new().name(name).spawn_scoped(scope, move || run_one(part));
-                    thread.map_err(|_| part)
-                })
-                .collect();
-            let mut outputs = vec![run_one(*first)];
-            for thread in spawned {
-                outputs.push(match thread {
-                    Ok(handle) => handle.join().unwrap_or(None),
-                    Err(part) => run_one(part), // there is no thread for it
-                });
-            }
-            outputs
-        }),
-        [] => Vec::new(),
-    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where there is no thread, the others do its parts.
+            let _ = thread::Builder::new().name("rockmill:subcomp".to_owned()).spawn_scoped(scope, work);
+        }
+        work();
+    });
     if let Some(e) = failed.into_inner() {
         return Err(e);
     }
-    outputs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| Error::new(ErrorKind::Aborted, "a part was lost"))
+    let done = done.into_iter().map(Mutex::into_inner).collect::<Option<Vec<_>>>();
+    done.ok_or_else(|| Error::new(ErrorKind::Aborted, "a part was lost"))
 }
 
 /// Lets one engine after another try the part, until one has done it.
@@ -131,38 +142,33 @@ fn run_part(
     plan: &JobPlan,
     part: &Part,
     tombstones: &Tombstones,
-    ctx: &JobContext,
-    created: &Created,
+    created: &Created<'_>,
     stop: &AtomicBool,
 ) -> Result<PartOutput> {
-    ctx.events.progress.parts.fetch_add(1, Ordering::Relaxed);
+    let host = created.files.host;
+    let means = host.means();
+    host.progress().parts.fetch_add(1, Ordering::Relaxed);
     let cmp = &plan.rules.cmp;
     let files = || plan.runs.iter().flat_map(|r| &r.files);
     let smallest = files().map(|f| f.smallest_user_key()).min_by(|a, b| cmp.compare_user(a, b));
     let largest = files().map(|f| f.largest_user_key()).max_by(|a, b| cmp.compare_user(a, b));
     let range = smallest.zip(largest);
     let heads = Heads::new(cmp, range);
-    let map = SstMap::new(plan, part, ctx)?;
-    let (_working, help) = (Working::begin(), ctx.help());
-    let stop = [&*ctx.shutdown, &*ctx.cancelled, stop];
-    // File numbers that an engine gave back, for the next one: with `reproducible` its tables are those that any engine
-    // writes, their numbers included, and numbers that were set aside for the job are no more than it needs.
-    let mut given_back = Vec::new();
-    for engine in in_order(ctx.db.merge_engine) {
-        let same_numbers = (!given_back.is_empty()).then(|| ctx.with_numbers(given_back.clone()));
-        let to = same_numbers.as_ref().unwrap_or(ctx);
-        let output = Destination { ctx: to, plan, part, tombstones, created, help: help.as_ref() };
+    let map = SstMap::new(plan, part, host)?;
+    let (_working, help) = (Working::begin(), means.help());
+    let stop = [&*means.shutdown, host.cancelled(), stop];
+    let output = Destination { plan, part, tombstones, created, help: help.as_ref() };
+    for engine in in_order(means.db.merge_engine) {
         match engine.run(&PartJob { output, map: &map, heads, range, stop })? {
             PartEnd::Done(made) => {
-                ctx.engines.stats.count(engine.kind());
+                means.engines.stats.count(engine.kind());
                 return Ok(made);
             }
             PartEnd::HandOver(reason) => {
-                ctx.engines.stats.hand_over(engine.kind(), reason, &ctx.events.log);
-                let numbers = remove_created(ctx, created);
-                if plan.output.reproducible || plan.leased {
-                    given_back = numbers;
-                }
+                means.engines.stats.hand_over(engine.kind(), reason, &means.log);
+                // With `reproducible` the next one's tables are those that any engine writes, their numbers included;
+                // and numbers that were set aside for the job are no more than it needs.
+                if plan.output.reproducible || plan.leased { created.give_back() } else { created.remove() }
             }
             PartEnd::Missing => {}
         }
@@ -172,14 +178,14 @@ fn run_part(
 }
 
 /// Every entry that the tables' properties count must have been read: a merge that missed some would lose data.
-fn check_record_count(plan: &JobPlan, parts: &[PartOutput], ctx: &JobContext) -> Result<()> {
-    if !ctx.db.paranoid_checks {
+fn check_record_count(plan: &JobPlan, parts: &[PartOutput], host: &dyn JobHost) -> Result<()> {
+    if !host.means().db.paranoid_checks {
         return Ok(());
     }
     let (mut least, mut most) = (0u64, 0u64);
     let mut paths = Vec::new();
     for f in plan.runs.iter().flat_map(|r| &r.files) {
-        let table = ctx.tables.table(f)?;
+        let table = host.open_input(f)?;
         let Some(count) = table.point_entries() else { return Ok(()) };
         least = least.saturating_add(*count.start());
         most = most.saturating_add(*count.end());
@@ -193,15 +199,6 @@ fn check_record_count(plan: &JobPlan, parts: &[PartOutput], ctx: &JobContext) ->
         )));
     }
     Ok(())
-}
-
-/// Makes the names of new files durable.
-pub(super) fn sync_dir(ctx: &JobContext, created: &Created) -> Result<()> {
-    if created.lock().is_empty() {
-        return Ok(());
-    }
-    let dir = &ctx.dir;
-    ctx.fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync directory {}", dir.display()), &e))
 }
 
 /// CPU time of the current thread, from the kernel's scheduler statistics.

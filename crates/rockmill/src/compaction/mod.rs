@@ -6,6 +6,7 @@ pub mod events;
 pub mod file_ranges;
 mod filter;
 pub mod flush;
+pub mod host;
 pub mod job;
 pub mod merge;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod output;
 mod page_cache;
 pub mod plan;
 pub mod resolve;
+pub mod result;
 pub(crate) mod rewrite;
 pub mod spec;
 pub mod sst_map;
@@ -22,37 +24,29 @@ pub mod strategy;
 pub mod table_format;
 pub(crate) mod tombstones;
 mod unique_id;
+mod wire;
 
 pub(crate) use unique_id::internal_unique_id;
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::path::PathBuf;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::InternalKey;
-use rockmill_io::{Clock, FileSystem};
+use rockmill_format::properties::TableProperties;
 
-use crate::error::Result;
 pub use crate::event_listener::CompactionReason;
-use crate::helpers::Help;
-use crate::options::DbOptions;
 pub use crate::options::{KernelDriver, MergeEngine};
-pub use crate::pacing::give_way::GiveWay;
-pub use crate::pacing::reads_first::PatientJob;
-use crate::rate_limiter::{IoPriority, Limit};
-use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
-use crate::version::{FileMeta, TableSource, Version};
+use crate::version::{FileMeta, Version};
 pub(crate) use engine::LentRing;
 #[cfg(feature = "kernel")]
 pub use engine::kernel::probe_kernel_engine;
 pub use engine::{EngineParts, Engines};
 pub use events::{JobEvents, JobProgress};
-use objects::JobObjects;
+pub(crate) use host::{JobHost, JobMeans, LocalHost};
 use resolve::ResolveStats;
-use spec::SpecFile;
 
 /// One compaction, chosen: plain data.
 #[derive(Debug, Clone)]
@@ -192,82 +186,8 @@ pub fn older_runs(
 /// Flags of a job that ends when one is set: the store closes, its output is no longer wanted, another part failed.
 pub(crate) type Stop<'a> = [&'a AtomicBool; 3];
 
-/// The host of one job: what a runner uses besides the spec. It opens inputs, creates outputs and numbers them, says
-/// when to stop, hears how far the job is, and has the objects that the spec names. Of what it is, a table's bytes
-/// depend on the clock alone, and on file numbers that the spec leaves to it.
-#[derive(Clone)]
-pub struct JobContext {
-    /// Files.
-    pub fs: Arc<dyn FileSystem>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Directory of the tables, inputs and outputs.
-    pub dir: PathBuf,
-    /// How this host works: engine, memory, threads, checks, rate limits, listeners.
-    pub db: DbOptions,
-    /// What the spec names.
-    pub objects: JobObjects,
-    /// Inputs that the host knows, and may have open, by file number. Others are opened as the spec describes them.
-    pub inputs: Arc<HashMap<u64, Arc<FileMeta>>>,
-    /// Opens tables.
-    pub tables: Arc<dyn TableSource>,
-    /// Gives the next unused file number, or an error where the host has no more to give.
-    pub new_file_number: Arc<dyn Fn() -> Result<u64> + Send + Sync>,
-    /// Set when the store closes: the job ends with `ShutdownInProgress`.
-    pub shutdown: Arc<AtomicBool>,
-    /// Set when the job's output can no longer become live: it ends as when the store closes.
-    pub cancelled: Arc<AtomicBool>,
-    /// What the jobs of the database share.
-    pub engines: Arc<Engines>,
-    /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
-    pub urgent: Arc<AtomicBool>,
-    /// Writers would soon wait for a flush: compactions let it go first at the device.
-    pub give_way: Arc<GiveWay>,
-    /// No caller waits for the job: it leaves a part of the device to users' reads (`pacing/reads_first.rs`).
-    pub patient: Option<Arc<PatientJob>>,
-    /// Where events go.
-    pub events: JobEvents,
-}
-
-impl JobContext {
-    /// The database's rate limiter, to be asked as a job of this priority asks.
-    pub(crate) fn limit(&self, priority: IoPriority) -> Option<Limit> {
-        let limiter = Arc::clone(self.db.rate_limiter.as_ref()?);
-        let (urgent, stop) = (Arc::clone(&self.urgent), Arc::clone(&self.shutdown));
-        Some(Limit { limiter, priority, urgent, stop, statistics: self.db.statistics.clone() })
-    }
-
-    /// The input that an entry of the spec describes.
-    pub(crate) fn input(&self, file: &SpecFile) -> Arc<FileMeta> {
-        let known = self.inputs.get(&file.entry.number).cloned();
-        known.unwrap_or_else(|| Arc::new(FileMeta::new(file.entry.clone(), Arc::default())))
-    }
-
-    /// The same, which knows the inputs of this compaction.
-    #[must_use]
-    pub(crate) fn with_inputs(self, compaction: &Compaction) -> Self {
-        let inputs = compaction.input_files().map(|f| (f.number(), Arc::clone(f))).collect();
-        Self { inputs: Arc::new(inputs), ..self }
-    }
-
-    /// The same, which gives these file numbers, whose files are gone or were never there, before new ones.
-    pub(crate) fn with_numbers(&self, numbers: Vec<u64>) -> Self {
-        let (numbers, new) = (Mutex::new(VecDeque::from(numbers)), Arc::clone(&self.new_file_number));
-        let next = move || match numbers.lock().pop_front() {
-            Some(number) => Ok(number),
-            None => new(),
-        };
-        Self { new_file_number: Arc::new(next), ..self.clone() }
-    }
-
-    /// The help that a part of a job may have.
-    pub(crate) fn help(&self) -> Option<Help> {
-        self.engines.helpers.help(self.db.compaction_helper_threads)
-    }
-}
-
 /// Counters of a job.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobStats {
     /// Bytes of input tables that were read.
     pub input_bytes: u64,
@@ -292,10 +212,12 @@ pub struct JobStats {
 }
 
 /// What a job made: files written, synced and closed, not yet live.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct JobOutput {
     /// New files in key order.
     pub files: Vec<FileEntry>,
+    /// What each of them says of itself.
+    pub properties: Vec<TableProperties>,
     /// Counters.
     pub stats: JobStats,
 }

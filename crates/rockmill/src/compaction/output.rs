@@ -16,17 +16,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_format::edit::FileEntry;
-use rockmill_format::filename;
 use rockmill_format::key::{InternalKey, user_key};
 use rockmill_format::properties::TableProperties;
 use rockmill_io::ring::BatchIo;
 use rockmill_io::{WritableFile, WriteOptions};
 
-use super::JobContext;
 use super::file_ranges::{FileRange, FileRanges};
 use super::plan::{OutputPlan, Part, Rules};
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
+use super::{JobHost, JobMeans};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::Help;
@@ -48,22 +47,65 @@ const PREALLOCATE_MAX: u64 = 1 << 30;
 /// before much more is done.
 const SYNCING_MAX: usize = 2;
 
-/// Numbers of the files that one part of a job created, so that they can be removed when it fails.
-pub(super) type Created = Mutex<Vec<u64>>;
+/// What the parts of a job have in common to make their outputs: the host, and the numbers that the spec sets aside.
+pub(super) struct OutputFiles<'a> {
+    pub host: &'a dyn JobHost,
+    reason: TableFileCreationReason,
+    set_aside: Mutex<VecDeque<u64>>,
+}
+
+impl<'a> OutputFiles<'a> {
+    /// Of a job for this reason. `set_aside` are used in this order, then the host is asked for more.
+    pub fn new(host: &'a dyn JobHost, reason: TableFileCreationReason, set_aside: Vec<u64>) -> Self {
+        Self { host, reason, set_aside: Mutex::new(set_aside.into()) }
+    }
+}
+
+/// The files that one part of a job created, so that they can be removed when it fails.
+pub(super) struct Created<'a> {
+    pub files: &'a OutputFiles<'a>,
+    numbers: Mutex<Vec<u64>>,
+    /// Numbers of removed files, which are given again.
+    given_back: Mutex<VecDeque<u64>>,
+}
+
+impl<'a> Created<'a> {
+    pub fn new(files: &'a OutputFiles<'a>) -> Self {
+        Self { files, numbers: Mutex::default(), given_back: Mutex::default() }
+    }
+
+    /// A number for a new file, noted before that exists: whatever happens, the file will be looked for.
+    fn next_number(&self) -> Result<u64> {
+        let known = self.given_back.lock().pop_front().or_else(|| self.files.set_aside.lock().pop_front());
+        let number = known.map_or_else(|| self.files.host.next_number(), Ok)?;
+        self.numbers.lock().push(number);
+        Ok(number)
+    }
+
+    /// Removes the files of a part that failed. What cannot be removed is an orphan that the next open removes.
+    pub fn remove(&self) {
+        self.numbers.lock().drain(..).for_each(|number| self.files.host.remove_output(number));
+    }
+
+    /// Removes the files of a part that another engine begins anew; it gets their numbers.
+    pub fn give_back(&self) {
+        *self.given_back.lock() = self.numbers.lock().iter().copied().collect();
+        self.remove();
+    }
+}
 
 /// The tables of one part of a job.
 pub(super) struct Outputs<'a> {
-    ctx: &'a JobContext,
     plan: &'a OutputPlan,
     rules: &'a Rules,
     range_del: CompactionRangeDel,
     part: &'a Part,
-    created: &'a Created,
+    created: &'a Created<'a>,
     /// What tables are written through; the file system's own files without.
     io: Option<&'a BatchIo>,
     /// Who may compress.
     help: Option<Help>,
-    files: Vec<FileEntry>,
+    made: Tables,
     open: Option<Open>,
     /// Tables that are complete but may not be durable, oldest first.
     syncing: VecDeque<Syncing>,
@@ -71,6 +113,9 @@ pub(super) struct Outputs<'a> {
     /// Where a table still is to end ([`OutputPlan::split_key`]).
     split_key: Option<&'a [u8]>,
 }
+
+/// Tables in key order, and what each says of itself.
+pub(super) type Tables = (Vec<FileEntry>, Vec<TableProperties>);
 
 /// A table that waits to be durable.
 struct Syncing {
@@ -91,18 +136,16 @@ struct Open {
 
 impl<'a> Outputs<'a> {
     pub fn new(
-        ctx: &'a JobContext,
         plan: &'a OutputPlan,
         rules: &'a Rules,
         tombstones: &Tombstones,
         part: &'a Part,
-        created: &'a Created,
+        created: &'a Created<'a>,
         io: Option<&'a BatchIo>,
     ) -> Self {
         let grandparents = Grandparents::new(&plan.grandparents, rules);
         let range_del = tombstones.cursor(rules);
         Self {
-            ctx,
             plan,
             rules,
             range_del,
@@ -110,7 +153,7 @@ impl<'a> Outputs<'a> {
             created,
             io,
             help: None,
-            files: Vec::new(),
+            made: Tables::default(),
             open: None,
             syncing: VecDeque::new(),
             grandparents,
@@ -133,8 +176,9 @@ impl<'a> Outputs<'a> {
         let open = match &mut self.open {
             Some(open) => open,
             none => {
-                let lower = if self.files.is_empty() { self.part.begin.clone() } else { Some(user_key(ikey).to_vec()) };
-                let open = open_table(self.ctx, self.plan, self.rules, self.created, self.io, lower)?;
+                let lower =
+                    if self.made.0.is_empty() { self.part.begin.clone() } else { Some(user_key(ikey).to_vec()) };
+                let open = open_table(self.plan, self.rules, self.created, self.io, lower)?;
                 let open = none.insert(open);
                 open.builder.set_help(self.help.as_ref());
                 open
@@ -143,15 +187,19 @@ impl<'a> Outputs<'a> {
         open.builder.add(ikey, value)
     }
 
-    /// Ends the last table and gives the files.
-    pub fn finish(mut self) -> Result<Vec<FileEntry>> {
-        if self.open.is_none() && self.files.is_empty() && self.has_tombstones()? {
+    /// Ends the last table and gives all.
+    pub fn finish(mut self) -> Result<Tables> {
+        if self.open.is_none() && self.made.0.is_empty() && self.has_tombstones()? {
             let lower = self.part.begin.clone();
-            self.open = Some(open_table(self.ctx, self.plan, self.rules, self.created, self.io, lower)?);
+            self.open = Some(open_table(self.plan, self.rules, self.created, self.io, lower)?);
         }
         self.close(None)?;
         self.settle(0)?;
-        Ok(std::mem::take(&mut self.files))
+        Ok(std::mem::take(&mut self.made))
+    }
+
+    fn host(&self) -> &'a dyn JobHost {
+        self.created.files.host
     }
 
     fn has_tombstones(&self) -> Result<bool> {
@@ -234,13 +282,14 @@ impl<'a> Outputs<'a> {
             Ok(done) => done,
             Err(e) => {
                 let failed = Err(e.context(path.display()));
-                self.ctx.table_written(number, &path, &failed);
+                self.host().output_done(number, &path, &failed);
                 return failed.map(drop);
             }
         };
         let mut entry = file_entry(self.plan, number, &summary);
         entry.compensated_range_deletion_size = dead_below;
-        self.files.push(entry);
+        self.made.0.push(entry);
+        self.made.1.push(summary.properties.clone());
         self.syncing.push_back(Syncing { number, path, summary, file });
         self.settle(SYNCING_MAX)
     }
@@ -254,7 +303,7 @@ impl<'a> Outputs<'a> {
             }
             let Some(Syncing { number, path, summary, file }) = self.syncing.pop_front() else { break };
             let done = synced.and_then(|_| file.wait()).map(|()| summary).map_err(|e| e.context(path.display()));
-            self.ctx.table_written(number, &path, &done);
+            self.host().output_done(number, &path, &done);
             done?;
         }
         Ok(())
@@ -264,9 +313,10 @@ impl<'a> Outputs<'a> {
 impl Drop for Outputs<'_> {
     /// What was not waited for is not a table: the job failed.
     fn drop(&mut self) {
+        let host = self.host();
         for Syncing { number, path, .. } in self.syncing.drain(..) {
             let failed = Err(Error::new(ErrorKind::Aborted, "the job failed before the table was durable"));
-            self.ctx.table_written(number, &path, &failed);
+            host.output_done(number, &path, &failed);
         }
     }
 }
@@ -362,64 +412,59 @@ impl<'a> Grandparents<'a> {
 
 /// Begins a table.
 fn open_table(
-    ctx: &JobContext,
     plan: &OutputPlan,
     rules: &Rules,
-    created: &Created,
+    created: &Created<'_>,
     io: Option<&BatchIo>,
     lower: Option<Vec<u8>>,
 ) -> Result<Open> {
-    let number = (ctx.new_file_number)()?;
-    let path = ctx.dir.join(filename::table(number));
+    let OutputFiles { host, reason, .. } = *created.files;
+    let means = host.means();
+    let number = created.next_number()?;
+    let path = host.output_path(number);
     let largest = match plan.file_size_max {
         u64::MAX if plan.bytes_expected < PREALLOCATE_MIN => 0,
         u64::MAX => plan.bytes_expected,
         max => max,
     };
     let preallocate = largest.saturating_add(largest / 10).min(PREALLOCATE_MAX);
-    let limit = ctx.limit(plan.io_priority).filter(|l| l.limiter.mode().limits_writes());
-    let buffer_size = ctx.db.writable_file_max_buffer_size;
+    let limit = means.limit(plan.io_priority).filter(|l| l.limiter.mode().limits_writes());
+    let buffer_size = means.db.writable_file_max_buffer_size;
     let chunk = limit.as_ref().map(|l| l.chunk(buffer_size));
     let options = WriteOptions {
         mode_max: plan.mode_max,
         // Into the page cache a ring's writes would go one after another, by a thread of the kernel's that costs more
         // than the calls: what goes there goes by plain calls.
-        direct: !plan.page_cache && (io.is_some() || ctx.db.use_direct_io_for_flush_and_compaction),
+        direct: !plan.page_cache && (io.is_some() || means.db.use_direct_io_for_flush_and_compaction),
         buffer_size: chunk.unwrap_or(buffer_size),
-        bytes_per_sync: ctx.db.bytes_per_sync,
-        strict_bytes_per_sync: ctx.db.strict_bytes_per_sync,
+        bytes_per_sync: means.db.bytes_per_sync,
+        strict_bytes_per_sync: means.db.strict_bytes_per_sync,
         preallocate,
     };
-    // Noted before it exists: whatever happens, the file will be looked for.
-    created.lock().push(number);
-    let file = match io {
-        Some(io) => io.create(&*ctx.fs, &path, options).map(|f| Box::new(f) as Box<dyn WritableFile>),
-        None => ctx.fs.create(&path, options),
-    };
-    let file = file.map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))?;
+    let file = host.create_output(number, options, io)?;
     // A rate limiter has priorities of its own.
-    let gives_way = ctx.events.reason == TableFileCreationReason::Compaction && ctx.db.rate_limiter.is_none();
-    let way = gives_way.then(|| Gate::GiveWay(Arc::clone(&ctx.give_way), Arc::clone(&ctx.shutdown)));
-    let gates = [ctx.patient.clone().map(Gate::Patient), way];
+    let gives_way = reason == TableFileCreationReason::Compaction && means.db.rate_limiter.is_none();
+    let way = gives_way.then(|| Gate::GiveWay(Arc::clone(&means.give_way), Arc::clone(&means.shutdown)));
+    let gates = [means.patient.clone().map(Gate::Patient), way];
     let limit = limit.zip(chunk);
     let file: Box<dyn WritableFile> = match limit.is_none() && gates.iter().all(Option::is_none) {
         true => file,
         false => Box::new(PacedFile::new(file, gates.into_iter().flatten(), limit)),
     };
-    let (write, sync) = match ctx.events.reason {
+    let (write, sync) = match reason {
         TableFileCreationReason::Flush => (Histogram::FileWriteFlushMicros, Histogram::TableSyncMicros),
         TableFileCreationReason::Recovery => (Histogram::FileWriteDbOpenMicros, Histogram::TableSyncMicros),
         TableFileCreationReason::Compaction => {
             (Histogram::FileWriteCompactionMicros, Histogram::CompactionOutfileSyncMicros)
         }
     };
-    let file = MeasuredFile::wrap(file, ctx.db.statistics.as_ref(), write, sync);
-    let builder = TableBuilder::new(table_options(ctx, plan, rules, number, path.clone()), file);
+    let file = MeasuredFile::wrap(file, means.db.statistics.as_ref(), write, sync);
+    let builder = TableBuilder::new(table_options(means, plan, rules, number, path.clone()), file);
     Ok(Open { builder, number, path, lower })
 }
 
 fn table_options(
-    ctx: &JobContext,
+    means: &JobMeans,
     plan: &OutputPlan,
     rules: &Rules,
     number: u64,
@@ -427,7 +472,7 @@ fn table_options(
 ) -> TableBuilderOptions {
     let now = match plan.reproducible {
         true => plan.oldest_ancestor_time,
-        false => ctx.clock.now_micros() / 1_000_000,
+        false => means.clock.now_micros() / 1_000_000,
     };
     let owner = &plan.owner;
     let properties = TableProperties {
@@ -447,10 +492,10 @@ fn table_options(
         compression: plan.compression,
         compression_opts: plan.compression_opts.clone(),
         target_file_size: if plan.file_size_target == u64::MAX { 0 } else { plan.file_size_target },
-        prefix_extractor: ctx.objects.prefix_extractor.clone(),
+        prefix_extractor: means.objects.prefix_extractor.clone(),
         properties,
         path,
-        statistics: ctx.db.statistics.clone(),
+        statistics: means.db.statistics.clone(),
     }
 }
 
@@ -471,15 +516,4 @@ fn file_entry(plan: &OutputPlan, number: u64, summary: &TableSummary) -> FileEnt
         user_defined_timestamps_persisted: true,
         ..FileEntry::default()
     }
-}
-
-/// Removes the files of a part that failed, or that another engine begins anew; gives their numbers. What cannot be
-/// removed is an orphan that the next open removes.
-pub(super) fn remove_created(ctx: &JobContext, created: &Created) -> Vec<u64> {
-    let numbers = std::mem::take(&mut *created.lock());
-    for number in &numbers {
-        ctx.events.new_tables.lock().remove(number);
-        let _ = ctx.fs.remove(&ctx.dir.join(filename::table(*number)));
-    }
-    numbers
 }

@@ -10,7 +10,7 @@
 //! or `use_direct_reads`, has everything go past it, and the engine `pread` without them nothing. The engine `kernel`
 //! reads and writes past it, whatever the kernel may have there.
 
-use super::{JobContext, MergeEngine};
+use super::MergeEngine;
 use crate::options::DbOptions;
 use crate::table::Table;
 
@@ -26,12 +26,12 @@ pub(super) fn takes_flush(db: &DbOptions) -> bool {
 
 /// Whether a compaction of these tables, of so many bytes in all, writes through the page cache: where at least half of
 /// the bytes are there.
-pub(super) fn takes_outputs<'a>(ctx: &JobContext, inputs: impl Iterator<Item = (&'a Table, u64)>) -> bool {
-    match ctx.db.merge_engine {
-        MergeEngine::Pread => !ctx.db.use_direct_io_for_flush_and_compaction,
+pub(super) fn takes_outputs<'a>(db: &DbOptions, inputs: impl Iterator<Item = (&'a Table, u64)>) -> bool {
+    match db.merge_engine {
+        MergeEngine::Pread => !db.use_direct_io_for_flush_and_compaction,
         MergeEngine::Kernel => false,
         MergeEngine::Auto | MergeEngine::Uring => {
-            in_use(&ctx.db) && {
+            in_use(db) && {
                 let (there, all) = inputs.fold((0, 0), |(there, all), (table, size)| {
                     (there + table.cached_bytes().unwrap_or(0).min(size), all + size)
                 });

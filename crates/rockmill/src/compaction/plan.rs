@@ -15,21 +15,11 @@ use super::file_ranges::FileRanges;
 use super::filter::FilterPlan;
 use super::spec::{JobFamily, JobSpec, SpecRun};
 use super::table_format::{TableFormat, TableOwner};
-use super::{JobContext, page_cache};
+use super::{JobHost, page_cache};
 use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
 use crate::options::CompressionOptions;
 use crate::rate_limiter::IoPriority;
-use crate::version::FileMeta;
-
-/// One sorted input: files in key order that do not overlap, read as one stream.
-#[derive(Debug, Clone)]
-pub struct InputRun {
-    /// Level it lies in.
-    pub level: usize,
-    /// Its files, by key.
-    pub files: Vec<Arc<FileMeta>>,
-}
 
 /// User keys [`begin`, `end`) of a job that one thread does; `None` unbounded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,7 +29,7 @@ pub struct Part {
     /// First user key of the next part.
     pub end: Option<Vec<u8>>,
     /// The data blocks that it reads of each input, by file number, where the spec has them
-    /// ([`JobSpec::lay_out`]). Without, they are looked up in the inputs' indexes.
+    /// (`JobSpec::lay_out`). Without, they are looked up in the inputs' indexes.
     pub blocks: Option<BTreeMap<u64, Vec<BlockHandle>>>,
 }
 
@@ -179,7 +169,7 @@ impl OutputPlan {
 #[derive(Debug, Clone)]
 pub struct JobPlan {
     /// Inputs, newest first: of entries that compare equal the one of the earlier run wins.
-    pub runs: Vec<InputRun>,
+    pub runs: Vec<SpecRun>,
     /// Rules of survival.
     pub rules: Rules,
     /// Outputs.
@@ -192,19 +182,18 @@ pub struct JobPlan {
 
 impl JobPlan {
     /// The plan of a spec, with its parts, or in one part where it has none.
-    pub fn new(spec: &JobSpec, ctx: &JobContext) -> Result<Self> {
-        ctx.objects.check(spec)?;
-        let run =
-            |run: &SpecRun| InputRun { level: run.level, files: run.files.iter().map(|f| ctx.input(f)).collect() };
+    pub(crate) fn new(spec: &JobSpec, host: &dyn JobHost) -> Result<Self> {
+        let objects = &host.means().objects;
+        objects.check(spec)?;
         let mut plan = Self {
-            runs: spec.runs.iter().map(run).collect(),
+            runs: spec.runs.clone(),
             rules: Rules {
-                cmp: ctx.objects.cmp.clone(),
+                cmp: objects.cmp.clone(),
                 snapshots: spec.snapshots.clone(),
                 bottommost: spec.bottommost,
                 below: spec.older.clone(),
-                merge_operator: ctx.objects.merge_operator.clone(),
-                filter: FilterPlan::new(spec, &ctx.objects),
+                merge_operator: objects.merge_operator.clone(),
+                filter: FilterPlan::new(spec, objects),
             },
             output: spec.output.clone(),
             leased: !spec.numbers.is_empty(),
@@ -212,7 +201,7 @@ impl JobPlan {
         };
         plan.check_parts()?;
         plan.check_numbers(spec)?;
-        plan.ask_inputs(ctx)?;
+        plan.ask_inputs(host)?;
         Ok(plan)
     }
 
@@ -241,14 +230,15 @@ impl JobPlan {
     }
 
     /// What the open inputs say of the outputs: whether these go into the page cache, and their permissions.
-    fn ask_inputs(&mut self, ctx: &JobContext) -> Result<()> {
+    fn ask_inputs(&mut self, host: &dyn JobHost) -> Result<()> {
         let mut tables = Vec::new();
         for f in self.runs.iter().flat_map(|run| &run.files) {
-            tables.push((ctx.tables.table(f)?, f.size()));
+            tables.push((host.open_input(f)?, f.size()));
         }
         let output = &mut self.output;
         if !tables.is_empty() {
-            output.page_cache = page_cache::takes_outputs(ctx, tables.iter().map(|(table, size)| (&**table, *size)));
+            output.page_cache =
+                page_cache::takes_outputs(&host.means().db, tables.iter().map(|(table, size)| (&**table, *size)));
         }
         let modes = tables.iter().filter_map(|(table, _)| table.mode());
         let granted = modes.reduce(|a, b| a & b).map(|mode| mode | 0o600);
@@ -258,7 +248,7 @@ impl JobPlan {
 
     /// Splits the plan into at most `parts_max` parts of about equal input bytes, none smaller than an output file.
     /// Boundaries come from the inputs' indexes, no data is read.
-    pub fn split(&mut self, parts_max: usize, ctx: &JobContext) -> Result<()> {
+    pub(crate) fn split(&mut self, parts_max: usize, host: &dyn JobHost) -> Result<()> {
         let total = self.runs.iter().flat_map(|r| &r.files).map(|f| f.size()).fold(0, u64::saturating_add);
         let parts = (parts_max as u64).min(total / self.output.file_size_target.max(1));
         if self.output.level == 0 || parts < 2 {
@@ -269,7 +259,7 @@ impl JobPlan {
         for f in self.runs.iter().flat_map(|r| &r.files) {
             let wanted = (u128::from(f.size()) * u128::from(parts) * 8).div_ceil(u128::from(total.max(1))).max(1);
             let mut before = 0;
-            for (key, end) in ctx.tables.table(f)?.anchors(wanted as usize)? {
+            for (key, end) in host.open_input(f)?.anchors(wanted as usize)? {
                 anchors.push((key, end.saturating_sub(before)));
                 before = end;
             }

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use rockmill_format::ValueType;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{ParsedInternalKey, user_key};
+use rockmill_format::{InternalKeyComparator, ValueType};
 
-use super::JobContext;
-use super::job::sync_dir;
-use super::output::{Created, Outputs, remove_created};
+use super::JobHost;
+use super::output::{Created, OutputFiles, Outputs};
 use super::plan::{OutputPlan, Part, Rules};
 use super::spec::JobFamily;
 use super::tombstones::Tombstones;
+use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
 use crate::iter::merging::MergingIterator;
@@ -30,15 +30,18 @@ pub(crate) fn write_run(
     tombstones: Vec<Arc<FragmentedRangeTombstones>>,
     level: usize,
     family: &JobFamily,
-    ctx: &JobContext,
+    host: &dyn JobHost,
 ) -> Result<Vec<FileEntry>> {
-    let created = Created::default();
-    let written = guarded("it", || write(entries, flushed_logs, tombstones, level, family, ctx, &created));
+    let files = OutputFiles::new(host, TableFileCreationReason::Compaction, Vec::new());
+    let created = Created::new(&files);
+    let written = guarded("it", || write(entries, flushed_logs, tombstones, level, family, &created));
     let done = written.and_then(|files| {
-        sync_dir(ctx, &created)?;
+        if !files.is_empty() {
+            host.sync_outputs()?;
+        }
         Ok(files)
     });
-    done.inspect_err(|_| drop(remove_created(ctx, &created)))
+    done.inspect_err(|_| created.remove())
 }
 
 fn write(
@@ -47,27 +50,28 @@ fn write(
     tombstones: Vec<Arc<FragmentedRangeTombstones>>,
     level: usize,
     family: &JobFamily,
-    ctx: &JobContext,
-    created: &Created,
+    created: &Created<'_>,
 ) -> Result<Vec<FileEntry>> {
+    let means = created.files.host.means();
+    let cmp = &means.objects.cmp;
     let target = family.options.target_file_size_base;
     let plan = OutputPlan {
         file_size_target: target,
         file_size_max: target,
-        ..OutputPlan::of_new_entries(family, level, ctx.db.reproducible)
+        ..OutputPlan::of_new_entries(family, level, means.db.reproducible)
     };
-    let rules = Rules::new(ctx.objects.cmp.clone(), Vec::new());
+    let rules = Rules::new(cmp.clone(), Vec::new());
     let (tombstones, part) = (Tombstones::whole(tombstones), Part::default());
-    let mut outputs = Outputs::new(ctx, &plan, &rules, &tombstones, &part, created, None);
+    let mut outputs = Outputs::new(&plan, &rules, &tombstones, &part, created, None);
 
     // Entries of one user key and sequence number, of which one is written.
     let mut same = Same::default();
     entries.seek_to_first();
     while entries.valid() {
         let parsed = ParsedInternalKey::parse(entries.key()).map_err(|e| Error::corruption(e.to_string()))?;
-        if !same.takes(&parsed, ctx) {
+        if !same.takes(&parsed, cmp) {
             same.write(&mut outputs)?;
-            same.begin(&parsed, entries.key(), ctx);
+            same.begin(&parsed, entries.key(), cmp);
         }
         let from_log = flushed_logs.zip(entries.current_child()).is_some_and(|(logs, child)| child >= logs);
         same.add(&parsed, entries.key(), entries.value(), from_log);
@@ -75,7 +79,7 @@ fn write(
     }
     entries.status()?;
     same.write(&mut outputs)?;
-    outputs.finish()
+    Ok(outputs.finish()?.0)
 }
 
 /// One user key at one sequence number.
@@ -96,13 +100,12 @@ struct Same {
 }
 
 impl Same {
-    fn takes(&self, next: &ParsedInternalKey<'_>, ctx: &JobContext) -> bool {
-        let cmp = &ctx.objects.cmp;
+    fn takes(&self, next: &ParsedInternalKey<'_>, cmp: &InternalKeyComparator) -> bool {
         self.any && self.sequence == next.sequence && cmp.compare_user(user_key(&self.key), next.user_key).is_eq()
     }
 
-    fn begin(&mut self, next: &ParsedInternalKey<'_>, ikey: &[u8], ctx: &JobContext) {
-        self.new_user_key = !self.any || ctx.objects.cmp.compare_user(user_key(&self.key), next.user_key).is_ne();
+    fn begin(&mut self, next: &ParsedInternalKey<'_>, ikey: &[u8], cmp: &InternalKeyComparator) {
+        self.new_user_key = !self.any || cmp.compare_user(user_key(&self.key), next.user_key).is_ne();
         self.flushed = !self.new_user_key && (self.flushed || self.sources == [true; 2]);
         self.sources = [false; 2];
         self.sequence = next.sequence;

@@ -2,12 +2,14 @@
 //!
 //! 1. The store makes a spec of a picked compaction, or of memtables to be flushed. Files are told by number, size,
 //!    bounds and checksum, code by name, and nothing in the spec refers to memory or to open files.
-//! 2. A runner ([`job::run`](super::job::run), [`flush::run`](super::flush::run)) takes the spec and a host, which is
-//!    one machine's services ([`JobContext`]). It looks nothing up in the tree.
+//! 2. A runner ([`job::run`](super::job::run) here) takes the spec and a host ([`JobHost`]), which opens inputs,
+//!    creates outputs, says when to stop and hears of progress. It looks nothing up in the tree, and its result is
+//!    data, too (`result.rs`).
 //! 3. Which bytes the tables have depends on the spec, the inputs, the host's clock and the file numbers. If the spec
 //!    sets numbers aside, and has one part or is `reproducible`, every host writes the same tables.
 //!
-//! The store runs its own jobs this way, without the encoding (`encode.rs`, `docs/job-spec.md`), which is for others.
+//! The store runs its own jobs this way, without the encoding (`spec/encoding.rs`, `docs/job-spec.md`), which is for
+//! others.
 
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ use super::plan::{JobPlan, OutputPlan, Part};
 use super::sst_map::SstMap;
 use super::table_format::{TableFormat, TableOwner};
 use super::tombstones::Tombstones;
-use super::{Compaction, CompactionReason, JobContext};
+use super::{Compaction, CompactionReason, JobHost, JobMeans};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Result;
 use crate::front::SealedRuns;
@@ -29,8 +31,7 @@ use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
 use crate::version::Version;
 
-mod decode;
-mod encode;
+mod encoding;
 
 /// A job. See the module.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,17 +70,17 @@ pub struct JobSpec {
     pub space: Vec<Extent>,
 }
 
-/// One sorted input.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One sorted input: files in key order that do not overlap, read as one stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecRun {
     /// Level it lies in.
     pub level: usize,
     /// Its files, by key.
-    pub files: Vec<SpecFile>,
+    pub files: Vec<Arc<SpecFile>>,
 }
 
 /// One input file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecFile {
     /// As the MANIFEST describes it: number, size, bounds, sequence numbers, epoch, extra run, checksum, unique id,
     /// size of its tail.
@@ -88,8 +89,35 @@ pub struct SpecFile {
     pub extents: Vec<Extent>,
 }
 
+impl SpecFile {
+    /// A file of the host, as the MANIFEST describes it.
+    pub fn new(entry: FileEntry) -> Self {
+        Self { entry, extents: Vec::new() }
+    }
+
+    /// File number.
+    pub fn number(&self) -> u64 {
+        self.entry.number
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.entry.size
+    }
+
+    /// Its first user key.
+    pub fn smallest_user_key(&self) -> &[u8] {
+        self.entry.smallest.user_key()
+    }
+
+    /// Its last user key.
+    pub fn largest_user_key(&self) -> &[u8] {
+        self.entry.largest.user_key()
+    }
+}
+
 /// Bytes of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Extent {
     /// Offset of the first byte.
     pub offset: u64,
@@ -98,7 +126,7 @@ pub struct Extent {
 }
 
 /// File numbers that follow one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NumberRange {
     /// The first.
     pub first: u64,
@@ -137,14 +165,14 @@ impl JobFamily {
     }
 
     /// A job that reads nothing, writes one table of `output`, and knows nothing of older data.
-    fn spec(&self, reason: TableFileCreationReason, output: OutputPlan, ctx: &JobContext) -> JobSpec {
+    fn spec(&self, reason: TableFileCreationReason, output: OutputPlan, job: u64, means: &JobMeans) -> JobSpec {
         let operator = self.options.merge_operator.as_ref();
         JobSpec {
-            job: ctx.events.job,
+            job,
             reason,
             runs: Vec::new(),
             memtables: Vec::new(),
-            comparator: ctx.objects.cmp.user_comparator().name().to_owned(),
+            comparator: means.objects.cmp.user_comparator().name().to_owned(),
             merge_operator: operator.map_or_else(String::new, |m| m.option_text()),
             filter: None,
             snapshots: self.snapshots.clone(),
@@ -160,14 +188,19 @@ impl JobFamily {
 }
 
 impl JobSpec {
-    /// The spec of a compaction that is to be run by `ctx`, or by any other host that knows its objects.
+    /// The spec of a compaction. Any host that knows its objects may run it.
     ///
     /// # Errors
     /// A filter factory that panics.
-    pub fn of_compaction(compaction: &Compaction, family: &JobFamily, ctx: &JobContext) -> Result<Self> {
+    pub(crate) fn of_compaction(
+        compaction: &Compaction,
+        family: &JobFamily,
+        job: u64,
+        means: &JobMeans,
+    ) -> Result<Self> {
         let mut runs = Vec::new();
         for (level, files) in &compaction.inputs {
-            let files = files.iter().map(|f| SpecFile { entry: f.entry.clone(), extents: Vec::new() });
+            let files = files.iter().map(|f| Arc::new(SpecFile::new(f.entry.clone())));
             match *level {
                 0 => runs.extend(files.map(|f| SpecRun { level: 0, files: vec![f] })),
                 level => runs.push(SpecRun { level, files: files.collect() }),
@@ -199,21 +232,21 @@ impl JobSpec {
             io_priority: IoPriority::Low,
             epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
             oldest_ancestor_time: times.min().unwrap_or(0),
-            reproducible: ctx.db.reproducible,
+            reproducible: means.db.reproducible,
         };
         let spec = Self {
             runs,
             bottommost: compaction.bottommost,
             older: knows.then(|| compaction.older_runs().iter().map(|files| FileRanges::of(files)).collect()),
             parts_max: match compaction.subcompactions_max {
-                0 => ctx.db.max_subcompactions as usize,
+                0 => means.db.max_subcompactions as usize,
                 // What its caller says; else what the strategy found idle, or the options say.
                 n if compaction.reason == CompactionReason::ManualCompaction => n,
-                n => n.max(ctx.db.max_subcompactions as usize),
+                n => n.max(means.db.max_subcompactions as usize),
             },
-            ..family.spec(TableFileCreationReason::Compaction, output, ctx)
+            ..family.spec(TableFileCreationReason::Compaction, output, job, means)
         };
-        let filter = FilterSpec::of_compaction(compaction, cf, ctx.clock.now_micros());
+        let filter = FilterSpec::of_compaction(compaction, cf, means.clock.now_micros());
         Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
     }
 
@@ -225,17 +258,18 @@ impl JobSpec {
         sealed: &SealedRuns,
         family: &JobFamily,
         reason: TableFileCreationReason,
-        ctx: &JobContext,
+        job: u64,
+        means: &JobMeans,
     ) -> Result<Self> {
         let cf = &*family.options;
         let output = OutputPlan {
             bytes_expected: sealed.data_size(),
             compression: cf.compression_per_level.first().copied().unwrap_or(cf.compression),
             io_priority: IoPriority::High,
-            ..OutputPlan::of_new_entries(family, 0, ctx.db.reproducible)
+            ..OutputPlan::of_new_entries(family, 0, means.db.reproducible)
         };
-        let spec = Self { memtables: sealed.ids().collect(), ..family.spec(reason, output, ctx) };
-        let filter = FilterSpec::of_flush(cf, reason, ctx.clock.now_micros());
+        let spec = Self { memtables: sealed.ids().collect(), ..family.spec(reason, output, job, means) };
+        let filter = FilterSpec::of_flush(cf, reason, means.clock.now_micros());
         Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
     }
 
@@ -244,11 +278,12 @@ impl JobSpec {
     ///
     /// # Errors
     /// A table that cannot be opened.
-    pub fn lay_out(&mut self, ctx: &JobContext) -> Result<()> {
-        let mut plan = JobPlan::new(self, ctx)?;
-        Tombstones::gather(&mut plan, ctx)?;
-        plan.split(self.parts_max, ctx)?;
-        let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, ctx)).collect::<Result<Vec<_>>>()?;
+    #[cfg_attr(not(test), expect(dead_code, reason = "for hosts elsewhere; the store's own runner looks it up itself"))]
+    pub(crate) fn lay_out(&mut self, host: &dyn JobHost) -> Result<()> {
+        let mut plan = JobPlan::new(self, host)?;
+        Tombstones::gather(&mut plan, host)?;
+        plan.split(self.parts_max, host)?;
+        let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, host)).collect::<Result<Vec<_>>>()?;
         for (part, map) in plan.parts.iter_mut().zip(maps) {
             let files = map.runs.into_iter().flat_map(|run| run.files);
             part.blocks = Some(files.map(|f| (f.file.number(), f.blocks)).collect());

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use rockmill_format::footer::BlockHandle;
 
-use super::JobContext;
+use super::JobHost;
 use super::plan::{JobPlan, Part};
+use super::spec::SpecFile;
 use crate::error::{Error, Result};
 use crate::table::BlockAccess;
-use crate::version::{FileMeta, TableSource};
 
 /// What a part of a job reads.
 #[derive(Debug, Clone, Default)]
@@ -34,8 +34,8 @@ pub struct MapRun {
 /// One table of a run.
 #[derive(Debug, Clone)]
 pub struct MapFile {
-    /// What the version says of it.
-    pub file: Arc<FileMeta>,
+    /// What the spec says of it.
+    pub file: Arc<SpecFile>,
     /// Its data blocks, in order. The first may begin before the part does, and the last end behind it.
     pub blocks: Vec<BlockHandle>,
 }
@@ -53,8 +53,8 @@ impl MapFile {
 }
 
 /// The table of `file` by its data blocks, which are what an SST-Map is made of.
-pub(super) fn blocks_of(tables: &dyn TableSource, file: &Arc<FileMeta>) -> Result<BlockAccess> {
-    let table = tables.table(file)?;
+pub(super) fn blocks_of(host: &dyn JobHost, file: &SpecFile) -> Result<BlockAccess> {
+    let table = host.open_input(file)?;
     let none = || Error::not_supported(format!("{}: has no data blocks that could be merged", table.path().display()));
     table.block_access().ok_or_else(none)
 }
@@ -64,7 +64,7 @@ impl SstMap {
     ///
     /// # Errors
     /// A table that cannot be opened, or whose index cannot be read again (`cache_index_and_filter_blocks`).
-    pub fn new(plan: &JobPlan, part: &Part, ctx: &JobContext) -> Result<Self> {
+    pub(crate) fn new(plan: &JobPlan, part: &Part, host: &dyn JobHost) -> Result<Self> {
         let (cmp, begin, end) = (&plan.rules.cmp, part.begin.as_deref(), part.end.as_deref());
         let mut runs = Vec::with_capacity(plan.runs.len());
         for run in &plan.runs {
@@ -77,7 +77,7 @@ impl SstMap {
                 }
                 let blocks = match &part.blocks {
                     Some(known) => known.get(&file.number()).cloned().unwrap_or_default(),
-                    None => blocks_of(&*ctx.tables, file)?.blocks_between(begin, end)?,
+                    None => blocks_of(host, file)?.blocks_between(begin, end)?,
                 };
                 if !blocks.is_empty() {
                     files.push(MapFile { file: Arc::clone(file), blocks });

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use rockmill_format::key::{MAX_SEQUENCE, pack_tag, tag};
 use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, ValueType};
 
-use super::JobContext;
-use super::plan::{InputRun, JobPlan, Rules};
+use super::JobHost;
+use super::plan::{JobPlan, Rules};
+use super::spec::{SpecFile, SpecRun};
 use crate::error::Result;
 use crate::range_del::{CompactionRangeDel, FragmentedRangeTombstones};
-use crate::version::FileMeta;
 
 /// The tombstones of one input, and the keys that they hold for (`None` everywhere).
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct Tombstones {
 
 impl Source {
     /// How far from user key `from` on every entry of `file` is deleted; `None` if not even there.
-    fn covers_from<'a>(&'a self, from: &[u8], file: &FileMeta, rules: &Rules) -> Option<&'a [u8]> {
+    fn covers_from<'a>(&'a self, from: &[u8], file: &SpecFile, rules: &Rules) -> Option<&'a [u8]> {
         let (cmp, entry) = (&rules.cmp, &file.entry);
         // Newer than all entries, and no snapshot sees any of them without the tombstone.
         let (mut end, seq) = self.fragments.fragment_at(from, rules.stripe(entry.smallest_seqno).0, cmp)?;
@@ -50,7 +50,7 @@ impl Source {
 impl Tombstones {
     /// Those of a plan's input tables, each cut to the part of the level that its file stands for. Input tables that
     /// newer ones delete as a whole leave the plan without being opened; they are the second part of the result.
-    pub fn gather(plan: &mut JobPlan, ctx: &JobContext) -> Result<(Self, Vec<Arc<FileMeta>>)> {
+    pub fn gather(plan: &mut JobPlan, host: &dyn JobHost) -> Result<(Self, Vec<Arc<SpecFile>>)> {
         let (mut all, mut dead) = (Self::default(), Vec::new());
         for run in &plan.runs {
             for (i, file) in run.files.iter().enumerate() {
@@ -58,7 +58,7 @@ impl Tombstones {
                     dead.push(Arc::clone(file));
                     continue;
                 }
-                let table = ctx.tables.table(file)?;
+                let table = host.open_input(file)?;
                 if let Some(fragments) = table.range_tombstones() {
                     let bounds = Some(unit_bounds(run, i, &plan.rules.cmp));
                     all.sources.push(Source { fragments: Arc::clone(fragments), bounds });
@@ -76,7 +76,7 @@ impl Tombstones {
 
     /// True when together they delete all that is in `file`, for every reader. Its own range tombstones then delete
     /// nothing that these do not.
-    fn cover(&self, file: &FileMeta, rules: &Rules) -> bool {
+    fn cover(&self, file: &SpecFile, rules: &Rules) -> bool {
         let (cmp, largest) = (&rules.cmp, &file.entry.largest);
         let exclusive = tag(largest.as_bytes()) == pack_tag(MAX_SEQUENCE, ValueType::RangeDeletion);
         let mut from = file.smallest_user_key();
@@ -166,7 +166,7 @@ fn range_exists_below(begin: &[u8], end: &[u8], rules: &Rules) -> bool {
 /// The keys that file `i` of a run and the neighbours it shares boundary keys with stand for (RocksDB's atomic
 /// compaction unit): beyond them its tombstones do not hold. RocksDB may part the versions of one user key between
 /// files, which then only together know how far the key's tombstones reach.
-fn unit_bounds(run: &InputRun, i: usize, cmp: &InternalKeyComparator) -> (InternalKey, InternalKey) {
+fn unit_bounds(run: &SpecRun, i: usize, cmp: &InternalKeyComparator) -> (InternalKey, InternalKey) {
     let shares = |left: usize| {
         let (a, b) = (&run.files[left].entry.largest, &run.files[left + 1].entry.smallest);
         let exclusive = tag(a.as_bytes()) == pack_tag(MAX_SEQUENCE, ValueType::RangeDeletion);
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(written(&c, "", "", &bottom), newest, "the older one is seen by all and hides nothing");
     }
 
-    fn file(smallest: InternalKey, largest: InternalKey, seqnos: (u64, u64)) -> FileMeta {
+    fn file(smallest: InternalKey, largest: InternalKey, seqnos: (u64, u64)) -> SpecFile {
         let entry = rockmill_format::edit::FileEntry {
             smallest,
             largest,
@@ -233,7 +233,7 @@ mod tests {
             largest_seqno: seqnos.1,
             ..Default::default()
         };
-        FileMeta::new(entry, Arc::default())
+        SpecFile::new(entry)
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
         };
         let f = file(key("c", 5), key("m", 3), (3, 5));
         let f_open = file(key("c", 5), end("m"), (3, 5));
-        let covers = |sources: Vec<Source>, file: &FileMeta, snapshots: &[u64]| {
+        let covers = |sources: Vec<Source>, file: &SpecFile, snapshots: &[u64]| {
             Tombstones { sources }.cover(file, &rules(snapshots, false))
         };
         let whole = || vec![source(&[("a", "n", 9)], None)];

@@ -6,13 +6,14 @@
 
 pub mod simulation;
 
-pub use crate::compaction::Compaction;
 pub use crate::compaction::file_ranges::{FileRange, FileRanges};
 pub use crate::compaction::objects::JobRegistry;
-pub use crate::compaction::plan::{InputRun, JobPlan, OutputPlan, Part};
+pub use crate::compaction::plan::{JobPlan, OutputPlan, Part};
+pub use crate::compaction::result::JobResult;
 pub use crate::compaction::spec::{Extent, FilterSpec, JobSpec, NumberRange, SpecFile, SpecRun};
 pub use crate::compaction::sst_map::{MapFile, SstMap};
 pub use crate::compaction::table_format::{TableFormat, TableOwner};
+pub use crate::compaction::{Compaction, JobOutput, JobStats};
 pub use crate::db::report::explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;

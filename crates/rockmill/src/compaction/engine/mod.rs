@@ -16,20 +16,19 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rockmill_format::edit::FileEntry;
 use rockmill_io::Clock;
 use rockmill_io::ring::BatchIo;
 
 use super::merge::feed::BlockFeed;
 use super::merge::run::TableRun;
 use super::merge::{Heads, MergeStream, Merger};
-use super::output::{Created, Outputs};
+use super::output::{Created, Outputs, Tables};
 use super::plan::{JobPlan, Part};
 use super::resolve::pass::may_pass;
 use super::resolve::{ResolveStats, Resolver};
 use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
-use super::{JobContext, MergeEngine, Stop};
+use super::{JobHost, MergeEngine, Stop};
 use crate::error::Result;
 use crate::helpers::{Help, Helpers};
 use crate::info_log::InfoLog;
@@ -135,11 +134,11 @@ impl PartJob<'_> {
 /// Where a part's output goes, and what it must be. A flush is one part.
 #[derive(Clone, Copy)]
 pub(super) struct Destination<'a> {
-    pub ctx: &'a JobContext,
     pub plan: &'a JobPlan,
     pub part: &'a Part,
     pub tombstones: &'a Tombstones,
-    pub created: &'a Created,
+    /// The host, and what it was asked to create.
+    pub created: &'a Created<'a>,
     /// Who may compress and decompress.
     pub help: Option<&'a Help>,
 }
@@ -147,19 +146,24 @@ pub(super) struct Destination<'a> {
 /// What one part made.
 #[derive(Debug, Default)]
 pub(super) struct PartOutput {
-    pub files: Vec<FileEntry>,
+    pub tables: Tables,
     pub stats: ResolveStats,
     /// Of helpers; the caller adds its own.
     pub cpu_micros: u64,
 }
 
 impl Destination<'_> {
+    /// Whose job it is.
+    pub fn host(&self) -> &dyn JobHost {
+        self.created.files.host
+    }
+
     /// Resolves a merge and writes what survives. With `io`, tables are written through it, unless the plan has them
     /// in the page cache.
     pub fn drain(&self, merged: impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
-        let Self { ctx, plan, part, tombstones, created, help } = *self;
+        let Self { plan, part, tombstones, created, help } = *self;
         let io = io.filter(|_| !plan.output.page_cache);
-        let mut outputs = Outputs::new(ctx, &plan.output, &plan.rules, tombstones, part, created, io);
+        let mut outputs = Outputs::new(&plan.output, &plan.rules, tombstones, part, created, io);
         outputs.set_help(help);
         let mut resolver = Resolver::new(merged, &plan.rules, tombstones, stop)?;
         loop {
@@ -171,8 +175,8 @@ impl Destination<'_> {
             }
         }
         let stats = resolver.stats();
-        let files = outputs.finish()?;
-        Ok(PartOutput { files, stats, cpu_micros: help.map_or(0, Help::micros) })
+        let tables = outputs.finish()?;
+        Ok(PartOutput { tables, stats, cpu_micros: help.map_or(0, Help::micros) })
     }
 }
 

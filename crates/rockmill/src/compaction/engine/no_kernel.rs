@@ -19,8 +19,8 @@ impl PartEngine for Kernel {
     }
 
     fn run(&self, job: &PartJob<'_>) -> Result<PartEnd> {
-        let ctx = job.output.ctx;
-        note(&ctx.engines.stats, &ctx.events.log);
+        let means = job.output.host().means();
+        note(&means.engines.stats, &means.log);
         Ok(PartEnd::Missing)
     }
 }

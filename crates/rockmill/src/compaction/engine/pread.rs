@@ -12,6 +12,6 @@ impl PartEngine for Pread {
     }
 
     fn run(&self, job: &PartJob<'_>) -> Result<PartEnd> {
-        job.merge(feed::feeds(job.map, job.output.ctx, job.output.help), None)
+        job.merge(feed::feeds(job.map, job.output.host(), job.output.help), None)
     }
 }

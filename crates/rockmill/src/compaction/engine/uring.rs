@@ -1,14 +1,15 @@
 //! The engine `uring`: reads and writes in flight while the merge goes on.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rockmill_io::Clock;
 use rockmill_io::ring::{BatchLimits, DeviceFacts};
+use rockmill_io::{Clock, FileSystem};
 
 use super::rings::{LentRing, Rings};
-use super::{JobContext, MergeEngine, PartEnd, PartEngine, PartJob};
+use super::{MergeEngine, PartEnd, PartEngine, PartJob};
+use crate::compaction::JobHost;
 use crate::compaction::merge::ring_feed;
 use crate::error::Result;
 use crate::sync::Mutex;
@@ -21,21 +22,22 @@ impl PartEngine for Uring {
     }
 
     fn run(&self, job: &PartJob<'_>) -> Result<PartEnd> {
-        let ctx = job.output.ctx;
-        let Some(ring) = ring(ctx, job.runs_read()) else { return Ok(PartEnd::Missing) };
-        job.merge(ring_feed::feeds(job.map, &ring, ctx, job.output.help)?, Some(&ring))
+        let host = job.output.host();
+        let Some(ring) = ring(host, job.runs_read()) else { return Ok(PartEnd::Missing) };
+        job.merge(ring_feed::feeds(job.map, &ring, host, job.output.help)?, Some(&ring))
     }
 }
 
 /// A ring for what the calling thread does, which merges so many runs of tables (0: a flush). `None` where the options
 /// ask for `pread`, and where no ring can be made: that is noted.
-pub(in crate::compaction) fn ring(ctx: &JobContext, runs: usize) -> Option<LentRing> {
-    if ctx.db.merge_engine == MergeEngine::Pread {
+pub(in crate::compaction) fn ring(host: &dyn JobHost, runs: usize) -> Option<LentRing> {
+    let means = host.means();
+    if means.db.merge_engine == MergeEngine::Pread {
         return None;
     }
-    let lent = ctx.engines.rings.lend(ctx, runs);
+    let lent = means.engines.rings.lend(host, runs);
     let missing = lent.as_ref().err().map(ToString::to_string);
-    ctx.engines.stats.note(MergeEngine::Uring, missing, &ctx.events.log);
+    means.engines.stats.note(MergeEngine::Uring, missing, &means.log);
     lent.ok()
 }
 
@@ -48,21 +50,22 @@ pub(crate) struct JobRings {
 }
 
 impl JobRings {
-    fn lend(&self, ctx: &JobContext, runs: usize) -> io::Result<LentRing> {
-        let limits = BatchLimits { memory_bytes: ctx.db.compaction_io_memory, ..BatchLimits::default() };
-        let memory = limits.memory_for(self.device(ctx).as_ref(), runs);
-        self.rings.lend(&ctx.fs, &ctx.clock, &limits, memory)
+    fn lend(&self, host: &dyn JobHost, runs: usize) -> io::Result<LentRing> {
+        let means = host.means();
+        let limits = BatchLimits { memory_bytes: means.db.compaction_io_memory, ..BatchLimits::default() };
+        let memory = limits.memory_for(host.device().as_ref(), runs);
+        self.rings.lend(&means.fs, &means.clock, &limits, memory)
     }
 
-    /// What the device with the job's files likes.
-    pub fn device(&self, ctx: &JobContext) -> Option<DeviceFacts> {
+    /// What the device with a directory likes.
+    pub fn device(&self, fs: &dyn FileSystem, dir: &Path) -> Option<DeviceFacts> {
         let mut known = self.device.lock();
-        if let Some((dir, device)) = &*known
-            && *dir == ctx.dir
+        if let Some((last, device)) = &*known
+            && *last == dir
         {
             return device.clone();
         }
-        known.insert((ctx.dir.clone(), ctx.fs.device(&ctx.dir))).1.clone()
+        known.insert((dir.to_owned(), fs.device(dir))).1.clone()
     }
 
     pub(super) fn trim(&self, clock: &dyn Clock) {

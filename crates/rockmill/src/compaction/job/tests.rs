@@ -14,11 +14,13 @@ use super::*;
 use crate::compaction::model::{Entry, Model, random_history};
 use crate::compaction::objects::JobObjects;
 use crate::compaction::resolve::ResolveStats;
-use crate::compaction::spec::JobFamily;
+use crate::compaction::spec::{JobFamily, SpecFile};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{self, CompactionCursors};
-use crate::compaction::{Compaction, Engines, JobEvents, KernelDriver, MergeEngine, flush, sst_map};
+use crate::compaction::{
+    Compaction, Engines, JobEvents, JobMeans, KernelDriver, LocalHost, MergeEngine, flush, sst_map,
+};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::front::SealedRuns;
 use crate::memtable::MemTable;
@@ -83,23 +85,18 @@ fn kernel_is_there() -> bool {
     false
 }
 
-fn context(fs: Arc<dyn FileSystem>, dir: PathBuf) -> JobContext {
+fn context(fs: Arc<dyn FileSystem>, dir: PathBuf) -> LocalHost {
     let next = Arc::new(AtomicU64::new(1));
-    JobContext {
+    let db = DbOptions { compaction_readahead_size: 4096, kernel_driver: kernel_driver(), ..DbOptions::default() };
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
+    LocalHost {
+        means: JobMeans::new(JobObjects::default(), db, Arc::clone(&fs), clock),
         events: JobEvents::default(),
-        clock: Arc::new(ManualClock::new(1_700_000_000_000_000)),
-        db: DbOptions { compaction_readahead_size: 4096, kernel_driver: kernel_driver(), ..DbOptions::default() },
-        objects: JobObjects::default(),
         inputs: Arc::default(),
-        tables: Arc::new(Tables { fs: Arc::clone(&fs), dir: dir.clone(), cmp: InternalKeyComparator::default() }),
+        sealed: None,
+        tables: Arc::new(Tables { fs, dir: dir.clone(), cmp: InternalKeyComparator::default() }),
         new_file_number: Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed))),
-        shutdown: Arc::default(),
         cancelled: Arc::default(),
-        urgent: Arc::default(),
-        give_way: Arc::default(),
-        patient: None,
-        engines: Arc::default(),
-        fs,
         dir,
     }
 }
@@ -134,8 +131,11 @@ fn memtable_in(cmp: &InternalKeyComparator, id: u64, model: &Model) -> Arc<MemTa
     Arc::new(mem)
 }
 
-fn contents(ctx: &JobContext, file: &Arc<FileMeta>) -> Model {
-    let table = ctx.tables.table(file).unwrap();
+fn contents(ctx: &LocalHost, file: &Arc<FileMeta>) -> Model {
+    contents_of(&ctx.tables.table(file).unwrap())
+}
+
+fn contents_of(table: &Arc<Table>) -> Model {
     let mut out = Model::default();
     let mut it = table.iter(TableReadOptions::default());
     it.seek_to_first();
@@ -152,13 +152,13 @@ fn contents(ctx: &JobContext, file: &Arc<FileMeta>) -> Model {
 }
 
 /// Where the data blocks of a table are.
-fn blocks_of(ctx: &JobContext, file: &Arc<FileMeta>) -> Vec<BlockHandle> {
-    sst_map::blocks_of(&*ctx.tables, file).unwrap().blocks_between(None, None).unwrap()
+fn blocks_of(ctx: &LocalHost, file: &Arc<FileMeta>) -> Vec<BlockHandle> {
+    sst_map::blocks_of(ctx, &SpecFile::new(file.entry.clone())).unwrap().blocks_between(None, None).unwrap()
 }
 
 /// A tree of real tables beside the history that was written to it.
 struct Tree {
-    ctx: JobContext,
+    ctx: LocalHost,
     cf: CfOptions,
     snapshots: Vec<u64>,
     version: Version,
@@ -169,8 +169,8 @@ struct Tree {
 }
 
 impl Tree {
-    fn new(ctx: JobContext, cf: CfOptions) -> Self {
-        let version = Version::empty(cf.num_levels as usize, ctx.objects.cmp.clone());
+    fn new(ctx: LocalHost, cf: CfOptions) -> Self {
+        let version = Version::empty(cf.num_levels as usize, ctx.means.objects.cmp.clone());
         Self { ctx, cf, snapshots: Vec::new(), version, history: Model::default(), epoch: 0, elsewhere: true }
     }
 
@@ -186,25 +186,26 @@ impl Tree {
     }
 
     /// The host of a job as things are now.
-    fn host(&self) -> JobContext {
+    fn host(&self) -> LocalHost {
         self.host_in(&self.ctx)
     }
 
-    fn host_in(&self, ctx: &JobContext) -> JobContext {
-        JobContext { objects: JobObjects::of(&self.cf, &ctx.objects.cmp), ..ctx.clone() }
+    fn host_in(&self, ctx: &LocalHost) -> LocalHost {
+        let objects = JobObjects::of(&self.cf, &ctx.means.objects.cmp);
+        LocalHost { means: JobMeans { objects, ..ctx.means.clone() }, ..ctx.clone() }
     }
 
     fn spec(&self, c: &Compaction) -> JobSpec {
-        JobSpec::of_compaction(c, &self.family(), &self.host()).unwrap()
+        JobSpec::of_compaction(c, &self.family(), 0, &self.host().means).unwrap()
     }
 
     fn run(&self, c: &Compaction) -> Result<JobOutput> {
         self.run_in(c, &self.ctx)
     }
 
-    fn run_in(&self, c: &Compaction, ctx: &JobContext) -> Result<JobOutput> {
+    fn run_in(&self, c: &Compaction, ctx: &LocalHost) -> Result<JobOutput> {
         let ctx = self.host_in(ctx);
-        let spec = JobSpec::of_compaction(c, &self.family(), &ctx)?;
+        let spec = JobSpec::of_compaction(c, &self.family(), 0, &ctx.means)?;
         let output = run(&spec, &ctx)?;
         if self.elsewhere {
             elsewhere::compare(&spec, &ctx, &output);
@@ -220,20 +221,20 @@ impl Tree {
     }
 
     fn flush(&mut self, models: &[Model]) {
-        let cmp = &self.ctx.objects.cmp;
+        let cmp = &self.ctx.means.objects.cmp;
         let mems: Vec<_> = models.iter().enumerate().map(|(i, m)| memtable_in(cmp, i as u64, m)).collect();
         let runs = SealedRuns::new(mems.clone());
         for m in models {
             self.history = std::mem::take(&mut self.history).plus(m);
         }
-        let (host, reason) = (self.host(), TableFileCreationReason::Flush);
-        let spec = JobSpec::of_flush(&runs, &self.family(), reason, &host).unwrap();
-        let flushed = flush::run(&spec, &runs, &host).unwrap();
+        let (host, reason) = (LocalHost { sealed: Some(runs.clone()), ..self.host() }, TableFileCreationReason::Flush);
+        let spec = JobSpec::of_flush(&runs, &self.family(), reason, 0, &host.means).unwrap();
+        let flushed = run(&spec, &host).unwrap();
         if self.elsewhere {
-            elsewhere::compare_flush(&spec, &mems, &host, flushed.as_ref().map(|(entry, _)| entry));
+            elsewhere::compare_flush(&spec, &mems, &host, &flushed);
         }
-        if let Some((mut entry, stats)) = flushed {
-            assert_eq!(stats.input_records, models.iter().map(|m| m.entries.len() as u64).sum::<u64>());
+        if let Some(mut entry) = flushed.files.first().cloned() {
+            assert_eq!(flushed.stats.input_records, models.iter().map(|m| m.entries.len() as u64).sum::<u64>());
             self.epoch += 1;
             entry.epoch_number = self.epoch;
             self.install(0, vec![entry]);
@@ -262,7 +263,7 @@ impl Tree {
     fn new_engines(&self) -> Arc<Engines> {
         let engines = Arc::<Engines>::default();
         #[cfg(feature = "kernel")]
-        engines.kernel.set_object_of(&self.ctx.engines.kernel);
+        engines.kernel.set_object_of(&self.ctx.means.engines.kernel);
         engines
     }
 
@@ -272,22 +273,22 @@ impl Tree {
         c.subcompactions_max = 1; // or numbers would go to parts by chance
         let bytes = |engine: MergeEngine| {
             let mut ctx = self.ctx.clone();
-            ctx.db.merge_engine = engine;
+            ctx.means.db.merge_engine = engine;
             let next = AtomicU64::new(1 << 20);
             ctx.new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
-            let done = ctx.engines.stats.parts(engine);
+            let done = ctx.means.engines.stats.parts(engine);
             let output = self.run_in(&c, &ctx).unwrap();
-            assert!(ctx.engines.stats.parts(engine) > done, "{what}: another engine did the job");
+            assert!(ctx.means.engines.stats.parts(engine) > done, "{what}: another engine did the job");
             let paths = output.files.iter().map(|f| self.ctx.dir.join(filename::table(f.number)));
             let read = |path: PathBuf| {
-                let bytes = ctx.fs.read_to_vec(&path).unwrap();
-                ctx.fs.remove(&path).unwrap();
+                let bytes = ctx.means.fs.read_to_vec(&path).unwrap();
+                ctx.means.fs.remove(&path).unwrap();
                 bytes
             };
             paths.map(read).collect::<Vec<_>>()
         };
         let pread = bytes(MergeEngine::Pread);
-        let probe = self.ctx.fs.batch_probe();
+        let probe = self.ctx.means.fs.batch_probe();
         if !probe.available {
             skip("what rings write compared", &Needs::Uring.because(probe.reason));
         } else {
@@ -295,7 +296,7 @@ impl Tree {
         }
         if kernel_is_there() {
             assert!(bytes(MergeEngine::Kernel) == pread, "{what}: kernel and pread write different bytes");
-            assert_eq!(self.ctx.engines.stats.handed_over(), (0, None), "{what}");
+            assert_eq!(self.ctx.means.engines.stats.handed_over(), (0, None), "{what}");
         }
         pread.iter().map(Vec::len).sum()
     }
@@ -348,7 +349,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
         cf.compression = if rng.bool() { CompressionType::Lz4 } else { CompressionType::None };
         cf.table.bloom_bits_per_key = if rng.bool() { 10.0 } else { 0.0 };
         let mut ctx = context(Arc::new(PosixFileSystem::default()), dir.path().to_owned());
-        ctx.db.compaction_readahead_size = if rng.bool() { 0 } else { 1000 };
+        ctx.means.db.compaction_readahead_size = if rng.bool() { 0 } else { 1000 };
         let mut tree = Tree::new(ctx, cf);
         let (mut last, mut alive) = (0, [false; 256]);
         let mut jobs = 0;
@@ -469,11 +470,11 @@ fn parts_write_what_one_thread_writes() {
         let files: Vec<_> = output.files.into_iter().map(|e| Arc::new(FileMeta::new(e, Arc::default()))).collect();
         for w in files.windows(2) {
             let (a, b) = (w[0].entry.largest.as_bytes(), w[1].entry.smallest.as_bytes());
-            assert!(tree.ctx.objects.cmp.compare(a, b).is_lt(), "files of neighbouring parts overlap");
+            assert!(tree.ctx.means.objects.cmp.compare(a, b).is_lt(), "files of neighbouring parts overlap");
         }
         let all = files.iter().fold(Model::default(), |all, f| all.plus(&contents(&tree.ctx, f)));
         // As many rings as there are parts at once, whichever threads they are in.
-        let made = tree.ctx.engines.rings.made();
+        let made = tree.ctx.means.engines.rings.made();
         assert!(made <= parts as u64, "{made} rings for {parts} parts");
         let (entries, model) = whole.get_or_insert_with(|| (all.entries.clone(), all.clone()));
         assert_eq!(*entries, all.entries);
@@ -531,7 +532,7 @@ fn engines_write_the_same_bytes() {
             cf.target_file_size_base = 300_000;
             let (mut tree, c) = tree_with_l0(Arc::clone(&fs), dir.clone(), cf, 12_000);
             // So little memory that spans are small and some must wait for it.
-            tree.ctx.db.compaction_io_memory = 1 << 20;
+            tree.ctx.means.db.compaction_io_memory = 1 << 20;
             let bytes = tree.compare_engines(&c, &format!("{compression:?} in {}", dir.display()));
             assert!(bytes > 200_000, "{bytes} bytes are one window");
             for level in std::mem::take(&mut tree.version.levels) {
@@ -641,10 +642,11 @@ fn tombstones_without_points_make_a_file_of_their_own() {
 #[test]
 fn nothing_left_is_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let ctx = context(Arc::new(PosixFileSystem::default()), dir.path().to_owned());
-    let family = Tree::new(ctx.clone(), small_options()).family();
-    let flush = |m: &Model| flush::build_l0(&sealed(m), &family, &ctx, TableFileCreationReason::Flush).unwrap();
-    assert!(flush(&Model::default()).is_none());
+    let mut host = context(Arc::new(PosixFileSystem::default()), dir.path().to_owned());
+    let family = Tree::new(host.clone(), small_options()).family();
+    let mut flush =
+        |m: &Model| flush::build_l0(&sealed(m), &family, &mut host, TableFileCreationReason::Flush).unwrap();
+    assert_eq!(flush(&Model::default()).into_table(), None);
     let pair = Model {
         entries: vec![
             (b"a".to_vec(), 1, ValueType::Value, b"v".to_vec()),
@@ -652,7 +654,7 @@ fn nothing_left_is_no_file() {
         ],
         ranges: Vec::new(),
     };
-    assert!(flush(&pair).is_none());
+    assert_eq!(flush(&pair).into_table(), None);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -663,7 +665,7 @@ fn each_failing_call_fails_the_job_and_leaves_nothing_behind() {
     fs.create_dir(&dir, true).unwrap();
     let (mut tree, mut c) = tree_with_l0(Arc::clone(&fs) as _, dir.clone(), small_options(), 25);
     tree.elsewhere = false; // calls of the file system are counted
-    tree.ctx.db.writable_file_max_buffer_size = 512;
+    tree.ctx.means.db.writable_file_max_buffer_size = 512;
     let list = || {
         let mut names = fs.list_dir(&dir).unwrap();
         names.sort();
@@ -703,7 +705,7 @@ fn each_failing_call_fails_the_job_and_leaves_nothing_behind() {
             }
         }
         assert!(failures as u64 > calls / 2, "only {failures} of {calls} calls failed the job");
-        assert!(tree.ctx.engines.rings.made() <= parts as u64, "failed jobs' rings are as good as others");
+        assert!(tree.ctx.means.engines.rings.made() <= parts as u64, "failed jobs' rings are as good as others");
     }
 }
 
@@ -714,7 +716,7 @@ fn a_closing_store_stops_the_job() {
     let (tree, c) = tree_with_l0(fs, dir.path().to_owned(), small_options(), 600);
     let files = || std::fs::read_dir(dir.path()).unwrap().count();
     let before = files();
-    tree.ctx.shutdown.store(true, Ordering::Release);
+    tree.ctx.means.shutdown.store(true, Ordering::Release);
     assert_eq!(tree.run(&c).unwrap_err().kind(), ErrorKind::ShutdownInProgress);
     assert_eq!(files(), before);
 }

@@ -12,13 +12,12 @@ use rockmill_format::footer::BlockHandle;
 
 use super::ahead::DecompressAhead;
 use crate::compaction::sst_map::{MapFile, MapRun, SstMap, blocks_of};
-use crate::compaction::{JobContext, JobProgress};
+use crate::compaction::{JobHost, JobProgress};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::Ordering;
 use crate::table::{BlockAccess, BlockStream, Source, StoredBlock};
-use crate::version::TableSource;
 
 /// Gives the blocks of a run, checked and decompressed.
 pub trait BlockFeed {
@@ -44,7 +43,7 @@ pub trait BlockFeed {
 
 /// Positioned reads, in the thread that merges.
 pub struct PreadFeed<'a> {
-    tables: Arc<dyn TableSource>,
+    host: &'a dyn JobHost,
     files: Iter<'a, MapFile>,
     table: Option<BlockAccess>,
     blocks: Iter<'a, BlockHandle>,
@@ -57,18 +56,19 @@ pub struct PreadFeed<'a> {
 }
 
 /// Feeds for all runs of `map`.
-pub(crate) fn feeds<'a>(map: &'a SstMap, ctx: &JobContext, help: Option<&Help>) -> Vec<PreadFeed<'a>> {
-    map.runs.iter().map(|run| PreadFeed::new(run, ctx, help, map.runs.len())).collect()
+pub(crate) fn feeds<'a>(map: &'a SstMap, host: &'a dyn JobHost, help: Option<&Help>) -> Vec<PreadFeed<'a>> {
+    map.runs.iter().map(|run| PreadFeed::new(run, host, help, map.runs.len())).collect()
 }
 
 impl<'a> PreadFeed<'a> {
     /// The blocks of `run`, which is one of `runs`.
-    fn new(run: &'a MapRun, ctx: &JobContext, help: Option<&Help>, runs: usize) -> Self {
-        let limit = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
-        let mut stream = BlockStream::new(ctx.db.compaction_readahead_size, limit);
-        stream.set_patient(ctx.patient.clone());
+    fn new(run: &'a MapRun, host: &'a dyn JobHost, help: Option<&Help>, runs: usize) -> Self {
+        let means = host.means();
+        let limit = means.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
+        let mut stream = BlockStream::new(means.db.compaction_readahead_size, limit);
+        stream.set_patient(means.patient.clone());
         Self {
-            tables: Arc::clone(&ctx.tables),
+            host,
             files: run.files.iter(),
             table: None,
             blocks: Iter::default(),
@@ -76,7 +76,7 @@ impl<'a> PreadFeed<'a> {
             stream,
             ahead: DecompressAhead::new(help, runs),
             went_ahead: false,
-            progress: Arc::clone(&ctx.events.progress),
+            progress: Arc::clone(host.progress()),
         }
     }
 
@@ -109,7 +109,7 @@ impl BlockFeed for PreadFeed<'_> {
             }
             let Some(file) = self.files.next() else { return Ok(None) };
             self.stream.begin_file(file.end());
-            let table = blocks_of(&*self.tables, &file.file)?;
+            let table = blocks_of(self.host, &file.file)?;
             self.ahead.begin_file(&table);
             self.table = Some(table);
             self.blocks = file.blocks.iter();

@@ -22,7 +22,7 @@ use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Window, coal
 use super::ahead::{Batch, DecompressAhead};
 use super::feed::BlockFeed;
 use crate::compaction::sst_map::{SstMap, blocks_of};
-use crate::compaction::{JobContext, JobProgress, page_cache};
+use crate::compaction::{JobHost, JobProgress, page_cache};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
 use crate::rate_limiter::IoPriority;
@@ -63,21 +63,21 @@ pub struct RingFeed<'a> {
 pub(crate) fn feeds<'a>(
     map: &'a SstMap,
     io: &BatchIo,
-    ctx: &JobContext,
+    host: &dyn JobHost,
     help: Option<&Help>,
 ) -> Result<Vec<RingFeed<'a>>> {
     let reading = map.runs.iter().filter(|r| !r.files.is_empty()).count();
-    let span_bytes = io.span_bytes(ctx.engines.rings.device(ctx).as_ref(), reading);
+    let means = host.means();
+    let span_bytes = io.span_bytes(host.device().as_ref(), reading);
     let mut plan = ReadPlan::new();
     let mut runs = Vec::with_capacity(map.runs.len());
     for run in &map.runs {
         let (mut files, mut spans) = (Vec::with_capacity(run.files.len()), Vec::new());
         for f in &run.files {
-            let table = blocks_of(&*ctx.tables, &f.file)?;
+            let table = blocks_of(host, &f.file)?;
             let path = table.path();
-            let open = |e| Error::io(format_args!("cannot open {} for a compaction", path.display()), &e);
-            let direct = !page_cache::has_input(&ctx.db, table.table(), f.file.size());
-            let number = plan.add_file(ctx.fs.open_random(path, direct).map_err(open)?, path);
+            let direct = !page_cache::has_input(&means.db, table.table(), f.file.size());
+            let number = plan.add_file(host.input_bytes(&f.file, direct)?, path);
             let len = |h: &BlockHandle| u32::try_from(h.size + BLOCK_TRAILER_LEN as u64);
             let ranges: std::result::Result<Vec<_>, _> =
                 f.blocks.iter().map(|h| len(h).map(|len| (h.offset, len))).collect();
@@ -89,9 +89,9 @@ pub(crate) fn feeds<'a>(
         runs.push(files);
     }
     let mut options = ReadOptions::default();
-    if let Some(limit) = ctx.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
+    if let Some(limit) = means.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
         options.pace = Some(Box::new(move |bytes| limit.request(bytes)));
-    } else if let Some(job) = ctx.patient.clone() {
+    } else if let Some(job) = means.patient.clone() {
         options.pace = Some(Box::new(move |bytes| job.pass(bytes)));
     }
     let stream = io.read(plan, options).map_err(|e| Error::io("cannot read a compaction's input", &e))?;
@@ -110,7 +110,7 @@ pub(crate) fn feeds<'a>(
         place: None,
         scratch: Vec::new(),
         ahead: DecompressAhead::new(help, count),
-        progress: Arc::clone(&ctx.events.progress),
+        progress: Arc::clone(host.progress()),
     };
     Ok(runs.into_iter().enumerate().map(feed).collect())
 }

@@ -8,31 +8,32 @@ use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::TableFile;
 use rockmill_format::footer::BlockHandle;
 
-use super::encode::{CHECKSUM_LEN, LISTED_MAX, MAGIC, NUMBERS_MAX, TEXT_BYTES_MAX, tag};
+use super::encoding::{NUMBERS_MAX, tag};
 use super::*;
 use crate::compaction::file_ranges::FileRange;
+use crate::compaction::wire::{CHECKSUM_LEN, LISTED_MAX, Message, SAFE_TO_IGNORE, TEXT_BYTES_MAX};
 use crate::error::ErrorKind;
 use crate::table::BlockBasedSettings;
 
 type Rng = fastrand::Rng;
 
-fn bytes(rng: &mut Rng, len_max: usize) -> Vec<u8> {
+pub(crate) fn bytes(rng: &mut Rng, len_max: usize) -> Vec<u8> {
     let len = rng.usize(0..=len_max);
     std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
 }
 
-fn text(rng: &mut Rng) -> String {
+pub(crate) fn text(rng: &mut Rng) -> String {
     let len = rng.usize(0..20);
     std::iter::repeat_with(|| rng.char(..)).take(len).collect()
 }
 
 /// Any size of number is as likely as any other.
-fn number(rng: &mut Rng) -> u64 {
+pub(crate) fn number(rng: &mut Rng) -> u64 {
     let bits = rng.u32(0..=64);
     rng.u64(..).checked_shr(64 - bits).unwrap_or(0)
 }
 
-fn list<T>(rng: &mut Rng, len_max: usize, mut item: impl FnMut(&mut Rng) -> T) -> Vec<T> {
+pub(crate) fn list<T>(rng: &mut Rng, len_max: usize, mut item: impl FnMut(&mut Rng) -> T) -> Vec<T> {
     let len = rng.usize(0..=len_max);
     (0..len).map(|_| item(rng)).collect()
 }
@@ -46,7 +47,7 @@ fn key(rng: &mut Rng) -> InternalKey {
     InternalKey::new(&user, rng.u64(0..1 << 56), ValueType::Value)
 }
 
-fn entry(rng: &mut Rng) -> FileEntry {
+pub(crate) fn entry(rng: &mut Rng) -> FileEntry {
     let checksum = rng.bool();
     FileEntry {
         number: rng.u64(0..1 << 62),
@@ -126,7 +127,7 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
     };
     let run = |rng: &mut Rng| SpecRun {
         level: rng.usize(0..256),
-        files: list(rng, 3, |rng| SpecFile { entry: entry(rng), extents: list(rng, 2, extent) }),
+        files: list(rng, 3, |rng| Arc::new(SpecFile { entry: entry(rng), extents: list(rng, 2, extent) })),
     };
     let mut snapshots = list(rng, 5, number);
     snapshots.sort_unstable();
@@ -209,10 +210,10 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
     }
 }
 
-/// The fields of an encoded spec.
-fn fields(encoded: &[u8]) -> Vec<(u32, Vec<u8>)> {
+/// The fields of an encoded message.
+pub(crate) fn fields(encoded: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let mut d = Decoder::new(&encoded[..encoded.len() - CHECKSUM_LEN]);
-    d.bytes(MAGIC.len(), "magic").unwrap();
+    d.bytes(JobSpec::MAGIC.len(), "magic").unwrap();
     d.varint32("version").unwrap();
     let mut out = Vec::new();
     while !d.is_empty() {
@@ -221,9 +222,9 @@ fn fields(encoded: &[u8]) -> Vec<(u32, Vec<u8>)> {
     out
 }
 
-/// A spec of these fields, with a sound checksum.
-fn of_fields(version: u32, fields: &[(u32, Vec<u8>)]) -> Vec<u8> {
-    let mut out = MAGIC.to_vec();
+/// A message of these fields, with a sound checksum.
+pub(in crate::compaction) fn of_fields<M: Message>(version: u32, fields: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    let mut out = M::MAGIC.to_vec();
     put_varint32(&mut out, version);
     for (tag, body) in fields {
         put_varint32(&mut out, *tag);
@@ -248,7 +249,7 @@ fn specs_go_there_and_back() {
         let decoded = JobSpec::decode(&encoded).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert_eq!(decoded, spec, "seed {seed}");
         assert_eq!(decoded.encode().unwrap(), encoded, "seed {seed}");
-        assert_eq!(of_fields(1, &fields(&encoded)), encoded, "seed {seed}");
+        assert_eq!(of_fields::<JobSpec>(1, &fields(&encoded)), encoded, "seed {seed}");
     }
 }
 
@@ -276,7 +277,7 @@ fn damage_that_no_checksum_catches_is_an_error_or_a_spec() {
         let mut rng = Rng::with_seed(seed);
         let encoded = random_spec(&mut rng).encode().unwrap();
         let end = encoded.len() - CHECKSUM_LEN;
-        for at in MAGIC.len()..end {
+        for at in JobSpec::MAGIC.len()..end {
             let mut damaged = encoded[..end].to_vec();
             let flipped = damaged[at] ^ 1 << rng.u8(0..8);
             damaged[at] = *rng.choice(&[0, 1, 0x7f, 0x80, 0xff, flipped]).unwrap();
@@ -333,11 +334,11 @@ fn counts_and_lengths_promise_no_more_than_there_is() {
         }
         fields.push((tag, body));
         fields.sort_by_key(|(tag, _)| *tag);
-        let e = JobSpec::decode(&of_fields(1, &fields)).unwrap_err();
+        let e = JobSpec::decode(&of_fields::<JobSpec>(1, &fields)).unwrap_err();
         assert!(e.kind() == ErrorKind::Corruption && e.message().contains(what), "{what}: {e}");
         assert!(e.message().contains("at offset"), "{e}");
     }
-    let e = JobSpec::decode(&[MAGIC.as_slice(), &[1, 200]].concat()).unwrap_err();
+    let e = JobSpec::decode(&[JobSpec::MAGIC.as_slice(), &[1, 200]].concat()).unwrap_err();
     assert!(e.message().contains("checksum"), "{e}");
 }
 
@@ -347,14 +348,14 @@ fn what_a_newer_version_wrote_is_refused_unless_it_may_be_skipped() {
     let plain = fields(&spec.encode().unwrap());
     let with = |tag: u32| {
         let all = [plain.as_slice(), &[(tag, b"more".to_vec())]].concat();
-        JobSpec::decode(&of_fields(1, &all))
+        JobSpec::decode(&of_fields::<JobSpec>(1, &all))
     };
-    assert_eq!(with(tag::SAFE_TO_IGNORE + 5), Ok(spec));
+    assert_eq!(with(SAFE_TO_IGNORE + 5), Ok(spec));
     for unknown in [tag::PART + 1, 1 << 12, (1 << 14) + 3] {
         let e = with(unknown).unwrap_err();
         assert!(e.kind() == ErrorKind::NotSupported && e.message().contains(&format!("field {unknown}")), "{e}");
     }
-    let e = JobSpec::decode(&of_fields(2, &plain)).unwrap_err();
+    let e = JobSpec::decode(&of_fields::<JobSpec>(2, &plain)).unwrap_err();
     assert!(e.kind() == ErrorKind::NotSupported && e.message().contains("version 2"), "{e}");
     let e = JobSpec::decode(b"RMILLJOX\x01\0\0\0\0").unwrap_err();
     assert!(e.message().contains("no job spec"), "{e}");
@@ -367,21 +368,21 @@ fn fields_stand_once_and_in_order_and_none_is_missing() {
     for (i, (tag, _)) in plain.iter().enumerate() {
         let mut fewer = plain.clone();
         fewer.remove(i);
-        if tag::REQUIRED.contains(tag) {
-            let e = JobSpec::decode(&of_fields(1, &fewer)).unwrap_err();
+        if JobSpec::REQUIRED.contains(tag) {
+            let e = JobSpec::decode(&of_fields::<JobSpec>(1, &fewer)).unwrap_err();
             assert!(e.message().contains(&format!("field {tag} is missing")), "{e}");
         }
         let mut longer = plain.clone();
         longer[i].1.push(0);
-        assert!(JobSpec::decode(&of_fields(1, &longer)).is_err() || *tag == tag::SPLIT_KEY, "field {tag}");
+        assert!(JobSpec::decode(&of_fields::<JobSpec>(1, &longer)).is_err() || *tag == tag::SPLIT_KEY, "field {tag}");
     }
     let mut twice = plain.clone();
     twice.insert(0, twice[0].clone());
-    let e = JobSpec::decode(&of_fields(1, &twice)).unwrap_err();
+    let e = JobSpec::decode(&of_fields::<JobSpec>(1, &twice)).unwrap_err();
     assert!(e.message().contains("field 1 stands behind field 1"), "{e}");
     let mut swapped = plain;
     swapped.swap(0, 1);
-    let e = JobSpec::decode(&of_fields(1, &swapped)).unwrap_err();
+    let e = JobSpec::decode(&of_fields::<JobSpec>(1, &swapped)).unwrap_err();
     assert!(e.message().contains("field 1 stands behind field 2"), "{e}");
 }
 
@@ -401,14 +402,14 @@ fn what_is_over_the_bounds_is_not_written() {
         ("name", Box::new(|s| s.output.owner.cf_name = "x".repeat(TEXT_BYTES_MAX + 1))),
         ("file numbers", Box::new(|s| s.numbers = vec![NumberRange { first: 1, count: NUMBERS_MAX + 1 }])),
         ("file numbers", Box::new(|s| s.numbers = vec![NumberRange { first: u64::MAX, count: 1 }])),
-        ("runs and parts", Box::new(|s| s.older = Some(vec![FileRanges::default(); LISTED_MAX + 1]))),
+        ("fields in lists", Box::new(|s| s.older = Some(vec![FileRanges::default(); LISTED_MAX + 1]))),
         ("level 256", Box::new(|s| s.output.level = 256)),
         ("extent", Box::new(|s| s.space = vec![Extent { offset: u64::MAX, length: 1 }])),
-        ("snapshots", Box::new(|s| s.snapshots = vec![2, 1])),
+        ("snapshot", Box::new(|s| s.snapshots = vec![2, 1])),
         ("gap", Box::new(|s| s.parts = vec![range("", "b"), range("c", "")])),
         ("gap", Box::new(|s| s.parts = vec![range("a", "")])),
-        ("blocks", Box::new(|s| s.parts = vec![with_blocks(vec![block(0, 10), block(14, 1)])])),
-        ("blocks", Box::new(|s| s.parts = vec![with_blocks(vec![block(u64::MAX, 1)])])),
+        ("block", Box::new(|s| s.parts = vec![with_blocks(vec![block(0, 10), block(14, 1)])])),
+        ("block", Box::new(|s| s.parts = vec![with_blocks(vec![block(u64::MAX, 1)])])),
         ("Bloom", Box::new(|s| s.output.format.block_based.bloom_bits_per_key = f64::NAN)),
         ("hash index", Box::new(|s| s.output.format.block_based.hash_index_util_ratio = Some(f64::INFINITY))),
     ];

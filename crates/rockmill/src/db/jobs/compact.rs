@@ -9,7 +9,7 @@ use crate::compaction::objects::JobObjects;
 use crate::compaction::spec::{JobFamily, JobSpec};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::intra::{self, IntraDf, PendingRun};
-use crate::compaction::{Compaction, JobContext, JobEvents, JobOutput, job, strategy};
+use crate::compaction::{Compaction, JobEvents, JobMeans, JobOutput, LocalHost, job, strategy};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::column_family::CfData;
 use crate::db::read::tables::CfTables;
@@ -150,39 +150,39 @@ impl DbInner {
     }
 
     /// The host of a job of a column family.
-    pub fn job_context(
+    pub fn job_host(
         self: &Arc<Self>,
         cf: &CfData,
         family: &JobFamily,
         job: u64,
         reason: TableFileCreationReason,
-    ) -> JobContext {
+    ) -> LocalHost {
         let mut objects = JobObjects::of(&family.options, &cf.cmp);
         let operator = objects.merge_operator.as_ref();
         objects.merge_operator = CountedOperator::wrap(operator, self.opts.statistics.as_ref(), false);
-        JobContext {
-            fs: Arc::clone(&self.opts.fs),
-            clock: Arc::clone(&self.opts.clock),
+        let (fs, clock) = (Arc::clone(&self.opts.fs), Arc::clone(&self.opts.clock));
+        LocalHost {
+            means: JobMeans {
+                engines: Arc::clone(&self.engines),
+                log: self.log.clone(),
+                shutdown: Arc::clone(&self.shutdown),
+                urgent: Arc::clone(self.pacing.urgent()),
+                give_way: Arc::clone(self.pacing.give_way()),
+                ..JobMeans::new(objects, DbOptions::clone(&self.live()), fs, clock)
+            },
             dir: self.path.clone(),
-            db: DbOptions::clone(&self.live()),
-            objects,
             inputs: Arc::default(),
             tables: Arc::new(CfTables::new(self, cf)),
+            sealed: None,
             new_file_number: self.numbers.taker(),
-            shutdown: Arc::clone(&self.shutdown),
             cancelled: Arc::default(),
             events: JobEvents {
-                log: self.log.clone(),
                 job,
                 cf_name: cf.name.clone(),
                 reason,
                 new_tables: Arc::clone(&self.new_tables),
                 ..JobEvents::default()
             },
-            urgent: Arc::clone(self.pacing.urgent()),
-            give_way: Arc::clone(self.pacing.give_way()),
-            patient: None,
-            engines: Arc::clone(&self.engines),
         }
     }
 
@@ -239,12 +239,12 @@ impl DbInner {
             return Ok((edit, JobOutput::default()));
         }
         let family = self.job_family(cf);
-        let ctx = self.job_context(cf, &family, job, TableFileCreationReason::Compaction).with_inputs(compaction);
+        let mut host = self.job_host(cf, &family, job, TableFileCreationReason::Compaction).with_inputs(compaction);
+        host.cancelled = Arc::clone(cancelled);
         let awaited = Arc::new(AtomicBool::new(compaction.reason == CompactionReason::ManualCompaction));
-        let patient = self.patient_job(&awaited);
-        let ctx = JobContext { cancelled: Arc::clone(cancelled), patient, ..ctx };
-        let _running = self.runs_compaction(cf, job, compaction, &ctx.events.progress);
-        let output = job::run(&JobSpec::of_compaction(compaction, &family, &ctx)?, &ctx)?;
+        host.means.patient = self.patient_job(&awaited);
+        let _running = self.runs_compaction(cf, job, compaction, &host.events.progress);
+        let output = job::run(&JobSpec::of_compaction(compaction, &family, job, &host.means)?, &host)?;
         self.open_new_tables(cf, compaction.output_level, &output.files);
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
         Ok((edit, output))

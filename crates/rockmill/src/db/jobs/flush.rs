@@ -243,27 +243,22 @@ impl DbInner {
             let event = FlushEvent { job: self.reporting.new_job(), reason: part.reason, memtables: part.runs.count() };
             self.flush_begins(&part.cf, &event, &part.runs, pick.told_later);
             let family = self.job_family(&part.cf);
-            let mut ctx = self.job_context(&part.cf, &family, event.job, TableFileCreationReason::Flush);
-            ctx.events.told_later = pick.told_later.then(Arc::default);
-            ctx.patient = self.patient_job(&pick.awaited);
-            let _running = self.runs_flush(&part.cf, event.job, part.runs.data_size(), &ctx.events.progress);
-            let table = flush::build_l0(&part.runs, &family, &ctx, TableFileCreationReason::Flush);
-            let waited = ctx.patient.as_ref().map_or(0, |job| job.waited_nanos());
+            let mut host = self.job_host(&part.cf, &family, event.job, TableFileCreationReason::Flush);
+            host.events.told_later = pick.told_later.then(Arc::default);
+            host.means.patient = self.patient_job(&pick.awaited);
+            let _running = self.runs_flush(&part.cf, event.job, part.runs.data_size(), &host.events.progress);
+            let made = flush::build_l0(&part.runs, &family, &mut host, TableFileCreationReason::Flush);
+            let waited = host.means.patient.as_ref().map_or(0, |job| job.waited_nanos());
             pick.waited_nanos.fetch_add(waited, Ordering::Relaxed);
-            for info in ctx.events.told_later.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
+            for info in host.events.told_later.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
                 self.notify_later(move |l| l.on_table_file_created(&info));
             }
-            let table = table?;
-            let (entry, stats) = match table {
-                Some((mut entry, stats)) => {
-                    entry.epoch_number = part.epoch;
-                    self.open_new_tables(&part.cf, 0, std::slice::from_ref(&entry));
-                    pick.cpu_micros.fetch_add(stats.cpu_micros, Ordering::Relaxed);
-                    (Some(entry), stats)
-                }
-                None => (None, JobStats::default()),
-            };
-            let table = ctx.events.written.lock().pop();
+            let mut made = made?;
+            let (table, stats) = (made.properties.pop(), made.stats);
+            let entry = made.into_table().map(|entry| FileEntry { epoch_number: part.epoch, ..entry });
+            self.open_new_tables(&part.cf, 0, entry.as_slice());
+            let stats = if entry.is_some() { stats } else { JobStats::default() };
+            pick.cpu_micros.fetch_add(stats.cpu_micros, Ordering::Relaxed);
             built.push(BuiltPart { event, entry, stats, table, committed: false });
         }
         Ok(())

@@ -50,8 +50,8 @@ impl DbInner {
             (Arc::clone(&c.cf), runs, Arc::clone(&c.version), c.next_epoch)
         };
         let (reason, family) = (TableFileCreationReason::Recovery, self.job_family(&cf));
-        let ctx = self.job_context(&cf, &family, 0, reason);
-        if let Some((mut entry, _)) = flush::build_l0(&runs, &family, &ctx, reason)? {
+        let mut host = self.job_host(&cf, &family, 0, reason);
+        if let Some(mut entry) = flush::build_l0(&runs, &family, &mut host, reason)?.into_table() {
             entry.epoch_number = epoch;
             let mut builder = VersionBuilder::new(base, Arc::clone(&self.purge));
             builder.apply(&add_files(0, [entry]))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::compaction::Compaction;
 use crate::compaction::plan::JobPlan;
-use crate::compaction::spec::JobSpec;
+use crate::compaction::spec::{JobSpec, SpecFile};
 use crate::compaction::sst_map::SstMap;
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk};
@@ -14,7 +14,6 @@ use crate::compaction_filter::TableFileCreationReason;
 use crate::db::{AsColumnFamilyRef, CfState, Db};
 use crate::error::{Error, Result};
 use crate::options::{CfOptions, CompactOptions};
-use crate::version::FileMeta;
 
 /// What a manual compaction would do now.
 #[derive(Debug, Default)]
@@ -46,7 +45,7 @@ pub struct ExplainedWork {
     /// For each part, every block that it reads.
     pub maps: Vec<SstMap>,
     /// Input tables that range tombstones of newer ones delete as a whole: they are not read.
-    pub covered: Vec<Arc<FileMeta>>,
+    pub covered: Vec<Arc<SpecFile>>,
     /// Input tables with range tombstones.
     pub tables_with_tombstones: usize,
 }
@@ -118,16 +117,17 @@ impl Db {
             n => n as usize,
         };
         let family = db.job_family(cf);
-        let host = db.job_context(cf, &family, 0, TableFileCreationReason::Compaction);
+        let host = db.job_host(cf, &family, 0, TableFileCreationReason::Compaction);
         for compaction in picked {
             let work = match compaction.trivial_move || compaction.deletion {
                 true => None,
                 false => {
-                    let ctx = host.clone().with_inputs(&compaction);
-                    let mut plan = JobPlan::new(&JobSpec::of_compaction(&compaction, &family, &ctx)?, &ctx)?;
-                    let (tombstones, covered) = Tombstones::gather(&mut plan, &ctx)?;
-                    plan.split(threads, &ctx)?;
-                    let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, &ctx)).collect::<Result<_>>()?;
+                    let host = host.clone().with_inputs(&compaction);
+                    let spec = JobSpec::of_compaction(&compaction, &family, 0, &host.means)?;
+                    let mut plan = JobPlan::new(&spec, &host)?;
+                    let (tombstones, covered) = Tombstones::gather(&mut plan, &host)?;
+                    plan.split(threads, &host)?;
+                    let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, &host)).collect::<Result<_>>()?;
                     Some(ExplainedWork { plan, maps, covered, tables_with_tombstones: tombstones.tables() })
                 }
             };

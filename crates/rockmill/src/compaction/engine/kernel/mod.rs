@@ -40,29 +40,30 @@ impl PartEngine for Kernel {
     }
 
     fn run(&self, job: &PartJob<'_>) -> Result<PartEnd> {
-        let (ctx, rules) = (job.output.ctx, &job.output.plan.rules);
-        let pool = &ctx.engines.kernel;
+        let host = job.output.host();
+        let means = host.means();
+        let pool = &means.engines.kernel;
         let object = pool.object();
-        let fit = match object.as_ref().map(|object| Fit::new(object, rules, ctx)) {
+        let fit = match object.as_ref().map(|object| Fit::new(object, job.output.plan, means)) {
             Ok(Ok(fit)) => fit,
             Ok(Err(reason)) => return Ok(PartEnd::HandOver(reason)),
             Err(_) => Fit::default(), // `machine` says why
         };
-        let Ok(mut machine) = pool.machine(object, &ctx.db, &ctx.engines.stats, &ctx.events.log) else {
+        let Ok(mut machine) = pool.machine(object, &means.db, &means.engines.stats, &means.log) else {
             return Ok(PartEnd::Missing);
         };
-        let ring = uring::ring(ctx, job.runs_read());
+        let ring = uring::ring(host, job.runs_read());
         let io = ring.as_deref();
         // What is read and written goes with the calls that merge.
         let seat = io.filter(|_| machine.driver() == Driver::Loop);
         let before = seat.map(|io| (io, machine.calls(), io.counts().by_program));
         if let Some(Err(e)) = seat.map(|io| machine.sit_in(io)) {
             let line = format!("driver loop does not read and write with the calls that merge: {e}");
-            pool.say_once(&ctx.events.log, line);
+            pool.say_once(&means.log, line);
         }
         let (end, mut machine) = match io {
-            None => merge(job, feed::feeds(job.map, ctx, job.output.help), None, machine, &fit),
-            Some(io) => match ring_feed::feeds(job.map, io, ctx, job.output.help) {
+            None => merge(job, feed::feeds(job.map, host, job.output.help), None, machine, &fit),
+            Some(io) => match ring_feed::feeds(job.map, io, host, job.output.help) {
                 Ok(feeds) => merge(job, feeds, Some(io), machine, &fit),
                 Err(e) => (Err(e), machine),
             },
@@ -71,7 +72,7 @@ impl PartEngine for Kernel {
             pool.count_seated(machine.calls() - calls, io.counts().by_program - operations);
         }
         machine.leave();
-        pool.keep(machine, &*ctx.clock);
+        pool.keep(machine, &*means.clock);
         end
     }
 }

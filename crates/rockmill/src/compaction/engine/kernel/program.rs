@@ -10,8 +10,8 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_kernel::{FilterJob, MergeObject, Program, Unavailable};
 
 use crate::compaction::engine::PROGRAM;
-use crate::compaction::plan::Rules;
-use crate::compaction::{JobContext, KernelDriver};
+use crate::compaction::plan::JobPlan;
+use crate::compaction::{JobMeans, KernelDriver};
 use crate::error::{Error, Result};
 use crate::options::DbOptions;
 
@@ -67,9 +67,10 @@ pub(super) struct Fit {
 }
 
 impl Fit {
-    /// How `object` does a job under `rules`; why it cannot, otherwise.
-    pub fn new(object: &MergeObject, rules: &Rules, ctx: &JobContext) -> std::result::Result<Self, String> {
-        let (cmp, origin) = (&rules.cmp, object.origin());
+    /// How `object` does a job; why it cannot, otherwise.
+    pub fn new(object: &MergeObject, plan: &JobPlan, means: &JobMeans) -> std::result::Result<Self, String> {
+        let (rules, origin) = (&plan.rules, object.origin());
+        let cmp = &rules.cmp;
         let name = cmp.user_comparator().name();
         let order = match object.comparator() {
             None if cmp.is_bytewise() => None,
@@ -84,12 +85,12 @@ impl Fit {
             if own == wanted.name() {
                 filter = Some(FilterJob { level: wanted.level, now_micros: wanted.now_micros });
             } else {
-                let (cf, wanted) = (&ctx.events.cf_name, wanted.name());
+                let (cf, wanted) = (&plan.output.owner.cf_name, wanted.name());
                 let line = format!(
                     "merge program {origin} filters as {own}, and column family {cf:?} has {wanted}: it filters by \
                      itself"
                 );
-                ctx.engines.kernel.say_once(&ctx.events.log, line);
+                means.engines.kernel.say_once(&means.log, line);
             }
         }
         Ok(Self { origin: origin.to_owned(), order, filter })

@@ -8,9 +8,9 @@ fn job(cf: CfOptions, seed: u64) -> (Tree, Compaction) {
     let fs = Arc::new(MemFileSystem::new());
     fs.create_dir(&PathBuf::from("/db"), true).unwrap();
     let mut ctx = context(fs, PathBuf::from("/db"));
-    ctx.db.compaction_helper_threads = 0;
-    ctx.db.compaction_io_memory = 1 << 20;
-    ctx.db.compaction_readahead_size = 3000;
+    ctx.means.db.compaction_helper_threads = 0;
+    ctx.means.db.compaction_io_memory = 1 << 20;
+    ctx.means.db.compaction_readahead_size = 3000;
     let mut tree = Tree::new(ctx, cf);
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut seq = 0;
@@ -42,19 +42,19 @@ impl Tree {
     /// What a job writes, and how many pieces helpers did; or what it says.
     pub(super) fn outcome(&self, c: &Compaction, engine: MergeEngine, helpers: i32) -> Result<(Vec<Vec<u8>>, u64)> {
         let mut ctx = self.ctx.clone();
-        ctx.db.merge_engine = engine;
-        ctx.db.compaction_helper_threads = helpers;
-        ctx.engines = self.new_engines();
+        ctx.means.db.merge_engine = engine;
+        ctx.means.db.compaction_helper_threads = helpers;
+        ctx.means.engines = self.new_engines();
         let next = AtomicU64::new(1 << 20);
         ctx.new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
         let output = self.run_in(c, &ctx)?;
         let paths = output.files.iter().map(|f| ctx.dir.join(filename::table(f.number)));
         let read = |path: PathBuf| {
-            let bytes = ctx.fs.read_to_vec(&path).unwrap();
-            ctx.fs.remove(&path).unwrap();
+            let bytes = ctx.means.fs.read_to_vec(&path).unwrap();
+            ctx.means.fs.remove(&path).unwrap();
             bytes
         };
-        Ok((paths.map(read).collect(), ctx.engines.helpers.done()))
+        Ok((paths.map(read).collect(), ctx.means.engines.helpers.done()))
     }
 }
 
@@ -105,12 +105,12 @@ fn a_damaged_block_is_named_as_without_helpers() {
         let (tree, c) = job(cf, 5);
         let file = Arc::clone(&tree.version.levels[0].base[2]);
         let path = tree.ctx.dir.join(filename::table(file.number()));
-        let whole = tree.ctx.fs.read_to_vec(&path).unwrap();
+        let whole = tree.ctx.means.fs.read_to_vec(&path).unwrap();
         let blocks = blocks_of(&tree.ctx, &file);
         for block in [0, blocks.len() / 2, blocks.len() - 1] {
             let mut bytes = whole.clone();
             bytes[blocks[block].offset as usize + 3] ^= 0x40;
-            let mut damaged = tree.ctx.fs.create(&path, rockmill_io::WriteOptions::default()).unwrap();
+            let mut damaged = tree.ctx.means.fs.create(&path, rockmill_io::WriteOptions::default()).unwrap();
             damaged.append(&bytes).unwrap();
             damaged.close().unwrap();
             let said: Vec<String> = [0, 1, 3]
@@ -123,7 +123,7 @@ fn a_damaged_block_is_named_as_without_helpers() {
             assert!(said[0].contains(&place) && said[0].contains(&path.display().to_string()), "{}", said[0]);
             assert!(said.iter().all(|s| *s == said[0]), "{said:#?}");
         }
-        let names = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap();
+        let names = tree.ctx.means.fs.list_dir(&tree.ctx.dir).unwrap();
         assert_eq!(names.len(), 4, "a failed job left tables: {names:?}");
     }
 }

@@ -18,8 +18,8 @@ fn empty(cf: CfOptions) -> Tree {
     let fs = Arc::new(MemFileSystem::new());
     fs.create_dir(&PathBuf::from("/db"), true).unwrap();
     let mut ctx = context(fs, PathBuf::from("/db"));
-    ctx.db.compaction_helper_threads = 0;
-    ctx.db.compaction_io_memory = 1 << 20;
+    ctx.means.db.compaction_helper_threads = 0;
+    ctx.means.db.compaction_io_memory = 1 << 20;
     Tree::new(ctx, cf)
 }
 
@@ -62,13 +62,13 @@ fn whole_level(tree: &Tree) -> Compaction {
 /// What a job counts, and what became of its parts.
 fn counted(tree: &Tree, c: &Compaction, engine: MergeEngine) -> (JobStats, Arc<Engines>) {
     let mut ctx = tree.ctx.clone();
-    ctx.db.merge_engine = engine;
-    ctx.engines = tree.new_engines();
+    ctx.means.db.merge_engine = engine;
+    ctx.means.engines = tree.new_engines();
     let output = tree.run_in(c, &ctx).unwrap();
     for f in &output.files {
-        ctx.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
+        ctx.means.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
     }
-    (output.stats, ctx.engines)
+    (output.stats, ctx.means.engines)
 }
 
 #[test]
@@ -113,16 +113,16 @@ fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
         let (tree, c) = mixed(&mut rng, cf, 3, 3000);
         let file = Arc::clone(&tree.version.levels[0].base[rng.usize(0..3)]);
         let path = tree.ctx.dir.join(filename::table(file.number()));
-        let mut bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
+        let mut bytes = tree.ctx.means.fs.read_to_vec(&path).unwrap();
         let blocks = blocks_of(&tree.ctx, &file);
         let block = blocks[rng.usize(..blocks.len())];
         let at = block.offset as usize + rng.usize(..block.size as usize);
         let any = rng.u8(..);
         bytes[at] = *rng.choice(&[0, 0x7f, 0x80, 0xff, any]).unwrap();
-        let mut damaged = tree.ctx.fs.create(&path, rockmill_io::WriteOptions::default()).unwrap();
+        let mut damaged = tree.ctx.means.fs.create(&path, rockmill_io::WriteOptions::default()).unwrap();
         damaged.append(&bytes).unwrap();
         damaged.close().unwrap();
-        let tables = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap().len();
+        let tables = tree.ctx.means.fs.list_dir(&tree.ctx.dir).unwrap().len();
         let pread = tree.outcome(&c, MergeEngine::Pread, 0).map_err(|e| e.to_string());
         let kernel = tree.outcome(&c, MergeEngine::Kernel, 0).map_err(|e| e.to_string());
         if let Err(e) = &pread {
@@ -134,7 +134,7 @@ fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
         } else {
             assert!(kernel == pread, "seed {seed}: {:?}", kernel.map(|_| "other bytes"));
         }
-        assert_eq!(tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap().len(), tables, "seed {seed}: tables were left");
+        assert_eq!(tree.ctx.means.fs.list_dir(&tree.ctx.dir).unwrap().len(), tables, "seed {seed}: tables were left");
     }
     assert!(failed > 20, "only {failed} jobs failed");
 }
@@ -149,7 +149,7 @@ fn blocks_behind_the_end_of_a_file_are_an_error_that_names_it() {
     let (tree, c) = mixed(&mut rng, small_options(), 3, 3000);
     let file = Arc::clone(&tree.version.levels[0].base[1]);
     let path = tree.ctx.dir.join(filename::table(file.number()));
-    let bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
+    let bytes = tree.ctx.means.fs.read_to_vec(&path).unwrap();
     let open = tree.ctx.tables.table(&file).unwrap();
     let last = *blocks_of(&tree.ctx, &file).last().unwrap();
     // The table is open, so that its index is known, when the file becomes short.
@@ -161,12 +161,12 @@ fn blocks_behind_the_end_of_a_file_are_an_error_that_names_it() {
     }
     let mut tree = tree;
     tree.ctx.tables = Arc::new(Opened(Arc::clone(&tree.ctx.tables), file.number(), open));
-    let mut short = tree.ctx.fs.create(&path, rockmill_io::WriteOptions::default()).unwrap();
+    let mut short = tree.ctx.means.fs.create(&path, rockmill_io::WriteOptions::default()).unwrap();
     short.append(&bytes[..last.offset as usize + 3]).unwrap();
     short.close().unwrap();
     let e = tree.outcome(&c, MergeEngine::Kernel, 0).map(drop).unwrap_err();
     assert!(e.to_string().contains(&path.display().to_string()), "{e}");
-    let tables = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap();
+    let tables = tree.ctx.means.fs.list_dir(&tree.ctx.dir).unwrap();
     assert_eq!(tables.len(), 3, "a failed job left tables: {tables:?}");
 }
 
@@ -196,25 +196,25 @@ fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
         assert_eq!((kernel.dropped, kernel.input_records), (pread.dropped, pread.input_records), "{reason}");
         let numbers = |engine| {
             let mut ctx = tree.ctx.clone();
-            (ctx.db.merge_engine, ctx.db.reproducible) = (engine, true);
+            (ctx.means.db.merge_engine, ctx.means.db.reproducible) = (engine, true);
             // From the same on.
             let next = std::sync::atomic::AtomicU64::new(900);
             ctx.new_file_number = Arc::new(move || Ok(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)));
             let files = tree.run_in(&c, &ctx).unwrap().files;
             for f in &files {
-                ctx.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
+                ctx.means.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
             }
             files.iter().map(|f| f.number).collect::<Vec<_>>()
         };
         assert_eq!(numbers(MergeEngine::Kernel), numbers(MergeEngine::Pread), "{reason}: other numbers");
         let entries = |engine| {
             let mut ctx = tree.ctx.clone();
-            ctx.db.merge_engine = engine;
+            ctx.means.db.merge_engine = engine;
             let files = tree.run_in(&c, &ctx).unwrap().files;
             let metas = files.iter().map(|f| Arc::new(FileMeta::new(f.clone(), Arc::default())));
             let all = metas.fold(Model::default(), |all, f| all.plus(&contents(&ctx, &f)));
             for f in &files {
-                ctx.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
+                ctx.means.fs.remove(&ctx.dir.join(filename::table(f.number))).unwrap();
             }
             all.entries
         };
@@ -222,7 +222,7 @@ fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
         let (parts, said) = engines.stats.handed_over();
         assert!(parts == 1 && said.as_ref().is_some_and(|s| s.contains(reason)), "{parts} {said:?}");
         assert_eq!(engines.stats.parts(MergeEngine::Kernel), 0);
-        let tables = tree.ctx.fs.list_dir(&tree.ctx.dir).unwrap();
+        let tables = tree.ctx.means.fs.list_dir(&tree.ctx.dir).unwrap();
         assert_eq!(tables.len(), 2, "the first try left tables: {tables:?}");
     }
 }
@@ -231,7 +231,7 @@ fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
 fn a_driver_that_is_not_there_is_named_and_auto_does_the_work() {
     let mut rng = fastrand::Rng::with_seed(3);
     let (mut tree, c) = mixed(&mut rng, small_options(), 2, 100);
-    tree.ctx.db.kernel_driver = KernelDriver::Loop;
+    tree.ctx.means.db.kernel_driver = KernelDriver::Loop;
     if crate::compaction::probe_kernel_engine(KernelDriver::Loop).is_ok() {
         return skip("a driver that is not there", &Needs::NoKernelLoop.because("this kernel has all"));
     }

@@ -6,8 +6,8 @@ use rockmill_format::{InternalKey, SliceTransform};
 use super::*;
 use crate::compaction::merge::Merger;
 use crate::compaction::merge::testing::VecRun;
-use crate::compaction::plan::InputRun;
 use crate::compaction::resolve::Resolver;
+use crate::compaction::spec::SpecRun;
 use crate::options::{BlockBasedIndexType, DataBlockIndexType};
 
 /// How a tree's L0 looks.
@@ -79,8 +79,8 @@ fn survivors(tree: &Tree, c: &Compaction) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut plan = JobPlan::new(&tree.spec(c), &tree.host()).unwrap();
     let (tombstones, _) = Tombstones::gather(&mut plan, &tree.ctx).unwrap();
     let (rules, cmp) = (&plan.rules, &plan.rules.cmp);
-    let run = |run: &InputRun| {
-        let entries = run.files.iter().flat_map(|f| contents(&tree.ctx, f).entries);
+    let run = |run: &SpecRun| {
+        let entries = run.files.iter().flat_map(|f| contents_of(&tree.ctx.open_input(f).unwrap()).entries);
         let entries = entries.map(|(k, s, t, v)| (InternalKey::new(&k, s, t).as_bytes().to_vec(), v));
         VecRun::new(cmp, entries.collect())
     };

@@ -12,7 +12,7 @@ use rockmill_io::FileSystem;
 
 use super::RepairReport;
 use crate::compaction::spec::JobFamily;
-use crate::compaction::{JobContext, flush};
+use crate::compaction::{LocalHost, flush};
 use crate::error::{Error, Result};
 use crate::event_listener::TableFileCreationReason;
 use crate::front::{CHECK_EVERY, LooseBuffer, entry_of};
@@ -30,7 +30,7 @@ enum There {
 /// A column family that log data goes into.
 pub(super) struct Target {
     family: JobFamily,
-    context: JobContext,
+    host: LocalHost,
     /// Data of WALs below this one is in tables, all of which are sound.
     pub log_number: u64,
     /// First and last sequence numbers of tables that hold all that WALs have of these.
@@ -40,8 +40,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub fn new(family: JobFamily, context: JobContext, log_number: u64) -> Self {
-        Self { family, context, log_number, in_tables: Vec::new(), tables: Vec::new(), buffer: LooseBuffer::default() }
+    pub fn new(family: JobFamily, host: LocalHost, log_number: u64) -> Self {
+        Self { family, host, log_number, in_tables: Vec::new(), tables: Vec::new(), buffer: LooseBuffer::default() }
     }
 
     fn wants(&self, wal: u64, seq: SequenceNumber) -> bool {
@@ -49,7 +49,7 @@ impl Target {
     }
 
     fn insert(&mut self, seq: SequenceNumber, value_type: ValueType, key: &[u8], value: &[u8]) {
-        let (cmp, options) = (&self.context.objects.cmp, &*self.family.options);
+        let (cmp, options) = (&self.host.means.objects.cmp, &*self.family.options);
         self.buffer.insert((cmp, options), seq, value_type, key, value);
     }
 
@@ -61,7 +61,7 @@ impl Target {
         }
         at.seek(InternalKey::new(key, seq, VALUE_TYPE_FOR_SEEK).as_bytes());
         let found = at.valid().then(|| ParsedInternalKey::parse(at.key()).ok()).flatten();
-        match found.filter(|f| f.sequence == seq && self.context.objects.cmp.compare_user(f.user_key, key).is_eq()) {
+        match found.filter(|f| f.sequence == seq && self.host.means.objects.cmp.compare_user(f.user_key, key).is_eq()) {
             Some(found) if found.value_type == value_type && at.value() == value => There::Same,
             Some(_) => There::Other,
             None => There::No,
@@ -71,7 +71,7 @@ impl Target {
     fn flush(&mut self) -> Result<()> {
         let Some(runs) = self.buffer.take() else { return Ok(()) };
         let reason = TableFileCreationReason::Recovery;
-        if let Some((entry, _)) = flush::build_l0(&runs, &self.family, &self.context, reason)? {
+        if let Some(entry) = flush::build_l0(&runs, &self.family, &mut self.host, reason)?.into_table() {
             self.tables.push(entry);
         }
         Ok(())

@@ -51,7 +51,7 @@ use rockmill_io::{FileLock, FileSystem};
 use crate::compaction::objects::JobObjects;
 use crate::compaction::rewrite::write_run;
 use crate::compaction::spec::JobFamily;
-use crate::compaction::{JobContext, JobEvents};
+use crate::compaction::{JobEvents, JobMeans, LocalHost};
 use crate::db::open::start::{lock_error, new_db_id};
 use crate::db::open::wal_owner;
 use crate::db::{Db, new_session_id};
@@ -63,7 +63,7 @@ use crate::iter::merging::MergingIterator;
 use crate::options::check::{Adjusted, job_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, Options};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::TableReadOptions;
 use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuilder};
 
@@ -382,7 +382,7 @@ impl Repair<'_> {
             let log_number = if f.as_in_manifest { hinted.map_or(0, |h| h.log_number) } else { 0 };
             // As an opening: what is left below that may have lost its end.
             let oldest = if f.as_in_manifest { self.hints.min_log_number_to_keep } else { 0 };
-            let mut target = Target::new(self.job_family(f), self.context(f, created), log_number.max(oldest));
+            let mut target = Target::new(self.job_family(f), self.host(f, created), log_number.max(oldest));
             target.in_tables = f.later.values().copied().collect();
             targets.insert(f.id, target);
         }
@@ -718,12 +718,12 @@ impl Repair<'_> {
         found: &[Found],
         created: &Arc<Mutex<Vec<u64>>>,
     ) -> Result<Vec<(u32, FileEntry)>> {
-        let ctx = self.context(family, created);
+        let host = self.host(family, created);
         let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
         let mut tombstones = Vec::new();
         let options = TableReadOptions { fill_cache: false, ..TableReadOptions::default() };
         for entry in files {
-            let table = ctx.tables.table(&Arc::new(FileMeta::new(entry.clone(), Arc::default())))?;
+            let table = host.tables.table(&Arc::new(FileMeta::new(entry.clone(), Arc::default())))?;
             tombstones.extend(table.range_tombstones().cloned());
             children.push(table.iter(options));
         }
@@ -731,7 +731,7 @@ impl Repair<'_> {
         // Where tables are lost, the older entries of a key may be in the log alone.
         let flushed_logs = (self.report.tables_damaged == 0).then_some(own_tables);
         let output = self.job_family(family);
-        let written = write_run(&mut merged, flushed_logs, tombstones, last_level, &output, &ctx)?;
+        let written = write_run(&mut merged, flushed_logs, tombstones, last_level, &output, &host)?;
         self.report.tables_written += written.len() as u64;
         for entry in files {
             match found.iter().any(|f| f.number == entry.number) {
@@ -758,29 +758,25 @@ impl Repair<'_> {
         }
     }
 
-    fn context(&self, family: &Family, created: &Arc<Mutex<Vec<u64>>>) -> JobContext {
+    fn host(&self, family: &Family, created: &Arc<Mutex<Vec<u64>>>) -> LocalHost {
         let (next, created) = (Arc::clone(&self.next_file), Arc::clone(created));
         let tables = Tables { fs: Arc::clone(&self.fs), dir: self.path.to_owned(), cmp: family.cmp.clone() };
-        JobContext {
-            fs: Arc::clone(&self.fs),
-            clock: Arc::clone(&self.options.db.clock),
+        let objects = JobObjects::of(&family.options, &family.cmp);
+        let (fs, clock) = (Arc::clone(&self.fs), Arc::clone(&self.options.db.clock));
+        let means = JobMeans::new(objects, self.options.db.clone(), fs, clock);
+        LocalHost {
+            means: JobMeans { engines: Arc::clone(&self.engines), ..means },
             dir: self.path.to_owned(),
-            db: self.options.db.clone(),
-            objects: JobObjects::of(&family.options, &family.cmp),
             inputs: Arc::default(),
             tables: Arc::new(tables),
+            sealed: None,
             new_file_number: Arc::new(move || {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 created.lock().push(number);
                 Ok(number)
             }),
-            shutdown: Arc::new(AtomicBool::new(false)),
             cancelled: Arc::default(),
             events: JobEvents { cf_name: family.name.clone(), ..JobEvents::default() },
-            urgent: Arc::default(),
-            give_way: Arc::default(),
-            patient: None,
-            engines: Arc::clone(&self.engines),
         }
     }
 

@@ -92,9 +92,10 @@ type Value<'a> = &'a dyn Fn(&mut fastrand::Rng) -> Vec<u8>;
 /// An empty tree whose tables have this order.
 fn tree_in(cmp: InternalKeyComparator, cf: CfOptions) -> Tree {
     let mut tree = empty(cf);
-    tree.ctx.tables = Arc::new(Tables { fs: Arc::clone(&tree.ctx.fs), dir: tree.ctx.dir.clone(), cmp: cmp.clone() });
-    tree.ctx.objects.cmp = cmp;
-    tree.ctx.db.reproducible = true;
+    tree.ctx.tables =
+        Arc::new(Tables { fs: Arc::clone(&tree.ctx.means.fs), dir: tree.ctx.dir.clone(), cmp: cmp.clone() });
+    tree.ctx.means.objects.cmp = cmp;
+    tree.ctx.means.db.reproducible = true;
     Tree::new(tree.ctx, tree.cf)
 }
 
@@ -205,7 +206,7 @@ fn a_filter_in_the_kernel_gives_the_tables_of_its_twin() {
         let cf = options(&mut rng);
         let mut tree = filled(&mut rng, &InternalKeyComparator::default(), cf, &value);
         tree.cf.compaction_filter_factory = Some(SharedFactory::new(Expire));
-        tree.ctx.engines.kernel.set_object(object(EXPIRE));
+        tree.ctx.means.engines.kernel.set_object(object(EXPIRE));
         let mut c = whole(&tree, 0);
         c.subcompactions_max = rng.usize(1..4);
         let (pread, kernel) = same_as_pread(&tree, &c, &format!("seed {seed}"));
@@ -225,7 +226,7 @@ fn a_filter_of_another_name_is_asked_outside_and_the_log_says_so() {
     let mut rng = fastrand::Rng::with_seed(6);
     let value = |rng: &mut fastrand::Rng| rng.choice([b"x", b"y"]).unwrap().to_vec();
     let mut tree = filled(&mut rng, &InternalKeyComparator::default(), small_options(), &value);
-    tree.ctx.engines.kernel.set_object(object(EXPIRE));
+    tree.ctx.means.engines.kernel.set_object(object(EXPIRE));
     let c = whole(&tree, 0);
     let (pread, kernel) = same_as_pread(&tree, &c, "no filter");
     assert_eq!((kernel.dropped, kernel.dropped.filtered), (pread.dropped, 0));
@@ -247,7 +248,7 @@ fn an_order_in_the_kernel_gives_the_tables_of_its_twin() {
         let cf = options(&mut rng);
         let reverse = InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator));
         let tree = filled(&mut rng, &reverse, cf, &value);
-        tree.ctx.engines.kernel.set_object(object(REVERSE));
+        tree.ctx.means.engines.kernel.set_object(object(REVERSE));
         let mut c = whole(&tree, 0);
         c.subcompactions_max = rng.usize(1..5);
         let (pread, kernel) = same_as_pread(&tree, &c, &format!("seed {seed}"));
@@ -282,7 +283,7 @@ fn older_versions_behind_a_block_of_one_entry_are_hidden() {
         let c = whole(&tree, 0);
         tree.compact(&c);
         tree.snapshots.clear();
-        tree.ctx.engines.kernel.set_object(object(REVERSE));
+        tree.ctx.means.engines.kernel.set_object(object(REVERSE));
         let (pread, kernel) = same_as_pread(&tree, &whole(&tree, 1), &format!("{newer:?}"));
         let left = if newer == ValueType::Value { 20 } else { 13 };
         assert_eq!((pread.output_records, kernel.output_records), (left, left), "{newer:?}");
@@ -303,7 +304,7 @@ fn an_order_and_a_filter_in_one_program_give_the_tables_of_their_twins() {
         let cf = options(&mut rng);
         let mut tree = filled(&mut rng, &no_case(), cf, &value);
         tree.cf.compaction_filter = Some(SharedFilter::new(Marks));
-        tree.ctx.engines.kernel.set_object(object(BOTH));
+        tree.ctx.means.engines.kernel.set_object(object(BOTH));
         // Those of L1 are all left to the twin.
         let level = usize::from(rng.bool() && !tree.version.levels[1].is_empty());
         let mut c = whole(&tree, level);
@@ -338,7 +339,7 @@ fn an_order_that_is_not_the_comparators_is_found_and_another_engine_merges() {
             if i == 1 {
                 tree.snapshots.clear(); // so that older versions are dropped
             }
-            tree.ctx.engines.kernel.set_object(object(&program));
+            tree.ctx.means.engines.kernel.set_object(object(&program));
             let mut c = whole(&tree, 0);
             c.subcompactions_max = 1 + 2 * (seed as usize % 2);
             let (pread, _) = counted(&tree, &c, MergeEngine::Pread);

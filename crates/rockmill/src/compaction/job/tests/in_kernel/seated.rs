@@ -24,8 +24,8 @@ fn is_there(what: &str) -> bool {
 fn tree(dir: &Path, tables: u64, values: u64, cf: CfOptions) -> (Tree, Compaction, CountingFileSystem) {
     let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
     let mut ctx = context(Arc::new(fs.clone()), dir.to_owned());
-    ctx.db.kernel_driver = KernelDriver::Loop;
-    ctx.db.compaction_helper_threads = 0;
+    ctx.means.db.kernel_driver = KernelDriver::Loop;
+    ctx.means.db.compaction_helper_threads = 0;
     let mut tree = Tree::new(ctx, cf);
     tree.elsewhere = false; // reads and writes are counted
     let mut rng = fastrand::Rng::with_seed(tables);
@@ -63,7 +63,7 @@ fn a_ring_is_entered_for_calls_of_the_program_alone() {
         let dir = tempfile::tempdir().unwrap();
         let (mut tree, c, fs) = tree(dir.path(), tables, values, plain_options(compression));
         let (pread, _) = tree.outcome(&c, MergeEngine::Pread, 0).unwrap();
-        tree.ctx.db.compaction_helper_threads = helpers;
+        tree.ctx.means.db.compaction_helper_threads = helpers;
         assert!(tree.outcome(&c, MergeEngine::Kernel, helpers).unwrap().0 == pread, "{what}: other bytes");
         let before = fs.counts();
         let (stats, engines) = counted(&tree, &c, MergeEngine::Kernel);
@@ -94,7 +94,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
     let (whole, _) = tree.outcome(&c, MergeEngine::Pread, 0).unwrap();
     let file = Arc::clone(&tree.version.levels[0].base[1]);
     let path = tree.ctx.dir.join(filename::table(file.number()));
-    let bytes = tree.ctx.fs.read_to_vec(&path).unwrap();
+    let bytes = tree.ctx.means.fs.read_to_vec(&path).unwrap();
     let open = tree.ctx.tables.table(&file).unwrap();
     let blocks = blocks_of(&tree.ctx, &file);
     struct Opened(Arc<dyn TableSource>, u64, Arc<Table>);
@@ -106,7 +106,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
     // Open, so that its index is known when the file becomes short.
     tree.ctx.tables = Arc::new(Opened(Arc::clone(&tree.ctx.tables), file.number(), open));
     let put = |tree: &Tree, bytes: &[u8]| {
-        let mut out = tree.ctx.fs.create(&path, WriteOptions::default()).unwrap();
+        let mut out = tree.ctx.means.fs.create(&path, WriteOptions::default()).unwrap();
         out.append(bytes).unwrap();
         out.close().unwrap();
     };
@@ -137,7 +137,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
         let failing = round % 4 == 0;
         let said = |engine| {
             let mut ctx = tree.ctx.clone();
-            (ctx.db.merge_engine, ctx.engines) = (engine, Arc::default());
+            (ctx.means.db.merge_engine, ctx.means.engines) = (engine, Arc::default());
             let next = AtomicU64::new(1 << 20);
             ctx.new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
             let ring = crate::compaction::engine::ring(&ctx, 3).expect("a ring");
@@ -156,15 +156,15 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
             drop(ring); // the job's thread gets it again
             let output = tree.run_in(&c, &ctx).map_err(|e| e.to_string())?;
             assert_eq!(
-                (ctx.engines.stats.parts(engine), ctx.engines.stats.handed_over()),
+                (ctx.means.engines.stats.parts(engine), ctx.means.engines.stats.handed_over()),
                 (1, (0, None)),
                 "round {round}"
             );
-            assert_eq!(engine == MergeEngine::Kernel, ctx.engines.kernel.seated().1 > 0, "round {round}");
+            assert_eq!(engine == MergeEngine::Kernel, ctx.means.engines.kernel.seated().1 > 0, "round {round}");
             let paths = output.files.iter().map(|f| ctx.dir.join(filename::table(f.number)));
             let read = |path: PathBuf| {
-                let bytes = ctx.fs.read_to_vec(&path).unwrap();
-                ctx.fs.remove(&path).unwrap();
+                let bytes = ctx.means.fs.read_to_vec(&path).unwrap();
+                ctx.means.fs.remove(&path).unwrap();
                 bytes
             };
             Ok::<_, String>(paths.map(read).collect::<Vec<_>>())
@@ -187,7 +187,7 @@ fn without_a_ring_the_program_runs_apart() {
     }
     let mut rng = fastrand::Rng::with_seed(4);
     let (mut tree, c) = mixed(&mut rng, small_options(), 3, 3000);
-    tree.ctx.db.kernel_driver = KernelDriver::Loop;
+    tree.ctx.means.db.kernel_driver = KernelDriver::Loop;
     let (pread, _) = tree.outcome(&c, MergeEngine::Pread, 0).unwrap();
     assert!(tree.outcome(&c, MergeEngine::Kernel, 0).unwrap().0 == pread, "other bytes");
     let (_, engines) = counted(&tree, &c, MergeEngine::Kernel);

@@ -1,0 +1,268 @@
+//! The host of a job: all that a runner uses besides the spec.
+//!
+//! | service | methods of [`JobHost`] |
+//! |---|---|
+//! | open inputs | `open_input`, `input_bytes`, `memtables` |
+//! | create outputs | `next_number`, `output_path`, `create_output`, `sync_outputs`, `remove_output` |
+//! | stop | `cancelled` |
+//! | progress | `progress`, `output_done` |
+//! | the machine | `means`, `device` |
+//!
+//! A runner calls them for a job, a part or a file, never for a block or an entry. A host has to have neither a
+//! directory nor a version: inputs are told as the spec describes them, extents included, and an output is whatever
+//! takes writes. What a runner works with, and no other host needs to know, is plain data ([`JobMeans`]).
+//!
+//! [`LocalHost`] is the store's. The tests have another one (`job/tests/elsewhere.rs`).
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill_format::filename;
+use rockmill_io::ring::{BatchIo, DeviceFacts};
+use rockmill_io::{Clock, FileSystem, RandomAccessFile, WritableFile, WriteOptions};
+
+use super::events::{JobEvents, JobProgress};
+use super::objects::JobObjects;
+use super::spec::SpecFile;
+use super::{Compaction, Engines};
+use crate::error::{Error, Result};
+use crate::front::SealedRuns;
+use crate::helpers::Help;
+use crate::info_log::InfoLog;
+use crate::options::DbOptions;
+use crate::pacing::give_way::GiveWay;
+use crate::pacing::reads_first::PatientJob;
+use crate::rate_limiter::{IoPriority, Limit};
+use crate::sync::atomic::AtomicBool;
+use crate::table::{Table, TableSummary};
+use crate::version::{FileMeta, TableSource};
+
+/// The host of one job. See the module.
+pub(crate) trait JobHost: Send + Sync {
+    /// What the job is done with.
+    fn means(&self) -> &JobMeans;
+
+    /// An input as a table. Each part asks when it comes to the file.
+    ///
+    /// # Errors
+    /// A file that is not there, or no table.
+    fn open_input(&self, file: &SpecFile) -> Result<Arc<Table>>;
+
+    /// The bytes of an input, for a ring that reads them itself; `direct`: past the page cache.
+    ///
+    /// # Errors
+    /// A file that is not there.
+    fn input_bytes(&self, file: &SpecFile, direct: bool) -> Result<Arc<dyn RandomAccessFile>>;
+
+    /// The memtables of a flush.
+    ///
+    /// # Errors
+    /// A host that does not have them.
+    fn memtables(&self, ids: &[u64]) -> Result<SealedRuns> {
+        Err(Error::not_supported(format!("memtables {ids:?} are not here: the flush has to be run where they are")))
+    }
+
+    /// The number of the next output, when those that the spec sets aside are used.
+    ///
+    /// # Errors
+    /// A host that has no more to give.
+    fn next_number(&self) -> Result<u64>;
+
+    /// Where messages and events say that an output is.
+    fn output_path(&self, number: u64) -> PathBuf;
+
+    /// Creates an output, which is written through `ring` if there is one.
+    ///
+    /// # Errors
+    /// A file that cannot be created.
+    fn create_output(
+        &self,
+        number: u64,
+        options: WriteOptions,
+        ring: Option<&BatchIo>,
+    ) -> Result<Box<dyn WritableFile>>;
+
+    /// Makes all outputs durable that are complete and synced, with their names.
+    ///
+    /// # Errors
+    /// A failed sync.
+    fn sync_outputs(&self) -> Result<()>;
+
+    /// Removes an output of a job that failed, if it is there.
+    fn remove_output(&self, number: u64);
+
+    /// Set when the job's output is no longer wanted: it ends early.
+    fn cancelled(&self) -> &AtomicBool;
+
+    /// Where the job says how far it is.
+    fn progress(&self) -> &Arc<JobProgress>;
+
+    /// An output is durable, but for its name, or could not be written.
+    fn output_done(&self, _number: u64, _path: &Path, _done: &Result<TableSummary>) {}
+
+    /// What the device with the job's files likes, where that is known.
+    fn device(&self) -> Option<DeviceFacts> {
+        None
+    }
+}
+
+/// What a machine does jobs with. Of it, a table's bytes depend on the clock and the objects alone.
+#[derive(Clone)]
+pub(crate) struct JobMeans {
+    /// What the spec names.
+    pub objects: JobObjects,
+    /// How this machine works: engine, memory, threads, checks, rate limits, listeners.
+    pub db: DbOptions,
+    /// Makes rings.
+    pub fs: Arc<dyn FileSystem>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// What takes long to make, and what the engines did: shared by the jobs of the machine.
+    pub engines: Arc<Engines>,
+    /// Where engines say what they cannot do.
+    pub log: InfoLog,
+    /// Set when the machine does no more jobs: this one ends with `ShutdownInProgress`.
+    pub shutdown: Arc<AtomicBool>,
+    /// Parts of the job that are done at a time, at most. The spec may say fewer.
+    pub parts_at_once: usize,
+    /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
+    pub urgent: Arc<AtomicBool>,
+    /// Writers would soon wait for a flush: compactions let it go first at the device.
+    pub give_way: Arc<GiveWay>,
+    /// No caller waits for the job: it leaves a part of the device to users' reads (`pacing/reads_first.rs`).
+    pub patient: Option<Arc<PatientJob>>,
+}
+
+impl JobMeans {
+    /// Those of a machine that does nothing else.
+    pub fn new(objects: JobObjects, db: DbOptions, fs: Arc<dyn FileSystem>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            objects,
+            db,
+            fs,
+            clock,
+            engines: Arc::default(),
+            log: InfoLog::default(),
+            shutdown: Arc::default(),
+            parts_at_once: usize::MAX,
+            urgent: Arc::default(),
+            give_way: Arc::default(),
+            patient: None,
+        }
+    }
+
+    /// The rate limiter, to be asked as a job of this priority asks.
+    pub fn limit(&self, priority: IoPriority) -> Option<Limit> {
+        let limiter = Arc::clone(self.db.rate_limiter.as_ref()?);
+        let (urgent, stop) = (Arc::clone(&self.urgent), Arc::clone(&self.shutdown));
+        Some(Limit { limiter, priority, urgent, stop, statistics: self.db.statistics.clone() })
+    }
+
+    /// The help that a part of a job may have.
+    pub fn help(&self) -> Option<Help> {
+        self.engines.helpers.help(self.db.compaction_helper_threads)
+    }
+}
+
+/// The store as the host of one of its own jobs: files of a directory, and tables that it may have open.
+#[derive(Clone)]
+pub(crate) struct LocalHost {
+    /// What the job is done with; its file system has the files.
+    pub means: JobMeans,
+    /// Directory of the tables, inputs and outputs.
+    pub dir: PathBuf,
+    /// Inputs that the store knows, by file number. Others are opened as the spec describes them.
+    pub inputs: Arc<HashMap<u64, Arc<FileMeta>>>,
+    /// Opens tables.
+    pub tables: Arc<dyn TableSource>,
+    /// What a flush reads.
+    pub sealed: Option<SealedRuns>,
+    /// Gives the next unused file number.
+    pub new_file_number: Arc<dyn Fn() -> Result<u64> + Send + Sync>,
+    /// Set when the job's output can no longer become live.
+    pub cancelled: Arc<AtomicBool>,
+    /// Where events go.
+    pub events: JobEvents,
+}
+
+impl LocalHost {
+    /// The same, which knows the inputs of this compaction.
+    #[must_use]
+    pub fn with_inputs(self, compaction: &Compaction) -> Self {
+        let inputs = compaction.input_files().map(|f| (f.number(), Arc::clone(f))).collect();
+        Self { inputs: Arc::new(inputs), ..self }
+    }
+}
+
+impl JobHost for LocalHost {
+    fn means(&self) -> &JobMeans {
+        &self.means
+    }
+
+    fn open_input(&self, file: &SpecFile) -> Result<Arc<Table>> {
+        match self.inputs.get(&file.number()) {
+            Some(known) => self.tables.table(known),
+            None => self.tables.table(&Arc::new(FileMeta::new(file.entry.clone(), Arc::default()))),
+        }
+    }
+
+    fn input_bytes(&self, file: &SpecFile, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
+        let path = self.output_path(file.number());
+        let cannot = |e| Error::io(format_args!("cannot open {} for a compaction", path.display()), &e);
+        self.means.fs.open_random(&path, direct).map_err(cannot)
+    }
+
+    fn memtables(&self, ids: &[u64]) -> Result<SealedRuns> {
+        let missing = || Error::invalid_argument(format!("memtables {ids:?} are not those of the flush"));
+        self.sealed.clone().filter(|sealed| sealed.ids().eq(ids.iter().copied())).ok_or_else(missing)
+    }
+
+    fn next_number(&self) -> Result<u64> {
+        (self.new_file_number)()
+    }
+
+    fn output_path(&self, number: u64) -> PathBuf {
+        self.dir.join(filename::table(number))
+    }
+
+    fn create_output(
+        &self,
+        number: u64,
+        options: WriteOptions,
+        ring: Option<&BatchIo>,
+    ) -> Result<Box<dyn WritableFile>> {
+        let (fs, path) = (&*self.means.fs, self.output_path(number));
+        let file = match ring {
+            Some(ring) => ring.create(fs, &path, options).map(|f| Box::new(f) as Box<dyn WritableFile>),
+            None => fs.create(&path, options),
+        };
+        file.map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))
+    }
+
+    fn sync_outputs(&self) -> Result<()> {
+        let cannot = |e| Error::io(format_args!("cannot sync directory {}", self.dir.display()), &e);
+        self.means.fs.sync_dir(&self.dir).map_err(cannot)
+    }
+
+    fn remove_output(&self, number: u64) {
+        self.events.new_tables.lock().remove(&number);
+        let _ = self.means.fs.remove(&self.output_path(number)); // else an orphan, which the next open removes
+    }
+
+    fn cancelled(&self) -> &AtomicBool {
+        &self.cancelled
+    }
+
+    fn progress(&self) -> &Arc<JobProgress> {
+        &self.events.progress
+    }
+
+    fn output_done(&self, number: u64, path: &Path, done: &Result<TableSummary>) {
+        self.tell(number, path, done);
+    }
+
+    fn device(&self) -> Option<DeviceFacts> {
+        self.means.engines.rings.device(&*self.means.fs, &self.dir)
+    }
+}
